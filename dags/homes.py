@@ -47,7 +47,7 @@ def homes() -> list[Home]:
     except (OSError, yaml.YAMLError, AttributeError) as error:
         log.error("%s cannot be read: %s", path, error)
         return [OWN]
-    found: dict[str, Home] = {}
+    members: dict[str, Home] = {}
     for folder in ((LEAD / str(name)).resolve() for name in named):
         if folder == LEAD.resolve():
             continue
@@ -57,8 +57,8 @@ def homes() -> list[Home]:
             log.error("%s is not a member yet (%s); run python -m pipeline fleet in %s", folder, error, LEAD)
             continue
         if re.fullmatch(MODEL, model):
-            found.setdefault(model, Home(folder, model))
-    return [OWN, *found.values()]
+            members.setdefault(model, Home(folder, model))
+    return [OWN, *members.values()]
 
 
 def of_dag(dag_id: str) -> Home:

@@ -46,13 +46,13 @@ def init(
     """
     from pipeline import home
 
-    found = home.write(Path(folder), from_, time=time, label=label, unit=unit, ripe_days=ripe_after)
-    size = f"{found.num_days} days of {found.rows_per_day:,.0f} rows"
-    known = found.table.label
+    survey = home.write(Path(folder), from_, time=time, label=label, unit=unit, ripe_days=ripe_after)
+    size = f"{survey.num_days} days of {survey.rows_per_day:,.0f} rows"
+    known = survey.table.label
     late = f", labels {known.ripe_after.days} days late" if known and known.ripe_after else ""
-    print(f"{folder}: {len(found.table.columns)} columns, {size}{late}")
-    if found.left_out:
-        log.warning("left out, as null or of a type that no table has: %s", ", ".join(found.left_out))
+    print(f"{folder}: {len(survey.table.columns)} columns, {size}{late}")
+    if survey.left_out:
+        log.warning("left out, as null or of a type that no table has: %s", ", ".join(survey.left_out))
     print(f"Next: cd {folder} && python -m pipeline try")
     return 0
 

@@ -54,12 +54,12 @@ def write(
         raise ParamsError(f"{folder} is not empty; name a folder that is, or a new one")
     from pipeline.survey import survey
 
-    found = survey(url, time=time, label=label, unit=unit, ripe_days=ripe_days)
+    surveyed = survey(url, time=time, label=label, unit=unit, ripe_days=ripe_days)
     name = module_name(folder.resolve().name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.resolve().parent))
     try:
-        for path, text in files(found, name, title=folder.resolve().name).items():
+        for path, text in files(surveyed, name, title=folder.resolve().name).items():
             (fresh / path).parent.mkdir(parents=True, exist_ok=True)
             (fresh / path).write_text(text)
         (fresh / dvc_file.FILE).write_text(dvc_file.text(fresh))
@@ -68,7 +68,7 @@ def write(
         fresh.replace(folder.resolve())
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    return found
+    return surveyed
 
 
 def module_name(folder: str) -> str:
@@ -84,14 +84,14 @@ def module_name(folder: str) -> str:
     return f"{name}_model" if taken or keyword.iskeyword(name) else name
 
 
-def files(found: "Survey", name: str, *, title: str) -> dict[str, str]:
+def files(survey: "Survey", name: str, *, title: str) -> dict[str, str]:
     """Returns the texts of the files of a home but dvc.yaml, by path."""
     return {
-        "params.yaml": params_text(found, name, title=title),
-        f"{name}.py": module_text(found, name),
+        "params.yaml": params_text(survey, name, title=title),
+        f"{name}.py": module_text(survey, name),
         f"test_{name}.py": TEST,
-        "data/expectations.yaml": expectations_text(found),
-        "README.md": readme_text(found, name, title=title),
+        "data/expectations.yaml": expectations_text(survey),
+        "README.md": readme_text(survey, name, title=title),
         ".gitignore": GITIGNORE,
         **DVC,
     }
@@ -122,11 +122,11 @@ def test_one_day_goes_through_every_seam() -> None:
 '''
 
 
-def _body(found: "Survey") -> str:
+def _body(survey: "Survey") -> str:
     """Returns the imports and the methods of the module for a kind of label, and for images."""
-    images = found.images
-    if images is None or not found.num_classes:
-        return CLASSES if found.num_classes else BINARY if found.binary else NUMBER
+    images = survey.images
+    if images is None or not survey.num_classes:
+        return CLASSES if survey.num_classes else BINARY if survey.binary else NUMBER
     body = IMAGES.replace('"IMAGE"', _literal(images.column)).replace("SIZE", str(images.size))
     return body.replace("COLOR", str(images.color)).replace("CHANNELS", "3" if images.color else "1")
 
@@ -135,19 +135,19 @@ def _class_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def module_text(found: "Survey", name: str) -> str:
+def module_text(survey: "Survey", name: str) -> str:
     """Returns the team's module: the table as found, and a model for its kind of label."""
-    label = _literal(_label(found.table))
-    kinds = {type(column).__name__ for column in found.table.columns.values()} | {"Label", "Table"}
-    late = found.table.label is not None and bool(found.table.label.ripe_after)
+    label = _literal(_label(survey.table))
+    kinds = {type(column).__name__ for column in survey.table.columns.values()} | {"Label", "Table"}
+    late = survey.table.label is not None and bool(survey.table.label.ripe_after)
     names = [*sorted(kinds), *(["days"] if late else [])]
-    body = _body(found).replace('"LABEL"', label).replace("CLASSES", str(found.num_classes))
+    body = _body(survey).replace('"LABEL"', label).replace("CLASSES", str(survey.num_classes))
     imports, methods = body.split("# ---\n")
     return (
         f'"""Predicts {label[1:-1]}; written by `python -m pipeline init`, and yours from now on."""\n\n'
         f"{imports.replace('# TABLE', _import('pipeline.contract.table', names))}"
         f"class {_class_name(name)}(TableWorkload):\n"
-        f"{_table_text(found.table)}{methods}"
+        f"{_table_text(survey.table)}{methods}"
     )
 
 
@@ -184,8 +184,8 @@ def _table_text(table: Table) -> str:
 def _code(column: AnyColumn) -> str:
     arguments = {"min": getattr(column, "min", None), "max": getattr(column, "max", None),
                  "size": getattr(column, "size", 0) or None, "nullable": column.nullable or None}  # fmt: skip
-    told = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)
-    return f"{type(column).__name__}({told})"
+    given = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)
+    return f"{type(column).__name__}({given})"
 
 
 BINARY = """\
@@ -317,16 +317,16 @@ class Scaled(nn.Module):
 '''
 
 
-def params_text(found: "Survey", name: str, *, title: str) -> str:
+def params_text(survey: "Survey", name: str, *, title: str) -> str:
     """Returns params.yaml, with sizes for the number of rows."""
-    source = ", ".join(f"{key}: {json.dumps(value)}" for key, value in found.plug.items())
-    window = min(found.num_days, 400)
-    num_rows = found.rows_per_day * window
+    source = ", ".join(f"{key}: {json.dumps(value)}" for key, value in survey.plug.items())
+    window = min(survey.num_days, 400)
+    num_rows = survey.rows_per_day * window
     batch_size = 2 ** min(max(round(math.log2(max(num_rows, 1) / 400)), 5), 10)
     epochs = min(max(round(UPDATES * batch_size / max(num_rows, 1)), 1), 20)
-    after = found.table.label.ripe_after.days if found.table.label else 0
-    test_days = min(max(math.ceil(2000 / found.rows_per_day), 1), max(window // 5, 1))
-    history = (max(found.days) - min(found.days)).days  # what the limits were proposed from
+    after = survey.table.label.ripe_after.days if survey.table.label else 0
+    test_days = min(max(math.ceil(2000 / survey.rows_per_day), 1), max(window // 5, 1))
+    history = (max(survey.days) - min(survey.days)).days  # what the limits were proposed from
     batch_sizes = ", ".join(str(batch_size * factor // 4) for factor in (1, 2, 4, 8))
     register = re.sub(r"[^\w.-]+", "-", title, flags=re.ASCII)
     return f"""\
@@ -372,12 +372,12 @@ gate:
 """
 
 
-def expectations_text(found: "Survey") -> str:
+def expectations_text(survey: "Survey") -> str:
     """Returns the suite: limits that the history keeps with room to spare, each to be reviewed."""
     days = [_rule("a day has as many rows as usual", "num_rows", column="(rows)",
-                  low=found.least_rows // 2, high=_rounded_up(2.0 * found.most_rows))]  # fmt: skip
+                  low=survey.least_rows // 2, high=_rounded_up(2.0 * survey.most_rows))]  # fmt: skip
     figures = []
-    for name, share in found.nulls.items():
+    for name, share in survey.nulls.items():
         figure = f"nulls_of_{name}"
         quoted = name.replace('"', '""')
         share_of_nulls = f'avg(("{quoted}" IS NULL)::INT)'
@@ -385,8 +385,8 @@ def expectations_text(found: "Survey") -> str:
         high = min(1.0, _rounded_up(2 * share + 0.01))
         days.append(_rule(f"{name} is null no more than usual", figure, column=name, high=high))
     rows = []
-    for name, (low, high) in found.ranges.items():
-        column = found.table.columns[name]
+    for name, (low, high) in survey.ranges.items():
+        column = survey.table.columns[name]
         span = (high - low) or abs(high) or 1.0
         least = (
             None if isinstance(column, Int | Float) and column.min is not None else -_rounded_up(span - low)
@@ -396,11 +396,11 @@ def expectations_text(found: "Survey") -> str:
         )
     drift = [
         f"  {json.dumps(name)}: {min(0.95, max(0.2, math.ceil((value * 1.25 + 0.05) * 20) / 20)):g}  # review"
-        for name, value in found.drift.items()
+        for name, value in survey.drift.items()
     ]
-    if found.images:
+    if survey.images:
         rows.append('  - {name: "the images decode", python: "pipeline.workloads.image_columns:decodes"}')
-    seen = f"{len(found.days)} days, {found.days[0]} to {found.days[-1]}"
+    seen = f"{len(survey.days)} days, {survey.days[0]} to {survey.days[-1]}"
     groups = {"figures": figures, "days": days, "rows": rows, "drift": drift}
     written = "\n\n".join(f"{group}:\n" + "\n".join(lines) for group, lines in groups.items() if lines)
     return f"""\
@@ -421,11 +421,11 @@ def _rule(
     name: str, of: str, *, column: str = "", low: float | None = None, high: float | None = None
 ) -> str:
     kwargs = {"column": of, "min_value": low, "max_value": high}
-    told = ", ".join(f"{key}: {json.dumps(value)}" for key, value in kwargs.items() if value is not None)
+    given = ", ".join(f"{key}: {json.dumps(value)}" for key, value in kwargs.items() if value is not None)
     blamed = f" column: {json.dumps(column)}," if column else ""
     return (
         f"  - {{name: {json.dumps(name)}, type: expect_column_values_to_be_between,{blamed}\n"
-        f"     kwargs: {{{told}}}}}  # review"
+        f"     kwargs: {{{given}}}}}  # review"
     )
 
 
@@ -442,14 +442,14 @@ def _rounded_up(value: float) -> float:
     return round(rounded) if abs(rounded) >= 10 else float(f"{rounded:.2g}")
 
 
-def readme_text(found: "Survey", name: str, *, title: str) -> str:
+def readme_text(survey: "Survey", name: str, *, title: str) -> str:
     """Returns half a page on what is here and what to do next."""
-    label = one_line(_label(found.table)).replace("`", "'")
+    label = one_line(_label(survey.table)).replace("`", "'")
     left_out = ""
-    if found.left_out:
+    if survey.left_out:
         left_out = (
             f"\nLeft out, as they are null in all rows or of a type that no table has: "
-            f"{', '.join(f'`{one_line(name)}`' for name in found.left_out)}.\n"
+            f"{', '.join(f'`{one_line(name)}`' for name in survey.left_out)}.\n"
         )
     return f"""\
 # {title}

@@ -122,7 +122,7 @@ class Seams:
                 zip([rule.name for rule in self.rules], judged.failed.sum(axis=0).tolist(), strict=True)
             )
             failed = [f"{name!r} {num:,}" for name, num in counts.items() if num]
-            told = (
+            of_rows = (
                 f"{len(judged.bad):,} of {len(rows):,} rows fail: {', '.join(failed)}"
                 if failed
                 else (f"no row of {len(rows):,} fails")
@@ -132,7 +132,7 @@ class Seams:
             untried = ", ".join(name for name, fails in of_days.items() if fails is None)
             of_day = f"; the day fails {wrong}" if wrong else ""
             of_day += f"; only a night tries {untried}" if untried else ""
-            self._say("rules", f"{len(self.rules)} rules, {told}{of_day}")
+            self._say("rules", f"{len(self.rules)} rules, {of_rows}{of_day}")
         clean = rows.filter(pa.array(judged.good()))
         if not len(clean) and not quiet:
             raise DataError(f"all rows of {day} fail the rules; look at the source, or at the suite")
@@ -305,8 +305,8 @@ class Seams:
                 f"a metric of {self.name} does not take what predict returns, {_shapes(predicted)}: {error}; "
                 f"return what it is of (pipeline/workloads/metrics.py)"
             ) from None
-        told = [f"{metric.name} {columns[f'model/{metric.name}'].mean():.4g}" for metric in metrics]
-        self._say("metrics", ", ".join(told))
+        means = [f"{metric.name} {columns[f'model/{metric.name}'].mean():.4g}" for metric in metrics]
+        self._say("metrics", ", ".join(means))
         return predicted
 
     def _predicted(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:

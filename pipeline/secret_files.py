@@ -21,7 +21,7 @@ def filled(environment: Mapping[str, str], *, folder: Path) -> dict[str, str]:
     """Returns the environment with its secrets in place; ParamsError names one that is not there."""
 
     def put_in(variable: str, value: str) -> str:
-        return SECRET.sub(lambda found: _text_of(folder / found[1], variable), value)
+        return SECRET.sub(lambda match: _text_of(folder / match[1], variable), value)
 
     return {variable: put_in(variable, value) for variable, value in environment.items()}
 

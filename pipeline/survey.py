@@ -115,24 +115,24 @@ def survey(url: str, *, time: str = "", label: str = "", unit: str = "", ripe_da
     if unit:
         columns[unit] = Id(nullable=rows[unit].null_count > 0)
     known = {name: column for name, column in columns.items() if column is not None}
-    found = Table(
+    declared = Table(
         columns=known,
         time=plug["cut_by"],
         unit=unit,
         label=Label(label, ripe_after=timedelta(days=max(ripe_days, 0))),
     )
-    as_found: Any = found
+    as_found: Any = declared
     days = {day: conform(part, as_found, origin=str(day)) for day, part in parts.items()}
     if ripe_days < 0:
         ripe_days = _days_without_label(days, label)
-        found = replace(found, label=Label(label, ripe_after=timedelta(days=ripe_days)))
+        declared = replace(declared, label=Label(label, ripe_after=timedelta(days=ripe_days)))
     labels = pa.concat_tables(days.values())[label]
     images = _images(delivered, known)
     num_classes = len(plug.get("classes", ())) or _num_classes(labels)
     if images and _is_binary(labels):
         num_classes = num_classes or 2
     kind, binary = _label(labels, label, late=ripe_days > 0, num_classes=num_classes)
-    table = replace(found, columns=known | {label: kind})
+    table = replace(declared, columns=known | {label: kind})
     num_rows = [len(part) for part in days.values()]
     return Survey(
         plug=plug, table=table, binary=binary, days=tuple(days), num_days=len(_days(plug)),
@@ -162,8 +162,8 @@ def _plug(url: str) -> dict[str, Any]:
     if "://" not in url and not url.startswith(("$", "~", "/")):
         url = f"{Path.cwd()}/{url}"
     if _leads_to_images(url):
-        found = ImageFiles(url).folders()
-        return {"use": "pipeline.data.image_files:ImageFiles", "url": url, "classes": list(found)}
+        classes = ImageFiles(url).folders()
+        return {"use": "pipeline.data.image_files:ImageFiles", "url": url, "classes": list(classes)}
     return {"use": "pipeline.data.source:Files", "url": url}
 
 
@@ -193,7 +193,7 @@ def _peek(plug: dict[str, Any]) -> pa.Table:
 
 def _clock(rows: pa.Table, wanted: str) -> dict[str, str]:
     """Returns the arguments of a source that say which column is the time, and its format."""
-    formats = {name: found for name in rows.column_names if (found := _format(rows[name])) is not None}
+    formats = {name: pattern for name in rows.column_names if (pattern := _format(rows[name])) is not None}
     if wanted and wanted not in formats:
         raise ParamsError(
             f"--time {wanted} is {rows[wanted].type} such as {rows[wanted][0]}, not times; name another, or "
@@ -342,10 +342,10 @@ def _images(rows: pa.Table, columns: Mapping[str, AnyColumn]) -> ImageColumn | N
     for name, column in columns.items():
         if isinstance(column, Bytes):
             some = rows[name].drop_null().slice(0, NUM_IMAGES)
-            found = sizes(some)
-            if len(found) > len(some) / 2:
-                side = int(np.median([max(width, height) for width, height, _ in found]))
-                color = sum(of for *_, of in found) > len(found) / 2
+            decoded = sizes(some)
+            if len(decoded) > len(some) / 2:
+                side = int(np.median([max(width, height) for width, height, _ in decoded]))
+                color = sum(of for *_, of in decoded) > len(decoded) / 2
                 return ImageColumn(column=name, size=min(side, MOST_SIZE), color=color)
     return None
 
@@ -363,9 +363,9 @@ def _label(values: pa.ChunkedArray, name: str, *, late: bool, num_classes: int =
         raise ParamsError(f"the label {name} is {values.type}, not a number; name another by --label")
     numbers = pc.unique(known.cast(pa.float64())).to_pylist()
     if len(numbers) < 2:
-        told = f"is {numbers[0]:g}" if numbers else "is null"
+        constant = f"is {numbers[0]:g}" if numbers else "is null"
         raise DataError(
-            f"the label {name} {told} in all {len(values):,} rows, so that there is nothing to learn; "
+            f"the label {name} {constant} in all {len(values):,} rows, so that there is nothing to learn; "
             f"name another by --label, or have rows delivered with others"
         )
     if set(numbers) == {0.0, 1.0}:
@@ -407,7 +407,7 @@ def _drift(days: dict[date, pa.Table], table: Table) -> dict[str, float]:
     widest: dict[str, float] = {}
     for day, part in days.items():
         before = [days[other].column for other in by_weekday[day.weekday()][-drift.SAME_WEEKDAYS :]]
-        for found in drift.distances(part.column, before, table, limits={}, limit=1):
-            widest[found.column] = max(found.value, widest.get(found.column, 0))
+        for distance in drift.distances(part.column, before, table, limits={}, limit=1):
+            widest[distance.column] = max(distance.value, widest.get(distance.column, 0))
         by_weekday[day.weekday()].append(day)
     return widest

@@ -51,10 +51,10 @@ class Database:
     def days(self) -> list[date]:
         """Returns the days that have rows, in order."""
         with self._connected() as connection:
-            found = connection.execute(
+            rows = connection.execute(
                 days_query(self._cut_table(), self._cut_by, self._dialect, zone=self._zone)
             )
-            return sorted(date(*(int(part) for part in row)) for row in found)
+            return sorted(date(*(int(part) for part in row)) for row in rows)
 
     def fetch(self, day: date, folder: Path) -> None:
         """Writes the rows of `day` by time, then by the other columns; DataError if there are none."""
@@ -161,12 +161,12 @@ def _read(connection: "sa.Connection", query: "sa.Select[Any]", table: "sa.Table
     """Returns the rows of a query on a table, in the types of its columns."""
     names, dialect = list(table.columns.keys()), connection.dialect.name
     kinds = [kind_of(column, dialect) for column in table.columns]
-    found = connection.execution_options(stream_results=True, max_row_buffer=NUM_ROWS).execute(query)
+    result = connection.execution_options(stream_results=True, max_row_buffer=NUM_ROWS).execute(query)
     parts = [
         pa.table(
             [_array(values, kind) for values, kind in zip(zip(*rows, strict=True), kinds, strict=True)], names
         )
-        for rows in found.partitions(NUM_ROWS)
+        for rows in result.partitions(NUM_ROWS)
     ]
     if not parts:
         return pa.table([pa.array([], kind or pa.null()) for kind in kinds], names)

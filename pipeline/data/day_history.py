@@ -147,7 +147,7 @@ def judged(
     has changed since, such as labels that have come to be known.
     """
     figures = {day: known.figures for day, known in history.items()}
-    found = []
+    judged_days = []
     for day in sorted(days if kept else {night}):
         before = kept[day].figures if day in kept else {}
         changed = {
@@ -163,8 +163,8 @@ def judged(
             for limit in known.of(figures[day])
             if limit.name not in figures[day] or limit.name in changed
         ]
-        found.append(Day(day=day, known=known, limits=limits))
-    return found
+        judged_days.append(Day(day=day, known=known, limits=limits))
+    return judged_days
 
 
 def expectations(
@@ -175,7 +175,7 @@ def expectations(
     Raises DataError where a figure is outside that refuses its day, or that holds one which no person has
     accepted.
     """
-    found: list[Expectation] = []
+    expected: list[Expectation] = []
     for day in days:
         severities = {
             limit.name: _severity(limit.name, suite, params) for limit in day.outside
@@ -184,8 +184,8 @@ def expectations(
         may_be_accepted = all(severities[limit.name] == "hold" for limit in stopping)
         if stopping and not (may_be_accepted and day.day in params.accepted_days):
             raise DataError(_stopped(day, stopping, night, may_be_accepted=may_be_accepted))
-        found += _expectations(day)
-    return tuple(found)
+        expected += _expectations(day)
+    return tuple(expected)
 
 
 def _path_of_sample(day: date) -> Path:

@@ -105,8 +105,8 @@ class Other:
 
     def rows(self, query: str) -> Mapping[str, Any]:
         """Returns the columns that a query finds, as arrays."""
-        found = self._connection.sql(query).to_pyarrow()
-        return {name: found[name].to_numpy() for name in found.column_names}
+        table = self._connection.sql(query).to_pyarrow()
+        return {name: table[name].to_numpy() for name in table.column_names}
 
     def line(self, query: str) -> tuple[Any, ...]:
         """Returns the one line that a query finds."""

@@ -72,7 +72,7 @@ class PartitionScan:
         try:
             self._engine.read(day)
             bad, failed = self._failed()
-            found = [(names, self._engine.line(query)) for names, query in self.queries.figures]
+            results = [(names, self._engine.line(query)) for names, query in self.queries.figures]
         except Exception as error:  # whatever the engine raises
             raise ParamsError(
                 f"the suite's rules, columns or figures cannot be computed on {day}: {first_line(error)}; "
@@ -80,7 +80,7 @@ class PartitionScan:
             ) from error
         figures = {
             name: _number(name, value)
-            for names, values in found
+            for names, values in results
             for name, value in zip(names, values, strict=True)
         }
         if self._python:
@@ -95,11 +95,11 @@ class PartitionScan:
 
         if not self.queries.rules:
             return np.zeros(0, dtype=np.int64), np.zeros((0, len(self._rules)), dtype=np.bool_)
-        found = self._engine.rows(self.queries.rules)
-        failed = np.zeros((len(found[NUMBER]), len(self._rules)), dtype=np.bool_)
+        columns = self._engine.rows(self.queries.rules)
+        failed = np.zeros((len(columns[NUMBER]), len(self._rules)), dtype=np.bool_)
         for number in self._predicates:
-            failed[:, number] = found[f"r{number}"]
-        return np.asarray(found[NUMBER], dtype=np.int64), failed
+            failed[:, number] = columns[f"r{number}"]
+        return np.asarray(columns[NUMBER], dtype=np.int64), failed
 
     def _with_python(
         self, rows: "pa.Table", bad: "NDArray[np.int64]", failed: "NDArray[np.bool_]"

@@ -322,12 +322,12 @@ def fitted(workload: Any, rows: "ir.Table") -> State:
     """Returns what `fit` finds in rows, as arrays; ParamsError where it finds something else."""
     import numpy as np
 
-    found: State = workload.fit(rows) or {}
-    if not isinstance(found, Mapping):
+    returned: State = workload.fit(rows) or {}
+    if not isinstance(returned, Mapping):
         raise ParamsError(
-            f"{type(workload).__name__}.fit returns {type(found).__name__}; return a dict of arrays by name"
+            f"{type(workload).__name__}.fit returns {type(returned).__name__}; return a dict of arrays by name"
         )
-    state = {name: np.asarray(value) for name, value in found.items()}
+    state = {name: np.asarray(value) for name, value in returned.items()}
     for name, array in state.items():
         if array.dtype.kind not in "biufU":
             raise ParamsError(

@@ -96,16 +96,16 @@ class Queries:
         in_sql = {name: one for name, one in suite.figures.items() if isinstance(one, str)}
         for name, sql in in_sql.items():
             self._checked(f"the figure {name!r}", f"SELECT {sql} FROM {WIDE}", of=WIDE)
-        found = []
+        queries = []
         if in_sql:
             columns = ", ".join(f"{sql} AS f{number}" for number, sql in enumerate(in_sql.values()))
-            found.append((tuple(in_sql), self._ending("the figures", f"SELECT {columns} FROM {WIDE}")))
+            queries.append((tuple(in_sql), self._ending("the figures", f"SELECT {columns} FROM {WIDE}")))
         for name, one in suite.figures.items():
             if isinstance(one, IbisFunction):
                 what, rows = f"the figure {name!r}", self._unbound(WIDE)
                 value = _expression(what, one, rows, kind="Scalar", wanted="one number for all rows")
-                found.append(((name,), self._ending(what, rows.aggregate(f0=value))))
-        return found
+                queries.append(((name,), self._ending(what, rows.aggregate(f0=value))))
+        return queries
 
     def _unbound(self, name: str) -> "ir.Table":
         """Returns a table by its name, as an expression."""

@@ -98,8 +98,8 @@ def main() -> None:
         samples = workload.dataset(Path(scratch) if remade else arrays_of(days), "test")
         arm = Arm(name=case["arm"], workload=workload, model=model, samples=samples)
         if declared(workload):
-            found = predict(arm, batch_size=batch_size)
-            scored = {f"prediction/{name}": values for name, values in found.items()}
+            predictions = predict(arm, batch_size=batch_size)
+            scored = {f"prediction/{name}": values for name, values in predictions.items()}
         else:
             scored = score([arm], len(samples), batch_size=batch_size)
     np.savez(case["out"], allow_pickle=False, **scored)

@@ -123,13 +123,13 @@ def live_metrics(
     has_label: bool,
 ) -> tuple[LiveMetric, ...]:  # fmt: skip
     """Returns the metrics that have values of single samples, and what these are like held out."""
-    found = []
+    usable = []
     for number, metric in enumerate(metrics):
         values = metric.sample_values(predicted[metric.prediction], label)
         if values is None or not values.size or not np.isfinite(values).all():
             continue
         low, high = np.quantile(values, RANGE).tolist()
-        found.append(
+        usable.append(
             LiveMetric(
                 name=metric.name if metric.higher_is_better else f"-{metric.name}",
                 use=f"{type(metric).__module__}:{type(metric).__qualname__}",
@@ -141,7 +141,7 @@ def live_metrics(
                 margin=metric.margin * abs(float(values.mean())),
             )
         )
-    return tuple(found)
+    return tuple(usable)
 
 
 def _prefix(arm: str) -> str:

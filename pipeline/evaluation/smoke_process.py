@@ -44,9 +44,11 @@ def measure() -> dict[str, Any]:
 
     def answered(first: int, last: int) -> list[float]:
         # A column that may be null may be left out; one that is all null has no type that MLflow knows.
-        found = model.predict(sent.iloc[first:last].dropna(axis=1, how="all"), params=params)
+        answers = model.predict(sent.iloc[first:last].dropna(axis=1, how="all"), params=params)
         columns = (
-            [found[name] for name in sorted(map(str, found))] if isinstance(found, pd.DataFrame) else [found]
+            [answers[name] for name in sorted(map(str, answers))]
+            if isinstance(answers, pd.DataFrame)
+            else [answers]
         )
         return [float(value) for column in columns for value in np.asarray(list(column)).ravel()]
 

@@ -121,8 +121,8 @@ def _outcomes_of_each(shown: "Sequence[Exposure]", *, window_s: float, now: floa
     """
     for one in shown:
         over = one.time + window_s <= now
-        told = over and one.taken_at is not None and one.taken_at <= one.time + window_s
-        yield replace(one, taken=one.taken if told else None, taken_at=0.0 if told else None)
+        in_time = over and one.taken_at is not None and one.taken_at <= one.time + window_s
+        yield replace(one, taken=one.taken if in_time else None, taken_at=0.0 if in_time else None)
 
 
 def keep(serving: Release, held: Release | None, params: WatchSections) -> None:
@@ -173,4 +173,4 @@ def _is_ready(held: Release, params: WatchSections) -> bool:
 def _evaluation(serving: Release) -> Evaluation | None:
     """Returns what the night that made the version found of it."""
     made = (one for one in ledger.commits() if one.night == serving.night and not one.rollback)
-    return next((found for one in made if (found := ledger.read_at(one.id, Evaluation))), None)
+    return next((evaluation for one in made if (evaluation := ledger.read_at(one.id, Evaluation))), None)

@@ -190,8 +190,8 @@ class RowScore:
             return nothing
         labels = np.zeros(len(predicted))
         if self.has_label:
-            told = shown.taken if shown.taken is not None and (shown.taken_at or 0.0) <= until else ()
-            labels = np.array([_number(text) for text in told])
+            texts = shown.taken if shown.taken is not None and (shown.taken_at or 0.0) <= until else ()
+            labels = np.array([_number(text) for text in texts])
         if len(labels) != len(predicted):  # not told, or nobody knows which is whose
             return nothing
         known = ~np.isnan(labels)

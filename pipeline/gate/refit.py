@@ -187,13 +187,13 @@ def _binned(judged: Columns, refitted: Columns) -> tuple[Lists, Lists]:
     }
 
     def lists(columns: Columns) -> Lists:
-        found: Lists = [[] for _ in next(iter(columns.values()))]
+        bins_of_samples: Lists = [[] for _ in next(iter(columns.values()))]
         for name, values in columns.items():
             for place in range(values.shape[1]):
                 column = values[:, place]
                 bins = np.searchsorted(edges[name][:, place], column)
-                for items, number, finite in zip(found, bins, np.isfinite(column), strict=True):
+                for items, number, finite in zip(bins_of_samples, bins, np.isfinite(column), strict=True):
                     items.append(f"{name}/{place}/{number if finite else 'not finite'}")
-        return found
+        return bins_of_samples
 
     return lists(judged), lists(refitted)

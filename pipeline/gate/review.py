@@ -53,8 +53,8 @@ def approve(
             said = _answer(night, verdict, approved=not reject, by=by, reason=" ".join(reason.split()))
             records.write(said)
     if said.approved is reject:
-        told = approvals.words(verdict, said)
-        raise ReleaseError(f"{name} {told}, and the first answer stands; use rollback once it serves")
+        answer = approvals.words(verdict, said)
+        raise ReleaseError(f"{name} {answer}, and the first answer stands; use rollback once it serves")
     show_verdict(version, verdict, said)
     log.info("%s %s", name, approvals.words(verdict, said))
     return said

@@ -112,8 +112,8 @@ class Calibration:
         """Returns how a machine differs from profile and roofline; computed once per setting."""
         new = [each for each in settings if (machine, each, update) not in self._corrections]
         if new:
-            found = self._corrected(machine, device, new, update, here=here)
-            self._corrections |= {(machine, setting, update): each for setting, each in found.items()}
+            corrected = self._corrected(machine, device, new, update, here=here)
+            self._corrections |= {(machine, setting, update): each for setting, each in corrected.items()}
         return [self._corrections[machine, each, update] for each in settings]
 
     def _corrected(
@@ -129,10 +129,10 @@ class Calibration:
             kinds.setdefault(there, []).append(setting)
         corrections = {}
         for there, alike in kinds.items():
-            found = model.forecast(alike, there)
-            shifts = found.log_s - found.before_log_s
-            contradicted = np.maximum(0.0, np.abs(shifts) - Z90 * found.before_spread)
-            spreads = np.hypot(found.spread, contradicted / max(1, num_nights) ** 2)
+            forecast = model.forecast(alike, there)
+            shifts = forecast.log_s - forecast.before_log_s
+            contradicted = np.maximum(0.0, np.abs(shifts) - Z90 * forecast.before_spread)
+            spreads = np.hypot(forecast.spread, contradicted / max(1, num_nights) ** 2)
             for setting, shift, spread in zip(alike, shifts, spreads, strict=True):
                 corrections[setting] = Correction(
                     shift=float(shift), spread=float(spread), num_nights=num_nights
@@ -183,10 +183,10 @@ class Calibration:
     @cached_property
     def prior(self) -> Priors:
         """Returns the priors of update times, with how gradients are summed."""
-        found = self.priors or priors()
-        night = found.assumed.night if self.night is None else self.night
-        found = replace(found, residual=replace(found.residual, noise=night))
-        return found if self.overlapped else found.without_overlap()
+        before = self.priors or priors()
+        night = before.assumed.night if self.night is None else self.night
+        with_noise = replace(before, residual=replace(before.residual, noise=night))
+        return with_noise if self.overlapped else with_noise.without_overlap()
 
 
 def believed(past: Sequence[Past]) -> tuple[list[Past], list[str]]:

@@ -179,12 +179,12 @@ def predict(
     `measured` is the machine that the profile was measured on, `num_workers` the training processes per
     machine, `num_bytes` the size of the arrays, `known` what earlier nights taught.
     """
-    found = predict_counts(
+    estimates = predict_counts(
         profile, machine, measured=measured, rentals=(rental,), counts=(rental.num_machines,),
         batch_size=batch_size, num_workers=num_workers, num_samples=num_samples, num_bytes=num_bytes,
         known=known,
     )  # fmt: skip
-    return found[0].of([0])[0] if found else None
+    return estimates[0].of([0])[0] if estimates else None
 
 
 def predict_counts(

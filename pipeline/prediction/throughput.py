@@ -138,8 +138,8 @@ class StepTime:
 
     def predict(self, settings: Sequence[Setting], machine: MachineKind) -> tuple[Array, Array]:
         """Returns the median seconds of an update and the deviation of their logarithm, per setting."""
-        found = self.forecast(settings, machine)
-        return np.exp(found.log_s), found.spread
+        forecast = self.forecast(settings, machine)
+        return np.exp(forecast.log_s), forecast.spread
 
     def forecast(self, settings: Sequence[Setting], machine: MachineKind) -> Forecast:
         """Returns what is expected after the measurements, and what was before, per setting."""
@@ -160,8 +160,8 @@ class StepTime:
         across = np.hstack([self._shared_by(machine, each) for each in self.machines])
         common = steep @ (across * loose) @ self._slopes.T
         common += self._residual(_nearness(at, self._at, self._priors), share, self._share)
-        told = solve_triangular(self._factor[0], common.T, lower=True)
-        variance = by_constants * loose + residual - np.sum(np.square(told), axis=0)
+        explained = solve_triangular(self._factor[0], common.T, lower=True)
+        variance = by_constants * loose + residual - np.sum(np.square(explained), axis=0)
         seen = self._at.placement[self._at.machine == known]
         stretch = np.where(np.isin(at.placement, seen), self._stretch, self._stretch_beyond)
         return Forecast(

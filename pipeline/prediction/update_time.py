@@ -183,10 +183,11 @@ def _timed(
     corrected = False
     if known and known.past:
         plain = by_profile(profile, machine, measured=measured, sharing=sharing)
-        found = known.corrections(machine.name, machine.device, settings, plain, here=seen)
-        corrected = not seen or found[0].num_nights > 0
+        corrections = known.corrections(machine.name, machine.device, settings, plain, here=seen)
+        corrected = not seen or corrections[0].num_nights > 0
         if corrected:
-            late, doubt = np.exp([each.shift for each in found]), np.array([each.spread for each in found])
+            late = np.exp([each.shift for each in corrections])
+            doubt = np.array([each.spread for each in corrections])
             apart = 0.0
     passes = np.array([each.num_passes for each in settings], float)
     num_loaders, seconds, spread = _passes(
@@ -301,19 +302,19 @@ def _summing(
     several = workers > 1
     if not several.any():
         return np.zeros(len(settings)), np.zeros(len(settings))
-    found = (known or nothing()).prior
+    prior = (known or nothing()).prior
     across = np.array([len(each.workers) for each in settings])
     kind, doubles = np.minimum(across, 3) - 1, np.log(np.maximum(workers, 2) / 2)
     names = ("one", "two", "many")
-    base = [found.mean_of("many") + (name != "many") * found.mean_of(name) for name in names]
-    doubt = [hypot(found.spread_of("many"), (name != "many") * found.spread_of(name)) for name in names]
+    base = [prior.mean_of("many") + (name != "many") * prior.mean_of(name) for name in names]
+    doubt = [hypot(prior.spread_of("many"), (name != "many") * prior.spread_of(name)) for name in names]
     power, power_doubt = (
-        np.array([each(f"{name}_power") for name in names])[kind] for each in (found.mean_of, found.spread_of)
+        np.array([each(f"{name}_power") for name in names])[kind] for each in (prior.mean_of, prior.spread_of)
     )
     plain_s = np.array([_sync_s(profile, machine, num_machines=number) for number in (1, 2, 3)])[kind]
     sync_s = plain_s * np.exp(np.array(base)[kind] + power * doubles)
     spread = np.hypot(np.array(doubt)[kind], power_doubt * doubles)
-    overlap = 1 + np.exp(found.mean_of("overlap"))
+    overlap = 1 + np.exp(prior.mean_of("overlap"))
     longer = np.maximum(compute_s, sync_s)
     together = longer * ((compute_s / longer) ** overlap + (sync_s / longer) ** overlap) ** (1 / overlap)
     return (together - compute_s) * several, spread * several

@@ -56,28 +56,30 @@ def trial(rental: Rental, machine: Machine, backend: Backend, *, folder: Path) -
         return (Check(name="trial", ok=False, text=str(error)),)
     held_s = time.monotonic() - began
     usd = backend.usd(folder)
-    found = records.find(MachineTrial, folder)
+    result = records.find(MachineTrial, folder)
     most_usd = held_s * (machine.price(rental.strategy) or 0.0) / HOUR_S
     at_most = ", at most" if usd is None and most_usd else ""
     paid = (
         f"{dollars(most_usd if usd is None else usd)} for {duration(held_s)} from asking to answer{at_most}"
     )
-    if found is None:
+    if result is None:
         text = short_job.failure(folder, what=WHAT, logs=backend.logs(handle))
         return Check(name="trial", ok=False, text=text), Check(name="cost", ok=True, text=paid)
-    return (*judged(found, machine, rental=rental), Check(name="cost", ok=True, text=paid))
+    return (*judged(result, machine, rental=rental), Check(name="cost", ok=True, text=paid))
 
 
-def judged(found: MachineTrial, machine: Machine, *, rental: Rental) -> Sequence[Check]:
+def judged(result: MachineTrial, machine: Machine, *, rental: Rental) -> Sequence[Check]:
     """Returns checks of what the machine is, and of how fast, beside what the catalog says of it."""
-    built = f"torch {found.torch}" + (f" for CUDA {found.cuda}, driver {found.driver}" if found.cuda else "")
-    checks = [Check(name="device", ok=True, text=f"{rental} has {found.devices}; {built}")]
-    speed = f"{operations(found.flops_per_s)}FLOP/s, {size(found.copy_bytes_per_s)}/s"
+    built = f"torch {result.torch}" + (
+        f" for CUDA {result.cuda}, driver {result.driver}" if result.cuda else ""
+    )
+    checks = [Check(name="device", ok=True, text=f"{rental} has {result.devices}; {built}")]
+    speed = f"{operations(result.flops_per_s)}FLOP/s, {size(result.copy_bytes_per_s)}/s"
     if machine.is_tpu:
         return checks  # only the CPU beside its chip could be measured
     if not machine.flops_per_s:  # the machine at hand, of which nothing is listed
         return (*checks, Check(name="speed", ok=True, text=speed))
-    share = found.flops_per_s / machine.flops_per_s
+    share = result.flops_per_s / machine.flops_per_s
     text = f"{speed}: {percent(share)} of the {operations(machine.flops_per_s)}FLOP/s that the catalog has"
     if share < LEAST:
         text += f", where at least {percent(LEAST)} is expected; name another machine in plan.machines"

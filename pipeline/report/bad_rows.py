@@ -223,15 +223,15 @@ def _parts(entry: Entry, folder: Path, made: Severity | None) -> tuple[list[tupl
         why = "or it was stopped before rows were judged" if folder.exists() else "and goes with its folder"
         return None, f"validate stopped the night; no bad row is kept here: {REFUSED} is not there, {why}."
     assert entry.report
-    found, where = (_here(folder, QUARANTINE), "") if (folder / QUARANTINE).is_dir() else (
+    files, where = (_here(folder, QUARANTINE), "") if (folder / QUARANTINE).is_dir() else (
         _cached(entry), ", read from DVC's cache, as the folder of the night is pruned"
     )  # fmt: skip
-    if found is None:
+    if files is None:
         return None, (
             "The rows of this night are pruned here (night.keep, night.keep_days); the ledger still says how "
             "many failed each rule."
         )
-    parts = _of_tonight(found, entry)
+    parts = _of_tonight(files, entry)
     num = sum(_num_rows(path) for _, path in parts)
     where = (
         f"validate tolerated {formats.counted(entry.report.num_quarantined, 'bad row')} of "
@@ -262,16 +262,16 @@ def _day(file: str) -> str:
     return Path(file).parent.name.removeprefix("day=")
 
 
-def _of_tonight(found: list[tuple[str, Path]], entry: Entry) -> list[tuple[str, Path]]:
+def _of_tonight(files: list[tuple[str, Path]], entry: Entry) -> list[tuple[str, Path]]:
     """Returns the files of the days that were judged that night: those that came in, or all if rules changed.
 
     The quarantine has all days of the window. Which of the two it was, the number of rows says.
     """
     days: set[date] = {entry.batch.day, *entry.batch.late_days} if entry.batch else set()
-    tonight = [(file, path) for file, path in found if _day(file) in set(map(str, days))]
+    tonight = [(file, path) for file, path in files if _day(file) in set(map(str, days))]
     assert entry.report
     wanted = entry.report.num_quarantined
-    as_many = [parts for parts in (tonight, found) if sum(_num_rows(path) for _, path in parts) == wanted]
+    as_many = [parts for parts in (tonight, files) if sum(_num_rows(path) for _, path in parts) == wanted]
     return as_many[0] if as_many else tonight
 
 
@@ -292,12 +292,12 @@ def _failed(
     for number, name in enumerate(names):
         if not rule or name == rule:
             numbers.setdefault(name, []).append(number)
-    wanted = {name: found[: max(0, limit - len(known.get(name, ())))] for name, found in numbers.items()}
-    taken = [number for found in wanted.values() for number in found]
+    wanted = {name: of_rule[: max(0, limit - len(known.get(name, ())))] for name, of_rule in numbers.items()}
+    taken = [number for of_rule in wanted.values() for number in of_rule]
     rows = pq.read_table(path, partitioning=None).drop(["rule"]).take(taken).to_pylist() if taken else []
     by_number = dict(zip(taken, rows, strict=True))
-    for name, found in numbers.items():
-        yield name, len(found), [
+    for name, of_rule in numbers.items():
+        yield name, len(of_rule), [
             BadRow(
                 file=file, number=number, day=_day(file),
                 values={column: _plain(value) for column, value in by_number[number].items()},

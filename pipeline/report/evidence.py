@@ -124,10 +124,10 @@ def timeline(entry: Entry) -> list[Moment]:
     events: tuple[Event, ...] = ()  # of an open night of the release before, nobody knows when they were
     if entry.events or entry.closed_at:
         events = night_events.of_entry(entry)
-    told = [Moment(at=event.at, what=night_events.said(event)) for event in events]
-    if not told:
-        told = [Moment(at=entry.night.started_at, what=f"opened: {entry.night.trigger}")]
-    return sorted([*told, *_moments(entry)], key=lambda moment: moment.at)
+    moments = [Moment(at=event.at, what=night_events.said(event)) for event in events]
+    if not moments:
+        moments = [Moment(at=entry.night.started_at, what=f"opened: {entry.night.trigger}")]
+    return sorted([*moments, *_moments(entry)], key=lambda moment: moment.at)
 
 
 def _moments(entry: Entry) -> Iterator[Moment]:
@@ -154,12 +154,12 @@ _STOPPED = {"finished": "to its end", "deadline": "by the deadline", "budget": "
 
 def checks(entry: Entry) -> list[Check]:
     """Returns all that was checked before the verdict, what failed first."""
-    found = list(entry.verdict.checks) if entry.verdict else []
+    all_checks = list(entry.verdict.checks) if entry.verdict else []
     if entry.verdict and entry.verdict.live:
-        found += entry.verdict.live.checks
+        all_checks += entry.verdict.live.checks
     if entry.refit:
-        found += entry.refit.checks
-    return sorted(found, key=lambda check: check.ok)
+        all_checks += entry.refit.checks
+    return sorted(all_checks, key=lambda check: check.ok)
 
 
 def broken(report: Report | None) -> list[Expectation]:

@@ -45,13 +45,13 @@ def running(homes: Sequence[Home], *, now: datetime, pages: bool = False) -> lis
 
     A home whose ledger cannot be read has none.
     """
-    found = []
+    shown = []
     for home in homes:
         with checkout.within(home.folder), contextlib.suppress(PipelineError):
             for state in open_nights.states(home.folder, now=now):
                 href = links.served(home.model, state.night.id) if pages else ""
-                found.append(Shown(state=state, model=home.model if len(homes) > 1 else "", href=href))
-    return found
+                shown.append(Shown(state=state, model=home.model if len(homes) > 1 else "", href=href))
+    return shown
 
 
 def write(path: Path, homes: Sequence[Home], *, at: datetime) -> None:

@@ -47,16 +47,16 @@ def nights(rows: Sequence[NightRow], *, board: Path, home: Path) -> dict[str, st
 
     It is a file where that is still here, else what MLflow keeps; a night with neither is left out.
     """
-    found = {}
+    addresses = {}
     for row in rows:
         if row.is_rollback:
             continue
         page = home / "nights" / row.night / PAGE
         if page.exists():
-            found[row.night] = _relative(page, board.parent)
+            addresses[row.night] = _relative(page, board.parent)
         elif kept := kept_page(row):
-            found[row.night] = kept
-    return found
+            addresses[row.night] = kept
+    return addresses
 
 
 def kept_page(row: NightRow) -> str:

@@ -137,15 +137,15 @@ def open_nights() -> list[Entry]:
     A night that was to be decided more than a day ago was given up.
     """
     closed = {commit.night for commit in ledger.commits() if not commit.rollback}
-    found = []
+    entries = []
     for folder in (checkout.home() / "nights").glob("*"):
         try:
             night = records.find(Night, folder / records.RUN)
             if night and night.id not in closed and clock.utc() - night.decide_until < GIVEN_UP_AFTER:
-                found.append(entry_of(folder))
+                entries.append(entry_of(folder))
         except (PipelineError, OSError) as error:  # being laid out, or broken: the others are looked at
             log.warning("night %s cannot be read: %s", folder.name, error)
-    return sorted(found, key=lambda entry: entry.night.started_at, reverse=True)
+    return sorted(entries, key=lambda entry: entry.night.started_at, reverse=True)
 
 
 def note_open() -> list[Event]:

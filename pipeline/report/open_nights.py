@@ -31,7 +31,7 @@ def states(home: Path, *, now: datetime) -> list[RunningNight]:
     The home has to be the current one (`checkout.within`).
     """
     closed = {commit.night for commit in ledger.commits() if not commit.rollback}
-    found = []
+    nights = []
     for folder in _folders(home):
         if folder.name in closed:
             continue
@@ -41,8 +41,8 @@ def states(home: Path, *, now: datetime) -> list[RunningNight]:
             log.debug("%s is not shown as a running night: %s", folder, error)
             continue
         if facts.entry.night.id not in closed and running.is_open(facts, now=now):
-            found.append(running.running(facts, now=now))
-    return sorted(found, key=lambda state: state.night.started_at, reverse=True)
+            nights.append(running.running(facts, now=now))
+    return sorted(nights, key=lambda state: state.night.started_at, reverse=True)
 
 
 def facts_of(folder: Path) -> NightFacts:

@@ -120,12 +120,12 @@ def _facts(summary: Summary) -> Iterable[list[str]]:
 def _links(entry: Entry, version: Version) -> str:
     """Returns links to the night's report, to its run, which has data set and code, and to Airflow."""
     run = f"#/experiments/{version.experiment}/runs/{version.run_id}"
-    found = {
+    addresses = {
         "The night's report": f"{run}/artifacts/{REPORT}?{links.TRAINING}",
         "The run, with data set, code and figures": f"{run}?{links.TRAINING}",
         "The run in Airflow": links.places(entry).airflow_run,
     }
-    return " · ".join(f"[{name}]({address})" for name, address in found.items() if address)
+    return " · ".join(f"[{name}]({address})" for name, address in addresses.items() if address)
 
 
 def _evidence(entry: Entry, verdict: Verdict, summary: Summary, made_of: Mapping[str, str]) -> Iterable[str]:
@@ -141,8 +141,8 @@ def _evidence(entry: Entry, verdict: Verdict, summary: Summary, made_of: Mapping
         yield table(["slice", "samples", "challenger", "champion"], _slices(entry.evaluation))
     yield from _of_training(entry)
     if entry.profile:
-        found = evidence.bottleneck(entry.profile)
-        said = " ".join(part for part in (found.binds, found.done, found.gained) if part)
+        bottleneck = evidence.bottleneck(entry.profile)
+        said = " ".join(part for part in (bottleneck.binds, bottleneck.done, bottleneck.gained) if part)
         yield f"Bottleneck: {plain(said)}"
     if entry.dataset:
         yield (

@@ -88,10 +88,10 @@ def why(number: int) -> list[tuple[str, str]]:
 
 def _numbers(files: dict[str, str]) -> list[int]:
     """Returns the versions that a night made: tonight's, and its refit; `files` are texts by path."""
-    found = [
+    written = [
         json.loads(files[path]) for kind in (Version, Refit) if (path := str(records.path_of(kind))) in files
     ]
-    versions = [record.get("version", record) for record in found]
+    versions = [record.get("version", record) for record in written]
     return [version["number"] for version in versions if version]
 
 

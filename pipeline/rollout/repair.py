@@ -135,12 +135,12 @@ def _cache(params: Params) -> Iterator[Check]:
         digest = min(faults, key=lambda one: not one.endswith(dvc_cache.FOLDER))
         fault = faults.pop(digest)
         with tempfile.TemporaryDirectory() as scratch:
-            found = sources.find(digest, Path(scratch))
-            if found is None:
+            copy = sources.find(digest, Path(scratch))
+            if copy is None:
                 yield _failed(fault.where, "bring .dvc/cache back from a backup")
                 continue
-            dvc_cache.put(digest, found[0])
-        yield _repaired(fault.where, found[1])
+            dvc_cache.put(digest, copy[0])
+        yield _repaired(fault.where, copy[1])
         if digest.endswith(dvc_cache.FOLDER):
             faults |= {new.name: new for new in rot.missing(locks)}
 
@@ -203,13 +203,13 @@ class _Copies:
         home = checkout.home()
         known = {(stat.st_dev, stat.st_ino) for stat in
                  (path.stat() for path in dvc_cache.folder().glob("??/*"))}  # fmt: skip
-        found: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for folder in (home / "data", *sorted((home / "nights").glob("*/data")), home / "var" / "artifacts"):
             for path in sorted(folder.rglob("*")):
                 if path.is_file() and (path.stat().st_dev, path.stat().st_ino) not in known:
                     with suppress(OSError):
-                        found.setdefault(records.digest(path), path)
-        return found
+                        paths.setdefault(records.digest(path), path)
+        return paths
 
     @cached_property
     def _lists(self) -> dict[str, str]:

@@ -55,9 +55,9 @@ def restore(params: ModelSections, *, commit: str = "", yes: bool = False) -> It
     """
     tip = ledger.ledger_tip()
     yield f"the ledger, the git branch nights, {_end(tip)}"
-    found = [*_here(tip), *_remotes(tip)]
+    proposals = [*_here(tip), *_remotes(tip)]
     tags = [*_tagged(params, tip)]
-    for proposal in found:
+    for proposal in proposals:
         yield str(proposal)
     for number, tag in tags:
         known = _proposal(tag, f"{MLFLOW}, by version {number}")
@@ -65,7 +65,7 @@ def restore(params: ModelSections, *, commit: str = "", yes: bool = False) -> It
     if commit:
         chosen: Proposal | None = _named(commit)
     else:
-        chosen = _furthest(found)
+        chosen = _furthest(proposals)
     if chosen is None and tags:
         raise ReleaseError(
             f"only MLflow names a commit that the ledger does not have; see that it is right and take it "
@@ -121,10 +121,10 @@ def _tagged(params: ModelSections, tip: str) -> Iterator[tuple[int, str]]:
         yield newest
 
 
-def _furthest(found: list[Proposal]) -> Proposal | None:
+def _furthest(proposals: list[Proposal]) -> Proposal | None:
     """Returns the first, or one further on that follows it."""
     chosen: Proposal | None = None
-    for proposal in found:
+    for proposal in proposals:
         if chosen is None or ledger.is_part(chosen.commit, proposal.commit):
             chosen = proposal
     return chosen

@@ -185,8 +185,8 @@ def versions() -> list[Version]:
     listed = ledger.commits()
     path = str(records.path_of(Version))
     texts = ledger.texts_at([one.id for one in listed if not one.rollback], [path])
-    found = [records.loads(Version, text[path], source=path) for text in texts if path in text]
-    return list({version.number: version for version in found}.values())
+    newest_first = [records.loads(Version, text[path], source=path) for text in texts if path in text]
+    return list({version.number: version for version in newest_first}.values())
 
 
 def in_database() -> Iterator[Fault]:

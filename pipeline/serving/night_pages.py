@@ -149,11 +149,11 @@ class NightPages:
 
     def homes(self) -> tuple[Home, ...]:
         """Returns the homes of the fleet."""
-        at, found = self._homes
+        at, known = self._homes
         if time.monotonic() - at >= HOMES_S:
-            found = homes.homes(self._lead)
-            self._homes = (time.monotonic(), found)
-        return found
+            known = homes.homes(self._lead)
+            self._homes = (time.monotonic(), known)
+        return known
 
     def _home(self, model: str, night: str) -> Home | None:
         """Returns the home of a model; None where there is none of that name, or the night cannot be one."""
@@ -176,13 +176,13 @@ def _around(model: str, night: str, rows: Sequence[NightRow]) -> dict[str, str]:
 
 def _pages(home: Home, rows: Sequence[NightRow]) -> dict[str, str]:
     """Returns the address of each night's page: here, or MLflow's copy."""
-    nights, found = home.folder / "nights", {}
+    nights, addresses = home.folder / "nights", {}
     for row in rows:
         if (nights / row.night / links.PAGE).exists():
-            found[row.night] = links.served(home.model, row.night)
+            addresses[row.night] = links.served(home.model, row.night)
         elif kept := links.kept_page(row):
-            found[row.night] = kept
-    return found
+            addresses[row.night] = kept
+    return addresses
 
 
 def _tip(home: Home) -> str:

@@ -93,7 +93,7 @@ def group_bounds(times: Sequence[float], spent: Sequence[float] | Floats, *, sid
     `times` are shares of the information, increasing and above 0; `spent` is of all sides together. A look
     that may spend next to nothing gets the bound 8. Raises ValueError where the times do not increase.
     """
-    state, found, used = _State.begin(times, sides=sides), [], 0.0
+    state, bounds, used = _State.begin(times, sides=sides), [], 0.0
     for time, allowed in zip(times, spent, strict=True):
         state = state.moved(time)
         farthest = FARTHEST_Z * math.sqrt(time)
@@ -103,9 +103,9 @@ def group_bounds(times: Sequence[float], spent: Sequence[float] | Floats, *, sid
 
         bound = farthest if excess(farthest) >= 0 else optimize.brentq(excess, 0, farthest, xtol=1e-12)
         used += state.passing(bound)
-        found.append(bound / math.sqrt(time))
+        bounds.append(bound / math.sqrt(time))
         state = state.stopped(bound)
-    return np.array(found)
+    return np.array(bounds)
 
 
 def crossing(
@@ -191,11 +191,11 @@ class _State:
 
     def _density(self, nodes: Floats) -> Floats:
         """Density of the paths at increasing nodes, at this look; only what is near can have come there."""
-        found = np.empty_like(nodes)
+        density = np.empty_like(nodes)
         for start in range(0, nodes.size, CHUNK):
             part = nodes[start : start + CHUNK]
             reach = (FARTHEST_Z + 1) * self.sd
             first, last = np.searchsorted(self.nodes, (part[0] - reach, part[-1] + reach))
             away = (part[:, None] - self.nodes[None, first:last]) / self.sd
-            found[start : start + CHUNK] = np.exp(-0.5 * away * away) @ self.mass[first:last]
-        return found / (self.sd * math.sqrt(2 * math.pi))
+            density[start : start + CHUNK] = np.exp(-0.5 * away * away) @ self.mass[first:last]
+        return density / (self.sd * math.sqrt(2 * math.pi))

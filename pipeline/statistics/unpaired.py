@@ -97,12 +97,12 @@ def adjusted(values: ArrayLike, before: ArrayLike, chance: ArrayLike) -> tuple[F
     known = np.isfinite(x)
     if known.sum() < LEAST_KNOWN or not x[known].std() > 0:
         return y, 0.0
-    told = np.stack([np.where(known, x, x[known].mean()), known.astype(np.float64)], axis=1)
-    centred_y, centred = y.copy(), told.copy()
+    covariates = np.stack([np.where(known, x, x[known].mean()), known.astype(np.float64)], axis=1)
+    centred_y, centred = y.copy(), covariates.copy()
     for one in np.unique(p):
         among = p == one
         centred_y[among] -= y[among].mean()
-        centred[among] -= told[among].mean(axis=0)
+        centred[among] -= covariates[among].mean(axis=0)
     slopes = np.linalg.lstsq(centred, centred_y, rcond=None)[0]
     foretold, spread = centred @ slopes, float(centred_y @ centred_y)
     return y - foretold, float(foretold @ foretold) / spread if spread > 0 else 0.0

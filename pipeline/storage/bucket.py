@@ -95,12 +95,12 @@ class BucketFolder:
             return False
         root = self.at(THINGS, thing)
         there: dict[str, dict[str, Any]] = self.files.find(root, detail=True)
-        facts = {path.removeprefix(root).lstrip("/"): found for path, found in there.items()}
+        facts = {path.removeprefix(root).lstrip("/"): info for path, info in there.items()}
         lacking = [name for name, wanted in listed.items() if not _is_like(facts.get(name), *wanted)]
         if lacking:
             log.warning("%s lacks %s of %s/%s as it was sent", self.url, lacking[0], THINGS, thing)
             return False
-        written = [at for found in facts.values() if (at := _written_at(found))]
+        written = [at for info in facts.values() if (at := _written_at(info))]
         if not written or min(written) > datetime.now(UTC) - RENEWED:
             return True
         return self._renew([*there])
@@ -222,17 +222,17 @@ def _md5(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def _is_like(found: Mapping[str, Any] | None, size: int, md5: str) -> bool:
+def _is_like(info: Mapping[str, Any] | None, size: int, md5: str) -> bool:
     """Returns whether a file of a storage has that size, and that digest where the storage tells one."""
-    if not found or found.get("size") != size:
+    if not info or info.get("size") != size:
         return False
-    kept_md5 = found.get("md5Hash")  # of Cloud Storage
+    kept_md5 = info.get("md5Hash")  # of Cloud Storage
     return not kept_md5 or base64.b64decode(kept_md5).hex() == md5
 
 
-def _written_at(found: Mapping[str, Any]) -> datetime | None:
+def _written_at(info: Mapping[str, Any]) -> datetime | None:
     """Returns when a file was written; None where the storage does not say."""
-    value = next((found[key] for key in WRITTEN_AT if found.get(key)), None)
+    value = next((info[key] for key in WRITTEN_AT if info.get(key)), None)
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
     if isinstance(value, (int, float)):

@@ -127,13 +127,13 @@ def unignored(folder: Path, *, leaving_out: Iterable[str] = (), around: tuple[Pa
         [folder / name for name in done.stdout.decode().split("\0") if name] if not done.returncode else []
     )
     around = (*around, folder.resolve())
-    found = [path for path in named if path.is_file()]
+    files = [path for path in named if path.is_file()]
     for path in named:
         target = path.resolve()
         if path.is_dir() and not any(each.is_relative_to(target) for each in around):
             inside = unignored(target, around=around) or walked(target)
-            found += [path / file.relative_to(target) for file in inside]
-    return sorted(path for path in dict.fromkeys(found) if COMPILED not in path.parts)
+            files += [path / file.relative_to(target) for file in inside]
+    return sorted(path for path in dict.fromkeys(files) if COMPILED not in path.parts)
 
 
 def walked(folder: Path) -> Iterator[Path]:

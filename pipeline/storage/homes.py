@@ -46,10 +46,10 @@ def fleet(lead: Path) -> "Fleet":
 
 def homes(lead: Path) -> tuple[Home, ...]:
     """Returns the home and its members, except those with a fault, each of which is logged."""
-    found, faults = _examined(lead)
+    members, faults = _examined(lead)
     for fault in faults:
         log.warning("%s", fault)
-    return found
+    return members
 
 
 def faults(lead: Path) -> tuple[str, ...]:
@@ -70,32 +70,32 @@ def join(lead: Path) -> tuple[Home, ...]:
             f"{lead} is a member of {other.lead}, so it leads no fleet; run this there, or remove "
             f"{lead / checkout.LEAD}"
         )
-    found = homes(lead)
-    for home in found[1:]:
+    members = homes(lead)
+    for home in members[1:]:
         member = Membership(lead=str(lead), model=home.model, own_registry=home.own_registry)
         if membership(home.folder) != member:  # a router may read a home, and not write to it
             member.write(home.folder)
-    return found
+    return members
 
 
 def _examined(lead: Path) -> tuple[tuple[Home, ...], tuple[str, ...]]:
     """Returns the home with its members, and a sentence for each member that is left out."""
-    found, faults = [Home(folder=lead, model=_model(lead), leads=True)], []
+    members, faults = [Home(folder=lead, model=_model(lead), leads=True)], []
     for text in fleet(lead).homes:
         folder = (lead / text).resolve()
         if folder == lead.resolve():
             continue  # that it leads is known
         try:
             home = _member(folder, lead)
-            if other := next((each for each in found if each.model == home.model), None):
+            if other := next((each for each in members if each.model == home.model), None):
                 raise ParamsError(
                     f"{other.folder} and {folder} both train {home.model}; give one another register.name"
                 )
         except PipelineError as error:
             faults.append(f"{text} is left out of the fleet: {error}")
             continue
-        found.append(home)
-    return tuple(found), tuple(faults)
+        members.append(home)
+    return tuple(members), tuple(faults)
 
 
 def _member(folder: Path, lead: Path) -> Home:

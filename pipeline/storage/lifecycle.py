@@ -53,7 +53,7 @@ def complaints(rules: Sequence[Mapping[str, Any]], places: Sequence[NeededFiles]
         rules: as the API of Cloud Storage has them, each with its `action` and its `condition`.
         places: in the bucket whose rules these are.
     """
-    found = []
+    sentences = []
     for each in places:
         rule = next((rule for rule in rules if _takes(rule, each)), None)
         if rule is None:
@@ -64,11 +64,11 @@ def complaints(rules: Sequence[Mapping[str, Any]], places: Sequence[NeededFiles]
             then = "limit it by matchesPrefix to what jobs leave"
         else:
             then = f"set its age to {LEAST_DAYS} days or more"
-        found.append(
+        sentences.append(
             f"a lifecycle rule of gs://{each.bucket} deletes {each.what} (gs://{each.bucket}/{each.prefix}) "
             f"{when}; {then} (docs/vertex.md)"
         )
-    return found
+    return sentences
 
 
 def _takes(rule: Mapping[str, Any], place: NeededFiles) -> bool:
@@ -99,8 +99,8 @@ def rules(bucket: str) -> list[Mapping[str, Any]]:
     try:
         anonymous = AnonymousCredentials() if emulated else None  # type: ignore[no-untyped-call]
         client = storage.Client(project="-", credentials=anonymous)
-        found = client.get_bucket(bucket, timeout=TIMEOUT_S, retry=None)
-        return [dict(rule) for rule in found.lifecycle_rules]
+        metadata = client.get_bucket(bucket, timeout=TIMEOUT_S, retry=None)
+        return [dict(rule) for rule in metadata.lifecycle_rules]
     except (GoogleAPICallError, GoogleAuthError, OSError) as error:
         raise JobError(
             f"the lifecycle rules of gs://{bucket} cannot be read ({type(error).__name__}); give who runs "

@@ -256,8 +256,8 @@ class Log:
 
     def outcome(self, exposure: str, items: Sequence[str]) -> bool:
         """Records what was taken, unless it was before; returns False if there is no such exposure."""
-        told = Outcome(exposure=exposure, items=tuple(items), time=self.now())
-        return self.write([], [told])[0]
+        outcome = Outcome(exposure=exposure, items=tuple(items), time=self.now())
+        return self.write([], [outcome])[0]
 
     def write(self, exposures: Sequence[Exposure], outcomes: Sequence[Outcome]) -> list[bool]:
         """Records all of them in one commit; returns for each outcome whether its exposure is known."""
@@ -283,12 +283,12 @@ class Log:
         """Returns the exposures among these that the log has, and whether it has their outcomes."""
         both = _exposures.outerjoin(_outcomes, _outcomes.c.exposure == _exposures.c.id)
         query = sa.select(_exposures.c.id, _outcomes.c.exposure.is_not(None)).select_from(both)
-        found: dict[str, bool] = {}
+        has_outcomes: dict[str, bool] = {}
         with self._reading() as connection:
             for start in range(0, len(ids), MAX_ROWS):
                 some = query.where(_exposures.c.id.in_(ids[start : start + MAX_ROWS]))
-                found |= {name: has_outcome for name, has_outcome in connection.execute(some)}
-        return found
+                has_outcomes |= {name: has_outcome for name, has_outcome in connection.execute(some)}
+        return has_outcomes
 
     def exposures(self, experiment: str | None, *, since: float = 0.0) -> Iterator[Exposure]:
         """Yields the exposures of an experiment, or of all, since a time, oldest first, with outcomes."""

@@ -38,8 +38,8 @@ def decodes(rows: "pa.Table") -> NDArray[np.bool_]:
 
 def sizes(images: "pa.ChunkedArray") -> list[tuple[int, int, bool]]:
     """Returns width, height and whether there is color of each of the images that decode."""
-    found = [image for value in images.to_pylist() if value is not None and (image := _decoded(value))]
-    return [(image.width, image.height, image.mode not in GREY) for image in found]
+    decoded = [image for value in images.to_pylist() if value is not None and (image := _decoded(value))]
+    return [(image.width, image.height, image.mode not in GREY) for image in decoded]
 
 
 def pixels(images: "pa.ChunkedArray", *, size: int, color: bool = True) -> NDArray[np.uint8]:
@@ -103,8 +103,8 @@ class ImageModel(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns the outputs, float32 [b, num_outputs]."""
-        found = self.layers(images.to(torch.float32) / 127.5 - 1)
-        out: Tensor = self.head(found.mean(dim=(2, 3)))
+        features = self.layers(images.to(torch.float32) / 127.5 - 1)
+        out: Tensor = self.head(features.mean(dim=(2, 3)))
         return out
 
 

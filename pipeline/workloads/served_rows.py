@@ -190,23 +190,23 @@ def _cast(values: Any, column: AnyColumn, to: "pa.DataType", zone: str) -> Any:
     array = values if isinstance(values, pa.ChunkedArray) else pa.array(values, from_pandas=True)
     if types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
-    found = array.type
-    if types.is_null(found):
+    dtype = array.type
+    if types.is_null(dtype):
         return pa.nulls(len(array), to)
-    if types.is_floating(found):
-        array = pc.if_else(pc.is_nan(array), pa.scalar(None, found), array)
+    if types.is_floating(dtype):
+        array = pc.if_else(pc.is_nan(array), pa.scalar(None, dtype), array)
     if column.kind == "time":
         return _times(array, zone)
-    number, text = types.is_integer(found) or types.is_floating(found), _is_text(found)
+    number, text = types.is_integer(dtype) or types.is_floating(dtype), _is_text(dtype)
     if column.kind == "bytes" and text:
         coded = array.to_pylist()
         return pa.array([None if one is None else base64.b64decode(one, validate=True) for one in coded], to)
     fits = {
-        "float": _is_list(found) if types.is_fixed_size_list(to) else number, "int": number,
-        "bool": types.is_boolean(found), "bytes": types.is_binary(found) or types.is_large_binary(found),
-    }.get(column.kind, text or types.is_integer(found))  # fmt: skip
+        "float": _is_list(dtype) if types.is_fixed_size_list(to) else number, "int": number,
+        "bool": types.is_boolean(dtype), "bytes": types.is_binary(dtype) or types.is_large_binary(dtype),
+    }.get(column.kind, text or types.is_integer(dtype))  # fmt: skip
     if not fits:
-        raise TypeError(f"it is {found}")
+        raise TypeError(f"it is {dtype}")
     return array.cast(to)
 
 
@@ -242,8 +242,8 @@ def _times(array: Any, zone: str) -> Any:
 
 
 def _moment(text: str, zone: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found.astimezone(ZoneInfo(zone)).replace(tzinfo=None) if found.tzinfo else found
+    moment = datetime.fromisoformat(text)
+    return moment.astimezone(ZoneInfo(zone)).replace(tzinfo=None) if moment.tzinfo else moment
 
 
 def _local(seconds: float, zone: str) -> datetime:
@@ -257,5 +257,5 @@ def _day_numbers(rows: "pa.Table", table: Table) -> "NDArray[Any]":
     """Returns the day of each row, counted from EPOCH, shape [n]."""
     import pyarrow as pa
 
-    found: NDArray[Any] = rows[table.time].cast(pa.date32()).cast(pa.int32()).to_numpy()
-    return found
+    numbers: NDArray[Any] = rows[table.time].cast(pa.date32()).cast(pa.int32()).to_numpy()
+    return numbers
