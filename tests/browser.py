@@ -55,13 +55,13 @@ def look(page: "Page", url: str) -> Seen:
     page.goto(url)
     page.wait_for_load_state("networkidle")
     page.evaluate(OPEN_ALL)
-    found = Axe().run(page).response["violations"]
+    violations = Axe().run(page).response["violations"]
     return Seen(
         complaints=tuple(complaints),
         requests=tuple(url for url in requests if not _is_here(url)),
         violations=tuple(
             f"{one['id']}: {one['nodes'][0]['html']}"
-            for one in found
+            for one in violations
             if one["impact"] in ("serious", "critical")
         ),
         wider_by=page.evaluate(WIDER_BY),

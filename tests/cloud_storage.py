@@ -132,7 +132,7 @@ def served(*, honours: bool = True, delay_s: float = 0.0) -> Iterator[Store]:
 
 
 @contextmanager
-def told(store: Store) -> Iterator[None]:
+def emulated(store: Store) -> Iterator[None]:
     """This process and its children find the service."""
     given = {**ENVIRONMENT, "STORAGE_EMULATOR_HOST": store.url}
     before = {name: os.environ.get(name) for name in given}

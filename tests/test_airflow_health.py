@@ -25,7 +25,7 @@ def interface() -> Iterator[tuple[str, dict[str, float]]]:
     class Health(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             now = datetime.now(UTC)
-            told = {"metadatabase": {"status": "healthy"}} | {
+            health = {"metadatabase": {"status": "healthy"}} | {
                 name: {
                     "status": "healthy" if age < 30 else "unhealthy",
                     f"latest_{name}_heartbeat": (now - timedelta(seconds=age)).isoformat(),
@@ -34,7 +34,7 @@ def interface() -> Iterator[tuple[str, dict[str, float]]]:
             }
             self.send_response(200 if self.path == "/api/v2/monitor/health" else 404)
             self.end_headers()
-            self.wfile.write(json.dumps(told).encode())
+            self.wfile.write(json.dumps(health).encode())
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""

@@ -35,29 +35,29 @@ def machines(home, monkeypatch, named: str) -> Finding:
     ],
 )  # fmt: skip
 def test_machines_are_told_with_the_days_of_their_prices(tmp_path, monkeypatch, named, text):
-    found = machines(tmp_path, monkeypatch, named)
-    assert found.ok
-    assert found.text.startswith(text)
+    finding = machines(tmp_path, monkeypatch, named)
+    assert finding.ok
+    assert finding.text.startswith(text)
 
 
 def test_a_machine_that_nobody_knows_is_found_before_the_night(tmp_path, monkeypatch):
-    found = machines(tmp_path, monkeypatch, "g2-standrd-4")
-    assert not found.ok
-    assert "plan.machines names g2-standrd-4, which the catalog does not have; nearest are" in found.text
+    finding = machines(tmp_path, monkeypatch, "g2-standrd-4")
+    assert not finding.ok
+    assert "plan.machines names g2-standrd-4, which the catalog does not have; nearest are" in finding.text
 
 
 def test_machines_that_cannot_be_rented_here_are_found_before_the_night(tmp_path, monkeypatch):
-    found = machines(tmp_path, monkeypatch, "a4-highgpu-8g")
-    assert not found.ok
-    assert "plan.machines names a4-highgpu-8g, for which there is no price in us-central1" in found.text
-    found = machines(tmp_path, monkeypatch, "ct5lp-hightpu-4t")
-    assert not found.ok
-    assert "ct5lp-hightpu-4t, and the trainer drives one TPU chip a job; name a machine" in found.text
+    finding = machines(tmp_path, monkeypatch, "a4-highgpu-8g")
+    assert not finding.ok
+    assert "plan.machines names a4-highgpu-8g, for which there is no price in us-central1" in finding.text
+    finding = machines(tmp_path, monkeypatch, "ct5lp-hightpu-4t")
+    assert not finding.ok
+    assert "ct5lp-hightpu-4t, and the trainer drives one TPU chip a job; name a machine" in finding.text
     local = PARAMS.replace("backend: tests.fakes:ScriptedBackend", "backend: pipeline.backends.local:Local")
     monkeypatch.setattr("tests.test_check.PARAMS", local)
-    found = machines(tmp_path, monkeypatch, "g2-standard-4")
-    assert not found.ok
-    assert "and the backend has none of them; add one that it has (local) to plan.machines" in found.text
+    finding = machines(tmp_path, monkeypatch, "g2-standard-4")
+    assert not finding.ok
+    assert "and the backend has none of them; add one that it has (local) to plan.machines" in finding.text
 
 
 def test_a_backend_that_does_not_say_what_it_has_is_found_before_the_night(tmp_path, monkeypatch):
@@ -72,20 +72,20 @@ def test_a_backend_that_does_not_say_what_it_has_is_found_before_the_night(tmp_p
 def test_users_who_are_to_judge_need_a_router(tmp_path, monkeypatch):
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
     monkeypatch.delenv("DAYBREAK_LOG", raising=False)
-    told = PARAMS.format(machines="local")
+    text = PARAMS.format(machines="local")
 
-    def found() -> Finding:
+    def router() -> Finding:
         return next(finding for finding in findings() if finding.what in ("router", "expectations"))
 
-    (tmp_path / "params.yaml").write_text(told)
-    assert found().what == "expectations"
-    (tmp_path / "params.yaml").write_text(f"{told}gate: {{scores: live}}\n")
-    assert (found().what, found().ok) == ("router", False)
-    assert "python -m pipeline serve" in found().text
+    (tmp_path / "params.yaml").write_text(text)
+    assert router().what == "expectations"
+    (tmp_path / "params.yaml").write_text(f"{text}gate: {{scores: live}}\n")
+    assert (router().what, router().ok) == ("router", False)
+    assert "python -m pipeline serve" in router().text
     (tmp_path / "var").mkdir()
     log = open_log(f"sqlite:///{tmp_path / 'var' / 'serving.db'}")
     log.beat(RouterState(id="here:1", champion=1))
-    assert (found().ok, found().text) == (True, "1 lives: here:1")
+    assert (router().ok, router().text) == (True, "1 lives: here:1")
 
 
 def test_a_team_that_serves_by_itself_needs_no_router_but_what_its_users_met(tmp_path, monkeypatch):
@@ -95,30 +95,30 @@ def test_a_team_that_serves_by_itself_needs_no_router_but_what_its_users_met(tmp
     own = f"gate: {{scores: live}}\nlive_test: {{{own}, url: '{tmp_path}/{{day}}.jsonl'}}}}\n"
     (tmp_path / "params.yaml").write_text(PARAMS.format(machines="local") + own)
 
-    def found() -> Finding:
+    def observations() -> Finding:
         [finding] = check._router(tmp_path, params.load(tmp_path))
         return finding
 
-    assert (found().what, found().ok) == ("observations", False)
-    assert "matches no file" in found().text
+    assert (observations().what, observations().ok) == ("observations", False)
+    assert "matches no file" in observations().text
     for day in ("2026-11-22", "2026-11-23"):
         (tmp_path / f"{day}.jsonl").write_text("{}\n")
-    assert (found().ok, found().text) == (True, "rows of 2 days, the newest of 2026-11-23")
+    assert (observations().ok, observations().text) == (True, "rows of 2 days, the newest of 2026-11-23")
 
 
 def test_an_endpoint_whose_users_are_to_judge_needs_a_log_and_whole_percent(tmp_path, monkeypatch):
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
-    told = PARAMS.format(machines="local")
-    told += "serving: {endpoint: {use: 'pipeline.rollout.endpoint:Endpoint', project: p, image: i, bucket: b"
+    text = PARAMS.format(machines="local")
+    text += "serving: {endpoint: {use: 'pipeline.rollout.endpoint:Endpoint', project: p, image: i, bucket: b"
 
-    def found(more: str, scores: str) -> Finding:
-        (tmp_path / "params.yaml").write_text(f"{told}{more}}}}}\ngate: {{scores: live{scores}}}\n")
+    def router(more: str, scores: str) -> Finding:
+        (tmp_path / "params.yaml").write_text(f"{text}{more}}}}}\ngate: {{scores: live{scores}}}\n")
         [finding] = check._router(tmp_path, params.load(tmp_path))
         return finding
 
-    assert "set serving.endpoint.log, or run python -m pipeline serve" in found("", "").text
-    assert found(", log: l", "").ok
-    odd = found(", log: l", ", ramp: [0.015, 0.5]")
+    assert "set serving.endpoint.log, or run python -m pipeline serve" in router("", "").text
+    assert router(", log: l", "").ok
+    odd = router(", log: l", ", ramp: [0.015, 0.5]")
     assert (odd.ok, odd.text.split(";")[0]) == (False, "the endpoint gives whole percent, not 0.015")
 
 
@@ -134,9 +134,9 @@ def test_users_cannot_judge_a_metric_of_a_set(monkeypatch, tmp_path):
     def live_score(use: str) -> list[Finding]:
         return list(check._live_score(params.Plug(use=use)))
 
-    [found] = live_score("tests.test_check:Ranked")
-    assert not found.ok
-    assert "has no value of a single sample; add a metric that has, such as LogLoss()" in found.text
+    [finding] = live_score("tests.test_check:Ranked")
+    assert not finding.ok
+    assert "has no value of a single sample; add a metric that has, such as LogLoss()" in finding.text
     assert live_score("pipeline.examples.fraud.fraud:Fraud") == []
     assert live_score("tests.fakes:LineWorkload") == []
 
@@ -159,6 +159,6 @@ def test_mlflow_s_database_may_be_missing_before_the_first_night_alone(repositor
         what="mlflow", ok=True, text="no database yet; the first night creates it"
     )
     subprocess.run(["git", "update-ref", "refs/heads/nights", "HEAD"], cwd=repository, check=True)
-    found = check._registry()
-    assert not found.ok
-    assert "the database of MLflow, is missing; bring it back from a backup" in found.text
+    finding = check._registry()
+    assert not finding.ok
+    assert "the database of MLflow, is missing; bring it back from a backup" in finding.text

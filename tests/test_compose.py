@@ -68,8 +68,8 @@ def test_no_password_stands_in_compose_and_none_has_a_default() -> None:
     assert all(kept["file"].startswith("${DAYBREAK_SECRETS") for kept in COMPOSE["secrets"].values())
     interpolated = set(re.findall(r"\$\{(\w+)", text))
     assert interpolated == {"UID", "DEVICE", "DAYBREAK_SECRETS", "MLFLOW_ARTIFACTS_DESTINATION"}
-    told = [value for service in SERVICES.values() for value in service["environment"].items()]
-    for name, value in told:
+    variables = [value for service in SERVICES.values() for value in service["environment"].items()]
+    for name, value in variables:
         if re.search("PASSWORD|SECRET|KEY|TOKEN", name) and not name.endswith("_FILE"):
             assert secret_files.SECRET.fullmatch(value), name
         if "://" in value and "@" in value:
@@ -117,13 +117,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for name in ("airflow", "mlflow", "serving"):
         (secrets / f"{name}_database").write_text(f"pass'{name}\n")
     with postgresql() as folder:
-        told = {**os.environ, "SECRETS": str(secrets), "POSTGRES_USER": "airflow", "PGHOST": folder}
+        environment = {**os.environ, "SECRETS": str(secrets), "POSTGRES_USER": "airflow", "PGHOST": folder}
         superuser = "ALTER ROLE airflow RENAME TO postgres"  # as initdb of the image names it
         call = ["psql", "--quiet", "--dbname", "postgres"]
         for user, statement in (("airflow", "CREATE ROLE setup SUPERUSER LOGIN"), ("setup", superuser)):
-            subprocess.run([*call, f"--username={user}", "-c", statement], env=told, check=True)
-        told["POSTGRES_USER"] = "postgres"
-        subprocess.run([str(ROOT / "deploy" / "base" / "databases.sh")], env=told, check=True)
+            subprocess.run([*call, f"--username={user}", "-c", statement], env=environment, check=True)
+        environment["POSTGRES_USER"] = "postgres"
+        subprocess.run([str(ROOT / "deploy" / "base" / "databases.sh")], env=environment, check=True)
         yield folder
 
 
@@ -152,16 +152,19 @@ def test_each_role_has_its_own_database_and_no_other(cluster: str) -> None:
 def test_secrets_take_their_places_or_nothing_starts(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("4711\n")
     (tmp_path / "two").write_text("\n")
-    told = {"URL": "postgresql://me:{secret one}@host", "PLAIN": "{one} $one"}
-    assert secret_files.filled(told, folder=tmp_path) == {**told, "URL": "postgresql://me:4711@host"}
+    environment = {"URL": "postgresql://me:{secret one}@host", "PLAIN": "{one} $one"}
+    assert secret_files.filled(environment, folder=tmp_path) == {
+        **environment,
+        "URL": "postgresql://me:4711@host",
+    }
     with pytest.raises(ParamsError, match=r"KEY needs the secret two, and .*two is empty; write it there"):
         secret_files.filled({"KEY": "{secret two}"}, folder=tmp_path)
     with pytest.raises(ParamsError, match=r"three cannot be read: No such file or directory; make it"):
         secret_files.filled({"KEY": "{secret three}"}, folder=tmp_path)
     call = [sys.executable, "-m", "pipeline.secret_files", sys.executable, "-c", "print(1)"]
-    told = {**os.environ, "KEY": "{secret no_such_secret}"}
-    done = subprocess.run(call, cwd=ROOT, env=told, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "KEY": "{secret no_such_secret}"}
+    done = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (1, "", False)
-    told.pop("KEY")
-    done = subprocess.run(call, cwd=ROOT, env=told, capture_output=True, text=True, check=False)
+    environment.pop("KEY")
+    done = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "1\n")

@@ -38,12 +38,12 @@ def built(name: str) -> list[dict[str, Any]]:
 
 def pods(name: str) -> dict[str, dict[str, Any]]:
     """The templates of pods by the names of what makes them."""
-    found = {}
+    templates = {}
     for each in built(name):
         if each["kind"] in WORKLOADS:
             spec = each["spec"]["jobTemplate"]["spec"] if each["kind"] == "CronJob" else each["spec"]
-            found[each["metadata"]["name"]] = spec["template"]
-    return found
+            templates[each["metadata"]["name"]] = spec["template"]
+    return templates
 
 
 def containers(name: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:

@@ -62,11 +62,11 @@ def test_operators_of_a_step_run_on_the_device_and_count_its_products(folder):
 
 
 def test_ceilings_are_those_of_an_accelerator(folder):
-    found = roofline.measure(folder)
-    assert not found.on_cpu
-    assert found.flops_per_s == found.bfloat16_flops_per_s > found.float32_flops_per_s > 1e12
-    assert found.copy_bytes_per_s > 1e11
-    assert found.gathers[0].bytes_per_s < found.copy_bytes_per_s
+    measured = roofline.measure(folder)
+    assert not measured.on_cpu
+    assert measured.flops_per_s == measured.bfloat16_flops_per_s > measured.float32_flops_per_s > 1e12
+    assert measured.copy_bytes_per_s > 1e11
+    assert measured.gathers[0].bytes_per_s < measured.copy_bytes_per_s
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -112,13 +112,13 @@ def test_short_of_memory_passes_are_halved_and_the_gradient_is_that_of_the_whole
 def test_a_step_on_the_device_ends_before_the_next_begins(folder, tuning):
     workload = LineWorkload(width=WIDTH)
     way = Variant(tuning=tuning, batch_size=32, micro_batch_size=32)
-    found = timeline(workload, workload.dataset(folder, "train"), TrainParams(), way, update_s=0.01)
-    assert min(min(row) for row in found) == 0
+    updates = timeline(workload, workload.dataset(folder, "train"), TrainParams(), way, update_s=0.01)
+    assert min(min(row) for row in updates) == 0
     assert all(
         load_start <= load_end <= step_start <= step_end
-        for load_start, load_end, step_start, step_end in found
+        for load_start, load_end, step_start, step_end in updates
     )
-    assert all(row[3] <= later[2] for row, later in itertools.pairwise(found))
+    assert all(row[3] <= later[2] for row, later in itertools.pairwise(updates))
 
 
 def engine(folder: Path, *, shrunk: list[int]) -> TorchEngine:
@@ -151,6 +151,6 @@ def test_a_checkpoint_is_of_the_weights_as_they_were_when_it_was_begun(tmp_path)
         saver.wait()
         path = checkpoint.newest(tmp_path, identity="job")
         assert path
-        found = checkpoint.load(path).tensors["model"]
-        assert found["t"] == 3
-        assert bool((found["w"] == seen).all())
+        saved = checkpoint.load(path).tensors["model"]
+        assert saved["t"] == 3
+        assert bool((saved["w"] == seen).all())

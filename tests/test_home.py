@@ -111,12 +111,12 @@ def test_a_number_from_csv_gets_a_squared_error_and_typed_columns(
         "nothing": pa.nulls(num, pa.string()),
     })  # fmt: skip
     pyarrow.csv.write_csv(rows, tmp_path / "sales.csv")
-    found = home.write(tmp_path / "sales", str(tmp_path / "sales.csv"), label="price")
-    assert found.table.columns == {
+    survey = home.write(tmp_path / "sales", str(tmp_path / "sales.csv"), label="price")
+    assert survey.table.columns == {
         "when": Time(), "code": Category(), "size": Float(min=0), "pieces": Int(min=0), "note": Text(),
         "user_id": Id(), "price": Float(),
     }  # fmt: skip
-    assert found.left_out == ("nothing",) and found.plug["time"] == "%d/%m/%Y %H:%M"
+    assert survey.left_out == ("nothing",) and survey.plug["time"] == "%d/%m/%Y %H:%M"
     assert formatted(tmp_path / "sales/sales.py")
     rehearse(tmp_path / "sales")
     assert "squared error" in capfd.readouterr().out
@@ -129,14 +129,14 @@ def test_json_lines_of_a_day_each_and_a_sql_table_are_known_too(payments: Path, 
     for day, part in frame.groupby(frame["time"].dt.date):
         part.to_json(tmp_path / f"lines/{day}.jsonl", orient="records", lines=True, date_format="iso")
     lines = f"{tmp_path}/lines/{{day}}.jsonl"
-    found = home.write(tmp_path / "one", lines, label="is_fraud", unit="account")
-    assert found.num_days == 40 and found.table.columns["online"] == Bool()
+    survey = home.write(tmp_path / "one", lines, label="is_fraud", unit="account")
+    assert survey.num_days == 40 and survey.table.columns["online"] == Bool()
     engine = sa.create_engine(f"sqlite:///{tmp_path}/shop.db")
     frame.to_sql("payments", engine, index=False)
     engine.dispose()
     other = home.write(tmp_path / "two", f"sqlite:///{tmp_path}/shop.db#payments", label="is_fraud")
     assert other.num_days == 40 and other.plug["table"] == "payments"
-    assert other.table.columns["amount"] == found.table.columns["amount"] == Float(min=0)
+    assert other.table.columns["amount"] == survey.table.columns["amount"] == Float(min=0)
 
 
 def refused(tmp_path: Path, rows: pa.Table, **options: str) -> str:

@@ -65,7 +65,7 @@ nights.lay_out(folder)
 from pipeline.jobs.launcher import recipe_of
 os.chdir(folder)
 plan = nights.plan(num_samples=64)
-recipe = recipe_of(nights.night(seconds=600), nights.dataset(), plan, None, nights.told())
+recipe = recipe_of(nights.night(seconds=600), nights.dataset(), plan, None, nights.make_params())
 (folder / "job").mkdir()
 (folder / "job" / "job.json").write_text(records.dumps(recipe))
 sys.exit(worker.main(folder / "job"))
@@ -74,28 +74,28 @@ sys.exit(worker.main(folder / "job"))
 
 def group(name: str) -> list[Requirement]:
     """The packages that an image is built from."""
-    found: list[Requirement] = []
+    packages: list[Requirement] = []
     for each in PROJECT["dependency-groups"][name]:
-        found += group(each["include-group"]) if isinstance(each, dict) else [Requirement(each)]
-    return found
+        packages += group(each["include-group"]) if isinstance(each, dict) else [Requirement(each)]
+    return packages
 
 
 def closure(wanted: list[Requirement]) -> set[str]:
     """Names of the distributions that come with them."""
-    found: set[tuple[str, str]] = set()
+    known: set[tuple[str, str]] = set()
     todo = [(canonicalize_name(each.name), extra) for each in wanted for extra in ("", *each.extras)]
     while todo:
-        if (one := todo.pop()) in found:
+        if (one := todo.pop()) in known:
             continue
-        found.add(one)
+        known.add(one)
         try:
-            told = importlib.metadata.requires(one[0]) or []
+            required = importlib.metadata.requires(one[0]) or []
         except importlib.metadata.PackageNotFoundError:
             continue  # of another device or system
-        for each in map(Requirement, told):
+        for each in map(Requirement, required):
             if each.marker is None or each.marker.evaluate({"extra": one[1]}):
                 todo += [(canonicalize_name(each.name), extra) for extra in ("", *each.extras)]
-    return {name for name, _ in found}
+    return {name for name, _ in known}
 
 
 def modules(names: set[str]) -> set[str]:
@@ -117,13 +117,13 @@ def reached(beginnings: list[str]) -> set[str]:
         seen.add(name)
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                found = [alias.name for alias in node.names]
+                imported = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
-                found = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+                imported = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             else:
                 continue
-            todo += [each for each in found if each.startswith("pipeline.")]
-            outside |= {each.partition(".")[0] for each in found}
+            todo += [each for each in imported if each.startswith("pipeline.")]
+            outside |= {each.partition(".")[0] for each in imported}
     return outside - {"pipeline"} - sys.stdlib_module_names
 
 

@@ -52,20 +52,20 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         run(folder=ROOT, shell=begin)
         run(folder=root / name, shell="python -m pytest -q -p no:cacheprovider -p no:hydra_pytest")
         assert len((root / name / f"{name}.py").read_text().splitlines()) <= 100
-    found = {name: root / name for name in DAYS}
-    (found["fraud"] / "fleet.yaml").write_text("homes: [../language]\n")
-    told = run("fleet", folder=found["fraud"])
-    assert "Airflow retrain.language, router /models/language" in told
+    folders = {name: root / name for name in DAYS}
+    (folders["fraud"] / "fleet.yaml").write_text("homes: [../language]\n")
+    said = run("fleet", folder=folders["fraud"])
+    assert "Airflow retrain.language, router /models/language" in said
     nights = []
-    for name, folder in found.items():
+    for name, folder in folders.items():
         few = [f"ingest.history_days={DAYS[name]}", *SMALL, "train.epochs=1"]
         words = ["night", "--night", "one", *(word for one in few for word in ("--set", one))]
         with (root / f"{name}.txt").open("w") as output:
             call = [sys.executable, "-m", "pipeline", *words]
             nights.append(subprocess.Popen(call, cwd=folder, env=environment(), stdout=output, stderr=output))
-    for name, process in zip(found, nights, strict=True):
+    for name, process in zip(folders, nights, strict=True):
         assert process.wait(600) == 0, (root / f"{name}.txt").read_text()[-4000:]
-    return found
+    return folders
 
 
 def test_nights_of_one_name_run_at_once_and_each_is_in_its_own_ledger(homes: dict[str, Path]) -> None:

@@ -55,9 +55,9 @@ def test_a_night_runs_in_a_worktree_with_its_overrides_written_in(repository: Pa
     before = (repository / "params.yaml").read_text()
     night = opened(repository, night="a.b-c", set=["night.train_hours=0.5", "source.first=3"])
     assert Path.cwd() == repository / "nights" / "a.b-c"
-    told = params.load()
-    assert told.night.train_hours == 0.5
-    assert told.source.model_extra == {"first": 3}
+    tonight = params.load()
+    assert tonight.night.train_hours == 0.5
+    assert tonight.source.model_extra == {"first": 3}
     assert night.train_until - night.started_at == timedelta(minutes=30)
     assert (repository / "params.yaml").read_text() == before
     assert checkout.git("rev-parse", "HEAD") == night.code_commit
@@ -76,12 +76,14 @@ def test_more_code_than_may_travel_is_refused_when_a_night_opens_not_after_hours
             day=date(2025, 1, 2),
             set=[f'backend=[{backend}"bucket": "gs://b"}}]', "night.max_code_mb=2"],
         )
-    told = str(refused.value)
+    message = str(refused.value)
     assert (
         "would travel to each job, more than night.max_code_mb: 2 allows; the largest: big.bin (2.5 MB), "
-        in told
+        in message
     )
-    assert told.endswith("have git ignore what is not code, keep it in a bucket, or raise night.max_code_mb")
+    assert message.endswith(
+        "have git ignore what is not code, keep it in a bucket, or raise night.max_code_mb"
+    )
     assert opened(repository, day=date(2025, 1, 2)).day == date(2025, 1, 2)
 
 
@@ -155,7 +157,7 @@ def test_what_an_open_that_was_killed_left_is_laid_anew(repository: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reason"),
     [
         ({"day": date(2999, 1, 1)}, "is in the future"),
         ({"night": "../x"}, "is not a valid name"),
@@ -173,9 +175,9 @@ def test_what_an_open_that_was_killed_left_is_laid_anew(repository: Path) -> Non
     ],
 )
 def test_a_wrong_wish_is_refused_in_one_sentence(
-    repository: Path, options: dict[str, object], told: str
+    repository: Path, options: dict[str, object], reason: str
 ) -> None:
-    with pytest.raises(ParamsError, match=told) as error:
+    with pytest.raises(ParamsError, match=reason) as error:
         opened(repository, **options)
     assert "; " in str(error.value)
     assert not (repository / "nights").exists() or "source" in str(options)
@@ -250,8 +252,8 @@ def test_of_many_nights_closed_at_the_same_instant_exactly_one_wins(repository: 
                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, stderr=subprocess.PIPE)
         for name in names
     ]  # fmt: skip
-    told = [process.communicate()[1].decode() for process in closing]
-    assert sorted(process.returncode for process in closing) == [0, 1, 1, 1, 1, 1], told
+    outputs = [process.communicate()[1].decode() for process in closing]
+    assert sorted(process.returncode for process in closing) == [0, 1, 1, 1, 1, 1], outputs
     assert len(ledger.history()) == 1
 
 

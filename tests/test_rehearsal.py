@@ -95,11 +95,11 @@ rows:
     )
     in_process()
     _, rules, table, *_ = capfd.readouterr().out.splitlines()
-    found = re.search(r"rules +\d+ rules, (\d+) of (\d+) rows fail: 'online' (\d+); the day fails 'many'; "
+    counts = re.search(r"rules +\d+ rules, (\d+) of (\d+) rows fail: 'online' (\d+); the day fails 'many'; "
                       r"only a night tries 'odd'", rules)  # fmt: skip
-    assert found, rules
-    assert 0 < int(found[1]) == int(found[3]) < int(found[2])
-    assert table.split()[1:3] == [str(int(found[2]) - int(found[1])), "rows"]
+    assert counts, rules
+    assert 0 < int(counts[1]) == int(counts[3]) < int(counts[2])
+    assert table.split()[1:3] == [str(int(counts[2]) - int(counts[1])), "rows"]
 
 
 def write_rules(home: Path, text: str) -> None:

@@ -58,25 +58,25 @@ def folder(tmp_path: Path) -> Path:
 
 def parents() -> list[psutil.Process]:
     """The warm parents that this process has started, which may have other children, also ended ones."""
-    found = []
+    running = []
     for each in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is told as one of these
-            found += [each] if warm_parent.__file__ in each.cmdline() else []
-    return found
+            running += [each] if warm_parent.__file__ in each.cmdline() else []
+    return running
 
 
 @pytest.fixture
 def parent(folder: Path) -> Iterator[psutil.Process]:
     with warm_parent.running(folder):
         until = time.monotonic() + 10  # it may not be that program yet
-        while not (found := parents()) and time.monotonic() < until:
+        while not (running := parents()) and time.monotonic() < until:
             time.sleep(0.01)
-        yield found[0]
+        yield running[0]
 
 
 def said(folder: Path, name: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads((folder / f"{name}.json").read_text())
-    return found
+    message: dict[str, object] = json.loads((folder / f"{name}.json").read_text())
+    return message
 
 
 def wait_for(path: Path) -> None:

@@ -322,12 +322,12 @@ def fitted(workload: Any, rows: "ir.Table") -> State:
     """Returns what `fit` finds in rows, as arrays; ParamsError where it finds something else."""
     import numpy as np
 
-    returned: State = workload.fit(rows) or {}
-    if not isinstance(returned, Mapping):
+    result: State = workload.fit(rows) or {}
+    if not isinstance(result, Mapping):
         raise ParamsError(
-            f"{type(workload).__name__}.fit returns {type(returned).__name__}; return a dict of arrays by name"
+            f"{type(workload).__name__}.fit returns {type(result).__name__}; return a dict of arrays by name"
         )
-    state = {name: np.asarray(value) for name, value in returned.items()}
+    state = {name: np.asarray(value) for name, value in result.items()}
     for name, array in state.items():
         if array.dtype.kind not in "biufU":
             raise ParamsError(

@@ -72,10 +72,10 @@ def judge(serving: Release, held: Release, params: WatchSections, *, rules: Rule
         whole = _outcomes_of_each(shown, window_s=window_s, now=now.timestamp())
         seen[f"all that served since, against {held.version}"] = observe(whole, window_s=math.inf)
 
-    def found(log_of: Seen) -> Finding:
+    def look_at(log_of: Seen) -> Finding:
         return live_test.look(log_of.swapped, params, rules=rules, now=now, by=by, others=others)
 
-    findings = {what: found(log_of) for what, log_of in seen.items() if log_of.observations}
+    findings = {what: look_at(log_of) for what, log_of in seen.items() if log_of.observations}
     return _told(findings) if findings else None
 
 

@@ -76,8 +76,8 @@ class FakeVertex:
         return [running for running in self.jobs.values() if running.thread.is_alive()]
 
     def only(self) -> Running:
-        (found,) = self.jobs.values()
-        return found
+        (running,) = self.jobs.values()
+        return running
 
     def log(self) -> str:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("*.log")))

@@ -55,8 +55,8 @@ def in_a_process(act: Callable[[], object]) -> tuple[int, str]:
         finally:
             os._exit(status)
     os.close(writer)
-    with os.fdopen(reader) as told:
-        text = told.read()
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text
 
 

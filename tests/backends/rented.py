@@ -15,27 +15,27 @@ OF_RENTAL = {field.name for field in fields(Rental)}
 QUICK = RetryPolicy(call_s=5.0, first_pause_s=0.02, give_up_s=3.0, settle_s=0.2, error_s=5.0, cancel_s=10.0)
 
 
-def vertex(url: str, *, retry: RetryPolicy = QUICK, **told: Any) -> Vertex:
+def vertex(url: str, *, retry: RetryPolicy = QUICK, **arguments: Any) -> Vertex:
     return Vertex(
-        **{"project": "p", "image": "eu.example/daybreak:1", "endpoint": url, "retry": retry, **told}
+        **{"project": "p", "image": "eu.example/daybreak:1", "endpoint": url, "retry": retry, **arguments}
     )
 
 
-def job(home: Path, script: str = "exit 0", /, **told: Any) -> Job:
-    rental = {"machine": "g2-standard-8", **{name: told.pop(name) for name in OF_RENTAL & told.keys()}}
+def job(home: Path, script: str = "exit 0", /, **changes: Any) -> Job:
+    rental = {"machine": "g2-standard-8", **{name: changes.pop(name) for name in OF_RENTAL & changes.keys()}}
     given: dict[str, Any] = {
         "name": "j", "module": "tests.backends.script", "arguments": (script,), "rental": Rental(**rental),
         "folder": str(home / "job"), "timeout_s": 60, "night": "2026-01-02", "model": "daybreak",
     }  # fmt: skip
-    return Job(**{**given, **told})
+    return Job(**{**given, **changes})
 
 
 def wait(condition: Callable[[], Any], *, timeout_s: float = 30) -> Any:
     until = time.monotonic() + timeout_s
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < until, "it did not come about"
         time.sleep(0.01)
-    return found
+    return value
 
 
 def end(backend: Any, handle: str, *, timeout_s: float = 60) -> State:
@@ -45,5 +45,5 @@ def end(backend: Any, handle: str, *, timeout_s: float = 60) -> State:
         state: State = backend.state(handle)
         return None if state in ("queued", "running") else state
 
-    found: State = wait(ended, timeout_s=timeout_s)
-    return found
+    last: State = wait(ended, timeout_s=timeout_s)
+    return last

@@ -22,8 +22,8 @@ SPOT = 1.928 + FEE
 A2 = next(machine for machine in rented() if machine.name == "a2-highgpu-1g")
 
 
-def stretch(hours: float | None = 1.0, **told: object) -> Stretch:
-    given_ = {"machine": "a2-highgpu-1g", "region": "us-central1", "strategy": "spot", **told}
+def stretch(hours: float | None = 1.0, **changes: object) -> Stretch:
+    given_ = {"machine": "a2-highgpu-1g", "region": "us-central1", "strategy": "spot", **changes}
     ended = None if hours is None else START + timedelta(hours=hours)
     return Stretch(rental=Rental(**given_), started=START, ended=ended)  # type: ignore[arg-type]
 

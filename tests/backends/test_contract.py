@@ -45,8 +45,8 @@ def local(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
         supervisor = psutil.Process(int((Path(handle) / "pid").read_text()))
         os.killpg(supervisor.pid, signal.SIGKILL)
 
-    def job(script: str = "exit 0", **told: Any) -> Job:
-        given = rented.job(tmp_path, script, machine="local", **told)
+    def job(script: str = "exit 0", **changes: Any) -> Job:
+        given = rented.job(tmp_path, script, machine="local", **changes)
         return replace(given, environment={"PYTHONPATH": str(Path(__file__).parents[2])})
 
     return Place(Local(), job, preempt, lambda: None, str(tmp_path / "none"), Local)
@@ -61,8 +61,8 @@ def vertex(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
         wait(lambda: running.processes)
         running.tell("preempt")
 
-    def job(script: str = "exit 0", **told: Any) -> Job:
-        return rented.job(tmp_path, script, **told)
+    def job(script: str = "exit 0", **changes: Any) -> Job:
+        return rented.job(tmp_path, script, **changes)
 
     never = f"projects/p/locations/us-central1/customJobs/7 {tmp_path / 'none'}"
     backend = rented.vertex(service.url)
@@ -72,8 +72,8 @@ def vertex(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
 def slurm(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     cluster = request.getfixturevalue("cluster")
 
-    def job(script: str = "exit 0", **told: Any) -> Job:
-        given = rented.job(tmp_path, script, **{"machine": "node", "strategy": "spot", **told})
+    def job(script: str = "exit 0", **changes: Any) -> Job:
+        given = rented.job(tmp_path, script, **{"machine": "node", "strategy": "spot", **changes})
         return replace(given, environment={"PYTHONPATH": str(Path(__file__).parents[2])})
 
     def preempt(handle: str) -> None:
@@ -88,8 +88,8 @@ def slurm(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
 def kubernetes(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     cluster = request.getfixturevalue("kubernetes")
 
-    def job(script: str = "exit 0", **told: Any) -> Job:
-        return rented.job(tmp_path, script, **{"machine": "node", **told})
+    def job(script: str = "exit 0", **changes: Any) -> Job:
+        return rented.job(tmp_path, script, **{"machine": "node", **changes})
 
     def preempt(handle: str) -> None:
         cluster.disrupt(handle.partition(" ")[0])
@@ -108,8 +108,8 @@ def small(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     cloud = Cloud()
     request.addfinalizer(lambda: [thing.end() for thing in cloud.things.values()])
 
-    def job(script: str = "exit 0", **told: Any) -> Job:
-        given = rented.job(tmp_path, script, **{"machine": MACHINE.name, **told})
+    def job(script: str = "exit 0", **changes: Any) -> Job:
+        given = rented.job(tmp_path, script, **{"machine": MACHINE.name, **changes})
         return replace(given, environment={"PYTHONPATH": str(Path(__file__).parents[2])})
 
     def preempt(handle: str) -> None:

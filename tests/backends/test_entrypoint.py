@@ -22,10 +22,10 @@ def test_ranks_of_all_machines_are_each_once_and_all_name_the_same_master(sizes)
     pools = enumerate([1, *sizes])
     cluster = {f"workerpool{pool}": [f"h{pool}{i}:2222" for i in range(size)] for pool, size in pools}
     tasks = [(pool, index) for pool, hosts in cluster.items() for index in range(len(hosts))]
-    found = [place(json.dumps({"cluster": cluster, "task": {"type": t, "index": i}})) for t, i in tasks]
-    assert [one.rank for one in found if one] == list(range(1 + sum(sizes)))
-    assert {(one.master, one.num_nodes) for one in found if one} == {("h00:2222", 1 + sum(sizes))}
-    assert [one.host for one in found if one] == [f"h{t.removeprefix('workerpool')}{i}" for t, i in tasks]
+    places = [place(json.dumps({"cluster": cluster, "task": {"type": t, "index": i}})) for t, i in tasks]
+    assert [one.rank for one in places if one] == list(range(1 + sum(sizes)))
+    assert {(one.master, one.num_nodes) for one in places if one} == {("h00:2222", 1 + sum(sizes))}
+    assert [one.host for one in places if one] == [f"h{t.removeprefix('workerpool')}{i}" for t, i in tasks]
 
 
 def test_a_machine_alone_meets_nobody():

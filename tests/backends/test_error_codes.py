@@ -23,7 +23,7 @@ EXITED = "The replica workerpool0-0 exited with a non-zero status of"
 
 
 @pytest.mark.parametrize(
-    ("ended", "kind", "state", "final", "told"),
+    ("ended", "kind", "state", "final", "pattern"),
     [
         (("FAILED", 8, STOCKOUT, False), "stock-out", "refused", False, "no capacity for 2 x g2-standard-8"),
         (("FAILED", 8, STOCKOUT, True), "preempted", "preempted", False, "was taken away .*; the job goes"),
@@ -47,13 +47,13 @@ EXITED = "The replica workerpool0-0 exited with a non-zero status of"
         (("CANCELLED", 1, "", True), "cancelled", "preempted", False, "was cancelled; it goes on"),
     ],
 )  # fmt: skip
-def test_each_cause_has_its_own_state_and_sentence(ended, kind, state, final, told):
+def test_each_cause_has_its_own_state_and_sentence(ended, kind, state, final, pattern):
     name, code, message, ran = ended
     cause = classify(state=name, code=code, message=message, ran=ran)
     fault = FAULTS[cause]
     text = sentence(fault, job="j", rental=RENTAL, said=message)
     assert (cause, fault.state, fault.final) == (kind, state, final)
-    assert re.search(told, text), text
+    assert re.search(pattern, text), text
     assert text.count("; ") >= 1
     assert not message or message.rstrip(".") in text
 
@@ -84,8 +84,8 @@ def test_what_a_replica_printed_is_not_taken_for_the_service_s_word(ended, kind,
         f"{ended} Traceback (most recent call last): {printed}",
         f"{ended}\n{printed}",
     ):
-        found = classify(state="FAILED", code=3, message=message, ran=True)
-        assert (found, FAULTS[found].state) == (kind, state), message
+        cause = classify(state="FAILED", code=3, message=message, ran=True)
+        assert (cause, FAULTS[cause].state) == (kind, state), message
 
 
 OUTPUT = (
@@ -109,16 +109,16 @@ OUTPUT = (
 )
 def test_of_a_job_that_ran_no_word_counts(printed, code, failed, state, kind):
     for message in (printed, f"Job failed. {printed}", f"Job failed.\n{printed}"):
-        found = classify(state="FAILED", code=code, message=message, ran=True, failed=failed)
-        assert (FAULTS[found].state, found) == (state, kind), message
+        cause = classify(state="FAILED", code=code, message=message, ran=True, failed=failed)
+        assert (FAULTS[cause].state, cause) == (state, kind), message
 
 
 @pytest.mark.parametrize("printed", OUTPUT)
 def test_before_a_job_ran_only_the_first_line_of_the_service_counts(printed):
-    found = classify(state="FAILED", code=8, message=f"{STOCKOUT}\n{printed}", ran=False)
-    assert found == "stock-out"
-    found = classify(state="FAILED", code=3, message=f"Invalid command.\n{printed}", ran=False)
-    assert found == "user error"
+    cause = classify(state="FAILED", code=8, message=f"{STOCKOUT}\n{printed}", ran=False)
+    assert cause == "stock-out"
+    cause = classify(state="FAILED", code=3, message=f"Invalid command.\n{printed}", ran=False)
+    assert cause == "user error"
 
 
 def test_the_reason_of_a_termination_counts_where_the_exit_status_says_nothing():
@@ -128,17 +128,17 @@ def test_the_reason_of_a_termination_counts_where_the_exit_status_says_nothing()
 
 
 def test_an_invalid_argument_is_no_matter_of_capacity_whatever_its_words():
-    found = classify(state="FAILED", code=3, message="Unknown image shop/stockout:1", ran=False)
-    assert FAULTS[found].state == "failed"
+    cause = classify(state="FAILED", code=3, message="Unknown image shop/stockout:1", ran=False)
+    assert FAULTS[cause].state == "failed"
 
 
 def test_no_two_causes_say_the_same():
-    told = [
+    ends = [
         (8, STOCKOUT, False), (8, STOCKOUT, True), (8, QUOTA, False), (3, "exited with 1", True),
         (3, "Replicas low on memory: workerpool0-0.", True), (5, "", False),
         (7, "", False), (13, "", True), (4, "", True),
     ]  # fmt: skip
-    causes = [(classify(state="FAILED", code=c, message=m, ran=r), m) for c, m, r in told]
+    causes = [(classify(state="FAILED", code=c, message=m, ran=r), m) for c, m, r in ends]
     texts = [sentence(FAULTS[cause], job="j", rental=RENTAL, said=m) for cause, m in causes]
     nexts = [text.partition("; ")[2] for text in texts]
     assert len(set(texts)) == len(texts)

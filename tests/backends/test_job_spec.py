@@ -35,8 +35,8 @@ def asked(job: Job, *, site: Site = SITE, region: str = "us-central1") -> Any:
     return custom_job(job, machines, site=site, labels=labels, attempt="a", now=NOW, left_s=left)["job_spec"]
 
 
-def job(**told: Any) -> Job:
-    return jobs.job(Path("/night"), **told)
+def job(**changes: Any) -> Job:
+    return jobs.job(Path("/night"), **changes)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_a_machine_is_named_with_its_devices(machine, region, spec):
     ],
 )
 def test_a_larger_disk_is_read_faster_as_far_as_the_machine_can(machine, disk_gb, mib_per_s):
-    found = next(each for each in rented() if each.name == machine)
-    assert disk_bytes_per_s(found, disk_gb=disk_gb) == pytest.approx(mib_per_s * 2**20)
+    listed = next(each for each in rented() if each.name == machine)
+    assert disk_bytes_per_s(listed, disk_gb=disk_gb) == pytest.approx(mib_per_s * 2**20)
 
 
 def test_two_machines_are_two_pools_of_the_same_and_start_again_together():
@@ -94,15 +94,15 @@ def test_machines_of_two_kinds_are_pools_of_one_job_and_each_is_told_what_it_is(
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("changes", "reason"),
     [
         ({"strategy": "flex-start", "max_wait_s": 60.0}, "such a job on Vertex AI has machines of one kind"),
         ({"others": (Pool(machine="ct5lp-hightpu-1t"),)}, "such a job on Vertex AI has machines of one kind"),
         ({"others": (Pool(machine="b7"),)}, "job j is for machine b7, which Vertex AI does not have"),
     ],
 )
-def test_machines_that_cannot_be_joined_are_not_asked_for(told, reason):
-    unlike = {"num_machines": 2, "others": (Pool(machine="g2-standard-24"),), **told}
+def test_machines_that_cannot_be_joined_are_not_asked_for(changes, reason):
+    unlike = {"num_machines": 2, "others": (Pool(machine="g2-standard-24"),), **changes}
     with pytest.raises(JobError, match=reason):
         asked(job(**unlike))
 
@@ -113,22 +113,22 @@ def test_joined_tpu_machines_are_one_pool_whose_topology_says_how_many():
 
 
 def test_the_entry_point_is_told_the_module_and_its_workers():
-    told = job(module="pipeline.training.worker", arguments=("/night/job",), num_workers=2)
-    (pool,) = asked(told)["worker_pool_specs"]
+    wanted = job(module="pipeline.training.worker", arguments=("/night/job",), num_workers=2)
+    (pool,) = asked(wanted)["worker_pool_specs"]
     command = pool["container_spec"]["command"]
     assert command[5:] == ["--workers", "2", "--", "pipeline.training.worker", "/night/job"]
 
 
 @pytest.mark.parametrize(
-    ("told", "strategy"),
+    ("changes", "strategy"),
     [
         ({}, "STANDARD"),
         ({"strategy": "spot"}, "SPOT"),
         ({"strategy": "flex-start", "max_wait_s": 9.0}, "FLEX_START"),
     ],
 )
-def test_the_strategy_is_the_jobs(told, strategy):
-    assert asked(job(**told))["scheduling"]["strategy"] == strategy
+def test_the_strategy_is_the_jobs(changes, strategy):
+    assert asked(job(**changes))["scheduling"]["strategy"] == strategy
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_a_reservation_is_drawn_on_by_what_is_bought_and_not_by_spot():
 def test_what_is_at_home_only_or_secret_does_not_travel(store, there):
     home = {"PYTHONPATH": "/night", "MLFLOW_TRACKING_URI": store, "X": "1"}
     (pool,) = asked(job(environment=home))["worker_pool_specs"]
-    told = {variable["name"]: variable["value"] for variable in pool["container_spec"]["env"]}
-    assert told == {"MLFLOW_TRACKING_URI": there, "PIPELINE_ATTEMPT": "a", "X": "1"}
+    variables = {variable["name"]: variable["value"] for variable in pool["container_spec"]["env"]}
+    assert variables == {"MLFLOW_TRACKING_URI": there, "PIPELINE_ATTEMPT": "a", "X": "1"}
 
 
 @given(
@@ -191,10 +191,10 @@ def test_what_is_at_home_only_or_secret_does_not_travel(store, there):
 def test_a_job_may_run_and_wait_as_long_as_asked_but_not_beyond_the_end_of_training(
     timeout_s, max_wait_s, left_s, strategy
 ):
-    told = job(
+    wanted = job(
         timeout_s=timeout_s, max_wait_s=max_wait_s, strategy=strategy, until=NOW + timedelta(seconds=left_s)
     )
-    scheduling = asked(told)["scheduling"]
+    scheduling = asked(wanted)["scheduling"]
     second = timedelta(seconds=1)
     most = timedelta(seconds=left_s + SLACK_S)
     for key, asked_s in (("timeout", timeout_s), ("max_wait_duration", max_wait_s)):
@@ -218,7 +218,7 @@ def test_a_job_whose_time_has_passed_is_not_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("told", "region", "sentence"),
+    ("changes", "region", "sentence"),
     [
         ({"machine": "local"}, "us-central1", "for machine local, which Vertex AI does not have; name"),
         ({"machine": "tpu7x-standard-4t"}, "us-east4", "not offered in us-east4; set plan.regions to us-c"),
@@ -229,9 +229,9 @@ def test_a_job_whose_time_has_passed_is_not_asked_for():
         ({"machine": "ct5lp-hightpu-4t", "num_machines": 3}, "us-central1", "are 12 chips, which cannot be"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_had_is_said_before_it_is_asked_for(told, region, sentence):
+def test_what_cannot_be_had_is_said_before_it_is_asked_for(changes, region, sentence):
     with pytest.raises(JobError, match=sentence):
-        asked(job(**told), region=region)
+        asked(job(**changes), region=region)
 
 
 @given(st.text(LETTERS, max_size=70), st.text(LETTERS, max_size=70))
@@ -248,10 +248,10 @@ def test_every_machine_of_the_catalog_can_be_asked_for_as_it_is_rented():
 
     for machine in rented():
         for way in ways(machine):
-            told = job(machine=machine.name, region=machine.region, **way)
-            assert machines_of(told, known=rented(), place="Vertex AI") == (machine,)
-            spec = asked(told, region=machine.region)
-            assert spec["scheduling"]["strategy"] in ("STANDARD", "SPOT", "FLEX_START"), told.rental
+            wanted = job(machine=machine.name, region=machine.region, **way)
+            assert machines_of(wanted, known=rented(), place="Vertex AI") == (machine,)
+            spec = asked(wanted, region=machine.region)
+            assert spec["scheduling"]["strategy"] in ("STANDARD", "SPOT", "FLEX_START"), wanted.rental
 
 
 def test_a_tpu_runs_the_image_that_was_built_for_it_and_is_told_of():

@@ -34,12 +34,12 @@ def texts(checks):
 @pytest.mark.slow
 def test_the_machine_at_hand_is_measured_by_a_job_of_its_own(tmp_path):
     shown = texts(trial(Rental(machine="local"), catalog.AT_HAND, Local(), folder=tmp_path / "trial"))
-    found = records.read(MachineTrial, tmp_path / "trial")
-    assert shown["device"] == (True, f"local has {found.devices}; torch {found.torch}" + (
-        f" for CUDA {found.cuda}, driver {found.driver}" if found.cuda else ""))  # fmt: skip
+    result = records.read(MachineTrial, tmp_path / "trial")
+    assert shown["device"] == (True, f"local has {result.devices}; torch {result.torch}" + (
+        f" for CUDA {result.cuda}, driver {result.driver}" if result.cuda else ""))  # fmt: skip
     assert shown["speed"][0] and "FLOP/s" in shown["speed"][1]
     assert shown["cost"][1].startswith("$0.00 for ")
-    assert found.flops_per_s > 1e8
+    assert result.flops_per_s > 1e8
 
 
 @pytest.mark.slow
@@ -83,8 +83,8 @@ def test_a_machine_far_below_what_is_listed_is_refused():
 
 def test_no_speed_of_a_tpu_is_claimed_since_only_its_host_is_measured():
     tpu = next(machine for machine in catalog.rented() if machine.is_tpu)
-    found = replace(FOUND, devices="TPU v5litepod-1", cuda="", driver="")
-    assert [check.name for check in judged(found, tpu, rental=Rental(machine=tpu.name))] == ["device"]
+    result = replace(FOUND, devices="TPU v5litepod-1", cuda="", driver="")
+    assert [check.name for check in judged(result, tpu, rental=Rental(machine=tpu.name))] == ["device"]
 
 
 def test_a_trial_that_gets_no_machine_in_time_is_cancelled_and_says_so(tmp_path, monkeypatch):

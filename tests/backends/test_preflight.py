@@ -47,33 +47,33 @@ def registry() -> Iterator[str]:
 def check(tmp_path, monkeypatch, registry):
     """The findings of `check` with this backend, by what was looked at."""
 
-    def look(*, region: str = "us-central1", **told: str) -> dict[str, tuple[bool, str]]:
+    def look(*, region: str = "us-central1", **arguments: str) -> dict[str, tuple[bool, str]]:
         use = {
             "use": "pipeline.backends.vertex.vertex:Vertex",
             "project": "p",
             "image": f"{registry}/daybreak:1",
         }
-        backend = json.dumps({**use, **told})
+        backend = json.dumps({**use, **arguments})
         (tmp_path / "home").mkdir(exist_ok=True)
         (tmp_path / "home" / "params.yaml").write_text(PARAMS.format(backend=backend, region=region))
         monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
-        found = {}
+        by_subject = {}
         for finding in findings():
-            found[finding.what] = (finding.ok, finding.text)
+            by_subject[finding.what] = (finding.ok, finding.text)
             if finding.what == "expectations":  # what follows asks MLflow
                 break
-        return found
+        return by_subject
 
     return look
 
 
 @pytest.mark.slow
 def test_all_is_well(check, service, tmp_path):
-    found = check(endpoint=service.url, bucket=str(tmp_path))
-    assert found["vertex in us-central1"] == (True, "project p answers")
-    assert found["bucket"] == (True, f"{tmp_path} is writable")
-    assert found["image"][0]
-    assert found["image"][1].endswith("/shop/daybreak:1 is sha256:0123")
+    results = check(endpoint=service.url, bucket=str(tmp_path))
+    assert results["vertex in us-central1"] == (True, "project p answers")
+    assert results["bucket"] == (True, f"{tmp_path} is writable")
+    assert results["image"][0]
+    assert results["image"][1].endswith("/shop/daybreak:1 is sha256:0123")
     assert "create_custom_job" not in service.calls
     assert not list(tmp_path.glob(".check*"))
 
@@ -83,19 +83,19 @@ def test_a_wrong_project_a_bucket_that_is_not_writable_and_an_image_that_is_not_
     check, service, tmp_path
 ):
     (tmp_path / "file").touch()
-    found = check(
+    results = check(
         endpoint=service.url, project="q", bucket=f"{tmp_path}/file/x", image="127.0.0.1:1/shop/x:1"
     )
-    ok, text = found["vertex in us-central1"]
+    ok, text = results["vertex in us-central1"]
     assert not ok
     assert text.startswith(
         "Vertex AI in us-central1 refuses (Permission denied on resource project q); look at"
     )
-    ok, text = found["bucket"]
+    ok, text = results["bucket"]
     assert not ok
     assert "is not writable (" in text
     assert text.endswith("the role roles/storage.objectAdmin on it")
-    ok, text = found["image"]
+    ok, text = results["image"]
     assert not ok
     assert "127.0.0.1:1/shop/x:1 does not answer (ConnectionError); try again" in text
 
@@ -123,11 +123,11 @@ def test_without_credentials_nothing_else_is_asked(check, service, monkeypatch, 
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
-    found = check()
-    ok, text = found["credentials"]
+    results = check()
+    ok, text = results["credentials"]
     assert not ok
     assert text.startswith("there are no credentials for Google Cloud here; run gcloud auth ")
-    assert "image" not in found
+    assert "image" not in results
     assert not service.calls
 
 
@@ -138,18 +138,18 @@ def test_what_serves_is_looked_at_too(service, registry, tmp_path):
         "use": "pipeline.rollout.endpoint:Endpoint", "project": "q", "image": f"{registry}/nothing:7",
         "bucket": str(tmp_path / "bucket"), "endpoint": service.url, "log": str(tmp_path / "log"),
     }  # fmt: skip
-    told = params.check(
+    checked = params.check(
         {**dict.fromkeys(("source", "workload", "backend"), "a:B"), "serving": {"endpoint": plug}}
     )
-    found = {finding.what: finding for finding in _serving(told)}
-    assert not found["endpoint's vertex in us-central1"].ok
-    assert found["endpoint's bucket"].ok
-    assert found["endpoint's image"].text.startswith("serving.endpoint.image ")
-    assert found["endpoint's log"].text.startswith(
+    results = {finding.what: finding for finding in _serving(checked)}
+    assert not results["endpoint's vertex in us-central1"].ok
+    assert results["endpoint's bucket"].ok
+    assert results["endpoint's image"].text.startswith("serving.endpoint.image ")
+    assert results["endpoint's log"].text.startswith(
         f"no URL of a log can be read from {tmp_path / 'log'} (File"
     )
     (tmp_path / "log").write_text("sqlite:///serving.db\n")
-    assert {finding.what: finding.ok for finding in _serving(told)}["endpoint's log"]
+    assert {finding.what: finding.ok for finding in _serving(checked)}["endpoint's log"]
 
 
 def test_a_region_without_the_machine_is_found_by_the_catalog(check, monkeypatch):

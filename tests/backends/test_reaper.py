@@ -64,9 +64,9 @@ standings = st.builds(Standing, is_over=st.booleans(), closed_at=st.none() | mom
 @given(st.dictionaries(st.sampled_from("abc"), standings), st.lists(st.sampled_from("abcd")))
 def test_no_orphan_lives_in_a_night_that_was_never_closed_and_has_time(nights, jobs):
     live = [live_job(night, name=f"j{number}") for number, night in enumerate(jobs)]
-    found = orphans(live, nights, now=NOW)
-    assert all(one.night not in nights or nights[one.night] != Standing() for one in found)
-    left = [one for one in live if one not in found]
+    ended = orphans(live, nights, now=NOW)
+    assert all(one.night not in nights or nights[one.night] != Standing() for one in ended)
+    left = [one for one in live if one not in ended]
     assert not any(nights[one.night].is_over for one in left)
 
 
@@ -166,6 +166,6 @@ def test_an_orphan_on_vertex_is_ended_and_the_job_of_an_open_night_is_not(servic
     monkeypatch.setattr(reaper, "YOUNG", timedelta(0))
     reaper.reap(backend=backend)
     assert [running.job.name for running in service.live()] == [wanted.partition(" ")[0]]
-    told = {"project": "p", "image": "i", "endpoint": service.url}
-    reaper.end_night(night, Plug(use="pipeline.backends.vertex.vertex:Vertex", **told))
+    arguments = {"project": "p", "image": "i", "endpoint": service.url}
+    reaper.end_night(night, Plug(use="pipeline.backends.vertex.vertex:Vertex", **arguments))
     assert not service.live()

@@ -38,10 +38,10 @@ def home(checkout: Path, service: Any, tmp_path: Path) -> Path:  # noqa: F811
     subprocess.run(["git", "clone", "--quiet", str(checkout), str(folder)], check=True)
     vertex = {"use": "pipeline.backends.vertex.vertex:Vertex", "project": "p",
               "image": "eu.example/trainer:1", "endpoint": service.url, "bucket": bucket}  # fmt: skip
-    told = [*SMALL, f"backend={json.dumps(vertex)}", f"plan.machines=[{PLACE[1]}]",
+    overrides = [*SMALL, f"backend={json.dumps(vertex)}", f"plan.machines=[{PLACE[1]}]",
             f"plan.regions=[{PLACE[0]}]", f"train.checkpoints={bucket}/checkpoints",
             "train.checkpoint_every_s=1", "train.epochs=6"]  # fmt: skip
-    params.override(folder, told, into=folder)
+    params.override(folder, overrides, into=folder)
     ladder = folder / "pipeline" / "jobs" / "escalation.py"
     assert "PATIENCE_S = 2 * TICK_S" in ladder.read_text()
     ladder.write_text(ladder.read_text().replace("PATIENCE_S = 2 * TICK_S", "PATIENCE_S = 2.0"))

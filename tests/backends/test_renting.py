@@ -32,8 +32,8 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Callable[..., Job]:
-    def make(script: str = SLEEP, **told: Any) -> Job:
-        return rented.job(tmp_path, script, **{"machine": MACHINE.name, **told})
+    def make(script: str = SLEEP, **changes: Any) -> Job:
+        return rented.job(tmp_path, script, **{"machine": MACHINE.name, **changes})
 
     return make
 

@@ -40,7 +40,7 @@ def places(tmp_path, monkeypatch) -> Several:
 
 
 def given(backend: object, **train: object) -> Params:
-    values = plans.told(strategy="on-demand").model_dump(by_alias=True, exclude_unset=True)
+    values = plans.make_params(strategy="on-demand").model_dump(by_alias=True, exclude_unset=True)
     return params.check({**values, "backend": backend, "train": {**values["train"], **train}})
 
 
@@ -123,9 +123,9 @@ def test_where_jobs_cannot_see_each_others_disk_checkpoints_go_through_a_bucket(
 
 def test_a_ladder_holds_the_machines_of_other_backends_in_time_cheapest_first():
     own = [replace(stock.own(), backend=name) for name in ("slurm", "slurm-2")]
-    told = stock.told(replace(stock.drawn(0), strategy="on-demand"))
+    sections = stock.params_of(replace(stock.drawn(0), strategy="on-demand"))
     night = night_of(budget_usd=100)
-    plan = plans.planned(night, told, share=0.5, available=(*stock.rented(), *own), taught=stock.known())
+    plan = plans.planned(night, sections, share=0.5, available=(*stock.rented(), *own), taught=stock.known())
     rungs = [rung for rung in plan.ladder if rung.rental.machine == "own"]
     assert [rung.rental.backend for rung in rungs] == ["slurm", "slurm-2"]
     assert [rung.expected_usd for rung in plan.ladder] == sorted(rung.expected_usd for rung in plan.ladder)

@@ -54,8 +54,8 @@ def job(tmp_path: Path) -> Path:
     (night / "data/arrays/deep/y.npy").write_bytes(b"")
     (night / "data/champion/model.safetensors").write_bytes(b"weights")
     (night / "pipeline/module.py").write_text("VALUE = 1\n")
-    told = recipe(arrays="data/arrays", warm_from="data/champion", warm_digest="c")
-    (folder / "job.json").write_text(records.dumps(told))
+    trained = recipe(arrays="data/arrays", warm_from="data/champion", warm_digest="c")
+    (folder / "job.json").write_text(records.dumps(trained))
     (folder / "attempt").write_text("first")
     subprocess.run(["git", "init", "--quiet"], cwd=night, check=True)
     subprocess.run(["git", "add", "pipeline"], cwd=night, check=True)
@@ -93,8 +93,8 @@ def test_what_a_workload_reads_beside_its_modules_travels_too_unless_git_ignores
 
 def written(depot: BucketFolder) -> dict[str, object]:
     """When each file of what was sent was written."""
-    found = depot.files.find(depot.at("things"), detail=True)
-    return {path: _written_at(facts) for path, facts in found.items()}
+    files = depot.files.find(depot.at("things"), detail=True)
+    return {path: _written_at(facts) for path, facts in files.items()}
 
 
 def test_what_has_not_changed_is_sent_once(depot, job):

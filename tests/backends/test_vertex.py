@@ -26,19 +26,19 @@ SLEEP = "sleep 60"
 FIRST, OTHER = "n2-standard-8", "n2-standard-4"
 
 
-def cut(how: Any, **told: Any) -> Any:
+def cut(how: Any, **arguments: Any) -> Any:
     from tests.backends.fake_vertex import Trouble
 
-    return Trouble(how, **told)
+    return Trouble(how, **arguments)
 
 
 def reasons(folder: Path) -> list[str]:
     return [line["error"] for line in read_lines(folder / "job" / "errors.jsonl")]
 
 
-def unlike(folder: Path, script: str, **told: Any) -> Job:
+def unlike(folder: Path, script: str, **changes: Any) -> Job:
     """A job on a machine of one kind and one of another."""
-    return job(folder, script, machine=FIRST, num_machines=2, others=(Pool(machine=OTHER),), **told)
+    return job(folder, script, machine=FIRST, num_machines=2, others=(Pool(machine=OTHER),), **changes)
 
 
 # Calls
@@ -65,8 +65,8 @@ def test_too_many_requests_a_minute_are_waited_out(service, tmp_path):
 
 def test_a_service_that_never_answers_ends_the_call_and_the_next_one_goes_on(service, tmp_path):
     backend = vertex(service.url, retry=replace(QUICK, call_s=0.1, give_up_s=0.4))
-    told = "job j is not known to be taken: Vertex AI in us-central1 does not answer"
-    with service.troubled(*[cut("hang")] * 99), pytest.raises(NotYet, match=told):
+    reason = "job j is not known to be taken: Vertex AI in us-central1 does not answer"
+    with service.troubled(*[cut("hang")] * 99), pytest.raises(NotYet, match=reason):
         backend.submit(job(tmp_path, SLEEP))
     assert not service.jobs
     backend.submit(job(tmp_path, SLEEP))
@@ -433,8 +433,8 @@ def test_no_client_is_made_before_something_is_asked(service):
         "Vertex(project='p', image='i').machines;"
         "print(*{name.split('.')[0] for name in sys.modules} & {'grpc', 'proto', 'requests', 'torch'})"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == []
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 def test_patience_has_an_end():
@@ -455,7 +455,7 @@ def test_a_submission_that_is_killed_at_any_line_ends_in_one_job(service, tmp_pa
 
     lines = killed.lines_of(make, job(tmp_path / "whole", name="whole"))
     for line in range(3, lines, lines // 12):
-        told = job(tmp_path / str(line), name=f"j{line}")
-        assert killed.submit(make, told, line=line)[0] == killed.KILLED
-        vertex(service.url).submit(told)
-        assert sum(running.job.labels["job"] == told.name for running in service.jobs.values()) == 1
+        wanted = job(tmp_path / str(line), name=f"j{line}")
+        assert killed.submit(make, wanted, line=line)[0] == killed.KILLED
+        vertex(service.url).submit(wanted)
+        assert sum(running.job.labels["job"] == wanted.name for running in service.jobs.values()) == 1

@@ -33,12 +33,12 @@ ROLES = {
 
 def run(program: str) -> list[list[str]]:
     """The commands of that program on the page, in order."""
-    found = []
+    arguments = []
     for words in commands(PAGE):
         at = words.index(program) if program in words[:2] else -1  # after `do` of a loop
         if at >= 0:
-            found.append(words[at + 1 :])
-    return found
+            arguments.append(words[at + 1 :])
+    return arguments
 
 
 def with_values_joined(words: list[str]) -> str:
@@ -54,7 +54,7 @@ def with_values_joined(words: list[str]) -> str:
     return command.replace("$who", "somebody@my-daybreak.iam.gserviceaccount.com")  # of a loop over accounts
 
 
-def errors_of(found: list[list[str]], *, folder: Path) -> list[str]:
+def errors_of(lines: list[list[str]], *, folder: Path) -> list[str]:
     """The error by which gcloud's own parser refuses each command, "" for one that it takes.
 
     Skips where gcloud is not installed.
@@ -62,7 +62,7 @@ def errors_of(found: list[list[str]], *, folder: Path) -> list[str]:
     if shutil.which("gcloud") is None:
         pytest.skip("gcloud is not here; install google-cloud-cli")
     listed = folder / "commands.json"
-    listed.write_text(json.dumps([{"command_string": with_values_joined(words)} for words in found]))
+    listed.write_text(json.dumps([{"command_string": with_values_joined(words)} for words in lines]))
     given = {"CLOUDSDK_CONFIG": str(folder / "gcloud"), "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true"}
     done = subprocess.run(
         ["gcloud", "meta", "lint-gcloud-commands", "--commands-file", str(listed)],
@@ -70,15 +70,15 @@ def errors_of(found: list[list[str]], *, folder: Path) -> list[str]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     errors = {each["command_string"]: each["error_message"] or "" for each in json.loads(done.stdout)}
-    assert len(errors) == len(set(map(tuple, found)))
+    assert len(errors) == len(set(map(tuple, lines)))
     return list(errors.values())
 
 
 @pytest.mark.slow
 def test_gcloud_takes_each_command_of_the_page(tmp_path: Path) -> None:
-    found = run("gcloud")
-    assert len(found) > 35
-    assert [error for error in errors_of(found, folder=tmp_path) if error] == []
+    lines = run("gcloud")
+    assert len(lines) > 35
+    assert [error for error in errors_of(lines, folder=tmp_path) if error] == []
 
 
 def test_the_page_grants_the_roles_that_were_looked_up() -> None:
@@ -131,12 +131,12 @@ def test_each_image_that_params_yaml_names_is_built_for_amd64_and_pushed_before(
     by_cloud_build = [
         words[words.index("--substitutions") + 1] for words in run("gcloud") if words[0] == "builds"
     ]
-    told = [dict(pair.split("=") for pair in text.split(",")) for text in by_cloud_build]
-    assert {each["_IMAGE"]: each["_TARGET"] for each in told} == built
+    substitutions = [dict(pair.split("=") for pair in text.split(",")) for text in by_cloud_build]
+    assert {each["_IMAGE"]: each["_TARGET"] for each in substitutions} == built
     config = (ROOT / "cloudbuild.yaml").read_text()
     steps = YAML(typ="safe").load(config)
     assert steps["images"] == ["$_IMAGE"]
-    assert set(re.findall(r"\$(_\w+)", config)) == set(told[0])
+    assert set(re.findall(r"\$(_\w+)", config)) == set(substitutions[0])
 
 
 def blocks() -> list[Any]:
@@ -167,10 +167,10 @@ def test_params_yaml_of_the_page_makes_the_real_backend_and_endpoint(monkeypatch
 @pytest.mark.parametrize(("kind", "head"), [(Vertex, "of the backend"), (Endpoint, "of the endpoint")])
 def test_each_argument_of_backend_and_endpoint_is_on_the_page(kind: type, head: str) -> None:
     (table,) = re.findall(rf"\| further argument {head} \| what \|\n(.*?)\n\n", TEXT, re.DOTALL)
-    told = {name for row in table.splitlines()[1:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    named = {name for row in table.splitlines()[1:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     shown = plugs()["backend" if kind is Vertex else "endpoint"]
     taken = set(inspect.signature(kind).parameters) - {"retry"}  # of Python only
-    assert told | (set(shown) - {"use"}) == taken
+    assert named | (set(shown) - {"use"}) == taken
 
 
 @pytest.mark.slow
@@ -181,14 +181,14 @@ def test_the_lifecycle_of_the_page_is_taken_by_the_bucket_and_leaves_all_that_is
     (rule,) = re.findall(r"rule\.json <<'END'\n(.*?)^END$", TEXT, re.DOTALL | re.MULTILINE)
     kept = [("serving", True), ("dvc", True), ("mlflow", True), ("things", False), ("jobs", False),
             ("checkpoints", False)]  # fmt: skip
-    with cloud_storage.served() as store, cloud_storage.told(store):
+    with cloud_storage.served() as store, cloud_storage.emulated(store):
         bucket = storage.Client(project="p", credentials=AnonymousCredentials()).get_bucket("bucket")
         bucket.lifecycle_rules = json.loads(rule)["rule"]
         bucket.patch()
-        found = lifecycle.rules("bucket")
+        rules = lifecycle.rules("bucket")
     places = [lifecycle.place(f"gs://bucket/{name}", name, for_ever=for_ever) for name, for_ever in kept]
-    assert lifecycle.complaints(found, [each for each in places if each]) == []
-    prefixes = found[0]["condition"]["matchesPrefix"]
+    assert lifecycle.complaints(rules, [each for each in places if each]) == []
+    prefixes = rules[0]["condition"]["matchesPrefix"]
     assert {name for name, for_ever in kept if not for_ever} == {each.rstrip("/") for each in prefixes}
     table = TEXT[: TEXT.index("```sh\ncat > rule.json")]
     assert all(f"| `{name}/" in table for name, _ in kept)

@@ -63,7 +63,7 @@ class TrainingNight:
         self.witness.mkdir()
         self.night = nights.night(seconds=1800, name=name)
         self.plan = replace(nights.plan(num_samples=num_samples), rental=rental, usd_per_hour=1.0)
-        given = nights.told()
+        given = nights.make_params()
         train = given.train
         if bucket:
             train = train.model_copy(update={"checkpoints": f"{bucket}/checkpoints"})

@@ -254,7 +254,7 @@ def main() -> None:
         runs = [trained(way, seed) for seed in range(SEEDS)]
         mean[way] = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
         print(way, mean[way], flush=True)
-    frame.table([{"": way, **found} for way, found in mean.items()])
+    frame.table([{"": way, **figures_of_way} for way, figures_of_way in mean.items()])
     _, torchs, _ = long_signal(0.0)
     _, halves, _ = long_signal(0.5)
     room = 0.85 * torchs
@@ -269,8 +269,11 @@ def main() -> None:
         "activation memory, rate 0.5 / torch": mean["rate 0.5"]["kept MiB"] / mean["torch"]["kept MiB"],
         "time of an update, rate 0.5 / torch": mean["rate 0.5"]["ms an update"]
         / mean["torch"]["ms an update"],
-        **{f"accuracy, {way}": found["accuracy"] for way, found in mean.items()},
-        **{f"accuracy at noise 0.5, {way}": found["at noise 0.5"] for way, found in mean.items()},
+        **{f"accuracy, {way}": figures_of_way["accuracy"] for way, figures_of_way in mean.items()},
+        **{
+            f"accuracy at noise 0.5, {way}": figures_of_way["at noise 0.5"]
+            for way, figures_of_way in mean.items()
+        },
         "a long signal, MiB with torch": torchs,
         "a long signal, MiB at rate 0.5": halves,
         "under a limit of 85 %, torch trains": float(without),

@@ -61,14 +61,14 @@ def profiled(name: str) -> dict[str, Any]:
     process.start()
     there.close()
     try:
-        told: dict[str, Any] = here.recv() if here.poll(LIMIT_S) else {"verdict": "none in time"}
+        row: dict[str, Any] = here.recv() if here.poll(LIMIT_S) else {"verdict": "none in time"}
     except EOFError:
-        told = {"verdict": "died"}
+        row = {"verdict": "died"}
     process.kill()
     process.join()
     nothing = {"kind": "", "io": 0.0, "compute": 0.0, "memory": 0.0, "mixed": "", "gains": "",
                "contention": 0.0, "s": LIMIT_S}  # fmt: skip
-    return {"job": name, "bound": jobs.JOBS[name].bound, **nothing, **told}
+    return {"job": name, "bound": jobs.JOBS[name].bound, **nothing, **row}
 
 
 def profile(to: Connection, name: str) -> None:
@@ -79,21 +79,23 @@ def profile(to: Connection, name: str) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     begin = time.perf_counter()
     with contention.measured() as seen:
-        found = diagnose(
+        diagnosis = diagnose(
             jobs.Constructed(name),
             ProfileParams(batch_sizes=jobs.sizes(job.batch_size), steps=3),
             TrainParams(batch_size=job.batch_size),
         )
-    told = found.evidence
+    evidence = diagnosis.evidence
     to.send(
         {
-            "verdict": found.verdict.bound,
-            "kind": told["memory"]["kind"],
-            "io": told["load_share"],
-            "compute": told["compute_share"],
-            "memory": told["memory_share"],
-            "mixed": " ".join(found.verdict.mixed),
-            "gains": " ".join(f"{found.verdict.gains[bound]:.2f}" for bound in ("io", "compute", "memory")),
+            "verdict": diagnosis.verdict.bound,
+            "kind": evidence["memory"]["kind"],
+            "io": evidence["load_share"],
+            "compute": evidence["compute_share"],
+            "memory": evidence["memory_share"],
+            "mixed": " ".join(diagnosis.verdict.mixed),
+            "gains": " ".join(
+                f"{diagnosis.verdict.gains[bound]:.2f}" for bound in ("io", "compute", "memory")
+            ),
             "contention": seen.share,
             "s": time.perf_counter() - begin,
         }

@@ -26,8 +26,8 @@ def race(*words: str) -> dict[str, int]:
     done = subprocess.run(command, cwd=frame.ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)
-    told: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    counts: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return counts
 
 
 def main() -> None:

@@ -61,8 +61,8 @@ def main() -> None:
                 columns = epoch(data, how)
                 seconds.setdefault(name, []).append(time.perf_counter() - begin)
             plain = read(after, range(len(after)))
-            found = read(columns, range(len(after)))
-            equal &= all(map(torch.equal, tensors(plain), tensors(found)))
+            kept = read(columns, range(len(after)))
+            equal &= all(map(torch.equal, tensors(plain), tensors(kept)))
             os.chdir("/")
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     figures = {"samples": float(NUM_DAYS * PER_DAY), "the same bits": float(equal)}

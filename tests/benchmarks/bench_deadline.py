@@ -88,8 +88,8 @@ def main() -> None:
 
 
 def _share(held: object) -> float:
-    told = list(held)  # type: ignore[call-overload]
-    return sum(map(bool, told)) / len(told)
+    flags = list(held)  # type: ignore[call-overload]
+    return sum(map(bool, flags)) / len(flags)
 
 
 if __name__ == "__main__":

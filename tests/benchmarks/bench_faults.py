@@ -257,8 +257,8 @@ class Shop:
         before = [self.clean[other].column for other in same[-drift.SAME_WEEKDAYS :]]
         limits = self.suite.drift
         assert isinstance(limits, dict)
-        found = drift.distances(rows.column, before, LINES, limits=limits, limit=PARAMS.max_drift)
-        return not found or any(one.value > one.limit for one in found)
+        distances = drift.distances(rows.column, before, LINES, limits=limits, limit=PARAMS.max_drift)
+        return not distances or any(one.value > one.limit for one in distances)
 
     def _outside(self, place: int, limits: Limits, rows: pa.Table, judged: Judged) -> list[str]:
         """The learned limits that a delivery breaks."""

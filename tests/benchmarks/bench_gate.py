@@ -191,18 +191,18 @@ def shown(rare: bool, number: int) -> list[bool]:
     """Is the gain shown, by planned looks, by looks at any time, and by one z-test of ever fewer users?"""
     arm, chances, scores = gained(number, rare=rare)
     clock = float((chances * (1 - chances)).sum())
-    found = [any(low > 0 for low, _ in ends(arm, chances, scores)), False]
+    proofs = [any(low > 0 for low, _ in ends(arm, chances, scores)), False]
     for n in np.linspace(0, len(arm), NUM_HOURS + 1)[1:].astype(int):
         too_few = min(arm[:n].sum(), n - arm[:n].sum()) < RULES.min_samples
         if not too_few and not too_rare(arm[:n], scores[:n], least=RULES.min_samples):
             effect = unpaired.effect(arm[:n], chances[:n], scores[:n], alpha=ALPHA, tuned_at=clock)
-            found[1] = found[1] or effect.low > 0
+            proofs[1] = proofs[1] or effect.low > 0
     draw = np.random.default_rng([12, number]).random(len(arm))
     z = float(stats.norm.isf(ALPHA))
     for times in FEWER:
         of = draw < 1 / times
-        found.append(unpaired.effect(arm[of], chances[of], scores[of], alpha=ALPHA, bound=z).low > 0)
-    return found
+        proofs.append(unpaired.effect(arm[of], chances[of], scores[of], alpha=ALPHA, bound=z).low > 0)
+    return proofs
 
 
 def users_needed(pool: Any) -> dict[str, float]:
@@ -239,8 +239,8 @@ def of_rare(takers: float, share: float, planned: bool, number: int) -> tuple[bo
     arm = rng.random(num_users) < chances
     values = np.where(rng.random(num_users) < takers, rng.beta(2, 2, num_users), 0.0)
     if planned:
-        found = [*ends(arm, chances, values)]
-        return any(low > 0 for low, _ in found), any(high < 0 for _, high in found)
+        intervals = [*ends(arm, chances, values)]
+        return any(low > 0 for low, _ in intervals), any(high < 0 for _, high in intervals)
     clock = float((chances * (1 - chances)).sum())
     better = worse = False
     for n in np.linspace(0, num_users, NUM_HOURS + 1)[1:].astype(int):
@@ -255,11 +255,11 @@ def of_rare(takers: float, share: float, planned: bool, number: int) -> tuple[bo
 
 def cells(pool: Any) -> dict[str, float]:
     """Share of false alarms in each cell, and how many cells have more than stated by an exact test."""
-    found: dict[str, int] = {}
+    alarms_by_cell: dict[str, int] = {}
     for size, correlation in UNITS:
         jobs = [(size, correlation, number) for number in range(NUM_STREAMS)]
         kind = f"units of {size}" if size else "units of heavy-tailed sizes"
-        found[f"false promotions, {kind}, correlation {correlation:g}"] = sum(
+        alarms_by_cell[f"false promotions, {kind}, correlation {correlation:g}"] = sum(
             pool.starmap(of_units, jobs, 50)
         )
     for takers in TAKERS:
@@ -268,14 +268,14 @@ def cells(pool: Any) -> dict[str, float]:
                 jobs = [(takers, share, planned, number) for number in range(NUM_STREAMS)]
                 both = pool.starmap(of_rare, jobs, 50)
                 of = f"{takers:.0%} take, {where}, {kind}"
-                found[f"false promotions, {of}"] = sum(better for better, _ in both)
-                found[f"false worse, {of}"] = sum(worse for _, worse in both)
+                alarms_by_cell[f"false promotions, {of}"] = sum(better for better, _ in both)
+                alarms_by_cell[f"false worse, {of}"] = sum(worse for _, worse in both)
     more = [
-        name for name, count in found.items()
+        name for name, count in alarms_by_cell.items()
         if stats.binomtest(count, NUM_STREAMS, stated(name), alternative="greater").pvalue < 1 - SURE
     ]  # fmt: skip
     print("more than stated:", *(more or ["none"]), sep="\n  ")
-    shares = {name: count / NUM_STREAMS for name, count in found.items()}
+    shares = {name: count / NUM_STREAMS for name, count in alarms_by_cell.items()}
     return shares | {"cells with more false alarms than stated": float(len(more))}
 
 
@@ -322,8 +322,8 @@ def alarms(share: float, seed: int) -> float:
     n = np.arange(1, came.shape[1] + 1) * USERS_PER_LOOK
     counts = np.stack([came, n - came], axis=-1)
     k = srm.concentration(srm.TUNED_AT, alpha=srm.ALPHA)
-    found = srm.log_evidence(counts, [0.5, 0.5], concentration=k)
-    return float((found.max(1) >= math.log(1 / srm.ALPHA)).mean())
+    evidence = srm.log_evidence(counts, [0.5, 0.5], concentration=k)
+    return float((evidence.max(1) >= math.log(1 / srm.ALPHA)).mean())
 
 
 Compared = Iterator[tuple[str, float, float, float]]  # name, ours, the reference's, how far off it may be
@@ -338,8 +338,8 @@ def any_time() -> Compared:
         yield name, mixture_bound(100, alpha=0.05, rho=rho, sides=sides), mix[name]["bound_v100"], 1e-5
         yield name, log_mixture(10, 100, rho=rho, sides=sides), mix[name]["log_mixture_s10_v100"], 1e-5
     k = mixture_rho(100, alpha=0.05) / 0.16 - 1
-    found = float(srm.log_evidence([135, 490], [0.2, 0.8], concentration=k))
-    yield "beta-binomial", found, mix["beta_binomial_g0.2_h0.8"]["two_sided_log_mixture"], 1e-5
+    evidence = float(srm.log_evidence([135, 490], [0.2, 0.8], concentration=k))
+    yield "beta-binomial", evidence, mix["beta_binomial_g0.2_h0.8"]["two_sided_log_mixture"], 1e-5
     for case in mix["bernoulli_confidence_interval"]:
         for end, ours in zip(case["ci"], share_interval(case), strict=True):
             yield f"share {case['successes']}/{case['trials']}", ours, end, 2e-6

@@ -86,12 +86,12 @@ class Forecast:
 
 def grid(model: str) -> list[Run]:
     """The runs of a model; epochs are means over the sizes of the cluster that the paper shows them for."""
-    told = json.loads((frame.DATA / "papers" / "scavenger_grid.json").read_text())
-    epochs = np.mean(list(told["epochs"][model].values()), axis=0)
+    published = json.loads((frame.DATA / "papers" / "scavenger_grid.json").read_text())
+    epochs = np.mean(list(published["epochs"][model].values()), axis=0)
     return [
         Run(batch_size=int(batch), workers=workers, hours=hours, epochs=float(epochs[place]))
-        for place, (batch, row) in enumerate(told["T_hours"][model].items())
-        for workers, hours in zip(told["K"], row, strict=True)
+        for place, (batch, row) in enumerate(published["T_hours"][model].items())
+        for workers, hours in zip(published["K"], row, strict=True)
     ]
 
 
@@ -163,9 +163,9 @@ class Nights:
 
     def timed(self, setting: Setting, known: Calibration) -> tuple[float, float]:
         """Seconds of an update and the deviation of their logarithm."""
-        found = at(self.profile, WORKER, measured=PROFILED, setting=setting, known=known)
-        high = sum(part.seconds * np.exp(Z90 * part.spread) for part in found.parts)
-        return found.seconds, float(np.log(high / found.seconds)) / Z90
+        forecast = at(self.profile, WORKER, measured=PROFILED, setting=setting, known=known)
+        high = sum(part.seconds * np.exp(Z90 * part.spread) for part in forecast.parts)
+        return forecast.seconds, float(np.log(high / forecast.seconds)) / Z90
 
     def forecast(self, run: Run) -> Forecast:
         """The forecast of a run at its scale."""
@@ -219,7 +219,7 @@ def main() -> None:
         errors = np.array([abs(f.hours / run.hours - 1) for f, run in rest])
         held = np.mean([abs(np.log(run.hours / f.hours)) <= Z90 * f.spread for f, run in rest])
         hours = sorted(run.hours for run in runs)
-        found = [regret(runs, forecasts, 1.02 * hours[place]) for place in (7, 3)]
+        regrets = [regret(runs, forecasts, 1.02 * hours[place]) for place in (7, 3)]
         print(
             model,
             [
@@ -231,7 +231,7 @@ def main() -> None:
             f"{model} mean %": 100 * errors.mean(),
             f"{model} worst %": 100 * errors.max(),
             f"{model} coverage %": 100 * float(held),
-            f"{model} regret under a deadline %": 100 * max(found),
+            f"{model} regret under a deadline %": 100 * max(regrets),
         }
         targets |= {
             f"{model} mean %": ("<=", 4),

@@ -50,14 +50,14 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for name, cores in CLUSTERS.items():
         took = {"even": np.inf, "by_speed": np.inf}
-        found: dict[str, dict[str, Any]] = {}
+        by_batching: dict[str, dict[str, Any]] = {}
         for _ in range(ROUNDS if name == "H-1" else 1):
             for batching in ("even", "by_speed"):
-                found[batching] = _run(cores, batching)
-                goal = _smooth(found["even"]["loss"])[-1]
-                reached = int(np.argmax(_smooth(found[batching]["loss"]) <= goal * (1 + 1e-4)))
-                took[batching] = min(took[batching], found[batching]["ended_s"][reached + WINDOW - 1])
-        apart = np.abs(np.array(found["even"]["loss"]) / found["by_speed"]["loss"] - 1).max()
+                by_batching[batching] = _run(cores, batching)
+                goal = _smooth(by_batching["even"]["loss"])[-1]
+                reached = int(np.argmax(_smooth(by_batching[batching]["loss"]) <= goal * (1 + 1e-4)))
+                took[batching] = min(took[batching], by_batching[batching]["ended_s"][reached + WINDOW - 1])
+        apart = np.abs(np.array(by_batching["even"]["loss"]) / by_batching["by_speed"]["loss"] - 1).max()
         figures[f"{name} times"] = took["even"] / took["by_speed"]
         figures[f"{name} loss apart"] = float(apart)
         rows.append(
@@ -68,7 +68,7 @@ def main() -> None:
                 "by speed s": took["by_speed"],
                 "times": took["even"] / took["by_speed"],
                 "at most": sum(cores) / (len(cores) * min(cores)),
-                "last shares": ":".join(map(str, found["by_speed"]["last_sizes"])),
+                "last shares": ":".join(map(str, by_batching["by_speed"]["last_sizes"])),
             }
         )
     frame.table(rows)
@@ -90,16 +90,16 @@ def _smooth(losses: list[float]) -> Any:
 def _run(cores: tuple[int, ...], batching: str) -> dict[str, Any]:
     """What worker 0 of such a cluster has seen."""
     with tempfile.TemporaryDirectory(prefix="daybreak-") as name:
-        told = Path(name) / "told.json"
-        told.write_text(json.dumps({"cores": cores, "batching": batching}))
+        task = Path(name) / "told.json"
+        task.write_text(json.dumps({"cores": cores, "batching": batching}))
         command = ["torch.distributed.run", "--standalone", f"--nproc-per-node={len(cores)}", "-m"]
         subprocess.run(
-            [sys.executable, "-m", *command, "tests.benchmarks.bench_heterogeneous", str(told)],
+            [sys.executable, "-m", *command, "tests.benchmarks.bench_heterogeneous", str(task)],
             env={**os.environ, "PYTHONPATH": str(frame.ROOT), "OMP_NUM_THREADS": "1"},
             cwd=frame.ROOT, check=True,
         )  # fmt: skip
-        found: dict[str, Any] = json.loads((Path(name) / "found.json").read_text())
-    return found
+        record: dict[str, Any] = json.loads((Path(name) / "found.json").read_text())
+    return record
 
 
 def _show_paper() -> None:
@@ -107,15 +107,15 @@ def _show_paper() -> None:
     if not PAPER.exists():
         print("the paper's figures are not here; see DAYBREAK_DATA")
         return
-    told = json.loads(PAPER.read_text())["fig6_time_to_accuracy_min"]
-    levels = [f"H-{level}" for level in told.pop("H_level")]
+    minutes = json.loads(PAPER.read_text())["fig6_time_to_accuracy_min"]
+    levels = [f"H-{level}" for level in minutes.pop("H_level")]
     frame.table(
         [
             {
                 "published": name,
                 **dict(zip(levels, np.divide(each["uniform"], each["variable"]), strict=True)),
             }
-            for name, each in told.items()
+            for name, each in minutes.items()
         ]
     )
 
@@ -160,8 +160,8 @@ class Recorded(TorchEngine):
         self.size = 0
         self.began = time.perf_counter()
 
-    def step(self, indices: Indices, **told: Any) -> Step:
-        step = super().step(indices, **told)
+    def step(self, indices: Indices, **options: Any) -> Step:
+        step = super().step(indices, **options)
         self.losses.append(step.loss)
         self.ended_s.append(time.perf_counter() - self.began)
         self.size = len(indices)
@@ -170,9 +170,9 @@ class Recorded(TorchEngine):
 
 def work(path: Path) -> None:
     """One worker."""
-    told = json.loads(path.read_text())
-    cores: list[int] = told["cores"]
-    batching: Literal["by_speed", "even"] = told["batching"]
+    task = json.loads(path.read_text())
+    cores: list[int] = task["cores"]
+    batching: Literal["by_speed", "even"] = task["batching"]
     sample_s = BALANCED_S * sum(cores) / BATCH / cores[int(os.environ["RANK"])]
     torch.set_num_threads(1)
     engine = Recorded(
@@ -192,8 +192,8 @@ def work(path: Path) -> None:
     sizes = [None] * len(cores)
     torch.distributed.all_gather_object(sizes, engine.size)
     if engine.rank == 0:
-        found = {"loss": engine.losses, "ended_s": engine.ended_s, "last_sizes": sizes}
-        (path.parent / "found.json").write_text(json.dumps(found))
+        record = {"loss": engine.losses, "ended_s": engine.ended_s, "last_sizes": sizes}
+        (path.parent / "found.json").write_text(json.dumps(record))
     engine.close()
 
 

@@ -251,14 +251,16 @@ def on_spark(day: date) -> dict[str, float]:
     """Seconds of the scan of a day, once Spark has started, on Spark and on DuckDB, which find the same."""
     read = suite.load(Path("suite.yaml"))
     rules = suite.rules_of(read, Payments.table)
-    seconds, found = {}, []
+    seconds, judgements = {}, []
     for engine in ("duckdb", "pyspark"):
         scan = PartitionScan(Payments.table, read, rules, engine=engine)
         scan.judge(day_of(0))
         began = time.monotonic()
-        found.append(scan.judge(day))
+        judgements.append(scan.judge(day))
         seconds[engine] = time.monotonic() - began
-    same = all(np.array_equal(getattr(found[0], key), getattr(found[1], key)) for key in ("bad", "failed"))
+    same = all(
+        np.array_equal(getattr(judgements[0], key), getattr(judgements[1], key)) for key in ("bad", "failed")
+    )
     return {
         "a day more, scan on DuckDB s": seconds["duckdb"],
         "a day more, scan on Spark s": seconds["pyspark"],
@@ -287,8 +289,8 @@ def measured(*words: str) -> Cost:
         wall_s = time.monotonic() - began
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
-            told = Path("out.txt").read_text()
-            raise RuntimeError(f"{' '.join(words[:3])} ended with {process.returncode}:\n{told}")
+            output = Path("out.txt").read_text()
+            raise RuntimeError(f"{' '.join(words[:3])} ended with {process.returncode}:\n{output}")
     return Cost(cpu_s=used.ru_utime + used.ru_stime, wall_s=wall_s, peak_bytes=used.ru_maxrss * 1024)
 
 

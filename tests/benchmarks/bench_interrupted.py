@@ -97,15 +97,15 @@ def name_of(process: psutil.Process) -> str:
 
 def processes_in(home: Path) -> list[psutil.Process]:
     """All processes that run in that home, also those of a session of their own."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.pid != os.getpid() and Path(process.cwd()).is_relative_to(home):
                 process.cmdline()
-                found.append(process)
+                processes.append(process)
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
 def outcome(home: Path) -> dict[str, object]:

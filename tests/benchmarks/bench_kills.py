@@ -242,11 +242,11 @@ def output_of(words: list[str]) -> Path:
 def status_of(words: list[str], folder: Path) -> int:
     """Run a command; its exit status."""
     pid, until = started(words, folder), time.monotonic() + LONGEST_S
-    while not (found := os.waitpid(pid, os.WNOHANG))[0]:
+    while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
         if time.monotonic() > until:
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
-    return os.waitstatus_to_exitcode(found[1])
+    return os.waitstatus_to_exitcode(ended[1])
 
 
 def run_to_the_end(words: list[str], folder: Path) -> None:
@@ -336,13 +336,13 @@ def timed(path: Path) -> bool:
 
 def names(home: Path) -> set[str]:
     """Files of the home by their names, without those that differ by their nature."""
-    found = set()
+    relative_names = set()
     for name in ("nights", "var"):
         for path in (home / name).rglob("*"):
             relative = path.relative_to(home).as_posix()
             if path.is_file() and not NOT_COMPARED.search(relative):
-                found.add(re.sub(r"[0-9a-f]{32}", "#", relative))
-    return found
+                relative_names.add(re.sub(r"[0-9a-f]{32}", "#", relative))
+    return relative_names
 
 
 def alias(home: Path) -> int:
@@ -352,18 +352,18 @@ def alias(home: Path) -> int:
     return int(subprocess.check_output([sys.executable, "-c", code], cwd=frame.ROOT, text=True).split()[-1])
 
 
-def compare(name: str, found: dict[str, Any], expected: dict[str, Any], tally: Counter[str]) -> None:
+def compare(name: str, actual: dict[str, Any], expected: dict[str, Any], tally: Counter[str]) -> None:
     """Count and show what is not the same."""
     for key, value in expected.items():
-        if found[key] == value:
+        if actual[key] == value:
             continue
         tally["differ"] += 1
         if isinstance(value, list):
             more, fewer = ([one for one in a if one not in b][:5] for a, b in
-                           ((found[key], value), (value, found[key])))  # fmt: skip
+                           ((actual[key], value), (value, actual[key])))  # fmt: skip
             print(f"after {name}: {key} has more {more}, fewer {fewer}", flush=True)
         else:
-            print(f"after {name}: {key} is {found[key]}, undisturbed {value}", flush=True)
+            print(f"after {name}: {key} is {actual[key]}, undisturbed {value}", flush=True)
 
 
 if __name__ == "__main__":

@@ -69,8 +69,8 @@ def main() -> None:
     cases = [(name, seed) for name in FAILURES for seed in range(NUM_TRIES)]
     stopped: dict[str, list[tuple[float, str]]] = {}
     with ProcessPoolExecutor(2) as pool:
-        for (name, _), found in zip(cases, pool.map(_tried, cases), strict=True):
-            stopped.setdefault(name, []).append(found)
+        for (name, _), end in zip(cases, pool.map(_tried, cases), strict=True):
+            stopped.setdefault(name, []).append(end)
             print(".", end="", file=sys.stderr, flush=True)
     rows, figures, targets = [], {}, {}
     for name, failure in FAILURES.items():

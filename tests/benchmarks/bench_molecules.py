@@ -133,8 +133,8 @@ def fresh(day: date, temperature: float | None = None) -> dict[str, torch.Tensor
 
 def trained(home: Path, days: Sequence[date]) -> dict[str, torch.Tensor]:
     """The frames of these days' bags, of which the linear model learns."""
-    found = [path for day in days for path in (home / BAGS / str(day)).glob("seeds/*/frames.parquet")]
-    rows = pa.concat_tables([pq.read_table(path) for path in found])
+    paths = [path for day in days for path in (home / BAGS / str(day)).glob("seeds/*/frames.parquet")]
+    rows = pa.concat_tables([pq.read_table(path) for path in paths])
     return {
         name: torch.tensor(rows[name].to_pylist(), dtype=torch.float32)
         for name in ("positions", "energy_and_forces")

@@ -42,8 +42,8 @@ def lies(kind: str, cell: Cell, row: Measurement, rng: np.random.Generator) -> l
     """The nights before the true ones."""
     if kind == "wrong clocks":
         wrong = rng.choice([1 / 13, 1 / 3, 3, 13])
-        told = lasting(cell, row, rng, number=int(rng.integers(1, 4)))
-        return [replace(each, ratio=each.ratio * wrong) for each in told]
+        true = lasting(cell, row, rng, number=int(rng.integers(1, 4)))
+        return [replace(each, ratio=each.ratio * wrong) for each in true]
     if kind == "changed batch":
         others = [
             r
@@ -78,33 +78,33 @@ def history(number: int) -> tuple[str, list[bool], float]:
         place = int(rng.integers(TRUE + 1))
         bad = replace(true[0], ratio=true[0].ratio * float(rng.uniform(1.5, 5)))
         true = [*true[:place], bad, *true[place:]]
-    told = [holds([*before, *true[:count]], cell, row, rng) for count in range(1, len(true) + 1)]
-    return kind, [held for held, _ in told], told[-1][1]
+    forecasts = [holds([*before, *true[:count]], cell, row, rng) for count in range(1, len(true) + 1)]
+    return kind, [held for held, _ in forecasts], forecasts[-1][1]
 
 
 def main() -> None:
     """Live through all histories, and hold coverage against its targets."""
-    found = [history(number) for number in range(HISTORIES)]
+    histories = [history(number) for number in range(HISTORIES)]
     frame.table(
         [
             {
-                "lie": kind, "histories": len(told),
-                "held after five %": 100 * float(np.mean([held[-1] for held, _ in told])),
-                "held each night %": 100 * float(np.mean([h for held, _ in told for h in held])),
-                "median error after five %": 100 * float(np.median([error for _, error in told])),
+                "lie": kind, "histories": len(of_kind),
+                "held after five %": 100 * float(np.mean([held[-1] for held, _ in of_kind])),
+                "held each night %": 100 * float(np.mean([h for held, _ in of_kind for h in held])),
+                "median error after five %": 100 * float(np.median([error for _, error in of_kind])),
             }
             for kind in LIES
-            for told in [[(held, error) for lie, held, error in found if lie == kind]]
+            for of_kind in [[(held, error) for lie, held, error in histories if lie == kind]]
         ]
     )  # fmt: skip
     figures = {
-        "held after five true nights %": 100 * float(np.mean([held[-1] for _, held, _ in found])),
-        "held on each night %": 100 * float(np.mean([h for _, held, _ in found for h in held])),
-        "median error after five %": 100 * float(np.median([error for _, _, error in found])),
+        "held after five true nights %": 100 * float(np.mean([held[-1] for _, held, _ in histories])),
+        "held on each night %": 100 * float(np.mean([h for _, held, _ in histories for h in held])),
+        "median error after five %": 100 * float(np.median([error for _, _, error in histories])),
     }
     for kind in LIES:
         figures[f"{kind}: held after five %"] = 100 * float(
-            np.mean([held[-1] for lie, held, _ in found if lie == kind])
+            np.mean([held[-1] for lie, held, _ in histories if lie == kind])
         )
     frame.finish("nights_that_lie", figures, {"held after five true nights %": (">=", 85)})
 

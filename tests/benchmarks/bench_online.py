@@ -113,18 +113,18 @@ def main() -> None:
         }
         for objective, aim in aims.items():
             starts = range(0, len(runs), 4 if frame.QUICK else 1)
-            found = np.array([month(name, runs, first, aim) for first in starts])
-            on_time = found[np.isfinite(found[:, 0]), 0]
+            months = np.array([month(name, runs, first, aim) for first in starts])
+            on_time = months[np.isfinite(months[:, 0]), 0]
             rows.append(
                 {
-                    "model": name, "least": objective, "late": len(found) - len(on_time),
-                    "regret %": 100 * on_time.mean(), "worst regret %": 100 * found[:, 0].max(),
-                    "exploration %": 100 * found[:, 1].mean(),
-                    "most exploration %": 100 * found[:, 1].max(),
+                    "model": name, "least": objective, "late": len(months) - len(on_time),
+                    "regret %": 100 * on_time.mean(), "worst regret %": 100 * months[:, 0].max(),
+                    "exploration %": 100 * months[:, 1].mean(),
+                    "most exploration %": 100 * months[:, 1].max(),
                 }
             )  # fmt: skip
-            all_regrets.append(found[:, 0])
-            all_shares.append(found[:, 1])
+            all_regrets.append(months[:, 0])
+            all_shares.append(months[:, 1])
     frame.table(rows)
     regrets, shares = np.concatenate(all_regrets), np.concatenate(all_shares)
     on_time = regrets[np.isfinite(regrets)]

@@ -78,13 +78,13 @@ class Command:
     def end(self) -> Ended:
         """Wait for it."""
         until = time.monotonic() + LONGEST_S
-        while not (found := os.waitpid(self.pid, os.WNOHANG))[0]:
+        while not (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
             if time.monotonic() > until:
                 self.kill()
             time.sleep(0.02)
         text = self._output.read_text() if self._output.exists() else ""
         self._output.unlink(missing_ok=True)
-        return Ended(status=os.waitstatus_to_exitcode(found[1]), text=text)
+        return Ended(status=os.waitstatus_to_exitcode(ended[1]), text=text)
 
     def kill(self) -> None:
         """SIGKILL it, and what it started."""
@@ -189,9 +189,9 @@ def race(
             tally["unlike"] += 1
             print(f"race {number}: {name} was opened as {openers}")
         expected = whole.get(night_of(home, name).previous, whole[""])
-        if (found := contents(home, name)) != expected:
+        if (content := contents(home, name)) != expected:
             tally["not whole"] += 1
-            print(f"race {number}: {name} has {found}, undisturbed {expected}")
+            print(f"race {number}: {name} has {content}, undisturbed {expected}")
 
 
 def count(number: int, ended: list[Ended], tally: Counter[str]) -> None:

@@ -77,16 +77,16 @@ def main() -> None:
 
 def loops(workload: Any, batches: list[Any]) -> dict[str, float]:
     """What our loop costs over one by hand."""
-    found = compared(workload, batches, updates=40)
+    seconds = compared(workload, batches, updates=40)
     tiny = compared(Tiny(), [torch.ones(BATCH, 1)] * NUM_BATCHES, updates=400)
-    plain_s, ours_s = np.median(found["by hand"]), np.median(found["ours"])
+    plain_s, ours_s = np.median(seconds["by hand"]), np.median(seconds["ours"])
     gap_s = np.median(tiny["ours"] - tiny["by hand"])
-    both = found["by hand"] + found["by hand again"]
+    both = seconds["by hand"] + seconds["by hand again"]
     return {
         "step by hand ms": plain_s * 1e3,
         "step ours ms": ours_s * 1e3,
-        "overhead %": 100 * float(np.median(2 * found["ours"] / both - 1)),
-        "the same by hand again %": 100 * float(np.median(found["by hand again"] / found["by hand"] - 1)),
+        "overhead %": 100 * float(np.median(2 * seconds["ours"] / both - 1)),
+        "the same by hand again %": 100 * float(np.median(seconds["by hand again"] / seconds["by hand"] - 1)),
         "gap us": gap_s * 1e6,
         "gap / step by hand %": 100 * gap_s / plain_s,
     }
@@ -95,14 +95,14 @@ def loops(workload: Any, batches: list[Any]) -> dict[str, float]:
 def saves(name: str, workload: Any, batches: list[Any]) -> dict[str, float]:
     """How long the loop waits for a checkpoint, while it goes on between them."""
     engine = TorchEngine(workload, Kept(batches), seed=0, micro_batch_size=BATCH, tuning=Tuning())  # type: ignore[arg-type]
-    told = recipe(
+    job = recipe(
         num_samples=10**9, batch_size=BATCH, micro_batch_size=BATCH,
         mean_time_to_loss_s=MEAN_TIME_TO_PREEMPTION_S,
     )  # fmt: skip
     blocking_s = []
     with tempfile.TemporaryDirectory(prefix="daybreak-") as folder:
         trainer = Trainer(
-            engine, told, folder=Path(folder),
+            engine, job, folder=Path(folder),
             epoch_samples=1_000_000, told_to_stop=lambda: False, report=lambda progress: None,
         )  # fmt: skip
         for number in range(SAVES + 1):  # the first finds no memory to copy into
@@ -162,13 +162,13 @@ def recovery(home: Path, night: "subprocess.Popen[bytes]") -> float:
             raise RuntimeError(f"the night ended with {night.returncode} before its worker was killed")
         time.sleep(0.05)
     (path,) = home.glob("nights/*/data/work/jobs/*/pid")
-    found = [
+    workers = [
         process
         for process in psutil.Process(int(path.read_text())).children(recursive=True)
         if process.cmdline()[-2:-1] == ["pipeline.training.worker"]
         and "torch.distributed.run" not in process.cmdline()
     ]
-    (worker,) = found
+    (worker,) = workers
     worker.kill()
     killed = datetime.now(UTC)
     while not (behind := [at for at in heartbeats(home) if at > killed]):
@@ -278,9 +278,9 @@ def loop_of_ours(workload: Any, data: Kept) -> Callable[[int], None]:
 
     def loop(updates: int) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
-        told = recipe(num_samples=updates * BATCH, batch_size=BATCH, micro_batch_size=BATCH, rate=1e-3)
+        job = recipe(num_samples=updates * BATCH, batch_size=BATCH, micro_batch_size=BATCH, rate=1e-3)
         trainer = Trainer(
-            engine, told, folder=Path(), epoch_samples=1_000_000, told_to_stop=lambda: False,
+            engine, job, folder=Path(), epoch_samples=1_000_000, told_to_stop=lambda: False,
             report=lambda progress: None,
         )  # fmt: skip
         trainer.run()

@@ -108,14 +108,14 @@ def compared(name: str, home: Path, scratch: Path) -> dict[str, float]:
     frame.pipeline(home, "predict", "--day", str(day), "--to", f"{scratch}/batch.parquet")
     batch = columns_of(pq.read_table(f"{scratch}/batch.parquet").take(taken))
     online = by_router(home, rows, groups)
-    found = by_pyfunc(home, night, scratch, rows)
+    by_mlflow = by_pyfunc(home, night, scratch, rows)
     made = [served.features(conformed(as_records(rows.take(one)), workload.table)) for one in groups]
     trained = np.load(night / ARRAYS / f"day={day}/samples.npy")[: len(taken)]
     order = np.argsort(np.concatenate(groups))
     return {
         f"{name}: rows": float(len(taken)),
         f"{name}: difference of router and batch": largest(online, batch),
-        f"{name}: difference of pyfunc and batch": largest(found, batch),
+        f"{name}: difference of pyfunc and batch": largest(by_mlflow, batch),
         f"{name}: features": float(len(made[0])),
         f"{name}: bits of features that differ": float(
             sum(bits(np.concatenate([one[key] for one in made])[order], trained[key]) for key in made[0])
@@ -143,7 +143,7 @@ def of_lists() -> dict[str, float]:
         scores = read_scores(night / "data/run/scores.npy")
         assert scores is not None
         num = min(NUM_ROWS, len(scores["challenger"]))
-        found = by_pyfunc(
+        by_mlflow = by_pyfunc(
             home, night, scratch, pa.table({"sample": np.arange(num)}), str(night / ARRAYS)
         )  # fmt: skip
         differ, compared = shop_features(workload, night / ARRAYS, scratch / "before")
@@ -152,7 +152,7 @@ def of_lists() -> dict[str, float]:
         "shop: lists that differ": float(sum(a != b for a, b in zip(shown, wanted, strict=True))),
         "shop: held-out samples": float(num),
         "shop: difference of pyfunc and held-out scores": largest(
-            {"0": found["0"]}, {"0": scores["challenger"][:num]}
+            {"0": by_mlflow["0"]}, {"0": scores["challenger"][:num]}
         ),
         "shop: customers of the held-out day": float(compared),
         "shop: bits of features that differ": float(differ),
@@ -229,10 +229,11 @@ def by_pyfunc(home: Path, night: Path, scratch: Path, rows: pa.Table, *words: st
     pq.write_table(rows, scratch / "rows.parquet")
     name = records.read(Version, night / records.RUN).name
     environment = {k: v for k, v in frame.environment(home).items() if k != "PYTHONPATH"}
-    told = [f"models:/{name}@champion", scratch / "rows.parquet", scratch / "found.parquet", *words]
+    arguments = [f"models:/{name}@champion", scratch / "rows.parquet", scratch / "found.parquet", *words]
     done = subprocess.run(
-        [sys.executable, "-P", "-c", BY_MLFLOW, *map(str, told)], cwd=scratch, capture_output=True, text=True,
-        env={**environment, "MLFLOW_TRACKING_URI": f"sqlite:///{home}/var/mlflow.db"}, check=False,
+        [sys.executable, "-P", "-c", BY_MLFLOW, *map(str, arguments)], cwd=scratch, check=False,
+        env={**environment, "MLFLOW_TRACKING_URI": f"sqlite:///{home}/var/mlflow.db"},
+        capture_output=True, text=True,
     )  # fmt: skip
     assert not done.returncode, done.stderr
     return columns_of(pq.read_table(scratch / "found.parquet"))
@@ -247,11 +248,11 @@ def served_by(home: Path) -> Iterator[str]:
     )  # fmt: skip
     try:
         assert process.stderr is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+", process.stderr.readline())
-        assert found
-        while requests.get(f"{found[0]}/health", timeout=60).status_code != 200:
+        address = re.search(r"http://127\.0\.0\.1:\d+", process.stderr.readline())
+        assert address
+        while requests.get(f"{address[0]}/health", timeout=60).status_code != 200:
             assert process.poll() is None
-        yield found[0]
+        yield address[0]
     finally:
         process.kill()
         process.communicate()
@@ -272,16 +273,16 @@ def columns_of(table: pa.Table) -> Columns:
     return {name: np.array(table[name].to_pylist()) for name in table.column_names}
 
 
-def largest(found: Columns, wanted: Columns) -> float:
+def largest(actual: Columns, wanted: Columns) -> float:
     """The largest difference, over all predictions."""
-    return max(float(np.abs(found[name].astype(float) - wanted[name]).max()) for name in found)
+    return max(float(np.abs(actual[name].astype(float) - wanted[name]).max()) for name in actual)
 
 
-def bits(found: np.ndarray, wanted: np.ndarray) -> int:
+def bits(actual: np.ndarray, wanted: np.ndarray) -> int:
     """How many bits of two arrays differ; all where they are of other types or shapes."""
-    if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
-        return 8 * max(found.nbytes, 1)
-    both = [np.frombuffer(np.ascontiguousarray(one).tobytes(), dtype=np.uint8) for one in (found, wanted)]
+    if (actual.dtype, actual.shape) != (wanted.dtype, wanted.shape):
+        return 8 * max(actual.nbytes, 1)
+    both = [np.frombuffer(np.ascontiguousarray(one).tobytes(), dtype=np.uint8) for one in (actual, wanted)]
     return int(np.unpackbits(both[0] ^ both[1]).sum())
 
 

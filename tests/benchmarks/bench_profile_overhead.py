@@ -17,13 +17,13 @@ MOST_S, MOST_SHARE, REUSED_S = 180.0, 0.01, 2.0
 def main() -> None:
     """Two nights up to the profile, and the figures against the targets."""
     assignments = frame.SMALL if frame.QUICK else []
-    told = params.override(frame.ROOT, assignments)
-    days = sorted(told.source.make().days())[-2:]
+    settings = params.override(frame.ROOT, assignments)
+    days = sorted(settings.source.make().days())[-2:]
     with frame.home() as home:
         nights = [profiled(home, str(day), assignments) for day in days]
     (first_s, _), (again_s, again) = nights
     reused = again.evidence.get("reused", {})
-    share = first_s / (told.night.train_hours * 3600)
+    share = first_s / (settings.night.train_hours * 3600)
     frame.finish(
         "profile_overhead",
         {

@@ -171,7 +171,7 @@ def run(job: Random) -> dict[str, Any]:
     load_s, step_s = line_fit.fit(sizes, loads), line_fit.fit(sizes, steps)
     update_s = load_s(job.batch_size) + step_s(job.batch_size)
     epochs = TRAINING_S / update_s * job.batch_size / job.num_samples
-    told = JobFacts(
+    facts = JobFacts(
         bound="io" if load_s(job.batch_size) > step_s(job.batch_size) else "compute",
         batch_size=job.batch_size,
         load_s=load_s,
@@ -183,7 +183,7 @@ def run(job: Random) -> dict[str, Any]:
         fits=True,
     )
     training = TrainParams(batch_size=job.batch_size, epochs=epochs, rate=1e-3)
-    mended = tuner.tune(harness, told, training, quality="offer")
+    mended = tuner.tune(harness, facts, training, quality="offer")
     pairs = again(job, harness.data, mended.tuning, update_s) if mended.tuning != Tuning() else [(1.0, 1.0)]
     ratios = [new_s / old_s for old_s, new_s in pairs]
     return {
@@ -207,16 +207,16 @@ def again(job: Random, data: Any, tuning: Tuning, update_s: float) -> list[tuple
     ]
     for side in sides:
         seconds(*side, batches)  # allocations, and samples that are kept from their first time on
-    found = []
+    timings = []
     for pair in range(PAIRS):
         times = {
             id(engine): seconds(engine, each, batches) for engine, each in sides[:: -1 if pair % 2 else 1]
         }
-        found.append((times[id(sides[0][0])], times[id(sides[1][0])]))
+        timings.append((times[id(sides[0][0])], times[id(sides[1][0])]))
     for engine, _ in sides:
         engine.close()
     torch.use_deterministic_algorithms(False)
-    return found
+    return timings
 
 
 def seconds(engine: TorchEngine, tuning: Tuning, batches: list[Any]) -> float:

@@ -78,11 +78,11 @@ def baskets() -> dict[str, list[tuple[date, tuple[str, ...]]]]:
     table = pq.read_table(str(SOURCE["url"]), columns=names).to_pandas()
     table = table[table[names[0]].notna() & (table[names[3]] > 0)]
     table["day"] = table[names[2]].dt.date
-    found: dict[str, list[tuple[date, tuple[str, ...]]]] = {}
+    by_customer: dict[str, list[tuple[date, tuple[str, ...]]]] = {}
     for (customer, day), items in table.groupby([names[0], "day"])[names[1]]:
         code = str(int(float(customer)))
-        found.setdefault(code, []).append((day, tuple(map(str, dict.fromkeys(items)))))
-    return found
+        by_customer.setdefault(code, []).append((day, tuple(map(str, dict.fromkeys(items)))))
+    return by_customer
 
 
 def visits(bought: dict[str, list[tuple[date, tuple[str, ...]]]], day: date) -> list[Visit]:
@@ -98,10 +98,10 @@ def visits(bought: dict[str, list[tuple[date, tuple[str, ...]]]], day: date) -> 
 @contextmanager
 def router(home: Path) -> Iterator[str]:
     """The router of a home, at its address."""
-    with (home / "var" / "router.log").open("w") as told:
+    with (home / "var" / "router.log").open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "pipeline", "serve"],
-            cwd=home, env=frame.environment(home), stdout=told, stderr=subprocess.STDOUT,
+            cwd=home, env=frame.environment(home), stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
         yield f"http://127.0.0.1:{PORT}"
@@ -140,9 +140,9 @@ def come(address: str, coming: Sequence[Visit]) -> None:
         with requests.Session() as session:
             shown = session.post(f"{address}/recommend", json={"user": one.user}, timeout=60)
             shown.raise_for_status()
-            told = {"exposure": shown.json()["exposure"], "user": one.user, "items": one.items}
+            outcome = {"exposure": shown.json()["exposure"], "user": one.user, "items": one.items}
             for _ in range(20):  # the exposure may be on its way to the disk
-                kept = session.post(f"{address}/outcomes", json=told, timeout=60)
+                kept = session.post(f"{address}/outcomes", json=outcome, timeout=60)
                 if kept.status_code != 404:
                     break
                 time.sleep(0.1)
@@ -172,8 +172,8 @@ def judged_live(home: Path, night: str, address: str, coming: Sequence[Visit]) -
 def end_of(home: Path, night: str) -> None:
     """Let a night be over: the users that there are have all come, some more than once."""
     folder = home / "nights" / night / records.RUN
-    told = records.read(records.Night, folder)
-    records.write(replace(told, decide_until=datetime.now(told.decide_until.tzinfo)), folder)
+    opened = records.read(records.Night, folder)
+    records.write(replace(opened, decide_until=datetime.now(opened.decide_until.tzinfo)), folder)
 
 
 def held_out(home: Path, night: str) -> tuple[str, float]:

@@ -135,8 +135,8 @@ def prepare(home: Path) -> Params:
 def kinds(home: Path, made: Params) -> dict[str, Kind]:
     """The kinds of places."""
     with session() as client:
-        found = client.search_model_versions("name = 'daybreak'")
-        versions = {int(one.version): Path(str(one.source).removeprefix("file://")) for one in found}
+        registered = client.search_model_versions("name = 'daybreak'")
+        versions = {int(one.version): Path(str(one.source).removeprefix("file://")) for one in registered}
     off, loose = home.parent / "off", home / ".git" / "objects"
     sent = off / "bucket" / "things"
     tip = ledger.ledger_tip()
@@ -203,8 +203,8 @@ def kinds(home: Path, made: Params) -> dict[str, Kind]:
 
 def files_below(*folders: Path) -> list[Path]:
     """All files in some folders that have bytes, in order."""
-    found = [path for folder in folders for path in folder.rglob("*")]
-    return sorted(path for path in found if path.is_file() and path.stat().st_size)
+    paths = [path for folder in folders for path in folder.rglob("*")]
+    return sorted(path for path in paths if path.is_file() and path.stat().st_size)
 
 
 def group(name: str, kind: Kind, made: Params, *, at_once: int, seed: int, tally: Counter[str]) -> int:

@@ -145,8 +145,8 @@ class Home:
         os.chdir(self.home)
         with mlflow_client.session() as client:
             saga.recover(self.release_targets(client, "daybreak"))
-        told = params.load(self.home)
-        return [f"{check.name}: {check.text}" for check in auditing.audit(told) if not check.ok]
+        settings = params.load(self.home)
+        return [f"{check.name}: {check.text}" for check in auditing.audit(settings) if not check.ok]
 
     def standing(self) -> Standing:
         """Who serves by ledger, alias and shelf; MLflow's database is read without MLflow."""
@@ -187,16 +187,16 @@ def start(work: Callable[[], Any], *, kill_at: int | None = None) -> tuple[int, 
 
 def end(pid: int, reading: Any) -> tuple[str, Any]:
     """How a fork ended: done, refused or killed, and what it told."""
-    told: tuple[str, Any] = ("killed", None)
+    result: tuple[str, Any] = ("killed", None)
     with contextlib.suppress(EOFError):
-        told = reading.recv()
+        result = reading.recv()
     reading.close()
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
         return "killed", None
     if os.WEXITSTATUS(status):
         raise RuntimeError("a trial broke; see above")
-    return told
+    return result
 
 
 def in_child(work: Callable[[], Any], *, kill_at: int | None = None) -> tuple[str, Any]:
@@ -206,16 +206,16 @@ def in_child(work: Callable[[], Any], *, kill_at: int | None = None) -> tuple[st
 
 def judged(home: Home, *, old: int, new: int, tally: Counter[str]) -> None:
     """Recover after a kill, and count what is not as promised."""
-    _, found = in_child(home.settled)
+    _, faults = in_child(home.settled)
     standing = home.standing()
     tally["trials"] += 1
     tally["all new"] += standing == (new,) * 3
     if standing not in ((old,) * 3, (new,) * 3):
         tally["neither"] += 1
         print(f"neither old {old} nor new {new}: {standing}")
-    if found:
+    if faults:
         tally["faults"] += 1
-        print("; ".join(found))
+        print("; ".join(faults))
 
 
 def killed(home: Home, work: Callable[[], None], *, old: int, new: int, tally: Counter[str]) -> float:

@@ -51,11 +51,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="daybreak-") as name:
         folder = write(make_shop(num_lines=4000), Path(name))
         for world_size in WORLDS:
-            for model, found in _run(folder, world_size).items():
-                hand, ours = np.array(found["by hand"]), np.array(found["ours"])
+            for model, times in _run(folder, world_size).items():
+                hand, ours = np.array(times["by hand"]), np.array(times["ours"])
                 key = f"{model}, {world_size} workers"
                 figures[f"{key}: by hand / ours"] = float(np.median(hand / ours))
-                figures[f"{key}: weights apart"] = found["apart"]
+                figures[f"{key}: weights apart"] = times["apart"]
                 rows.append(
                     {
                         "model": model,
@@ -78,8 +78,8 @@ def _run(folder: Path, world_size: int) -> dict[str, dict[str, Any]]:
         [sys.executable, *command, "-m", "tests.benchmarks.bench_scaling", str(folder)],
         env=environment, cwd=frame.ROOT, check=True,
     )  # fmt: skip
-    found: dict[str, dict[str, Any]] = json.loads((folder / "found.json").read_text())
-    return found
+    by_model: dict[str, dict[str, Any]] = json.loads((folder / "found.json").read_text())
+    return by_model
 
 
 class Columns:
@@ -121,12 +121,12 @@ def work(folder: Path) -> None:
     data = shop.dataset(folder, "train")
     samples = Columns(data.__getitems__(list(range(len(data)))), len(data))
     inputs = torch.randn(1000, 512, generator=torch.Generator().manual_seed(0))
-    told = {
+    by_model = {
         "recommender": compared(shop, samples),
         "wide": compared(Wide(), Columns(inputs, len(inputs))),
     }
     if int(os.environ["RANK"]) == 0:
-        (folder / "found.json").write_text(json.dumps(told))
+        (folder / "found.json").write_text(json.dumps(by_model))
     dist.destroy_process_group()
 
 
@@ -182,14 +182,14 @@ def loop_of_ours(workload: Any, data: Columns) -> tuple[Callable[[], None], nn.M
     if not dist.is_initialized():  # a worker alone needs none, but DDP does
         dist.init_process_group("gloo")
     batch_size = SHARE * engine.world_size
-    told = recipe(
+    job = recipe(
         num_samples=UPDATES * batch_size, batch_size=batch_size, rate=RATE, warmup=0.0, decay=0.0, seed=7
     )
 
     def loop() -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
         Trainer(
-            engine, told, folder=Path(), epoch_samples=len(data), told_to_stop=lambda: False,
+            engine, job, folder=Path(), epoch_samples=len(data), told_to_stop=lambda: False,
             report=lambda progress: None,
         ).run()  # fmt: skip
 

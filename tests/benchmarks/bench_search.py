@@ -50,12 +50,12 @@ def main() -> None:
         [
             {
                 "objective": objective,
-                "catalogs": len(told),
-                "feasible": sum(row.feasible for row in told),
-                "equal to exhaustive": sum(row.equal for row in told),
+                "catalogs": len(of_objective),
+                "feasible": sum(row.feasible for row in of_objective),
+                "equal to exhaustive": sum(row.equal for row in of_objective),
             }
             for objective in ("cost", "time", "knee")
-            for told in [[row for row in rows if row.objective == objective]]
+            for of_objective in [[row for row in rows if row.objective == objective]]
         ]
     )
     frame.finish(

@@ -86,11 +86,11 @@ def main() -> None:
             figures["swaps"], figures["lost_in_swaps"] = swapped(url, home, folder)
         with router(home, "serving: {max_requests_per_s: 0, keep_users: 1}") as url:
             for connections in CONNECTIONS:
-                found = load(url, connections, ROUND_S, folder)
-                figures[f"computed_per_s_{connections}"] = found["per_s"]
-                figures[f"computed_p99_ms_{connections}"] = found["p99_ms"]
-        told, lost = killed(home)
-        figures |= {"acknowledged": told, "acknowledged_and_lost": lost}
+                loaded = load(url, connections, ROUND_S, folder)
+                figures[f"computed_per_s_{connections}"] = loaded["per_s"]
+                figures[f"computed_p99_ms_{connections}"] = loaded["p99_ms"]
+        acknowledged, lost = killed(home)
+        figures |= {"acknowledged": acknowledged, "acknowledged_and_lost": lost}
     targets: dict[str, frame.Target] = {
         **{f"speed_ratio_{connections}": (">=", 0.5) for connections in CONNECTIONS},
         **{f"p99_ratio_{connections}": ("<=", 2.0) for connections in CONNECTIONS},
@@ -188,14 +188,14 @@ def greet(url: str) -> None:
 def load(url: str, connections: int, seconds: float, folder: Path) -> dict[str, float]:
     """Requests/s, P99 in ms and requests that were not answered with 200, by wrk."""
     words = "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(folder / "ask.lua"), url
-    told = subprocess.run(["wrk", *words], capture_output=True, text=True, check=True).stdout
-    value, unit = re.findall(r"99%\s+([\d.]+)(us|ms|s)\b", told)[0]
-    errors = re.findall(r"Non-2xx or 3xx responses: (\d+)", told)
-    sockets = re.findall(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", told)
+    output = subprocess.run(["wrk", *words], capture_output=True, text=True, check=True).stdout
+    value, unit = re.findall(r"99%\s+([\d.]+)(us|ms|s)\b", output)[0]
+    errors = re.findall(r"Non-2xx or 3xx responses: (\d+)", output)
+    sockets = re.findall(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", output)
     return {
-        "per_s": float(re.findall(r"Requests/sec:\s+([\d.]+)", told)[0]),
+        "per_s": float(re.findall(r"Requests/sec:\s+([\d.]+)", output)[0]),
         "p99_ms": float(value) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit],
-        "num": float(re.findall(r"(\d+) requests in", told)[0]),
+        "num": float(re.findall(r"(\d+) requests in", output)[0]),
         "lost": float(sum(map(int, [*errors, *(sockets[0] if sockets else ())]))),
     }
 
@@ -204,12 +204,12 @@ def speed(figures: dict[str, float], bare: str, url: str, folder: Path) -> None:
     """Both servers in turns."""
     rows = []
     for connections in CONNECTIONS:
-        found: dict[str, list[dict[str, float]]] = {bare: [], url: []}
+        rounds: dict[str, list[dict[str, float]]] = {bare: [], url: []}
         for _ in range(ROUNDS):
             for each in (bare, url):
-                found[each].append(load(each, connections, ROUND_S, folder))
+                rounds[each].append(load(each, connections, ROUND_S, folder))
         theirs, ours = (
-            {key: statistics.median(one[key] for one in found[each]) for key in ("per_s", "p99_ms")}
+            {key: statistics.median(one[key] for one in rounds[each]) for key in ("per_s", "p99_ms")}
             for each in (bare, url)
         )
         figures |= {
@@ -230,13 +230,13 @@ def speed(figures: dict[str, float], bare: str, url: str, folder: Path) -> None:
 
 def swapped(url: str, home: Path, folder: Path) -> tuple[float, float]:
     """Swaps that were done under load, and requests that were not answered with 200."""
-    log, done, found = open_log(f"sqlite:///{home / 'var' / 'serving.db'}"), 0, {"lost": 0.0, "num": 1.0}
+    log, done, totals = open_log(f"sqlite:///{home / 'var' / 'serving.db'}"), 0, {"lost": 0.0, "num": 1.0}
     ended = threading.Event()
 
     def press() -> None:
         while not ended.is_set():
             for key, value in load(url, 64, 2, folder).items():
-                found[key] = found.get(key, 0) + value
+                totals[key] = totals.get(key, 0) + value
 
     thread = threading.Thread(target=press)
     thread.start()
@@ -248,8 +248,8 @@ def swapped(url: str, home: Path, folder: Path) -> tuple[float, float]:
     ended.set()
     thread.join()
     log.close()
-    print(f"{done} swaps under {found['num']:,.0f} requests")
-    return float(done), found["lost"]
+    print(f"{done} swaps under {totals['num']:,.0f} requests")
+    return float(done), totals["lost"]
 
 
 def wait_for(url: str, champion: int) -> bool:
@@ -262,14 +262,16 @@ def wait_for(url: str, champion: int) -> bool:
 
 def killed(home: Path) -> tuple[float, float]:
     """Outcomes acknowledged while the router was killed again and again, and those that the log has not."""
-    told: dict[str, str] = {}
+    acknowledged: dict[str, str] = {}
     for _ in range(KILLS):
         with router(home) as url:
-            threads = [threading.Thread(target=report, args=(url, number, told)) for number in range(8)]
+            threads = [
+                threading.Thread(target=report, args=(url, number, acknowledged)) for number in range(8)
+            ]
             for thread in threads:
                 thread.start()
-            before = len(told)
-            while len(told) < before + ACKNOWLEDGED and any(thread.is_alive() for thread in threads):
+            before = len(acknowledged)
+            while len(acknowledged) < before + ACKNOWLEDGED and any(thread.is_alive() for thread in threads):
                 time.sleep(0.05)
             PROCESSES[url].kill()
             for thread in threads:
@@ -279,10 +281,12 @@ def killed(home: Path) -> tuple[float, float]:
         pass
     kept = {exposure.id: exposure.taken for exposure in log.exposures("")}
     log.close()
-    return float(len(told)), float(sum(kept.get(exposure) != (item,) for exposure, item in told.items()))
+    return float(len(acknowledged)), float(
+        sum(kept.get(exposure) != (item,) for exposure, item in acknowledged.items())
+    )
 
 
-def report(url: str, number: int, told: dict[str, str]) -> None:
+def report(url: str, number: int, acknowledged: dict[str, str]) -> None:
     """Ask and report, until nobody answers."""
     with contextlib.suppress(requests.RequestException), requests.Session() as session:
         while True:
@@ -292,7 +296,7 @@ def report(url: str, number: int, told: dict[str, str]) -> None:
             ).json()
             body = {"exposure": shown["exposure"], "user": str(number), "items": shown["items"][:1]}
             if session.post(f"{url}/outcomes", json=body, timeout=30).status_code == 200:
-                told[shown["exposure"]] = shown["items"][0]
+                acknowledged[shown["exposure"]] = shown["items"][0]
 
 
 if __name__ == "__main__":

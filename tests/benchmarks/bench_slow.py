@@ -63,9 +63,9 @@ def measure(
     """Ask under attack; adds the figures and their targets."""
     with attacked(url, half=half, source=source) as held, watched(url) as seen:
         refused, p99_s = ask_all(url, forwarded=forwarded)
-    found = {"refused": float(refused), "P99 s": p99_s, "unwatched": float(seen.count(0)),
+    measured = {"refused": float(refused), "P99 s": p99_s, "unwatched": float(seen.count(0)),
              "opened": float(held[-1])}  # fmt: skip
-    figures |= {f"{name}: {key}": value for key, value in found.items()}
+    figures |= {f"{name}: {key}": value for key, value in measured.items()}
     targets |= {
         f"{name}: refused": ("==", 0), f"{name}: P99 s": ("<=", TIMEOUT_S), f"{name}: unwatched": ("==", 0),
         f"{name}: opened": (">=", CONNECTIONS),

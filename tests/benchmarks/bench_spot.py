@@ -52,11 +52,11 @@ def main() -> None:
     starts = sorted({start_of(row) for row in rows})
     shown, over_sky, over_best, apart, missed = [], [], [], [], 0
     for ratio in RATIOS:
-        told = job(ratio)
-        outcomes = [replay(decide, told, six, start=start) for start in starts]
+        task = job(ratio)
+        outcomes = [replay(decide, task, six, start=start) for start in starts]
         missed += sum(outcome.missed for outcome in outcomes)
         ours = mean(outcome.usd for outcome in outcomes)
-        least = [optimum_usd(told, six, start=start) for start in starts]
+        least = [optimum_usd(task, six, start=start) for start in starts]
         published = {name: costs(rows, name, ratio) for name in (SKYNOMAD, BEST)}
         over_sky.append(ours / mean(published[SKYNOMAD]))
         over_best.append(ours / mean(published[BEST]))
@@ -72,7 +72,7 @@ def main() -> None:
         }
         shown.append(
             row
-            | {f"{name} here": dollars(baseline, told, six, starts) for name, baseline in BASELINES.items()}
+            | {f"{name} here": dollars(baseline, task, six, starts) for name, baseline in BASELINES.items()}
         )
     frame.table(shown)
     near = reproduced(market, rows)
@@ -120,9 +120,9 @@ def costs(rows: Rows, strategy: str, ratio: float) -> list[float]:
             if row["strategy"] == strategy and float(row["deadline_ratio"]) == ratio]  # fmt: skip
 
 
-def dollars(policy: Policy, told: Job, zones: list[traces.Trace], starts: list[int]) -> str:
+def dollars(policy: Policy, task: Job, zones: list[traces.Trace], starts: list[int]) -> str:
     """Mean over the windows, and how many were missed, if any."""
-    outcomes = [replay(policy, told, zones, start=start) for start in starts]
+    outcomes = [replay(policy, task, zones, start=start) for start in starts]
     missed = sum(outcome.missed for outcome in outcomes)
     return f"{mean(outcome.usd for outcome in outcomes):,.0f}" + (f" ({missed} missed)" if missed else "")
 
@@ -133,21 +133,23 @@ def reproduced(market: dict[str, traces.Trace], rows: Rows) -> list[bool]:
     A job that cannot be done is published as bought for all of it. Rows without a region of their own are,
     for each ratio, the mean over all regions and that of the cheapest one.
     """
-    found: dict[tuple[float, str], list[float]] = {}
+    usd_by_zone: dict[tuple[float, str], list[float]] = {}
     near = []
     for row in rows:
         if row["strategy"] != UNIFORM or row["task_type"] != "single_region":
             continue
         ratio, trace = float(row["deadline_ratio"]), market[row["region"].split("_")[0]]
-        told = job(ratio)
-        usd = replay(uniform_progress, told, [trace], start=start_of(row)).usd
-        if told.work_s + told.restart_s > told.deadline_s:
-            usd = trace.on_demand_usd_per_hour * (told.work_s + told.restart_s) / 3600
+        task = job(ratio)
+        usd = replay(uniform_progress, task, [trace], start=start_of(row)).usd
+        if task.work_s + task.restart_s > task.deadline_s:
+            usd = trace.on_demand_usd_per_hour * (task.work_s + task.restart_s) / 3600
         near.append(abs(usd / float(row["cost"]) - 1) < 0.003)
-        found.setdefault((ratio, trace.zone), []).append(usd)
+        usd_by_zone.setdefault((ratio, trace.zone), []).append(usd)
     for row in rows:
         if row["strategy"] == UNIFORM and row["task_type"] != "single_region":
-            means = [mean(usd) for (ratio, _), usd in found.items() if ratio == float(row["deadline_ratio"])]
+            means = [
+                mean(usd) for (ratio, _), usd in usd_by_zone.items() if ratio == float(row["deadline_ratio"])
+            ]
             cost = float(row["cost"])
             near.append(min(abs(mean(means) / cost - 1), abs(min(means) / cost - 1)) < 0.003)
     return near
@@ -158,9 +160,9 @@ def harsher(market: list[traces.Trace]) -> dict[str, float]:
     around = [trace.around(TICKS) for trace in market]
     policies = {"ours": decide, **BASELINES}
     missed, usd, met, least = dict.fromkeys(policies, 0), dict.fromkeys(policies, 0.0), 0, 0.0
-    for told, zones, start, luck in harsh_nights(around):
+    for task, zones, start, luck in harsh_nights(around):
         outcomes = {
-            name: replay(each, told, zones, start=start, luck=luck) for name, each in policies.items()
+            name: replay(each, task, zones, start=start, luck=luck) for name, each in policies.items()
         }
         if outcomes["all on-demand"].missed:
             continue
@@ -168,7 +170,7 @@ def harsher(market: list[traces.Trace]) -> dict[str, float]:
         for name, outcome in outcomes.items():
             missed[name] += outcome.missed
             usd[name] += outcome.usd
-        least += optimum_usd(told, zones, start=start, throughput=float(np.mean(luck.throughput)),
+        least += optimum_usd(task, zones, start=start, throughput=float(np.mean(luck.throughput)),
                              restart_s=float(np.median(luck.restart_s)))  # fmt: skip
     frame.table([{"harsh replays": name, "missed": missed[name], "of": met, "$": usd[name] / met,
                   "/ optimum": usd[name] / least} for name in policies])  # fmt: skip
@@ -185,11 +187,11 @@ def harsh_nights(around: list[traces.Trace]) -> Iterator[tuple[Job, list[traces.
     """Each with its own seed."""
     for number in range(NUM_HARSH):
         rng = np.random.default_rng([7, number])
-        told = job(float(rng.choice(RATIOS)), notice=bool(number % 2), doubt=0.2,
+        task = job(float(rng.choice(RATIOS)), notice=bool(number % 2), doubt=0.2,
                    every_s=float(rng.choice([300.0, 1200.0, 2700.0])))  # fmt: skip
         zones = around if number % 3 == 0 else [around[i] for i in rng.choice(len(around), 3, replace=False)]
-        luck = draw_luck(rng, num_ticks=TICKS, tick_s=600.0, job=told, off=(0.8, 1.0, 1.2)[number % 3])
-        yield told, zones, int(rng.integers(len(around[0].up) - TICKS)), luck
+        luck = draw_luck(rng, num_ticks=TICKS, tick_s=600.0, job=task, off=(0.8, 1.0, 1.2)[number % 3])
+        yield task, zones, int(rng.integers(len(around[0].up) - TICKS)), luck
 
 
 if __name__ == "__main__":

@@ -91,14 +91,14 @@ def played(seed: int, folder: Path) -> Cloud:
     os.chdir(folder)
     try:
         night = stock.drawn(seed)
-        told = stock.told(night)
+        sections = stock.params_of(night)
         cheapest = _planned(night, budget_usd=1000.0)
         budget_usd = cheapest.expected_usd * night.budget
         cloud = Cloud(
             night_of(budget_usd=budget_usd, window_s=stock.WINDOW_S),
             _planned(night, budget_usd=budget_usd),
             Luck(seed=seed, stock=night.stock),
-            told,
+            sections,
         )
         cloud.run()
         return cloud
@@ -108,7 +108,7 @@ def played(seed: int, folder: Path) -> Cloud:
 
 def _planned(night: Drawn, *, budget_usd: float) -> launcher.Plan:
     return plans.planned(
-        night_of(budget_usd=budget_usd, window_s=stock.WINDOW_S), stock.told(night), share=night.share,
+        night_of(budget_usd=budget_usd, window_s=stock.WINDOW_S), stock.params_of(night), share=night.share,
         available=stock.machines(), taught=stock.known(),
     )  # fmt: skip
 

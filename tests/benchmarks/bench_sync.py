@@ -44,9 +44,9 @@ def main() -> None:
             figures[f"{link}: times as fast"] = each["seconds"] / apart["seconds"]
             figures[f"{link}: score - score at every update"] = apart["score"] - each["score"]
             rows += [
-                {"link": link, "agree": name, "seconds": found["seconds"], "of them sending": found["sent_s"],
-                 "score": found["score"], "updates": found["updates"]}
-                for name, found in (("every update", each), (f"every {EVERY}", apart))
+                {"link": link, "agree": name, "seconds": result["seconds"],
+                 "of them sending": result["sent_s"], "score": result["score"], "updates": result["updates"]}
+                for name, result in (("every update", each), (f"every {EVERY}", apart))
             ]  # fmt: skip
     frame.table(rows)
     targets: dict[str, frame.Target] = {key: (">=", -frame.MARGIN) for key in figures if "score" in key}
@@ -57,13 +57,13 @@ def _run(arrays: Path, *, sync_every: int, bytes_per_s: float) -> dict[str, Any]
     """What worker 0 found."""
     command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={NUM_WORKERS}"]
     environment = {**os.environ, "PYTHONPATH": str(frame.ROOT), "OMP_NUM_THREADS": "1"}
-    told = [str(arrays), str(sync_every), str(bytes_per_s)]
+    arguments = [str(arrays), str(sync_every), str(bytes_per_s)]
     subprocess.run(
-        [sys.executable, *command, "-m", "tests.benchmarks.bench_sync", *told],
+        [sys.executable, *command, "-m", "tests.benchmarks.bench_sync", *arguments],
         env=environment, cwd=frame.ROOT, check=True,
     )  # fmt: skip
-    found: dict[str, Any] = json.loads((arrays / "found.json").read_text())
-    return found
+    result: dict[str, Any] = json.loads((arrays / "found.json").read_text())
+    return result
 
 
 class Link:
@@ -73,13 +73,13 @@ class Link:
         self.bytes_per_s, self.slept_s = bytes_per_s, 0.0
         self.over_loopback = dist.all_reduce
 
-    def all_reduce(self, tensor: torch.Tensor, *given: Any, **told: Any) -> Any:
+    def all_reduce(self, tensor: torch.Tensor, *given: Any, **options: Any) -> Any:
         others = dist.get_world_size() - 1
         sent = 2 * others / (others + 1) * tensor.nbytes
         rest_s = sent / self.bytes_per_s + 2 * others * MESSAGE_S
         time.sleep(rest_s)
         self.slept_s += rest_s
-        return self.over_loopback(tensor, *given, **told)
+        return self.over_loopback(tensor, *given, **options)
 
 
 def work(arrays: Path, *, sync_every: int, bytes_per_s: float) -> None:
@@ -89,10 +89,14 @@ def work(arrays: Path, *, sync_every: int, bytes_per_s: float) -> None:
     dist.all_reduce = link.all_reduce
     trial = Trial(Recommender(num_candidates=100, num_popular=50), arrays, 64, 2e-3, EPOCHS)
     engine = partial(LocalSgdEngine, sync_every=sync_every) if sync_every > 1 else TorchEngine
-    found = train(trial, engine=engine, sync_every=sync_every)
+    outcome = train(trial, engine=engine, sync_every=sync_every)
     if int(os.environ["RANK"]) == 0:
-        told = {"score": float(found.scores.mean()), "seconds": found.seconds, "updates": found.num_updates}
-        (arrays / "found.json").write_text(json.dumps({**told, "sent_s": link.slept_s}))
+        result = {
+            "score": float(outcome.scores.mean()),
+            "seconds": outcome.seconds,
+            "updates": outcome.num_updates,
+        }
+        (arrays / "found.json").write_text(json.dumps({**result, "sent_s": link.slept_s}))
 
 
 if __name__ == "__main__":

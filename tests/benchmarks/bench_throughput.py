@@ -119,9 +119,9 @@ def split(
 ) -> tuple[np.ndarray, float]:
     """What is judged of a cell after the chosen steps, and how far those are from what others say of them."""
     rows = steps()[cell]
-    told = [row for row, known in zip(rows, chosen, strict=True) if known]
-    told = [told[k] for k in rng.permutation(len(told))[:MOST_KNOWN]]
-    known = after(nights(cell, told, priors, on=cell[1]), priors)
+    measured = [row for row, known in zip(rows, chosen, strict=True) if known]
+    measured = [measured[k] for k in rng.permutation(len(measured))[:MOST_KNOWN]]
+    known = after(nights(cell, measured, priors, on=cell[1]), priors)
     rest = [row for row, taken in zip(rows, chosen, strict=True) if not taken]
     return judged(cell, rest, known, on=cell[1], rng=rng), known.misfit
 
@@ -163,20 +163,20 @@ def fold(cell: Cell, priors: Priors) -> dict[str, np.ndarray | float]:
 def main() -> None:
     """Predict each cell under both folds, and hold errors and coverage against their targets."""
     table: list[dict[str, object]] = []
-    found: list[tuple[Cell, dict[str, np.ndarray | float]]] = []
+    folds: list[tuple[Cell, dict[str, np.ndarray | float]]] = []
     moved = []
     for cell in CELLS:
         for left_out, priors in (
             ("application", without(app=cell[0])),
             ("cluster", without(cluster=cell[1])),
         ):
-            told = fold(cell, priors)
-            found.append((cell, told))
+            result = fold(cell, priors)
+            folds.append((cell, result))
             table.append(
-                {"cell": " ".join(cell), "left out": left_out, "non-smooth": bool(told["misfit"] > ROUGH)}
+                {"cell": " ".join(cell), "left out": left_out, "non-smooth": bool(result["misfit"] > ROUGH)}
                 | {f"{way}, {name} %": 100 * value
                    for way in ("a fifth", "seven", "beyond")
-                   for name, value in zip(("error", "covered"), told[way], strict=False)}
+                   for name, value in zip(("error", "covered"), result[way], strict=False)}
             )  # fmt: skip
     frame.table(table)
     rng = np.random.default_rng(0)
@@ -189,16 +189,16 @@ def main() -> None:
                     ]
     figures: dict[str, float] = {}
     targets: dict[str, frame.Target] = {}
-    rough = {cell for cell, told in found if told["misfit"] > ROUGH}
-    smooth = [told for cell, told in found if cell not in rough]
-    wild = [told for cell, told in found if cell in rough]
+    rough = {cell for cell, result in folds if result["misfit"] > ROUGH}
+    smooth = [result for cell, result in folds if cell not in rough]
+    wild = [result for cell, result in folds if cell in rough]
     figures["non-smooth cells %"] = 100 * len(rough) / len(CELLS)
-    figures["a fifth, worst error of a smooth cell %"] = 100 * max(told["a fifth"][0] for told in smooth)
+    figures["a fifth, worst error of a smooth cell %"] = 100 * max(result["a fifth"][0] for result in smooth)
     figures["a fifth, worst error of a non-smooth cell %"] = 100 * max(
-        (told["a fifth"][0] for told in wild), default=0.0
+        (result["a fifth"][0] for result in wild), default=0.0
     )
     for way in ("a fifth", "seven", "beyond"):
-        every = np.array([told[way] for _, told in found])
+        every = np.array([result[way] for _, result in folds])
         figures[f"{way}, error %"] = 100 * every[:, 0].mean()
         figures[f"{way}, worst cell's error %"] = 100 * every[:, 0].max()
         figures[f"{way}, coverage %"] = 100 * every[:, 1].mean()

@@ -51,17 +51,17 @@ def random_job(seed: int) -> dict[str, Any]:
     chance = random.Random(seed)
     machines = []
     for number in range(chance.randint(2, 9)):
-        found = chance.choice(rented())
+        listed = chance.choice(rented())
         usd = chance.choice([None, 10 ** chance.uniform(-1, 2)])
         spot = chance.choice([None, 10 ** chance.uniform(-1.3, 1.5)])
         if usd is None and spot is None:
             usd = 1.0
         machines.append(
             replace(
-                found,
+                listed,
                 name=f"m{number}-{chance.randint(0, 3)}",
                 region=chance.choice(["us-central1", "us-east4"]),
-                flops_per_s=found.flops_per_s * 10 ** chance.uniform(-1, 1),
+                flops_per_s=listed.flops_per_s * 10 ** chance.uniform(-1, 1),
                 usd_per_hour=usd,
                 spot_usd_per_hour=spot,
                 flex=chance.random() < 0.5,
@@ -93,13 +93,13 @@ def exhaustive(job: dict[str, Any], *, epochs: float = 1.0) -> list[Way]:
     """Every way there is, by nothing but loops."""
     data = job["dataset"]
     job = job | {"dataset": replace(data, num_samples=max(1, round(epochs * data.num_samples)))}
-    told, data, train = job["params"].plan, job["dataset"], job["params"].train
+    limits, data, train = job["params"].plan, job["dataset"], job["params"].train
     here = replace(catalog.local(job["profile"], today=date(2011, 9, 1)), dated=data.last_day)
     ways = []
     for machine in [here, *job["available"][1:]]:
         for strategy in ("on-demand", "spot", "flex-start"):
-            for batch_size in told.batch_sizes or [train.batch_size]:
-                for number in range(1, told.max_machines + 1):
+            for batch_size in limits.batch_sizes or [train.batch_size]:
+                for number in range(1, limits.max_machines + 1):
                     way = _way(job, here, machine, strategy, batch_size, number)
                     if way is not None:
                         ways.append(way)
@@ -109,11 +109,11 @@ def exhaustive(job: dict[str, Any], *, epochs: float = 1.0) -> list[Way]:
 def _way(
     job: dict[str, Any], here: Machine, machine: Machine, strategy: str, batch_size: int, number: int
 ) -> Way | None:
-    told, train, found = job["params"].plan, job["params"].train, job["profile"]
+    limits, train, measured = job["params"].plan, job["params"].train, job["profile"]
     is_here = machine.name == LOCAL
-    if strategy == "spot" and not (told.spot and machine.spot):
+    if strategy == "spot" and not (limits.spot and machine.spot):
         return None
-    if strategy == "flex-start" and not (told.flex_wait_hours and machine.flex):
+    if strategy == "flex-start" and not (limits.flex_wait_hours and machine.flex):
         return None
     usd_per_hour = {
         "on-demand": machine.usd_per_hour,
@@ -128,13 +128,15 @@ def _way(
         return None
     samples = job["dataset"].num_samples
     if batch_size != train.batch_size:
-        samples = round(samples * (found.noise_scale + batch_size) / (found.noise_scale + train.batch_size))
+        samples = round(
+            samples * (measured.noise_scale + batch_size) / (measured.noise_scale + train.batch_size)
+        )
     rental = Rental(
         machine=machine.name, num_machines=number, region=machine.region, strategy=strategy,
-        max_wait_s=told.flex_wait_hours * 3600 if strategy == "flex-start" else 0.0,
+        max_wait_s=limits.flex_wait_hours * 3600 if strategy == "flex-start" else 0.0,
     )  # fmt: skip
     done = predict(
-        found, machine, measured=here, rental=rental, batch_size=batch_size,
+        measured, machine, measured=here, rental=rental, batch_size=batch_size,
         num_workers=workers, num_samples=samples, num_bytes=job["dataset"].num_bytes,
     )  # fmt: skip
     if done is None:
@@ -144,7 +146,7 @@ def _way(
         batch_size=batch_size,
         usd=sum(p.seconds for p in done.parts if p.name != "queue") / 3600 * number * usd_per_hour,
         seconds=rental.max_wait_s + done.expected_s,
-        late_s=rental.max_wait_s + done.time_s(told.confidence),
+        late_s=rental.max_wait_s + done.time_s(limits.confidence),
     )
 
 
@@ -186,18 +188,18 @@ def best(ways: list[Way], objective: str) -> tuple[float, float] | None:
     return min(curve, key=lambda point: max(point[0], 0.01) * point[1])
 
 
-def deadline_of(told: Night) -> float:
+def deadline_of(night: Night) -> float:
     """Seconds that are left to training."""
-    return (told.train_until - told.started_at).total_seconds() * (1 - BEFORE_TRAINING)
+    return (night.train_until - night.started_at).total_seconds() * (1 - BEFORE_TRAINING)
 
 
 def agreement(seed: int) -> Agreement:
     """Plan one random job both ways."""
     job = random_job(seed)
-    told: Night = job["night"]
-    deadline_s = deadline_of(told)
+    night: Night = job["night"]
+    deadline_s = deadline_of(night)
     ways = exhaustive(job)
-    expected = best(possible(ways, deadline_s, told.budget_usd), job["params"].plan.objective)
+    expected = best(possible(ways, deadline_s, night.budget_usd), job["params"].plan.objective)
     made: Plan | None
     said = ""
     try:
@@ -206,7 +208,7 @@ def agreement(seed: int) -> Agreement:
         made, said = None, str(error)
     relaxed = None
     if expected is None and ways:
-        relaxed = _least(ways, deadline_s, told.budget_usd) == _ours(job, deadline_s)
+        relaxed = _least(ways, deadline_s, night.budget_usd) == _ours(job, deadline_s)
         relaxed = relaxed and _fewest(job, said, deadline_s)
     if expected is None or made is None:
         equal = expected is None and made is None
@@ -231,9 +233,9 @@ def _least(ways: list[Way], deadline_s: float, budget_usd: float) -> tuple[float
 def _fewest(job: dict[str, Any], said: str, deadline_s: float) -> bool:
     """Are the epochs that the refusal says enough, and 0.01 more too many?"""
     budget_usd = job["night"].budget_usd
-    told = re.search(r"train\.epochs ([\d.]+)", said)
-    epochs = float(told[1]) if told else 0.0
-    enough = not told or possible(exhaustive(job, epochs=epochs), deadline_s, budget_usd)
+    match = re.search(r"train\.epochs ([\d.]+)", said)
+    epochs = float(match[1]) if match else 0.0
+    enough = not match or possible(exhaustive(job, epochs=epochs), deadline_s, budget_usd)
     return bool(enough) and not possible(exhaustive(job, epochs=epochs + 0.01), deadline_s, budget_usd)
 
 
@@ -246,15 +248,15 @@ def _ours(job: dict[str, Any], deadline_s: float) -> tuple[float | None, float |
 def candidates_of(job: dict[str, Any], *, dominated: bool = False) -> Iterator[Candidate]:
     """What the planner weighs, or all that there is."""
     here = replace(catalog.local(job["profile"], today=date(2011, 9, 1)), dated=job["dataset"].last_day)
-    told: Params = job["params"]
+    sections: Params = job["params"]
     whole = Job(
         profile=job["profile"], at_hand=here, dataset=job["dataset"],
-        batch_size=told.train.batch_size, num_workers=told.train.num_workers,
+        batch_size=sections.train.batch_size, num_workers=sections.train.num_workers,
         efficiency=Efficiency(noise_scale=job["profile"].noise_scale),
     )  # fmt: skip
-    machines = [here, *(m for m in job["available"] if m.region in told.plan.regions)]
+    machines = [here, *(m for m in job["available"] if m.region in sections.plan.regions)]
     return candidates(
-        whole, machines, told.plan, available=frozenset(machines), num_samples=job["dataset"].num_samples,
+        whole, machines, sections.plan, available=frozenset(machines), num_samples=job["dataset"].num_samples,
         dominated=dominated,
     )  # fmt: skip
 

@@ -388,7 +388,7 @@ def run(
     figures = dict.fromkeys(all_targets, 0.0)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(parts, mp_context=context) as pool:
-        for found in pool.map(_Part(make, measures, parts), range(parts)):
-            for key, figure in found.items():
+        for part in pool.map(_Part(make, measures, parts), range(parts)):
+            for key, figure in part.items():
                 figures[key] += figure
     frame.finish(name, figures, all_targets)

@@ -81,12 +81,12 @@ def fitted(cell: Cell, priors: Priors) -> StepTime:
 
 def learn(cells: Sequence[Cell]) -> Priors:
     """The priors that these cells have in common."""
-    found = replace(shipped(), constants=UNINFORMED, residual=START)
+    priors = replace(shipped(), constants=UNINFORMED, residual=START)
     for _ in range(ROUNDS):
-        models = [fitted(cell, found) for cell in cells]
+        models = [fitted(cell, priors) for cell in cells]
         constants = _constants(cells, [model.constants for model in models])
-        found = replace(found, constants=constants, residual=_residual(models, constants))
-    return found
+        priors = replace(priors, constants=constants, residual=_residual(models, constants))
+    return priors
 
 
 def _constants(cells: Sequence[Cell], fits: Sequence[np.ndarray]) -> Constants:

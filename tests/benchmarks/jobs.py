@@ -140,16 +140,16 @@ def mixed(row: np.ndarray) -> bytes:
 
 def from_mixed(record: bytes) -> np.ndarray:
     """The numbers of a record of `mixed`."""
-    found = np.zeros(WIDTH, np.float32)
+    numbers = np.zeros(WIDTH, np.float32)
     for pair in record.decode().split(";"):
         key, value = pair.split("=")
         if value in ("True", "False"):
-            found[int(key[1:])] = value == "True"
+            numbers[int(key[1:])] = value == "True"
         elif value.endswith("m"):
-            found[int(key[1:])] = int(value[:-1]) / 1000
+            numbers[int(key[1:])] = int(value[:-1]) / 1000
         else:
-            found[int(key[1:])] = float.fromhex(value) if "0x" in value else float(value)
-    return found
+            numbers[int(key[1:])] = float.fromhex(value) if "0x" in value else float(value)
+    return numbers
 
 
 def parsed(name: str, parse: Callable[[bytes], np.ndarray]) -> Callable[[Path], Any]:
@@ -320,8 +320,8 @@ class Hashed(nn.Module):
         self.weight = nn.Parameter(torch.ones(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.table
-        return found[x.flatten()].view(x.shape) * self.weight
+        table: Tensor = self.table
+        return table[x.flatten()].view(x.shape) * self.weight
 
 
 class Streams(nn.Module):

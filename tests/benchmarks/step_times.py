@@ -45,21 +45,21 @@ DEVICES = {
 @cache
 def steps() -> dict[tuple[str, str], list[Measurement]]:
     """The measured steps by network and cluster; where a row has no placement, workers are spread evenly."""
-    found: dict[tuple[str, str], list[Measurement]] = {(a, c): [] for a in APPS for c in CLUSTERS}
+    measured: dict[tuple[str, str], list[Measurement]] = {(a, c): [] for a in APPS for c in CLUSTERS}
     for name in ("pollux_osdi21_throughput", "sia_sosp23_rtx_dgx"):
         with gzip.open(frame.DATA / "throughput" / f"{name}.csv.gz", "rt") as file:
             for row in csv.DictReader(file):
                 cluster = "t4" if row["cluster"] == "default" else row["cluster"]
                 workers = placement(row)
-                if (row["app"], cluster) in found and float(row["step_time"]) > 0:
-                    found[row["app"], cluster].append(
+                if (row["app"], cluster) in measured and float(row["step_time"]) > 0:
+                    measured[row["app"], cluster].append(
                         Measurement(
                             workers=workers,
                             micro_batch_size=float(row["local_bsz"]),
                             step_s=float(row["step_time"]),
                         )
                     )
-    return found
+    return measured
 
 
 def placement(row: dict[str, str]) -> tuple[int, ...]:

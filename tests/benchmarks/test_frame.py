@@ -11,10 +11,10 @@ import pytest
 @pytest.mark.slow
 def test_make_bench_runs_one_by_its_name_and_ends_with_its_figures():
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"QUICK": "1"}
-    told = subprocess.run(
+    output = subprocess.run(
         ["make", "--no-print-directory", "--assume-old=setup", "bench", "NAME=search"],
         cwd=Path(__file__).parents[2], env=environment, stdout=subprocess.PIPE, text=True, check=False,
     ).stdout  # fmt: skip
-    result = json.loads(told.splitlines()[-1])
+    result = json.loads(output.splitlines()[-1])
     assert result["name"] == "search"
     assert result["figures"].keys() >= result["targets"].keys()

@@ -70,7 +70,7 @@ def test_a_day_in_the_future_is_refused(far: date) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "values",
     [
         {"time_zone": "Mars/Olympus"},
         {"time_zone": "America"},
@@ -78,6 +78,6 @@ def test_a_day_in_the_future_is_refused(far: date) -> None:
         {"schedule": "0 3 *"},
     ],
 )
-def test_a_zone_or_a_schedule_that_is_none_is_refused(told: dict[str, str]) -> None:
+def test_a_zone_or_a_schedule_that_is_none_is_refused(values: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"no such time zone|should match pattern"):
-        NightParams(**told)
+        NightParams(**values)

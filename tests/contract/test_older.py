@@ -220,14 +220,18 @@ def test_a_workload_of_the_release_before_had_a_shops_rows() -> None:
 
 def test_a_champion_of_the_release_before_is_refreshed(tmp_path: Path) -> None:
     """The digest of the release before, as 02042c7 made it, of Regression with default training."""
-    told = params.Params(source="a.b:C", workload="pipeline.workloads.regression:Regression", backend="a.b:C")
-    train = told.train.model_dump_json(exclude={"checkpoint_every_s", "num_workers", "band_rate", "threads"})
+    tonight = params.Params(
+        source="a.b:C", workload="pipeline.workloads.regression:Regression", backend="a.b:C"
+    )
+    train = tonight.train.model_dump_json(
+        exclude={"checkpoint_every_s", "num_workers", "band_rate", "threads"}
+    )
     plug = '{"use":"pipeline.workloads.regression:Regression"}'
     parts = (plug, train, *older.FILES_BEFORE["pipeline.examples.shop.regression"])
     before = hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
-    assert is_refresh(Release(version=1, replaced=0, lineage={"recipe": before}), told)
-    assert is_refresh(Release(version=1, replaced=0, lineage={"recipe": recipe(told)}), told)
-    assert not is_refresh(Release(version=1, replaced=0, lineage={"recipe": "another"}), told)
+    assert is_refresh(Release(version=1, replaced=0, lineage={"recipe": before}), tonight)
+    assert is_refresh(Release(version=1, replaced=0, lineage={"recipe": recipe(tonight)}), tonight)
+    assert not is_refresh(Release(version=1, replaced=0, lineage={"recipe": "another"}), tonight)
 
 
 def test_a_plan_of_the_release_before_carries_its_rentals() -> None:

@@ -48,8 +48,8 @@ def test_of_a_module_without_a_package_what_lies_beside_it_counts(team: Path) ->
 
 
 def test_a_workload_of_daybreak_is_its_own_folder_and_not_the_frame() -> None:
-    found = source_files("pipeline.examples.shop.regression")
-    assert {path.parent.name for path in found} == {"shop"}
+    files = source_files("pipeline.examples.shop.regression")
+    assert {path.parent.name for path in files} == {"shop"}
 
 
 @pytest.mark.parametrize("edited", ["work.py", "sizes.py", "nets/late.py"])

@@ -80,14 +80,16 @@ class Standalone:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
-            told = error.read()
-            return error.code, json.loads(told) if told.startswith((b"{", b"[")) else told.decode()
+            body_of_error = error.read()
+            return error.code, json.loads(body_of_error) if body_of_error.startswith(
+                (b"{", b"[")
+            ) else body_of_error.decode()
 
-    def until(self, found: Callable[[], Any], *, seconds: float = 180) -> Any:
+    def until(self, condition: Callable[[], Any], *, seconds: float = 180) -> Any:
         """What `found` returns once it is true."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if answer := found():
+            if answer := condition():
                 return answer
             time.sleep(1)
         raise AssertionError(f"not within {seconds} s")

@@ -38,8 +38,8 @@ def test_airflow_of_make_up_asks_for_a_password_that_is_made_here(tmp_path: Path
         return done.stdout
 
     (tmp_path / "enter.py").write_text(ENTER)
-    found = made(f"probe: $(AIRFLOW_HOME)/passwords.json ; @python {tmp_path / 'enter.py'}").splitlines()
-    assert json.loads(found[-1]) == [True, 401, False]
+    lines = made(f"probe: $(AIRFLOW_HOME)/passwords.json ; @python {tmp_path / 'enter.py'}").splitlines()
+    assert json.loads(lines[-1]) == [True, 401, False]
     kept = tmp_path / "passwords.json"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert len(json.loads(kept.read_text())["admin"]) > 20

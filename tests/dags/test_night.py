@@ -47,8 +47,8 @@ class House:
 @pytest.fixture(scope="module")
 def house(checkout: Path, postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     folder = tmp_path_factory.mktemp("servers")
-    told = ["ingest.history_days=60", "train.epochs=1", "release.approval=always"]  # needs no good model
-    params.override(checkout, told, into=checkout)
+    overrides = ["ingest.history_days=60", "train.epochs=1", "release.approval=always"]  # needs no good model
+    params.override(checkout, overrides, into=checkout)
     commit = ["git", *IDENTITY, "commit", "--all", "--quiet", "--message", "train less"]
     subprocess.run(commit, cwd=checkout, check=True)
     store = f"postgresql+psycopg2://airflow@/mlflow?host={postgres}"
@@ -223,7 +223,7 @@ def test_no_secret_is_in_any_database_log_record_or_page(house: House, night: An
 
     def places_of(text: str) -> list[str]:
         forms = (text.encode(), text.encode().hex().encode())  # PostgreSQL shows bytes as digits
-        return [name for name, found in seen.items() if any(form in found for form in forms)]
+        return [name for name, content in seen.items() if any(form in content for form in forms)]
 
     assert places_of(CANARY) == []
     ours = places_of(APPROVED_FOR)

@@ -191,21 +191,21 @@ def test_each_home_of_a_fleet_has_dags_of_its_own_named_after_its_model(
     in_airflow: Airflow, described: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "shop").mkdir()
-    found = in_airflow(MEMBER, home=tmp_path / "shop")
-    assert found["errors"] == {}
+    fleet = in_airflow(MEMBER, home=tmp_path / "shop")
+    assert fleet["errors"] == {}
     names = ["audit", "drill", "retrain", "rollback", "watch"]
-    assert found["names"] == sorted([*names, *(f"{name}.cards" for name in names)])
-    own = json.dumps(found["own"]).replace(str(tmp_path / "shop"), "HOME")
+    assert fleet["names"] == sorted([*names, *(f"{name}.cards" for name in names)])
+    own = json.dumps(fleet["own"]).replace(str(tmp_path / "shop"), "HOME")
     before = json.dumps(described["commands"])
     assert own == before.replace(
         re.search(r"cd (\S+)/nights", before)[1], "HOME"
     )  # a fleet changes nothing for it
-    for task, command in found["cards"].items():
+    for task, command in fleet["cards"].items():
         if command:
-            assert f"export PIPELINE_HOME={found['folder']} && cd {found['folder']}" in command, task
+            assert f"export PIPELINE_HOME={fleet['folder']} && cd {fleet['folder']}" in command, task
             assert str(tmp_path / "shop") not in command, task
-    assert found["watch"].endswith("python -m pipeline watch")
-    assert found["schedule"] == "30 2 * * *"
+    assert fleet["watch"].endswith("python -m pipeline watch")
+    assert fleet["schedule"] == "30 2 * * *"
 
 
 REASON = 'it\'s "$(touch pwned)" `touch pwned`; touch pwned & {{ 1 + 1 }} ${HOME} \\ end'
@@ -242,8 +242,10 @@ def test_the_form_of_a_rollback_reaches_the_command_line_and_nothing_in_it_is_ru
     forms = [{"to": 3, "reason": REASON}, {"steps": 2, "reason": "worse"}, {"reason": ""}]
     named, counted, unsaid = in_airflow(ROLLBACKS, json.dumps(forms), home=home)
     assert named["how"] == counted["how"] == "success"
-    told = f"{REASON} (by Airflow run {named['run_id']})"
-    assert named["calls"] == [["rollback", "--to", "3", "--steps", "1", "--reason", told, "--by", "dag_test"]]
+    reason = f"{REASON} (by Airflow run {named['run_id']})"
+    assert named["calls"] == [
+        ["rollback", "--to", "3", "--steps", "1", "--reason", reason, "--by", "dag_test"]
+    ]
     assert counted["calls"][0][:3] == ["rollback", "--steps", "2"]
     assert unsaid["how"] != "success"
     assert ["rollback"] not in [call[:1] for call in unsaid["calls"]]

@@ -207,7 +207,7 @@ def test_a_figure_that_never_changed_is_within_its_limits_where_it_is_the_same()
 
 
 @pytest.mark.parametrize(
-    ("name", "figure", "told"),
+    ("name", "figure", "words"),
     [
         (
             "several customer of invoice",
@@ -229,10 +229,10 @@ def test_a_figure_that_never_changed_is_within_its_limits_where_it_is_the_same()
         ("last hour", Figure("hours", 12.25), "the last row comes at 12.2 h"),
     ],
 )
-def test_each_figure_is_told_in_words(name: str, figure: Figure, told: str) -> None:
+def test_each_figure_is_told_in_words(name: str, figure: Figure, words: str) -> None:
     usual = figure._replace(value=0.01)
     known = {FIRST + timedelta(days=number): {name: usual} for number in range(40)}
     (limit,) = learn(known, FIRST + timedelta(days=40), false_alarms_per_year=2).of({name: figure})
     assert not limit.holds
-    assert str(limit).startswith(told)
+    assert str(limit).startswith(words)
     assert str(limit).endswith(" expected")

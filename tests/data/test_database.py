@@ -57,14 +57,14 @@ def put_in() -> list[dict[str, Any]]:
 def url() -> Iterator[str]:
     """The address of a database whose sessions are in Kolkata's time."""
     with postgresql("shop") as folder:
-        found = f"postgresql+psycopg2://airflow@/shop?host={folder}"
-        engine = sa.create_engine(found)
+        address = f"postgresql+psycopg2://airflow@/shop?host={folder}"
+        engine = sa.create_engine(address)
         with engine.begin() as connection:
             TABLE.create(connection)
             connection.execute(sa.insert(TABLE), put_in())
             connection.execute(sa.text("ALTER DATABASE shop SET timezone TO 'Asia/Kolkata'"))
         engine.dispose()
-        yield found
+        yield address
 
 
 def fetched(source: Database, day: date, folder: Path) -> pa.Table:
@@ -179,12 +179,12 @@ def test_bigquery_is_asked_in_its_own_words_for_days_in_the_zone_of_the_table(ki
     assert days.startswith("SELECT DISTINCT EXTRACT(year FROM ")
     assert f"{of_day} AS" in days
     asked = day_query(table, "at", "bigquery", date(2025, 3, 30), zone="Europe/Berlin")
-    found = asked.compile(dialect=dialect)
-    assert " ".join(str(found).split()).endswith(
+    query = asked.compile(dialect=dialect)
+    assert " ".join(str(query).split()).endswith(
         f"FROM `shop`.`payments` WHERE `payments`.`at` >= %(at_1:{name})s AND `payments`.`at` < "
         f"%(at_2:{name})s ORDER BY `payments`.`at`, `payments`.`id`, to_json_string(`payments`.`more`), "
         f"to_json_string(`payments`.`parts`)"
     )
-    assert found.params == {"at_1": start, "at_2": end}
+    assert query.params == {"at_1": start, "at_2": end}
     moment = pa.timestamp("us", "UTC") if kind is sa.TIMESTAMP else pa.timestamp("us")
     assert kind_of(table.columns["at"], "bigquery") == (pa.date32() if kind is sa.DATE else moment)

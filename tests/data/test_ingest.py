@@ -293,13 +293,13 @@ def test_killed_at_any_moment_it_ends_the_same(deliver: Deliver, tmp_path: Path)
         for name in ("data", "var"):
             shutil.rmtree(tmp_path / "night" / name, ignore_errors=True)
         shutil.copytree(tmp_path / "before" / "data", tmp_path / "night" / "data")
-        told = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-c", KILLED, str(after), records.dumps(night(nth(6)))],
             capture_output=True, text=True, check=False,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
         )  # fmt: skip
-        assert told.returncode in (0, -9), told.stderr
-        return after - int(told.stdout) if told.returncode == 0 else 0
+        assert done.returncode in (0, -9), done.stderr
+        return after - int(done.stdout) if done.returncode == 0 else 0
 
     ingest_killed(10**6)  # writes the bytecode of what is imported late: events that the next ones lack
     events = ingest_killed(10**6)
@@ -364,7 +364,7 @@ def test_a_source_of_ones_own_needs_two_methods(deliver: Deliver) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reason"),
     [
         (lambda t: t.drop_columns("country"), "no country among its columns"),
         (lambda t: t.rename_columns({"price": "cost"}), "no price among its columns invoice, .*cost"),
@@ -374,14 +374,14 @@ def test_a_source_of_ones_own_needs_two_methods(deliver: Deliver) -> None:
     ids=["missing", "renamed", "of another type", "no time"],
 )
 def test_a_changed_schema_is_refused_at_ingest(
-    change: Callable[[pa.Table], pa.Table], told: str, deliver: Deliver, tmp_path: Path
+    change: Callable[[pa.Table], pa.Table], reason: str, deliver: Deliver, tmp_path: Path
 ) -> None:
     deliver(0)
     run(0)
     pq.write_table(change(rows(nth(1))), tmp_path / "sales" / f"{nth(1)}.parquet")
     digest = records.digest(RAW)
     with pytest.raises(
-        DataError, match=rf"the source's {nth(1)} has another schema: {told}.*; have it deliv"
+        DataError, match=rf"the source's {nth(1)} has another schema: {reason}.*; have it deliv"
     ):
         run(1)
     assert records.digest(RAW) == digest

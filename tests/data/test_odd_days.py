@@ -62,10 +62,10 @@ def home(repository: Path, commit: Callable[[str], str], monkeypatch: pytest.Mon
     suite = yaml.load(ROOT / "data/expectations.yaml") | LENIENT
     yaml.dump(suite, repository / "suite.yaml")
     shutil.copy(ROOT / "dvc.yaml", repository)
-    told = yaml.load(ROOT / "params.yaml")
-    told["source"] = {"use": "pipeline.data.source:Files", "url": str(repository / "var/sales/{day}.csv")}
-    told["validate"] = {"suite": "suite.yaml", "max_quarantined": 1.0}
-    yaml.dump(told, repository / "params.yaml")
+    settings = yaml.load(ROOT / "params.yaml")
+    settings["source"] = {"use": "pipeline.data.source:Files", "url": str(repository / "var/sales/{day}.csv")}
+    settings["validate"] = {"suite": "suite.yaml", "max_quarantined": 1.0}
+    yaml.dump(settings, repository / "params.yaml")
     cached = [name for name, stage in STAGES.items() if stage.dvc == "cached"]
     for room in {room for name in cached for room in dvc_file.rooms(name)}:
         shutil.copytree(ROOT / room, repository / room)  # deps of dvc.yaml

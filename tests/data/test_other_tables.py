@@ -220,7 +220,7 @@ def short(rows: pa.Table) -> pa.Array:
 
 
 @pytest.mark.parametrize(
-    ("suite", "told"),
+    ("suite", "reason"),
     [
         ("columns: {twice: 2 * amounts}", "the column 'twice' cannot be judged: Binder.*amounts.*; fix it"),
         ("figures: {mean: avg(}", "the figure 'mean' cannot be judged: Parser Error.*; fix it"),
@@ -238,11 +238,11 @@ def short(rows: pa.Table) -> pa.Array:
          "rule 'r' cannot be judged"),
     ],
 )  # fmt: skip
-def test_a_suite_that_cannot_be_computed_is_refused_in_a_sentence(suite: str, told: str) -> None:
+def test_a_suite_that_cannot_be_computed_is_refused_in_a_sentence(suite: str, reason: str) -> None:
     write(PAYMENTS, payments(TONIGHT), TONIGHT)
     if suite.startswith("columns: {number"):
         suite += "\nfigures: {most: max(number)}"
-    with pytest.raises(ParamsError, match=told):
+    with pytest.raises(ParamsError, match=reason):
         judge(PAYMENTS, suite=suite)
     assert not CLEAN.exists()
 

@@ -51,20 +51,20 @@ class Payments(TableWorkload):
         assert "fraud" not in rows.column_names
         before = past.rows()
         CALLS.append((past.day, len(before)))
-        found = {**super().features(rows, state, past), "seen": np.full(len(rows), float(len(before)))}
+        columns = {**super().features(rows, state, past), "seen": np.full(len(rows), float(len(before)))}
         known = before.filter(pa.compute.is_valid(before["fraud"]))
         assert all(time.date() <= past.day - timedelta(days=3) for time in known["ts"].to_pylist())
         if self.wrong == "length":
-            found["seen"] = found["seen"][1:]
+            columns["seen"] = columns["seen"][1:]
         if self.wrong == "kind":
-            found["seen"] = np.array(["a"] * len(rows))
+            columns["seen"] = np.array(["a"] * len(rows))
         if self.wrong == "infinite":
-            found["seen"][0] = np.inf
+            columns["seen"][0] = np.inf
         if self.wrong == "name":
-            found["fraud"] = found["seen"]
+            columns["fraud"] = columns["seen"]
         if self.wrong == "shape":
-            found["numbers"] = np.zeros((len(rows), 1 + past.day.day % 2))
-        return {} if self.wrong == "nothing" else found
+            columns["numbers"] = np.zeros((len(rows), 1 + past.day.day % 2))
+        return {} if self.wrong == "nothing" else columns
 
 
 class Amounts:

@@ -102,7 +102,7 @@ def no_expression(rows: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reason"),
     [
         ({"columns": {"x": {"ibis": "tests.data.test_queries:nowhere"}}},
          "the column 'x': tests.data.test_queries:nowhere cannot be imported: .*; write module:function"),
@@ -116,8 +116,8 @@ def no_expression(rows: Any) -> Any:
         ({"columns": {"x": "list_transform([amount], v -> v + 1)[1]"}}, "the column 'x' cannot be judged"),
     ],
 )  # fmt: skip
-def test_an_expression_that_cannot_be_computed_is_named(values: dict[str, Any], told: str) -> None:
-    with pytest.raises(ParamsError, match=told):
+def test_an_expression_that_cannot_be_computed_is_named(values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ParamsError, match=reason):
         queries(PAYMENTS, Suite.model_validate(values))
 
 

@@ -41,7 +41,7 @@ def test_a_vector_is_in_range_where_all_its_numbers_are(vector: list[float] | No
 
 
 @pytest.mark.parametrize(
-    ("type", "kwargs", "told"),
+    ("type", "kwargs", "reason"),
     [
         ("expect_wonders", {"column": "x"}, "is of type expect_wonders, which is none of rows; use one of "
          "expect_column_values_to_not_be_null, .* or python: module:function"),
@@ -51,6 +51,6 @@ def test_a_vector_is_in_range_where_all_its_numbers_are(vector: list[float] | No
         ("expect_column_values_to_be_between", {"column": "x", "min_value": [1]}, r"\[1\] is neither a num"),
     ],
 )  # fmt: skip
-def test_a_rule_that_cannot_be_sql_is_refused(type: str, kwargs: dict[str, Any], told: str) -> None:
-    with pytest.raises(ParamsError, match=f"^rule 'a rule' .*{told}"):
+def test_a_rule_that_cannot_be_sql_is_refused(type: str, kwargs: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ParamsError, match=f"^rule 'a rule' .*{reason}"):
         failing("a rule", type=type, kwargs=kwargs)

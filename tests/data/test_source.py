@@ -308,7 +308,7 @@ def test_times_with_an_offset_are_the_moments_that_they_are(
 
 
 @pytest.mark.parametrize(
-    ("form", "texts", "told"),
+    ("form", "texts", "reason"),
     [
         ("", ["2025-01-30 09:00:00", None, "2025-01-30T09:00:00Z"],
          r"row 3 is '2025-01-30T09:00:00Z', with an offset, and row 1 is '2025-01-30 09:00:00', without"),
@@ -319,11 +319,11 @@ def test_times_with_an_offset_are_the_moments_that_they_are(
     ],
 )  # fmt: skip
 def test_a_time_that_could_be_two_moments_or_none_is_refused(
-    tmp_path: Path, form: str, texts: list[str | None], told: str
+    tmp_path: Path, form: str, texts: list[str | None], reason: str
 ) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("\n".join(["at,n", *(f"{text or ''},1" for text in texts)]) + "\n")
-    with pytest.raises(DataError, match=rf"{told}.*; "):
+    with pytest.raises(DataError, match=rf"{reason}.*; "):
         Files(str(path), cut_by="at", time=form).days()
 
 
@@ -425,7 +425,7 @@ def test_each_type_of_a_table_is_cast_to() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "reason"),
     [
         ({"amount": ["1", "2,5", "x"]}, "amount is string, not double: row 2 is '2,5'"),
         ({"amount": [datetime(2025, 7, 1)] * 3}, "amount is timestamp.*not double: a time is not a number"),
@@ -444,8 +444,10 @@ def test_each_type_of_a_table_is_cast_to() -> None:
         ({"at": None}, "no at among its columns id, account"),
     ],
 )
-def test_a_column_that_is_missing_or_of_another_type_is_named(columns: dict[str, object], told: str) -> None:
-    with pytest.raises(DataError, match=rf"^x has another schema: {told}.*; have it delivered in the old"):
+def test_a_column_that_is_missing_or_of_another_type_is_named(
+    columns: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(DataError, match=rf"^x has another schema: {reason}.*; have it delivered in the old"):
         conform(payments(**columns), PAYMENTS, origin="x")
 
 
@@ -475,18 +477,18 @@ def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reason"),
     [
         ("100003,3A,MUG,1\n", "Expected 8 columns, got 4"),
         ('100003,3A,"MUG,1,2025-01-30 09:00:00,1.25,,EIRE\n', "quote is opened and never closed"),
         ("100003,3A,M\xff,1,2025-01-30 09:00:00,1.25,,EIRE\n", "invalid UTF8"),
     ],
 )
-def test_a_broken_line_is_named_by_file_and_number(line: str, told: str, tmp_path: Path) -> None:
+def test_a_broken_line_is_named_by_file_and_number(line: str, reason: str, tmp_path: Path) -> None:
     path = write_csv(tmp_path / "sales.csv", TWO_DAYS)
     good = path.read_bytes()
     path.write_bytes(good + line.encode("latin-1") + good.splitlines(keepends=True)[1])
-    with pytest.raises(DataError, match=rf"sales\.csv, line 5.*{told}.*; fix it"):
+    with pytest.raises(DataError, match=rf"sales\.csv, line 5.*{reason}.*; fix it"):
         Files(str(path)).days()
 
 
@@ -549,10 +551,10 @@ def test_what_an_address_carries_is_in_no_log_and_no_record(
     (repository / "data/run").mkdir(parents=True)
     assert cli.main(["open"]) == 1
     cli.main(["check"])
-    told = caplog.text + "".join(capfd.readouterr())
-    assert "http://127.0.0.1:9/sales-{day}.parquet?sig=... cannot be listed" in told
-    told += (repository / "data/run/open.error").read_text()
-    assert canary not in told
+    output = caplog.text + "".join(capfd.readouterr())
+    assert "http://127.0.0.1:9/sales-{day}.parquet?sig=... cannot be listed" in output
+    output += (repository / "data/run/open.error").read_text()
+    assert canary not in output
 
 
 def test_a_name_with_and_one_without_a_day_do_not_mix(tmp_path: Path) -> None:

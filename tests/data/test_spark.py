@@ -69,13 +69,13 @@ def test_spark_reads_each_type_and_pattern_as_duckdb_does() -> None:
 def test_fit_finds_the_same_on_spark() -> None:
     day = kinds.DAY
     write_partition(kinds.rows(), part_of(day, CLEAN).parent)
-    found = [
+    states = [
         columns.fitted(read_parts({day: part_of(day, CLEAN)}, engine=engine), kinds.KINDS)
         for engine in ("duckdb", "pyspark")
     ]
-    assert found[0].keys() == found[1].keys()
-    for name, values in found[0].items():
-        assert np.array_equal(values, found[1][name]), name
+    assert states[0].keys() == states[1].keys()
+    for name, values in states[0].items():
+        assert np.array_equal(values, states[1][name]), name
 
 
 def test_the_part_that_fit_looks_at_is_a_fair_one_on_either_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_a_suite_of_the_release_before_is_read_with_what_it_had_built_in(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("wishes: []", "wishes: extra inputs"),
         ("drift: never", "drift"),
@@ -104,20 +104,20 @@ def test_a_suite_of_the_release_before_is_read_with_what_it_had_built_in(tmp_pat
         ("- rows", "the file"),
     ],
 )
-def test_a_wrong_suite_is_refused_in_a_sentence(text: str, told: str, tmp_path: Path) -> None:
+def test_a_wrong_suite_is_refused_in_a_sentence(text: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(text)
-    with pytest.raises(ParamsError, match=rf"s\.yaml.*{told}.*;"):
+    with pytest.raises(ParamsError, match=rf"s\.yaml.*{reason}.*;"):
         load(tmp_path / "s.yaml")
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reason"),
     [
         ({"columns": {"Amount": "1"}}, "there are two columns Amount, as SQL knows no"),
         ({"columns": {"copies": "1"}}, "derives the column copies, which is there already"),
         ({"drift": {"item": 0.5, "amount": 0.1}}, "limits the drift of item, which the table has not"),
     ],
 )
-def test_a_suite_of_another_table_is_refused(values: dict[str, Any], told: str) -> None:
-    with pytest.raises(ParamsError, match=told):
+def test_a_suite_of_another_table_is_refused(values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ParamsError, match=reason):
         rules_of(Suite.model_validate(values), Table(**PAYMENTS))

@@ -192,10 +192,10 @@ def test_a_corrupt_row_goes_to_quarantine_with_its_rule(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_corrupt_day_stops_the_night_and_changes_nothing(name: str, here: Path) -> None:
-    corrupt, told = REFUSED[name]
+    corrupt, reason = REFUSED[name]
     change(corrupt)
     before = records.digest(CLEAN), records.digest(QUARANTINE)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=reason):
         judge(TONIGHT)
     assert (records.digest(CLEAN), records.digest(QUARANTINE)) == before
     assert (DOCS / "index.html").exists()

@@ -146,8 +146,8 @@ def killed_at(line: int, work: Callable[[], object]) -> tuple[bool, int]:
         finally:
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as told:
-        text = told.read()
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) < 0, int(text or 0)
 
 

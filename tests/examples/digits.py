@@ -19,12 +19,12 @@ class Digits:
     def dataset(self, folder: Path, split: Split) -> TensorDataset:
         from sklearn.datasets import load_digits
 
-        found = load_digits()
-        mixed = np.random.default_rng(0).permutation(len(found.target))
+        digits = load_digits()
+        mixed = np.random.default_rng(0).permutation(len(digits.target))
         cut = round(HELD_OUT * len(mixed))
         wanted = mixed[cut:] if split == "train" else mixed[:cut]
-        images = torch.tensor(found.images[wanted] / 16).float()[:, None]
-        return TensorDataset(images, torch.tensor(found.target[wanted]))
+        images = torch.tensor(digits.images[wanted] / 16).float()[:, None]
+        return TensorDataset(images, torch.tensor(digits.target[wanted]))
 
     def model(self) -> nn.Module:
         return nn.Sequential(

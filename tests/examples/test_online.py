@@ -65,8 +65,8 @@ def test_an_answer_hangs_on_nobody_else_and_a_short_one_is_the_head_of_a_long_on
 def test_what_is_popular_is_what_customers_bought_most_lately(tmp_path: Path) -> None:
     shop = make_shop(num_lines=1500)
     samples = Recommender(**SMALL).dataset(write(shop, tmp_path), "serve")
-    found = Recommender(**SMALL).popular(samples, 5)
-    day, items = shop.num_days, [int(code) for code in found]
+    popular = Recommender(**SMALL).popular(samples, 5)
+    day, items = shop.num_days, [int(code) for code in popular]
 
     def trend(item: int) -> float:
         lines = np.flatnonzero(shop.item == item)
@@ -82,8 +82,8 @@ def test_what_is_popular_is_what_customers_bought_most_lately(tmp_path: Path) ->
 def test_likely_to_come_is_who_bought_last(tmp_path: Path) -> None:
     shop = make_shop(num_lines=1500)
     samples = Recommender(**SMALL).dataset(write(shop, tmp_path), "serve")
-    found = Recommender(**SMALL).likely(samples, 5)
-    assert len(set(found)) == 5
-    last = [int(shop.day[shop.customer == int(user)].max()) for user in found]
+    likely = Recommender(**SMALL).likely(samples, 5)
+    assert len(set(likely)) == 5
+    last = [int(shop.day[shop.customer == int(user)].max()) for user in likely]
     assert last == sorted(last, reverse=True)
     assert last[0] == shop.day[shop.customer >= 0].max()

@@ -67,7 +67,7 @@ def test_candidate_recall_is_that_of_a_plain_loop(folder: Path) -> None:
     samples = workload.dataset(folder, "test")
     batch = samples.__getitems__(list(range(len(samples))))
     model = workload.model().eval()
-    found = {name: values.tolist() for name, values in workload.metrics(model, batch).items()}
+    metrics = {name: values.tolist() for name, values in workload.metrics(model, batch).items()}
     some = workload.slices(batch)[workload.metric_slices["candidate recall, first-time"]]
     lines, row = samples.lines, samples.lines.keys["items"] % SMALL["num_rows"]
     for b, sample in enumerate(samples.samples.tolist()):
@@ -76,12 +76,12 @@ def test_candidate_recall_is_that_of_a_plain_loop(folder: Path) -> None:
         first = bought - set(lines.item[own & (lines.day < lines.samples_day[sample])].tolist())
         candidates = set(batch["items"][b][batch["mask"][b]].tolist())
         held = {item for item in bought if row[item] in candidates}
-        assert found["candidate recall"][b] == pytest.approx(len(held) / len(bought))
+        assert metrics["candidate recall"][b] == pytest.approx(len(held) / len(bought))
         share = len(held & first) / len(first) if first else 0
-        assert found["candidate recall, first-time"][b] == pytest.approx(share)
+        assert metrics["candidate recall, first-time"][b] == pytest.approx(share)
         assert some[b] == bool(first)
     assert some.any()
-    assert 0 < sum(found["candidate recall"]) < len(samples)
+    assert 0 < sum(metrics["candidate recall"]) < len(samples)
 
 
 def test_slices_come_in_complementary_pairs(folder: Path) -> None:

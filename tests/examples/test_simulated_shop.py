@@ -169,9 +169,9 @@ def test_cancellations_take_back_earlier_purchases(rows: pa.Table) -> None:
     back = frame[frame.invoice.str.startswith("C") & frame.customer.notna()]
     back = back[~back.item.isin(["POST", "TEST001"]) & (back.day > frame.day.min() + timedelta(days=8))]
     sold = frame[~frame.invoice.str.startswith("C")][["customer", "item", "quantity", "day"]]
-    found = back.assign(quantity=-back.quantity).merge(sold, on=["customer", "item", "quantity"])
-    found = found[found.day_y < found.day_x].drop_duplicates(["invoice", "item"])
-    assert len(found) > 0.9 * len(back)
+    matched = back.assign(quantity=-back.quantity).merge(sold, on=["customer", "item", "quantity"])
+    matched = matched[matched.day_y < matched.day_x].drop_duplicates(["invoice", "item"])
+    assert len(matched) > 0.9 * len(back)
 
 
 def test_invoices_of_different_orders_differ(rows: pa.Table) -> None:

@@ -54,8 +54,8 @@ def test_users_who_return_bring_back_no_anchor_that_is_no_better() -> None:
 
 @pytest.mark.slow
 def test_a_loss_shows_the_more_the_oftener_the_same_users_return() -> None:
-    found = list(looks(1, lost=0.12))
-    effects = [finding.result.effect for finding in found if finding.result.effect]
+    findings = list(looks(1, lost=0.12))
+    effects = [finding.result.effect for finding in findings if finding.result.effect]
     assert effects[-1].high - effects[-1].low < 0.8 * (effects[0].high - effects[0].low)
     assert effects[-1].num_samples < 1.4 * effects[0].num_samples
 

@@ -51,11 +51,11 @@ def stream(
         labels = (draw.random(3) < chance).astype(int).tolist()
         logit = np.log(chance / (1 - chance)) * (1 - worse * ours)
         kept = json.dumps({"prediction": (1 / (1 + np.exp(-logit))).tolist()})
-        told = None if ours and draw.random() < unlabelled else tuple(map(str, labels))
-        yield replace(one, items=(), predicted=kept, taken=told, taken_at=one.time + 5 if told else None)
+        taken = None if ours and draw.random() < unlabelled else tuple(map(str, labels))
+        yield replace(one, items=(), predicted=kept, taken=taken, taken_at=one.time + 5 if taken else None)
 
 
-def found(log: Any, by: RowScore = BY) -> Finding:
+def finding_of(log: Any, by: RowScore = BY) -> Finding:
     return find(observe(log, window_s=60), rules=RULES, limits=LIMITS, window_s=60, now=1e9,
                 by=by)  # fmt: skip
 
@@ -135,7 +135,7 @@ def by_both(log: list[Exposure], other: Metric, *, refresh: bool = True) -> Find
 
 
 def test_a_guardrail_metric_stops_a_challenger_that_users_find_worse_by_it() -> None:
-    assert broken(found(with_amounts(2000, worse=0.6))) == []
+    assert broken(finding_of(with_amounts(2000, worse=0.6))) == []
     finding = by_both(with_amounts(2000, worse=0.6), guard(0.05))
     assert broken(finding) == ["absolute error"]
     assert finding.result.status is Status.WORSE
@@ -204,7 +204,7 @@ def test_bets_are_on_where_a_loss_is_in_the_range_of_the_champions() -> None:
 
 
 def test_arms_alike_break_no_guardrail_and_those_of_lists_are_left_out() -> None:
-    finding = found(stream(2000))
+    finding = finding_of(stream(2000))
     assert [check.name for check in finding.checks] == [
         "arms as drawn",
         "errors",
@@ -224,25 +224,25 @@ def test_the_read_out_has_the_mean_of_either_arm_as_scikit_learn_has_it() -> Non
         arm = [one for one in log if (one.arm == CHALLENGER) is ours and one.predicted and one.taken]
         chance = [value for one in arm for value in json.loads(one.predicted or "")["prediction"]]
         means.append(log_loss([int(label) for one in arm for label in one.taken or ()], chance))
-    (score,) = [check for check in found(log).checks if check.name == "score"]
+    (score,) = [check for check in finding_of(log).checks if check.name == "score"]
     assert score.text.startswith(f"log loss {means[0]:.4f} with the challenger and {means[1]:.4f} with the")
-    effect = found(log).result.effect
+    effect = finding_of(log).result.effect
     assert effect is not None
     assert effect.mean == pytest.approx(means[1] - means[0], abs=0.01)
 
 
-@pytest.mark.parametrize(("told", "guardrail"), [
+@pytest.mark.parametrize(("harm", "guardrail"), [
     ({"worse": 2.0}, "score"), ({"unlabelled": 0.3}, "labels"), ({"errors": 0.2}, "errors"),
 ], ids=["worse", "unlabelled", "failing"])  # fmt: skip
-def test_each_guardrail_stops_what_it_guards_against(told: dict[str, float], guardrail: str) -> None:
-    finding = found(stream(3000, **told))
+def test_each_guardrail_stops_what_it_guards_against(harm: dict[str, float], guardrail: str) -> None:
+    finding = finding_of(stream(3000, **harm))
     assert broken(finding) == [guardrail]
     if guardrail == "score":
         assert finding.result.status is Status.WORSE
 
 
 def test_a_terrible_challenger_is_stopped_by_bets_before_there_is_an_effect() -> None:
-    finding = found(stream(50, worse=20.0))
+    finding = finding_of(stream(50, worse=20.0))
     assert finding.result.effect is None
     assert broken(finding) == ["score"]
 

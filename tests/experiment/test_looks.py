@@ -28,10 +28,10 @@ def promoted_at(seed: int, *, chance: np.ndarray, gain: float = 0.0, looks: Look
             continue
         bound = look.bound if look else None
         tuned_at = float((chance * (1 - chance)).sum())
-        found = effect(
+        estimate = effect(
             arm[:known], chance[:known], scores[:known], alpha=ALPHA, tuned_at=tuned_at, bound=bound
         )
-        if found.low > 0:
+        if estimate.low > 0:
             return float(now)
     return math.inf
 

@@ -39,17 +39,17 @@ def log(tmp_path: Path) -> Iterator[Log]:
     made.close()
 
 
-def move(log: Log, ago_s: float, **told: Any) -> None:
+def move(log: Log, ago_s: float, **changes: Any) -> None:
     """Move the traffic so long before NOW."""
-    moved = log.set_traffic(replace(log.traffic(), **told))
+    moved = log.set_traffic(replace(log.traffic(), **changes))
     with sa.create_engine(log.url).begin() as connection:
         for table in ("traffic", "moves"):
             where = f"update {table} set changed_at = :at where revision = :number"
             connection.execute(sa.text(where), {"at": AT - ago_s, "number": moved.revision})
 
 
-def row(user: str = "u1", *, ago_s: float = 5400, **told: Any) -> dict[str, Any]:
-    return {"user": user, "version": 3, "time": AT - ago_s, **told}
+def row(user: str = "u1", *, ago_s: float = 5400, **changes: Any) -> dict[str, Any]:
+    return {"user": user, "version": 3, "time": AT - ago_s, **changes}
 
 
 def drawn(log: Log, user: str) -> int:
@@ -78,14 +78,14 @@ def test_a_version_that_the_user_could_not_meet_is_impossible(log: Log) -> None:
     assert (len(seen.observations), seen.impossible) == (0, 200)
 
 
-@pytest.mark.parametrize("told", [
+@pytest.mark.parametrize("changes", [
     {"ago_s": 600}, {"ago_s": 8000}, {"ago_s": 1e6}, {"version": 9},
     {"ago_s": 7205}, {"ago_s": 7195}, {"ago_s": 3604}, {"ago_s": 3596},
 ], ids=str)  # fmt: skip
 def test_what_is_outside_the_experiment_or_near_a_move_is_kept_for_forecasts_alone(
-    log: Log, told: dict[str, Any]
+    log: Log, changes: dict[str, Any]
 ) -> None:
-    take_in(log, [row(user, **told) for user in USERS], now=NOW)
+    take_in(log, [row(user, **changes) for user in USERS], now=NOW)
     assert all_of(log, "a") == []
     assert {(one.share, one.experiment) for one in all_of(log)} == {(0.0, "")}
 
@@ -110,15 +110,15 @@ def test_the_same_rows_again_add_nothing_and_a_late_metric_completes_them(log: L
 
 
 def test_texts_of_a_csv_and_numbers_of_json_are_the_same_row(log: Log) -> None:
-    told = {"user": "17850", "version": 3, "time": AT - 60, "metric": 1.5, "latency_s": 0.2, "error": ""}
+    plain = {"user": "17850", "version": 3, "time": AT - 60, "metric": 1.5, "latency_s": 0.2, "error": ""}
     moment = datetime.fromtimestamp(AT - 60, UTC)
     same = [
-        told,
-        {key: str(value) for key, value in told.items()},
-        {**told, "user": 17850, "time": moment},
-        {**told, "user": 17850.0, "version": 3.0, "time": moment.isoformat()},
-        {**told, "time": moment.replace(tzinfo=None).isoformat(), "error": float("nan")},
-        {**told, "user": None, "unit": log.unit_of("17850")},
+        plain,
+        {key: str(value) for key, value in plain.items()},
+        {**plain, "user": 17850, "time": moment},
+        {**plain, "user": 17850.0, "version": 3.0, "time": moment.isoformat()},
+        {**plain, "time": moment.replace(tzinfo=None).isoformat(), "error": float("nan")},
+        {**plain, "user": None, "unit": log.unit_of("17850")},
     ]
     for one in same:
         take_in(log, [one], now=NOW)
@@ -147,10 +147,10 @@ def test_texts_of_a_csv_and_numbers_of_json_are_the_same_row(log: Log) -> None:
 def test_of_rows_with_a_malformed_one_none_is_kept_and_its_number_is_told(
     log: Log, wrong: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError) as refusal:
         take_in(log, [row(), row("u2"), {**row("u3"), **wrong}], now=NOW)
-    assert str(told.value).startswith("row 3: ")
-    assert why in str(told.value)
+    assert str(refusal.value).startswith("row 3: ")
+    assert why in str(refusal.value)
     assert all_of(log) == []
     with pytest.raises(DataError, match="row 1: it is 'text'; give an object"):
         take_in(log, ["text"], now=NOW)  # type: ignore[list-item]
@@ -190,8 +190,8 @@ def write(path: Path, rows: list[dict[str, Any]]) -> str:
     return str(path)
 
 
-def told_of(url: str, **told: Any) -> LiveTestParams:
-    plug = {"use": "pipeline.data.source:Files", "url": url, **told}
+def told_of(url: str, **arguments: Any) -> LiveTestParams:
+    plug = {"use": "pipeline.data.source:Files", "url": url, **arguments}
     return LiveTestParams.model_validate({"metric": METRIC, "observations": plug})
 
 

@@ -23,7 +23,7 @@ PACE = Pace(shares=(0.01, 0.5), units=50, hours=1.0)
 OTHER = tuple(f"other{number}" for number in range(20))
 
 
-def found(log: Iterable[Exposure], *, now: float = 1e9, rules: Rules = RULES) -> Finding:
+def finding_of(log: Iterable[Exposure], *, now: float = 1e9, rules: Rules = RULES) -> Finding:
     return find(observe(log, window_s=60), rules=rules, limits=LIMITS, window_s=60, now=now)
 
 
@@ -51,7 +51,7 @@ def stream(challenger: Model, *, share: float = 0.5, number: int = 2000, seed: i
 def test_each_guardrail_stops_what_it_guards_against_and_nothing_else_does(
     challenger: Model, guardrail: str
 ) -> None:
-    finding = found(stream(challenger, share=0.05, number=4000))
+    finding = finding_of(stream(challenger, share=0.05, number=4000))
     assert [check.name for check in finding.checks if not check.ok] == [guardrail]
     decision, step = decided(finding)
     assert (decision.action, step.action, step.share) == ("reject", "stop", 0.0)
@@ -75,8 +75,8 @@ def test_a_challenger_that_fails_from_the_second_answer_on_is_stopped(later: Mod
         for shown in exposures(rng, crowd, share=0.5, start=seconds, challenger=later)
     ]
     log = sorted([*at_first, *after], key=lambda shown: shown.time)
-    assert guardrail in [check.name for check in found(log).checks if not check.ok]
-    running = found(log, now=5).checks  # no window is over: nothing but first answers counts
+    assert guardrail in [check.name for check in finding_of(log).checks if not check.ok]
+    running = finding_of(log, now=5).checks  # no window is over: nothing but first answers counts
     assert [check.name for check in running if not check.ok] == []
 
 
@@ -85,11 +85,11 @@ def test_guardrails_over_whole_windows_do_not_stop_a_challenger_whose_users_come
     like = Model(errors=0.02, fallbacks=0.1)
     for seconds in (0, 10, 20):
         log += exposures(rng, crowd, share=0.5, start=seconds, champion=like, challenger=like)
-    assert found(sorted(log, key=lambda shown: shown.time)).broken == ()
+    assert finding_of(sorted(log, key=lambda shown: shown.time)).broken == ()
 
 
 def test_a_challenger_like_the_champion_breaks_no_guardrail() -> None:
-    finding = found(stream(Model()))
+    finding = finding_of(stream(Model()))
     assert finding.broken == ()
     assert {check.name for check in finding.checks} == {
         "arms as drawn", "errors", "personal lists", "latency", "items shown", "score",
@@ -102,7 +102,7 @@ def test_a_leak_of_users_blocks_and_nothing_is_believed() -> None:
         rng, users(0, 4000), share=0.5, start=0, challenger=Model(hit=1.0),
         assigned=lambda user: CHALLENGER if hash(user) % 1 or rng.random() < 0.6 else "champion",
     )  # fmt: skip
-    finding = found(leak)
+    finding = finding_of(leak)
     assert finding.arms.status is Status.MISMATCH
     decision, step = decided(finding)
     assert (decision.action, step.share) == ("no data", 0.0)
@@ -110,7 +110,7 @@ def test_a_leak_of_users_blocks_and_nothing_is_believed() -> None:
 
 
 def test_a_better_challenger_is_promoted_at_the_end_of_the_ramp_and_not_before() -> None:
-    finding = found(stream(Model(hit=0.9)))
+    finding = finding_of(stream(Model(hit=0.9)))
     assert finding.result.effect is not None
     assert finding.result.effect.low > 0
     assert decided(finding, units=10)[0].action == "wait"
@@ -134,7 +134,7 @@ def test_a_challenger_proven_worse_is_stopped_also_where_it_is_within_the_margin
 
 
 def test_what_is_not_proven_waits_and_at_the_end_keeps_the_champion() -> None:
-    finding = found(stream(Model(), number=300))
+    finding = finding_of(stream(Model(), number=300))
     assert decided(finding)[0].action == "wait"
     decision, step = decided(finding, over=True)
     assert (decision.action, decision.inconclusive, step.share) == ("reject", True, 0.0)
@@ -142,7 +142,7 @@ def test_what_is_not_proven_waits_and_at_the_end_keeps_the_champion() -> None:
 
 
 def test_where_both_judge_live_traffic_need_not_prove_it_but_has_to_hold_the_last_share() -> None:
-    finding = found(stream(Model(), number=300))
+    finding = finding_of(stream(Model(), number=300))
     assert decided(finding, mode="both")[0].reason.startswith("live traffic does not object: ")
     assert decided(finding, mode="both", units=10)[0].action == "wait"
     decision, _ = decided(finding, mode="both", units=10, over=True)
@@ -153,7 +153,7 @@ def test_where_both_judge_live_traffic_need_not_prove_it_but_has_to_hold_the_las
 def test_outcomes_that_nobody_told_are_no_proof() -> None:
     rng, silent = np.random.default_rng(0), Model(outcomes=0.0)
     log = exposures(rng, users(0, 2000), share=0.5, start=0, champion=silent, challenger=silent)
-    finding = found(log)
+    finding = finding_of(log)
     assert "an outcome was told of 0 of" in finding.result.sentence
     assert decided(finding)[0].action == "wait"
     assert decided(finding, over=True)[0].action == "no data"
@@ -161,24 +161,23 @@ def test_outcomes_that_nobody_told_are_no_proof() -> None:
 
 @pytest.mark.slow
 def test_the_effect_is_on_the_scale_of_users_with_an_outcome() -> None:
-    told = found(stream(Model(hit=0.9), number=6000)).result.effect
+    whole = finding_of(stream(Model(hit=0.9), number=6000)).result.effect
     log = [*exposures(np.random.default_rng(0), users(0, 12_000), share=0.5, start=0,
                       champion=Model(outcomes=0.5), challenger=Model(hit=0.9, outcomes=0.5))]  # fmt: skip
-    half = found(log).result.effect
-    assert told is not None
+    half = finding_of(log).result.effect
+    assert whole is not None
     assert half is not None
-    assert half.mean == pytest.approx(told.mean, abs=0.05)
+    assert half.mean == pytest.approx(whole.mean, abs=0.05)
 
 
 def test_users_whose_window_is_not_over_do_not_count_yet() -> None:
     log = stream(Model(), number=1000)
-    assert (
-        "0 users of the challenger and 0 of the champion have had time" in found(log, now=30).result.sentence
-    )
+    sentence = finding_of(log, now=30).result.sentence
+    assert "0 users of the challenger and 0 of the champion have had time" in sentence
 
 
 def test_every_log_has_a_judgement_and_an_empty_one_waits() -> None:
-    finding = found([])
+    finding = finding_of([])
     assert decided(finding)[0].action == "wait"
     assert decided(finding, over=True)[0].action == "no data"
 
@@ -195,7 +194,7 @@ def test_whatever_the_log_says_there_is_a_reason(
     number: int, share: float, model: Model, over: bool, slower_s: float
 ) -> None:
     log = stream(replace(model, slower_s=slower_s), share=share, number=number)
-    decision, step = decided(found(log), over=over)
+    decision, step = decided(finding_of(log), over=over)
     assert decision.reason
     assert step.reason
     assert decision.action in ("promote", "reject", "wait", "no data")
@@ -215,7 +214,7 @@ def test_with_a_look_every_few_users_a_ramp_promotes_nothing_that_is_not_better(
             )
             start += 6000
             decision, step = decide(
-                found(log, now=start + 60, rules=rules), rules=rules, mode="live",
+                finding_of(log, now=start + 60, rules=rules), rules=rules, mode="live",
                 pace=Pace(shares=(0.05, 0.5), units=20, hours=0), share=share, over=False,
                 units=sum(shown.share == share and shown.arm == CHALLENGER for shown in log), hours=1,
             )  # fmt: skip

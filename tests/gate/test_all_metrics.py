@@ -36,32 +36,32 @@ def judged(
 
 def test_one_better_success_is_enough_if_none_is_worse() -> None:
     assert judged({"ndcg": SAME, "recall": BETTER}).status.is_proof
-    found = judged({"ndcg": BETTER, "recall": WORSE})
-    assert found.status is Status.WORSE
-    assert found.sentence.startswith("recall: worse than the champion")
+    judgement = judged({"ndcg": BETTER, "recall": WORSE})
+    assert judgement.status is Status.WORSE
+    assert judgement.sentence.startswith("recall: worse than the champion")
 
 
 def test_a_success_that_is_only_no_worse_does_not_carry_a_changed_recipe() -> None:
-    found = judged({"ndcg": SAME, "recall": SAME})
-    assert found.status is Status.INCONCLUSIVE
+    judgement = judged({"ndcg": SAME, "recall": SAME})
+    assert judgement.status is Status.INCONCLUSIVE
     assert judged({"ndcg": SAME, "recall": SAME}, rules=REFRESH).status.is_proof
 
 
 def test_every_success_of_a_refresh_has_to_be_no_worse() -> None:
     unsure = drawn(0, seed=3, spread=1)
     unsure -= unsure.mean()
-    found = judged({"ndcg": SAME, "recall": unsure}, rules=REFRESH)
-    assert found.status is Status.INCONCLUSIVE
-    assert found.sentence.startswith("recall: inconclusive")
+    judgement = judged({"ndcg": SAME, "recall": unsure}, rules=REFRESH)
+    assert judgement.status is Status.INCONCLUSIVE
+    assert judgement.sentence.startswith("recall: inconclusive")
 
 
 def test_a_guardrail_that_may_be_worse_by_more_than_its_margin_stops_a_better_challenger() -> None:
     assert judged({"ndcg": BETTER, "coverage": SAME}, guardrails={"coverage": 0.03}).status.is_proof
-    found = judged({"ndcg": BETTER, "coverage": SAME}, guardrails={"coverage": 0.001})
-    assert found.status is Status.INCONCLUSIVE
-    assert found.sentence.startswith("guardrail coverage: inconclusive: not proven no worse")
-    assert found.effect is not None
-    assert found.effect.mean == pytest.approx(BETTER.mean())
+    judgement = judged({"ndcg": BETTER, "coverage": SAME}, guardrails={"coverage": 0.001})
+    assert judgement.status is Status.INCONCLUSIVE
+    assert judgement.sentence.startswith("guardrail coverage: inconclusive: not proven no worse")
+    assert judgement.effect is not None
+    assert judgement.effect.mean == pytest.approx(BETTER.mean())
     bad = judged({"ndcg": BETTER, "coverage": WORSE}, guardrails={"coverage": 0.01})
     assert bad.status is Status.WORSE
 
@@ -74,9 +74,9 @@ def test_a_guardrail_that_is_worse_outweighs_one_that_is_only_unproven() -> None
 
 
 def test_a_guardrail_worse_within_its_margin_is_still_called_worse() -> None:
-    found = judged({"ndcg": BETTER, "coverage": WORSE}, guardrails={"coverage": 0.5})
-    assert found.status is Status.WORSE
-    assert found.sentence.startswith("guardrail coverage: worse than the champion")
+    judgement = judged({"ndcg": BETTER, "coverage": WORSE}, guardrails={"coverage": 0.5})
+    assert judgement.status is Status.WORSE
+    assert judgement.sentence.startswith("guardrail coverage: worse than the champion")
 
 
 @pytest.mark.parametrize(
@@ -94,22 +94,22 @@ def test_a_guardrail_worse_within_its_margin_is_still_called_worse() -> None:
 def test_what_is_missing_is_no_data_with_its_reason(
     values: Any, guardrails: Any, more: Any, words: str
 ) -> None:
-    found = judged(values, guardrails=guardrails, rules=REFRESH, **more)
-    assert found.status is Status.NO_DATA
-    assert words in found.sentence
+    judgement = judged(values, guardrails=guardrails, rules=REFRESH, **more)
+    assert judgement.status is Status.NO_DATA
+    assert words in judgement.sentence
 
 
 def test_what_is_not_finite_in_a_guardrail_is_rejected() -> None:
-    found = judged({"ndcg": BETTER, "errors": SAME * math.nan}, guardrails={"errors": 0.1})
-    assert (found.status, found.sentence) == (
+    judgement = judged({"ndcg": BETTER, "errors": SAME * math.nan}, guardrails={"errors": 0.1})
+    assert (judgement.status, judgement.sentence) == (
         Status.INVALID, "guardrail errors: 400 of 400 scores of the challenger are not finite"
     )  # fmt: skip
 
 
 def test_before_the_horizon_an_open_guardrail_waits() -> None:
     guardrails = {"coverage": 0.001}
-    found = judged({"ndcg": BETTER + 1, "coverage": SAME}, guardrails=guardrails, horizon=10 * N)
-    assert found.status is Status.OPEN
+    judgement = judged({"ndcg": BETTER + 1, "coverage": SAME}, guardrails=guardrails, horizon=10 * N)
+    assert judgement.status is Status.OPEN
 
 
 @pytest.mark.slow
@@ -132,9 +132,9 @@ column = st.lists(st.floats(-1, 1, width=32) | st.just(math.nan), max_size=40) |
 )
 def test_every_input_has_a_judgement(pairs: Any, success: Any, guardrails: Any, refresh: bool) -> None:
     rules = REFRESH if refresh else CHANGED
-    found = judge_metrics(pairs, success=success, guardrails=guardrails, rules=rules)
-    assert found.status in Status
-    assert found.sentence
-    if found.status.is_proof:
+    judgement = judge_metrics(pairs, success=success, guardrails=guardrails, rules=rules)
+    assert judgement.status in Status
+    assert judgement.sentence
+    if judgement.status.is_proof:
         assert set(success) | set(guardrails) <= set(pairs)
         assert all(margin > 0 for margin in guardrails.values())

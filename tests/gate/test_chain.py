@@ -66,19 +66,21 @@ def columns(challenger: float, *, champion: float = 0.0, spread: float = 0.04) -
 def stands(challenger: float, past: list[Entry], *, spread: float = 0.04, **more) -> Chain:
     asked = {"night": night(9), "refresh": True, "margin": MARGIN, "alpha": 0.05} | more
     champion = asked.pop("champion", CHAMPION)
-    found = chain_of(columns(challenger, spread=spread), champion, past, **asked)
-    assert found is not None
-    return found
+    chain = chain_of(columns(challenger, spread=spread), champion, past, **asked)
+    assert chain is not None
+    return chain
 
 
 def test_many_small_losses_spend_the_margin_though_each_passes() -> None:
     past = [served(8 - number, -0.025 + 0.001 * number) for number in range(8)]
     chain = stands(-0.026, past, spread=0.1)
     assert chain.spent
-    told = apply_chain(verdict(chain=None), chain)
-    assert told.action == "reject"
-    assert told.reason.startswith("the chain since version 1 stands at -0.02")
-    assert "of the margin 0.03, which spends it; it would have been promoted: proven no worse" in told.reason
+    rejected = apply_chain(verdict(chain=None), chain)
+    assert rejected.action == "reject"
+    assert rejected.reason.startswith("the chain since version 1 stands at -0.02")
+    assert (
+        "of the margin 0.03, which spends it; it would have been promoted: proven no worse" in rejected.reason
+    )
 
 
 def test_a_chain_that_loses_nothing_goes_on() -> None:
@@ -148,9 +150,9 @@ def test_nights_of_another_chain_are_not_counted(spoils: str) -> None:
 def test_a_changed_recipe_has_no_place_in_the_chain_and_is_the_anchor_once_it_is_proven_better() -> None:
     chain = stands(0.2, [], refresh=False)
     assert (chain.challenger, chain.spent) == (None, False)
-    told = apply_chain(verdict(low=0.05), chain)
-    assert told.chain is not None
-    assert told.chain.renewed == 0
+    proven = apply_chain(verdict(low=0.05), chain)
+    assert proven.chain is not None
+    assert proven.chain.renewed == 0
 
 
 def test_what_was_lost_before_stays_lost_to_the_next_anchor() -> None:
@@ -171,8 +173,8 @@ def test_the_anchor_is_the_last_version_that_was_proven_better() -> None:
     refresh = served(3, 0.0)
     assert anchor_of(Release(version=5, replaced=4), refresh, day=FIRST) == ANCHOR
     better = served(3, 0.1, renewed=0.0)
-    found = anchor_of(Release(version=5, replaced=4), better, day=FIRST)
-    assert (found.release.version, found.since) == (5, FIRST + timedelta(days=3))
+    anchor = anchor_of(Release(version=5, replaced=4), better, day=FIRST)
+    assert (anchor.release.version, anchor.since) == (5, FIRST + timedelta(days=3))
 
 
 def test_training_begins_cold_where_the_chain_is_spent_or_its_anchor_is_old() -> None:

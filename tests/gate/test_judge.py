@@ -59,55 +59,55 @@ def noise(mean: float, *, seed: int = 1) -> np.ndarray:
 
 
 def test_a_refresh_that_is_no_worse_is_promoted() -> None:
-    found = verdict_on({"challenger": noise(0.0), "champion": BASE}, champion=CHAMPION)
-    assert found.action == "promote"
-    assert (found.champion, found.challenger) == (3, 4)
-    assert found.reason.startswith("refresh: proven no worse than the champion by the margin 0.03")
-    assert "at 80 % power" in found.reason
+    verdict = verdict_on({"challenger": noise(0.0), "champion": BASE}, champion=CHAMPION)
+    assert verdict.action == "promote"
+    assert (verdict.champion, verdict.challenger) == (3, 4)
+    assert verdict.reason.startswith("refresh: proven no worse than the champion by the margin 0.03")
+    assert "at 80 % power" in verdict.reason
 
 
 def test_nothing_is_judged_by_scores_that_are_not_believed() -> None:
     unlike = Check(name="plausible", ok=False, text="the champion scores 0.05")
     scores = {"challenger": noise(0.2), "champion": BASE}
     assert verdict_on(scores, champion=CHAMPION).action == "promote"
-    found = verdict_on(scores, champion=CHAMPION, asked={"believed": unlike})
-    assert found.action == "no data"
-    assert "not believed" in found.reason
-    assert "the champion scores 0.05" in found.reason
-    assert found.checks[0] == unlike
+    verdict = verdict_on(scores, champion=CHAMPION, asked={"believed": unlike})
+    assert verdict.action == "no data"
+    assert "not believed" in verdict.reason
+    assert "the champion scores 0.05" in verdict.reason
+    assert verdict.checks[0] == unlike
     like = Check(name="plausible", ok=True, text="")
     assert verdict_on(scores, champion=CHAMPION, asked={"believed": like}).action == "promote"
 
 
 def test_a_changed_recipe_that_is_only_no_worse_is_not() -> None:
-    found = verdict_on({"challenger": noise(0.0), "champion": BASE}, champion=CHAMPION, refresh=False)
-    assert found.action == "reject"
-    assert found.reason.startswith("inconclusive")
+    verdict = verdict_on({"challenger": noise(0.0), "champion": BASE}, champion=CHAMPION, refresh=False)
+    assert verdict.action == "reject"
+    assert verdict.reason.startswith("inconclusive")
 
 
 def test_the_first_night_must_beat_popularity() -> None:
     better = {"challenger": noise(0.1), "baseline/popularity": BASE, "baseline/weak": BASE - 1}
-    found = verdict_on(better, champion=None)
-    assert found.action == "promote"
-    assert found.champion == 0
-    assert found.reason.startswith("no champion yet: proven better than the baseline popularity")
+    verdict = verdict_on(better, champion=None)
+    assert verdict.action == "promote"
+    assert verdict.champion == 0
+    assert verdict.reason.startswith("no champion yet: proven better than the baseline popularity")
     worse = verdict_on({"challenger": noise(-0.1), "baseline/popularity": BASE}, champion=None)
     assert worse.action == "reject"
     assert "worse than the baseline popularity" in worse.reason
 
 
 def test_the_first_night_without_popularity_must_beat_the_weakest_baseline() -> None:
-    found = verdict_on(
+    verdict = verdict_on(
         {"challenger": BASE, "baseline/a": BASE - 0.1, "baseline/b": BASE + 0.1}, champion=None
     )
-    assert found.action == "promote"
-    assert "the baseline a" in found.reason
+    assert verdict.action == "promote"
+    assert "the baseline a" in verdict.reason
 
 
 def test_the_first_night_without_baselines_is_promoted_with_that_reason() -> None:
-    found = verdict_on({"challenger": BASE}, champion=None)
-    assert found.action == "promote"
-    assert found.reason == "no champion yet, and the workload has no baseline to beat"
+    verdict = verdict_on({"challenger": BASE}, champion=None)
+    assert verdict.action == "promote"
+    assert verdict.reason == "no champion yet, and the workload has no baseline to beat"
     assert verdict_on({"challenger": BASE * math.nan}, champion=None).action == "reject"
 
 
@@ -118,23 +118,23 @@ def test_without_scores_there_is_no_data(scores: dict[str, np.ndarray] | None) -
 
 
 def test_a_champion_that_has_seen_the_day_proves_nothing() -> None:
-    found = verdict_on({"challenger": BASE}, champion=CHAMPION, champion_has_seen=1.0)
-    assert found.action == "no data"
-    assert "version 3 was trained on held-out days" in found.reason
+    verdict = verdict_on({"challenger": BASE}, champion=CHAMPION, champion_has_seen=1.0)
+    assert verdict.action == "no data"
+    assert "version 3 was trained on held-out days" in verdict.reason
 
 
 def test_the_verdict_says_on_how_many_of_the_held_out_days_it_is() -> None:
     days = [date(2025, 1, day) for day in range(1, 5)]
     evaluation = replace(make_evaluation("m"), days=(days[3],), seen_days=tuple(days[:3]))
-    found = decide(
+    verdict = decide(
         {"challenger": BASE + 0.5, "champion": BASE}, evaluation=evaluation, champion=CHAMPION,
         version=make_version(4, model_digest="m", night="n"),
         rules=Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
     )  # fmt: skip
-    assert found.action == "promote"
+    assert verdict.action == "promote"
     assert (
         "compared on 1 held-out day of 4 (200 samples), as a model was trained on days up to 2025-01-03"
-        in (found.reason)
+        in (verdict.reason)
     )
 
 
@@ -143,31 +143,31 @@ def test_a_dropped_metric_fails() -> None:
     evaluation.metrics.pop("score")
     rules = Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True)
     version = make_version(4, model_digest="m", night="n")
-    found = decide(
+    verdict = decide(
         {"challenger": BASE, "champion": BASE}, evaluation=evaluation, version=version, champion=CHAMPION,
         rules=rules,
     )  # fmt: skip
-    assert found.action == "reject"
-    assert "no metric named score" in found.reason
+    assert verdict.action == "reject"
+    assert "no metric named score" in verdict.reason
 
 
 def test_permuted_labels_are_refused() -> None:
-    found = verdict_on(
+    verdict = verdict_on(
         {"challenger": np.random.default_rng(0).permutation(BASE) - 0.3, "champion": BASE}, champion=CHAMPION
     )
-    assert found.action == "reject"
+    assert verdict.action == "reject"
 
 
 def test_a_changed_recipe_that_is_better_is_promoted_as_one() -> None:
-    found = verdict_on({"challenger": noise(0.1), "champion": BASE}, champion=CHAMPION, refresh=False)
-    assert found.action == "promote"
-    assert found.reason.startswith("changed recipe: proven better than the champion")
+    verdict = verdict_on({"challenger": noise(0.1), "champion": BASE}, champion=CHAMPION, refresh=False)
+    assert verdict.action == "promote"
+    assert verdict.reason.startswith("changed recipe: proven better than the champion")
 
 
 @pytest.mark.parametrize(("mean", "action"), [(-0.005, "promote"), (-0.05, "reject")])
 def test_a_refresh_may_look_a_little_worse_but_not_be_proven_worse(mean: float, action: str) -> None:
-    found = verdict_on({"challenger": noise(mean), "champion": BASE}, champion=CHAMPION)
-    assert found.action == action
+    verdict = verdict_on({"challenger": noise(mean), "champion": BASE}, champion=CHAMPION)
+    assert verdict.action == action
 
 
 def test_the_first_model_has_no_margin_whatever_the_recipe() -> None:
@@ -176,18 +176,18 @@ def test_the_first_model_has_no_margin_whatever_the_recipe() -> None:
 
 
 def test_a_verdict_says_the_effect_and_its_ends() -> None:
-    found = verdict_on({"challenger": noise(0.1), "champion": BASE}, champion=CHAMPION)
-    assert found.effect == pytest.approx(0.1, abs=1e-6)
-    assert found.low == pytest.approx(0.1 - 0.007, abs=0.001)
-    assert found.high == pytest.approx(0.1 + 0.007, abs=0.001)
-    assert found.num_samples == NUM_SAMPLES
-    assert not found.inconclusive
+    verdict = verdict_on({"challenger": noise(0.1), "champion": BASE}, champion=CHAMPION)
+    assert verdict.effect == pytest.approx(0.1, abs=1e-6)
+    assert verdict.low == pytest.approx(0.1 - 0.007, abs=0.001)
+    assert verdict.high == pytest.approx(0.1 + 0.007, abs=0.001)
+    assert verdict.num_samples == NUM_SAMPLES
+    assert not verdict.inconclusive
 
 
 def test_a_verdict_without_evidence_has_no_effect() -> None:
-    found = verdict_on({"challenger": BASE}, champion=CHAMPION)
-    assert (found.effect, found.low, found.high) == (None, None, None)
-    assert found.checks == ()
+    verdict = verdict_on({"challenger": BASE}, champion=CHAMPION)
+    assert (verdict.effect, verdict.low, verdict.high) == (None, None, None)
+    assert verdict.checks == ()
 
 
 def test_what_is_only_unproven_is_said_to_be() -> None:
@@ -197,31 +197,31 @@ def test_what_is_only_unproven_is_said_to_be() -> None:
 
 
 def test_a_gate_that_passes_its_own_test_shows_what_it_tried() -> None:
-    found = verdict_on({"challenger": noise(0.0), "champion": BASE}, champion=CHAMPION)
-    assert [check.name for check in found.checks] == [
+    verdict = verdict_on({"challenger": noise(0.0), "champion": BASE}, champion=CHAMPION)
+    assert [check.name for check in verdict.checks] == [
         "arms swapped", "labels permuted", "metric dropped", "made worse", "made better",
     ]  # fmt: skip
-    assert all(check.ok for check in found.checks)
+    assert all(check.ok for check in verdict.checks)
 
 
 def test_a_gate_that_fails_its_own_test_on_these_scores_is_not_believed() -> None:
     huge = np.full(NUM_SAMPLES, 1e18)  # a float so large does not change by what the self-test adds to it
-    found = verdict_on({"challenger": huge, "champion": huge}, champion=CHAMPION)
-    assert found.action == "no data"
-    assert found.reason == (
+    verdict = verdict_on({"challenger": huge, "champion": huge}, champion=CHAMPION)
+    assert verdict.action == "no data"
+    assert verdict.reason == (
         "refresh: the gate failed its own test (labels permuted: 60 of 60 promoted, 12 may be by chance), so "
         "its verdict is not believed"
     )
-    assert found.effect == 0
-    assert not all(check.ok for check in found.checks)
+    assert verdict.effect == 0
+    assert not all(check.ok for check in verdict.checks)
 
 
 def test_a_slice_that_is_worse_keeps_the_champion() -> None:
     ours = np.where(FIRST_HALF, noise(-0.1), noise(0.2))
     scores = {"challenger": ours, "champion": BASE, "slice/new": FIRST_HALF}
-    found = verdict_on(scores, champion=CHAMPION)
-    assert found.action == "reject"
-    assert "on new" in found.reason
+    verdict = verdict_on(scores, champion=CHAMPION)
+    assert verdict.action == "reject"
+    assert "on new" in verdict.reason
 
 
 def test_a_guardrail_of_another_metric_keeps_the_champion() -> None:
@@ -232,24 +232,24 @@ def test_a_guardrail_of_another_metric_keeps_the_champion() -> None:
         "champion/recall": BASE,
     }
     assert verdict_on(scores, champion=CHAMPION).action == "promote"
-    found = verdict_on(scores, champion=CHAMPION, asked={"guardrails": {"recall": 0.05}})
-    assert found.action == "reject"
-    assert "guardrail recall: worse than the champion" in found.reason
+    verdict = verdict_on(scores, champion=CHAMPION, asked={"guardrails": {"recall": 0.05}})
+    assert verdict.action == "reject"
+    assert "guardrail recall: worse than the champion" in verdict.reason
 
 
 def test_a_metric_of_which_less_is_better_is_named_with_a_minus() -> None:
     scores = {"challenger": noise(0.1), "champion": BASE, "metric/error": noise(-0.2), "champion/error": BASE}
-    found = verdict_on(scores, champion=CHAMPION, asked={"success": ("-error",)})
-    assert found.action == "promote"
-    assert found.effect == pytest.approx(0.2, abs=1e-6)
+    verdict = verdict_on(scores, champion=CHAMPION, asked={"success": ("-error",)})
+    assert verdict.action == "promote"
+    assert verdict.effect == pytest.approx(0.2, abs=1e-6)
     assert verdict_on(scores, champion=CHAMPION, asked={"success": ("error",)}).action == "reject"
 
 
 def test_a_metric_that_only_the_challenger_has_is_missing() -> None:
     scores = {"challenger": noise(0.1), "champion": BASE, "metric/recall": noise(0.1)}
-    found = verdict_on(scores, champion=CHAMPION, asked={"success": ("recall",)})
-    assert found.action == "no data"
-    assert "metric recall is missing" in found.reason
+    verdict = verdict_on(scores, champion=CHAMPION, asked={"success": ("recall",)})
+    assert verdict.action == "no data"
+    assert "metric recall is missing" in verdict.reason
 
 
 def test_the_first_model_is_not_asked_for_metrics_that_no_baseline_has() -> None:
@@ -259,20 +259,20 @@ def test_the_first_model_is_not_asked_for_metrics_that_no_baseline_has() -> None
 
 
 def test_the_first_model_on_too_few_samples_is_not_promoted() -> None:
-    found = verdict_on({"challenger": BASE[:29]}, champion=None)
-    assert found.action == "no data"
-    assert found.reason.startswith("no champion yet: 29 samples; gate.min_samples asks for 30")
+    verdict = verdict_on({"challenger": BASE[:29]}, champion=None)
+    assert verdict.action == "no data"
+    assert verdict.reason.startswith("no champion yet: 29 samples; gate.min_samples asks for 30")
 
 
 def test_no_scores_are_no_data_even_where_the_metric_is_missing_too() -> None:
     evaluation = make_evaluation("m")
     evaluation.metrics.pop("score")
-    found = decide(
+    verdict = decide(
         None, evaluation=evaluation, version=make_version(4, model_digest="m", night="n"), champion=CHAMPION,
         rules=Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
     )  # fmt: skip
-    assert found.action == "no data"
-    assert "no scores of the challenger" in found.reason
+    assert verdict.action == "no data"
+    assert "no scores of the challenger" in verdict.reason
 
 
 def test_every_status_of_the_statistics_has_an_action() -> None:
@@ -385,14 +385,14 @@ BROKEN, SLOW = Check(name="parity", ok=False, text="0.1 apart"), Check(name="sta
 def test_a_model_that_is_not_fit_is_rejected_with_what_it_would_have_been(
     verdict: Verdict, would: str
 ) -> None:
-    found = fit_to_serve(verdict, (BROKEN, SLOW))
-    assert (found.action, found.inconclusive, found.approve_until) == ("reject", False, None)
-    assert found.reason == f"not fit to serve: parity: 0.1 apart; start: 200 s; {would}"
+    rejected = fit_to_serve(verdict, (BROKEN, SLOW))
+    assert (rejected.action, rejected.inconclusive, rejected.approve_until) == ("reject", False, None)
+    assert rejected.reason == f"not fit to serve: parity: 0.1 apart; start: 200 s; {would}"
 
 
 def test_a_model_that_was_only_slow_stays_a_question_to_the_person_who_was_asked() -> None:
-    found = fit_to_serve(PROMOTED, (SLOW,))
-    assert (found.action, found.inconclusive, found.approve_until) == (
+    asked = fit_to_serve(PROMOTED, (SLOW,))
+    assert (asked.action, asked.inconclusive, asked.approve_until) == (
         "reject", True, PROMOTED.approve_until,
     )  # fmt: skip
 
@@ -412,6 +412,8 @@ def test_a_model_that_is_fit_keeps_its_verdict_and_shows_what_was_tried() -> Non
 )
 def test_every_night_has_a_verdict(values: list[float], other: str, first: bool) -> None:
     ours = np.array(values, dtype=np.float32)
-    found = verdict_on({"challenger": ours, other: np.zeros_like(ours)}, champion=None if first else CHAMPION)
-    assert found.action in ("promote", "reject", "no data")
-    assert found.reason
+    verdict = verdict_on(
+        {"challenger": ours, other: np.zeros_like(ours)}, champion=None if first else CHAMPION
+    )
+    assert verdict.action in ("promote", "reject", "no data")
+    assert verdict.reason

@@ -45,10 +45,10 @@ def watched(
 
 
 def test_a_champion_is_kept_while_the_days_since_prove_nothing() -> None:
-    found = watched(chain(predecessor=-0.003, champion=0.0), chain(predecessor=0.002, champion=0.0))
-    assert (found.outcome, found.serving, found.predecessor) == ("kept", 4, 3)
-    assert found.reason.startswith("version 3 is not proven better than version 4: -0.0003 (from ")
-    assert found.reason.endswith("3 nights); a loss of the margin 0.03 shows after about 1 night")
+    seen = watched(chain(predecessor=-0.003, champion=0.0), chain(predecessor=0.002, champion=0.0))
+    assert (seen.outcome, seen.serving, seen.predecessor) == ("kept", 4, 3)
+    assert seen.reason.startswith("version 3 is not proven better than version 4: -0.0003 (from ")
+    assert seen.reason.endswith("3 nights); a loss of the margin 0.03 shows after about 1 night")
 
 
 def test_a_loss_that_one_day_does_not_show_is_shown_by_several() -> None:
@@ -62,15 +62,15 @@ def test_a_refresh_may_be_worse_by_less_than_the_margin() -> None:
     lost = chain(predecessor=-0.02, champion=0.0)
     assert watched(*[lost] * 9).outcome == "kept"
     worse = chain(predecessor=-0.08, champion=0.0)
-    found = watched(*[worse] * 9)
-    assert (found.outcome, found.predecessor) == ("rolled back", 3)
-    assert found.reason.startswith("version 3 is better than version 4: -0.07")
+    seen = watched(*[worse] * 9)
+    assert (seen.outcome, seen.predecessor) == ("rolled back", 3)
+    assert seen.reason.startswith("version 3 is better than version 4: -0.07")
 
 
 def test_it_goes_back_to_the_anchor_where_that_is_better_by_more_than_the_margin() -> None:
-    found = watched(*[chain(predecessor=-0.005, champion=-0.05)] * 3)
-    assert (found.outcome, found.predecessor) == ("rolled back", 1)
-    assert "version 1, the anchor" in found.reason
+    seen = watched(*[chain(predecessor=-0.005, champion=-0.05)] * 3)
+    assert (seen.outcome, seen.predecessor) == ("rolled back", 1)
+    assert "version 1, the anchor" in seen.reason
 
 
 @pytest.mark.parametrize(("when_spent", "outcome"), [("cold", "kept"), ("anchor", "rolled back")])
@@ -87,9 +87,9 @@ def test_one_look_a_night_for_a_year_asks_for_more_than_a_single_look() -> None:
 
 
 def test_without_a_night_that_compared_them_there_is_no_data() -> None:
-    found = compare(SERVING, [], GateParams())
-    assert (found.outcome, found.effect) == ("no data", None)
-    assert found.reason == "no night has compared version 4 with version 3 yet"
+    seen = compare(SERVING, [], GateParams())
+    assert (seen.outcome, seen.effect) == ("no data", None)
+    assert seen.reason == "no night has compared version 4 with version 3 yet"
 
 
 def test_days_before_a_rollback_say_nothing_of_what_serves_since() -> None:

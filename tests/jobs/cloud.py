@@ -92,7 +92,7 @@ class Live:
     lost: float = inf
     refused: float = inf  # when the cloud says that there is no machine
     state: State = "queued"
-    told: float = inf  # when it was told to end
+    told_at: float = inf  # when it was told to end
     ended: float = inf
 
 
@@ -146,7 +146,7 @@ class Cloud(Backend):
         if live.state == "queued":
             self._finish(live, "preempted")
         elif live.ended == inf:
-            live.told = min(live.told, self.now)
+            live.told_at = min(live.told_at, self.now)
         self._perhaps_killed()
 
     def live(self) -> Sequence[LiveJob]:
@@ -179,7 +179,7 @@ class Cloud(Backend):
                 events = [self.next_tick]
                 if live:
                     events += [live.granted if live.state == "queued" else live.begins, live.lost]
-                    events += [live.told + KILL_S, live.refused]
+                    events += [live.told_at + KILL_S, live.refused]
                 self.pass_to(min(events))
 
     def pass_to(self, now: float) -> None:
@@ -211,8 +211,8 @@ class Cloud(Backend):
                 self._finish(live, "refused", at=live.refused)
             elif live.lost <= self.now:
                 self._finish(live, "preempted", at=live.lost)
-            elif live.told + KILL_S <= self.now:
-                self._finish(live, "preempted", at=live.told + KILL_S)
+            elif live.told_at + KILL_S <= self.now:
+                self._finish(live, "preempted", at=live.told_at + KILL_S)
 
     def _call(self) -> None:
         """The launcher, as often as it is killed."""
@@ -247,16 +247,16 @@ class Cloud(Backend):
         engine = Counting(self, live, recipe)
         trainer = Trainer(
             engine, recipe, folder=folder / "checkpoints", epoch_samples=EPOCH,
-            told_to_stop=lambda: live.told <= self.now,
+            told_to_stop=lambda: live.told_at <= self.now,
             report=lambda beat: jsonl.append(folder / "progress.jsonl", json.loads(records.dumps(beat))),
             clock=lambda: self.now,
             end_by=lambda: _end_by(folder),
             executor=AtOnce(),
         )  # fmt: skip
         engine.trainer = trainer
-        found = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
-        if found:
-            trainer.resume(found)
+        newest = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
+        if newest:
+            trainer.resume(newest)
         self.running = live
         try:
             outcome = trainer.run()
@@ -457,7 +457,7 @@ def play(
 ) -> Cloud:
     """A night in the current folder, to its decision."""
     night = night_of(budget_usd=budget_usd, window_s=window_s, name=name)
-    cloud = Cloud(night, plan, luck, params or nights.told(checkpoint_every_s=None))
+    cloud = Cloud(night, plan, luck, params or nights.make_params(checkpoint_every_s=None))
     cloud.run()
     return cloud
 
@@ -468,8 +468,8 @@ def bad_night(seed: int, folder: Path) -> Cloud:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        plan, luck, budget_usd, told = bad_luck(seed)
-        return play(plan, luck, budget_usd=budget_usd, params=told)
+        plan, luck, budget_usd, sections = bad_luck(seed)
+        return play(plan, luck, budget_usd=budget_usd, params=sections)
     finally:
         os.chdir(before)
 
@@ -479,14 +479,14 @@ def bad_luck(seed: int) -> tuple[Plan, Luck, float, Params]:
     draw = random.Random(f"bad night {seed}")
     strategy = draw.choices(["spot", "on-demand", "flex-start"], [5, 3, 2])[0]
     window_s = 4 * HOUR_S
-    told = plans.told(strategy=strategy)
+    sections = plans.make_params(strategy=strategy)
     share = draw.uniform(0.3, 0.7)
-    cheapest = plans.planned(night_of(budget_usd=1000, window_s=window_s), told, share=share)
+    cheapest = plans.planned(night_of(budget_usd=1000, window_s=window_s), sections, share=share)
     # What waits in a queue needs something that is rented at once within the budget, too.
     at_once = (rung.expected_usd for rung in cheapest.ladder if not rung.rental.is_spot)
     least_usd = min(at_once) if strategy == "flex-start" else cheapest.expected_usd
     budget_usd = least_usd * draw.choice([1.05, 1.5, 3, 10])
-    plan = plans.planned(night_of(budget_usd=budget_usd, window_s=window_s), told, share=share)
+    plan = plans.planned(night_of(budget_usd=budget_usd, window_s=window_s), sections, share=share)
     everywhere = 0.5 if draw.random() < 0.1 else exp(draw.gauss(0, 0.08))
     slow = {plan.rental.machine: 0.5 if draw.random() < 0.1 else 1.0}
     down = draw.uniform(0, window_s)
@@ -508,7 +508,7 @@ def bad_luck(seed: int) -> tuple[Plan, Luck, float, Params]:
         kills=draw.choice([0.0, 0.02, 0.2]),
         asleep=[(down, down + draw.uniform(0, HOUR_S))] if draw.random() < 0.1 else [],
     )
-    return plan, luck, budget_usd, told
+    return plan, luck, budget_usd, sections
 
 
 def _gone(draw: random.Random, chances: dict[str, float], window_s: float) -> dict[str, float]:

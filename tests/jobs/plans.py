@@ -28,7 +28,7 @@ SPOT, FLEX = 1 / 3, 2 / 3  # of the price on demand
 NUM_SAMPLES, BATCH_SIZE = 240 * 32, 32
 
 
-def told(*, strategy: str, machines: str = "abc", regions: tuple[str, ...] = REGIONS) -> Params:
+def make_params(*, strategy: str, machines: str = "abc", regions: tuple[str, ...] = REGIONS) -> Params:
     """What the user says of a night that is to be planned that way."""
     given: dict[str, Any] = {
         "source": "tests.fakes:TwoDays",

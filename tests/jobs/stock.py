@@ -167,7 +167,7 @@ def _machine(name: str) -> Machine:
     )  # fmt: skip
 
 
-def told(night: Drawn) -> Params:
+def params_of(night: Drawn) -> Params:
     """What the user says of it."""
     given: dict[str, Any] = {
         "source": "tests.fakes:TwoDays",

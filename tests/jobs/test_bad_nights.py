@@ -126,7 +126,7 @@ def test_a_machine_that_is_refused_is_left_for_the_next_rung_at_once(strategy):
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["on-demand", "spot"])
 def test_a_region_that_refuses_all_night_is_left_for_the_next_one(strategy):
-    params = plans.told(strategy=strategy, machines="a")
+    params = plans.make_params(strategy=strategy, machines="a")
     plan = plans.planned(night_of(budget_usd=100), params, share=0.5)
     assert plan.rental.region == plans.HOME
     cloud = play(plan, Luck(refused={plans.HOME: inf}), params=params)
@@ -139,7 +139,7 @@ def test_a_region_that_refuses_all_night_is_left_for_the_next_one(strategy):
 
 @pytest.mark.slow
 def test_places_that_are_all_refused_are_asked_in_turn_until_one_is_there():
-    params = plans.told(strategy="on-demand", machines="a")
+    params = plans.make_params(strategy="on-demand", machines="a")
     plan = plans.planned(night_of(budget_usd=100), params, share=0.4)
     hours = {plans.HOME: 2.0, plans.NEXT: 1.0, plans.FAR: 2.0}
     cloud = play(plan, Luck(refused={r: h * HOUR_S for r, h in hours.items()}), params=params)
@@ -185,21 +185,21 @@ def test_a_launcher_that_is_killed_in_every_third_call_to_the_cloud_never_has_tw
 def test_a_job_of_which_nothing_is_heard_is_given_time_to_start_and_to_start_again():
     """600 s for a hang and 120 s for workers that are started in place; a first start may take longer."""
     heartbeats = Heartbeats([])
-    told = {"asked_at": 0.0, "run_at": 100.0, "start_s": 1680.0, "hang_after_s": 120.0}
-    assert not heartbeats.hang(1780.0, **told)
-    assert "for 1,681 s" in heartbeats.hang(1781.0, **told)
+    times = {"asked_at": 0.0, "run_at": 100.0, "start_s": 1680.0, "hang_after_s": 120.0}
+    assert not heartbeats.hang(1780.0, **times)
+    assert "for 1,681 s" in heartbeats.hang(1781.0, **times)
     beats = [
         {"time": datetime.fromtimestamp(1000.0 + 40 * n, UTC).isoformat(), "seen": 32 * n, "num_updates": n,
          "loss": 1.0, "rate": 0.1, "samples_per_s": 0.8, "memory_bytes": 1}
         for n in range(5)
     ]  # fmt: skip
     slow = Heartbeats(beats)
-    assert not slow.hang(1160 + 120 + 800.0, **told)  # 20 updates of 40 s
-    assert slow.hang(1160 + 120 + 801.0, **told)
-    assert not slow.hang(3000.0, **{**told, "asked_at": 1500.0, "run_at": 1600.0})
+    assert not slow.hang(1160 + 120 + 800.0, **times)  # 20 updates of 40 s
+    assert slow.hang(1160 + 120 + 801.0, **times)
+    assert not slow.hang(3000.0, **{**times, "asked_at": 1500.0, "run_at": 1600.0})
     without_room = Heartbeats(beats, moved_at=2000.0)
-    assert not without_room.hang(2000 + 120 + 800.0, **told)
-    assert without_room.hang(2000 + 120 + 801.0, **told)
+    assert not without_room.hang(2000 + 120 + 800.0, **times)
+    assert without_room.hang(2000 + 120 + 801.0, **times)
 
 
 def test_the_rate_is_that_of_batches_as_large_as_they_are_now():

@@ -29,7 +29,7 @@ RUNG = escalation.first(nights.plan(), train_until=NIGHT.train_until, confidence
 
 def submitted(night: Night) -> tuple[Recipe, Path]:
     """What the worker of a job that was submitted is told, and the job's folder."""
-    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, nights.told())
+    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, nights.make_params())
     path = JOBS / launcher.name_of(recipe, RUNG.rental, num_workers=1)
     path.mkdir(parents=True)
     asked = Attempts(path)
@@ -50,8 +50,8 @@ def test_past_the_deadline_the_model_of_a_checkpoint_is_proven_as_far_as_it_goes
         )
         checkpoint.save(path / "checkpoints", state, seen=seen, identity=recipe.identity)
         if name == "right":
-            told = [(epoch.num_samples, epoch.whole) for epoch in call(backend, night=night).epochs]
-            assert told == [(1000, True), (320, False)]
+            epochs = [(epoch.num_samples, epoch.whole) for epoch in call(backend, night=night).epochs]
+            assert epochs == [(1000, True), (320, False)]
             (path / "result.json").unlink()
         else:
             with pytest.raises(JobError, match="epoch 2 was trained on other samples than are due: 320 with"):
@@ -80,7 +80,7 @@ def test_past_the_deadline_the_last_good_checkpoint_is_the_model():
 
 
 def test_past_the_deadline_the_copy_that_outlived_its_machine_is_the_model(tmp_path):
-    night, params = nights.night(seconds=-60), nights.told()
+    night, params = nights.night(seconds=-60), nights.make_params()
     params = params.model_copy(
         update={"train": params.train.model_copy(update={"checkpoints": str(tmp_path / "copies")})}
     )

@@ -18,27 +18,27 @@ from tests.jobs.cloud import BEGUN, HOUR_S, night_of, plan_of
 WINDOW_S = 4 * HOUR_S
 UNTIL = BEGUN + timedelta(seconds=WINDOW_S)
 PLANS = {
-    strategy: plans.planned(night_of(budget_usd=100), plans.told(strategy=strategy), share=0.5)
+    strategy: plans.planned(night_of(budget_usd=100), plans.make_params(strategy=strategy), share=0.5)
     for strategy in ("spot", "on-demand", "flex-start")
 }
 
 
 def sight(plan, **changed) -> Sight:
     """At the beginning of the night, on what the plan names, with all the money."""
-    told = Sight(
+    as_planned = Sight(
         now=BEGUN.timestamp(), deadline=UNTIL.timestamp(), confidence=0.99, left_usd=100.0, decay=0.5,
         rung=escalation.first(plan, train_until=UNTIL, confidence=0.99), state="none",
         since=BEGUN.timestamp(),
     )  # fmt: skip
-    return replace(told, **changed)
+    return replace(as_planned, **changed)
 
 
 def running(plan, *, hours: float, share: float, speed: float = 1.0, **changed) -> Sight:
     """After so many hours with that share of the samples done, by a rate that is well known."""
     rate = Rate(samples_per_s=speed * plan.num_samples / (plan.expected_s - 240), error=0.01)
     at = BEGUN.timestamp() + hours * HOUR_S
-    told = sight(plan, now=at, state="running", seen=round(share * plan.num_samples), rate=rate)
-    return replace(told, **changed)
+    midway = sight(plan, now=at, state="running", seen=round(share * plan.num_samples), rate=rate)
+    return replace(midway, **changed)
 
 
 def test_the_plan_itself_is_the_first_rung_and_as_sure_as_its_interval():
@@ -54,8 +54,8 @@ def test_the_plan_itself_is_the_first_rung_and_as_sure_as_its_interval():
 def test_what_goes_as_planned_stays_where_it_is():
     plan = plan_of(share=0.6)
     assert choose(plan, sight(plan)) == escalation.Choice(rung=sight(plan).rung)
-    told = running(plan, hours=1.2, share=0.45)
-    assert choose(plan, told).rung == told.rung
+    midway = running(plan, hours=1.2, share=0.45)
+    assert choose(plan, midway).rung == midway.rung
 
 
 def test_a_faster_machine_is_gone_to_at_the_last_moment_and_not_before():
@@ -64,11 +64,11 @@ def test_a_faster_machine_is_gone_to_at_the_last_moment_and_not_before():
     assert forecast(plan, early, early.rung).chance < 0.01
     assert choose(plan, early).rung == early.rung
     late = running(plan, hours=1.9, share=0.4, speed=0.55)
-    told = choose(plan, late)
-    assert told.rung
-    assert (told.rung.rental.machine, told.name) == ("b", "scale up")
-    assert told.usd > 0
-    assert "a, in us-central1 would be done in time with a chance of 0%" in told.reason
+    choice = choose(plan, late)
+    assert choice.rung
+    assert (choice.rung.rental.machine, choice.name) == ("b", "scale up")
+    assert choice.usd > 0
+    assert "a, in us-central1 would be done in time with a chance of 0%" in choice.reason
     assert choose(plan, replace(late, left_usd=2.0)).rung == late.rung
     assert choose(plan, replace(late, now=UNTIL.timestamp() - 600)).rung == late.rung
 
@@ -77,8 +77,8 @@ def test_machines_that_do_not_come_for_minutes_are_left_as_if_they_were_refused(
     plan = plan_of(share=0.6)
     asked = sight(plan, state="queued")
     assert choose(plan, replace(asked, now=asked.now + 120)).rung == asked.rung
-    told = choose(plan, replace(asked, now=asked.now + PATIENCE_S))
-    assert (told.rung, told.name) == (plan.ladder[0], "next rung")
+    choice = choose(plan, replace(asked, now=asked.now + PATIENCE_S))
+    assert (choice.rung, choice.name) == (plan.ladder[0], "next rung")
     just = replace(asked, now=asked.now + PATIENCE_S, refused={r.rental: asked.now for r in plan.ladder})
     assert choose(plan, just).rung == plan.ladder[0]  # the one refused longest ago
     assert choose(plan, replace(just, left_usd=1.0)).rung == asked.rung
@@ -128,7 +128,7 @@ def test_spot_is_not_left_for_what_there_is_no_money_for_until_what_is_left_woul
 def planned(*, strategy: str, machines: str = "a", budget_usd: float = 100.0, share: float = 0.5) -> Plan:
     """A plan of the planner for the night, on those machines in three regions."""
     night = night_of(budget_usd=budget_usd)
-    return plans.planned(night, plans.told(strategy=strategy, machines=machines), share=share)
+    return plans.planned(night, plans.make_params(strategy=strategy, machines=machines), share=share)
 
 
 def refused(plan: Plan, *rungs: Rung, minutes: float = 0.0) -> Sight:
@@ -149,12 +149,12 @@ def where(choice: escalation.Choice) -> tuple[str, str, str]:
 def test_a_refused_region_is_left_at_once_for_the_cheapest_that_was_not_refused_too():
     plan = planned(strategy="on-demand")
     first = sight(plan).rung
-    told = choose(plan, refused(plan, first))
-    assert told.rung
-    assert (where(told), told.name) == (("a", plans.NEXT, "on-demand"), "next rung")
-    assert told.usd > 0
-    assert told.reason.startswith("a, in us-central1 cannot be had; a, in us-east4")
-    assert where(choose(plan, refused(plan, first, told.rung))) == ("a", plans.FAR, "on-demand")
+    choice = choose(plan, refused(plan, first))
+    assert choice.rung
+    assert (where(choice), choice.name) == (("a", plans.NEXT, "on-demand"), "next rung")
+    assert choice.usd > 0
+    assert choice.reason.startswith("a, in us-central1 cannot be had; a, in us-east4")
+    assert where(choose(plan, refused(plan, first, choice.rung))) == ("a", plans.FAR, "on-demand")
 
 
 def test_a_slower_machine_is_asked_for_where_the_faster_ones_are_refused_and_it_is_in_time():
@@ -204,8 +204,11 @@ def test_spot_elsewhere_has_the_same_safety_net():
     on_time = running(plan, hours=0.5, share=0.2, rung=elsewhere)
     assert choose(plan, on_time).rung == elsewhere
     late = running(plan, hours=3.0, share=0.6, rung=elsewhere)
-    told = choose(plan, late)
-    assert (where(told), told.name) == (("a", plans.HOME, "on-demand"), "on-demand")  # the cheapest of them
+    choice = choose(plan, late)
+    assert (where(choice), choice.name) == (
+        ("a", plans.HOME, "on-demand"),
+        "on-demand",
+    )  # the cheapest of them
 
 
 def test_what_is_bought_and_waited_for_is_not_left_for_spot_again():
@@ -257,32 +260,32 @@ def test_what_runs_goes_to_nothing_slower_and_what_was_refused_is_not_asked_for_
     }
     if state in ("running", "queued"):
         gone.pop(here.rental, None)
-    told = running(
+    midway = running(
         plan, hours=hours, share=share, speed=speed, state=state, left_usd=left_usd, rung=here, refused=gone
     )
-    found = choose(plan, told)
-    if found.rung is None:
+    choice = choose(plan, midway)
+    if choice.rung is None:
         assert strategy == "spot" or here.rental in gone
         return
-    if found.rung.rental != here.rental and state in ("refused", "queued") and found.name == "next rung":
-        assert found.rung.rental not in gone
-    if state == "running" and found.rung.rental != here.rental:
-        assert not found.rung.rental.is_spot or here.rental.is_spot
-        assert found.rung.expected_s < here.expected_s or here.rental.is_spot
-        assert found.name in ("scale up", "on-demand")
-    if found.name == "scale up":
-        rest_s = (1 - share) * found.rung.expected_s
-        assert rest_s * found.rung.usd_per_hour / HOUR_S <= left_usd + 0.01
-        assert rest_s <= told.deadline - told.now + 1
+    if choice.rung.rental != here.rental and state in ("refused", "queued") and choice.name == "next rung":
+        assert choice.rung.rental not in gone
+    if state == "running" and choice.rung.rental != here.rental:
+        assert not choice.rung.rental.is_spot or here.rental.is_spot
+        assert choice.rung.expected_s < here.expected_s or here.rental.is_spot
+        assert choice.name in ("scale up", "on-demand")
+    if choice.name == "scale up":
+        rest_s = (1 - share) * choice.rung.expected_s
+        assert rest_s * choice.rung.usd_per_hour / HOUR_S <= left_usd + 0.01
+        assert rest_s <= midway.deadline - midway.now + 1
 
 
 def test_what_was_slower_than_planned_is_taken_to_be_slower_on_other_machines_too():
     plan = plan_of(share=0.6)
     b = plan.ladder[0]
     for speed, times in ((1.0, 1.0), (0.5, 2.0), (2.0, 1.0)):  # and what was faster is no faster there
-        told = running(plan, hours=1, share=0.5, speed=speed)
+        midway = running(plan, hours=1, share=0.5, speed=speed)
         rest_s = 240 + (b.expected_s - 240) * 0.5 * times
-        assert forecast(plan, told, b).rest_s == pytest.approx(rest_s, rel=0.02), speed
+        assert forecast(plan, midway, b).rest_s == pytest.approx(rest_s, rel=0.02), speed
 
 
 def test_what_was_slower_than_planned_needs_as_much_longer_at_most_elsewhere():
@@ -320,8 +323,8 @@ def test_what_runs_late_stays_until_the_last_moment_of_the_fastest():
 
 def test_what_runs_stays_where_it_was_refused_to_others_of_its_kind_before():
     plan = plan_of(share=0.6)
-    told = running(plan, hours=1, share=0.4)
-    assert choose(plan, replace(told, refused={told.rung.rental: told.now - 60})).rung == told.rung
+    midway = running(plan, hours=1, share=0.4)
+    assert choose(plan, replace(midway, refused={midway.rung.rental: midway.now - 60})).rung == midway.rung
 
 
 def test_a_plan_of_spot_that_cannot_be_bought_asks_for_spot_again():
@@ -347,13 +350,13 @@ def test_where_only_buying_is_safe_spot_elsewhere_is_not_gone_to():
     plan = planned(strategy="spot")
     first = sight(plan).rung
     late = sight(plan, now=UNTIL.timestamp() - 2700, seen=round(0.8 * plan.num_samples))
-    told = choose(plan, replace(late, refused={first.rental: late.now - 60}))
-    assert (where(told), told.name) == (("a", plans.HOME, "on-demand"), "on-demand")
+    choice = choose(plan, replace(late, refused={first.rental: late.now - 60}))
+    assert (where(choice), choice.name) == (("a", plans.HOME, "on-demand"), "on-demand")
 
 
 def test_what_cannot_be_bought_here_is_bought_elsewhere_before_spot_is_tried():
     plan = planned(strategy="spot")
     here = bought_of(plan, plans.HOME)
     late = sight(plan, now=UNTIL.timestamp() - 1.8 * plan.expected_s, rung=here, state="refused")
-    told = choose(plan, replace(late, refused={here.rental: late.now - 60}))
-    assert where(told) == ("a", plans.NEXT, "on-demand")
+    choice = choose(plan, replace(late, refused={here.rental: late.now - 60}))
+    assert where(choice) == ("a", plans.NEXT, "on-demand")

@@ -50,10 +50,10 @@ def ahead(**changed):
 
 
 def test_a_job_far_ahead_goes_to_a_cheaper_machine_and_one_as_planned_stays():
-    told = moves.choose(PLAN, ahead())
-    assert (told.name, told.rung) == ("step down", PLAN.cheaper[0])
-    assert told.usd < 0
-    assert told.reason.startswith("to d, in us-central1, as it is ahead: the rest takes ")
+    choice = moves.choose(PLAN, ahead())
+    assert (choice.name, choice.rung) == ("step down", PLAN.cheaper[0])
+    assert choice.usd < 0
+    assert choice.reason.startswith("to d, in us-central1, as it is ahead: the rest takes ")
     as_planned = running(PLAN, hours=1, share=0.3, to_save=True)
     assert moves.choose(PLAN, as_planned).rung == as_planned.rung
 
@@ -85,16 +85,16 @@ def after_the_move(*, speed: float, **changed):
 
 
 def test_a_move_that_turns_out_to_cost_more_is_undone_and_one_that_pays_is_not():
-    told = moves.choose(PLAN, after_the_move(speed=0.3))
-    assert (told.name, told.rung) == ("undo", ahead().rung)
-    assert "as measured on both" in told.reason
+    choice = moves.choose(PLAN, after_the_move(speed=0.3))
+    assert (choice.name, choice.rung) == ("undo", ahead().rung)
+    assert "as measured on both" in choice.reason
     pays = after_the_move(speed=1.0)
     assert moves.choose(PLAN, pays).rung == pays.rung
 
 
 def test_a_move_after_which_the_loss_rose_is_undone():
-    told = moves.choose(PLAN, after_the_move(speed=1.0, loss_rose=True))
-    assert (told.name, told.reason) == (
+    choice = moves.choose(PLAN, after_the_move(speed=1.0, loss_rose=True))
+    assert (choice.name, choice.reason) == (
         "undo",
         "to a, in us-central1, as the loss has risen since it left there",
     )
@@ -146,36 +146,36 @@ class Night:
 def played(plan: Plan, speeds: dict[str, float], *, gone: bool, seed: int) -> Night:
     """Plays a night on machines that are so many times as fast as planned; d may be `gone`."""
     draw, night = random.Random(seed), Night()
-    told = sight(plan, to_save=True)
-    seen, ready, earlier, refused = 0.0, told.now + 240, {}, {}
+    seen_now = sight(plan, to_save=True)
+    seen, ready, earlier, refused = 0.0, seen_now.now + 240, {}, {}
     for tick in range(1, 121):
         now = BEGUN.timestamp() + tick * TICK_S
-        waits = gone and told.rung.rental == CHEAP
+        waits = gone and seen_now.rung.rental == CHEAP
         ran_s = 0.0 if waits else max(0.0, now - ready)
-        per_s = speeds[told.rung.rental.machine] * plan.num_samples / (told.rung.expected_s - 240)
+        per_s = speeds[seen_now.rung.rental.machine] * plan.num_samples / (seen_now.rung.expected_s - 240)
         seen += per_s * min(ran_s, TICK_S)
-        night.usd += 0.0 if waits else TICK_S / HOUR_S * told.rung.usd_per_hour
+        night.usd += 0.0 if waits else TICK_S / HOUR_S * seen_now.rung.usd_per_hour
         if seen >= plan.num_samples:
-            night.done = now <= told.deadline
+            night.done = now <= seen_now.deadline
             return night
         error = 0.12 * (120 / (120 + ran_s)) ** 0.5
         rate = Rate(samples_per_s=per_s * exp(draw.gauss(0, 0.03)), error=error) if ran_s else None
-        told = replace(
-            told, now=now, seen=round(seen), rate=rate, state="queued" if waits else "running",
+        seen_now = replace(
+            seen_now, now=now, seen=round(seen), rate=rate, state="queued" if waits else "running",
             starting_s=max(0.0, ready - now), refused=refused,
         )  # fmt: skip
-        choice = moves.choose(plan, told)
-        if choice.rung is None or choice.rung.rental == told.rung.rental:
+        choice = moves.choose(plan, seen_now)
+        if choice.rung is None or choice.rung.rental == seen_now.rung.rental:
             continue
         if waits:
-            refused = {**refused, told.rung.rental: now}
+            refused = {**refused, seen_now.rung.rental: now}
         elif rate:
-            earlier = {**earlier, told.rung.rental: rate}
+            earlier = {**earlier, seen_now.rung.rental: rate}
         night.names.append(choice.name)
         ready = now + 240
-        told = replace(
-            told, rung=choice.rung, since=now, earlier=earlier, left=tuple(earlier),
-            before=told.rung if rate else told.before,
+        seen_now = replace(
+            seen_now, rung=choice.rung, since=now, earlier=earlier, left=tuple(earlier),
+            before=seen_now.rung if rate else seen_now.before,
             num_moves=sum(name in ("step down", "undo") for name in night.names),
         )  # fmt: skip
     return night

@@ -75,7 +75,7 @@ def test_a_job_far_ahead_steps_down_and_comes_back_when_that_is_slower_with_each
             expected_usd=rungs["a"].expected_usd, usd_per_hour=PRICES["a"], interval=(150.0, 300.0),
             cheaper=(rungs["d"],),
         )  # fmt: skip
-        params = nights.told().model_copy(update={"workload": Plug(use=f"{__name__}:OnMachines")})
+        params = nights.make_params().model_copy(update={"workload": Plug(use=f"{__name__}:OnMachines")})
         backend, training = Cheaper(), None
         until = time.monotonic() + 240
         while training is None and time.monotonic() < until:

@@ -23,11 +23,11 @@ def beat(at_s: float, seen: float, rate: float) -> Progress:
 
 
 def beats(rates: list[float], *, every_s: float = 10.0) -> list[Progress]:
-    found, seen = [beat(0.0, 0, rates[0])], 0.0
+    made, seen = [beat(0.0, 0, rates[0])], 0.0
     for number, rate in enumerate(rates, 1):
         seen += rate * every_s
-        found.append(beat(number * every_s, seen, rate))
-    return found
+        made.append(beat(number * every_s, seen, rate))
+    return made
 
 
 def test_a_steady_rate_is_known_the_better_the_longer_it_was_measured():
@@ -62,7 +62,7 @@ def test_the_plan_holds_until_something_was_measured_and_gives_way_where_it_is_w
 @pytest.mark.parametrize("slowly", [False, True])
 def test_the_interval_holds_in_nine_of_ten_runs(slowly):
     """Of runs whose updates vary, alone or over minutes; measured for a third of the time."""
-    draw, held, told = random.Random(7), 0, 0.0
+    draw, held, sum_of_chances = random.Random(7), 0, 0.0
     for _ in range(400):
         level, rates = draw.gauss(0, 0.08), []
         for number in range(600):
@@ -73,11 +73,13 @@ def test_the_interval_holds_in_nine_of_ten_runs(slowly):
         rate = measured(seen)
         assert rate
         todo, rest_s = 10 * sum(rates[200:]), 4000.0
-        found = outlook(rate, todo=todo, left_s=rest_s, start_s=0.0, risk=SAFE)
-        held += found.interval[0] <= rest_s <= found.interval[1]
-        told += found.chance
+        forecast = outlook(rate, todo=todo, left_s=rest_s, start_s=0.0, risk=SAFE)
+        held += forecast.interval[0] <= rest_s <= forecast.interval[1]
+        sum_of_chances += forecast.chance
     assert 0.85 <= held / 400 <= 0.995
-    assert told / 400 == pytest.approx(0.5, abs=0.06)  # the deadline is when it is done, so even odds
+    assert sum_of_chances / 400 == pytest.approx(
+        0.5, abs=0.06
+    )  # the deadline is when it is done, so even odds
 
 
 @given(
@@ -87,19 +89,19 @@ def test_the_interval_holds_in_nine_of_ten_runs(slowly):
 def test_more_time_or_less_work_never_makes_it_less_likely(todo, left_s, more, error, start_s):
     rate = Rate(samples_per_s=50, error=error, noise=error)
     risk = Risk(mean_time_to_loss_s=7200, restart_s=300, every_s=600)
-    told = outlook(rate, todo=todo, left_s=left_s, start_s=start_s, risk=risk)
-    assert told.interval[0] <= told.rest_s <= told.interval[1]
+    forecast = outlook(rate, todo=todo, left_s=left_s, start_s=start_s, risk=risk)
+    assert forecast.interval[0] <= forecast.rest_s <= forecast.interval[1]
     later = outlook(rate, todo=todo, left_s=left_s + more, start_s=start_s, risk=risk)
-    assert later.chance >= told.chance
-    if told.rest_s < left_s:
-        assert told.chance > 0.5
+    assert later.chance >= forecast.chance
+    if forecast.rest_s < left_s:
+        assert forecast.chance > 0.5
 
 
 def test_machines_that_are_lost_often_take_longer_and_are_less_sure():
     rate = Rate(samples_per_s=50, error=0.02)
     often = Risk(mean_time_to_loss_s=3600, restart_s=600, every_s=600)
-    told = {"todo": 50 * 7200.0, "left_s": 9000.0, "start_s": 0.0}
-    safe, spot = outlook(rate, risk=SAFE, **told), outlook(rate, risk=often, **told)
+    work = {"todo": 50 * 7200.0, "left_s": 9000.0, "start_s": 0.0}
+    safe, spot = outlook(rate, risk=SAFE, **work), outlook(rate, risk=often, **work)
     assert spot.rest_s == pytest.approx(7200 * (1 + 900 / 3600))
     assert spot.chance < 0.6 < 0.99 < safe.chance
     width = log(spot.interval[1] / spot.interval[0])

@@ -28,10 +28,10 @@ pytestmark = pytest.mark.usefixtures("folder")
 )
 def test_the_interval_may_be_made_anew_by_how_long_machines_live(rental, hours):
     plan = replace(nights.plan(), rental=rental)
-    recipe = recipe_of(NIGHT, nights.dataset(), plan, None, nights.told(checkpoint_every_s=None))
+    recipe = recipe_of(NIGHT, nights.dataset(), plan, None, nights.make_params(checkpoint_every_s=None))
     assert recipe.mean_time_to_loss_s == pytest.approx(hours * 3600)
     assert recipe.checkpoint_every_s == plan.checkpoint_every_s
-    fixed = recipe_of(NIGHT, nights.dataset(), plan, None, nights.told(checkpoint_every_s=7))
+    fixed = recipe_of(NIGHT, nights.dataset(), plan, None, nights.make_params(checkpoint_every_s=7))
     assert (fixed.checkpoint_every_s, fixed.mean_time_to_loss_s) == (7, None)
 
 
@@ -39,15 +39,14 @@ def test_the_interval_may_be_made_anew_by_how_long_machines_live(rental, hours):
 def test_training_leaves_the_time_that_the_decision_needs(after_s, earlier_s):
     """The night gives a minute to what follows training."""
     after = (Portion(name="evaluation", expected_s=after_s, expected_usd=0.0),)
-    made = recipe_of(NIGHT, nights.dataset(), replace(nights.plan(), after=after), None, nights.told())
+    made = recipe_of(NIGHT, nights.dataset(), replace(nights.plan(), after=after), None, nights.make_params())
     assert made.train_until == NIGHT.train_until - timedelta(seconds=earlier_s)
 
 
 def test_samples_that_are_bought_beyond_the_recipe_lengthen_the_schedule_in_batches_of_its_size_too():
     longer = replace(nights.plan(num_samples=8000), base_samples=6000)
-    recipes = [
-        recipe_of(NIGHT, nights.dataset(), plan, None, nights.told()) for plan in (nights.plan(), longer)
-    ]
+    params = nights.make_params()
+    recipes = [recipe_of(NIGHT, nights.dataset(), plan, None, params) for plan in (nights.plan(), longer)]
     assert [recipe.base_samples for recipe in recipes] == [3000, 6000]
 
 
@@ -64,13 +63,13 @@ def champion() -> Champion:
 @pytest.mark.parametrize(("is_cold", "last_day"), [(False, date(2026, 1, 2)), (True, date(2026, 1, 1))])
 def test_a_warm_start_has_seen_what_the_weights_have_that_it_begins_with(champion, is_cold, last_day):
     """A champion that was refitted on held-out days has seen later ones than tonight's training split has."""
-    params = nights.told(cold_every=1 if is_cold else 7)
+    params = nights.make_params(cold_every=1 if is_cold else 7)
     made = recipe_of(nights.night(), nights.dataset(), nights.plan(), champion, params)
     assert (bool(made.warm_from), made.last_day) == (not is_cold, last_day)
 
 
 def warm(champion: Champion | None, *, day: date = date(2026, 1, 2), **arguments) -> bool:
-    params = nights.told(**arguments)
+    params = nights.make_params(**arguments)
     recipe = recipe_of(nights.night(day=day), nights.dataset(), nights.plan(), champion, params)
     return bool(recipe.warm_from)
 
@@ -84,7 +83,7 @@ def test_training_starts_from_the_champion_except_every_so_many_nights(champion)
 
 
 def test_an_update_of_daybreak_makes_another_job_that_goes_on_from_the_same_checkpoints():
-    recipe = recipe_of(NIGHT, nights.dataset(), nights.plan(), None, nights.told())
+    recipe = recipe_of(NIGHT, nights.dataset(), nights.plan(), None, nights.make_params())
     updated = replace(recipe, frame_digest="another")
     assert recipe.frame_digest
     assert recipe.identity == updated.identity

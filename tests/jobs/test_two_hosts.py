@@ -15,7 +15,7 @@ from tests.jobs import plans
 from tests.jobs.cloud import KILL_S, TICK_S, Cloud, Luck, night_of
 from tests.training import nights
 
-PARAMS = plans.told(strategy="on-demand")
+PARAMS = plans.make_params(strategy="on-demand")
 
 
 class Hosts:
@@ -27,12 +27,12 @@ class Hosts:
     def look(self, host: str) -> str:
         """One call of the launcher of a host; returns what it says."""
         (self.folder / host / launcher.JOBS).mkdir(parents=True, exist_ok=True)
-        with chdir(self.folder / host), pytest.raises(NotYet) as told:
+        with chdir(self.folder / host), pytest.raises(NotYet) as refusal:
             launcher.look_after(
                 self.cloud.night, nights.dataset(), self.cloud.plan, None,
                 backend=self.cloud, params=PARAMS, clock=lambda: self.cloud.now,
             )  # fmt: skip
-        return str(told.value)
+        return str(refusal.value)
 
     def wait(self, seconds: float) -> None:
         self.cloud.next_tick = inf  # this test calls the launchers itself

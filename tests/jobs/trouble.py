@@ -23,8 +23,8 @@ def processes(job: Path) -> dict[str, list[psutil.Process]]:
     """The live processes of a job by what they are."""
     try:
         supervisor = psutil.Process(int((job / "pid").read_text()))
-        found = [supervisor, *supervisor.children(recursive=True)]
-        commands = {process: " ".join(process.cmdline()) for process in found}
+        every = [supervisor, *supervisor.children(recursive=True)]
+        commands = {process: " ".join(process.cmdline()) for process in every}
     except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
         return {"worker": [], "torchrun": [], "all": []}
     workers = [
@@ -33,7 +33,7 @@ def processes(job: Path) -> dict[str, list[psutil.Process]]:
         if "training.worker" in command and "distributed.run" not in command
     ]
     torchrun = [process for process, command in commands.items() if "distributed.run" in command]
-    return {"worker": workers, "torchrun": torchrun, "all": found}
+    return {"worker": workers, "torchrun": torchrun, "all": every}
 
 
 class Sender:
@@ -47,8 +47,8 @@ class Sender:
         beats = job / "progress.jsonl"
         if self.sent_at or not beats.exists() or _seen(beats) < self.after:
             return
-        found = processes(job)
-        for process in found[self.to][-1:] if self.to == "worker" else found[self.to]:
+        by_kind = processes(job)
+        for process in by_kind[self.to][-1:] if self.to == "worker" else by_kind[self.to]:
             process.send_signal(self.number)
             self.sent_at = time.monotonic()
 
@@ -79,9 +79,9 @@ class Ended:
 
     def row(self) -> dict[str, object]:
         """For a table."""
-        told = self.decision
-        how = told.stopped_by if isinstance(told, Training) else str(told)[:40]
-        seen = told.num_samples if isinstance(told, Training) else 0
+        decision = self.decision
+        how = decision.stopped_by if isinstance(decision, Training) else str(decision)[:40]
+        seen = decision.num_samples if isinstance(decision, Training) else 0
         return {"real night": self.name, "ended": how, "samples": seen, "in time": self.in_time}
 
 
@@ -98,7 +98,7 @@ def real_night(number: int) -> Ended:
     }
     poor = kind == "poor"
     night = nights.night(seconds=seconds, budget_usd=0.17 if poor else 50)
-    params = nights.told(num_workers=workers, delay_s=draw.uniform(0.01, 0.05), hang_after_s=5)
+    params = nights.make_params(num_workers=workers, delay_s=draw.uniform(0.01, 0.05), hang_after_s=5)
     plan = priced(
         num_samples=10**6 if kind in ("late", "killed", "poor") else 3001, usd_per_hour=3.6 if poor else 0.0
     )

@@ -65,9 +65,9 @@ def test_shipped_prices_are_those_of_the_data_they_name():
         pytest.skip(f"{path} is missing: the prices of a day")
     table = pd.read_csv(path).set_index(["machine_type", "region"])
     columns = {"on-demand": "usd_hour", "spot": "usd_hour_spot"}
-    told = [p for p in prices() if p.source.startswith("Cyclenerd/")]
-    assert len(told) > 300
-    for price in told:
+    of_the_data = [p for p in prices() if p.source.startswith("Cyclenerd/")]
+    assert len(of_the_data) > 300
+    for price in of_the_data:
         expected = table.loc[(price.name, price.region), columns[price.strategy]]
         assert price.usd_per_hour == pytest.approx(expected, abs=6e-5), price.key
 
@@ -160,9 +160,9 @@ def test_the_share_of_a_small_machine_is_that_of_its_devices_and_of_one_not_sold
 
 @pytest.mark.parametrize(("rate", "busy"), [("flops_per_s", 3.9e9), ("bandwidth_bytes_per_s", 6.5e8)])
 def test_a_rate_measured_beside_other_processes_is_not_believed(rate: str, busy: float) -> None:
-    found = profile()
-    measured = {**found.evidence["machine"], rate: busy}
-    here = local(replace(found, evidence={"machine": measured}), today=date(2026, 11, 25))
+    job = profile()
+    measured = {**job.evidence["machine"], rate: busy}
+    here = local(replace(job, evidence={"machine": measured}), today=date(2026, 11, 25))
     listed = [getattr(m, rate) / m.vcpus for m in MACHINES if m.device == "cpu"]
     assert 2 * min(listed) <= getattr(here, rate) <= 2 * max(listed)
     assert f"{rate} {busy:.3g} is not plausible" in here.rates_source

@@ -50,10 +50,10 @@ def test_prices_are_read_page_by_page_and_go_before_the_shipped_ones(home):
     kept = home / pricelist.REFRESHED
     assert price(kept, V6E).usd_per_hour == 2.7
     with serving(Billing(skus=CHIPS, page_size=2)) as api:
-        found = prices.refresh(kept, url=api.url)
+        refreshed = prices.refresh(kept, url=api.url)
     assert len(api.asked) == 3 + 1  # of Compute Engine and Vertex AI
     # v6e on-demand and spot, v5e spot, in three sizes; TPU7x; all in us-central1
-    assert len(found.accepted) == 10
+    assert len(refreshed.accepted) == 10
     assert price(kept, V6E).usd_per_hour == 2.5
     assert price(kept, V6E).source == "Cloud Billing Catalog API"
     machine = next(m for m in rented(kept) if (m.name, m.region) == V6E[:2])
@@ -87,8 +87,8 @@ def test_a_price_in_a_region_where_the_machine_is_not_offered_does_not_offer_it(
 
 def test_a_second_look_keeps_what_only_the_first_one_told(home):
     kept = home / pricelist.REFRESHED
-    for told in (CHIPS[:1], CHIPS[4:]):
-        with serving(Billing(skus=told)) as api:
+    for chips in (CHIPS[:1], CHIPS[4:]):
+        with serving(Billing(skus=chips)) as api:
             prices.refresh(kept, url=api.url)
     assert price(kept, V6E).usd_per_hour == 2.5
     assert price(kept, ("tpu7x-standard-4t", "us-central1", "on-demand")).usd_per_hour == 48
@@ -213,8 +213,8 @@ def test_a_fee_is_shown_with_its_source_and_what_is_only_inferred_is_marked(home
 def test_fees_are_read_from_the_list_of_vertex_and_replace_those_that_were_inferred(home):
     kept = home / pricelist.REFRESHED
     with serving(Billing(skus=L4, vertex_skus=L4_ON_VERTEX, page_size=2)) as api:
-        found = prices.refresh(kept, url=api.url)
-    assert not found.refused
+        refreshed = prices.refresh(kept, url=api.url)
+    assert not refreshed.refused
     fees = {p.key: p.fee for m in rented(kept) for p in m.prices}
     spot, on_demand = (fees["g2-standard-4", "us-central1", way] for way in ("spot", "on-demand"))
     assert spot.usd_per_hour == pytest.approx(0.07 + 4 * 0.004 + 16 * 0.0005)
@@ -224,19 +224,19 @@ def test_fees_are_read_from_the_list_of_vertex_and_replace_those_that_were_infer
     assert not spot.inferred and "Cloud Billing Catalog API, 20" in spot.source
     assert fees["g2-standard-4", "us-east4", "spot"].inferred
     kept_keys = [price.key for price in pricelist.read(kept.read_text(), source="it")]
-    assert kept_keys == [price.key for price in found.accepted]
+    assert kept_keys == [price.key for price in refreshed.accepted]
 
 
 def test_a_fee_that_cannot_be_is_refused_and_the_fee_stays(home):
     kept = home / pricelist.REFRESHED
     dear = [{**sku("Vertex AI: Training/Pipelines management fee on TpuV6e in Iowa", 700.0)}]
     with serving(Billing(skus=[], vertex_skus=dear)) as api:
-        found = prices.refresh(kept, url=api.url)
-    assert found.refused[0] == (
+        refreshed = prices.refresh(kept, url=api.url)
+    assert refreshed.refused[0] == (
         "ct6e-standard-1t in us-central1, spot: a fee of 700 dollars an hour is 25926% of 2.7; "
         "the fee stays as it was"
     )
-    assert not found.accepted
+    assert not refreshed.accepted
 
 
 def test_a_home_of_the_release_before_goes_on_with_its_prices_and_gets_the_fees(home):

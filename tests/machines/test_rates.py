@@ -51,30 +51,30 @@ def listed(*keys: tuple[str, str, str]) -> list[Price]:
     ("strategy", "usd"), [("on-demand", 3.67363), ("spot", 1.92768), ("flex-start", 2.02038)]
 )
 def test_a_machine_costs_what_its_parts_cost_however_it_is_rented(strategy, usd):
-    told = rates([*PASSED_OVER, *A2])
-    assert usd_per_hour(find("a2-highgpu-1g"), strategy, told) == pytest.approx(usd, abs=1e-6)
-    assert usd_per_hour(find("a2-highgpu-4g"), strategy, told) == pytest.approx(4 * usd, abs=1e-5)
+    listed_rates = rates([*PASSED_OVER, *A2])
+    assert usd_per_hour(find("a2-highgpu-1g"), strategy, listed_rates) == pytest.approx(usd, abs=1e-6)
+    assert usd_per_hour(find("a2-highgpu-4g"), strategy, listed_rates) == pytest.approx(4 * usd, abs=1e-5)
 
 
 def test_a_machine_has_no_price_where_a_part_of_it_has_none():
-    told = rates([each for each in A2 if "Ram" not in each["description"]])
-    assert usd_per_hour(find("a2-highgpu-1g"), "on-demand", told) is None
+    listed_rates = rates([each for each in A2 if "Ram" not in each["description"]])
+    assert usd_per_hour(find("a2-highgpu-1g"), "on-demand", listed_rates) is None
     assert usd_per_hour(find("a2-highgpu-1g", "europe-west4"), "on-demand", rates(A2)) is None
 
 
 def test_disks_that_come_with_a_machine_are_told_by_the_month_and_counted_by_the_hour():
     disk = sku("SSD backed Local Storage in Americas", 0.08, unit="GiBy.mo", group="LocalSSD")
-    told = rates([*A2, disk])
+    listed_rates = rates([*A2, disk])
     machine = find("a2-ultragpu-1g")
     expected = 3.93 + 0.37932 + 170 * 0.3604 / 85 + 375 * 0.08 / 730
-    assert usd_per_hour(machine, "on-demand", told) == pytest.approx(expected)
+    assert usd_per_hour(machine, "on-demand", listed_rates) == pytest.approx(expected)
     assert expected == pytest.approx(
         machine.prices[0].usd_per_hour, rel=1e-3
     )  # the shipped one, of another source
 
 
 def test_chips_and_slices_come_with_their_host_and_are_spot_by_their_description():
-    told = rates(
+    listed_rates = rates(
         [
             sku("TpuV6e running in Iowa", 2.70, group="TPU"),
             sku("TpuV6e attached to Spot Preemptible VMs running in Iowa", 0.514, usage="Preemptible"),
@@ -82,10 +82,10 @@ def test_chips_and_slices_come_with_their_host_and_are_spot_by_their_description
             sku("Spot Preemptible A4 Nvidia B200 (1 gpu slice) running in Americas", 4.9542, group="GPU"),
         ]
     )
-    assert usd_per_hour(find("ct6e-standard-4t"), "on-demand", told) == pytest.approx(10.8)
-    assert usd_per_hour(find("ct6e-standard-4t"), "spot", told) == pytest.approx(2.056)
-    assert usd_per_hour(find("a4-highgpu-8g"), "on-demand", told) == pytest.approx(128.88)
-    assert usd_per_hour(find("a4-highgpu-8g"), "spot", told) == pytest.approx(39.6336)
+    assert usd_per_hour(find("ct6e-standard-4t"), "on-demand", listed_rates) == pytest.approx(10.8)
+    assert usd_per_hour(find("ct6e-standard-4t"), "spot", listed_rates) == pytest.approx(2.056)
+    assert usd_per_hour(find("a4-highgpu-8g"), "on-demand", listed_rates) == pytest.approx(128.88)
+    assert usd_per_hour(find("a4-highgpu-8g"), "spot", listed_rates) == pytest.approx(39.6336)
 
 
 def test_every_machine_of_the_catalog_has_parts_that_can_be_billed():
@@ -95,12 +95,12 @@ def test_every_machine_of_the_catalog_has_parts_that_can_be_billed():
 
 def test_what_can_be_true_is_accepted_with_its_date_and_source():
     old = listed(("a2-highgpu-1g", "us-central1", "spot"), ("a2-highgpu-1g", "us-central1", "on-demand"))
-    found = refreshed(old, rented(), rates(A2), today=TODAY)
-    assert [(p.strategy, round(p.usd_per_hour, 4), p.dated, p.source) for p in found.accepted] == [
+    changes = refreshed(old, rented(), rates(A2), today=TODAY)
+    assert [(p.strategy, round(p.usd_per_hour, 4), p.dated, p.source) for p in changes.accepted] == [
         ("on-demand", 3.6736, TODAY, "Cloud Billing Catalog API"),
         ("spot", 1.9277, TODAY, "Cloud Billing Catalog API"),
     ]
-    assert (found.refused, found.num_missing) == ((), 0)
+    assert (changes.refused, changes.num_missing) == ((), 0)
 
 
 @pytest.mark.parametrize(
@@ -124,15 +124,15 @@ def test_what_cannot_be_true_is_refused_in_a_sentence_and_the_old_price_kept(des
     old = listed(
         ("ct6e-standard-1t", "us-central1", "on-demand"), ("ct6e-standard-1t", "us-central1", "spot")
     )
-    found = refreshed(old, rented(), rates([sku(description, usd)]), today=TODAY)
-    assert found.refused == (sentence,)
-    assert (found.accepted, found.num_missing) == ((), 1)
+    changes = refreshed(old, rented(), rates([sku(description, usd)]), today=TODAY)
+    assert changes.refused == (sentence,)
+    assert (changes.accepted, changes.num_missing) == ((), 1)
 
 
 def test_a_placeholder_is_refused_also_where_no_price_was_known():
     old = listed(("tpu7x-standard-4t", "us-central1", "on-demand"))
-    found = refreshed(old, rented(), rates([sku("TPU7x running in Americas", 700)]), today=TODAY)
-    assert found.refused == (
+    changes = refreshed(old, rented(), rates([sku("TPU7x running in Americas", 700)]), today=TODAY)
+    assert changes.refused == (
         "tpu7x-standard-4t in us-central1, on-demand: 2800 dollars an hour is 700 a device, above 40; "
         "none is kept",
     )

@@ -24,32 +24,34 @@ MOST = 40  # machines, more than pay for most of these jobs
 @st.composite
 def jobs(draw):
     """A job, and a machine in two regions to run it on, which may have run two nights."""
-    found = profile(
+    measured = profile(
         step_s=10 ** draw(st.floats(-5, -1)),
         load_s=10 ** draw(st.floats(-7, -3)),
         sample_bytes=10 ** draw(st.floats(4, 9)),
     )
     on = draw(st.sampled_from(CATALOG))
     machines = [on, replace(on, region="elsewhere", usd_per_hour=2 * on.usd_per_hour, spot_usd_per_hour=0.5)]
-    here = local(found, today=date(2011, 9, 1))
+    here = local(measured, today=date(2011, 9, 1))
     known = None
     if draw(st.booleans()):
         timed = [
-            update(found, on, measured=here, num_machines=count, batch_size=256, num_workers=on.num_workers)
+            update(
+                measured, on, measured=here, num_machines=count, batch_size=256, num_workers=on.num_workers
+            )
             for count in (1, 2)
         ]
         known = Calibration(
             past=[
                 Past(
                     machine=on.name, device=on.device, measured_here=False, setting=each.setting,
-                    update=by_profile(found, on, measured=here), ratio=draw(st.floats(0.5, 2)),
+                    update=by_profile(measured, on, measured=here), ratio=draw(st.floats(0.5, 2)),
                 )
                 for each in timed
                 if each
             ]
         )  # fmt: skip
     job = Job(
-        profile=found, at_hand=here, dataset=DATASET, batch_size=256, num_workers=1, known=known,
+        profile=measured, at_hand=here, dataset=DATASET, batch_size=256, num_workers=1, known=known,
         efficiency=Efficiency(noise_scale=1000),
     )  # fmt: skip
     return job, machines, draw(st.integers(1000, 10**7))
@@ -75,14 +77,14 @@ def near(one: float | None, other: float | None) -> bool:
 
 @pytest.mark.slow
 @given(jobs(), st.floats(-1, 1.5), st.floats(-2, 3), st.sampled_from(["cost", "time", "knee"]))
-def test_what_is_left_out_is_never_the_best_nor_the_least_that_helps(told, hours, dollars, objective):
-    every, some = (ways(*told, dominated=each) for each in (True, False))
+def test_what_is_left_out_is_never_the_best_nor_the_least_that_helps(case, hours, dollars, objective):
+    every, some = (ways(*case, dominated=each) for each in (True, False))
     limits = Limits(deadline_s=3600 * 10**hours, budget_usd=10**dollars, confidence=CONFIDENCE)
-    found, expected = (search(each, limits=limits, objective=objective) for each in (some, every))
-    assert (found is None) == (expected is None)
-    if found and expected:
-        assert near(found.best.expected_usd, expected.best.expected_usd)
-        assert near(found.best.expected_s, expected.best.expected_s)
+    result, expected = (search(each, limits=limits, objective=objective) for each in (some, every))
+    assert (result is None) == (expected is None)
+    if result and expected:
+        assert near(result.best.expected_usd, expected.best.expected_usd)
+        assert near(result.best.expected_s, expected.best.expected_s)
     elif every:
         one, other = relax(some, limits=limits), relax(every, limits=limits)
         assert near(one.deadline_s, other.deadline_s)
@@ -91,8 +93,8 @@ def test_what_is_left_out_is_never_the_best_nor_the_least_that_helps(told, hours
 
 @pytest.mark.slow
 @given(jobs())
-def test_of_each_line_what_is_left_out_is_beaten_in_every_way_by_one_that_stays(told):
-    every, some = (ways(*told, dominated=each) for each in (True, False))
+def test_of_each_line_what_is_left_out_is_beaten_in_every_way_by_one_that_stays(case):
+    every, some = (ways(*case, dominated=each) for each in (True, False))
     stays = {(line_of(each), each.rental.num_machines) for each in some}
     lines: dict = {}
     for each in some:
@@ -108,9 +110,9 @@ def test_of_each_line_what_is_left_out_is_beaten_in_every_way_by_one_that_stays(
 
 def small_job() -> Job:
     """A job of seconds, most of whose time is the start, which several machines only make longer."""
-    found = profile(step_s=1e-6)
+    measured = profile(step_s=1e-6)
     return Job(
-        profile=found, at_hand=local(found, today=date(2011, 9, 1)), dataset=DATASET, batch_size=256,
+        profile=measured, at_hand=local(measured, today=date(2011, 9, 1)), dataset=DATASET, batch_size=256,
         num_workers=1, efficiency=Efficiency(noise_scale=1000),
     )  # fmt: skip
 
@@ -125,10 +127,10 @@ def test_more_machines_than_pay_are_left_out():
 
 @pytest.mark.slow
 @given(jobs())
-def test_spot_and_on_demand_keep_the_same_numbers(told):
+def test_spot_and_on_demand_keep_the_same_numbers(case):
     """So that spot that stays away is continued on as many machines on demand."""
     by_strategy: dict = {}
-    for each in ways(*told, dominated=False):
+    for each in ways(*case, dominated=False):
         key = (each.rental.strategy, each.rental.region, each.estimate.batch_size)
         by_strategy.setdefault(key, set()).add(each.rental.num_machines)
     for (_, region, size), counts in by_strategy.items():

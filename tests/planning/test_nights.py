@@ -50,13 +50,13 @@ class World:
     def seconds(self, way: Plan, num_samples: float) -> float:
         """What so many samples take."""
         machine = next(m for m in rented() if (m.name, m.region) == (way.rental.machine, way.rental.region))
-        found = update(
+        timed = update(
             PROFILE, machine, measured=local(PROFILE, today=night().day),
             num_machines=way.rental.num_machines, batch_size=way.batch_size, num_workers=machine.num_workers,
         )  # fmt: skip
-        assert found
+        assert timed
         times = self.machine_times if machine.name == "g2-standard-24" else 1.0
-        return num_samples / way.batch_size * found.seconds * times
+        return num_samples / way.batch_size * timed.seconds * times
 
     def usd_to_quality(self, way: Plan) -> float:
         """What the quality of a night of 256 costs."""

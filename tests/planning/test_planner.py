@@ -35,27 +35,27 @@ def planned(
 ) -> Plan:  # fmt: skip
     tonight = replace(night(hours=hours, budget_usd=budget_usd), test_hours=test_hours)
     return plan(
-        tonight, dataset, job or profile(), None, told(params, training),
+        tonight, dataset, job or profile(), None, params_of(params, training),
         available=EVERYTHING,
     )  # fmt: skip
 
 
-def told(params: PlanParams, training: TrainParams) -> Params:
+def params_of(params: PlanParams, training: TrainParams) -> Params:
     plugs = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
     return Params(**plugs, plan=params, train=training)
 
 
 def test_this_machine_costs_nothing_and_is_taken_when_it_is_in_time():
-    found = planned()
-    assert (found.rental, found.expected_usd) == (Rental(machine="local"), 0.0)
-    assert found.num_samples == 1_000_000
-    assert found.interval[0] < found.expected_s < found.interval[1]
+    made = planned()
+    assert (made.rental, made.expected_usd) == (Rental(machine="local"), 0.0)
+    assert made.num_samples == 1_000_000
+    assert made.interval[0] < made.expected_s < made.interval[1]
 
 
 def test_a_short_night_rents():
-    found = planned(hours=0.42, job=profile(step_s=5e-3))
-    assert not found.rental.is_local
-    assert found.expected_usd > 0
+    made = planned(hours=0.42, job=profile(step_s=5e-3))
+    assert not made.rental.is_local
+    assert made.expected_usd > 0
 
 
 def test_a_job_bound_by_storage_is_planned_where_its_arrays_stay_in_memory():
@@ -76,8 +76,8 @@ def test_the_same_records_give_the_same_plan():
 
 
 def test_a_plan_survives_its_file():
-    found = planned(hours=1)
-    assert loads(Plan, dumps(found)) == found
+    made = planned(hours=1)
+    assert loads(Plan, dumps(made)) == made
 
 
 def test_the_fastest_is_faster_and_the_knee_between():
@@ -96,36 +96,36 @@ THREE = ("us-central1", "us-east4", "europe-west4")
 
 
 def test_each_rung_can_still_be_started_in_time():
-    found = planned(hours=2, job=profile(step_s=5e-3))
+    made = planned(hours=2, job=profile(step_s=5e-3))
     until = night(hours=2).train_until
-    assert 0 < len(found.ladder) <= NUM_RUNGS
-    for rung in found.ladder:
+    assert 0 < len(made.ladder) <= NUM_RUNGS
+    for rung in made.ladder:
         assert rung.latest_start + timedelta(seconds=rung.expected_s) < until
 
 
 def test_a_ladder_holds_machines_that_are_much_faster_for_a_job_that_turns_out_slow():
-    found = planned(hours=2, job=profile(step_s=5e-3))
-    fastest = min(found.ladder, key=lambda rung: rung.expected_s)
-    assert fastest.expected_s < MUCH_LATER * found.expected_s
-    assert fastest.latest_start == max(rung.latest_start for rung in found.ladder)
+    made = planned(hours=2, job=profile(step_s=5e-3))
+    fastest = min(made.ladder, key=lambda rung: rung.expected_s)
+    assert fastest.expected_s < MUCH_LATER * made.expected_s
+    assert fastest.latest_start == max(rung.latest_start for rung in made.ladder)
 
 
 def test_one_machine_in_three_regions_can_be_had_in_the_other_two_at_the_same_speed():
     params = PlanParams(machines=("g2-standard-4",), regions=THREE, spot=False)
-    found = planned(params=params, job=profile(step_s=1e-2))
-    regions = [region for region in THREE if region != found.rental.region]
-    assert [rung.rental for rung in found.ladder] == [
+    made = planned(params=params, job=profile(step_s=1e-2))
+    regions = [region for region in THREE if region != made.rental.region]
+    assert [rung.rental for rung in made.ladder] == [
         Rental(machine="g2-standard-4", region=region) for region in regions
     ]
 
 
 def test_a_ladder_is_spread_over_regions_and_devices_and_names_no_place_twice():
     params = PlanParams(machines=("*-*",), regions=THREE, spot=False, max_machines=8)
-    found = planned(params=params, job=profile(step_s=1e-2))
-    assert len(found.ladder) == NUM_RUNGS
-    assert {rung.rental.region for rung in found.ladder} == set(THREE)
-    assert len({rung.rental.machine.partition("-")[0] for rung in found.ladder}) > 4
-    assert len({(rung.rental.machine, rung.rental.region) for rung in found.ladder}) == NUM_RUNGS
+    made = planned(params=params, job=profile(step_s=1e-2))
+    assert len(made.ladder) == NUM_RUNGS
+    assert {rung.rental.region for rung in made.ladder} == set(THREE)
+    assert len({rung.rental.machine.partition("-")[0] for rung in made.ladder}) > 4
+    assert len({(rung.rental.machine, rung.rental.region) for rung in made.ladder}) == NUM_RUNGS
 
 
 def test_a_ladder_holds_what_the_budget_pays_half_of_where_there_is_room():
@@ -144,36 +144,36 @@ def test_a_rung_trains_in_batches_of_the_plan_s_size():
     plain = profile(step_s=5e-3)
     job = replace(plain, step_s=replace(plain.step_s, fixed=0.1))
     free = PlanParams(machines=("n2-*", "g2-*"), batch_sizes=(64, 256, 1024), spot=False)
-    found = planned(params=free, job=job)
-    same = planned(params=free.model_copy(update={"batch_sizes": (found.batch_size,)}), job=job)
-    assert found.ladder == same.ladder
+    made = planned(params=free, job=job)
+    same = planned(params=free.model_copy(update={"batch_sizes": (made.batch_size,)}), job=job)
+    assert made.ladder == same.ladder
 
 
 def test_spot_elsewhere_comes_with_its_own_machines_on_demand():
-    found = planned(hours=6, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*",), regions=THREE))
-    bought = {rung.rental for rung in found.ladder if rung.rental.strategy == "on-demand"}
-    spot = [rung.rental.on_demand for rung in found.ladder if rung.rental.is_spot]
+    made = planned(hours=6, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*",), regions=THREE))
+    bought = {rung.rental for rung in made.ladder if rung.rental.strategy == "on-demand"}
+    spot = [rung.rental.on_demand for rung in made.ladder if rung.rental.is_spot]
     assert {rental.region for rental in spot} == set(THREE)
     assert bought >= set(spot)
 
 
 def test_a_plan_on_spot_can_fall_back_on_its_own_machines_on_demand():
-    found = planned(hours=6, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*", "a2-*")))
-    assert found.rental.is_spot
-    own = found.ladder[0]
-    assert own.rental == found.rental.on_demand
-    assert own.usd_per_hour > found.usd_per_hour
-    assert place(found, Facts(
-        now=6 * 3600 - 2 * found.expected_s, deadline=6 * 3600, seen=0, samples_per_s=None,
+    made = planned(hours=6, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*", "a2-*")))
+    assert made.rental.is_spot
+    own = made.ladder[0]
+    assert own.rental == made.rental.on_demand
+    assert own.usd_per_hour > made.usd_per_hour
+    assert place(made, Facts(
+        now=6 * 3600 - 2 * made.expected_s, deadline=6 * 3600, seen=0, samples_per_s=None,
         attempts=(Attempt(at=0.0, strategy="spot"),), queued=True,
-    )) == Place(zone_of(found.rental), spot=False)  # fmt: skip
+    )) == Place(zone_of(made.rental), spot=False)  # fmt: skip
 
 
 def test_spot_is_left_out_when_it_is_not_allowed():
     params = PlanParams(machines=("g2-*",), spot=False)
-    found = planned(params=params)
-    assert not found.rental.is_spot
-    assert not any(rung.rental.is_spot for rung in found.ladder)
+    made = planned(params=params)
+    assert not made.rental.is_spot
+    assert not any(rung.rental.is_spot for rung in made.ladder)
 
 
 def test_checkpoints_are_as_often_as_the_user_says():
@@ -189,14 +189,14 @@ def refusal(**changes: object) -> str:
 
 
 def test_what_cannot_be_done_is_told_with_the_least_that_helps():
-    told = refusal(hours=1, budget_usd=0.01, job=profile(step_s=1e-1))
-    assert told.startswith(
+    message = refusal(hours=1, budget_usd=0.01, job=profile(step_s=1e-1))
+    assert message.startswith(
         "no machine of plan.machines trains on 1,000,000 samples by 12:00 UTC for $0.01; "
         "the least that helps: "
     )
-    assert re.search(r"night\.budget_usd \d+\.\d\d", told)
-    assert re.search(r"night\.train_hours \d", told)
-    assert re.search(r"train\.epochs 0\.\d+ \([\d,]+ samples\)", told)
+    assert re.search(r"night\.budget_usd \d+\.\d\d", message)
+    assert re.search(r"night\.train_hours \d", message)
+    assert re.search(r"train\.epochs 0\.\d+ \([\d,]+ samples\)", message)
 
 
 @pytest.mark.slow
@@ -209,17 +209,17 @@ def test_doing_what_the_refusal_says_helps(hours, budget_usd, step_s):
     try:
         planned(**given_)
     except PlanError as error:
-        told = str(error)
+        message = str(error)
     else:
         assume(False)
-    advice = dict(re.findall(r"(night\.budget_usd|night\.train_hours|train\.epochs) ([\d.]+)", told))
+    advice = dict(re.findall(r"(night\.budget_usd|night\.train_hours|train\.epochs) ([\d.]+)", message))
     assert advice
     changes = {
         "night.budget_usd": lambda value: {"budget_usd": value},
         "night.train_hours": lambda value: {"hours": value},
         "train.epochs": lambda value: {"training": TrainParams(epochs=value, batch_size=256)},
     }
-    if " with " in told:
+    if " with " in message:
         both = {key: float(advice[key]) for key in ("night.train_hours", "night.budget_usd")}
         assert planned(
             **given_ | {"hours": both["night.train_hours"], "budget_usd": both["night.budget_usd"]}
@@ -232,7 +232,7 @@ def test_doing_what_the_refusal_says_helps(hours, budget_usd, step_s):
 def test_a_deadline_that_has_passed_is_told():
     late = replace(night(), train_until=STARTED - timedelta(hours=1))
     with pytest.raises(PlanError, match=r"had passed when the night began at 11:00; raise night.train_hours"):
-        plan(late, DATASET, profile(), None, told(EVERYWHERE, TRAINING), available=EVERYTHING)
+        plan(late, DATASET, profile(), None, params_of(EVERYWHERE, TRAINING), available=EVERYTHING)
 
 
 def test_no_samples_are_told():
@@ -242,15 +242,15 @@ def test_no_samples_are_told():
             replace(DATASET, num_samples=0),
             profile(),
             None,
-            told(EVERYWHERE, TRAINING),
+            params_of(EVERYWHERE, TRAINING),
             available=EVERYTHING,
         )
 
 
 def test_a_model_beyond_all_memory_is_told_with_both_sizes():
-    told = refusal(job=profile(sample_bytes=1e14), params=PlanParams())
-    assert "one sample needs 100000.30 GB on a device" in told
-    assert "is 7.20 GB (local, less 10%)" in told
+    message = refusal(job=profile(sample_bytes=1e14), params=PlanParams())
+    assert "one sample needs 100000.30 GB on a device" in message
+    assert "is 7.20 GB (local, less 10%)" in message
 
 
 def test_a_batch_smaller_than_the_workers_is_told_as_that_and_not_as_memory():
@@ -291,7 +291,7 @@ def test_a_trillion_samples_are_told_as_the_cause_and_not_the_hours():
 
 
 def test_a_model_beyond_the_machine_at_hand_is_told_where_the_backend_rents_no_other():
-    params = told(EVERYWHERE, TRAINING)
+    params = params_of(EVERYWHERE, TRAINING)
     with pytest.raises(PlanError, match=r"one sample needs 10\.30 GB .* is 7\.20 GB \(local, less 10%\)"):
         plan(night(), DATASET, profile(sample_bytes=1e10), None, params, **AT_HOME)
 
@@ -311,16 +311,16 @@ def test_machines_without_a_price_are_listed_and_not_planned():
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_plan_is_the_one_that_an_exhaustive_search_finds(seed):
-    found = agreement(seed)
-    assert found.equal
-    assert found.relaxed is not False
+    compared = agreement(seed)
+    assert compared.equal
+    assert compared.relaxed is not False
 
 
 def test_a_region_is_chosen_with_the_machine():
     params = PlanParams(machines=("g2-standard-4",), regions=("us-central1", "us-east4"), spot=False)
-    found = planned(params=params)
-    assert found.rental == Rental(machine="g2-standard-4", region="us-east4")  # 0.7045 rather than 0.7068
-    assert {option.rental.region for option in found.options} == {"us-central1", "us-east4"}
+    made = planned(params=params)
+    assert made.rental == Rental(machine="g2-standard-4", region="us-east4")  # 0.7045 rather than 0.7068
+    assert {option.rental.region for option in made.options} == {"us-central1", "us-east4"}
 
 
 def test_a_machine_is_not_planned_where_it_is_not_offered():
@@ -333,26 +333,26 @@ def test_a_machine_is_not_planned_where_it_is_not_offered():
 
 def test_flex_start_counts_the_longest_wait_and_bills_none_of_it():
     params = PlanParams(machines=("a2-highgpu-1g",), spot=False, flex_wait_hours=2)
-    found = planned(params=params, job=profile(step_s=1e-2))
+    made = planned(params=params, job=profile(step_s=1e-2))
     at_once = planned(params=PlanParams(machines=("a2-highgpu-1g",), spot=False), job=profile(step_s=1e-2))
-    assert (found.rental.max_wait_s, found.rental.strategy, at_once.rental.strategy) == (
+    assert (made.rental.max_wait_s, made.rental.strategy, at_once.rental.strategy) == (
         7200,
         "flex-start",
         "on-demand",
     )
-    assert found.expected_s == pytest.approx(at_once.expected_s + 7200)
-    assert found.expected_usd == pytest.approx(at_once.expected_usd * (2.0204 / 3.6734 + 0.2) / 1.2)
-    assert found.usd_per_hour == pytest.approx(2.0204 + 0.2 * 3.6734)  # with the fee
-    assert str(found.price_dated) == "2026-08-02"
-    assert found.ladder[0].rental.strategy == "on-demand"  # what is rented at once is there to fall back on
-    assert found.portions[0].name == "wait, at most"
+    assert made.expected_s == pytest.approx(at_once.expected_s + 7200)
+    assert made.expected_usd == pytest.approx(at_once.expected_usd * (2.0204 / 3.6734 + 0.2) / 1.2)
+    assert made.usd_per_hour == pytest.approx(2.0204 + 0.2 * 3.6734)  # with the fee
+    assert str(made.price_dated) == "2026-08-02"
+    assert made.ladder[0].rental.strategy == "on-demand"  # what is rented at once is there to fall back on
+    assert made.portions[0].name == "wait, at most"
 
 
 def test_flex_start_is_left_out_where_nothing_could_be_in_time_after_the_wait():
     params = PlanParams(machines=("a2-highgpu-1g",), spot=False, flex_wait_hours=2)
-    found = planned(hours=2.2, params=params, job=profile(step_s=1e-2))
-    assert not found.rental.is_queued
-    assert "flex-start" in {option.rental.strategy for option in found.options}
+    made = planned(hours=2.2, params=params, job=profile(step_s=1e-2))
+    assert not made.rental.is_queued
+    assert "flex-start" in {option.rental.strategy for option in made.options}
 
 
 def test_a_larger_batch_trains_on_more_samples_for_the_same_progress():
@@ -370,16 +370,16 @@ def test_the_batch_that_is_done_sooner_is_taken():
 
 
 def test_a_backend_that_rents_nothing_gets_the_machine_at_hand_and_says_why():
-    params = told(EVERYWHERE, TRAINING)
-    found = plan(night(), DATASET, profile(), None, params, **AT_HOME)
-    assert found.rental.is_local
-    others = [option.why_not for option in found.options if not option.rental.is_local]
+    params = params_of(EVERYWHERE, TRAINING)
+    made = plan(night(), DATASET, profile(), None, params, **AT_HOME)
+    assert made.rental.is_local
+    others = [option.why_not for option in made.options if not option.rental.is_local]
     assert set(others) == {"the backend does not have it"}
-    assert found.ladder == ()
+    assert made.ladder == ()
 
 
 def test_a_backend_that_rents_nothing_is_told_where_only_rented_machines_are_named():
-    params = told(PlanParams(machines=("g2-*",)), TRAINING)
+    params = params_of(PlanParams(machines=("g2-*",)), TRAINING)
     with pytest.raises(
         PlanError,
         match=r"plan.machines names g2-\*, and the backend has none of them; add one that it has \(local\)",
@@ -388,7 +388,7 @@ def test_a_backend_that_rents_nothing_is_told_where_only_rented_machines_are_nam
 
 
 def test_a_backend_that_rents_nothing_is_no_help_when_the_machine_at_hand_is_late():
-    params = told(EVERYWHERE, TRAINING)
+    params = params_of(EVERYWHERE, TRAINING)
     with pytest.raises(PlanError, match=r"the least that helps: night.train_hours \d"):
         plan(night(hours=0.3), DATASET, profile(step_s=1e-1), None, params, **AT_HOME)
 
@@ -411,23 +411,23 @@ def test_more_hours_or_dollars_never_make_the_plan_worse(hours, budget_usd, step
 
 
 def test_portions_add_up_to_the_plan():
-    found = planned(hours=2, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*",)))
-    assert sum(portion.expected_s for portion in found.portions) == pytest.approx(found.expected_s)
-    assert sum(portion.expected_usd for portion in found.portions) == pytest.approx(found.expected_usd)
-    assert [portion.name for portion in found.portions][:4] == ["queue", "start-up", "data", "training"]
-    assert found.portions[0].expected_usd == 0  # no machine is there yet
-    assert found.portions[2].expected_s == pytest.approx(DATASET.num_bytes / 200e6)
+    made = planned(hours=2, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*",)))
+    assert sum(portion.expected_s for portion in made.portions) == pytest.approx(made.expected_s)
+    assert sum(portion.expected_usd for portion in made.portions) == pytest.approx(made.expected_usd)
+    assert [portion.name for portion in made.portions][:4] == ["queue", "start-up", "data", "training"]
+    assert made.portions[0].expected_usd == 0  # no machine is there yet
+    assert made.portions[2].expected_s == pytest.approx(DATASET.num_bytes / 200e6)
 
 
 def test_options_are_the_plan_then_the_feasible_then_the_others_with_a_reason_each():
-    found = planned(hours=2, budget_usd=0.1, job=profile(step_s=5e-3))
-    first, *rest = found.options
-    assert (first.rental, first.why_not) == (found.rental, "")
+    made = planned(hours=2, budget_usd=0.1, job=profile(step_s=5e-3))
+    first, *rest = made.options
+    assert (first.rental, first.why_not) == (made.rental, "")
     assert all(option.why_not for option in rest)
-    order = [option.feasible for option in found.options]
+    order = [option.feasible for option in made.options]
     assert order == sorted(order, reverse=True)
     assert any("is over night.budget_usd 0.10" in option.why_not for option in rest)
-    assert found.chance == first.chance > 0.99
+    assert made.chance == first.chance > 0.99
 
 
 @pytest.mark.parametrize(
@@ -472,19 +472,19 @@ def test_fewer_steps_are_taken_only_where_they_are_allowed():
     short = {"hours": 0.1, "budget_usd": 0.0, "params": PlanParams(), "job": profile(step_s=1e-2)}
     with pytest.raises(PlanError, match=r"train\.epochs"):
         planned(**short)
-    allowed = told(PlanParams(), TRAINING).model_copy(
+    allowed = params_of(PlanParams(), TRAINING).model_copy(
         update={"profile": ProfileParams(quality_remedies="allow")}
     )
-    found = plan(
+    made = plan(
         night(hours=0.1, budget_usd=0.0), DATASET, profile(step_s=1e-2), None, allowed, available=EVERYTHING
     )
-    assert 0 < found.num_samples < DATASET.num_samples
+    assert 0 < made.num_samples < DATASET.num_samples
 
 
 def test_the_plan_takes_over_what_the_profile_kept():
     tuned = replace(profile(), tuning=Tuning(num_loaders=4, fused=True))
-    found = planned(job=tuned)
-    assert found.tuning == tuned.tuning
+    made = planned(job=tuned)
+    assert made.tuning == tuned.tuning
 
 
 def test_training_is_planned_to_end_before_the_hours_that_users_need_to_judge():
@@ -506,11 +506,11 @@ def test_where_the_budget_buys_no_faster_machine_the_live_test_has_what_is_left(
 
 def test_cheaper_places_that_are_too_slow_for_the_whole_job_are_named_for_one_that_is_ahead():
     short = {"hours": 1.0, "job": profile(step_s=5e-3)}
-    found = planned(**short)
-    assert 0 < len(found.cheaper) <= 4
-    taken = {found.rental, *(rung.rental for rung in found.ladder)}
-    for rung in found.cheaper:
-        assert rung.expected_usd < 0.9 * found.expected_usd
+    made = planned(**short)
+    assert 0 < len(made.cheaper) <= 4
+    taken = {made.rental, *(rung.rental for rung in made.ladder)}
+    for rung in made.cheaper:
+        assert rung.expected_usd < 0.9 * made.expected_usd
         assert rung.latest_start < STARTED
         assert rung.rental not in taken
     fastest = PlanParams(machines=("local", "*-*"), objective="time")

@@ -31,9 +31,9 @@ def planned(
     reached: list[Reached], *, objective: str = "quality", hours: float = 18, budget_usd: float = 40, **params
 ) -> Plan:
     params = PlanParams(objective=objective, machines=("local",), **params)
-    told = Params(**PLUGS, plan=params, train=TrainParams(epochs=1, batch_size=256))
+    sections = Params(**PLUGS, plan=params, train=TrainParams(epochs=1, batch_size=256))
     return plan(
-        night(hours=hours, budget_usd=budget_usd), DATASET, profile(), None, told,
+        night(hours=hours, budget_usd=budget_usd), DATASET, profile(), None, sections,
         available=EVERYTHING, known=Calibration(reached=reached),
     )  # fmt: skip
 

@@ -19,8 +19,10 @@ PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
 @pytest.fixture(scope="module")
 def made() -> Plan:
     params = PlanParams(machines=("local", "g2-*", "a2-highgpu-*"), max_machines=4, flex_wait_hours=1)
-    told = Params(**PLUGS, plan=params, train=TrainParams(epochs=1, batch_size=256))
-    return plan(night(hours=3, budget_usd=2), DATASET, profile(step_s=2e-2), None, told, available=EVERYTHING)
+    sections = Params(**PLUGS, plan=params, train=TrainParams(epochs=1, batch_size=256))
+    return plan(
+        night(hours=3, budget_usd=2), DATASET, profile(step_s=2e-2), None, sections, available=EVERYTHING
+    )
 
 
 def test_the_first_line_says_what_is_rented_at_what_price_and_why_not_the_next(made):
@@ -49,15 +51,15 @@ def test_the_picture_marks_the_plan_once_and_every_place_of_the_frontier(made):
 
 
 def test_the_waterfall_adds_up_to_the_night(made):
-    told = night(hours=3, budget_usd=2)
+    tonight = night(hours=3, budget_usd=2)
     whole_s = sum(portion.expected_s for portion in made.portions)
-    before, left, after = around(made, told)
+    before, left, after = around(made, tonight)
     assert whole_s + before[1] + left[1] == pytest.approx(3 * 3600)
     assert made.expected_usd + left[2] == pytest.approx(2)
     told_s = sum(portion.expected_s for portion in made.after)
     assert after == ("left to the decision", pytest.approx(6 * 3600 - told_s), None)
     names = [portion.name for portion in (*made.portions, *made.after)] + [before[0], left[0], after[0]]
-    lines = rationale(made, told).splitlines()[-len(names) :]
+    lines = rationale(made, tonight).splitlines()[-len(names) :]
     assert all(line.startswith(name) for line, name in zip(lines, names, strict=True))
 
 
@@ -78,10 +80,10 @@ def test_a_larger_batch_says_which_prior_its_samples_rest_on():
     params = Params(
         **PLUGS, plan=PlanParams(machines=("local",), batch_sizes=(512,)), train=TrainParams(batch_size=256)
     )
-    told = plan(night(), DATASET, profile(), None, params, available=EVERYTHING).basis
-    assert told.startswith("the profile on cpu; no night has run there, so its prior is a tenth either way")
-    assert "1.20 (0.61 to 2.39) times the samples in batches of 512 rather than 256, by the prior of" in told
-    assert "noise-scale theory (noise scale 1,000); no nights with two batch sizes can tell yet" in told
+    basis = plan(night(), DATASET, profile(), None, params, available=EVERYTHING).basis
+    assert basis.startswith("the profile on cpu; no night has run there, so its prior is a tenth either way")
+    assert "1.20 (0.61 to 2.39) times the samples in batches of 512 rather than 256, by the prior of" in basis
+    assert "noise-scale theory (noise scale 1,000); no nights with two batch sizes can tell yet" in basis
 
 
 def test_the_noise_that_training_met_takes_the_place_of_what_the_profile_saw():
@@ -93,11 +95,11 @@ def test_the_noise_that_training_met_takes_the_place_of_what_the_profile_saw():
         batch_size=512, num_samples=asked.num_samples, noise_scale=4000.0, score=0.3, size=0.3,
         flops_per_sample=profile().flops_per_sample,
     )  # fmt: skip
-    told = plan(
+    corrected = plan(
         night(), DATASET, profile(), None, params, available=EVERYTHING, known=Calibration(reached=[reached])
     )
-    assert "(noise scale 4,000)" in told.basis
-    assert told.num_samples < asked.num_samples
+    assert "(noise scale 4,000)" in corrected.basis
+    assert corrected.num_samples < asked.num_samples
 
 
 def test_earlier_nights_take_the_place_of_the_prior():
@@ -111,7 +113,7 @@ def test_earlier_nights_take_the_place_of_the_prior():
         ratio=1.1,
     )
     params = Params(**PLUGS, plan=PlanParams(machines=("local",)), train=TrainParams(batch_size=256))
-    told = plan(
+    corrected = plan(
         night(), DATASET, profile(), None, params, available=EVERYTHING, known=Calibration(past=(past, past))
     )
-    assert told.basis == "the profile on cpu, corrected by 2 nights on it"
+    assert corrected.basis == "the profile on cpu, corrected by 2 nights on it"

@@ -36,7 +36,7 @@ def candidate(
     batch_size: int = 1,
 ) -> Candidate:
     strategy = "flex-start" if wait_s else "on-demand"
-    found = Estimate(
+    estimate = Estimate(
         machine=machine(name=name, usd_per_hour=price, flex=True, flex_usd_per_hour=price, region=region),
         rental=Rental(machine=name, num_machines=num_machines, strategy=strategy, max_wait_s=wait_s),
         batch_size=batch_size,
@@ -46,7 +46,7 @@ def candidate(
         parts=(Part(seconds=seconds, spread=spread),),
         deviation_s=0,
     )
-    return Candidate(estimate=found)
+    return Candidate(estimate=estimate)
 
 
 catalogs = st.lists(

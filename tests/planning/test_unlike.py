@@ -28,8 +28,8 @@ def planned(*machines: Machine, hours: float, training: TrainParams = TRAINING) 
     names = tuple(each.name for each in machines)
     regions = tuple(sorted({each.region for each in machines if each.region})) or PARAMS.regions
     planning = PARAMS.model_copy(update={"machines": names, "regions": regions})
-    told = Params(**plugs, plan=planning, train=training)
-    return plan(night(hours=hours), DATASET, JOB, None, told, available=machines, listed=rented())
+    sections = Params(**plugs, plan=planning, train=training)
+    return plan(night(hours=hours), DATASET, JOB, None, sections, available=machines, listed=rented())
 
 
 def hours_of(*machines: Machine) -> float:
@@ -47,12 +47,14 @@ def test_two_machines_that_are_late_by_themselves_are_in_time_together():
     alone = min(hours_of(FAST), hours_of(SLOW))
     together = hours_of(FAST, SLOW)
     assert together < 0.8 * alone
-    found = planned(FAST, SLOW, hours=together)
-    assert found.rental == Rental(machine="fast", num_machines=2, others=(Pool(machine="slow"),))
-    assert found.usd_per_hour == 2.0
-    assert found.expected_usd == pytest.approx(2 * 2.0 * found.expected_s / 3600, rel=0.02)  # less the queue
-    assert not found.ladder or all(not rung.rental.others for rung in found.ladder)
-    assert loads(Plan, dumps(found)) == found
+    joined = planned(FAST, SLOW, hours=together)
+    assert joined.rental == Rental(machine="fast", num_machines=2, others=(Pool(machine="slow"),))
+    assert joined.usd_per_hour == 2.0
+    assert joined.expected_usd == pytest.approx(
+        2 * 2.0 * joined.expected_s / 3600, rel=0.02
+    )  # less the queue
+    assert not joined.ladder or all(not rung.rental.others for rung in joined.ladder)
+    assert loads(Plan, dumps(joined)) == joined
 
 
 def test_together_they_are_no_faster_than_both_speeds_added():
@@ -72,9 +74,9 @@ def test_unlike_machines_are_joined_where_machines_alike_would_cost_more():
     own = [replace(each, backend="slurm") for each in (FAST, SLOW)]
     hours = hours_of(FAST, SLOW)
     assert planned(cloud, hours=hours).rental.num_machines > 1
-    found = planned(*own, cloud, hours=hours)
-    assert found.rental.others
-    assert found.rental.backend == "slurm"
+    joined = planned(*own, cloud, hours=hours)
+    assert joined.rental.others
+    assert joined.rental.backend == "slurm"
 
 
 @pytest.mark.parametrize(

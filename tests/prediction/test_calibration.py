@@ -34,10 +34,10 @@ def correction(past, *, name="a-1", device="A", setting=ONE):
 
 
 def test_a_machine_that_took_longer_is_expected_to_take_longer():
-    found = correction([night(1.5)] * 5)
-    assert math.exp(found.shift) == pytest.approx(1.5, rel=0.05)
-    assert found.num_nights == 5
-    assert found.spread < 0.1
+    slower = correction([night(1.5)] * 5)
+    assert math.exp(slower.shift) == pytest.approx(1.5, rel=0.05)
+    assert slower.num_nights == 5
+    assert slower.spread < 0.1
 
 
 def test_one_night_counts_less_than_many():
@@ -109,8 +109,8 @@ def test_nights_that_all_contradict_the_forecast_are_believed():
     other = Setting(workers=(1,), micro_batch_size=64)
     known = Calibration(past=[night(1.0)] * 5 + [night(2.0, setting=other)] * 5)
     assert not known.left_out
-    found = known.correction("a-1", "A", other, UPDATE, here=False)
-    assert math.exp(found.shift) == pytest.approx(2, rel=0.1)
+    slower = known.correction("a-1", "A", other, UPDATE, here=False)
+    assert math.exp(slower.shift) == pytest.approx(2, rel=0.1)
 
 
 def test_what_changed_for_good_is_believed_and_what_was_before_is_not():
@@ -159,12 +159,12 @@ def test_of_two_nights_against_two_none_is_left_out():
 @settings(max_examples=15)
 @given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=8), st.integers(1, 4))
 def test_corrections_stay_within_what_nights_saw(ratios, count):
-    found = correction(
+    corrected = correction(
         [night(each) for each in ratios], setting=Setting(workers=(1,) * count, micro_batch_size=64)
     )
     low, high = min(0.0, *map(math.log, ratios)), max(0.0, *map(math.log, ratios))
-    assert low - 0.05 <= found.shift <= high + 0.05
-    assert 0 < found.spread < 1
+    assert low - 0.05 <= corrected.shift <= high + 0.05
+    assert 0 < corrected.spread < 1
 
 
 def on(name: str):

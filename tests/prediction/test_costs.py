@@ -24,7 +24,7 @@ LOCAL = local(PROFILE, today=date(2011, 9, 1))
 CATALOG = [m for m in rented() if m.region == "us-central1" and m.usd_per_hour]
 
 
-def found(on=LOCAL, *, job=PROFILE, num_machines=1, strategy="on-demand", **changes) -> Estimate | None:
+def estimate(on=LOCAL, *, job=PROFILE, num_machines=1, strategy="on-demand", **changes) -> Estimate | None:
     rental = Rental(machine=on.name, num_machines=num_machines, region=on.region, strategy=strategy)
     arguments = {
         "rental": rental,
@@ -38,11 +38,11 @@ def found(on=LOCAL, *, job=PROFILE, num_machines=1, strategy="on-demand", **chan
 
 def test_the_measured_machine_takes_what_the_lines_say():
     work_s = ceil(100_000 / 256) * (PROFILE.load_s(256) + PROFILE.step_s(256))
-    assert found().expected_s == pytest.approx(work_s + 8, rel=0.01)  # 8 s to start, and saves
+    assert estimate().expected_s == pytest.approx(work_s + 8, rel=0.01)  # 8 s to start, and saves
 
 
 def test_a_machine_never_seen_has_the_wider_interval():
-    here, there = found(), found(machine())
+    here, there = estimate(), estimate(machine())
     assert there.interval[1] / there.expected_s > 1.5
     assert here.interval[1] / here.expected_s < 1.25
     assert here.interval[0] < here.expected_s < here.interval[1]
@@ -53,12 +53,12 @@ def test_a_machine_never_seen_has_the_wider_interval():
 )
 def test_time_never_falls_with_more_samples(on, one, other, chance):
     less, more = sorted((one, other))
-    assert found(on, num_samples=less).time_s(chance) <= found(on, num_samples=more).time_s(chance)
+    assert estimate(on, num_samples=less).time_s(chance) <= estimate(on, num_samples=more).time_s(chance)
 
 
 @given(st.sampled_from([LOCAL, *CATALOG]), st.floats(0.01, 0.99), st.floats(0.01, 0.99))
 def test_the_chance_is_the_inverse_of_the_time(on, one, other):
-    candidate = found(on, strategy="spot" if on.spot else "on-demand")
+    candidate = estimate(on, strategy="spot" if on.spot else "on-demand")
     assert candidate.chance(candidate.time_s(one)) == pytest.approx(one, abs=1e-4) or on.spot
     low, high = sorted((one, other))
     assert candidate.time_s(low) <= candidate.time_s(high)
@@ -76,7 +76,7 @@ def test_many_numbers_of_machines_at_once_are_as_each_alone():
         strict=True,
     ):  # fmt: skip
         for each in found_at_once.of(range(len(counts))):
-            alone = found(on, num_machines=each.rental.num_machines, strategy=rental.strategy)
+            alone = estimate(on, num_machines=each.rental.num_machines, strategy=rental.strategy)
             assert each.rental == alone.rental
             assert each.time_s(0.9) == pytest.approx(alone.time_s(0.9), rel=1e-12)
             assert each.expected_usd == pytest.approx(alone.expected_usd, rel=1e-12)
@@ -84,17 +84,17 @@ def test_many_numbers_of_machines_at_once_are_as_each_alone():
 
 def test_batches_are_halved_until_they_fit():
     job = profile(sample_bytes=1e8)
-    candidate = found(job=job)
+    candidate = estimate(job=job)
     assert candidate.micro_batch_size == 64
     assert job.memory_bytes(64) <= 0.9 * LOCAL.device_memory_bytes < job.memory_bytes(128)
 
 
 def test_what_fits_nowhere_is_no_candidate():
-    assert found(job=profile(sample_bytes=1e10)) is None
+    assert estimate(job=profile(sample_bytes=1e10)) is None
 
 
 def test_spot_is_cheaper_and_less_certain():
-    steady, spot = found(machine()), found(machine(), strategy="spot")
+    steady, spot = estimate(machine()), estimate(machine(), strategy="spot")
     assert spot.expected_usd < steady.expected_usd
     assert spot.expected_s > steady.expected_s
     assert spot.checkpoint_every_s < steady.checkpoint_every_s
@@ -102,7 +102,7 @@ def test_spot_is_cheaper_and_less_certain():
 
 def test_dollars_are_hours_times_machines_times_price_and_the_queue_is_for_nothing():
     rented_machine = replace(machine(), usd_per_hour=2.0)
-    candidate = found(rented_machine, num_machines=3)
+    candidate = estimate(rented_machine, num_machines=3)
     queue_s = next(part.seconds for part in candidate.parts if part.name == "queue")
     billed_s = candidate.expected_s - queue_s
     assert candidate.expected_usd == pytest.approx(billed_s / 3600 * 3 * 2.0)
@@ -110,28 +110,28 @@ def test_dollars_are_hours_times_machines_times_price_and_the_queue_is_for_nothi
 
 def test_gradients_cross_the_network_only_between_machines():
     slow = replace(machine(), network_bytes_per_s=1e6)
-    assert found(slow).expected_s == pytest.approx(found(machine()).expected_s)
-    assert found(slow, num_machines=2).expected_s > found(machine(), num_machines=2).expected_s
+    assert estimate(slow).expected_s == pytest.approx(estimate(machine()).expected_s)
+    assert estimate(slow, num_machines=2).expected_s > estimate(machine(), num_machines=2).expected_s
 
 
 def test_a_device_with_cores_to_spare_loads_beside_the_step():
     fast = next(m for m in CATALOG if m.name == "a2-highgpu-1g")
-    candidate = found(fast, job=profile(load_s=1e-3))
+    candidate = estimate(fast, job=profile(load_s=1e-3))
     assert candidate.num_loaders == fast.vcpus - 1
-    assert found(job=profile(load_s=1e-3)).num_loaders == 0
+    assert estimate(job=profile(load_s=1e-3)).num_loaders == 0
 
 
 def test_waiting_starting_and_fetching_are_parts_of_the_time():
-    there = found(machine(), num_machines=2)
+    there = estimate(machine(), num_machines=2)
     named = {part.name: part.seconds for part in there.parts}
     assert set(named) == {"queue", "start-up", "data", "training", "all-reduce"}
     assert named["data"] == pytest.approx(10**9 / 200e6 * slowest(2)[0])
     assert sum(part.seconds for part in there.parts) == pytest.approx(there.expected_s)
-    assert {part.name for part in found().parts} == {"start-up", "training"}
+    assert {part.name for part in estimate().parts} == {"start-up", "training"}
 
 
 def test_a_queue_is_what_is_least_certain():
-    there = {part.name: part.spread for part in found(machine()).parts}
+    there = {part.name: part.spread for part in estimate(machine()).parts}
     assert there["queue"] == max(there.values())
 
 
@@ -177,7 +177,7 @@ def test_a_rental_is_billed_at_its_own_price_for_all_machines_but_not_for_the_qu
 
 
 def test_the_machine_at_hand_costs_nothing():
-    assert found().expected_usd == 0
+    assert estimate().expected_usd == 0
 
 
 def test_a_checkpoint_takes_the_weights_and_two_moments():
@@ -187,7 +187,7 @@ def test_a_checkpoint_takes_the_weights_and_two_moments():
 def test_checkpoints_are_as_far_apart_as_loses_least():
     """Young's sqrt(2 save mean), of 0.65 s to save and a spot machine lost every 16.9 h."""
     between_s = MEAN_TIME_TO_PREEMPTION_S / 2
-    spot = found(machine(), strategy="spot", num_machines=2)
+    spot = estimate(machine(), strategy="spot", num_machines=2)
     assert spot.checkpoint_every_s == pytest.approx((2 * 0.65 * between_s) ** 0.5)
 
 
@@ -196,7 +196,7 @@ def test_saves_and_losses_make_the_training_longer_and_nothing_else():
     restart_s = 30 + 90 + 60 + 5  # queue, boot, image and data
     plain_s = []
     for strategy, between_s in (("spot", MEAN_TIME_TO_PREEMPTION_S), ("on-demand", MEAN_TIME_TO_FAILURE_S)):
-        each = found(machine(), strategy=strategy)
+        each = estimate(machine(), strategy=strategy)
         named = {part.name: part for part in each.parts}
         assert (named["queue"].seconds, named["start-up"].seconds, named["data"].seconds) == (30, 150, 5)
         assert (named["queue"].spread, named["data"].spread) == (FIVEFOLD, TWICE)
@@ -206,49 +206,51 @@ def test_saves_and_losses_make_the_training_longer_and_nothing_else():
 
 
 def test_only_spot_is_uncertain_by_its_losses():
-    assert found(machine()).deviation_s == 0
-    assert found(machine(), strategy="spot").deviation_s > 0
+    assert estimate(machine()).deviation_s == 0
+    assert estimate(machine(), strategy="spot").deviation_s > 0
 
 
 def test_lives_that_nights_have_seen_take_the_place_of_the_prior_on_spot_alone():
     hourly = Calibration(hazard=Hazard(lifetime=Exponential(mean_s=3600.0), says="an hour each"))
-    spot = found(machine(), strategy="spot", known=hourly)
+    spot = estimate(machine(), strategy="spot", known=hourly)
     assert spot.checkpoint_every_s == pytest.approx((2 * 0.65 * 3600) ** 0.5)
     assert (
-        found(machine(), strategy="spot", known=Calibration()).checkpoint_every_s
+        estimate(machine(), strategy="spot", known=Calibration()).checkpoint_every_s
         > 2 * spot.checkpoint_every_s
     )
-    steady = found(machine(), known=hourly)
-    assert steady.checkpoint_every_s == found(machine()).checkpoint_every_s
+    steady = estimate(machine(), known=hourly)
+    assert steady.checkpoint_every_s == estimate(machine()).checkpoint_every_s
 
 
 def test_starts_that_nights_have_seen_count_for_their_machine_alone():
     slow = Calibration(starts={machine().name: [3.0, 3.0]})
-    named = {part.name: part for part in found(machine(), known=slow).parts}
+    named = {part.name: part for part in estimate(machine(), known=slow).parts}
     assert (named["queue"].seconds, named["data"].seconds) == pytest.approx((90, 15))
     assert named["queue"].spread == named["data"].spread
-    other = {part.name: part for part in found(machine(), known=Calibration(starts={"other": [3.0]})).parts}
+    known = Calibration(starts={"other": [3.0]})
+    other = {part.name: part for part in estimate(machine(), known=known).parts}
     assert other["queue"].seconds == 30
 
 
 def test_an_interval_is_widened_as_nights_have_shown_that_it_must_be():
-    plain_one, wide = found(machine(), known=Calibration()), found(machine(), known=Calibration(widen=1.5))
+    plain_one = estimate(machine(), known=Calibration())
+    wide = estimate(machine(), known=Calibration(widen=1.5))
     assert (plain_one.widened, wide.widened) == (1.0, 1.5)
     for before, after in zip(plain_one.parts, wide.parts, strict=True):
         assert (after.seconds, after.spread) == pytest.approx((before.seconds, 1.5 * before.spread))
-    spot, wide_spot = (found(machine(), strategy="spot", known=Calibration(widen=w)) for w in (1.0, 1.5))
+    spot, wide_spot = (estimate(machine(), strategy="spot", known=Calibration(widen=w)) for w in (1.0, 1.5))
     assert wide_spot.deviation_s == pytest.approx(1.5 * spot.deviation_s)
 
 
 def test_an_interval_is_widened_no_further_than_is_needed():
     """Of a spread that is the mean of all parts', each by its seconds."""
-    parts = found(machine(), known=Calibration()).parts
+    parts = estimate(machine(), known=Calibration()).parts
     spread = sum(p.seconds * p.spread for p in parts) / sum(p.seconds for p in parts)
-    enough = found(machine(), known=Calibration(widen=9.0, needed=1.2 * spread))
+    enough = estimate(machine(), known=Calibration(widen=9.0, needed=1.2 * spread))
     assert enough.widened == pytest.approx(1.2)
 
 
 def test_updates_are_whole():
-    one, two = found(num_samples=256), found(num_samples=257)
+    one, two = estimate(num_samples=256), estimate(num_samples=257)
     work = [next(p.seconds for p in each.parts if p.name == "training") for each in (one, two)]
     assert work[1] == pytest.approx(2 * work[0], rel=1e-6)

@@ -21,13 +21,13 @@ def nights(
 ) -> tuple[Reached, ...]:
     """Nights whose batches need (phi + B) / (phi + 64) (B / 64)^beyond times the samples."""
     rng = np.random.default_rng(seed)
-    found = []
+    made = []
     for number in range(count):
         size, samples = sizes[number % len(sizes)], 1e6 * math.exp(vary * rng.normal())
         needed = (NOISE_SCALE + size) / (NOISE_SCALE + 64) * (size / 64) ** beyond
         score = 0.3 * (1 + 0.05 * math.log(samples / needed) + deviation * rng.normal())
-        found.append(reached(size, round(samples), score=score))
-    return tuple(found)
+        made.append(reached(size, round(samples), score=score))
+    return tuple(made)
 
 
 def reached(batch_size: int, num_samples: int = 10**6, *, score: float = 0.3) -> Reached:
@@ -37,8 +37,8 @@ def reached(batch_size: int, num_samples: int = 10**6, *, score: float = 0.3) ->
     )  # fmt: skip
 
 
-def efficiency(told: tuple[Reached, ...] = (), noise_scale: float = NOISE_SCALE) -> Efficiency:
-    return Efficiency(noise_scale=noise_scale, nights=told)
+def efficiency(past: tuple[Reached, ...] = (), noise_scale: float = NOISE_SCALE) -> Efficiency:
+    return Efficiency(noise_scale=noise_scale, nights=past)
 
 
 def test_without_nights_updates_go_as_one_plus_the_noise_scale_over_the_batch():
@@ -48,19 +48,19 @@ def test_without_nights_updates_go_as_one_plus_the_noise_scale_over_the_batch():
 
 
 def test_nights_of_one_batch_size_leave_the_prior_and_say_so():
-    found = efficiency(nights(0.6, count=30, sizes=(64,)))
-    assert found.slope == (0.0, THEORY_SPREAD)
-    assert found.says(256, 64).endswith(
+    learned = efficiency(nights(0.6, count=30, sizes=(64,)))
+    assert learned.slope == (0.0, THEORY_SPREAD)
+    assert learned.says(256, 64).endswith(
         "by the prior of noise-scale theory (noise scale 1,000); no nights with two batch sizes can tell yet"
     )
 
 
 @pytest.mark.parametrize("beyond", [-0.6, 0.0, 0.6])
 def test_what_nights_reached_is_learned_whether_samples_rise_or_fall_with_the_batch(beyond):
-    found = efficiency(nights(beyond, count=30))
-    assert found.slope[0] == pytest.approx(beyond, abs=0.1)
-    assert found.slope[1] < 0.1
-    assert "by 30 nights with batches of 64, 256" in found.says(256, 64)
+    learned = efficiency(nights(beyond, count=30))
+    assert learned.slope[0] == pytest.approx(beyond, abs=0.1)
+    assert learned.slope[1] < 0.1
+    assert "by 30 nights with batches of 64, 256" in learned.says(256, 64)
 
 
 def test_two_nights_teach_little():
@@ -73,8 +73,8 @@ def test_the_interval_holds_on_nine_of_ten_histories():
     held = 0
     for seed in range(200):
         beyond = rng.normal(0, THEORY_SPREAD)
-        told = nights(beyond, count=8, deviation=0.03 * math.exp(rng.normal(0, 0.7)), seed=seed)
-        mean, deviation = efficiency(told).slope
+        history = nights(beyond, count=8, deviation=0.03 * math.exp(rng.normal(0, 0.7)), seed=seed)
+        mean, deviation = efficiency(history).slope
         held += abs(mean - beyond) <= 1.645 * deviation
     assert 0.85 <= held / 200 <= 0.97
 
@@ -82,10 +82,10 @@ def test_the_interval_holds_on_nine_of_ten_histories():
 @settings(max_examples=30)
 @given(st.integers(1, 4096), st.integers(1, 4096), st.floats(1, 1e6))
 def test_a_batch_against_itself_needs_as_many_and_there_and_back_is_one(one, other, noise_scale):
-    found = efficiency(nights(0.4, count=6), noise_scale)
-    assert found.ratio(one, one) == pytest.approx(1)
-    assert found.spread(one, one) == 0
-    assert found.ratio(one, other) * found.ratio(other, one) == pytest.approx(1)
+    learned = efficiency(nights(0.4, count=6), noise_scale)
+    assert learned.ratio(one, one) == pytest.approx(1)
+    assert learned.spread(one, one) == 0
+    assert learned.ratio(one, other) * learned.ratio(other, one) == pytest.approx(1)
 
 
 def test_a_gradient_hidden_by_noise_makes_all_batches_alike():

@@ -64,15 +64,15 @@ def planned(tonight: Night, job: Profile = PROFILE) -> Plan:
     return plan(tonight, DATASET, job, None, backend=ScriptedBackend(), params=PARAMS)
 
 
-def took(told: Plan, times: float) -> Training:
+def took(made: Plan, times: float) -> Training:
     return Training(
-        model_digest="d", num_samples=told.num_samples, num_updates=-(-told.num_samples // told.batch_size),
-        num_restarts=0, elapsed_s=told.expected_s * times, cost_usd=0, stopped_by="finished",
+        model_digest="d", num_samples=made.num_samples, num_updates=-(-made.num_samples // made.batch_size),
+        num_restarts=0, elapsed_s=made.expected_s * times, cost_usd=0, stopped_by="finished",
     )  # fmt: skip
 
 
-def width(told: Plan) -> float:
-    return told.interval[1] / told.interval[0]
+def width(made: Plan) -> float:
+    return made.interval[1] / made.interval[0]
 
 
 @pytest.mark.slow
@@ -101,9 +101,9 @@ def test_intervals_that_did_not_hold_are_wider_tonight(nights, caplog):
 def test_what_cannot_be_learned_from_is_widened_for(nights):
     tonight = nights([1.0, 1.3, 0.8, 1.4] * 5, num_restarts=1)  # the time of a restart is no update's
     assert learned(ledger_history.before(tonight)).past == []
-    told = planned(tonight)
-    assert told.widened > 1.5
-    assert width(told) > 1.5 * width(planned(night()))
+    made = planned(tonight)
+    assert made.widened > 1.5
+    assert width(made) > 1.5 * width(planned(night()))
 
 
 def test_nights_that_came_later_do_not_change_the_plan(nights, repository):
@@ -121,9 +121,9 @@ def test_the_first_night_has_no_past(repository):
     assert learned([]).past == []
 
 
-def explored(told: Plan, *, cost_usd: float) -> ledger.Entry:
-    training = replace(took(told, 1.0), cost_usd=cost_usd)
-    return ledger.Entry(commit="c", subject="s", rollback=False, night=night(), plan=told, training=training)
+def explored(made: Plan, *, cost_usd: float) -> ledger.Entry:
+    training = replace(took(made, 1.0), cost_usd=cost_usd)
+    return ledger.Entry(commit="c", subject="s", rollback=False, night=night(), plan=made, training=training)
 
 
 def test_what_was_spent_on_trying_is_what_it_took_beyond_the_best():
@@ -140,7 +140,8 @@ def test_a_night_tries_what_may_be_cheaper_while_dollars_are_left_for_that():
     kept = rented.model_copy(update={"plan": rented.plan.model_copy(update={"explore_usd": 0.0})})
     job = profile(step_s=1e-2)
     best, tried = (
-        plan(night(), DATASET, job, None, backend=ScriptedBackend(), params=told) for told in (kept, rented)
+        plan(night(), DATASET, job, None, backend=ScriptedBackend(), params=params)
+        for params in (kept, rented)
     )
     assert best.explore_usd == 0
     assert 0 < tried.explore_usd <= 30
@@ -152,8 +153,8 @@ def test_a_night_tries_what_may_be_cheaper_while_dollars_are_left_for_that():
 SPOT = PARAMS.model_copy(update={"plan": PlanParams(machines=("g2-standard-4",), explore_usd=0.0)})
 
 
-def after(told: Plan, *, number: int, **changes: object) -> ledger.Entry:
-    training = replace(took(told, 1.0), **changes)
+def after(made: Plan, *, number: int, **changes: object) -> ledger.Entry:
+    training = replace(took(made, 1.0), **changes)
     evaluation = Evaluation(
         model_digest="d", data_digest="d", num_samples=9, metrics={"score": 0.3}, slices=(), elapsed_s=600.0
     )
@@ -163,7 +164,7 @@ def after(told: Plan, *, number: int, **changes: object) -> ledger.Entry:
     )  # fmt: skip
     return ledger.Entry(
         commit="c", subject="s", rollback=False, night=replace(night(), id=str(number)), dataset=DATASET,
-        profile=PROFILE, plan=told, training=training, evaluation=evaluation, verdict=verdict,
+        profile=PROFILE, plan=made, training=training, evaluation=evaluation, verdict=verdict,
     )  # fmt: skip
 
 
@@ -174,10 +175,10 @@ def on_spot(known: Calibration | None = None) -> Plan:
 
 def test_evaluation_and_gate_are_told_from_the_end_of_training_to_the_decision():
     entries = [after(planned(night()), number=k, ended_at=STARTED + timedelta(hours=2)) for k in range(3)]
-    told = planner.plan(
+    portions = planner.plan(
         night(), DATASET, PROFILE, None, PARAMS, available=EVERYTHING, known=learned(entries)
     ).after
-    assert [(each.name, round(each.expected_s)) for each in told] == [
+    assert [(each.name, round(each.expected_s)) for each in portions] == [
         ("evaluation", 600), ("register and gate", 600),
     ]  # fmt: skip
 
@@ -221,10 +222,10 @@ def test_machines_that_took_longer_to_come_are_expected_to_take_longer():
 def test_spot_machines_that_were_often_lost_when_young_are_saved_on_by_the_program():
     lives = tuple((60.0 * 2**k, True) for k in range(10))
     entries = [after(on_spot(), number=k, spot_lives=(*lives, (30_000.0, False))) for k in range(4)]
-    told = on_spot(learned(entries))
-    assert "40 preemptions of 44 seen, which it predicts best when held out" in told.risk
-    assert told.mean_time_to_loss_s < on_spot().mean_time_to_loss_s
-    assert told.worst_usd <= night().budget_usd
+    made = on_spot(learned(entries))
+    assert "40 preemptions of 44 seen, which it predicts best when held out" in made.risk
+    assert made.mean_time_to_loss_s < on_spot().mean_time_to_loss_s
+    assert made.worst_usd <= night().budget_usd
 
 
 def test_a_plan_on_spot_says_what_is_bought_where_its_own_machines_do_not_fit_the_budget():

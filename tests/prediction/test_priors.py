@@ -7,15 +7,15 @@ from pipeline.prediction.priors import NAMES, priors
 
 
 def test_every_prior_names_its_source():
-    told = json.loads(files("pipeline.prediction").joinpath("priors.json").read_text())
-    assert "fit_priors" in told["source"]
-    assert all(each["value"] > 0 and each["source"] for each in told["assumed"].values())
+    shipped = json.loads(files("pipeline.prediction").joinpath("priors.json").read_text())
+    assert "fit_priors" in shipped["source"]
+    assert all(each["value"] > 0 and each["source"] for each in shipped["assumed"].values())
 
 
 def test_no_prior_is_certain():
-    found = priors()
-    assert all(each > 0 for each in found.constants.job)
-    assert all(found.spread_of(name) > 0 for name in NAMES)
+    shipped = priors()
+    assert all(each > 0 for each in shipped.constants.job)
+    assert all(shipped.spread_of(name) > 0 for name in NAMES)
 
 
 def test_without_overlap_little_of_the_sum_is_hidden():

@@ -97,9 +97,9 @@ def test_an_outcome_is_read_from_the_records_of_a_night():
         model_digest="d", num_samples=80, num_updates=10, num_restarts=0, elapsed_s=110, cost_usd=2.2,
         stopped_by="finished",
     )  # fmt: skip
-    found = outcome("2011-09-01", plan, training)
-    assert found.held
-    assert found.apart == pytest.approx(math.log(1.1) / (math.log(1.25) / Z90))
+    slower = outcome("2011-09-01", plan, training)
+    assert slower.held
+    assert slower.apart == pytest.approx(math.log(1.1) / (math.log(1.25) / Z90))
     assert not outcome("n", plan, replace(training, stopped_by="deadline")).held
     assert outcome("n", replace(plan, expected_s=0.0), training) is None
 

@@ -62,8 +62,8 @@ def test_a_setting_between_those_measured_is_met_too():
 def test_more_passes_take_longer_by_what_their_gradients_take():
     model = fit(steps(*EVERYWHERE))
     one, four = (Setting(workers=(2, 2, 2), micro_batch_size=64, num_passes=k) for k in (1, 4))
-    found = model.predict([one, four], HERE)[0]
-    assert found[1] - found[0] == pytest.approx(3 * 0.084, rel=0.1)
+    seconds = model.predict([one, four], HERE)[0]
+    assert seconds[1] - seconds[0] == pytest.approx(3 * 0.084, rel=0.1)
 
 
 def test_intervals_widen_with_the_distance_from_what_was_measured():

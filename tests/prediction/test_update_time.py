@@ -27,10 +27,16 @@ def job(*, waited_share: float = 0.8, cold_share: float = 0.9) -> Profile:
     return replace(plain, evidence={"machine": here, "storage": storage})
 
 
-def timed(found: Profile, on: Machine | None = None, *, num_bytes: int = 2 * FITS) -> TimedUpdate:
-    here = local(found, today=date(2026, 11, 23))
+def timed(measured: Profile, on: Machine | None = None, *, num_bytes: int = 2 * FITS) -> TimedUpdate:
+    here = local(measured, today=date(2026, 11, 23))
     taken = update(
-        found, on or here, measured=here, num_machines=1, batch_size=256, num_workers=1, num_bytes=num_bytes
+        measured,
+        on or here,
+        measured=here,
+        num_machines=1,
+        batch_size=256,
+        num_workers=1,
+        num_bytes=num_bytes,
     )
     assert taken is not None
     return taken
@@ -67,15 +73,15 @@ def test_a_profile_of_before_is_taken_as_it_is():
 
 
 def test_what_was_cached_at_hand_is_read_from_the_disk_where_memory_is_short():
-    found = job(waited_share=0.0, cold_share=2.0)
-    assert load_of(timed(found, machine(), num_bytes=FITS)) == pytest.approx(PLAIN_S)
-    assert load_of(timed(found, machine(), num_bytes=2 * FITS)) == pytest.approx(2 * PLAIN_S)
+    measured = job(waited_share=0.0, cold_share=2.0)
+    assert load_of(timed(measured, machine(), num_bytes=FITS)) == pytest.approx(PLAIN_S)
+    assert load_of(timed(measured, machine(), num_bytes=2 * FITS)) == pytest.approx(2 * PLAIN_S)
 
 
 @given(st.floats(0, 1), st.floats(0, 5), st.floats(1e6, 1e10), st.integers(0, 4 * FITS))
 def test_the_interval_reaches_to_what_was_measured(waited, cold, rate, num_bytes):
-    found = job(waited_share=min(waited, cold), cold_share=cold)
-    part = timed(found, machine(storage_bytes_per_s=rate), num_bytes=num_bytes).parts[0]
+    measured = job(waited_share=min(waited, cold), cold_share=cold)
+    part = timed(measured, machine(storage_bytes_per_s=rate), num_bytes=num_bytes).parts[0]
     if part.seconds >= PLAIN_S:
         assert part.seconds * exp(-Z90 * part.spread) <= PLAIN_S
     elif part.seconds > 0.5 * PLAIN_S:  # else loaders share it, or the step takes longer

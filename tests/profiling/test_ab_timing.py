@@ -79,11 +79,11 @@ def way(**tuning) -> Variant:
 
 
 def job(**changed) -> remedies.JobFacts:
-    told = {
+    facts = {
         "bound": "io", "batch_size": 16, "load_s": line(0, SLOW_S), "step_s": line(5e-4, 1e-5),
         "whole_batches": True, "num_cores": 2, "on_cpu": True, "flops_per_s": 1e11, "fits": True,
     }  # fmt: skip
-    return remedies.JobFacts(**{**told, **changed})
+    return remedies.JobFacts(**{**facts, **changed})
 
 
 @given(st.lists(st.floats(0.1, 10), max_size=30))
@@ -99,22 +99,22 @@ def test_the_bounds_enclose_the_median_and_too_few_say_nothing(ratios):
 @pytest.mark.slow
 def test_samples_in_memory_are_told_to_be_faster():
     made = harness(Slow(num_samples=64, load_s=SLOW_S))
-    found = Trials(made.workload, made.data, TRAINING).compare(
+    comparison = Trials(made.workload, made.data, TRAINING).compare(
         way(), way(in_memory=True), update_s=0.03, enough=0.9, limit_s=60
     )
-    assert found.high < 0.9
-    assert found.loss_difference == 0
+    assert comparison.high < 0.9
+    assert comparison.loss_difference == 0
 
 
 @pytest.mark.alone
 @pytest.mark.slow
 def test_what_waits_is_mended_and_stays_so():
     made = harness(Slow(num_samples=64, load_s=SLOW_S))
-    found = tuner.tune(made, job(), TRAINING, quality="offer")
-    kept = [remedy for remedy in found.remedies if remedy.kept]
-    assert found.tuning.in_memory
+    tuned = tuner.tune(made, job(), TRAINING, quality="offer")
+    kept = [remedy for remedy in tuned.remedies if remedy.kept]
+    assert tuned.tuning.in_memory
     assert all(remedy.applied and remedy.measured_gain > 0 for remedy in kept)
-    assert found.evidence["ratio"][2] < 1
+    assert tuned.evidence["ratio"][2] < 1
 
 
 @pytest.mark.slow
@@ -156,17 +156,17 @@ def test_work_in_python_is_shared_among_processes_where_threads_gain_nothing():
 
 def test_a_trial_that_costs_more_than_it_could_save_is_not_made():
     made = harness(Slow(num_samples=64, load_s=SLOW_S))
-    found = tuner.tune(made, job(), TRAINING.model_copy(update={"epochs": 0.5}), quality="offer")
-    assert found.tuning == Tuning()
-    assert not any(remedy.applied for remedy in found.remedies)
-    assert any("not tried: a trial takes" in remedy.note for remedy in found.remedies)
+    tuned = tuner.tune(made, job(), TRAINING.model_copy(update={"epochs": 0.5}), quality="offer")
+    assert tuned.tuning == Tuning()
+    assert not any(remedy.applied for remedy in tuned.remedies)
+    assert any("not tried: a trial takes" in remedy.note for remedy in tuned.remedies)
 
 
 def test_what_breaks_on_trial_is_said_and_left_out(monkeypatch):
     made = harness(Slow(num_samples=64, load_s=SLOW_S))
     monkeypatch.setattr(made.workload, "optimizer", _broken)
-    found = tuner.tune(made, job(), TRAINING, quality="offer")
-    failed = [remedy for remedy in found.remedies if remedy.note.startswith("failed: ")]
+    tuned = tuner.tune(made, job(), TRAINING, quality="offer")
+    failed = [remedy for remedy in tuned.remedies if remedy.note.startswith("failed: ")]
     assert failed
     assert not any(remedy.kept for remedy in failed)
 

@@ -58,25 +58,25 @@ gains = st.fixed_dictionaries({"io": share, "compute": share, "memory": share})
 
 @given(st.floats(0, 10), st.floats(1e-3, 10), share, gains)
 def test_shares_add_up_and_the_largest_is_the_verdict(load_s, step_s, of_memory, gained):
-    found = judge(load_s=load_s, step_s=step_s, memory_share=of_memory, fits=True, gains=gained)
-    assert sum(found.shares.values()) == pytest.approx(1)
-    assert found.shares[found.bound] == max(found.shares.values())
+    verdict = judge(load_s=load_s, step_s=step_s, memory_share=of_memory, fits=True, gains=gained)
+    assert sum(verdict.shares.values()) == pytest.approx(1)
+    assert verdict.shares[verdict.bound] == max(verdict.shares.values())
 
 
 @given(st.floats(0, 10), st.floats(1e-3, 10), share, gains)
 def test_a_verdict_that_its_own_counterfactual_does_not_single_out_is_mixed(
     load_s, step_s, of_memory, gained
 ):
-    found = judge(load_s=load_s, step_s=step_s, memory_share=of_memory, fits=True, gains=gained)
-    others = max(gain for bound, gain in gained.items() if bound != found.bound)
-    assert (found.mixed == ()) == (gained[found.bound] - others > CLOSE)
-    assert len(found.mixed) in (0, 2)
+    verdict = judge(load_s=load_s, step_s=step_s, memory_share=of_memory, fits=True, gains=gained)
+    others = max(gain for bound, gain in gained.items() if bound != verdict.bound)
+    assert (verdict.mixed == ()) == (gained[verdict.bound] - others > CLOSE)
+    assert len(verdict.mixed) in (0, 2)
 
 
 @given(st.floats(0, 10), st.floats(1e-3, 10), gains)
 def test_what_does_not_fit_is_bound_by_memory_whatever_its_speed(load_s, step_s, gained):
-    found = judge(load_s=load_s, step_s=step_s, memory_share=0.0, fits=False, gains=gained)
-    assert (found.bound, found.kind) == ("memory", "capacity")
+    verdict = judge(load_s=load_s, step_s=step_s, memory_share=0.0, fits=False, gains=gained)
+    assert (verdict.bound, verdict.kind) == ("memory", "capacity")
 
 
 @pytest.mark.parametrize(
@@ -85,24 +85,24 @@ def test_what_does_not_fit_is_bound_by_memory_whatever_its_speed(load_s, step_s,
 )
 def test_a_batch_fits_if_a_tenth_stays_free_and_none_as_small_was_too_large(batch_size, too_large, fits):
     line = Line(fixed=100, per_sample=10, fixed_error=0, per_sample_error=0)
-    found = room(
+    memory = room(
         line, batch_size=batch_size, num_workers=1, sharing=1, device_bytes=1000, too_large=too_large
     )
-    assert (found.peak_bytes, found.fits) == (100 + 10 * batch_size, fits)
+    assert (memory.peak_bytes, memory.fits) == (100 + 10 * batch_size, fits)
 
 
 def test_workers_that_share_a_device_need_its_memory_together():
-    found = room(constant(100), batch_size=8, num_workers=4, sharing=4, device_bytes=400, too_large=None)
-    assert found.peak_bytes == 400
-    assert not found.fits
+    memory = room(constant(100), batch_size=8, num_workers=4, sharing=4, device_bytes=400, too_large=None)
+    assert memory.peak_bytes == 400
+    assert not memory.fits
 
 
 def test_a_step_of_operators_that_are_too_small_is_bound_by_their_dispatch():
     gains = {"io": 0.0, "compute": 0.5, "memory": 0.1}
-    told = {"load_s": 0.1, "step_s": 1.0, "memory_share": 0.1, "fits": True, "gains": gains}
-    assert judge(**told, dispatch_share=0.6).kind == "dispatch"
-    assert judge(**told, dispatch_share=0.3).kind == ""
-    assert judge(**{**told, "memory_share": 0.9}, dispatch_share=0.6).kind == "bandwidth"
+    measured = {"load_s": 0.1, "step_s": 1.0, "memory_share": 0.1, "fits": True, "gains": gains}
+    assert judge(**measured, dispatch_share=0.6).kind == "dispatch"
+    assert judge(**measured, dispatch_share=0.3).kind == ""
+    assert judge(**{**measured, "memory_share": 0.9}, dispatch_share=0.6).kind == "bandwidth"
 
 
 def test_adding_to_random_rows_has_a_rate_of_its_own():
@@ -117,7 +117,7 @@ def test_many_inputs_are_a_symptom_of_what_they_cost_more_in(load_s, lookup_shar
     verdict = judge(
         load_s=load_s, step_s=1.0, memory_share=0.5, fits=True, gains={"io": 0, "compute": 0, "memory": 0}
     )
-    found = symptoms(
+    signs = symptoms(
         verdict=verdict,
         room=room(constant(10), batch_size=1, num_workers=1, sharing=1, device_bytes=1000, too_large=None),
         load_busy=0.25,
@@ -127,7 +127,7 @@ def test_many_inputs_are_a_symptom_of_what_they_cost_more_in(load_s, lookup_shar
         flops_share=0.5,
         fixed_bytes=10,
     )
-    assert found["many_inputs_are_a_symptom_of"] == of
-    assert found["io_parsing_share"] + found["io_slow_storage_share"] == pytest.approx(verdict.shares["io"])
-    assert ("io_many_inputs_bytes" in found["present"]) == (of == "io")
-    assert len(found) == 9 + 2
+    assert signs["many_inputs_are_a_symptom_of"] == of
+    assert signs["io_parsing_share"] + signs["io_slow_storage_share"] == pytest.approx(verdict.shares["io"])
+    assert ("io_many_inputs_bytes" in signs["present"]) == (of == "io")
+    assert len(signs) == 9 + 2

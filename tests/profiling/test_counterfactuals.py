@@ -19,11 +19,11 @@ def cached_bytes(array: np.ndarray) -> int:
     import ctypes
 
     num_pages = -(-array.nbytes // 4096)
-    told = (ctypes.c_ubyte * num_pages)()
+    resident = (ctypes.c_ubyte * num_pages)()
     start = array.ctypes.data & ~4095
     libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(array.nbytes), told) == 0
-    return 4096 * sum(page & 1 for page in told)
+    assert libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(array.nbytes), resident) == 0
+    return 4096 * sum(page & 1 for page in resident)
 
 
 def test_dropped_arrays_are_in_no_cache_though_they_are_mapped(tmp_path):
@@ -85,8 +85,8 @@ def test_the_second_of_two_loads_is_of_the_same_samples(tmp_path):
     ],
 )
 def test_a_load_waits_for_storage_no_longer_than_that_takes(cold_s, busy, cold_share, waited_share):
-    found = storage(changed(load_busy=busy), cold_s)
-    assert found == {
+    shares = storage(changed(load_busy=busy), cold_s)
+    assert shares == {
         "cold_share": pytest.approx(cold_share),
         "waited_share": pytest.approx(waited_share),
     }

@@ -57,7 +57,7 @@ def profile(**changes: object) -> Profile:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "sentence",
     [
         "The job is bound by I/O: getting the data into the model.",
         "Of an update of 64 samples (75.6 ms on cpu) 71 % is loading, 20 % computing and 9 % memory traffic.",
@@ -76,9 +76,9 @@ def profile(**changes: object) -> Profile:
         "Offered, as it touches the quality of the model: smaller batch.",
     ],
 )
-def test_each_number_is_said_once_and_in_its_unit(told):
+def test_each_number_is_said_once_and_in_its_unit(sentence):
     text = explain(profile())
-    assert text.count(told) == 1
+    assert text.count(sentence) == 1
     assert "channels last" not in text
 
 

@@ -59,16 +59,16 @@ class Dying(LineWorkload):
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="no fresh process on an accelerator")
 @pytest.mark.parametrize(
-    ("end", "error", "told"),
+    ("end", "error", "reason"),
     [
         (signal.SIGKILL, PlanError, "ended by signal 9, most likely for its memory"),
         (0, JobError, "ended with status 1; look at"),
     ],
 )
-def test_only_a_process_that_was_killed_is_said_to_lack_memory(tmp_path, end, error, told):
+def test_only_a_process_that_was_killed_is_said_to_lack_memory(tmp_path, end, error, reason):
     write_curve(tmp_path, num_samples=32)
     measuring = memory.measuring(probe(Dying(end), tmp_path))
-    with pytest.raises(error, match=told), measuring as peaks:
+    with pytest.raises(error, match=reason), measuring as peaks:
         peaks()
 
 
@@ -107,6 +107,6 @@ class OfSentences(LineWorkload):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="no fresh process on an accelerator")
 def test_passes_are_measured_on_the_largest_sample(tmp_path):
     with memory.measuring(probe(OfSentences(), tmp_path)) as peaks:
-        found = peaks()
-    for size, num_bytes in zip(found.batch_sizes, found.step_bytes, strict=True):
+        measured = peaks()
+    for size, num_bytes in zip(measured.batch_sizes, measured.step_bytes, strict=True):
         assert num_bytes >= size * (4 << 18)

@@ -102,9 +102,9 @@ def limited(work: Callable[[], dict[str, Any]], *, room_bytes: int) -> dict[str,
     process = spawn.Process(target=_limited, args=(there, work, room_bytes))
     process.start()
     there.close()
-    told: dict[str, Any] = here.recv()
+    result: dict[str, Any] = here.recv()
     process.join()
-    return told
+    return result
 
 
 def _limited(to: Connection, work: Callable[[], dict[str, Any]], room_bytes: int) -> None:
@@ -131,33 +131,33 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_activations_that_do_not_fit_are_computed_again():
     room = 300 * MIB
-    found = limited(of_activations, room_bytes=room)
-    assert found["tuning"] == Tuning(recompute=True)
-    assert found["bytes"] < 0.9 * room < 40 * 8 * MIB
-    assert "MiB" in found["notes"]["activation checkpointing"]
+    result = limited(of_activations, room_bytes=room)
+    assert result["tuning"] == Tuning(recompute=True)
+    assert result["bytes"] < 0.9 * room < 40 * 8 * MIB
+    assert "MiB" in result["notes"]["activation checkpointing"]
 
 
 @pytest.mark.slow
 def test_moments_that_do_not_fit_are_shared_by_workers():
-    found = limited(of_moments, room_bytes=3000 * MIB)  # 8 workers: 3.2 GiB without, 1.8 with
-    assert found["tuning"] == Tuning(recompute=True, sharded=True)
-    assert "less than without" in found["notes"]["sharded optimizer"]
+    result = limited(of_moments, room_bytes=3000 * MIB)  # 8 workers: 3.2 GiB without, 1.8 with
+    assert result["tuning"] == Tuning(recompute=True, sharded=True)
+    assert "less than without" in result["notes"]["sharded optimizer"]
 
 
 @pytest.mark.slow
 def test_weights_that_do_not_fit_are_shared_by_workers():
-    found = limited(of_weights, room_bytes=1400 * MIB)  # 8 workers: 1.8 GiB with shared moments alone
-    assert found["tuning"] == Tuning(recompute=True, sharded=True, sharded_weights=True)
-    assert "less than without" in found["notes"]["sharded weights"]
+    result = limited(of_weights, room_bytes=1400 * MIB)  # 8 workers: 1.8 GiB with shared moments alone
+    assert result["tuning"] == Tuning(recompute=True, sharded=True, sharded_weights=True)
+    assert "less than without" in result["notes"]["sharded weights"]
     weights = 25 << 12
-    assert found["held"] == pytest.approx(weights / 8, rel=0.02)
-    assert 3 < found["flops"] / (2 * 2 * weights) < 4  # of forward passes: a part of one is done again
+    assert result["held"] == pytest.approx(weights / 8, rel=0.02)
+    assert 3 < result["flops"] / (2 * 2 * weights) < 4  # of forward passes: a part of one is done again
 
 
 @pytest.mark.slow
 def test_what_fits_on_no_rung_is_told_in_one_sentence():
-    found = limited(of_one_worker, room_bytes=250 * MIB)
-    assert found["told"].startswith("a step of 1 samples does not fit the memory, of which")
+    result = limited(of_one_worker, room_bytes=250 * MIB)
+    assert result["told"].startswith("a step of 1 samples does not fit the memory, of which")
 
 
 class Deeper:
@@ -192,6 +192,8 @@ def of_convolutions() -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_convolutions_that_do_not_fit_are_offered_band_limited():
-    told = limited(of_convolutions, room_bytes=365 * MIB)["told"]
-    assert told.startswith("a step of 256 samples does not fit the memory, of which")
-    assert "; or accept band-limited convolutions by train.band_rate: 0.5, with which a step of 256" in told
+    message = limited(of_convolutions, room_bytes=365 * MIB)["told"]
+    assert message.startswith("a step of 256 samples does not fit the memory, of which")
+    assert (
+        "; or accept band-limited convolutions by train.band_rate: 0.5, with which a step of 256" in message
+    )

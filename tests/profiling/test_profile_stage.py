@@ -55,7 +55,7 @@ def backend() -> Measuring:
     return Measuring("succeeded")
 
 
-def told(
+def make_params(
     *,
     workload: object = "tests.fakes:LineWorkload",
     train: dict[str, object] | None = None,
@@ -77,7 +77,7 @@ def call(backend: Backend, night=NIGHT, *, params=None, num_samples=1000) -> Pro
         night,
         replace(jobs.DATASET, num_samples=num_samples),
         backend=backend,
-        params=params or told(),
+        params=params or make_params(),
     )
 
 
@@ -148,13 +148,13 @@ def test_it_stands_for_half_to_twice_as_many_samples(backend, num_samples, count
 )
 def test_other_params_are_another_profile(backend, changed):
     call(backend)
-    call(backend, LATER, params=told(**changed))
+    call(backend, LATER, params=make_params(**changed))
     assert len(backend.jobs) == 2
 
 
 def test_more_nights_of_reuse_do_not_make_it_another_profile(backend):
     call(backend)
-    call(backend, LATER, params=told(reuse_days=9))
+    call(backend, LATER, params=make_params(reuse_days=9))
     assert len(backend.jobs) == 1
 
 
@@ -182,7 +182,9 @@ def test_the_same_code_in_the_folder_of_another_night_is_the_same(backend, tmp_p
         monkeypatch.syspath_prepend(folder)
         monkeypatch.delitem(sys.modules, "own_job", raising=False)
         assert Path(importlib.import_module("own_job").__file__ or "") == own
-        profile_stage.profile(night, jobs.DATASET, backend=backend, params=told(workload="own_job:Own"))
+        profile_stage.profile(
+            night, jobs.DATASET, backend=backend, params=make_params(workload="own_job:Own")
+        )
     assert len(backend.jobs) == 1
 
 
@@ -198,7 +200,7 @@ class _Tensor:
 
 
 def test_this_machine_is_known_by_what_makes_it_fast(monkeypatch):
-    here = told(machine="here")
+    here = make_params(machine="here")
     first = profile_stage._name(LineWorkload(), here)
     assert profile_stage._name(LineWorkload(), here) == first
     facts = this_machine.fingerprint()
@@ -222,9 +224,9 @@ def test_it_stands_for_as_many_days_as_params_say(backend):
 def test_a_torn_file_is_measured_anew_and_mended(backend, text):
     call(backend)
     kept().write_text(text)
-    found = call(backend, LATER)
+    measured = call(backend, LATER)
     assert len(backend.jobs) == 2
-    assert records.loads(Profile, kept().read_text()) == found
+    assert records.loads(Profile, kept().read_text()) == measured
 
 
 @pytest.mark.parametrize("origin", [{}, {"measured_at": "2011-09-01", "num_samples": 1000}, None], ids=str)
@@ -245,21 +247,21 @@ def test_two_nights_at_once_leave_a_whole_file():
             call(Measuring("succeeded"), LATER)
             return super().submit(job)
 
-    found = call(WhileAnother("succeeded"))
-    assert found.evidence["origin"]["night"] == NIGHT.id
-    assert records.loads(Profile, kept().read_text()) == found
+    measured = call(WhileAnother("succeeded"))
+    assert measured.evidence["origin"]["night"] == NIGHT.id
+    assert records.loads(Profile, kept().read_text()) == measured
 
 
 def test_a_machine_that_nobody_knows_is_not_profiled(backend):
     with pytest.raises(ParamsError, match=r"machine names n2-standrd-4, .* nearest are n2-standard-4"):
-        call(backend, params=told(machine="n2-standrd-4"))
+        call(backend, params=make_params(machine="n2-standrd-4"))
     assert not backend.jobs
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [-4, 8]], ids=str)
 def test_batch_sizes_are_some_and_positive(sizes):
     with pytest.raises(ParamsError, match="batch_sizes"):
-        told(batch_sizes=sizes)
+        make_params(batch_sizes=sizes)
 
 
 def test_a_job_that_does_not_end_is_cancelled(monkeypatch):
@@ -285,7 +287,7 @@ def test_a_job_that_loses_its_machine_is_started_again():
 def test_a_job_on_rented_gpus_is_told_of_them():
     backend = ScriptedBackend("failed")
     with pytest.raises(JobError):
-        call(backend, params=told(machine="g2-standard-24"))
+        call(backend, params=make_params(machine="g2-standard-24"))
     told_of = {gpus.MACHINE: "g2-standard-24", gpus.GPUS: "2 x L4"}
     assert told_of.items() <= backend.jobs[0].environment.items()
 
@@ -295,6 +297,6 @@ def test_a_job_that_has_ended_while_nobody_looked_is_collected():
         call(ScriptedBackend("failed"))
     (folder,) = profile_stage.JOBS.iterdir()
     records.write(jobs.profile(step_s=5.0), folder)
-    found = call(ScriptedBackend("succeeded"))
-    assert found.step_s == jobs.profile(step_s=5.0).step_s
-    assert found.evidence["origin"]["machine"] == "local"
+    collected = call(ScriptedBackend("succeeded"))
+    assert collected.step_s == jobs.profile(step_s=5.0).step_s
+    assert collected.evidence["origin"]["machine"] == "local"

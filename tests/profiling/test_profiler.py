@@ -93,10 +93,10 @@ def test_a_job_that_computes_is_bound_by_compute(compute_bound):
 @pytest.mark.alone
 @pytest.mark.slow
 def test_a_job_that_waits_for_its_data_is_bound_by_io():
-    found = profile(DATASET, Job(load_s=0.0005), PARAMS, TRAINING)
-    assert found.bound == "io"
-    assert found.load_s.per_sample == pytest.approx(0.0005, rel=0.5)
-    applying = {remedy.name for remedy in found.remedies if remedy.applies}
+    measured = profile(DATASET, Job(load_s=0.0005), PARAMS, TRAINING)
+    assert measured.bound == "io"
+    assert measured.load_s.per_sample == pytest.approx(0.0005, rel=0.5)
+    applying = {remedy.name for remedy in measured.remedies if remedy.applies}
     assert "parallelise the reads" in applying
     assert "faster accelerator" not in applying
 
@@ -104,9 +104,9 @@ def test_a_job_that_waits_for_its_data_is_bound_by_io():
 @pytest.mark.slow
 def test_a_job_beyond_the_memory_of_its_container_is_bound_by_memory(monkeypatch, tmp_path):
     test_memory.cgroup(monkeypatch, tmp_path, limits={"memory.max": 128 << 20})
-    found = profile(DATASET, Job(), PARAMS, TRAINING)
-    assert (found.bound, found.evidence["memory"]["kind"]) == ("memory", "capacity")
-    assert "more memory per worker" in {remedy.name for remedy in found.remedies if remedy.applies}
+    measured = profile(DATASET, Job(), PARAMS, TRAINING)
+    assert (measured.bound, measured.evidence["memory"]["kind"]) == ("memory", "capacity")
+    assert "more memory per worker" in {remedy.name for remedy in measured.remedies if remedy.applies}
 
 
 class Offering(Job):
@@ -119,8 +119,8 @@ class Offering(Job):
 @pytest.mark.slow
 def test_a_variant_that_the_workload_offers_is_timed_and_never_kept():
     params = PARAMS.model_copy(update={"quality_remedies": "allow"})
-    found = profile(DATASET, Offering(hidden=HIDDEN), params, TRAINING.model_copy(update={"epochs": 50}))
-    (remedy,) = (each for each in found.remedies if each.name == "simpler model")
+    measured = profile(DATASET, Offering(hidden=HIDDEN), params, TRAINING.model_copy(update={"epochs": 50}))
+    (remedy,) = (each for each in measured.remedies if each.name == "simpler model")
     assert (remedy.applied, remedy.kept) == (True, False), remedy.note
     assert remedy.measured_gain > 0.5
     assert "the gate judges it" in remedy.note
@@ -137,12 +137,12 @@ def test_a_variant_of_an_unknown_name_is_refused():
 def test_of_a_job_with_long_updates_smaller_batches_are_measured():
     """An update of the job's batch takes 1.3 s, and a profile of it about a hundred of them."""
     begin = time.monotonic()
-    found = profile(DATASET, Job(load_s=0.02), PARAMS, TRAINING, limit_s=20)
+    measured = profile(DATASET, Job(load_s=0.02), PARAMS, TRAINING, limit_s=20)
     assert time.monotonic() - begin < 100  # with the ceilings of the machine, and a process that starts
-    assert max(found.evidence["measured"]["batch_sizes"]) < 16
-    assert found.evidence["measured"]["too_slow"] == 16
-    assert found.load_s(64) == pytest.approx(1.28, rel=0.2)
-    assert found.bound == "io"
+    assert max(measured.evidence["measured"]["batch_sizes"]) < 16
+    assert measured.evidence["measured"]["too_slow"] == 16
+    assert measured.load_s(64) == pytest.approx(1.28, rel=0.2)
+    assert measured.bound == "io"
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_a_profile_survives_its_file(compute_bound):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("job", "error", "told"),
+    ("job", "error", "reason"),
     [
         (
             Job(loss="scalar"),
@@ -190,13 +190,13 @@ def test_a_profile_survives_its_file(compute_bound):
         (Job(num_samples=0), DataError, "has 0 samples in its training split; look at"),
     ],
 )
-def test_a_broken_job_is_told_in_one_sentence(job, error, told):
-    with pytest.raises(error, match=told):
+def test_a_broken_job_is_told_in_one_sentence(job, error, reason):
+    with pytest.raises(error, match=reason):
         profile(DATASET, job, PARAMS, TRAINING)
 
 
 @pytest.mark.slow
 def test_a_data_set_smaller_than_every_batch_is_measured_with_what_it_has():
-    found = profile(DATASET, Job(num_samples=7), PARAMS, TRAINING)
-    assert found.evidence["measured"]["batch_sizes"] == [3, 7]
-    assert found.evidence["batch_size"] == 7
+    measured = profile(DATASET, Job(num_samples=7), PARAMS, TRAINING)
+    assert measured.evidence["measured"]["batch_sizes"] == [3, 7]
+    assert measured.evidence["batch_size"] == 7

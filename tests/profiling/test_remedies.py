@@ -15,12 +15,12 @@ BATCH = 64
 
 
 def job(**changed) -> JobFacts:
-    told = {
+    facts = {
         "bound": "io", "batch_size": BATCH, "load_s": line(1e-3, 1e-3), "step_s": line(1e-3, 1e-5),
         "whole_batches": False, "num_cores": 2, "on_cpu": True, "flops_per_s": 2e11, "fits": True,
         "epochs": 10.0, "columns_bytes": 10**6, "memory_bytes": 10**9,
     }  # fmt: skip
-    return JobFacts(**{**told, **changed})
+    return JobFacts(**{**facts, **changed})
 
 
 def applying(**changed) -> list[str]:
@@ -87,8 +87,8 @@ def test_whole_batches_are_held_in_memory_instead_of_stored_anew():
 
 
 def test_a_job_that_does_not_fit_is_offered_less_memory_first():
-    found = applying(bound="memory", fits=False, blocks=True, num_workers=2)
-    assert [name for name in found if name not in (STORED, "parallelise the reads")] == [
+    names = applying(bound="memory", fits=False, blocks=True, num_workers=2)
+    assert [name for name in names if name not in (STORED, "parallelise the reads")] == [
         "micro-batches", "activation checkpointing", "sharded optimizer", "sharded weights",
         "more memory per worker", "fewer layers", "smaller batch",
     ]  # fmt: skip
@@ -99,45 +99,45 @@ def named(name: str, **changed) -> Remedy:
 
 
 def test_tables_with_dense_gradients_are_offered_sparse_ones_as_equal_or_as_touching_quality():
-    told = {"bound": "memory", "sparse_rows": 0.001, "table_share": 0.9, "step_s": line(1e-1, 1e-5)}
-    assert named("sparse gradients", **told, sparse_equal=True).applies
-    touching = named("sparse gradients", **told)
+    facts = {"bound": "memory", "sparse_rows": 0.001, "table_share": 0.9, "step_s": line(1e-1, 1e-5)}
+    assert named("sparse gradients", **facts, sparse_equal=True).applies
+    touching = named("sparse gradients", **facts)
     assert touching.applies
     assert touching.quality
     assert "SparseAdam" in touching.note
-    assert not named("sparse gradients", **{**told, "sparse_rows": 0.0}).applies
+    assert not named("sparse gradients", **{**facts, "sparse_rows": 0.0}).applies
 
 
 def test_accelerators_are_those_that_help_from_the_device_that_the_job_is_on():
-    told = {"bound": "compute", "load_s": line(0, 0), "step_s": line(0, 1e-3), "on_cpu": False}
-    on_t4 = named("faster accelerator", **told, flops_per_s=65e12, bytes_per_s=3.2e11)
+    facts = {"bound": "compute", "load_s": line(0, 0), "step_s": line(0, 1e-3), "on_cpu": False}
+    on_t4 = named("faster accelerator", **facts, flops_per_s=65e12, bytes_per_s=3.2e11)
     assert on_t4.applies
     assert "T4" not in on_t4.note
     fastest = {"flops_per_s": 1e17, "bytes_per_s": 1e15}
-    assert not named("faster accelerator", **told, **fastest).applies
-    assert not named("newer generation", **told, **fastest).applies
-    few_bytes = named("faster accelerator", **told, flops_per_s=1e17, bytes_per_s=3e11, memory_share=1.0)
+    assert not named("faster accelerator", **facts, **fastest).applies
+    assert not named("newer generation", **facts, **fastest).applies
+    few_bytes = named("faster accelerator", **facts, flops_per_s=1e17, bytes_per_s=3e11, memory_share=1.0)
     assert few_bytes.applies  # bandwidth is what it lacks
-    assert named("newer generation", **told, flops_per_s=65e12, dispatch_share=1.0).predicted_gain == 0
+    assert named("newer generation", **facts, flops_per_s=65e12, dispatch_share=1.0).predicted_gain == 0
 
 
 def test_a_job_of_one_worker_is_not_sent_to_a_machine_of_eight_devices():
-    told = {"bound": "compute", "load_s": line(0, 0), "step_s": line(0, 1e-3), "on_cpu": False,
+    facts = {"bound": "compute", "load_s": line(0, 0), "step_s": line(0, 1e-3), "on_cpu": False,
             "flops_per_s": 65e12, "bytes_per_s": 3.2e11}  # fmt: skip
     devices = {machine.name: machine.num_devices for machine in rented()}
     for num_workers, most in ((1, 1), (4, 4), (8, 8)):
         for name in ("faster accelerator", "newer generation", "TPU"):
-            note = named(name, **told, num_workers=num_workers).note
+            note = named(name, **facts, num_workers=num_workers).note
             (machine,) = (word for word in note.split() if word in devices)
             assert 1 <= devices[machine] <= most, note
-    assert "a3-highgpu-1g" in named("newer generation", **told).note  # not sold on demand
+    assert "a3-highgpu-1g" in named("newer generation", **facts).note  # not sold on demand
 
 
 def test_small_operators_are_offered_a_compiler_and_a_larger_batch():
-    told = {"bound": "compute", "load_s": line(0, 0), "step_s": line(1e-2, 1e-6)}
-    plain, small = (named("compiled model", **told, dispatch_share=share) for share in (0.1, 0.9))
+    facts = {"bound": "compute", "load_s": line(0, 0), "step_s": line(1e-2, 1e-6)}
+    plain, small = (named("compiled model", **facts, dispatch_share=share) for share in (0.1, 0.9))
     assert small.predicted_gain > plain.predicted_gain
-    larger = named("larger batch", **told)
+    larger = named("larger batch", **facts)
     assert larger.applies
     assert larger.quality
     assert larger.predicted_gain == pytest.approx(0.5, abs=0.01)
@@ -151,64 +151,64 @@ def test_small_operators_are_offered_a_compiler_and_a_larger_batch():
     st.booleans(),
 )
 def test_those_that_touch_quality_come_last_and_no_gain_is_all(bound, load, step, fits, on_cpu):
-    found = offers(
+    offered = offers(
         job(bound=bound, load_s=line(1e-3, load), step_s=line(1e-3, step), fits=fits, on_cpu=on_cpu)
     )
-    quality = [each.remedy.quality for each in found]
+    quality = [each.remedy.quality for each in offered]
     assert quality == sorted(quality)
-    assert all(each.remedy.predicted_gain <= 1 for each in found)
-    assert not any(each.remedy.applied or each.remedy.kept for each in found)
+    assert all(each.remedy.predicted_gain <= 1 for each in offered)
+    assert not any(each.remedy.applied or each.remedy.kept for each in offered)
 
 
 def mended(*remedies: Remedy, **changed) -> Profile:
     """A job whose updates of `BATCH` samples load for 65 ms and step for 74 ms."""
-    told = profile(load_s=1e-3)
-    return replace(told, evidence={"batch_size": BATCH}, bound="io", remedies=remedies, **changed)
+    measured = profile(load_s=1e-3)
+    return replace(measured, evidence={"batch_size": BATCH}, bound="io", remedies=remedies, **changed)
 
 
 def test_faster_reads_shorten_the_load_and_no_step_on_any_machine():
-    found = mended(kept(STORED, 0.4), tuning=Tuning(in_memory=True))
-    tuned, tuning = apply_kept(found, epochs=3, num_samples=10**6, at_hand=True)
-    assert tuning == found.tuning
-    assert tuned.step_s == found.step_s
-    total_s = found.load_s(BATCH) + found.step_s(BATCH)
-    assert tuned.load_s(BATCH) == pytest.approx(found.load_s(BATCH) - 0.4 * total_s)
+    measured = mended(kept(STORED, 0.4), tuning=Tuning(in_memory=True))
+    tuned, tuning = apply_kept(measured, epochs=3, num_samples=10**6, at_hand=True)
+    assert tuning == measured.tuning
+    assert tuned.step_s == measured.step_s
+    total_s = measured.load_s(BATCH) + measured.step_s(BATCH)
+    assert tuned.load_s(BATCH) == pytest.approx(measured.load_s(BATCH) - 0.4 * total_s)
 
 
 @given(st.floats(0, 0.9), st.floats(0, 0.9))
 def test_kept_remedies_make_an_update_shorter_by_what_was_measured(io, compute):
-    found = mended(kept(STORED, io), replace(kept("fused optimizer", compute), bound="compute"))
-    tuned, _ = apply_kept(found, epochs=3, num_samples=10**6, at_hand=True)
-    total_s = found.load_s(BATCH) + found.step_s(BATCH)
+    measured = mended(kept(STORED, io), replace(kept("fused optimizer", compute), bound="compute"))
+    tuned, _ = apply_kept(measured, epochs=3, num_samples=10**6, at_hand=True)
+    total_s = measured.load_s(BATCH) + measured.step_s(BATCH)
     assert tuned.load_s(BATCH) + tuned.step_s(BATCH) == pytest.approx((1 - io) * (1 - compute) * total_s)
     assert min(tuned.load_s(BATCH), tuned.step_s(BATCH)) >= 0
-    if io * total_s <= found.load_s(BATCH):
-        assert tuned.step_s(BATCH) >= found.step_s(BATCH) - compute * (1 - io) * total_s - 1e-12
+    if io * total_s <= measured.load_s(BATCH):
+        assert tuned.step_s(BATCH) >= measured.step_s(BATCH) - compute * (1 - io) * total_s - 1e-12
 
 
 def test_a_smaller_batch_is_in_the_lines_already():
-    found = mended(kept(SMALLER_BATCH, 0.3))
-    assert apply_kept(found, epochs=3, num_samples=10**6, at_hand=True) == (found, Tuning())
+    measured = mended(kept(SMALLER_BATCH, 0.3))
+    assert apply_kept(measured, epochs=3, num_samples=10**6, at_hand=True) == (measured, Tuning())
 
 
 def test_a_warm_night_of_one_epoch_keeps_nothing_in_memory():
-    found = replace(profile(), remedies=(kept(STORED, 0.5),), tuning=Tuning(in_memory=True))
-    tuned, tuning = apply_kept(found, epochs=1, num_samples=10**6, at_hand=True)
-    assert (tuned, tuning) == (replace(found), Tuning())
+    measured = replace(profile(), remedies=(kept(STORED, 0.5),), tuning=Tuning(in_memory=True))
+    tuned, tuning = apply_kept(measured, epochs=1, num_samples=10**6, at_hand=True)
+    assert (tuned, tuning) == (replace(measured), Tuning())
 
 
 @pytest.mark.parametrize(("kept_by_day", "at_hand"), [(True, True), (True, False), (False, True)])
 def test_a_warm_night_uses_the_files_of_earlier_ones_where_they_are(kept_by_day, at_hand):
-    found = mended(kept(STORED, 0.4), tuning=Tuning(in_memory=True))
-    found = replace(found, evidence=found.evidence | {"mended": {"kept_by_day": kept_by_day}})
-    tuned, tuning = apply_kept(found, epochs=1, num_samples=10**6, at_hand=at_hand)
+    measured = mended(kept(STORED, 0.4), tuning=Tuning(in_memory=True))
+    measured = replace(measured, evidence=measured.evidence | {"mended": {"kept_by_day": kept_by_day}})
+    tuned, tuning = apply_kept(measured, epochs=1, num_samples=10**6, at_hand=at_hand)
     assert tuning.in_memory == (kept_by_day and at_hand)
-    assert (tuned.load_s(BATCH) < found.load_s(BATCH)) == tuning.in_memory
+    assert (tuned.load_s(BATCH) < measured.load_s(BATCH)) == tuning.in_memory
 
 
 @pytest.mark.parametrize(("num_samples", "compiled"), [(1000, False), (10**7, True)])
 def test_a_model_is_compiled_where_the_night_is_long_enough(num_samples, compiled):
-    found = replace(profile(), remedies=(kept(COMPILED_MODEL, 0.3),), tuning=Tuning(compiled=True))
-    tuned, tuning = apply_kept(found, epochs=3, num_samples=num_samples, at_hand=True)
+    measured = replace(profile(), remedies=(kept(COMPILED_MODEL, 0.3),), tuning=Tuning(compiled=True))
+    tuned, tuning = apply_kept(measured, epochs=3, num_samples=num_samples, at_hand=True)
     assert tuning.compiled == compiled
-    assert (tuned.step_s == found.step_s) != compiled
+    assert (tuned.step_s == measured.step_s) != compiled

@@ -36,12 +36,17 @@ def kept() -> Path:
 
 @pytest.mark.slow
 def test_ceilings_are_rates_of_a_real_machine():
-    found = ceilings(ARRAYS)
-    assert found.machine["num_cores"] >= 1
-    assert found.flops_per_s == found.float32_flops_per_s or not found.on_cpu
-    for rate in (found.flops_per_s, found.copy_bytes_per_s, found.cold_bytes_per_s, found.warm_bytes_per_s):
+    measured = ceilings(ARRAYS)
+    assert measured.machine["num_cores"] >= 1
+    assert measured.flops_per_s == measured.float32_flops_per_s or not measured.on_cpu
+    for rate in (
+        measured.flops_per_s,
+        measured.copy_bytes_per_s,
+        measured.cold_bytes_per_s,
+        measured.warm_bytes_per_s,
+    ):
         assert 1e6 < rate < 1e16
-    assert [gather.row_bytes for gather in found.gathers] == sorted(roofline.ROW_BYTES)
+    assert [gather.row_bytes for gather in measured.gathers] == sorted(roofline.ROW_BYTES)
 
 
 @pytest.mark.slow
@@ -164,13 +169,13 @@ def test_threads_are_as_before_also_where_a_measurement_fails():
 
 
 def test_gathers_of_other_widths_lie_between_the_measured():
-    found = Ceilings(
+    measured = Ceilings(
         machine={}, measured_at=datetime.now(UTC), on_cpu=True, float32_flops_per_s=1, bfloat16_flops_per_s=2,
         copy_bytes_per_s=1, fresh_bytes_per_s=1, cold_bytes_per_s=1, warm_bytes_per_s=1,
         gathers=(Gather(row_bytes=64, bytes_per_s=1e9), Gather(row_bytes=256, bytes_per_s=4e9)),
     )  # fmt: skip
-    assert found.gather_bytes_per_s(64) == pytest.approx(1e9)
-    assert found.gather_bytes_per_s(128) == pytest.approx(2e9)
-    assert found.gather_bytes_per_s(4) == pytest.approx(1e9)
-    assert found.gather_bytes_per_s(4096) == pytest.approx(4e9)
-    assert found.flops_per_s == 1
+    assert measured.gather_bytes_per_s(64) == pytest.approx(1e9)
+    assert measured.gather_bytes_per_s(128) == pytest.approx(2e9)
+    assert measured.gather_bytes_per_s(4) == pytest.approx(1e9)
+    assert measured.gather_bytes_per_s(4096) == pytest.approx(4e9)
+    assert measured.flops_per_s == 1

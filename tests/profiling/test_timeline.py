@@ -24,39 +24,39 @@ def rows(folder: Path, *, batch_size: int = 16, micro_batch_size: int = 16, **tu
 @pytest.mark.slow
 @pytest.mark.parametrize("num_loaders", [0, 1, 3])
 def test_a_batch_is_loaded_before_its_step_and_steps_take_turns(tmp_path, num_loaders):
-    found = rows(tmp_path, num_loaders=num_loaders)
-    assert min(min(row) for row in found) == 0
-    assert len(found) == 10
-    for load_start, load_end, step_start, step_end in found:
+    updates = rows(tmp_path, num_loaders=num_loaders)
+    assert min(min(row) for row in updates) == 0
+    assert len(updates) == 10
+    for load_start, load_end, step_start, step_end in updates:
         assert load_start + DELAY_S <= load_end <= step_start <= step_end
-    ends = [row[3] for row in found]
-    assert all(end <= row[2] for end, row in zip(ends, found[1:], strict=False))
+    ends = [row[3] for row in updates]
+    assert all(end <= row[2] for end, row in zip(ends, updates[1:], strict=False))
 
 
 @pytest.mark.slow
 def test_without_loaders_a_load_waits_for_the_step_before(tmp_path):
-    found = rows(tmp_path)
-    assert all(later[0] >= earlier[3] for earlier, later in itertools.pairwise(found))
+    updates = rows(tmp_path)
+    assert all(later[0] >= earlier[3] for earlier, later in itertools.pairwise(updates))
 
 
 @pytest.mark.slow
 def test_loaders_load_several_batches_at_once(tmp_path):
-    found = rows(tmp_path, num_loaders=3)
-    assert all(row[0] < found[0][1] for row in found[:3])
+    updates = rows(tmp_path, num_loaders=3)
+    assert all(row[0] < updates[0][1] for row in updates[:3])
 
 
 def test_what_is_in_memory_takes_no_time_to_load(tmp_path):
-    found = rows(tmp_path, in_memory=True)
-    assert all(load_start == load_end == step_start for load_start, load_end, step_start, _ in found)
+    updates = rows(tmp_path, in_memory=True)
+    assert all(load_start == load_end == step_start for load_start, load_end, step_start, _ in updates)
 
 
 @pytest.mark.alone
 @pytest.mark.slow
 def test_passes_of_an_update_are_one_load_and_one_step(tmp_path):
-    found = rows(tmp_path, micro_batch_size=5)
-    assert len(found) == 10
+    updates = rows(tmp_path, micro_batch_size=5)
+    assert len(updates) == 10
     # The first step begins once its first pass is there, the last pass is loaded later.
-    assert all(load_end - load_start >= 4 * DELAY_S for load_start, load_end, _, _ in found)
+    assert all(load_end - load_start >= 4 * DELAY_S for load_start, load_end, _, _ in updates)
 
 
 @pytest.mark.slow

@@ -92,8 +92,8 @@ def test_a_module_without_a_package_carries_the_modules_beside_it_that_it_import
     (tmp_path / "lonely_part.py").write_text("")
     (tmp_path / "lonely_other.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = [path.name for path in carried_code.tops("lonely_model:Model")]
-    assert found == ["pipeline", "lonely_model.py", "lonely_part.py"]
+    names = [path.name for path in carried_code.tops("lonely_model:Model")]
+    assert names == ["pipeline", "lonely_model.py", "lonely_part.py"]
 
 
 def answer(folder: Path) -> Any:

@@ -55,8 +55,8 @@ FIRST_RELEASE = (
 
 def test_the_default_recipe_is_that_of_the_first_release_so_that_an_upgrade_goes_on_refreshing() -> None:
     use = "tests.fakes:Nothing"
-    told = Params(**dict.fromkeys(("source", "workload", "backend"), use))
-    parts = (told.workload.model_dump_json(), FIRST_RELEASE, source_digest(use))
-    assert recipe(told) == hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
-    threads = told.train.model_copy(update={"threads": "auto"})
-    assert recipe(told.model_copy(update={"train": threads})) != recipe(told)
+    tonight = Params(**dict.fromkeys(("source", "workload", "backend"), use))
+    parts = (tonight.workload.model_dump_json(), FIRST_RELEASE, source_digest(use))
+    assert recipe(tonight) == hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
+    threads = tonight.train.model_copy(update={"threads": "auto"})
+    assert recipe(tonight.model_copy(update={"train": threads})) != recipe(tonight)

@@ -57,11 +57,11 @@ def night(request: Any, tmp_path_factory: pytest.TempPathFactory, empty_store: P
         add_version(home, 1, promoted=False, alter=trained(f"tests.workloads.payments:{request.param}"))
         (folder,) = (home / "nights").iterdir()
         with contextlib.chdir(folder):
-            told = params.load()
+            settings = params.load()
             records.write(
                 evaluator.evaluate(
-                    records.read(Dataset), records.read(Training), None, told.workload.make(), told.evaluate,
-                    registered=told.register_,
+                    records.read(Dataset), records.read(Training), None, settings.workload.make(),
+                    settings.evaluate, registered=settings.register_,
                 )
             )  # fmt: skip
             yield folder, request.param
@@ -89,19 +89,19 @@ def test_any_client_sends_raw_rows_to_a_version(night: Any, tmp_path: Path) -> N
         env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
     )  # fmt: skip
     assert asked.returncode == 0, asked.stderr[-3000:]
-    told = json.loads(asked.stdout.splitlines()[-1])
-    inputs = {one["name"]: (one["type"], one["required"]) for one in told["inputs"]}
+    answer = json.loads(asked.stdout.splitlines()[-1])
+    inputs = {one["name"]: (one["type"], one["required"]) for one in answer["inputs"]}
     assert inputs == {
         "ts": ("datetime", True), "account": ("string", True), "amount": ("double", True),
         "mcc": ("string", True), "country": ("string", False), "retries": ("any", False),
     }  # fmt: skip
-    assert [one["name"] for one in told["outputs"]] == ["prediction", "parts"]
-    assert told["num_examples"] == 5
+    assert [one["name"] for one in answer["outputs"]] == ["prediction", "parts"]
+    assert answer["num_examples"] == 5
     known = [value is not None for value in rows["is_fraud"].to_pylist()]
     expected = with_prefix(read_scores() or {}, "prediction")
     for name in ("prediction", "parts"):
-        found = np.array([one[name] for one in told["predictions"]])[known]
-        np.testing.assert_allclose(found, expected[name][-len(found) :], rtol=0, atol=1e-6)
+        values = np.array([one[name] for one in answer["predictions"]])[known]
+        np.testing.assert_allclose(values, expected[name][-len(values) :], rtol=0, atol=1e-6)
 
 
 def test_a_version_is_tried_on_the_raw_rows_of_its_samples(night: Any) -> None:

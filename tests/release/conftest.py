@@ -39,7 +39,7 @@ def home(repository: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def told(home: Path) -> Params:
+def settings(home: Path) -> Params:
     """The params of the repository."""
     return params.load(home)
 
@@ -69,16 +69,23 @@ def release(home: Path) -> Release_:
 
 def judge_night() -> Verdict:
     """Stages evaluate, register and gate, in the folder of a night."""
-    told = params.load()
+    settings = params.load()
     dataset, training = records.read(Dataset), records.read(Training)
     champion = records.find(Champion)
     records.write(
         evaluator.evaluate(
-            dataset, training, champion, told.workload.make(), told.evaluate, registered=told.register_
+            dataset,
+            training,
+            champion,
+            settings.workload.make(),
+            settings.evaluate,
+            registered=settings.register_,
         )
     )
     register_night()
-    verdict = judge.gate(records.read(Night), records.read(Evaluation), records.read(Version), champion, told)
+    verdict = judge.gate(
+        records.read(Night), records.read(Evaluation), records.read(Version), champion, settings
+    )
     records.write(verdict)
     return verdict
 

@@ -21,25 +21,25 @@ ANSWERING = ("python", "-m", "tests.backends.fake.answering")
 MODEL = "daybreak"
 
 
-def arguments(service: Any, folder: Path, **told: Any) -> dict[str, Any]:
+def arguments(service: Any, folder: Path, **changes: Any) -> dict[str, Any]:
     """What params.yaml says of the endpoint."""
     return {
         "project": "p", "image": "eu.example/daybreak:1", "bucket": str(folder / "bucket"),
-        "endpoint": service.url, "command": ANSWERING, "retry": QUICK, **told,
+        "endpoint": service.url, "command": ANSWERING, "retry": QUICK, **changes,
     }  # fmt: skip
 
 
 def target(
-    service: Any, folder: Path, client: MlflowClient, kept: Log | None = None, **told: Any
+    service: Any, folder: Path, client: MlflowClient, kept: Log | None = None, **changes: Any
 ) -> OnVertex:
     """A new one, as each call of a stage makes it: nothing is known but what is written down."""
-    return Endpoint(**arguments(service, folder, **told)).target(client, MODEL, kept)
+    return Endpoint(**arguments(service, folder, **changes)).target(client, MODEL, kept)
 
 
 def make_versions(client: MlflowClient, folder: Path, number: int) -> list[Release]:
     """Versions 1, 2, ... in MLflow, and the releases that make each of them follow the one before."""
     client.create_registered_model(MODEL)
-    found = []
+    releases = []
     for version in range(1, number + 1):
         files = folder / f"version{version}"
         model = files / "artifacts" / "model"
@@ -50,21 +50,21 @@ def make_versions(client: MlflowClient, folder: Path, number: int) -> list[Relea
         tags = {"model_digest": digest}
         client.create_model_version(MODEL, files.as_uri(), tags=tags, await_creation_for=0)
         night = f"2026-01-{version:02d}"
-        found.append(Release(version=version, replaced=version - 1, model_digest=digest, night=night))
-    return found
+        releases.append(Release(version=version, replaced=version - 1, model_digest=digest, night=night))
+    return releases
 
 
 def until_done(call: Any, *, most: int = 200) -> list[str]:
     """Call until it is done; the sentences that it was not."""
-    told: list[str] = []
+    sentences: list[str] = []
     for _ in range(most):
         try:
             call()
         except NotYet as sentence:
-            told.append(str(sentence))
+            sentences.append(str(sentence))
         else:
-            return told
-    raise AssertionError(told[-3:])
+            return sentences
+    raise AssertionError(sentences[-3:])
 
 
 def asked(service: Any, target: OnVertex, *, times: int = 1) -> list[int]:

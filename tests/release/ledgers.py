@@ -102,9 +102,9 @@ def import_nights(home: Path, num_nights: int) -> None:
     )  # fmt: skip
     assert importer.stdin and importer.stdout
     for number in range(num_nights):
-        found = list(records_of(number, code=code, previous=before, serving=serving))
-        serving = next((record for record in found if type(record) is Release), serving)
-        importer.stdin.write(_commit(number, found, code=code).encode())
+        written = list(records_of(number, code=code, previous=before, serving=serving))
+        serving = next((record for record in written if type(record) is Release), serving)
+        importer.stdin.write(_commit(number, written, code=code).encode())
         importer.stdin.flush()
         before = importer.stdout.readline().decode().strip()  # the next night.json names this commit
     importer.stdin.close()
@@ -112,14 +112,14 @@ def import_nights(home: Path, num_nights: int) -> None:
     assert importer.wait() == 0
 
 
-def _commit(number: int, found: list[Record], *, code: str) -> str:
+def _commit(number: int, written: list[Record], *, code: str) -> str:
     """The commit of a night, as `git fast-import` reads it, and the question for its name."""
-    night = next(record for record in found if isinstance(record, Night))
-    verdict = next(record for record in found if isinstance(record, Verdict))
+    night = next(record for record in written if isinstance(record, Night))
+    verdict = next(record for record in written if isinstance(record, Verdict))
     message = f"{night.day}: {verdict.action}: {verdict.reason}\n\nNight: {night.id}\n"
     stamp = int(night.started_at.timestamp())
     lock = LOCK.format(raw=digest_of(number, "raw"), arrays=digest_of(number, "arrays"))
-    files = {str(records.path_of(type(record))): records.dumps(record) for record in found}
+    files = {str(records.path_of(type(record))): records.dumps(record) for record in written}
     files |= {"dvc.lock": lock, "params.yaml": PARAMS}
     changes = "".join(
         f"M 100644 inline {path}\ndata {len(text.encode())}\n{text}\n" for path, text in files.items()

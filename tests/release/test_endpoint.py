@@ -29,17 +29,17 @@ from tests.release.endpoints import (
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
 
 
-def trouble(how: Any, **told: Any) -> Any:
+def trouble(how: Any, **arguments: Any) -> Any:
     from tests.backends.fake_vertex import Trouble
 
-    return Trouble(how, **told)
+    return Trouble(how, **arguments)
 
 
 @pytest.fixture
 def client(repository: Path) -> Iterator[Any]:
     """A client of the repository's MLflow."""
-    with mlflow_client.session() as found:
-        yield found
+    with mlflow_client.session() as session:
+        yield session
 
 
 def deployed(service: Any) -> list[str]:
@@ -51,8 +51,8 @@ def test_a_version_is_registered_deployed_and_shown_and_both_registries_tell_of_
     client: Any, service: Any, tmp_path: Path
 ) -> None:
     first, second = make_versions(client, tmp_path, 2)
-    told = until_done(lambda: target(service, tmp_path, client).prepare(first))
-    assert [sentence.partition(": ")[2] for sentence in told][:3] == [
+    sentences = until_done(lambda: target(service, tmp_path, client).prepare(first))
+    assert [sentence.partition(": ")[2] for sentence in sentences][:3] == [
         "make the endpoint has begun", "upload 1 has begun", "deploy 1 has begun",
     ]  # fmt: skip
     here = target(service, tmp_path, client)
@@ -133,12 +133,12 @@ def test_while_a_deployment_goes_on_nobody_waits_and_the_sentence_says_for_how_l
 ) -> None:
     (first,) = make_versions(client, tmp_path, 1)
     service.operations.takes_s = {"deploy_model": 3600.0}
-    told = []
+    sentences = []
     for _ in range(8):
         with pytest.raises(NotYet) as sentence:
             target(service, tmp_path, client).prepare(first)
-        told.append(str(sentence.value))
-    assert told[-1].startswith(f"Vertex AI's endpoint of {MODEL}: deploy 1 has been running for ")
+        sentences.append(str(sentence.value))
+    assert sentences[-1].startswith(f"Vertex AI's endpoint of {MODEL}: deploy 1 has been running for ")
     assert Counter(service.operations.begun)["deploy_model"] == 1
     with service.troubled(*[trouble("refuse")] * 999), pytest.raises(NotYet, match="does not answer"):
         target(service, tmp_path, client).prepare(first)
@@ -149,8 +149,8 @@ def test_a_deployment_that_fails_late_is_begun_again_unless_it_is_the_containers
 ) -> None:
     first, second = make_versions(client, tmp_path, 2)
     service.operations.fails = {"deploy_model": "Internal error occurred."}
-    told = until_done(lambda: target(service, tmp_path, client).prepare(first))
-    assert any("deploy 1 failed (Internal error occurred), and is retried" in one for one in told)
+    sentences = until_done(lambda: target(service, tmp_path, client).prepare(first))
+    assert any("deploy 1 failed (Internal error occurred), and is retried" in one for one in sentences)
     assert deployed(service) == ["1"]
     broken = ("python", "-c", "import sys; sys.exit('no model here')")
     with pytest.raises(ReleaseError, match=r"unexpectedly: no model here\); look at its log"):
@@ -180,9 +180,9 @@ def test_requests_are_shared_out_as_the_traffic_row_says_and_the_log_learns_sinc
     here.split()
     assert kept.followed(here.deployments.endpoint) == (revision, since)  # it did so before
     assert here.shown() == 1
-    found = Counter(asked(service, here, times=80))
-    assert 5 <= found[2] <= 40
-    assert found.total() == 80
+    answers = Counter(asked(service, here, times=80))
+    assert 5 <= answers[2] <= 40
+    assert answers.total() == 80
 
     service.endpoints.served[here.deployments.endpoint].endpoint.traffic_split = {"1": 10, "2": 90}
     assert here.shown() == 2  # somebody's hand

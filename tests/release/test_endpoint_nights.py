@@ -56,9 +56,9 @@ def home_with_endpoint(home: Path, service: Any, tmp_path: Path, monkeypatch: py
     """The repository of nights, served on Vertex AI; its containers start at once."""
     text = json.dumps({key: value for key, value in arguments(service, tmp_path).items() if key != "retry"})
     endpoint = f'{{"use": "pipeline.rollout.endpoint:Endpoint", {text[1:]}'
-    told = f'{PARAMS}serving: {{"endpoint": {endpoint}}}\n'
-    monkeypatch.setattr("tests.release.folders.PARAMS", told)
-    (home / "params.yaml").write_text(told)
+    text_with_endpoint = f'{PARAMS}serving: {{"endpoint": {endpoint}}}\n'
+    monkeypatch.setattr("tests.release.folders.PARAMS", text_with_endpoint)
+    (home / "params.yaml").write_text(text_with_endpoint)
     monkeypatch.setattr("pipeline.rollout.endpoint.RetryPolicy", lambda: QUICK)
     return home
 
@@ -67,9 +67,9 @@ def standing(service: Any) -> tuple[int, int, int, int]:
     """What ledger, alias, endpoint and a user's request say."""
     now = ledger.champion_at(ledger.ledger_tip())
     with mlflow_client.session() as client:
-        (found,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
-        (answer,) = asked(service, found)
-        return now.version if now else 0, aliases.alias(client, MODEL), found.shown(), answer
+        (target,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
+        (answer,) = asked(service, target)
+        return now.version if now else 0, aliases.alias(client, MODEL), target.shown(), answer
 
 
 def prepared(home: Path, number: int) -> None:
@@ -83,14 +83,14 @@ def close() -> None:
     ledger.commit_night(night, message=f"{night.day}: promote")
 
 
-def faults(told: Params) -> list[str]:
-    return [f"{check.name}: {check.text}" for check in audit(told) if not check.ok]
+def faults(settings: Params) -> list[str]:
+    return [f"{check.name}: {check.text}" for check in audit(settings) if not check.ok]
 
 
 def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together_though_killed(
     home_with_endpoint: Path, service: Any
 ) -> None:
-    told = params.load(home_with_endpoint)
+    settings = params.load(home_with_endpoint)
     prepared(home_with_endpoint, 0)
     assert until_done(promote_night)
     close()
@@ -104,24 +104,24 @@ def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together_though_k
     assert standing(service) == (2, 2, 2, 2)
     assert len(service.endpoints.started) == 2
     os.chdir(home_with_endpoint)
-    assert until_done(lambda: rollback.rollback(told)) == []  # its spare is deployed: at once
+    assert until_done(lambda: rollback.rollback(settings)) == []  # its spare is deployed: at once
     assert standing(service) == (1, 1, 1, 1)
     assert deployed(service) == ["1"]
-    assert faults(told) == []
-    assert watch.watch(told).outcome != "rolled back"
+    assert faults(settings) == []
+    assert watch.watch(settings).outcome != "rolled back"
 
     with mlflow_client.session() as client:
         (vertex,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
         service.endpoints.served[vertex.deployments.endpoint].endpoint.traffic_split = {}
-    assert faults(told) == ["targets: Vertex AI's endpoint of daybreak shows 0, the ledger says 1"]
-    assert "Vertex AI's endpoint of daybreak showed version 0, moved to 1" in watch.watch(told).reason
+    assert faults(settings) == ["targets: Vertex AI's endpoint of daybreak shows 0, the ledger says 1"]
+    assert "Vertex AI's endpoint of daybreak showed version 0, moved to 1" in watch.watch(settings).reason
     assert standing(service) == (1, 1, 1, 1)
 
 
 def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
     home_with_endpoint: Path, service: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = params.load(home_with_endpoint)
+    settings = params.load(home_with_endpoint)
     for number in (0, 1):
         prepared(home_with_endpoint, number)
         until_done(promote_night)
@@ -137,10 +137,10 @@ def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
         promote_night()
     until = saga.journal().read()["until"]
     assert datetime.fromisoformat(until) > datetime.now(UTC)
-    assert watch.watch(told).outcome != "rolled back"
+    assert watch.watch(settings).outcome != "rolled back"
     assert saga.journal().path.exists()  # the hourly look lets it wait
     assert standing(service)[:3] == (2, 2, 2)
-    until_done(lambda: rollback.rollback(told))
+    until_done(lambda: rollback.rollback(settings))
     assert standing(service) == (1, 1, 1, 1)
     with pytest.raises(ReleaseError):  # it was decided against version 2
         until_done(promote_night, most=5000)
@@ -163,11 +163,11 @@ def test_the_images_own_container_answers_as_the_version_was_judged(
     (home_with_endpoint / "params.yaml").write_text(text)
     wait(lambda: is_done(promote_night), timeout_s=120)
     with mlflow_client.session() as client:
-        (found,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
-        told = asked_for(service.url, found, [{"sample": number} for number in range(5)])
+        (target,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
+        answers = asked_for(service.url, target, [{"sample": number} for number in range(5)])
     scores = read_scores(SCORES)
     assert scores
-    assert told == pytest.approx(list(scores["challenger"][:5]), abs=1e-6)
+    assert answers == pytest.approx(list(scores["challenger"][:5]), abs=1e-6)
     (container,) = next(iter(service.endpoints.served.values())).containers.values()
     assert b"instances are missing" in refused(container, b'{"instances": [7]}')
     assert b"samples are numbered from 0 to 199" in refused(container, b'{"instances": [{"sample": 200}]}')
@@ -178,16 +178,16 @@ def served_from(home: Path, service: Any) -> tuple[OnVertex, Any, Path]:
     prepared(home, 0)
     wait(lambda: is_done(promote_night), timeout_s=120)
     with mlflow_client.session() as client:
-        (found,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
+        (target,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
     ((model,),) = service.models.models.values()
-    return found, model, Path(model.artifact_uri)
+    return target, model, Path(model.artifact_uri)
 
 
 @pytest.mark.parametrize("registered", ["now", "by the release before"])
 def test_what_a_deployed_version_starts_from_is_put_back_when_something_removes_it(
     home_with_endpoint: Path, service: Any, tmp_path: Path, registered: str
 ) -> None:
-    found, model, folder = served_from(home_with_endpoint, service)
+    target, model, folder = served_from(home_with_endpoint, service)
     if registered == "by the release before":
         before = tmp_path / "bucket" / "things" / folder.name
         before.parent.mkdir()
@@ -196,14 +196,14 @@ def test_what_a_deployed_version_starts_from_is_put_back_when_something_removes_
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for path in files:
         path.unlink()
-    assert found.shown() == 1
+    assert target.shown() == 1
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
 
 
 def test_what_no_version_starts_from_any_more_is_pruned_and_all_else_stays(
     home_with_endpoint: Path, service: Any
 ) -> None:
-    found, _, folder = served_from(home_with_endpoint, service)
+    target, _, folder = served_from(home_with_endpoint, service)
     for name in ("version-7-gone", "version-8-fresh"):
         (folder.parent / name).mkdir()
         (folder.parent / name / "x").write_bytes(b"xyz")
@@ -211,8 +211,8 @@ def test_what_no_version_starts_from_any_more_is_pruned_and_all_else_stays(
     for path in folder.parent.rglob("*"):
         if "version-8-fresh" not in path.parts:
             os.utime(path, (long_ago, long_ago))
-    assert found.unneeded({1}) == {"version-7-gone": 3}
-    assert found.unneeded(set()) == {"version-7-gone": 3}  # the other one is deployed
+    assert target.unneeded({1}) == {"version-7-gone": 3}
+    assert target.unneeded(set()) == {"version-7-gone": 3}  # the other one is deployed
     freed = list(prune(params.load(home_with_endpoint)))[-1]
     assert (freed.num, freed.num_bytes) == (1, 3)
     left = {path.name for path in folder.parent.iterdir() if any(path.iterdir())}
@@ -230,9 +230,9 @@ def is_done(call: Any) -> bool:
 def refused(container: Any, body: bytes) -> bytes:
     from tests.backends.fake.faults import Refusal
 
-    with pytest.raises(Refusal) as told:
+    with pytest.raises(Refusal) as refusal:
         container.ask(body)
-    return str(told.value).encode()
+    return str(refusal.value).encode()
 
 
 def test_a_night_that_does_not_promote_leaves_nothing_deployed_that_costs(
@@ -242,13 +242,13 @@ def test_a_night_that_does_not_promote_leaves_nothing_deployed_that_costs(
     until_done(promote_night)
     close()
     prepared(home_with_endpoint, 1)
-    told = params.load()
-    told = told.model_copy(update={"gate": told.gate.model_copy(update={"scores": "live"})})
+    settings = params.load()
+    settings = settings.model_copy(update={"gate": settings.gate.model_copy(update={"scores": "live"})})
     digest = records.read(Version).model_digest
     with vertex() as there:
         until_done(lambda: there.prepare(Release(version=2, replaced=1, model_digest=digest)))
         assert deployed(service) == ["1", "2"]
-        night_stages._end_experiment(records.read(Night), told)
+        night_stages._end_experiment(records.read(Night), settings)
         until_done(lambda: only(there, service, "1"))
 
 
@@ -282,9 +282,9 @@ def night_with_users(home_with_endpoint: Path, tmp_path: Path, monkeypatch: pyte
 
 @contextmanager
 def vertex() -> Iterator[OnVertex]:
-    with endpoint(MODEL) as found:
-        assert found is not None
-        yield found
+    with endpoint(MODEL) as target:
+        assert target is not None
+        yield target
 
 
 def come(log: Log, there: OnVertex, number: int, taken: Callable[[dict[str, Any]], list[str]] = list) -> None:
@@ -292,11 +292,11 @@ def come(log: Log, there: OnVertex, number: int, taken: Callable[[dict[str, Any]
     for first in range(0, number, 10):
         users = [{"user": f"u{100 + place}"} for place in range(first, first + 10)]
         answers = [asked_for(there.config.address, there, [user])[0] for user in users]
-        told = [
+        outcomes = [
             {**user, "exposure": one["exposure"], "items": taken(one)}
             for user, one in zip(users, answers, strict=True)
         ]
-        assert asked_for(there.config.address, there, told) == [{"kept": True}] * len(told)
+        assert asked_for(there.config.address, there, outcomes) == [{"kept": True}] * len(outcomes)
     wait(lambda: sum(1 for _ in log.exposures(None)) >= number, timeout_s=10)
 
 
@@ -370,5 +370,5 @@ def only(there: OnVertex, service: Any, version: str) -> None:
 
 
 def ask_gate() -> None:
-    told = [records.read(kind) for kind in (Night, Evaluation, Version)]
-    records.write(judge.gate(*told, records.find(Champion), params.load()))  # type: ignore[arg-type]
+    inputs = [records.read(kind) for kind in (Night, Evaluation, Version)]
+    records.write(judge.gate(*inputs, records.find(Champion), params.load()))  # type: ignore[arg-type]

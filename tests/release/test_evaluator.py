@@ -39,8 +39,8 @@ def run(
     digest = make_model(Path("data/run/model"), weight, last_day=trained)
     served = None
     if champion is not None:
-        found = make_model(Path("data/champion"), champion, last_day=seen)
-        served = Champion(version=3, replaced=2, model_digest=found, night="before")
+        digest_of_champion = make_model(Path("data/champion"), champion, last_day=seen)
+        served = Champion(version=3, replaced=2, model_digest=digest_of_champion, night="before")
     return evaluate(dataset(), training(digest), served, Toy(), BATCHES_OF_64, registered=NAMED)
 
 
@@ -56,38 +56,40 @@ def training(digest: str) -> Training:
 
 
 def test_both_models_score_every_held_out_sample(folder: Path) -> None:
-    found = run(weight=1.0, champion=0.5)
+    evaluation = run(weight=1.0, champion=0.5)
     scores = read_scores()
     assert scores is not None
     x, y = np.load("data/arrays/test_x.npy"), np.load("data/arrays/test_y.npy")
     np.testing.assert_allclose(scores["challenger"], 1 - np.abs(x - y), rtol=1e-6)
     np.testing.assert_allclose(scores["champion"], 1 - np.abs(0.5 * x - y), rtol=1e-6)
-    assert found.num_samples == NUM_SAMPLES
-    assert found.metrics["score"] == pytest.approx(scores["challenger"].mean())
-    assert found.metrics["champion_score"] == pytest.approx(scores["champion"].mean())
-    assert set(found.metrics) == {
+    assert evaluation.num_samples == NUM_SAMPLES
+    assert evaluation.metrics["score"] == pytest.approx(scores["challenger"].mean())
+    assert evaluation.metrics["champion_score"] == pytest.approx(scores["champion"].mean())
+    assert set(evaluation.metrics) == {
         "score", "champion_score", "close@1", "champion/close@1", "baseline/popularity", "baseline/zero",
     }  # fmt: skip
 
 
 def test_slices_partition_the_samples_and_hold_both_scores(folder: Path) -> None:
-    found = run(champion=0.5)
-    assert {part.name for part in found.slices} == {"small", "large"}
-    assert sum(part.num_samples for part in found.slices) == NUM_SAMPLES
-    assert all(part.champion_score is not None and part.score > part.champion_score for part in found.slices)
+    evaluation = run(champion=0.5)
+    assert {part.name for part in evaluation.slices} == {"small", "large"}
+    assert sum(part.num_samples for part in evaluation.slices) == NUM_SAMPLES
+    assert all(
+        part.champion_score is not None and part.score > part.champion_score for part in evaluation.slices
+    )
 
 
 def test_a_metric_of_a_slice_is_averaged_over_its_samples(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Toy, "metric_slices", {"close@1": "small"}, raising=False)
-    found = run(champion=0.5)
+    evaluation = run(champion=0.5)
     scores = read_scores()
     assert scores is not None
     small = scores["slice/small"]
     assert 0 < small.sum() < NUM_SAMPLES
-    assert found.metrics["close@1"] == pytest.approx(scores["metric/close@1"][small].mean())
-    assert found.metrics["champion/close@1"] == pytest.approx(scores["champion/close@1"][small].mean())
+    assert evaluation.metrics["close@1"] == pytest.approx(scores["metric/close@1"][small].mean())
+    assert evaluation.metrics["champion/close@1"] == pytest.approx(scores["champion/close@1"][small].mean())
 
 
 def test_a_metric_of_an_unknown_slice_is_refused_with_the_slices(
@@ -102,9 +104,9 @@ def test_a_metric_of_an_unknown_slice_is_refused_with_the_slices(
 def test_a_champion_that_has_seen_the_held_out_day_is_not_compared(
     folder: Path, seen: date, compared: bool
 ) -> None:
-    found = run(champion=0.5, seen=seen)
-    assert ("champion_score" in found.metrics) is compared
-    assert ("champion_has_seen" in found.metrics) is not compared
+    evaluation = run(champion=0.5, seen=seen)
+    assert ("champion_score" in evaluation.metrics) is compared
+    assert ("champion_has_seen" in evaluation.metrics) is not compared
     assert ("champion" in (read_scores() or {})) is compared
 
 
@@ -117,14 +119,20 @@ def test_models_are_compared_on_the_days_since_both_have_seen_one(
 ) -> None:
     """Of four held-out days; numbers are how many days ago a model saw its last one."""
     make_arrays(Path("data/arrays"), DAY, num_days=4)
-    found = run(champion=0.5, seen=DAY - timedelta(champion_saw), trained=DAY - timedelta(challenger_saw))
+    evaluation = run(
+        champion=0.5, seen=DAY - timedelta(champion_saw), trained=DAY - timedelta(challenger_saw)
+    )
     scores = read_scores()
     assert scores is not None
     y = np.load("data/arrays/test_y.npy")
     left = num_left_out or 0
-    assert [len(found.seen_days), len(found.days)] == [left, 4 - left]
-    assert found.num_samples == len(scores["challenger"]) == len(y) * (4 - left) // 4
-    assert ("champion" in scores) is (num_left_out is not None) is not found.metrics.get("champion_has_seen")
+    assert [len(evaluation.seen_days), len(evaluation.days)] == [left, 4 - left]
+    assert evaluation.num_samples == len(scores["challenger"]) == len(y) * (4 - left) // 4
+    assert (
+        ("champion" in scores)
+        is (num_left_out is not None)
+        is not evaluation.metrics.get("champion_has_seen")
+    )
     zero = np.float32(1) - np.abs(y[len(y) * left // 4 :])
     np.testing.assert_allclose(scores["baseline/zero"], zero, rtol=1e-6)
 
@@ -132,16 +140,16 @@ def test_models_are_compared_on_the_days_since_both_have_seen_one(
 def test_a_workload_that_does_not_tell_days_apart_is_not_compared_on_some_of_them(folder: Path) -> None:
     make_arrays(Path("data/arrays"), DAY, num_days=4)
     Path("data/arrays/test_day.npy").unlink()
-    found = run(champion=0.5, seen=DAY - timedelta(2))
-    assert found.metrics["champion_has_seen"]
-    assert found.num_samples == NUM_SAMPLES
+    evaluation = run(champion=0.5, seen=DAY - timedelta(2))
+    assert evaluation.metrics["champion_has_seen"]
+    assert evaluation.num_samples == NUM_SAMPLES
 
 
 def test_scores_that_are_not_finite_leave_no_mean_behind(folder: Path) -> None:
-    found = run(weight=float("nan"))
-    assert "score" not in found.metrics
-    assert found.metrics["num_not_finite"] == NUM_SAMPLES
-    assert records.loads(Evaluation, records.dumps(found)) == found
+    evaluation = run(weight=float("nan"))
+    assert "score" not in evaluation.metrics
+    assert evaluation.metrics["num_not_finite"] == NUM_SAMPLES
+    assert records.loads(Evaluation, records.dumps(evaluation)) == evaluation
 
 
 def test_a_model_that_is_not_the_one_on_record_is_refused(folder: Path) -> None:

@@ -75,21 +75,21 @@ def come(
     log.write(shown, [Outcome(exposure=one.id, items=one.taken or (), time=one.time + 5) for one in shown])
 
 
-def looked(told: Params, log: Log) -> Watch:
+def looked(settings: Params, log: Log) -> Watch:
     """The hourly look, five minutes ago."""
-    found = watch.watch(held_back(told))
+    seen = watch.watch(held_back(settings))
     pass_time(log, 300)
-    return found
+    return seen
 
 
 def test_the_same_users_stay_with_the_anchor_over_promotions(
-    home: Path, log: Log, told: Params, promoted: Promote
+    home: Path, log: Log, settings: Params, promoted: Promote
 ) -> None:
     promoted()
     held: list[set[str]] = []
     for version in (2, 3, 4):
         assert promoted() == version
-        looked(told, log)
+        looked(settings, log)
         now = log.traffic()
         assert (now.champion, now.challenger, now.share, now.experiment) == (version, 1, 0.2, NAME)
         come(log, 0, 500)
@@ -101,20 +101,20 @@ def test_the_same_users_stay_with_the_anchor_over_promotions(
 
 
 def test_losses_that_no_promotion_shows_add_up_and_bring_the_anchor_back(
-    home: Path, log: Log, told: Params, promoted: Promote
+    home: Path, log: Log, settings: Params, promoted: Promote
 ) -> None:
     promoted()
-    found = None
+    seen = None
     for number in range(3):
         promoted()
-        assert looked(told, log).outcome != "rolled back"
+        assert looked(settings, log).outcome != "rolled back"
         come(log, 10_000 * number, 1500, serving=Model(hit=0.44), anchor=Model(hit=0.5))
-        found = looked(told, log)
+        seen = looked(settings, log)
         if number < 2:
-            assert found.outcome == "kept", found.reason
-    assert found
-    assert (found.outcome, found.serving, found.predecessor) == ("rolled back", 4, 1)
-    assert found.reason.startswith("rolled back: all that served since, against 1: score: ")
+            assert seen.outcome == "kept", seen.reason
+    assert seen
+    assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 4, 1)
+    assert seen.reason.startswith("rolled back: all that served since, against 1: score: ")
     serving = ledger.champion_at(ledger.ledger_tip())
     assert serving
     assert serving.version == 1
@@ -122,74 +122,76 @@ def test_losses_that_no_promotion_shows_add_up_and_bring_the_anchor_back(
 
 
 def test_a_harmful_promotion_is_seen_among_users_who_came_before_it(
-    home: Path, log: Log, told: Params, promoted: Promote
+    home: Path, log: Log, settings: Params, promoted: Promote
 ) -> None:
     for _ in range(2):
         promoted()
-    looked(told, log)
+    looked(settings, log)
     come(log, 0, 2000)
-    assert looked(told, log).outcome == "kept"
+    assert looked(settings, log).outcome == "kept"
     promoted()
-    looked(told, log)
+    looked(settings, log)
     come(log, 0, 2000, serving=Model(errors=0.5))
-    found = looked(told, log)
-    assert (found.outcome, found.serving, found.predecessor) == ("rolled back", 3, 1)
-    assert found.reason.startswith("rolled back: on live traffic 3 against 1: errors: ")
+    seen = looked(settings, log)
+    assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 3, 1)
+    assert seen.reason.startswith("rolled back: on live traffic 3 against 1: errors: ")
 
 
 def test_what_was_seen_before_a_rollback_does_not_count_after_it(
-    home: Path, log: Log, told: Params, promoted: Promote
+    home: Path, log: Log, settings: Params, promoted: Promote
 ) -> None:
     for _ in range(2):
         promoted()
-    looked(told, log)
+    looked(settings, log)
     come(log, 0, 3000, serving=Model(hit=0.2))
-    assert looked(told, log).outcome == "rolled back"
+    assert looked(settings, log).outcome == "rolled back"
     assert promoted() == 3
-    found = looked(told, log)
-    assert found.outcome != "rolled back"
+    seen = looked(settings, log)
+    assert seen.outcome != "rolled back"
     assert log.traffic().champion == 3
 
 
 def test_where_the_anchor_was_just_promoted_users_stay_with_what_it_replaced(
-    home: Path, log: Log, told: Params, promoted: Promote
+    home: Path, log: Log, settings: Params, promoted: Promote
 ) -> None:
     promoted()
     assert log.traffic().experiment == ""
-    looked(told, log)
+    looked(settings, log)
     assert log.traffic().experiment == ""  # nothing served before
     promoted()
-    looked(told, log)
+    looked(settings, log)
     assert log.traffic().experiment == NAME
 
 
 def test_a_holdback_of_the_release_before_ends_at_the_next_look(
-    home: Path, log: Log, told: Params, promoted: Promote
+    home: Path, log: Log, settings: Params, promoted: Promote
 ) -> None:
     for _ in range(3):
         promoted()
     old = Traffic(champion=3, challenger=2, share=0.2, experiment="holdback-3-2")
     log.change_traffic(lambda now: replace(old, revision=now.revision))
     come(log, 0, 500)
-    looked(told, log)
+    looked(settings, log)
     now = log.traffic()
     assert (now.champion, now.challenger, now.experiment) == (3, 1, NAME)
     assert list(log.exposures(NAME)) == []
     log.change_traffic(lambda now: replace(old, revision=now.revision))
-    watch.watch(told)
+    watch.watch(settings)
     assert (log.traffic().challenger, log.traffic().share, log.traffic().experiment) == (0, 0.0, "")
 
 
 def test_a_router_loads_the_anchor_after_what_is_not_needed_was_pruned(
-    home: Path, log: Log, told: Params, promoted: Promote
+    home: Path, log: Log, settings: Params, promoted: Promote
 ) -> None:
     for _ in range(4):
         promoted()
-    keeping = told.model_copy(update={"night": told.night.model_copy(update={"keep": 1, "keep_days": 1})})
+    keeping = settings.model_copy(
+        update={"night": settings.night.model_copy(update={"keep": 1, "keep_days": 1})}
+    )
     list(prune.prune(keeping))
-    looked(told, log)
+    looked(settings, log)
     assert (log.traffic().champion, log.traffic().challenger) == (4, 1)
     with running(home) as router:
         until(lambda: router.get("health").json()["loaded"] == [1, 4])
         assert {router.recommend(f"u{number}")["version"] for number in range(20, 60)} == {1, 4}
-    assert rollback.rollback(told, to=1, reason="a test").version == 1
+    assert rollback.rollback(settings, to=1, reason="a test").version == 1

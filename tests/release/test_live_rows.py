@@ -52,11 +52,11 @@ def begin(home: Path, number: int, *, bias: float, text: str = LIVE) -> Night:
     training = records.read(Training)
     digest = trained(USE, seed=number, bias=bias)(folder)
     records.write(replace(training, model_digest=digest))
-    told = params.load()
+    settings = params.load()
     records.write(
         evaluator.evaluate(
             records.read(records.Dataset), records.read(Training), records.find(Champion),
-            told.workload.make(), told.evaluate, registered=told.register_,
+            settings.workload.make(), settings.evaluate, registered=settings.register_,
         )
     )  # fmt: skip
     register_night()
@@ -65,8 +65,8 @@ def begin(home: Path, number: int, *, bias: float, text: str = LIVE) -> Night:
 
 def ask() -> Verdict:
     """Stage gate, in the folder of a night."""
-    told = [records.read(kind) for kind in (Night, Evaluation, Version)]
-    verdict = judge.gate(*told, records.find(Champion), params.load())  # type: ignore[arg-type]
+    inputs = [records.read(kind) for kind in (Night, Evaluation, Version)]
+    verdict = judge.gate(*inputs, records.find(Champion), params.load())  # type: ignore[arg-type]
     records.write(verdict)
     return verdict
 
@@ -104,9 +104,9 @@ def test_a_worse_challenger_is_stopped_by_the_labels_of_what_it_predicted(home: 
             ask()
         until(lambda: router.get("health").json()["share"] == 0.5)
         for row, label in payments(300):
-            status, told = router.post("predict", {"rows": [row]})
+            status, answer = router.post("predict", {"rows": [row]})
             assert status == 200
-            outcome = {"exposure": told["exposure"], "user": row["account"], "labels": [label]}
+            outcome = {"exposure": answer["exposure"], "user": row["account"], "labels": [label]}
             until(lambda outcome=outcome: router.post("outcomes", outcome)[0] == 200)
         decided: list[Verdict] = []
 
@@ -142,18 +142,18 @@ def test_watch_rolls_back_where_labels_prove_the_replaced_version_better(home: P
     assert promote_night().version == 2
     ledger.commit_night(night, message="promote")
     os.chdir(home)
-    told = held_back(params.load())
-    watch.watch(told)
+    settings = held_back(params.load())
+    watch.watch(settings)
     assert (log.traffic().champion, log.traffic().challenger) == (2, 1)
     pass_time(log, 300)
     come(log, 300, chance=0.35)
-    found = watch.watch(told)
-    assert (found.outcome, found.serving) == ("kept", 2)
-    assert "on live traffic 2 against 1: " in found.reason
+    seen = watch.watch(settings)
+    assert (seen.outcome, seen.serving) == ("kept", 2)
+    assert "on live traffic 2 against 1: " in seen.reason
     come(log, 3000, chance=0.9)
-    found = watch.watch(told)
-    assert (found.outcome, found.serving, found.predecessor) == ("rolled back", 2, 1)
-    assert "score: log loss " in found.reason
+    seen = watch.watch(settings)
+    assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 2, 1)
+    assert "score: log loss " in seen.reason
 
 
 def come(log: Log, number: int, *, chance: float) -> None:

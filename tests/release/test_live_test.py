@@ -61,11 +61,16 @@ def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> 
     (folder / "params.yaml").write_text(text)
     night = replace(records.read(Night), decide_until=datetime.now(UTC) + timedelta(hours=2))
     records.write(night)
-    told, champion = params.load(), records.find(Champion)
+    settings, champion = params.load(), records.find(Champion)
     dataset, training = records.read(records.Dataset), records.read(records.Training)
     records.write(
         evaluator.evaluate(
-            dataset, training, champion, told.workload.make(), told.evaluate, registered=told.register_
+            dataset,
+            training,
+            champion,
+            settings.workload.make(),
+            settings.evaluate,
+            registered=settings.register_,
         )
     )
     register_night()
@@ -74,17 +79,17 @@ def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> 
 
 def ask() -> Verdict:
     """Stage gate, in the folder of a night."""
-    told = [records.read(kind) for kind in (Night, Evaluation, Version)]
-    verdict = judge.gate(*told, records.find(Champion), params.load())  # type: ignore[arg-type]
+    inputs = [records.read(kind) for kind in (Night, Evaluation, Version)]
+    verdict = judge.gate(*inputs, records.find(Champion), params.load())  # type: ignore[arg-type]
     records.write(verdict)
     return verdict
 
 
 def waits() -> str:
     """What the gate says while it waits."""
-    with pytest.raises(NotYet) as told:
+    with pytest.raises(NotYet) as refusal:
         ask()
-    return str(told.value)
+    return str(refusal.value)
 
 
 def come(log: Log, number: int, challenger: Model | None = None) -> None:
@@ -123,13 +128,13 @@ def until_decided(log: Log, challenger: Model, *, number: int = 1500) -> tuple[V
 
 @pytest.mark.slow
 def test_a_better_challenger_climbs_the_ramp_and_is_promoted(night: Night, log: Log) -> None:
-    told = waits()
-    assert told.startswith(
+    message = waits()
+    assert message.startswith(
         "5% of users meet version 2; 0 have, and 0 met version 1; 0 users of the challenger"
     )
-    assert "hours show 0." in told
-    assert "80 % power" in told
-    assert "next: begin at 5%" in told
+    assert "hours show 0." in message
+    assert "80 % power" in message
+    assert "next: begin at 5%" in message
     verdict, shares = until_decided(log, Model(hit=0.9))
     assert verdict.action == "promote"
     assert shares == sorted(shares)
@@ -282,17 +287,17 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
 ) -> None:
     waits()
     assert log.traffic().share == 0.05
-    told = params.load()
+    settings = params.load()
     os.chdir(home)
-    assert live_test.clean(told) == ""
+    assert live_test.clean(settings) == ""
     folder = home / "nights" / night.id
     records.write(replace(night, decide_until=datetime.now(UTC) - timedelta(hours=2)), folder / records.RUN)
-    assert live_test.clean(told).startswith("ended the experiment 2025-01-11, which no night wants")
+    assert live_test.clean(settings).startswith("ended the experiment 2025-01-11, which no night wants")
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
     records.write(night, folder / records.RUN)
     os.chdir(folder)
     waits()
-    night_stages.close(records.read(Night), told)
+    night_stages.close(records.read(Night), settings)
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
 
 
@@ -309,31 +314,31 @@ def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, lo
 def test_watch_stops_a_challenger_that_users_prove_worse(night: Night, log: Log) -> None:
     waits()
     come(log, 4000, Model(hit=0.2))  # of whom 5 % meet it
-    told = watch.watch(params.load()).reason
-    assert "ended the experiment 2025-01-11: score: " in told
-    assert ", proven worse: -0." in told
+    reason = watch.watch(params.load()).reason
+    assert "ended the experiment 2025-01-11: score: " in reason
+    assert ", proven worse: -0." in reason
     assert log.traffic().share == 0
     assert ask().reason.startswith("live: stopped by score")
 
 
-def held_back(told: Params) -> Params:
+def held_back(settings: Params) -> Params:
     """The params with a fifth of the users held back, and outcomes that are soon there."""
-    return told.model_copy(
+    return settings.model_copy(
         update={
-            "watch": told.watch.model_copy(update={"holdback": 0.2}),
-            "live_test": told.live_test.model_copy(update={"outcome_hours": 0.01}),
+            "watch": settings.watch.model_copy(update={"holdback": 0.2}),
+            "live_test": settings.live_test.model_copy(update={"outcome_hours": 0.01}),
         }
     )
 
 
 @pytest.mark.slow
 def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
-    home: Path, log: Log, release: Any, told: Params
+    home: Path, log: Log, release: Any, settings: Params
 ) -> None:
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    watching = held_back(told)
+    watching = held_back(settings)
     watch.watch(watching)
     traffic = log.traffic()
     assert (traffic.champion, traffic.challenger, traffic.share) == (2, 1, 0.2)
@@ -341,9 +346,9 @@ def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
     come(log, 300)
     assert "on live traffic 2 against 1: " in watch.watch(watching).reason
     come(log, 3000, Model(hit=0.8))
-    found = watch.watch(watching)
-    assert (found.outcome, found.serving, found.predecessor) == ("rolled back", 2, 1)
-    assert found.reason.startswith("rolled back: on live traffic 2 against 1")
+    seen = watch.watch(watching)
+    assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 2, 1)
+    assert seen.reason.startswith("rolled back: on live traffic 2 against 1")
     serving = ledger.champion_at(ledger.ledger_tip())
     assert serving is not None
     assert serving.version == 1
@@ -354,14 +359,14 @@ def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
 
 @pytest.mark.slow
 def test_nobody_is_held_back_once_that_is_switched_off(
-    home: Path, log: Log, release: Any, told: Params
+    home: Path, log: Log, release: Any, settings: Params
 ) -> None:
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    watch.watch(held_back(told))
+    watch.watch(held_back(settings))
     assert log.traffic().share == 0.2
-    watch.watch(told)
+    watch.watch(settings)
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
 
 
@@ -377,8 +382,8 @@ def test_users_of_a_real_router_decide_and_the_winner_answers_them(night: Night,
         for number in range(300):
             shown = router.recommend(f"u{100 + number}")
             taken = shown["items"][:1] if shown["version"] == 2 or number % 2 else ["nothing of it"]
-            told = {"exposure": shown["exposure"], "user": f"u{100 + number}", "items": taken}
-            until(lambda told=told: router.post("outcomes", told)[0] == 200)
+            outcome = {"exposure": shown["exposure"], "user": f"u{100 + number}", "items": taken}
+            until(lambda outcome=outcome: router.post("outcomes", outcome)[0] == 200)
         time.sleep(2)  # the window of the last outcome
         halfway()
         decided: list[Verdict] = []

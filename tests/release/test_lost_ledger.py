@@ -34,11 +34,11 @@ def lost(home: Path, release: Any) -> str:
 
 
 def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
-    home: Path, lost: str, told: Params, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    home: Path, lost: str, settings: Params, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     night = (records.read(Night), records.read(Evaluation), records.read(Version))  # of the third night
     with pytest.raises(ReleaseError, match="alias champion names version 2 of daybreak, promoted by"):
-        judge.gate(*night, None, told)
+        judge.gate(*night, None, settings)
     monkeypatch.chdir(home)
     assert cli.main(["watch"]) == 1
     assert "python -m pipeline restore" in caplog.text
@@ -59,7 +59,7 @@ def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
 
 
 def test_a_ledger_that_was_reset_behind_the_champion_is_refused(
-    home: Path, release: Any, told: Params
+    home: Path, release: Any, settings: Params
 ) -> None:
     release(0, 0.2)
     before = ledger.ledger_tip()
@@ -68,11 +68,11 @@ def test_a_ledger_that_was_reset_behind_the_champion_is_refused(
     subprocess.run(["git", "update-ref", ledger.BRANCH, before], cwd=home, check=True)
     for opens in (False, True):
         with pytest.raises(ReleaseError, match=f"commit {tip[:9]}; .* ends at {before[:9]} without it"):
-            expect_ledger(told, opens=opens)
+            expect_ledger(settings, opens=opens)
 
 
 def test_a_ledger_that_was_reset_behind_a_night_that_promoted_nothing_is_refused(
-    home: Path, release: Any, told: Params
+    home: Path, release: Any, settings: Params
 ) -> None:
     release(0, 1.0)
     before = ledger.ledger_tip()
@@ -81,26 +81,26 @@ def test_a_ledger_that_was_reset_behind_a_night_that_promoted_nothing_is_refused
     review.show_report(records.read(Night), commit=commit)  # as `close` does
     subprocess.run(["git", "update-ref", ledger.BRANCH, before], cwd=home, check=True)
     with pytest.raises(ReleaseError, match=f"version 2 of daybreak is of the ledger's commit {commit[:9]}"):
-        expect_ledger(told)
+        expect_ledger(settings)
 
 
 def test_a_commit_that_only_mlflow_names_is_shown_and_taken_only_by_name(
-    home: Path, release: Any, told: Params
+    home: Path, release: Any, settings: Params
 ) -> None:
     release(0, 1.0)
     tip = ledger.ledger_tip()
     subprocess.run(["git", "branch", "kept", tip], cwd=home, check=True)  # so that it is not unreachable
     subprocess.run(["git", "update-ref", "-d", ledger.BRANCH], cwd=home, check=True)
     with pytest.raises(ReleaseError, match=f"only MLflow names .* --commit {tip} --yes"):
-        list(restore(told, yes=True))
+        list(restore(settings, yes=True))
     assert not ledger.ledger_tip()
-    lines = list(restore(told, commit=tip, yes=True))
+    lines = list(restore(settings, commit=tip, yes=True))
     assert ledger.ledger_tip() == tip
     assert f"MLflow, by version 1: {tip[:9]}, night 2025-01-10" in "\n".join(lines)
 
 
 def test_a_remote_that_has_the_ledger_is_named(
-    home: Path, release: Any, told: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, release: Any, settings: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release(0, 1.0)
     clone = tmp_path / "clone"
@@ -108,20 +108,22 @@ def test_a_remote_that_has_the_ledger_is_named(
     monkeypatch.setenv("PIPELINE_HOME", str(clone))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/another.db")
     with pytest.raises(ReleaseError, match="the remote origin has the branch nights at"):
-        expect_ledger(told)
+        expect_ledger(settings)
     assert not (tmp_path / "another.db").exists()
-    assert "remote origin: " in "\n".join(restore(told, yes=True))
+    assert "remote origin: " in "\n".join(restore(settings, yes=True))
     with pytest.raises(JobError, match=r"another[.]db, the database of MLflow, is missing"):
-        expect_ledger(told, opens=True)
+        expect_ledger(settings, opens=True)
     assert not (tmp_path / "another.db").exists()
 
 
-def test_a_first_night_and_an_alias_moved_by_hand_are_no_loss(home: Path, release: Any, told: Params) -> None:
-    expect_ledger(told)
+def test_a_first_night_and_an_alias_moved_by_hand_are_no_loss(
+    home: Path, release: Any, settings: Params
+) -> None:
+    expect_ledger(settings)
     release(0, 0.2)
     release(1, 1.0)
     from pipeline.storage.mlflow_client import session
 
     with session() as client:
         client.set_registered_model_alias("daybreak", "champion", "1")
-    expect_ledger(told)
+    expect_ledger(settings)

@@ -193,7 +193,7 @@ def test_a_message_of_each_kind_arrives_at_a_webhook_and_by_mail_once_as_one_lin
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{urls: [$HOOK, '{mailto}']}}\n")
     assert set(TOLD) == set(get_args(NotifyEvent))
     for _ in range(2):  # as after a kill
-        assert notifier.tell(*(told for told, _ in TOLD.values()), event("opened"), event("drift"))
+        assert notifier.tell(*(happened for happened, _ in TOLD.values()), event("opened"), event("drift"))
     assert at_hook == [f"Daybreak: {message}" for _, message in TOLD.values()]
     assert by_mail == at_hook
 

@@ -46,7 +46,7 @@ class Team:
         self.assigner, self.log = Assigner(self.url), open_log(self.url)
         self.file = home / "shown.jsonl"
 
-    def come(self, number: int, spends: dict[int, float], **told: Any) -> list[dict[str, Any]]:
+    def come(self, number: int, spends: dict[int, float], **more: Any) -> list[dict[str, Any]]:
         """Rows of so many new users, a minute ago, an hour after the last move; by what a version earns."""
         pass_time(self.log, 3600)
         first, start = next(CROWD), time.time() - 90
@@ -57,7 +57,7 @@ class Team:
             version = self.assigner.assign(user).version
             value = float(np.clip(draw.normal(spends.get(version, 5.0), 1.5), 0, 10))
             at = datetime.fromtimestamp(start + place * 1e-3, UTC).isoformat()
-            rows.append({"user": user, "version": version, "time": at, "metric": value, **told})
+            rows.append({"user": user, "version": version, "time": at, "metric": value, **more})
         return rows
 
     def deliver(self, rows: list[dict[str, Any]]) -> None:
@@ -179,8 +179,8 @@ def test_a_malformed_row_holds_the_gate_and_ends_the_test_at_the_hourly_look(hom
     assert list(team.log.exposures(night.id)) == []
     os.chdir(home)
     (home / "params.yaml").write_text((home / "nights" / night.id / "params.yaml").read_text())
-    found = watch.watch(params.load(home))
-    assert "ended the experiment 2025-01-11: what users met cannot be read" in found.reason
+    seen = watch.watch(params.load(home))
+    assert "ended the experiment 2025-01-11: what users met cannot be read" in seen.reason
     assert team.log.traffic().challenger == 0
     os.chdir(home / "nights" / night.id)
     over()
@@ -205,8 +205,8 @@ def test_the_example_of_the_docs_reports_to_a_router_by_which_a_challenger_is_pr
         def come() -> None:
             rows = team.come(1500, {2: 6.0})
             for start in range(0, len(rows), 1000):
-                told = {"rows": rows[start : start + 1000]}
-                assert router.post("observations", told) == (200, {"kept": True})
+                body = {"rows": rows[start : start + 1000]}
+                assert router.post("observations", body) == (200, {"kept": True})
 
         verdict, _ = until_decided(come, team.log)
         assert verdict.action == "promote", verdict.reason

@@ -37,24 +37,24 @@ def in_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_why_tells_what_made_a_version_who_judged_it_and_when_it_served() -> None:
-    told = dict(provenance.why(501))
+    facts = dict(provenance.why(501))
     night = "2023-05-16"
-    assert told["version"] == f"daybreak 501, model {digest_of(500, 'model')}"
-    assert told["night"].startswith(f"{night}, schedule, began 2023-05-16 22:00 UTC")
-    assert told["data"].endswith(
+    assert facts["version"] == f"daybreak 501, model {digest_of(500, 'model')}"
+    assert facts["night"].startswith(f"{night}, schedule, began 2023-05-16 22:00 UTC")
+    assert facts["data"].endswith(
         f"2023-04-16 to 2023-05-15, judged up to {night}; {digest_of(500, 'arrays')}"
     )
-    assert told["machine"] == "g2-standard-4, spot, batch size 64"
-    assert told["training"] == "3,000 samples, 101 s, $0.90, 1 restarts, stopped by finished, on NVIDIA L4"
-    assert told["verdict"] == "promote: better"
-    assert told["approved"].startswith("by the gate; nobody was asked")
-    assert told["served"].startswith("2023-05-16 22:00 UTC to 2023-05-18 22:00 UTC")
-    assert checkout.git("log", "-1", "--format=%s", told["ledger"]) == f"{night}: promote: better"
+    assert facts["machine"] == "g2-standard-4, spot, batch size 64"
+    assert facts["training"] == "3,000 samples, 101 s, $0.90, 1 restarts, stopped by finished, on NVIDIA L4"
+    assert facts["verdict"] == "promote: better"
+    assert facts["approved"].startswith("by the gate; nobody was asked")
+    assert facts["served"].startswith("2023-05-16 22:00 UTC to 2023-05-18 22:00 UTC")
+    assert checkout.git("log", "-1", "--format=%s", facts["ledger"]) == f"{night}: promote: better"
 
 
 def test_a_version_that_never_served_says_so() -> None:
-    told = dict(provenance.why(2))
-    assert (told["verdict"], told["served"]) == ("reject: worse", "never")
+    facts = dict(provenance.why(2))
+    assert (facts["verdict"], facts["served"]) == ("reject: worse", "never")
     assert provenance.why(NUM_NIGHTS - 1)[-2][1].startswith("since 2024-09-25")
 
 
@@ -109,14 +109,14 @@ def test_the_command_line_answers_in_words(capsys: pytest.CaptureFixture[str]) -
 def test_the_chain_of_a_sound_ledger_has_no_fault_and_a_forged_one_has() -> None:
     commits = ledger.commits()
     texts = ledger.texts_at([commit.id for commit in commits], list(map(records.path_of, audit.KINDS)))
-    told = [audit.decoded(found) for found in texts]
-    assert len(told) == NUM_NIGHTS
-    assert list(audit.chain_faults(commits, told)) == []
-    assert list(audit.release_faults(commits, told)) == []
-    told[3]["night"]["previous"] = commits[7].id
-    told[3]["release"]["replaced"] = 8
-    assert len(list(audit.chain_faults(commits, told))) == 1
-    (fault,) = audit.release_faults(commits, told)
+    nights = [audit.decoded(files) for files in texts]
+    assert len(nights) == NUM_NIGHTS
+    assert list(audit.chain_faults(commits, nights)) == []
+    assert list(audit.release_faults(commits, nights)) == []
+    nights[3]["night"]["previous"] = commits[7].id
+    nights[3]["release"]["replaced"] = 8
+    assert len(list(audit.chain_faults(commits, nights))) == 1
+    (fault,) = audit.release_faults(commits, nights)
     assert fault.endswith("replaces version 8, but 995 served")
 
 

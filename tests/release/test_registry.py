@@ -47,7 +47,7 @@ def client() -> Any:
 
 
 def versions() -> list[int]:
-    return sorted(int(found.version) for found in client().search_model_versions("name = 'daybreak'"))
+    return sorted(int(version.version) for version in client().search_model_versions("name = 'daybreak'"))
 
 
 def serving() -> tuple[int, int]:
@@ -179,22 +179,22 @@ def test_of_two_nights_one_wins_and_the_other_changes_nothing(home: Path) -> Non
     assert not records.path_of(Release).exists()
 
 
-def test_a_verdict_on_another_version_is_refused(home: Path, release: Any, told: Params) -> None:
+def test_a_verdict_on_another_version_is_refused(home: Path, release: Any, settings: Params) -> None:
     release(0, 1.0)
     verdict, version = records.read(Verdict), records.read(Version)
     other = Version(**{**vars(version), "number": 7})
     with pytest.raises(ReleaseError, match="verdict is on version 1 against 0, but tonight's is 7"):
-        promote.promote(records.read(Night), other, verdict, None, told)
+        promote.promote(records.read(Night), other, verdict, None, settings)
     stale = Verdict(**{**vars(verdict), "action": "reject"})
     with pytest.raises(NothingToDo, match="the champion stays"):
-        promote.promote(records.read(Night), version, stale, None, told)
+        promote.promote(records.read(Night), version, stale, None, settings)
 
 
-def test_an_evaluation_of_another_model_is_refused(home: Path, release: Any, told: Params) -> None:
+def test_an_evaluation_of_another_model_is_refused(home: Path, release: Any, settings: Params) -> None:
     release(0, 1.0)
     evaluation = Evaluation(**{**vars(records.read(Evaluation)), "model_digest": "other"})
     with pytest.raises(ReleaseError, match="evaluated other; run evaluate"):
-        judge.gate(records.read(Night), evaluation, records.read(Version), None, told)
+        judge.gate(records.read(Night), evaluation, records.read(Version), None, settings)
 
 
 def test_a_version_is_made_of_the_model_that_was_trained_and_evaluated(home: Path, release: Any) -> None:
@@ -210,11 +210,11 @@ def test_a_version_is_made_of_the_model_that_was_trained_and_evaluated(home: Pat
     assert versions() == [1]
 
 
-def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: Any, told: Params) -> None:
+def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: Any, settings: Params) -> None:
     for number in range(3):
         release(number, 1.0)
     os.chdir(home)
-    made = rollback.rollback(told, reason="customers complain")
+    made = rollback.rollback(settings, reason="customers complain")
     assert (made.version, made.replaced, made.night) == (2, 3, "2025-01-11")
     assert serving() == (2, 2)
     assert "data of night 1" in str(ledger.text_at(ledger.ledger_tip(), "dvc.lock"))
@@ -222,82 +222,88 @@ def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: A
     assert "rolled back from version 3 to 2: customers complain" in (
         client().get_model_version("daybreak", "3").description
     )
-    assert rollback.rollback(told).version == 1
-    assert rollback.rollback(told, to=3).version == 3
+    assert rollback.rollback(settings).version == 1
+    assert rollback.rollback(settings, to=3).version == 3
     assert serving() == (3, 3)
     with pytest.raises(NothingToDo, match="version 3 serves already"):
-        rollback.rollback(told, to=3)
+        rollback.rollback(settings, to=3)
     with pytest.raises(ReleaseError, match="version 9 was never promoted; choose one of: 1, 2, 3"):
-        rollback.rollback(told, to=9)
+        rollback.rollback(settings, to=9)
 
 
-def test_the_night_after_a_rollback_follows_it(home: Path, release: Any, told: Params) -> None:
+def test_the_night_after_a_rollback_follows_it(home: Path, release: Any, settings: Params) -> None:
     release(0, 1.0)
     release(1, 1.0)
     os.chdir(home)
-    rollback.rollback(told)
+    rollback.rollback(settings)
     made = release(2, 1.0)
     assert (made.version, made.replaced) == (3, 1)
     assert [entry.rollback for entry in ledger.history()] == [False, True, False, False]
     with pytest.raises(ReleaseError, match="versions that serve or served are 1, 3"):
-        rollback.rollback(told, steps=2)
+        rollback.rollback(settings, steps=2)
 
 
 def test_a_rollback_killed_after_the_ledger_is_finished_not_repeated(
-    home: Path, release: Any, told: Params
+    home: Path, release: Any, settings: Params
 ) -> None:
     for number in range(3):
         release(number, 1.0)
     os.chdir(home)
-    made = rollback.rollback(told)
+    made = rollback.rollback(settings)
     client().set_registered_model_alias("daybreak", "champion", "3")  # as if killed before it was moved
     client().set_model_version_tag("daybreak", "2", "status", "replaced")
-    assert rollback.rollback(told) == made
+    assert rollback.rollback(settings) == made
     assert serving() == (2, 2)
 
 
-def test_with_nothing_promoted_there_is_nothing_to_roll_back(home: Path, release: Any, told: Params) -> None:
+def test_with_nothing_promoted_there_is_nothing_to_roll_back(
+    home: Path, release: Any, settings: Params
+) -> None:
     with pytest.raises(ReleaseError, match="no version was ever promoted"):
-        rollback.rollback(told)
+        rollback.rollback(settings)
     release(0, 1.0)
     with pytest.raises(ReleaseError, match=r"cannot take back 1 promotion: .* are 1;"):
-        rollback.rollback(told)
+        rollback.rollback(settings)
 
 
 def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
-    home: Path, release: Any, told: Params
+    home: Path, release: Any, settings: Params
 ) -> None:
-    assert watch.watch(told).reason == "no version was ever promoted"
+    assert watch.watch(settings).reason == "no version was ever promoted"
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    assert watch.watch(told).reason == "no night has compared version 2 with version 1 yet"
+    assert watch.watch(settings).reason == "no night has compared version 2 with version 1 yet"
     client().set_registered_model_alias("daybreak", "champion", "1")
-    reporting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "report"})})
+    reporting = settings.model_copy(
+        update={"watch": settings.watch.model_copy(update={"alias_edits": "report"})}
+    )
     assert "moved by hand to version 1, the ledger says 2" in watch.watch(reporting).reason
     assert serving() == (2, 1)
-    assert "moved by hand to version 1, moved back to version 2" in watch.watch(told).reason
+    assert "moved by hand to version 1, moved back to version 2" in watch.watch(settings).reason
     edits = [text for name, text in provenance.why(2) if name == "by hand"]
     assert [text.partition("UTC: ")[2] for text in edits] == [
         "alias champion was moved by hand to version 1, moved back to version 2"
     ]
     assert [str(note) for note in ledger.notes()] == edits
     assert serving() == (2, 2)
-    adopting = told.model_copy(update={"watch": told.watch.model_copy(update={"alias_edits": "adopt"})})
+    adopting = settings.model_copy(
+        update={"watch": settings.watch.model_copy(update={"alias_edits": "adopt"})}
+    )
     client().set_registered_model_alias("daybreak", "champion", "1")
     assert "moved by hand to version 1, which the ledger adopted" in watch.watch(adopting).reason
     assert "to 1: the alias champion was moved by hand" in ledger.commits()[0].subject
     assert "to 1: the alias champion was moved by hand)" in dict(provenance.why(2))["served"]
     assert provenance.why(1)[-3][1] == edits[0]
     assert serving() == (1, 1)
-    rollback.rollback(told, to=2)
+    rollback.rollback(settings, to=2)
     client().set_registered_model_alias("daybreak", "champion", "1")
     client().set_model_version_tag("daybreak", "2", "status", "challenger")
     assert "finished the release of version 2" in watch.watch(reporting).reason
     assert serving() == (2, 2)
 
 
-def test_watch_rolls_back_a_champion_that_is_proven_worse(home: Path, release: Any, told: Params) -> None:
+def test_watch_rolls_back_a_champion_that_is_proven_worse(home: Path, release: Any, settings: Params) -> None:
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
@@ -308,11 +314,11 @@ def test_watch_rolls_back_a_champion_that_is_proven_worse(home: Path, release: A
     compared = replace(newest, verdict=replace(newest.verdict, chain=chain))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watch.ledger, "history", lambda limit=None: [compared, *before])
-        found = watch.watch(told)
-    assert (found.outcome, found.serving, found.predecessor) == ("rolled back", 2, 1)
-    assert found.effect is not None and found.effect < 0  # serving - predecessor
+        seen = watch.watch(settings)
+    assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 2, 1)
+    assert seen.effect is not None and seen.effect < 0  # serving - predecessor
     assert serving() == (1, 1)
-    again = watch.watch(told)
+    again = watch.watch(settings)
     assert again.outcome == "no data"
     assert serving() == (1, 1)
 
@@ -332,9 +338,9 @@ def test_an_mlflow_that_does_not_answer_is_one_sentence_without_the_password(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     with pytest.raises(JobError, match=r"MLflow at 127.0.0.1:9 does not answer after 5 tries: .*; start it"):
         mlflow_client.reachable()
-    with pytest.raises(JobError) as told:
+    with pytest.raises(JobError) as refusal:
         mlflow_client.run_of("x")
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(refusal.value)
 
 
 def test_a_database_that_cannot_be_opened_is_said_at_once(
@@ -387,15 +393,15 @@ def killed_at_each_write(stage: Callable[[], Any], check: Callable[[], None]) ->
     raise AssertionError
 
 
-def test_register_killed_after_any_write_ends_with_one_version(home: Path, told: Params) -> None:
+def test_register_killed_after_any_write_ends_with_one_version(home: Path, settings: Params) -> None:
     os.chdir(make_night(home, 0, weight=1.0))
     evaluation = evaluator.evaluate(
         records.read(Dataset),
         records.read(Training),
         None,
-        told.workload.make(),
-        told.evaluate,
-        registered=told.register_,
+        settings.workload.make(),
+        settings.evaluate,
+        registered=settings.register_,
     )
     records.write(evaluation)
     assert killed_at_each_write(register_night, lambda: None) > 10
@@ -413,7 +419,7 @@ def test_promote_killed_after_any_write_is_all_new(home: Path, release: Any) -> 
     assert len(ledger.history()) == 2
 
 
-def test_rollback_killed_after_any_write_goes_back_once(home: Path, release: Any, told: Params) -> None:
+def test_rollback_killed_after_any_write_goes_back_once(home: Path, release: Any, settings: Params) -> None:
     for number in range(3):
         release(number, 1.0)
     os.chdir(home)
@@ -423,12 +429,12 @@ def test_rollback_killed_after_any_write_goes_back_once(home: Path, release: Any
 
     def back() -> None:
         with contextlib.suppress(NothingToDo):  # where it was killed when all was done
-            rollback.rollback(told, to=2)
+            rollback.rollback(settings, to=2)
 
     assert killed_at_each_write(back, check) > 3
     assert serving() == (2, 2)
     assert [entry.rollback for entry in ledger.history()] == [True, False, False, False]
-    watch.watch(told)
+    watch.watch(settings)
     assert serving() == (2, 2)
 
 

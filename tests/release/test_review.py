@@ -67,14 +67,14 @@ def ended(verdict: Verdict, answer: Approval | None, *, now: datetime) -> str:
     [("never", []), ("inconclusive", ["inconclusive"]), ("always", ["inconclusive", "promote"])],
 )
 def test_who_is_asked_is_what_params_say_and_never_for_what_failed(when: Any, asked: list[str]) -> None:
-    told = ReleaseParams(approval=when)
-    found = {
-        action: approval.request_approval(verdict_of(action), told, until=UNTIL).approve_until
+    release = ReleaseParams(approval=when)
+    limits = {
+        action: approval.request_approval(verdict_of(action), release, until=UNTIL).approve_until
         for action in ACTIONS
     }
-    unproven = approval.request_approval(verdict_of("reject", inconclusive=True), told, until=UNTIL)
-    found["inconclusive"] = unproven.approve_until
-    assert sorted(action for action, until in found.items() if until) == asked
+    unproven = approval.request_approval(verdict_of("reject", inconclusive=True), release, until=UNTIL)
+    limits["inconclusive"] = unproven.approve_until
+    assert sorted(action for action, until in limits.items() if until) == asked
 
 
 @given(
@@ -173,10 +173,10 @@ def test_an_inconclusive_night_waits_is_approved_with_a_reason_only_and_is_kept_
         "serving",
     )
     close(night, params.load())
-    told = dict(provenance.why(2))
-    assert told["verdict"].startswith("reject: inconclusive")
-    assert told["approved"].startswith("it was approved by Ada at")
-    assert told["approved"].endswith("a sale begins")
+    facts = dict(provenance.why(2))
+    assert facts["verdict"].startswith("reject: inconclusive")
+    assert facts["approved"].startswith("it was approved by Ada at")
+    assert facts["approved"].endswith("a sale begins")
     assert ledger.read_at(ledger.ledger_tip(), Approval) == records.read(Approval)
     shown_page = (Path(records.RUN) / "report.html").read_text()
     assert "Promoted: version 2 replaces version 1." in shown_page
@@ -291,6 +291,6 @@ def test_a_broken_guardrail_is_no_want_of_proof() -> None:
         "rules": Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
     }
     assert judge.decide(columns, **given).inconclusive
-    found = judge.decide(columns, **given, guardrails={"recall": 0.01})
-    assert (found.action, found.inconclusive) == ("reject", False)
-    assert found.reason.startswith("refresh: guardrail recall: worse than")
+    verdict = judge.decide(columns, **given, guardrails={"recall": 0.01})
+    assert (verdict.action, verdict.inconclusive) == ("reject", False)
+    assert verdict.reason.startswith("refresh: guardrail recall: worse than")

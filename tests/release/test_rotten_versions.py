@@ -29,7 +29,7 @@ def files(home: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> list[Pat
 
 
 def test_code_that_rots_is_put_back_and_what_is_a_versions_own_is_said_to_be_lost(
-    files: list[Path], told: Params, capfd: pytest.CaptureFixture[str]
+    files: list[Path], settings: Params, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["audit", "--deep"]) == 0
     assert "ok   versions: all are whole" in capfd.readouterr().out
@@ -45,13 +45,13 @@ def test_code_that_rots_is_put_back_and_what_is_a_versions_own_is_said_to_be_los
     described = files[0] / "MLmodel"
     content = described.read_bytes()
     described.write_text("")
-    (check,) = repair.repair(told)
+    (check,) = repair.repair(settings)
     assert check.ok
     assert check.text.endswith("from DVC's cache, its record and other versions")
     assert described.read_bytes() == content  # no other version has it, but the ledger does
     for version in files:
         (version / "served.py").unlink()
-    check = next(iter(repair.repair(told)))
+    check = next(iter(repair.repair(settings)))
     assert not check.ok
     assert "version 2: " in check.text
     assert "bring MLflow's artifacts back from a backup" in check.text

@@ -66,20 +66,20 @@ def killing(at: int) -> Any:
 @pytest.fixture
 def shelf(home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     """A second target, beside the alias and the routers, of which none lives."""
-    found = Shelf(home / "var" / "shelf")
+    target = Shelf(home / "var" / "shelf")
     open_log(f"sqlite:///{home / 'var' / 'serving.db'}").close()
 
     def both(client: Any, model: str) -> list[Target]:
-        return [Alias(client, model), found, routers_of(client)]
+        return [Alias(client, model), target, routers_of(client)]
 
     for module in (promote, rollback, watch, audit):
         monkeypatch.setattr(module, "release_targets", both)
-    return found
+    return target
 
 
 def routers_of(client: Any) -> Routers:
-    (found,) = (one for one in release_targets(client, "daybreak") if isinstance(one, Routers))
-    return found
+    (routers,) = (one for one in release_targets(client, "daybreak") if isinstance(one, Routers))
+    return routers
 
 
 def standing(shelf: Shelf) -> tuple[int, ...]:
@@ -88,13 +88,13 @@ def standing(shelf: Shelf) -> tuple[int, ...]:
     with mlflow_client.session() as client:
         target = routers_of(client)
         assert target.log.traffic().ready == 0
-        found = now.version if now else 0, aliases.alias(client, "daybreak"), shelf.shown(), target.shown()
+        versions = now.version if now else 0, aliases.alias(client, "daybreak"), shelf.shown(), target.shown()
         target.log.close()
-        return found
+        return versions
 
 
-def faults(told: Params) -> list[str]:
-    return [f"{check.name}: {check.text}" for check in audit.audit(told) if not check.ok]
+def faults(settings: Params) -> list[str]:
+    return [f"{check.name}: {check.text}" for check in audit.audit(settings) if not check.ok]
 
 
 def prepared(home: Path, number: int) -> Callable[[], Release]:
@@ -106,7 +106,7 @@ def prepared(home: Path, number: int) -> Callable[[], Release]:
 
 
 def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
-    home: Path, shelf: Shelf, release: Any, told: Params
+    home: Path, shelf: Shelf, release: Any, settings: Params
 ) -> None:
     release(0, 1.0)
     promote = prepared(home, 1)
@@ -130,11 +130,11 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
     assert new[0] is False
     assert new[-1] is True
     assert promote().version == 2
-    assert faults(told) == []
+    assert faults(settings) == []
 
 
 def test_a_target_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
-    home: Path, shelf: Shelf, release: Any, told: Params
+    home: Path, shelf: Shelf, release: Any, settings: Params
 ) -> None:
     release(0, 1.0)
     promote = prepared(home, 1)
@@ -149,7 +149,7 @@ def test_a_target_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
 
 
 def test_a_rollback_killed_at_any_step_goes_back_once(
-    home: Path, shelf: Shelf, release: Any, told: Params
+    home: Path, shelf: Shelf, release: Any, settings: Params
 ) -> None:
     for number in range(2):
         release(number, 1.0)
@@ -162,13 +162,13 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
         heard.write_text("")
         with killing(at) as killer:
             try:
-                rollback.rollback(told)
+                rollback.rollback(settings)
             except Killed:
                 pass
             else:
                 break
         with contextlib.suppress(NothingToDo):  # where it was killed when all was done
-            rollback.rollback(told, to=1)
+            rollback.rollback(settings, to=1)
             assert heard.read_text().count("version 1 serves again in place of version 2") == 1, killer.steps
         assert standing(shelf) == (1, 1, 1, 1), killer.steps
         assert [entry.rollback for entry in ledger.history()] == [True, False, False]
@@ -178,41 +178,43 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
     assert len(killer.steps) > 8
 
 
-def test_an_audit_names_what_disagrees(home: Path, shelf: Shelf, release: Any, told: Params) -> None:
+def test_an_audit_names_what_disagrees(home: Path, shelf: Shelf, release: Any, settings: Params) -> None:
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    assert faults(told) == []
+    assert faults(settings) == []
     shelf.show(Release(version=1, replaced=0))
     with mlflow_client.session() as client:
         aliases.tag(client, "daybreak", 1, status="serving", model_digest="other")
     saga.journal().write({})
-    found = faults(told)
-    assert found[0] == "journal: a release was interrupted; run watch"
-    assert found[1] == "targets: the shelf shows 1, the ledger says 2"
-    assert "version 1 has model_digest other" in found[2]
-    assert "version 1 is tagged serving, but version 2 serves" in found[2]
+    named = faults(settings)
+    assert named[0] == "journal: a release was interrupted; run watch"
+    assert named[1] == "targets: the shelf shows 1, the ledger says 2"
+    assert "version 1 has model_digest other" in named[2]
+    assert "version 1 is tagged serving, but version 2 serves" in named[2]
     with pytest.raises(DataError, match="is not a valid journal"):
         saga.recover([shelf])
 
 
-def test_the_drill_restores_what_a_rollback_would_bring_back(home: Path, release: Any, told: Params) -> None:
+def test_the_drill_restores_what_a_rollback_would_bring_back(
+    home: Path, release: Any, settings: Params
+) -> None:
     release(0, 1.0)
     with pytest.raises(NothingToDo, match="no drill: cannot take back 1 promotion"):
-        list(drill(told))
+        list(drill(settings))
     release(1, 1.0)
     os.chdir(home)
-    found = list(drill(told))
-    assert [(check.name, check.ok) for check in found] == [
+    checks = list(drill(settings))
+    assert [(check.name, check.ok) for check in checks] == [
         ("model of version 1", True), ("code of version 1", True), ("data of version 1", True),
-    ], found  # fmt: skip
+    ], checks  # fmt: skip
     with mlflow_client.session() as client:
         assert aliases.alias(client, "daybreak") == 2
         assert dict(client.get_registered_model("daybreak").aliases) == {"champion": 2}
         source = Path(client.get_model_version("daybreak", "1").source.removeprefix("file://"))
     weights = source / "artifacts" / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    broken = next(iter(drill(told)))
+    broken = next(iter(drill(settings)))
     assert not broken.ok
     assert "the files of models:/daybreak@drill have digest" in broken.text
 
@@ -221,7 +223,7 @@ def test_the_journal_says_what_is_going_on(home: Path, shelf: Shelf, release: An
     promote = prepared(home, 0)
     with killing(3), contextlib.suppress(Killed):
         promote()
-    told = saga.journal().read()
-    assert (told["kind"], told["tip"], told["release"]["version"]) == ("promote", "", 1)
-    assert told["release"]["night"] == records.read(Night).id
+    journal = saga.journal().read()
+    assert (journal["kind"], journal["tip"], journal["release"]["version"]) == ("promote", "", 1)
+    assert journal["release"]["night"] == records.read(Night).id
     assert records.read(Version).number == 1

@@ -44,11 +44,13 @@ CANARY = "-".join(("canary", "4711", "token"))  # in no file: a version carries 
 
 def places_of(canary: str, home: Path) -> list[str]:
     """Files and git objects below a home that hold it."""
-    found = [str(path) for path in home.rglob("*") if path.is_file() and canary.encode() in path.read_bytes()]
+    places = [
+        str(path) for path in home.rglob("*") if path.is_file() and canary.encode() in path.read_bytes()
+    ]
     objects = ["git", "cat-file", "--batch-all-objects", "--batch"]
     if canary.encode() in subprocess.run(objects, cwd=home, capture_output=True, check=True).stdout:
-        found.append("git")
-    return found
+        places.append("git")
+    return places
 
 
 @pytest.mark.slow
@@ -62,8 +64,8 @@ def test_a_version_is_tried_in_a_clean_process_and_no_secret_is_left_anywhere(
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
     assert judge_night().action == "promote"
     version = records.read(Version)
-    told = params.load()
-    asked = told.model_copy(update={"smoke_test": ASKED})
+    settings = params.load()
+    asked = settings.model_copy(update={"smoke_test": ASKED})
     evaluation = records.read(records.Evaluation)
     verdict = judge.gate(records.read(Night), evaluation, version, records.find(Champion), asked)
     assert verdict.action == "promote"
@@ -71,9 +73,9 @@ def test_a_version_is_tried_in_a_clean_process_and_no_secret_is_left_anywhere(
         "start", "schema", "parity", "latency", "memory", "rollback",
     ]  # fmt: skip
     assert [check for check in verdict.checks if not check.ok] == []
-    found = named(verdict.checks)
-    assert found["schema"].text == "200 scores for 200 samples, 0 not finite"
-    assert found["rollback"].text.startswith("version 1 loads in")
+    by_name = named(verdict.checks)
+    assert by_name["schema"].text == "200 scores for 200 samples, 0 not finite"
+    assert by_name["rollback"].text.startswith("version 1 loads in")
     assert MODEL.exists()
     assert places_of(CANARY, home) == []
     assert CANARY not in "".join(capfd.readouterr()) + caplog.text
@@ -112,16 +114,16 @@ def test_what_is_not_fit_is_named(changed: Any, limits: Any, failed: list[str]) 
 
 def test_a_model_that_was_only_slow_here_may_be_approved_by_a_person() -> None:
     fine, slow = Check(name="parity", ok=True, text="0 apart"), Check(name="start", ok=False, text="200 s")
-    found = judge.fit_to_serve(PROMOTED, (fine, slow))
-    assert (found.action, found.inconclusive) == ("reject", True)
+    verdict = judge.fit_to_serve(PROMOTED, (fine, slow))
+    assert (verdict.action, verdict.inconclusive) == ("reject", True)
     until = datetime(2026, 1, 2, tzinfo=UTC)
-    asked = approval.request_approval(found, ReleaseParams(approval="inconclusive"), until=until)
+    asked = approval.request_approval(verdict, ReleaseParams(approval="inconclusive"), until=until)
     assert asked.approve_until == until
     broken = Check(name="parity", ok=False, text="0.1 apart")
-    found = judge.fit_to_serve(PROMOTED, (broken, slow))
-    assert not found.inconclusive
+    verdict = judge.fit_to_serve(PROMOTED, (broken, slow))
+    assert not verdict.inconclusive
     always = ReleaseParams(approval="always")
-    assert approval.request_approval(found, always, until=until).approve_until is None
+    assert approval.request_approval(verdict, always, until=until).approve_until is None
 
 
 @pytest.mark.slow
@@ -155,8 +157,8 @@ def test_a_start_is_judged_by_its_cpu_time_and_not_by_how_long_it_waited(
 def test_a_promotion_of_an_unfit_model_becomes_a_rejection_that_says_both() -> None:
     fine, bad = Check(name="loads", ok=True, text="in 1 s"), Check(name="parity", ok=False, text="0.1 apart")
     assert judge.fit_to_serve(PROMOTED, (fine,)).action == "promote"
-    found = judge.fit_to_serve(PROMOTED, (fine, bad))
-    assert found.action == "reject"
-    assert found.reason == "not fit to serve: parity: 0.1 apart; it would have been promoted: better"
-    assert found.checks == (fine, bad)
-    assert not found.inconclusive
+    verdict = judge.fit_to_serve(PROMOTED, (fine, bad))
+    assert verdict.action == "reject"
+    assert verdict.reason == "not fit to serve: parity: 0.1 apart; it would have been promoted: better"
+    assert verdict.checks == (fine, bad)
+    assert not verdict.inconclusive

@@ -59,17 +59,17 @@ class Tags(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.names: list[str] = []
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append(tag)
+        self.names.append(tag)
 
 
 def test_the_rows_that_came_in_tonight_are_found_under_their_rules(home: Path) -> None:
     bad = bad_rows.of_night(whole(), night_of(home))
-    found = {one.rule: (one.column, one.num_failed, one.num_kept, len(one.rows)) for one in bad.rules}
-    assert found == {
+    by_rule = {one.rule: (one.column, one.num_failed, one.num_kept, len(one.rows)) for one in bad.rules}
+    assert by_rule == {
         PRICE: ("price", 29, 29, 20), QUANTITY: ("quantity", 8, 8, 8), "rows_as_usual": ("", 0, 0, 0),
     }  # fmt: skip
     assert bad.severity == "tolerated" and "tolerated 37 bad rows of 2,478" in bad.where
@@ -105,7 +105,7 @@ def test_the_page_shows_twenty_rows_of_a_rule_as_text_and_its_copies_show_none(h
     (docs / "rows.html").touch()
     html = page.write(folder, sixty()).read_text()
     assert html.count("&lt;script&gt;alert") == 28
-    assert not {"script", "img"} & set(Tags(html).found)
+    assert not {"script", "img"} & set(Tags(html).names)
     assert f"And 9 more: <code>python -m pipeline rows --night {folder.name} --limit 29</code>" in html
     assert 'href="docs/validations/rows/a/b/rows.html"' in html
     assert "failed in 56 of 56 other nights, at most 29 rows" in html.replace("\N{NO-BREAK SPACE}", " ")

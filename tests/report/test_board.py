@@ -155,9 +155,10 @@ def test_the_status_keeps_its_verdicts_in_a_narrow_terminal() -> None:
 
 def test_the_page_of_a_night_says_that_its_version_was_rolled_back() -> None:
     history = [rolled_back(), whole(12)]
-    told = outcome.since(whole(12), history)
+    sentence = outcome.since(whole(12), history)
     assert (
-        told == "Version 12 was rolled back at 2026-11-22 14:03 UTC to version 10: complaints of customers."
+        sentence
+        == "Version 12 was rolled back at 2026-11-22 14:03 UTC to version 10: complaints of customers."
     )
     line = outcome.headline(whole(12), {}, {}, history).sentence
     assert line == "Promoted, then rolled back: version 12 replaced version 11."

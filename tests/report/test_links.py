@@ -42,8 +42,8 @@ def test_a_page_leads_to_the_next_pages_that_are_here_and_to_no_other(
         "Board": "../../../../var/board.html", "Next night": "../../../2011-11-08/data/run/report.html"
     }  # fmt: skip
     tonight = whole(13, date(2011, 11, 9))  # before `close`
-    found = links.around(tonight, history, tmp_path / "nights/2011-11-09", home=tmp_path)
-    assert found["Previous night"] == "../../../2011-11-08/data/run/report.html"
+    newest = links.around(tonight, history, tmp_path / "nights/2011-11-09", home=tmp_path)
+    assert newest["Previous night"] == "../../../2011-11-08/data/run/report.html"
 
 
 def test_the_board_leads_to_pages_here_and_else_to_those_in_mlflow(

@@ -22,8 +22,8 @@ LIVE = Live(
 def test_the_page_tells_what_users_showed(tmp_path: Path) -> None:
     entry = whole()
     assert entry.verdict is not None
-    told = replace(entry, verdict=replace(entry.verdict, live=LIVE))
-    text = page(lay(told, tmp_path), []).replace("\xa0", " ")
+    with_live = replace(entry, verdict=replace(entry.verdict, live=LIVE))
+    text = page(lay(with_live, tmp_path), []).replace("\xa0", " ")
     for figure in ("1,234", "4,321", "25 %", "+0.0171", "+0.0012 to +0.0333", "0.0212 at 80 %", "far off"):
         assert figure in text
     assert "What users showed" not in page(lay(entry, tmp_path / "other"), [])

@@ -150,8 +150,8 @@ def test_the_ledger_of_samples_is_told_in_a_sentence_and_not_where_none_was_kept
     assert night.training
     epochs = [Epoch(num_samples=20, whole=True, digest=f"{n:016x}") for n in range(9)]
     part = Epoch(num_samples=7, whole=False, digest="f" * 16)
-    told = replace(night, training=replace(night.training, epochs=(*epochs, part)))
-    text = text_of(page(lay(told, folder), []))
+    with_epochs = replace(night, training=replace(night.training, epochs=(*epochs, part)))
+    text = text_of(page(lay(with_epochs, folder), []))
     assert (
         f"left out: 9 whole epochs of 20, 7 of another; digests {0:016x}, {1:016x}, {2:016x}, ..., f" in text
     )
@@ -163,8 +163,8 @@ def test_the_rungs_that_training_took_are_told_with_their_cost_and_reason(folder
     entry = only(whole(), "plan", "training")
     assert entry.training
     rung = Taken(time=entry.night.started_at, name="scale up", usd=2.5, reason="1 x b takes 7,077 s at most")
-    told = replace(entry, training=replace(entry.training, rungs=(rung,)))
-    text = text_of(page(lay(told, folder), []))
+    with_rungs = replace(entry, training=replace(entry.training, rungs=(rung,)))
+    text = text_of(page(lay(with_rungs, folder), []))
     assert "took these rungs of the ladder:" in text
     assert "scale up, for $2.50 more; 1 x b takes 7,077 s at most." in text
     assert "rungs of the ladder" not in text_of(first)
@@ -353,10 +353,10 @@ def test_drawing_again_is_quick(folder: Path) -> None:
 
 
 def test_the_page_shows_how_good_the_predictions_of_earlier_nights_were(latest: str) -> None:
-    told = text_of(latest)
-    assert "How good were the predictions?" in told
-    assert re.search(r"The 90 % interval held on [\d.]+ % of the last \d+ nights; the median night", told)
-    assert re.search(r"took [\d.]+ % (longer|shorter) than predicted", told)
+    text = text_of(latest)
+    assert "How good were the predictions?" in text
+    assert re.search(r"The 90 % interval held on [\d.]+ % of the last \d+ nights; the median night", text)
+    assert re.search(r"took [\d.]+ % (longer|shorter) than predicted", text)
 
 
 def test_the_page_warns_of_intervals_that_do_not_hold(folder: Path) -> None:
@@ -364,9 +364,9 @@ def test_the_page_warns_of_intervals_that_do_not_hold(folder: Path) -> None:
         replace(e, training=replace(e.training, elapsed_s=2 * e.training.elapsed_s)) if e.training else e
         for e in sixty()
     ]
-    told = text_of(page(lay(only(whole(62), "plan", "training"), folder), slow))
-    assert "Intervals that do not hold: the 90 % interval held on 2% of the last" in told
-    assert "times as wide from now on" in told
+    text = text_of(page(lay(only(whole(62), "plan", "training"), folder), slow))
+    assert "Intervals that do not hold: the 90 % interval held on 2% of the last" in text
+    assert "times as wide from now on" in text
 
 
 def test_a_first_night_has_no_picture_of_predictions(first: str, latest: str) -> None:

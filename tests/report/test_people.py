@@ -131,9 +131,9 @@ def test_what_would_a_rollback_bring_back(person: Person, lead: Path) -> None:
 
 
 def test_is_tonight_late(person: Person) -> None:
-    told = person.page.locator(".live").inner_text()
-    assert "In time" in told
-    assert "Training done" in told
+    shown = person.page.locator(".live").inner_text()
+    assert "In time" in shown
+    assert "Training done" in shown
 
 
 def test_what_did_the_last_week_cost(person: Person, lead: Path) -> None:

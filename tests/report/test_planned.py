@@ -25,10 +25,10 @@ def night() -> Night:
 
 @pytest.fixture
 def plan() -> Plan:
-    found = whole().plan
-    assert found
+    made = whole().plan
+    assert made
     return replace(
-        found,
+        made,
         options=(
             option("chosen", 3600, 2.0),
             option("quick", 600, 9.0),

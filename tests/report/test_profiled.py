@@ -11,9 +11,9 @@ from tests.report.nights import line, whole
 
 @pytest.fixture
 def profile() -> Profile:
-    found = whole().profile
-    assert found
-    return found
+    measured = whole().profile
+    assert measured
+    return measured
 
 
 def test_an_update_is_stacked_before_and_after(profile):
@@ -50,8 +50,8 @@ def test_the_roofline_says_how_far_the_job_is_from_its_roof(profile):
 
 @pytest.mark.parametrize("name", ["flops_per_s", "flops_per_byte", "peak_bytes_per_s"])
 def test_a_job_without_counted_operations_has_no_roofline(profile, name):
-    told = profile.evidence["roofline"] | {name: 0.0}
-    changed = replace(profile, evidence=profile.evidence | {"roofline": told})
+    roofline = profile.evidence["roofline"] | {name: 0.0}
+    changed = replace(profile, evidence=profile.evidence | {"roofline": roofline})
     assert pictures(changed, num_samples=256)["roofline"] is None
 
 

@@ -11,9 +11,9 @@ from tests.report.nights import lay, whole
 
 
 def evaluation() -> Evaluation:
-    found = whole().evaluation
-    assert found is not None
-    return found
+    made = whole().evaluation
+    assert made is not None
+    return made
 
 
 def test_without_scores_there_are_means_but_no_intervals() -> None:
@@ -66,8 +66,10 @@ def test_scores_that_are_not_finite_get_no_interval() -> None:
 
 
 def test_facts_are_no_metrics() -> None:
-    told = replace(evaluation(), metrics={"score": 0.3, "champion_has_seen": 1.0, "num_not_finite": 2.0})
-    now = standing(told)
+    with_facts = replace(
+        evaluation(), metrics={"score": 0.3, "champion_has_seen": 1.0, "num_not_finite": 2.0}
+    )
+    now = standing(with_facts)
     assert now.champion_has_seen
     assert now.num_not_finite == 2
     assert not now.metrics

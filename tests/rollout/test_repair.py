@@ -37,7 +37,7 @@ DAY = Path("data/raw/day=2025-01-10/part.parquet")  # of the source of the fixtu
 
 
 @pytest.fixture
-def told(repository: Path) -> Params:
+def settings(repository: Path) -> Params:
     """A home whose raw partitions are in DVC, with links into the cache, and in a ledger of one night."""
     for who in ("AUTHOR", "COMMITTER"):
         os.environ.setdefault(f"GIT_{who}_NAME", "A Test")
@@ -58,10 +58,10 @@ def told(repository: Path) -> Params:
     return made
 
 
-def bring_in(told: Params, day: date) -> None:
+def bring_in(settings: Params, day: date) -> None:
     """Writes a day as `ingest` does."""
     folder = Path(f"data/raw/day={day}")
-    told.source.make().fetch(day, folder)
+    settings.source.make().fetch(day, folder)
     rows = pq.read_table(folder / "part.parquet", partitioning=None)
     source.write_partition(source.conform(rows, Demand.table, origin=str(day)), folder)
 
@@ -76,14 +76,14 @@ def add_a_remote(repository: Path, tmp_path: Path) -> None:
     assert snapshots.push()
 
 
-def test_a_share_a_night_is_all_of_the_cache_within_seven_nights(told: Params) -> None:
+def test_a_share_a_night_is_all_of_the_cache_within_seven_nights(settings: Params) -> None:
     digests = dvc_cache.objects()
     shares = [dvc_cache.share(digests, number=number, of=7) for number in range(20, 27)]
     assert sorted(digest for share in shares for digest in share) == digests
-    assert len(digests) == len(list(told.source.make().days())) + 1
+    assert len(digests) == len(list(settings.source.make().days())) + 1
 
 
-def test_what_tonight_wrote_is_read_again_before_a_stage_uses_it(told: Params) -> None:
+def test_what_tonight_wrote_is_read_again_before_a_stage_uses_it(settings: Params) -> None:
     lock = Path("dvc.lock").read_text()
     snapshots.expect_intact(["data/raw"], before="")
     flip_a_bit(DAY)
@@ -94,7 +94,7 @@ def test_what_tonight_wrote_is_read_again_before_a_stage_uses_it(told: Params) -
 
 @pytest.mark.parametrize("lost", ["flipped", "truncated", "missing"])
 def test_an_object_is_put_back_from_the_remote_and_links_to_it_are_good_again(
-    told: Params, repository: Path, tmp_path: Path, lost: str
+    settings: Params, repository: Path, tmp_path: Path, lost: str
 ) -> None:
     add_a_remote(repository, tmp_path)
     content = DAY.read_bytes()
@@ -107,7 +107,7 @@ def test_an_object_is_put_back_from_the_remote_and_links_to_it_are_good_again(
         os.truncate(path, 10)
     else:
         path.unlink()
-    (line,) = sentences(repair.repair(told))
+    (line,) = sentences(repair.repair(settings))
     assert line.startswith("repaired: ")
     assert line.endswith(", from DVC's remote")
     assert path.read_bytes() == DAY.read_bytes() == content
@@ -115,26 +115,26 @@ def test_an_object_is_put_back_from_the_remote_and_links_to_it_are_good_again(
 
 
 def test_without_a_remote_another_copy_or_the_source_is_taken_and_lists_are_written_anew(
-    told: Params, repository: Path
+    settings: Params, repository: Path
 ) -> None:
     listing = next(one for one in dvc_cache.objects() if one.endswith(".dir"))
     content = DAY.read_bytes()
     flip_a_bit(dvc_cache.path_of(listing))
-    (line,) = sentences(repair.repair(told))
+    (line,) = sentences(repair.repair(settings))
     assert "from the files that it lists" in line
     flip_a_bit(DAY)
-    (line,) = sentences(repair.repair(told))
+    (line,) = sentences(repair.repair(settings))
     assert line.endswith("from the source, 2025-01-10")
     assert DAY.read_bytes() == content
     kept = repository / "nights" / "old" / "data" / "part.parquet"
     kept.parent.mkdir(parents=True)
     shutil.copyfile(DAY, kept)
     flip_a_bit(DAY)
-    (line,) = sentences(repair.repair(told))
+    (line,) = sentences(repair.repair(settings))
     assert line.endswith(f"from {kept}")
 
 
-def test_a_page_of_a_partition_that_was_changed_is_not_read(told: Params) -> None:
+def test_a_page_of_a_partition_that_was_changed_is_not_read(settings: Params) -> None:
     first = pq.read_metadata(DAY).row_group(0).column(0)
     content = bytearray(DAY.read_bytes())
     content[first.data_page_offset + first.total_compressed_size - 30] ^= 1
@@ -144,18 +144,18 @@ def test_a_page_of_a_partition_that_was_changed_is_not_read(told: Params) -> Non
         pq.read_table(other, partitioning=None, page_checksum_verification=True)
 
 
-def test_what_has_no_good_copy_is_said(told: Params) -> None:
+def test_what_has_no_good_copy_is_said(settings: Params) -> None:
     made = Path("data/raw/notes.txt")
     made.write_text("written by hand " * 20)
     snapshots.record("ingest")
     flip_a_bit(made)
-    (line,) = sentences(repair.repair(told))
+    (line,) = sentences(repair.repair(settings))
     assert line.startswith("not repaired: ")
     assert "bring .dvc/cache back from a backup" in line
 
 
 @pytest.fixture
-def remote(told: Params, repository: Path, tmp_path: Path) -> Path:
+def remote(settings: Params, repository: Path, tmp_path: Path) -> Path:
     """A bare clone of all that git has, as the home's remote."""
     bare = tmp_path / "bare"
     subprocess.run(
@@ -172,7 +172,7 @@ def loose(name: str) -> Path:
 
 
 @pytest.mark.parametrize("what", ["commit", "tree", "blob", "pack"])
-def test_an_object_of_the_ledger_is_put_back_from_a_remote(told: Params, remote: Path, what: str) -> None:
+def test_an_object_of_the_ledger_is_put_back_from_a_remote(settings: Params, remote: Path, what: str) -> None:
     names = {"commit": "nights", "tree": "nights^{tree}", "blob": "nights:data/run/release.json"}
     champion = ledger.champion_at(ledger.ledger_tip())
     assert champion
@@ -187,7 +187,7 @@ def test_an_object_of_the_ledger_is_put_back_from_a_remote(told: Params, remote:
     if what != "pack":
         with pytest.raises(ReleaseError, match="python -m pipeline repair"):
             ledger.champion_at(ledger.ledger_tip())
-    lines = sentences(repair.repair(told))
+    lines = sentences(repair.repair(settings))
     assert [line for line in lines if line.startswith("repaired: ")]
     assert not [line for line in lines if line.startswith("not")]
     assert ledger.champion_at(ledger.ledger_tip()) == champion
@@ -199,7 +199,7 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_a_torn_checkpoint_is_removed_and_the_one_before_is_named(told: Params, repository: Path) -> None:
+def test_a_torn_checkpoint_is_removed_and_the_one_before_is_named(settings: Params, repository: Path) -> None:
     import torch
 
     folder = repository / "nights" / "a" / "data/work/jobs" / "job" / "checkpoints"
@@ -209,12 +209,14 @@ def test_a_torn_checkpoint_is_removed_and_the_one_before_is_named(told: Params, 
     assert newer
     flip(newer / "model.safetensors")
     assert [fault for fault in rot.in_checkpoints() if fault.name == str(newer)]
-    (line,) = sentences(repair.repair(told))
+    (line,) = sentences(repair.repair(settings))
     assert f"training goes on from {older.name}" in line
     assert not newer.exists()
 
 
-def test_a_torn_checkpoint_comes_back_from_its_copy(told: Params, repository: Path, tmp_path: Path) -> None:
+def test_a_torn_checkpoint_comes_back_from_its_copy(
+    settings: Params, repository: Path, tmp_path: Path
+) -> None:
     import torch
 
     job = repository / "nights" / "a" / "data/work/jobs" / "job"
@@ -251,7 +253,7 @@ def test_what_rots_in_a_bucket_is_named_and_sent_again(tmp_path: Path) -> None:
 
 
 def test_a_night_tells_people_of_what_its_share_shows(
-    told: Params, repository: Path, commit: Callable[[str], str]
+    settings: Params, repository: Path, commit: Callable[[str], str]
 ) -> None:
     from pipeline.night import _reread
 
@@ -259,6 +261,6 @@ def test_a_night_tells_people_of_what_its_share_shows(
     text = (repository / "params.yaml").read_text() + f"notify: {{command: 'cat >> {heard}'}}\n"
     (repository / "params.yaml").write_text(text)
     flip_a_bit(DAY)
-    _reread(told.model_copy(update={"night": told.night.model_copy(update={"reread_nights": 1})}))
+    _reread(settings.model_copy(update={"night": settings.night.model_copy(update={"reread_nights": 1})}))
     assert "1 files have rotted" in heard.read_text()
     assert "python -m pipeline repair" in heard.read_text()

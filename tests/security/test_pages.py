@@ -34,14 +34,14 @@ class Page(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.active: list[str] = []
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [tag] if tag in RUNS else []
-        self.found += [f"{tag} {name}" for name, _ in attrs if name.startswith("on")]
-        self.found += [f"{name}={value}" for name, value in attrs if "javascript:" in (value or "").lower()]
-        self.found += [f"{name}={value}" for name, value in attrs if (value or "").startswith("//evil")]
+        self.active += [tag] if tag in RUNS else []
+        self.active += [f"{tag} {name}" for name, _ in attrs if name.startswith("on")]
+        self.active += [f"{name}={value}" for name, value in attrs if "javascript:" in (value or "").lower()]
+        self.active += [f"{name}={value}" for name, value in attrs if (value or "").startswith("//evil")]
 
 
 def with_evil(value: Any) -> Any:
@@ -61,20 +61,20 @@ KEPT = {"id", "score", "champion_score", "evidence"}
 
 
 def board(entry: Entry, *, model: str) -> str:
-    told = Model(name=model, rows=[row_of(entry)], pages={entry.night.id: "night.html"}, fault=model)
-    return files([told], name="board", at=entry.night.started_at)["board.html"]
+    shown = Model(name=model, rows=[row_of(entry)], pages={entry.night.id: "night.html"}, fault=model)
+    return files([shown], name="board", at=entry.night.started_at)["board.html"]
 
 
 def test_the_page_of_a_night_and_the_board_run_nothing_that_a_record_says(tmp_path: Path) -> None:
     entry = with_evil(whole())
     html = page(lay(entry, tmp_path), [entry])
     assert html.count("onerror") > 20  # shown, as text
-    assert Page(html).found == []
+    assert Page(html).active == []
     (tmp_path / records.RUN / "train.error").write_text(EVIL)
-    assert Page(page(tmp_path, [])).found == []
+    assert Page(page(tmp_path, [])).active == []
     html = board(entry, model=EVIL)
     assert html.count("onerror") > 3
-    assert Page(html).found == Page(board(whole(), model="shop")).found == ["form", "script"]  # its own
+    assert Page(html).active == Page(board(whole(), model="shop")).active == ["form", "script"]  # its own
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Great Expectations
@@ -94,8 +94,8 @@ def test_data_docs_run_nothing_that_a_column_a_rule_or_a_type_is_called(tmp_path
     assert len(pages) > 2
     assert any("onerror" in one.read_text() for one in pages)
     for one in pages:
-        found = Page(one.read_text()).found
-        assert [what for what in found if "alert" in what or what.startswith(("img on", "svg on"))] == []
+        active = Page(one.read_text()).active
+        assert [what for what in active if "alert" in what or what.startswith(("img on", "svg on"))] == []
 
 
 LINK = re.compile(r"(?<!\\)\[[^\]]*\]\([^)]*\)")

@@ -100,8 +100,8 @@ def test_no_user_item_or_experiment_is_a_query_in_the_traffic_log(tmp_path: Path
         log.stop(evil, evil)
         assert log.why_stopped(evil) == evil
         assert list(log.exposures("' OR '1'='1")) == []
-        [found] = log.exposures(evil)
-        assert replace(found, taken=None, taken_at=None) == shown
-        assert found.taken == (evil,)
+        [logged] = log.exposures(evil)
+        assert replace(logged, taken=None, taken_at=None) == shown
+        assert logged.taken == (evil,)
     finally:
         log.close()

@@ -15,21 +15,21 @@ from tests.serving.running import Running, running, until
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
     """A log of its own."""
-    found = open_log(f"sqlite:///{tmp_path / 'var' / 'serving.db'}")
-    yield found
-    found.close()
+    opened = open_log(f"sqlite:///{tmp_path / 'var' / 'serving.db'}")
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(scope="session")
 def home_of_all(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A home whose version 1 was replaced by 2, which serves; 3 is registered."""
-    found = make_repository(tmp_path_factory.mktemp("serving") / "home", store=empty_store)
-    (found / "params.yaml").write_text(PARAMS)
+    made = make_repository(tmp_path_factory.mktemp("serving") / "home", store=empty_store)
+    (made / "params.yaml").write_text(PARAMS)
     with pytest.MonkeyPatch.context() as patch:
-        live_in(found, patch)
+        live_in(made, patch)
         for number, weight in enumerate((1.0, 2.0, 3.0)):
-            add_version(found, number, weight=weight, promoted=number < 2)
-    return found
+            add_version(made, number, weight=weight, promoted=number < 2)
+    return made
 
 
 @pytest.fixture
@@ -44,11 +44,11 @@ def router(home_of_all: Path) -> Iterator[Running]:
     """A router that serves version 2, since MLflow's alias says so."""
     with pytest.MonkeyPatch.context() as patch:
         live_in(home_of_all, patch)
-        with running(home_of_all, ready=False) as found:
-            found.log.change_traffic(lambda now: Traffic(revision=now.revision))
-            until(lambda: found.get("health").status_code == 200)
-            yield found
-            found.log.change_traffic(lambda now: Traffic(revision=now.revision))  # others share it
+        with running(home_of_all, ready=False) as serving:
+            serving.log.change_traffic(lambda now: Traffic(revision=now.revision))
+            until(lambda: serving.get("health").status_code == 200)
+            yield serving
+            serving.log.change_traffic(lambda now: Traffic(revision=now.revision))  # others share it
 
 
 def live_in(home: Path, patch: pytest.MonkeyPatch) -> None:

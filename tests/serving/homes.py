@@ -33,11 +33,11 @@ def add_version(
                 Training, records.dumps(training).replace(training.model_digest, alter(folder))
             )
             records.write(training)
-        night, told = records.read(Night), params.load()
+        night, settings = records.read(Night), params.load()
         evaluation: Evaluation = make_evaluation(training.model_digest)
         version: Version = register.register(
             night, records.read(records.Dataset), plan=records.read(Plan), training=training,
-            evaluation=evaluation, champion=champion, params=told,
+            evaluation=evaluation, champion=champion, params=settings,
         )  # fmt: skip
         records.write(version)
         if promoted:
@@ -48,5 +48,5 @@ def add_version(
             )  # fmt: skip
             for record in (evaluation, verdict):
                 records.write(record)
-            promote.promote(night, version, verdict, champion, told)
+            promote.promote(night, version, verdict, champion, settings)
     return version.number

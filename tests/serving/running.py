@@ -33,12 +33,12 @@ class Running:
         manager: ModelManager = self.app.state.router.versions
         return manager
 
-    def recommend(self, user: str, **told: Any) -> dict[str, Any]:
+    def recommend(self, user: str, **more: Any) -> dict[str, Any]:
         """What the user is shown."""
-        answer = requests.post(f"{self.url}/recommend", json={"user": user, **told}, timeout=LIMIT_S)
+        answer = requests.post(f"{self.url}/recommend", json={"user": user, **more}, timeout=LIMIT_S)
         assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        recommended: dict[str, Any] = answer.json()
+        return recommended
 
     def post(self, path: str, body: Any = None, **options: Any) -> tuple[int, Any]:
         """Status and answer."""
@@ -52,24 +52,24 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    home: Path, *, token: str = "", ready: bool = True, limits: LiveTestParams | None = None, **told: Any
+    home: Path, *, token: str = "", ready: bool = True, limits: LiveTestParams | None = None, **changes: Any
 ) -> Iterator[Running]:
     """A router for that home with these params; once it serves, unless told otherwise."""
     from pipeline.serving.router import make_app
 
     kept = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
-    params = ServingParams(**{"max_requests_per_s": 0, "timeout_s": 30, **told})
+    params = ServingParams(**{"max_requests_per_s": 0, "timeout_s": 30, **changes})
     app = make_app(kept, params, name="daybreak", home=home, token=token, limits=limits)
     listening = server.listen("127.0.0.1", 0)
     runs = uvicorn.Server(server.config(app, params))
     thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})
     thread.start()
     until(lambda: runs.started)
-    found = Running(url=f"http://127.0.0.1:{listening.getsockname()[1]}", log=kept, app=app.app.app)
+    router = Running(url=f"http://127.0.0.1:{listening.getsockname()[1]}", log=kept, app=app.app.app)
     try:
         if ready:
-            until(lambda: found.get("health").status_code == 200)
-        yield found
+            until(lambda: router.get("health").status_code == 200)
+        yield router
     finally:
         runs.should_exit = True
         thread.join()

@@ -25,13 +25,13 @@ def held(router: Running, number: int, sent: bytes = HALF, *, source: str = ELSE
     """Connections from that address that have sent no more than this."""
     host, _, port = router.url.removeprefix("http://").partition(":")
     with contextlib.ExitStack() as stack:
-        found = []
+        connections = []
         for _ in range(number):
             one = socket.create_connection((host, int(port)), timeout=30, source_address=(source, 0))
-            found.append(stack.enter_context(contextlib.closing(one)))
+            connections.append(stack.enter_context(contextlib.closing(one)))
             with contextlib.suppress(ConnectionError):  # the router may have closed it again
                 one.sendall(sent)
-        yield found
+        yield connections
 
 
 def answer_of(connection: socket.socket) -> tuple[int, str]:

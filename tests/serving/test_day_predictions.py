@@ -30,18 +30,18 @@ def home(home_of_rows: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: 
 def test_the_champion_predicts_the_clean_rows_of_a_day(home: Path, tmp_path: Path) -> None:
     to = tmp_path / "new" / "predictions.parquet"
     assert cli.main(["predict", "--day", str(DAY), "--to", str(to)]) == 0
-    found, rows = pq.read_table(to), rows_of(DAY)
-    assert found.column_names == ["account", "ts", "prediction", "parts"]
-    assert found["account"].to_pylist() == rows["account"].to_pylist()
-    assert found["ts"][0].as_py() == rows["ts"][0].as_py()
-    assert isinstance(found["ts"][0].as_py(), datetime)
+    predicted, rows = pq.read_table(to), rows_of(DAY)
+    assert predicted.column_names == ["account", "ts", "prediction", "parts"]
+    assert predicted["account"].to_pylist() == rows["account"].to_pylist()
+    assert predicted["ts"][0].as_py() == rows["ts"][0].as_py()
+    assert isinstance(predicted["ts"][0].as_py(), datetime)
     for name, values in expected(home, rows).items():
-        np.testing.assert_allclose(np.array(found[name].to_pylist()), values, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(np.array(predicted[name].to_pylist()), values, rtol=0, atol=1e-6)
     assert [path.name for path in to.parent.iterdir()] == ["predictions.parquet"]
     other = "memory://predictions/other.parquet"
     assert cli.main(["predict", "--day", str(DAY), "--to", other, "--version", "2"]) == 0
     with fsspec.open(other, "rb") as file:
-        assert pq.read_table(file)["prediction"].to_pylist() != found["prediction"].to_pylist()
+        assert pq.read_table(file)["prediction"].to_pylist() != predicted["prediction"].to_pylist()
 
 
 @pytest.mark.parametrize(("words", "why"), [

@@ -33,14 +33,14 @@ def following(log: Log, number: int) -> Deployed:
 def test_answers_count_for_the_arm_that_the_row_gives_the_version(log: Log) -> None:
     row = log.set_traffic(Traffic(champion=1, challenger=2, share=0.25, experiment="a"))
     log.follow(HERE, row.revision, since=log.now() - 1)
-    told = {}
+    arms = {}
     for number in (1, 2, 3):
         keeper = following(log, number)
         now = keeper.standing
-        told[number] = (keeper.draw("u1", now)[1], now.experiment, now.share)
-    assert told[1] == ("champion", "a", 0.25)
-    assert told[2] == ("challenger", "a", 0.25)
-    assert told[3] == ("champion", "", 0.0)  # it is no part of this
+        arms[number] = (keeper.draw("u1", now)[1], now.experiment, now.share)
+    assert arms[1] == ("champion", "a", 0.25)
+    assert arms[2] == ("challenger", "a", 0.25)
+    assert arms[3] == ("champion", "", 0.0)  # it is no part of this
     units = {keeper.draw("u1", keeper.standing)[0] for _ in range(100)}
     assert len(units) == 100  # each request was drawn anew
 
@@ -80,23 +80,23 @@ def loaded(folder: Path, *, number: int = 0, **environment: str) -> Loaded:
 def ask(folder: Path, log: str, *requests: Any, number: int = 2, **environment: str) -> list[Any]:
     """What each request in turn is answered, as Vertex would hear it; one may be made of those before."""
 
-    async def told() -> list[Any]:
+    async def answered() -> list[Any]:
         named = {"MODEL_VERSION": str(number), "ENDPOINT": HERE, **environment}
         made = Predictions(loaded(folder, number=number, **environment), named, log=log)
         assert made.deployed is not None
         made.deployed.start()
         made.deployed.look()
-        found: list[Any] = []
+        answers: list[Any] = []
         for request in requests:
             try:
-                found.append(await made.predict(request(found) if callable(request) else request))
+                answers.append(await made.predict(request(answers) if callable(request) else request))
             except HTTPException as error:
-                found.append((error.status_code, error.detail))
+                answers.append((error.status_code, error.detail))
         assert made.router is not None
         await asyncio.to_thread(made.router.close)
-        return found
+        return answers
 
-    return asyncio.run(told())
+    return asyncio.run(answered())
 
 
 def test_instances_are_the_routers_questions_and_end_in_its_log(tmp_path: Path, log: Log) -> None:
@@ -105,8 +105,8 @@ def test_instances_are_the_routers_questions_and_end_in_its_log(tmp_path: Path, 
     answers, kept, scores, mixed = ask(
         make_version(tmp_path), str(log.url),
         [{"user": "u1", "top": 2}, {"user": "stranger", "top": 1}],
-        lambda found: [
-            {"exposure": found[0][0]["exposure"], "user": "u1", "items": ["0.5/u1/1"]}
+        lambda logged: [
+            {"exposure": logged[0][0]["exposure"], "user": "u1", "items": ["0.5/u1/1"]}
         ],
         [{"sample": 3}, {"sample": 0}],
         [{"user": 7}, {"user": "u2", "top": 1}],
@@ -117,12 +117,12 @@ def test_instances_are_the_routers_questions_and_end_in_its_log(tmp_path: Path, 
     assert scores == pytest.approx(loaded(tmp_path).scores([3, 0]))
     assert mixed[0] == {"error": "user is 7; name one by 1 to 200 characters"}
     assert mixed[1]["items"] == ["0.5/u2/0"]
-    found = list(log.exposures("a"))
-    assert [(one.arm, one.version, one.share, one.propensity) for one in found] == [
+    logged = list(log.exposures("a"))
+    assert [(one.arm, one.version, one.share, one.propensity) for one in logged] == [
         ("challenger", 2, 0.25, 0.25)
     ] * 3
-    assert [one.taken for one in found] == [("0.5/u1/1",), None, None]
-    seen = observe(found, window_s=60.0)
+    assert [one.taken for one in logged] == [("0.5/u1/1",), None, None]
+    seen = observe(logged, window_s=60.0)
     assert (len(seen.observations), seen.impossible) == (3, 0)
 
 
@@ -142,15 +142,15 @@ def test_the_limits_are_those_of_params_yaml(tmp_path: Path) -> None:
 
 def test_what_makes_no_sense_is_a_sentence(tmp_path: Path) -> None:
     folder = make_version(tmp_path)
-    told = ask(
+    answers = ask(
         folder, "", None, [7], [{"top": 3}], [{"sample": 200}], [{"sample": 1}, {"user": "u1"}],
         [{"user": "u1"}] * (MAX_INSTANCES + 1),
     )  # fmt: skip
-    assert [status for status, _ in told] == [400, 400, 422, 400, 400, 400]
-    assert told[0][1] == 'instances are missing; send {"instances": [{"user": "17850"}]}'
-    assert told[2][1] == "user is None; name one by 1 to 200 characters"
-    assert told[3][1] == "ValueError: samples are numbered from 0 to 199; name samples alone"
-    assert told[5][1] == "1,001 instances, at most 1,000 are answered at once"
+    assert [status for status, _ in answers] == [400, 400, 422, 400, 400, 400]
+    assert answers[0][1] == 'instances are missing; send {"instances": [{"user": "17850"}]}'
+    assert answers[2][1] == "user is None; name one by 1 to 200 characters"
+    assert answers[3][1] == "ValueError: samples are numbered from 0 to 199; name samples alone"
+    assert answers[5][1] == "1,001 instances, at most 1,000 are answered at once"
     (folder / "arrays").rename(folder / "gone")
 
     async def asked() -> None:

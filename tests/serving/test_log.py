@@ -25,11 +25,11 @@ def exposure(number: int, *, experiment: str = "a", time: float = 0.0) -> Exposu
 
 
 def test_what_is_written_is_read_again_oldest_first(log: Log) -> None:
-    told = [exposure(2), exposure(1), exposure(3, experiment="b")]
-    told[0] = replace(told[0], error="no answer", fallback=True)
-    log.write(told, [])
-    assert list(log.exposures("a")) == [told[1], told[0]]
-    assert list(log.exposures("a", since=2.0)) == [told[0]]
+    written = [exposure(2), exposure(1), exposure(3, experiment="b")]
+    written[0] = replace(written[0], error="no answer", fallback=True)
+    log.write(written, [])
+    assert list(log.exposures("a")) == [written[1], written[0]]
+    assert list(log.exposures("a", since=2.0)) == [written[0]]
     assert list(log.exposures("c")) == []
 
 
@@ -37,13 +37,13 @@ def test_an_outcome_told_again_changes_nothing(log: Log) -> None:
     log.expose(exposure(1))
     assert log.outcome(exposure(1).id, ["22423"])
     assert log.outcome(exposure(1).id, ["another"])
-    [found] = log.exposures("a")
-    assert found.taken == ("22423",)
+    [logged] = log.exposures("a")
+    assert logged.taken == ("22423",)
 
 
 def test_nothing_taken_is_an_outcome_too(log: Log) -> None:
     log.write([exposure(1), exposure(2)], [Outcome(exposure=exposure(1).id, items=(), time=2.0)])
-    assert [found.taken for found in log.exposures("a")] == [(), None]
+    assert [logged.taken for logged in log.exposures("a")] == [(), None]
 
 
 def test_an_outcome_of_no_exposure_is_not_kept(log: Log) -> None:
@@ -101,12 +101,12 @@ def test_routers_live_as_long_as_they_are_heard_of(log: Log) -> None:
     log.beat(RouterState(id="one", champion=3, loaded=(3, 4)))
     log.beat(RouterState(id="two", fault="version 4: no"))
     log.beat(RouterState(id="one", champion=4, loaded=(4,)))
-    assert [(found.id, found.champion, found.loaded) for found in log.routers()] == [
+    assert [(state.id, state.champion, state.loaded) for state in log.routers()] == [
         ("one", 4, (4,)), ("two", 0, ()),
     ]  # fmt: skip
     assert log.routers(within_s=0) == ()
     log.leave("one")
-    assert [found.fault for found in log.routers()] == ["version 4: no"]
+    assert [state.fault for state in log.routers()] == ["version 4: no"]
 
 
 def is_seen_with_a_clock_that_is_off(log: Log, monkeypatch: pytest.MonkeyPatch) -> bool:
@@ -161,15 +161,15 @@ def test_old_exposures_are_removed_with_their_outcomes(log: Log) -> None:
     outcomes = [Outcome(exposure=exposure(n).id, items=(), time=4.0) for n in (1, 3)]
     log.write([exposure(n) for n in (1, 2, 3)], outcomes)
     assert log.forget(before=2.5) == 2
-    assert [found.taken for found in log.exposures("a")] == [()]
+    assert [logged.taken for logged in log.exposures("a")] == [()]
     with sa.create_engine(log.url).connect() as connection:
         assert connection.execute(sa.text("select count(*) from outcomes")).scalar_one() == 1
 
 
 def test_a_database_that_is_away_is_told_without_its_password(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="does not answer") as told:
+    with pytest.raises(JobError, match="does not answer") as refusal:
         open_log("postgresql+psycopg2://me:secret@127.0.0.1:1/serving")
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(refusal.value)
     (tmp_path / "file").write_text("this is no database, but long enough to be seen as one" * 100)
     with pytest.raises(JobError, match="not a database"):
         open_log(f"sqlite:///{tmp_path / 'file'}")
@@ -192,10 +192,13 @@ def test_postgresql_does_all_of_it(postgres: str, monkeypatch: pytest.MonkeyPatc
         thread.join()
     assert len({log.unit_of("17850") for log in opened}) == 1
     log = opened[0]
-    told = [exposure(n) for n in range(1, 4)]
-    assert log.write(told, [Outcome(exposure=told[1].id, items=("22423",), time=3.0)] * 2) == [True, True]
-    assert [found.taken for found in log.exposures("a")] == [None, ("22423",), None]
-    assert log.known([told[1].id, told[2].id, "x"]) == {told[1].id: True, told[2].id: False}
+    written = [exposure(n) for n in range(1, 4)]
+    assert log.write(written, [Outcome(exposure=written[1].id, items=("22423",), time=3.0)] * 2) == [
+        True,
+        True,
+    ]
+    assert [one.taken for one in log.exposures("a")] == [None, ("22423",), None]
+    assert log.known([written[1].id, written[2].id, "x"]) == {written[1].id: True, written[2].id: False}
     first = log.set_traffic(replace(log.traffic(), champion=3))
     with pytest.raises(ReleaseError, match="revision 1, not at 0"):
         opened[1].set_traffic(Traffic(champion=4))
@@ -204,7 +207,7 @@ def test_postgresql_does_all_of_it(postgres: str, monkeypatch: pytest.MonkeyPatc
     assert opened[3].moves(since=first.changed_at) == (first,)
     log.beat(RouterState(id="one", champion=3, loaded=(3,)))
     log.beat(RouterState(id="one", champion=3, loaded=(3, 4)))
-    assert [found.loaded for found in opened[3].routers()] == [(3, 4)]
+    assert [one.loaded for one in opened[3].routers()] == [(3, 4)]
     log.leave("one")
     assert is_seen_with_a_clock_that_is_off(log, monkeypatch)
     assert log.forget(before=2.5) == 2

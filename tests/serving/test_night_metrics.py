@@ -133,9 +133,9 @@ def asked(address: str, path: str, **options: str) -> Any:
         return ""
     if answer.status_code == requests.codes.unavailable:  # it starts
         return ""
-    found = answer.json()
-    assert answer.status_code == requests.codes.ok, found
-    data = found.get("data", {})
+    body = answer.json()
+    assert answer.status_code == requests.codes.ok, body
+    data = body.get("data", {})
     return data.get("result", data)
 
 

@@ -40,13 +40,13 @@ EXPERIMENT = "2025-01-13"
 @pytest.fixture(scope="module")
 def home_of_rows(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A home whose versions 1 and 2 predict payments."""
-    found = make_repository(tmp_path_factory.mktemp("predict") / "home", store=empty_store)
-    (found / "params.yaml").write_text(PARAMS)
+    made = make_repository(tmp_path_factory.mktemp("predict") / "home", store=empty_store)
+    (made / "params.yaml").write_text(PARAMS)
     with pytest.MonkeyPatch.context() as patch:
-        live_in(found, patch)
-        add_version(found, 1, alter=trained(USE, seed=1))
-        add_version(found, 2, promoted=False, alter=trained(USE, seed=2))
-    return found
+        live_in(made, patch)
+        add_version(made, 1, alter=trained(USE, seed=1))
+        add_version(made, 2, promoted=False, alter=trained(USE, seed=2))
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def router(home_of_rows: Path) -> Iterator[Running]:
     """A router whose champion is version 1."""
     with pytest.MonkeyPatch.context() as patch:
         live_in(home_of_rows, patch)
-        with running(home_of_rows) as found:
-            yield found
+        with running(home_of_rows) as serving:
+            yield serving
 
 
 def payments_of(account: str) -> list[dict[str, Any]]:
@@ -72,19 +72,19 @@ def expected(home: Path, rows: Any, night: str = "2025-01-11") -> Any:
 
 def test_rows_are_predicted_as_the_model_does(router: Running, home_of_rows: Path) -> None:
     rows = payments_of("a3")
-    status, told = router.post("predict", {"rows": rows})
-    assert (status, told["version"], len(told["predictions"])) == (200, 1, len(rows))
+    status, answer = router.post("predict", {"rows": rows})
+    assert (status, answer["version"], len(answer["predictions"])) == (200, 1, len(rows))
     for name, values in expected(home_of_rows, rows).items():
-        np.testing.assert_allclose([one[name] for one in told["predictions"]], values, rtol=0, atol=1e-6)
-    found = kept(router.log, told["exposure"], "")
-    assert (found.version, found.items, found.error, found.fallback) == (1, (), "", False)
-    assert found.unit == router.log.unit_of("a3")
-    assert found.latency_s > 0
+        np.testing.assert_allclose([one[name] for one in answer["predictions"]], values, rtol=0, atol=1e-6)
+    logged = kept(router.log, answer["exposure"], "")
+    assert (logged.version, logged.items, logged.error, logged.fallback) == (1, (), "", False)
+    assert logged.unit == router.log.unit_of("a3")
+    assert logged.latency_s > 0
     labels = [0, 1.5, None, "late"]
-    assert router.post("outcomes", {"exposure": told["exposure"], "labels": labels})[0] == 404
-    outcome = {"exposure": told["exposure"], "user": "a3", "labels": labels}
+    assert router.post("outcomes", {"exposure": answer["exposure"], "labels": labels})[0] == 404
+    outcome = {"exposure": answer["exposure"], "user": "a3", "labels": labels}
     assert router.post("outcomes", outcome) == (200, {"kept": True})
-    assert kept(router.log, told["exposure"], "").taken == ("0", "1.5", "null", '"late"')
+    assert kept(router.log, answer["exposure"], "").taken == ("0", "1.5", "null", '"late"')
     assert router.get("health").json()["champion"] == 1
 
 
@@ -107,19 +107,19 @@ ROW = {"ts": "2025-01-12T10:00:00Z", "account": "a1", "amount": 5.0, "mcc": "541
 def test_what_is_asked_wrongly_is_refused_in_a_sentence(
     router: Running, path: str, body: Any, status: int, why: str
 ) -> None:
-    found, answer = router.post(path, body)
-    assert (found, why in answer["error"]) == (status, True), answer
+    answered, answer = router.post(path, body)
+    assert (answered, why in answer["error"]) == (status, True), answer
 
 
 def test_a_model_that_fails_has_no_answer_and_counts_as_an_error(router: Running) -> None:
     before = len(list(router.log.exposures("")))
-    status, told = router.post("predict", {"rows": [{**ROW, "mcc": "fails"}]})
-    assert (status, told["error"].partition(";")[0]) == (
+    status, answer = router.post("predict", {"rows": [{**ROW, "mcc": "fails"}]})
+    assert (status, answer["error"].partition(";")[0]) == (
         503, "version 1 does not answer: ParamsError: PastPayments.features fails: ValueError: mcc fails",
     )  # fmt: skip
-    found = kept_newest(router.log, before)
-    assert found.error == "ParamsError: PastPayments.features fails: ValueError: mcc fails; fix it"
-    assert (found.items, found.fallback, found.unit) == ((), False, router.log.unit_of("a1"))
+    logged = kept_newest(router.log, before)
+    assert logged.error == "ParamsError: PastPayments.features fails: ValueError: mcc fails; fix it"
+    assert (logged.items, logged.fallback, logged.unit) == ((), False, router.log.unit_of("a1"))
     assert 'daybreak_errors_total{arm="champion",model="daybreak"} 1.0' in router.get("metrics").text
 
 
@@ -131,8 +131,8 @@ def kept_newest(log: Log, before: int) -> Any:
 def test_a_model_that_is_late_has_no_answer(home_of_rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     live_in(home_of_rows, monkeypatch)
     with running(home_of_rows, timeout_s=0.2) as router:
-        status, told = router.post("predict", {"rows": [{**ROW, "mcc": "late"}]})
-        assert (status, told["error"]) == (
+        status, answer = router.post("predict", {"rows": [{**ROW, "mcc": "late"}]})
+        assert (status, answer["error"]) == (
             503, "version 1 does not answer: no answer within 0.2 s; send it again"
         )  # fmt: skip
         assert router.get("health").status_code == 200  # it computes beside the event loop
@@ -163,9 +163,9 @@ def test_a_challenger_meets_its_share_of_accounts(router: Running, home_of_rows:
     accounts = [f"b{number}" for number in range(40)]
     met = {}
     for account in accounts:
-        status, told = router.post("predict", {"rows": [{**ROW, "account": account}]})
+        status, answer = router.post("predict", {"rows": [{**ROW, "account": account}]})
         assert status == 200
-        met[account] = told["version"]
+        met[account] = answer["version"]
     arms = {name: arm_of(router.log.unit_of(name), experiment=EXPERIMENT, share=0.5) for name in accounts}
     assert met == {name: 2 if arm == CHALLENGER else 1 for name, arm in arms.items()}
     assert {1, 2} == set(met.values())
@@ -175,8 +175,8 @@ def test_a_challenger_meets_its_share_of_accounts(router: Running, home_of_rows:
 def test_the_page_of_documentation_has_the_requests(router: Running) -> None:
     assert "swagger" in router.get("docs").text
     paths = router.get("openapi.json").json()["paths"]
-    told = {"/recommend", "/predict", "/outcomes", "/assignment", "/observations"}
-    assert set(paths) == {*told, "/health", "/metrics"}
+    requests = {"/recommend", "/predict", "/outcomes", "/assignment", "/observations"}
+    assert set(paths) == {*requests, "/health", "/metrics"}
     body = paths["/predict"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["properties"]["rows"]["maxItems"] == 1000
 
@@ -188,7 +188,7 @@ def test_a_container_of_vertex_predicts_rows(home_of_rows: Path, tmp_path: Path,
     assert "edges" in read_state(artifacts / "model")
     rows = as_records(rows_of(TODAY).drop(["is_fraud"]))
 
-    async def told() -> list[Any]:
+    async def answers() -> list[Any]:
         loaded = Loaded(tmp_path, params=ServingParams(timeout_s=30), number=7)
         made = Predictions(loaded, {}, log=str(log.url))
         predicted = await made.predict(rows)
@@ -197,7 +197,7 @@ def test_a_container_of_vertex_predicts_rows(home_of_rows: Path, tmp_path: Path,
         await asyncio.to_thread(made.router.close)
         return [predicted, kept_]
 
-    predicted, answered = asyncio.run(told())
+    predicted, answered = asyncio.run(answers())
     assert answered == [{"kept": True}]
     assert {one["version"] for one in predicted} == {7}
     for name, values in expected(home_of_rows, rows).items():

@@ -24,51 +24,51 @@ EXPERIMENT = "2025-01-12"
 USERS = [f"u{number}" for number in range(100, 160)]
 
 
-def move(router: Running, **told: Any) -> None:
+def move(router: Running, **changes: Any) -> None:
     """Move the traffic, and wait until the router does it."""
-    moved = router.log.change_traffic(lambda now: replace(now, **told))
+    moved = router.log.change_traffic(lambda now: replace(now, **changes))
     until(lambda: router.log.routers()[0].revision >= moved.revision)
 
 
 def kept(log: Log, exposure: str, experiment: str = EXPERIMENT) -> Exposure:
     """The exposure, once it is written."""
-    found: list[Exposure] = []
+    matching: list[Exposure] = []
 
     def written() -> bool:
-        found[:] = [told for told in log.exposures(experiment) if told.id == exposure]
-        return bool(found)
+        matching[:] = [shown for shown in log.exposures(experiment) if shown.id == exposure]
+        return bool(matching)
 
     until(written)
-    return found[0]
+    return matching[0]
 
 
 def test_the_champion_of_the_registry_answers_where_the_traffic_names_none(router: Running) -> None:
     assert router.log.traffic().champion == 0
-    told = router.recommend("u7", top=3)
-    assert told["items"] == ["2/u7/0", "2/u7/1", "2/u7/2"]
-    assert told["version"] == 2
+    answer = router.recommend("u7", top=3)
+    assert answer["items"] == ["2/u7/0", "2/u7/1", "2/u7/2"]
+    assert answer["version"] == 2
     assert len(router.recommend("u7")["items"]) == 20
-    found = kept(router.log, told["exposure"], "")
-    assert (found.arm, found.version, found.share, found.propensity) == (CHAMPION, 2, 0.0, 1.0)
-    assert (found.items, found.error, found.fallback) == (("2/u7/0", "2/u7/1", "2/u7/2"), "", False)
-    assert found.unit == router.log.unit_of("u7")
-    assert 0 < found.latency_s < 60
+    logged = kept(router.log, answer["exposure"], "")
+    assert (logged.arm, logged.version, logged.share, logged.propensity) == (CHAMPION, 2, 0.0, 1.0)
+    assert (logged.items, logged.error, logged.fallback) == (("2/u7/0", "2/u7/1", "2/u7/2"), "", False)
+    assert logged.unit == router.log.unit_of("u7")
+    assert 0 < logged.latency_s < 60
 
 
 def test_a_user_who_is_not_known_sees_what_is_popular(router: Running) -> None:
-    told = router.recommend("somebody", top=2)
-    assert told["items"] == ["popular/0", "popular/1"]
-    assert kept(router.log, told["exposure"], "").fallback
+    answer = router.recommend("somebody", top=2)
+    assert answer["items"] == ["popular/0", "popular/1"]
+    assert kept(router.log, answer["exposure"], "").fallback
     assert router.recommend("\ud800 \0")["items"][0] == "popular/0"
 
 
 def test_an_outcome_is_on_the_disk_once_it_is_acknowledged(router: Running) -> None:
     shown = router.recommend("u8")
-    told = {"exposure": shown["exposure"], "user": "u8", "items": [shown["items"][1], "another"]}
-    assert router.post("outcomes", told) == (200, {"kept": True})
-    assert router.post("outcomes", {**told, "items": []}) == (200, {"kept": True})
+    outcome = {"exposure": shown["exposure"], "user": "u8", "items": [shown["items"][1], "another"]}
+    assert router.post("outcomes", outcome) == (200, {"kept": True})
+    assert router.post("outcomes", {**outcome, "items": []}) == (200, {"kept": True})
     assert kept(router.log, shown["exposure"], "").taken == ("2/u8/1", "another")
-    status, answer = router.post("outcomes", {**told, "exposure": "0" * 32})
+    status, answer = router.post("outcomes", {**outcome, "exposure": "0" * 32})
     assert (status, answer["error"]) == (
         404,
         "there is no such exposure of this user; give the id that came with the answer, and as user whom it "
@@ -115,8 +115,8 @@ def test_exposures_of_the_release_before_take_their_outcomes_without_a_user(rout
 def test_what_is_asked_wrongly_is_refused_in_a_sentence(
     router: Running, path: str, body: Any, status: int, why: str
 ) -> None:
-    found, answer = router.post(path, body)
-    assert found == status
+    answered, answer = router.post(path, body)
+    assert answered == status
     assert why in answer["error"]
 
 
@@ -137,10 +137,10 @@ def test_a_body_that_does_not_say_its_size_is_limited_as_it_comes(router: Runnin
 
 
 def test_a_model_that_fails_shows_what_is_popular_and_counts_as_an_error(router: Running) -> None:
-    told = router.recommend("u13", top=1)
-    assert told["items"] == ["popular/0"]
-    found = kept(router.log, told["exposure"], "")
-    assert (found.error, found.fallback) == ("ValueError: u13 brings bad luck", True)
+    answer = router.recommend("u13", top=1)
+    assert answer["items"] == ["popular/0"]
+    logged = kept(router.log, answer["exposure"], "")
+    assert (logged.error, logged.fallback) == ("ValueError: u13 brings bad luck", True)
     assert 'daybreak_errors_total{arm="champion",model="daybreak"} 1.0' in router.get("metrics").text
 
 
@@ -154,12 +154,12 @@ def test_a_challenger_meets_its_share_of_users_and_the_same_ones_again(router: R
     more = {user: router.recommend(user)["version"] for user in USERS}
     assert all(more[user] == 3 for user in USERS if met[user] == 3)
     last = kept(router.log, router.recommend(USERS[-1])["exposure"])
-    found = list(router.log.exposures(EXPERIMENT))
-    assert last in found
-    assert {(told.arm, told.version) for told in found} == {(CHAMPION, 2), (CHALLENGER, 3)}
-    assert all(told.propensity == pytest.approx(told.share if told.arm == CHALLENGER else 1 - told.share)
-               for told in found)  # fmt: skip
-    assert all(told.arm == arm_of(told.unit, experiment=EXPERIMENT, share=told.share) for told in found)
+    logged = list(router.log.exposures(EXPERIMENT))
+    assert last in logged
+    assert {(one.arm, one.version) for one in logged} == {(CHAMPION, 2), (CHALLENGER, 3)}
+    assert all(one.propensity == pytest.approx(one.share if one.arm == CHALLENGER else 1 - one.share)
+               for one in logged)  # fmt: skip
+    assert all(one.arm == arm_of(one.unit, experiment=EXPERIMENT, share=one.share) for one in logged)
     health = router.get("health").json()
     assert (health["champion"], health["challenger"], health["share"]) == (2, 3, 0.8)
     assert health["loaded"] == [2, 3]
@@ -178,9 +178,9 @@ def test_versions_are_swapped_without_dropping_a_request(router: Running) -> Non
                 number += 1
                 body = {"user": f"u{number % 500}"} if number % 500 not in (13, 14, 15) else {"user": "u1"}
                 answer = session.post(f"{router.url}/recommend", json=body, timeout=30)
-                told = answer.json()
-                weight = told["items"][0].split("/")[0]
-                answers.append((answer.status_code, told["version"], float(weight)))
+                shown = answer.json()
+                weight = shown["items"][0].split("/")[0]
+                answers.append((answer.status_code, shown["version"], float(weight)))
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
@@ -256,8 +256,8 @@ def test_where_a_token_is_set_outcomes_come_from_its_holders_only(home: Path) ->
         right = {"headers": {"Authorization": "Bearer sesame"}}
         until(lambda: router.manager.standing.champion)
         shown = router.post("recommend", {"user": "u1"}, **right)[1]["exposure"]
-        for told in ({"items": ["a"]}, {"labels": [1]}):
-            outcome = {"exposure": shown, "user": "u1", **told}
+        for taken in ({"items": ["a"]}, {"labels": [1]}):
+            outcome = {"exposure": shown, "user": "u1", **taken}
             assert router.post("outcomes", outcome)[0] == 401
         assert kept(router.log, shown, "").taken is None
         assert router.post("outcomes", outcome, **right) == (200, {"kept": True})
@@ -266,10 +266,10 @@ def test_where_a_token_is_set_outcomes_come_from_its_holders_only(home: Path) ->
 def test_a_model_that_is_late_is_not_waited_for(home: Path) -> None:
     toy.LATE.clear()
     with running(home, timeout_s=0.2) as router:
-        told = router.recommend("u14", top=1)
+        answer = router.recommend("u14", top=1)
         toy.LATE.set()
-        assert told["items"] == ["popular/0"]
-        assert kept(router.log, told["exposure"], "").error == "no answer within 0.2 s"
+        assert answer["items"] == ["popular/0"]
+        assert kept(router.log, answer["exposure"], "").error == "no answer within 0.2 s"
 
 
 def test_before_anything_serves_it_waits_and_says_so(home: Path, tmp_path: Path) -> None:
@@ -279,8 +279,8 @@ def test_before_anything_serves_it_waits_and_says_so(home: Path, tmp_path: Path)
         answer = router.get("health")
         assert answer.status_code == 503
         assert not answer.json()["ready"]
-        status, told = router.post("recommend", {"user": "u1"})
-        assert (status, "no version serves" in told["error"]) == (503, True)
+        status, refusal = router.post("recommend", {"user": "u1"})
+        assert (status, "no version serves" in refusal["error"]) == (503, True)
 
 
 def test_a_challenger_that_fails_is_stopped_by_the_router_itself(router: Running) -> None:
@@ -311,10 +311,10 @@ def test_a_version_that_ends_its_process_is_an_error_and_is_loaded_again(
         move(router, champion=2, challenger=0, share=0.0, experiment="")
         until(lambda: router.manager.standing.challenger is None)
         before = router.manager.standing.champion
-        told = router.recommend("u15", top=1)
-        assert told["items"] == ["popular/0"]
-        found = kept(router.log, told["exposure"], "")
-        assert (found.error, found.fallback) == ("its process ended by SIGKILL", True)
+        answer = router.recommend("u15", top=1)
+        assert answer["items"] == ["popular/0"]
+        logged = kept(router.log, answer["exposure"], "")
+        assert (logged.error, logged.fallback) == ("its process ended by SIGKILL", True)
         assert router.get("health").status_code == 200
         until(lambda: router.manager.standing.champion is not before)
         assert router.recommend("u333")["items"][0].endswith("/u333/0")
@@ -349,20 +349,20 @@ def test_rows_of_a_teams_own_serving_are_on_the_disk_once_they_are_acknowledged(
     limits, now = LiveTestParams.model_validate({"metric": metric}), time.time()
     rows = [{"user": user, "version": 2, "time": now, "metric": 1.5} for user in USERS]
     with running(home, token="secret", limits=limits, max_body_bytes=10_000) as router:
-        told = {"headers": {"Authorization": "Bearer secret"}}
+        authorized = {"headers": {"Authorization": "Bearer secret"}}
         before = len(list(router.log.exposures("")))
         for _ in range(2):
-            assert router.post("observations", {"rows": rows}, **told) == (200, {"kept": True})
+            assert router.post("observations", {"rows": rows}, **authorized) == (200, {"kept": True})
             assert len(list(router.log.exposures(""))) == before + len(USERS)
         assert router.post("observations", {"rows": rows})[0] == 401
-        assert router.post("observations", {"rows": rows * 9}, **told)[0] == 413
+        assert router.post("observations", {"rows": rows * 9}, **authorized)[0] == 413
         for wrong, why in (
             ({"rows": [{**rows[0], "user": "new"}, {"user": "u1"}]}, "row 2: time is None; give seconds"),
             ({"rows": []}, "rows is []; list 1 to 1,000 rows, each an object"),
             ({"rows": ["u1"]}, "row 1: it is 'u1'; give an object; none of these rows is kept"),
             ({}, "rows is None"),
         ):
-            status, answer = router.post("observations", wrong, **told)
+            status, answer = router.post("observations", wrong, **authorized)
             assert (status, why in answer["error"]) == (422, True), answer
         assert len(list(router.log.exposures(""))) == before + len(USERS)
 

@@ -94,18 +94,18 @@ def test_no_log_means_no_target(repository: Path) -> None:
 
 @pytest.mark.slow
 def test_a_promotion_and_a_rollback_reach_users_before_success_is_said(home: Path) -> None:
-    told = params.load(home)
+    settings = params.load(home)
     with running(home) as router:
         assert router.recommend("u1")["version"] == 2
         assert add_version(home, 3, weight=4.0) == 4
         assert router.recommend("u1", top=1) | {"exposure": ""} == {
             "items": ["4/u1/0"], "exposure": "", "version": 4,
         }  # fmt: skip
-        assert rollback.rollback(told, reason="a test").version == 2
+        assert rollback.rollback(settings, reason="a test").version == 2
         assert router.recommend("u1")["version"] == 2
         [state] = router.log.routers()
         assert (state.champion, state.fault) == (2, "")
-        assert [check.text for check in audit(told) if check.name == "targets" and not check.ok] == []
+        assert [check.text for check in audit(settings) if check.name == "targets" and not check.ok] == []
 
 
 @pytest.mark.slow
@@ -121,5 +121,5 @@ def test_the_first_promotion_reaches_a_router_that_waited_for_it(
     names = {thread.name for thread in threading.enumerate()}
     assert not names & {"batcher", "writer", "model manager", "heartbeat"}
     with mlflow_client.session() as client:
-        _, found = release_targets(client, "daybreak")
-        assert found.shown() == 1
+        _, routers = release_targets(client, "daybreak")
+        assert routers.shown() == 1

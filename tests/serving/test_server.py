@@ -35,10 +35,10 @@ def started(home: Path, **more: str) -> Iterator[tuple[subprocess.Popen[str], st
     )  # fmt: skip
     try:
         assert process.stderr is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+", process.stderr.readline())
-        assert found
-        until(lambda: requests.get(f"{found[0]}/health", timeout=30).status_code == 200)
-        yield process, found[0]
+        address = re.search(r"http://127\.0\.0\.1:\d+", process.stderr.readline())
+        assert address
+        until(lambda: requests.get(f"{address[0]}/health", timeout=30).status_code == 200)
+        yield process, address[0]
     finally:
         process.kill()
         process.communicate()
@@ -57,7 +57,7 @@ def test_what_was_acknowledged_outlives_a_kill(home: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
     log = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
-    kept = {told.id: told.taken for told in log.exposures("")}
+    kept = {shown_.id: shown_.taken for shown_ in log.exposures("")}
     assert [kept[exposure] for exposure in shown] == [("one",)] * 20
     log.close()
 
@@ -68,13 +68,13 @@ def test_no_secret_of_the_router_is_in_its_answers_its_log_or_its_home(home: Pat
     with started(home, **dict.fromkeys(names, CANARY)) as (process, url):
         said = [requests.get(f"{url}/health", timeout=30).text]
         for token in (CANARY, "wrong"):
-            told: dict[str, Any] = {"headers": {"Authorization": f"Bearer {token}"}, "timeout": 30}
+            options: dict[str, Any] = {"headers": {"Authorization": f"Bearer {token}"}, "timeout": 30}
             said += [
-                requests.get(f"{url}/{path}", **told).text for path in ("metrics", "docs", "openapi.json")
+                requests.get(f"{url}/{path}", **options).text for path in ("metrics", "docs", "openapi.json")
             ]
             for body in ({"user": "u1"}, {"user": "u13"}, {"rows": [{}]}, {"user": 7}):
                 for path in ("recommend", "predict", "outcomes", "assignment"):
-                    said.append(requests.post(f"{url}/{path}", json=body, **told).text)
+                    said.append(requests.post(f"{url}/{path}", json=body, **options).text)
         process.send_signal(signal.SIGINT)
         log = process.communicate(timeout=60)[1]
     assert CANARY not in "".join(said) + log

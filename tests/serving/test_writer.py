@@ -31,7 +31,7 @@ def test_everything_is_written_and_every_outcome_acknowledged_once_it_is(tmp_pat
         async def one(number: int) -> None:
             writes.expose(exposure(number))
             assert await writes.outcome(Outcome(exposure=exposure(number).id, items=(str(number),), time=9.0))
-            kept = {found.id: found.taken for found in log.exposures("a")}
+            kept = {logged.id: logged.taken for logged in log.exposures("a")}
             assert kept[exposure(number).id] == (str(number),)
 
         await asyncio.gather(*(one(number) for number in range(1, 60)))
@@ -71,7 +71,7 @@ def test_a_log_that_is_away_loses_nothing_that_it_acknowledged_and_is_written_to
         await asyncio.to_thread(writes.close)
 
     run(tell())
-    assert [found.taken for found in log.exposures("a")] == [("22423",)]
+    assert [logged.taken for logged in log.exposures("a")] == [("22423",)]
     log.close()
 
 
@@ -91,7 +91,7 @@ def test_what_no_database_takes_does_not_end_the_writer(
         return writes.num_lost
 
     assert run(tell()) == 1
-    assert [found.id for found in log.exposures("a")] == [exposure(2).id]
+    assert [logged.id for logged in log.exposures("a")] == [exposure(2).id]
     assert "1 exposures and 1 outcomes are not kept" in caplog.text
     log.close()
 

@@ -16,7 +16,7 @@ from tests.spot.markets import TICK_S, job, trace
 capacity = st.text("#.", min_size=6, max_size=6)
 
 
-def by_trying(told, zones) -> float:
+def by_trying(task, zones) -> float:
     """The least over every sequence of places."""
     choices = [None, *(Place(zone.zone, spot) for zone in zones for spot in (True, False))]
     least = float("inf")
@@ -30,7 +30,7 @@ def by_trying(told, zones) -> float:
                 return None
             return place
 
-        outcome = replay(follow, told, zones)
+        outcome = replay(follow, task, zones)
         if not outcome.missed and not refused:
             least = min(least, outcome.usd)
     return least
@@ -40,28 +40,28 @@ def by_trying(told, zones) -> float:
 @settings(max_examples=20)
 @given(capacity, st.floats(0.2, 2.0), st.floats(0.5, 4.5))
 def test_it_is_what_trying_everything_finds(up, restart, work):
-    told = job(work=round(work * 5) / 5, deadline=6, restart=round(restart * 5) / 5)
+    task = job(work=round(work * 5) / 5, deadline=6, restart=round(restart * 5) / 5)
     zones = [trace(up)]
-    assert optimum_usd(told, zones) == pytest.approx(by_trying(told, zones))
+    assert optimum_usd(task, zones) == pytest.approx(by_trying(task, zones))
 
 
 @pytest.mark.slow
 def test_it_is_so_with_two_regions_and_a_checkpoint_that_moves():
-    told = job(work=2, deadline=5, restart=1, egress_usd=0.1)
+    task = job(work=2, deadline=5, restart=1, egress_usd=0.1)
     zones = [trace("##..#", zone="a-1-a"), trace(".#.##", zone="b-1-a", spot=1.3)]
-    assert optimum_usd(told, zones) == pytest.approx(by_trying(told, zones))
+    assert optimum_usd(task, zones) == pytest.approx(by_trying(task, zones))
 
 
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(st.text("#.", min_size=40, max_size=40), min_size=1, max_size=3), st.integers(5, 36))
 def test_nobody_pays_less(ups, work):
-    told = job(work=work, deadline=40)
+    task = job(work=work, deadline=40)
     zones = [trace(up, zone=f"{name}-1-a", spot=price)
              for up, name, price in zip(ups, "abc", (1.0, 1.3, 2.0), strict=False)]  # fmt: skip
-    least = optimum_usd(told, zones)
+    least = optimum_usd(task, zones)
     for policy in (decide, greedy, uniform_progress, on_demand):
-        outcome = replay(policy, told, zones)
+        outcome = replay(policy, task, zones)
         assert outcome.missed or outcome.usd >= least - 1e-9
 
 

@@ -24,8 +24,8 @@ def test_a_start_takes_its_time_and_each_tick_is_paid_whole():
 
 def test_a_loss_with_notice_costs_a_start_and_without_the_work_since_the_last_checkpoint():
     up = trace("####..####" + "." * 10)
-    told = job(work=6, deadline=20, restart=1, checkpoint_every_s=300)
-    kept = replay(greedy, told, [up])
+    gentle = job(work=6, deadline=20, restart=1, checkpoint_every_s=300)
+    kept = replay(greedy, gentle, [up])
     assert (kept.num_losses, kept.waited_s) == (1, 2 * TICK_S)
     assert kept.finished_s == 10 * TICK_S
     # Three ticks were worked; the machine dies two fifths into the third, when 2 x 600 + 0 seconds are saved.
@@ -36,12 +36,12 @@ def test_a_loss_with_notice_costs_a_start_and_without_the_work_since_the_last_ch
 
 
 def test_a_checkpoint_is_paid_for_where_it_leaves_its_region():
-    told = job(work=6, deadline=20, restart=1, egress_usd=3.0)
+    task = job(work=6, deadline=20, restart=1, egress_usd=3.0)
     moved = replay(
-        greedy, told, [trace("###" + "." * 17, zone="a-1-a"), trace("#" * 20, zone="b-1-a", spot=2.0)]
+        greedy, task, [trace("###" + "." * 17, zone="a-1-a"), trace("#" * 20, zone="b-1-a", spot=2.0)]
     )
     beside = replay(
-        greedy, told, [trace("###" + "." * 17, zone="a-1-a"), trace("#" * 20, zone="a-1-b", spot=2.0)]
+        greedy, task, [trace("###" + "." * 17, zone="a-1-a"), trace("#" * 20, zone="a-1-b", spot=2.0)]
     )
     assert moved.num_moves == beside.num_moves == 1
     assert moved.usd - beside.usd == pytest.approx(3.0)
@@ -93,9 +93,9 @@ def test_uniform_progress_costs_what_was_published():
     rows = [row for row in rows if row["task_type"] == "single_region" and row["deadline_ratio"] == "1.5"]
     assert len(rows) == 36
     for row in rows:
-        told = job(work=float(row["task_duration"]) * 6, deadline=311)
+        task = job(work=float(row["task_duration"]) * 6, deadline=311)
         start = ceil(
             float(row["env_start_hours"]) * 3600 / 600
         )  # rounded as there: the last by a tick too much
-        outcome = replay(uniform_progress, told, [traces[row["region"].split("_")[0]]], start=start)
+        outcome = replay(uniform_progress, task, [traces[row["region"].split("_")[0]]], start=start)
         assert outcome.usd == pytest.approx(float(row["cost"]))

@@ -28,10 +28,10 @@ def test_where_spot_comes_and_goes_all_the_time_no_deadline_is_missed_for_less_t
         replace(zone, up=tuple(up and tick % 17 > 3 for tick, up in enumerate(zone.up))) for zone in ZONES
     )
     tallies = [tally for night in simulate(JOB, scarce, num_nights=60, seed=3) for tally in night]
-    found = {row.policy: row for row in simulated.rows(tallies)}
-    assert found[OURS].num_missed == 0
-    assert found[OURS].num_losses > 20
-    assert found[OPTIMUM].usd < found[OURS].usd < found["all on-demand"].usd
+    by_policy = {row.policy: row for row in simulated.rows(tallies)}
+    assert by_policy[OURS].num_missed == 0
+    assert by_policy[OURS].num_losses > 20
+    assert by_policy[OPTIMUM].usd < by_policy[OURS].usd < by_policy["all on-demand"].usd
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_the_command_prints_a_table_and_writes_figures_and_a_picture(tmp_path, c
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reason"),
     [
         (["--nights", "0"], "--nights 0"),
         (["--work-hours", "19"], "--work-hours 19 does not fit between 0 and --deadline-hours 18"),
@@ -69,9 +69,9 @@ def test_the_command_prints_a_table_and_writes_figures_and_a_picture(tmp_path, c
         (["--json", "nowhere/nights.json"], "--json nowhere/nights.json is in no folder that exists"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence(words, told, caplog):
+def test_what_is_wrong_is_said_in_a_sentence(words, reason, caplog):
     assert cli.main(["simulate", "--nights", "2", *words]) == 1
-    assert told in caplog.text
+    assert reason in caplog.text
     assert "; " in caplog.text
 
 

@@ -40,7 +40,7 @@ def test_prices_may_be_beside(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         (HEAD + "a-1,0,2,1,1,4\na-1,5,2,1,1,4\n", "nothing is said of zone a-1 from start_tick_600s 2 to 4"),
         (HEAD + "a-1,1,2,1,1,4\n", "from start_tick_600s 0 to 0"),
@@ -57,11 +57,11 @@ def test_prices_may_be_beside(tmp_path):
         ("zone,start_tick_600s,run_ticks,available\na-1,0,2,1\n", "no capacity_info.csv is beside it"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_file_is_said(tmp_path, text, told):
+def test_what_is_wrong_with_a_file_is_said(tmp_path, text, reason):
     path = written(tmp_path, text)
     with pytest.raises(DataError) as caught:
         read(path)
-    assert told in str(caught.value)
+    assert reason in str(caught.value)
     assert str(tmp_path) in str(caught.value)
     assert ";" in str(caught.value)
 
@@ -101,8 +101,8 @@ def test_outages_are_drawn_as_they_were_measured():
     traces = read(measured("skynomad_h100_merged_rle.csv.gz"))
     assert (len(traces), len(traces[0].up)) == (13, 2114)
     gone, drawn_gone = (
-        np.concatenate([outages(trace.up) for trace in found])
-        for found in (traces, draw(seed=0, num_ticks=400_000))
+        np.concatenate([outages(trace.up) for trace in zones])
+        for zones in (traces, draw(seed=0, num_ticks=400_000))
     )
     assert np.mean(gone > 18) == pytest.approx(np.mean(drawn_gone > 18), abs=0.02)  # longer than three hours
     assert np.median(gone) == np.median(drawn_gone) == 1

@@ -22,9 +22,9 @@ def trace(up: str, *, zone: str = "here-1-a", spot: float = 1.0, on_demand: floa
     )
 
 
-def job(*, work: float, deadline: float, restart: float = 1.2, **told) -> Job:
+def job(*, work: float, deadline: float, restart: float = 1.2, **changes) -> Job:
     """All in ticks."""
-    return Job(work_s=work * TICK_S, deadline_s=deadline * TICK_S, restart_s=restart * TICK_S, **told)
+    return Job(work_s=work * TICK_S, deadline_s=deadline * TICK_S, restart_s=restart * TICK_S, **changes)
 
 
 def measured(name: str) -> Path:

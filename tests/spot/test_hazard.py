@@ -35,12 +35,12 @@ def test_without_nights_it_is_the_prior_and_memoryless():
 
 @given(st.integers(0, ENOUGH - 1), st.floats(60, 1e6))
 def test_few_preemptions_move_the_prior_a_little_and_censored_lives_lengthen_it(lost, seconds):
-    found = learned([(seconds, True)] * lost + [(3600.0, False)])
-    assert found.memoryless
+    hazard = learned([(seconds, True)] * lost + [(3600.0, False)])
+    assert hazard.memoryless
     low, high = sorted([seconds, MEAN_TIME_TO_PREEMPTION_S])
-    mean_s = found.mean_time_to_loss_s(num_machines=1, within_s=HOUR_S)
+    mean_s = hazard.mean_time_to_loss_s(num_machines=1, within_s=HOUR_S)
     assert low * (1 - 1e-9) <= mean_s <= high + HOUR_S
-    assert f"{lost} preemption{'s' if lost != 1 else ''} of {lost + 1} seen" in found.says
+    assert f"{lost} preemption{'s' if lost != 1 else ''} of {lost + 1} seen" in hazard.says
 
 
 @pytest.mark.slow
@@ -54,16 +54,16 @@ def test_many_preemptions_choose_the_curve_that_they_came_from():
 
 
 def test_a_curve_with_a_memory_saves_by_the_program_and_more_often_while_young():
-    found = when(BATHTUB)
-    assert [round(each / 60) for each in found.intervals_s][:3] == [16, 18, 21]
-    assert found.says.endswith("saves by the dynamic program on its hazard")
+    schedule = when(BATHTUB)
+    assert [round(each / 60) for each in schedule.intervals_s][:3] == [16, 18, 21]
+    assert schedule.says.endswith("saves by the dynamic program on its hazard")
 
 
 def test_saves_too_cheap_for_the_grid_of_the_program_are_as_young_has_them():
-    found = when(BATHTUB, save_s=0.01)
+    schedule = when(BATHTUB, save_s=0.01)
     mean_s = BATHTUB.mean_time_to_loss_s(num_machines=1, within_s=5 * HOUR_S)
-    assert found.intervals_s == (checkpoint_interval_s(save_s=0.01, mean_time_to_preemption_s=mean_s),)
-    assert "too cheap for a program" in found.says
+    assert schedule.intervals_s == (checkpoint_interval_s(save_s=0.01, mean_time_to_preemption_s=mean_s),)
+    assert "too cheap for a program" in schedule.says
 
 
 @pytest.mark.parametrize("number", [1, 4])
@@ -79,5 +79,5 @@ def test_the_mean_time_to_a_loss_is_time_used_over_losses(number):
 
 @given(st.integers(1, 8), st.floats(60, 1e5))
 def test_machines_without_a_memory_share_their_mean(number, within_s):
-    found = PRIOR.mean_time_to_loss_s(num_machines=number, within_s=within_s)
-    assert found == MEAN_TIME_TO_PREEMPTION_S / number
+    mean_s = PRIOR.mean_time_to_loss_s(num_machines=number, within_s=within_s)
+    assert mean_s == MEAN_TIME_TO_PREEMPTION_S / number

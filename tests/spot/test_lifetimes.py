@@ -72,9 +72,9 @@ def test_the_fit_finds_what_was_drawn_though_half_of_it_is_censored():
     observed = drawn(CURVES[0])
     assert 0.4 < observed.preempted.mean() < 0.6
     assert fit_exponential(observed).mean_s == pytest.approx(9 * HOUR_S, rel=0.1)
-    found = fit_weibull(drawn(CURVES[1]))
-    assert found.shape == pytest.approx(0.6, rel=0.1)
-    assert found.scale_s == pytest.approx(9 * HOUR_S, rel=0.15)
+    fitted = fit_weibull(drawn(CURVES[1]))
+    assert fitted.shape == pytest.approx(0.6, rel=0.1)
+    assert fitted.scale_s == pytest.approx(9 * HOUR_S, rel=0.15)
 
 
 def test_pieces_rise_as_nelson_aalen_does():
@@ -112,10 +112,10 @@ def test_machines_cut_at_an_age_are_censored_there():
 
 
 def test_the_constants_are_what_the_measurements_give():
-    found = fit_piecewise(lifetimes_of_2019().cut(24 * HOUR_S))
-    assert isinstance(found, Piecewise)
-    assert found.from_s == pytest.approx(MEASURED.from_s, abs=1)
-    assert found.per_s == pytest.approx(MEASURED.per_s, rel=1e-3)
+    fitted = fit_piecewise(lifetimes_of_2019().cut(24 * HOUR_S))
+    assert isinstance(fitted, Piecewise)
+    assert fitted.from_s == pytest.approx(MEASURED.from_s, abs=1)
+    assert fitted.per_s == pytest.approx(MEASURED.per_s, rel=1e-3)
 
 
 def test_of_the_measured_machines_28_percent_are_gone_after_six_hours_not_41():

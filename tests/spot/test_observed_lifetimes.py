@@ -13,7 +13,7 @@ def ask(seconds: float, **changes: object) -> dict[str, object]:
     return {"handle": "h", "time": seconds, "strategy": "spot"} | changes
 
 
-def told(*submissions, starts=(), heartbeats=(), losses=()):
+def lives_of(*submissions, starts=(), heartbeats=(), losses=()):
     return lifetimes(
         submissions,
         starts=[at(s) for s in starts],
@@ -23,20 +23,20 @@ def told(*submissions, starts=(), heartbeats=(), losses=()):
 
 
 def test_a_machine_that_was_lost_and_the_one_that_did_the_rest():
-    found = told(ask(0), ask(500), starts=(60, 560), heartbeats=(100, 400, 900), losses=(480,))
-    assert found == ((340.0, True), (340.0, False))
+    lives = lives_of(ask(0), ask(500), starts=(60, 560), heartbeats=(100, 400, 900), losses=(480,))
+    assert lives == ((340.0, True), (340.0, False))
 
 
 def test_one_that_failed_or_was_left_is_censored():
-    assert told(ask(0), ask(500, strategy="on-demand"), starts=(60, 560), heartbeats=(400,)) == (
+    assert lives_of(ask(0), ask(500, strategy="on-demand"), starts=(60, 560), heartbeats=(400,)) == (
         (340.0, False),
     )
 
 
 def test_machines_on_demand_and_queues_that_were_left_have_no_life():
-    assert told(ask(0, strategy="on-demand"), starts=(5,), losses=(50,)) == ()
-    assert told(starts=(5,)) == ()
-    assert told(ask(0), ask(0, left=True), ask(90, strategy="on-demand"), starts=(100,)) == ()
+    assert lives_of(ask(0, strategy="on-demand"), starts=(5,), losses=(50,)) == ()
+    assert lives_of(starts=(5,)) == ()
+    assert lives_of(ask(0), ask(0, left=True), ask(90, strategy="on-demand"), starts=(100,)) == ()
 
 
 def test_the_start_is_what_lay_between_asking_and_the_first_worker():

@@ -18,12 +18,12 @@ CHEAP = Zone(name="cheap-1-a", spot_usd_per_hour=1.0, on_demand_usd_per_hour=5.0
 DEARER = Zone(name="dear-1-a", spot_usd_per_hour=2.0, on_demand_usd_per_hour=6.0)
 
 
-def state(**told) -> State:
+def state(**changes) -> State:
     known = dict(
         now_s=0.0, deadline_s=18 * HOUR_S, tick_s=TICK_S, work_s=12 * HOUR_S, done_s=0.0,
         zones=(CHEAP, DEARER), restart_s=600.0, doubt=0.0,
     )  # fmt: skip
-    return State(**(known | told))
+    return State(**(known | changes))
 
 
 @st.composite
@@ -55,10 +55,10 @@ def nights(draw):
         restart_s=tuple(draw(st.lists(st.floats(0.1, 1.0), min_size=num_ticks, max_size=num_ticks))),
         lost_at=tuple(draw(st.lists(st.floats(0.0, 1.0), min_size=num_ticks, max_size=num_ticks))),
     )
-    told = job(work=work, deadline=num_ticks, restart=restart, notice=notice, doubt=doubt,
+    task = job(work=work, deadline=num_ticks, restart=restart, notice=notice, doubt=doubt,
                checkpoint_every_s=draw(st.sampled_from([120.0, 900.0, 1800.0])))  # fmt: skip
-    luck = replace(luck, restart_s=tuple(share * told.restart_s for share in luck.restart_s))
-    return told, zones, luck
+    luck = replace(luck, restart_s=tuple(share * task.restart_s for share in luck.restart_s))
+    return task, zones, luck
 
 
 spells = st.lists(st.tuples(st.sampled_from("#."), st.integers(1, 12)), min_size=1, max_size=8)
@@ -68,24 +68,24 @@ spells = st.lists(st.tuples(st.sampled_from("#."), st.integers(1, 12)), min_size
 @settings(max_examples=300)
 @given(nights())
 def test_no_deadline_is_missed_that_the_slowest_machine_bought_at_once_would_meet(night):
-    told, zones, luck = night
+    task, zones, luck = night
     slowest = replace(
         luck,
-        throughput=(min(1 - told.doubt, luck.throughput[0]),) * len(luck.throughput),
-        restart_s=(told.restart_s,) * len(luck.restart_s),
+        throughput=(min(1 - task.doubt, luck.throughput[0]),) * len(luck.throughput),
+        restart_s=(task.restart_s,) * len(luck.restart_s),
     )
-    assume(not replay(on_demand, told, zones, luck=slowest).missed)
-    assert not replay(decide, told, zones, luck=luck).missed
+    assume(not replay(on_demand, task, zones, luck=slowest).missed)
+    assert not replay(decide, task, zones, luck=luck).missed
 
 
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(nights())
 def test_it_never_costs_more_than_buying_for_all_of_the_time(night):
-    told, zones, luck = night
-    outcome = replay(decide, told, zones, luck=luck)
-    dearest = 9.5 * told.deadline_s / HOUR_S
-    assert outcome.usd <= dearest + told.egress_usd * outcome.num_moves + 1e-9
+    task, zones, luck = night
+    outcome = replay(decide, task, zones, luck=luck)
+    dearest = 9.5 * task.deadline_s / HOUR_S
+    assert outcome.usd <= dearest + task.egress_usd * outcome.num_moves + 1e-9
 
 
 def test_it_takes_the_cheapest_spot():
@@ -156,9 +156,9 @@ NEVER = Sightings(down_s=1e9)  # capacity that is as good as never there
 NOWHERE = {"zones": (replace(CHEAP, sightings=NEVER),), "refused": frozenset({"cheap-1-a"})}
 
 
-def with_spare(spare_s: float, **told) -> State:
+def with_spare(spare_s: float, **changes) -> State:
     """A state in which so much time is left beyond the work."""
-    return state(now_s=6 * HOUR_S - spare_s, **told)
+    return state(now_s=6 * HOUR_S - spare_s, **changes)
 
 
 @pytest.mark.parametrize("place", [None, Place("cheap-1-a", spot=True)])

@@ -16,7 +16,7 @@ UNTIL_S, BOUGHT_USD = 18 * HOUR_S, 3.6
 PRICED = replace(PLAN, usd_per_hour=1.0, ladder=(replace(BOUGHT, usd_per_hour=BOUGHT_USD),))
 
 
-def found(budget_usd: float, plan=PRICED) -> WorstCase:
+def worst_of(budget_usd: float, plan=PRICED) -> WorstCase:
     return worst_case(plan, bought_usd_per_hour=BOUGHT_USD, until_s=UNTIL_S, budget_usd=budget_usd)
 
 
@@ -43,20 +43,20 @@ def night(works: list[bool]) -> float:
 @settings(max_examples=20)
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_no_night_costs_more(works):
-    assert night(works) <= 1.02 * found(inf).worst_usd
+    assert night(works) <= 1.02 * worst_of(inf).worst_usd
 
 
 def test_the_worst_is_far_above_what_is_expected_and_below_all_of_it_bought_beside_spot():
-    worst = found(inf).worst_usd
+    worst = worst_of(inf).worst_usd
     assert PLAN.expected_s / HOUR_S * BOUGHT_USD < worst < 18 * (1 + BOUGHT_USD)
-    assert found(inf).paid_from == 0
+    assert worst_of(inf).paid_from == 0
 
 
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(st.floats(5, 70), st.floats(0, 20))
 def test_a_larger_budget_pays_for_the_rest_sooner_and_none_is_passed(budget_usd, more_usd):
-    small, large = found(budget_usd), found(budget_usd + more_usd)
+    small, large = worst_of(budget_usd), worst_of(budget_usd + more_usd)
     assert small.worst_usd <= budget_usd
     assert small.paid_from >= large.paid_from
     assert small.worst_usd <= large.worst_usd

@@ -16,5 +16,5 @@ def reference() -> dict[str, Any]:
     path = data / "experiments" / "reference_sequential_tests.json"
     if not path.exists():
         pytest.skip(f"{path} is missing; set DAYBREAK_DATA to the folder that holds experiments/")
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    values: dict[str, Any] = json.loads(path.read_text())
+    return values

@@ -43,14 +43,14 @@ def exposures(
         arm = assigned(user) if assigned else arm_of(user, experiment=experiment, share=share)
         model, time = models[arm], start + number * apart_s
         taken = (model.items[int(rng.integers(len(model.items)))],) if rng.random() < model.hit else ("no",)
-        told = rng.random() < model.outcomes
+        has_outcome = rng.random() < model.outcomes
         yield Exposure(
             id=f"{next(NUMBERS):032x}", time=time, experiment=experiment, unit=user, arm=arm,
             version=2 if arm == CHALLENGER else 1, share=share, propensity=propensity(arm, share),
             items=tuple(model.items), latency_s=float(rng.gamma(4, 0.002)) + model.slower_s,
             error="it broke" if rng.random() < model.errors else "",
             fallback=bool(rng.random() < model.fallbacks),
-            taken=taken if told else None, taken_at=time + 5 if told else None,
+            taken=taken if has_outcome else None, taken_at=time + 5 if has_outcome else None,
         )  # fmt: skip
 
 

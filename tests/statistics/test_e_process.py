@@ -31,18 +31,18 @@ def test_at_the_margin_false_alarms_are_rare_however_often_one_looks(
 
 def test_the_evidence_is_worth_no_more_than_it_was_on_average() -> None:
     rng = np.random.default_rng(2)
-    found = [
+    wealth = [
         math.exp(log_evidence(*drawn(rng, chance=0.3, ours=0.3, theirs=0.3, size=20), margin=0.05)[-1])
         for _ in range(4000)
     ]
-    assert np.mean(found) <= 1.02
+    assert np.mean(wealth) <= 1.02
 
 
 def test_a_model_that_never_answers_is_found_by_its_third_user_at_one_in_a_hundred() -> None:
     rng = np.random.default_rng(3)
     arm, chance, values = drawn(rng, chance=0.01, ours=1.0, theirs=0.0, size=2000)
-    found = log_evidence(arm, chance, values, margin=0.01) >= math.log(1 / ALPHA)
-    assert arm[: int(np.argmax(found)) + 1].sum() <= 3
+    alarmed = log_evidence(arm, chance, values, margin=0.01) >= math.log(1 / ALPHA)
+    assert arm[: int(np.argmax(alarmed)) + 1].sum() <= 3
 
 
 def test_what_is_better_raises_no_alarm() -> None:
@@ -72,11 +72,11 @@ def test_tests_that_are_made_together_share_alpha() -> None:
     st.lists(st.tuples(st.booleans(), st.floats(0.01, 0.99), st.floats(0, 1)), max_size=30),
     st.floats(0.01, 0.9),
 )
-def test_every_stream_has_finite_evidence(told: list[tuple[bool, float, float]], margin: float) -> None:
-    arm, chance, values = (list(column) for column in zip(*told, strict=True)) if told else ([], [], [])
-    found = alarm(arm, chance, values, margin=margin)
-    assert 0 < found.p_value <= 1
-    assert len(log_evidence(arm, chance, values, margin=margin)) == len(told)
+def test_every_stream_has_finite_evidence(stream: list[tuple[bool, float, float]], margin: float) -> None:
+    arm, chance, values = (list(column) for column in zip(*stream, strict=True)) if stream else ([], [], [])
+    evidence = alarm(arm, chance, values, margin=margin)
+    assert 0 < evidence.p_value <= 1
+    assert len(log_evidence(arm, chance, values, margin=margin)) == len(stream)
 
 
 @pytest.mark.parametrize(

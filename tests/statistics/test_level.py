@@ -16,8 +16,8 @@ def test_its_ends_fail_as_often_as_stated() -> None:
     draw = np.random.default_rng(4)
     missed = 0
     for _ in range(2000):
-        found = level(series(draw.normal(0, ERROR, 4)), alpha=ALPHA, half_width=0)
-        missed += found.low > 0
+        interval = level(series(draw.normal(0, ERROR, 4)), alpha=ALPHA, half_width=0)
+        missed += interval.low > 0
     assert stats.binomtest(missed, 2000, ALPHA).pvalue > 0.001
 
 

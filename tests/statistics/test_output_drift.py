@@ -8,11 +8,11 @@ from pipeline.statistics.result import Status
 
 def lists(rng: np.random.Generator, arm: np.ndarray, *, moved: float) -> list[list[str]]:
     """Ten items each of a hundred; of the challenger's, a share is of another hundred."""
-    found = []
+    shown = []
     for ours in arm:
         other = (rng.random(10) < moved) & ours
-        found.append([f"{'new' if new else 'old'}{rng.integers(100)}" for new in other])
-    return found
+        shown.append([f"{'new' if new else 'old'}{rng.integers(100)}" for new in other])
+    return shown
 
 
 @pytest.mark.parametrize(("moved", "status"), [(0.0, Status.OPEN), (0.3, Status.OPEN), (0.9, Status.WORSE)])

@@ -30,9 +30,9 @@ wild = st.lists(st.floats(-2, 2, width=32) | st.just(math.nan) | st.just(math.in
 
 def test_interval_at_the_horizon_is_the_ordinary_two_sided_one() -> None:
     d = np.random.default_rng(0).normal(size=100)
-    found = interval(d, alpha=ALPHA, horizon=100)
+    ours = interval(d, alpha=ALPHA, horizon=100)
     low, high = stats.ttest_1samp(d, 0).confidence_interval(1 - ALPHA)
-    assert found.high - found.low == pytest.approx(high - low, rel=0.03)
+    assert ours.high - ours.low == pytest.approx(high - low, rel=0.03)
 
 
 def test_without_a_horizon_the_interval_is_wider() -> None:
@@ -79,8 +79,10 @@ def test_the_detectable_effect_is_detected_at_the_stated_power() -> None:
     rng = np.random.default_rng(1)
     n, sd = 120, 0.1
     least = detectable(sd=sd, num_samples=n, alpha=ALPHA)
-    found = [judge(rng.normal(least, sd, n), np.zeros(n), rules=CHANGED).status.is_proof for _ in range(1500)]
-    assert np.mean(found) == pytest.approx(0.8, abs=0.03)
+    detected = [
+        judge(rng.normal(least, sd, n), np.zeros(n), rules=CHANGED).status.is_proof for _ in range(1500)
+    ]
+    assert np.mean(detected) == pytest.approx(0.8, abs=0.03)
 
 
 @pytest.mark.slow
@@ -101,19 +103,19 @@ def test_swapped_arms_flip_the_sign(ours: list[float], theirs: list[float]) -> N
 @given(wild | st.none(), wild | st.none(), st.booleans(), st.integers(0, 100))
 def test_every_input_has_a_verdict_with_a_reason(ours: Any, theirs: Any, refresh: bool, horizon: int) -> None:
     mask = {"half": np.arange(len(ours or ())) % 2 == 0}
-    found = judge(ours, theirs, rules=REFRESH if refresh else CHANGED, horizon=horizon, slices=mask)
-    assert found.status in Status
-    assert found.sentence
-    if found.status.is_proof:
-        assert found.effect is not None
-        assert found.effect.low > (-0.03 if refresh else 0)
+    judgement = judge(ours, theirs, rules=REFRESH if refresh else CHANGED, horizon=horizon, slices=mask)
+    assert judgement.status in Status
+    assert judgement.sentence
+    if judgement.status.is_proof:
+        assert judgement.effect is not None
+        assert judgement.effect.low > (-0.03 if refresh else 0)
         assert np.isfinite(ours).all()
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm_rejects_between_bonferroni_and_none(p_values: list[float]) -> None:
-    found = holm(p_values, alpha=ALPHA)
-    for p, rejected in zip(p_values, found, strict=True):
+    rejections = holm(p_values, alpha=ALPHA)
+    for p, rejected in zip(p_values, rejections, strict=True):
         assert not rejected or p <= ALPHA
         assert rejected or p > ALPHA / len(p_values)
 
@@ -151,18 +153,18 @@ def test_equal_models_pass_a_refresh_and_fail_a_change() -> None:
 
 def test_a_refresh_that_is_proven_worse_is_rejected_even_inside_the_margin() -> None:
     d = np.random.default_rng(0).normal(-0.01, 0.01, 500)
-    found = judge(d, np.zeros(500), rules=REFRESH)
-    assert found.status is Status.WORSE
-    assert found.sentence.startswith("worse than the champion")
+    judgement = judge(d, np.zeros(500), rules=REFRESH)
+    assert judgement.status is Status.WORSE
+    assert judgement.sentence.startswith("worse than the champion")
 
 
 def test_a_slice_that_suffers_stops_a_better_challenger() -> None:
     rng = np.random.default_rng(0)
     new = np.arange(600) < 100
     d = rng.normal(np.where(new, -0.2, 0.1), 0.05)
-    found = judge(d, np.zeros(600), rules=CHANGED, slices={"new customers": new, "others": ~new})
-    assert found.status is Status.WORSE
-    assert "on new customers" in found.sentence
+    judgement = judge(d, np.zeros(600), rules=CHANGED, slices={"new customers": new, "others": ~new})
+    assert judgement.status is Status.WORSE
+    assert "on new customers" in judgement.sentence
 
 
 @pytest.mark.slow
@@ -194,9 +196,9 @@ def test_slices_of_equal_models_are_rarely_called_worse() -> None:
     ],
 )
 def test_what_cannot_be_judged_is_said(ours: Any, theirs: Any, status: Status, words: str) -> None:
-    found = judge(ours, theirs, rules=REFRESH)
-    assert found.status is status
-    assert words in found.sentence
+    judgement = judge(ours, theirs, rules=REFRESH)
+    assert judgement.status is status
+    assert words in judgement.sentence
 
 
 def test_before_the_horizon_the_undecided_waits() -> None:
@@ -242,9 +244,9 @@ def test_a_unit_that_has_most_samples_proves_little() -> None:
 
 
 def test_too_few_units_are_no_data_however_many_samples_they_have() -> None:
-    found = judge(np.ones(900), np.zeros(900), rules=CHANGED, units=np.arange(900) % 9)
-    assert found.status is Status.NO_DATA
-    assert found.sentence == "900 samples of 9 units; gate.min_samples asks for 30"
+    judgement = judge(np.ones(900), np.zeros(900), rules=CHANGED, units=np.arange(900) % 9)
+    assert judgement.status is Status.NO_DATA
+    assert judgement.sentence == "900 samples of 9 units; gate.min_samples asks for 30"
 
 
 def test_a_refresh_may_lose_within_the_margin_only_where_an_anchor_watches() -> None:

@@ -20,9 +20,9 @@ def guarded(ours: Any, theirs: Any, **changed: Any) -> Any:
 def test_two_arms_agree_with_confseq() -> None:
     for known in reference()["confseq"]["quantile_ab_p_value"]:
         ours = np.arange(1, 1001)
-        found = p_value(ours, ours + known["offset"], quantile=known["p"], tuned_at=100)
-        assert found == pytest.approx(known["value"], abs=1e-6)
-        assert p_value(ours + known["offset"], ours, quantile=known["p"], tuned_at=100) == found
+        p = p_value(ours, ours + known["offset"], quantile=known["p"], tuned_at=100)
+        assert p == pytest.approx(known["value"], abs=1e-6)
+        assert p_value(ours + known["offset"], ours, quantile=known["p"], tuned_at=100) == p
 
 
 def test_the_interval_of_a_quantile_covers_it_at_every_look() -> None:
@@ -53,9 +53,9 @@ def test_a_slower_tail_is_found_and_an_equal_one_passes() -> None:
     champion = rng.exponential(0.02, 40_000)
     assert guarded(rng.exponential(0.02, 40_000), champion, margin=0.05).status.is_proof
     slow = np.where(rng.random(40_000) < 0.05, 0.5, rng.exponential(0.02, 40_000))
-    found = guarded(slow, champion, margin=0.05)
-    assert found.status is Status.WORSE
-    assert "P99 is higher by 0.4" in found.sentence
+    judgement = guarded(slow, champion, margin=0.05)
+    assert judgement.status is Status.WORSE
+    assert "P99 is higher by 0.4" in judgement.sentence
     assert guarded(champion[:200], champion[:200]).status is Status.OPEN
 
 
@@ -73,9 +73,9 @@ def test_a_slower_tail_is_found_and_an_equal_one_passes() -> None:
 def test_what_cannot_be_judged_is_said(
     ours: Any, theirs: Any, changed: Any, status: Status, words: str
 ) -> None:
-    found = guarded(ours, theirs, **changed)
-    assert found.status is status
-    assert words in found.sentence
+    judgement = guarded(ours, theirs, **changed)
+    assert judgement.status is status
+    assert words in judgement.sentence
 
 
 wild = st.lists(st.floats(0, 10) | st.just(math.nan) | st.just(math.inf), max_size=30) | st.none()
@@ -84,7 +84,7 @@ wild = st.lists(st.floats(0, 10) | st.just(math.nan) | st.just(math.inf), max_si
 @settings(max_examples=100)
 @given(wild, wild, st.floats(-1, 2))
 def test_every_input_has_a_judgement(ours: Any, theirs: Any, margin: float) -> None:
-    found = guarded(ours, theirs, margin=margin, min_samples=0)
-    assert found.status in Status
-    assert found.sentence
-    assert not found.status.is_proof or found.effect is not None
+    judgement = guarded(ours, theirs, margin=margin, min_samples=0)
+    assert judgement.status in Status
+    assert judgement.sentence
+    assert not judgement.status.is_proof or judgement.effect is not None

@@ -32,8 +32,8 @@ def test_mixture_agrees_with_confseq(sides: Any, name: str) -> None:
     rho = mixture_rho(known["v_opt"], alpha=known["alpha_opt"] * (2 if sides == 1 else 1))
     bound = mixture_bound(100, alpha=known["alpha"], rho=rho, sides=sides)
     assert bound == pytest.approx(known[name]["bound_v100"], abs=known["tolerance"])
-    found = log_mixture(10, 100, rho=rho, sides=sides)
-    assert found == pytest.approx(known[name]["log_mixture_s10_v100"], abs=known["tolerance"])
+    evidence = log_mixture(10, 100, rho=rho, sides=sides)
+    assert evidence == pytest.approx(known[name]["log_mixture_s10_v100"], abs=known["tolerance"])
     if sides == 2:
         assert rho == pytest.approx(known[name]["best_rho"], abs=known["tolerance"])
 
@@ -50,15 +50,15 @@ def test_mixture_agrees_with_growthbook() -> None:
 @pytest.mark.parametrize(("name", "delta"), [("pocock_C", 0.5), ("obrien_fleming_C", 0.0)])
 def test_classic_bounds_are_those_of_the_tables(name: str, delta: float) -> None:
     for looks, known in reference()["group_sequential"]["constants_two_sided_alpha_0.05"][name].items():
-        found = family(evenly(int(looks)), alpha=0.05, delta=delta, sides=2)
-        assert round(float(found[-1]), 3) == pytest.approx(known, abs=6e-4)
+        bounds = family(evenly(int(looks)), alpha=0.05, delta=delta, sides=2)
+        assert round(float(bounds[-1]), 3) == pytest.approx(known, abs=6e-4)
 
 
 def test_looking_again_at_1_96_errs_as_often_as_the_tables_say() -> None:
     known = reference()["group_sequential"]
     for looks, error in known["constants_two_sided_alpha_0.05"]["naive_1.96_two_sided_error"].items():
-        found = crossing(evenly(int(looks)), [stats.norm.isf(0.025)] * int(looks), sides=2)[-1]
-        assert round(float(found), len(str(error)) - 2) == error
+        crossed = crossing(evenly(int(looks)), [stats.norm.isf(0.025)] * int(looks), sides=2)[-1]
+        assert round(float(crossed), len(str(error)) - 2) == error
     for looks, error in known["gsDesign"]["naive_repeated_testing_one_sided_error_at_1.96"].items():
         times = evenly(int(looks[1:]))
         assert round(float(crossing(times, [1.96] * len(times), sides=1)[-1]), 3) == error
@@ -142,9 +142,9 @@ def test_bounds_spend_what_they_may_and_no_more(
 
 
 def test_a_look_that_may_spend_next_to_nothing_has_a_bound_of_8() -> None:
-    found = group_bounds([0.1, 1.0], [1e-18, 0.025], sides=1)
-    assert found[0] == 8
-    assert found[1] == pytest.approx(stats.norm.isf(0.025), abs=1e-6)
+    bounds = group_bounds([0.1, 1.0], [1e-18, 0.025], sides=1)
+    assert bounds[0] == 8
+    assert bounds[1] == pytest.approx(stats.norm.isf(0.025), abs=1e-6)
 
 
 @pytest.mark.parametrize("times", [[], [0.0, 1.0], [0.5, 0.5], [0.7, 0.3]])

@@ -22,11 +22,11 @@ def test_evidence_agrees_with_confseq() -> None:
     known = reference()["confseq"]["beta_binomial_g0.2_h0.8"]
     k = mixture_rho(100, alpha=0.05) / 0.16 - 1
 
-    def found(excess: float) -> float:
+    def evidence(excess: float) -> float:
         return float(log_evidence([125 + excess, 500 - excess], [0.2, 0.8], concentration=k))
 
-    assert found(10) == pytest.approx(known["two_sided_log_mixture"], abs=1e-5)
-    bound = optimize.brentq(lambda s: found(s) - math.log(20), 1, 200)
+    assert evidence(10) == pytest.approx(known["two_sided_log_mixture"], abs=1e-5)
+    bound = optimize.brentq(lambda s: evidence(s) - math.log(20), 1, 200)
     assert bound == pytest.approx(known["two_sided_bound_v100"], abs=1e-4)
 
 

@@ -25,10 +25,10 @@ def test_under_the_null_either_end_is_rarely_passed_however_often_one_looks() ->
         arm, chance, scores = night(seed)
         ends = np.array(
             [
-                [found.low > 0, found.high < 0]
+                [estimate.low > 0, estimate.high < 0]
                 for n in range(100, RAMP.size + 1, 50)
                 if min(arm[:n].sum(), (~arm[:n]).sum()) >= 30
-                for found in [effect(arm[:n], chance[:n], scores[:n], alpha=0.05, tuned_at=200)]
+                for estimate in [effect(arm[:n], chance[:n], scores[:n], alpha=0.05, tuned_at=200)]
             ]
         )
         passed += ends.any(axis=0)
@@ -38,16 +38,16 @@ def test_under_the_null_either_end_is_rarely_passed_however_often_one_looks() ->
 def test_hours_of_other_traffic_are_not_taken_for_an_effect() -> None:
     arm, chance, scores = night(0)
     naive = scores[arm].mean() - scores[~arm].mean()
-    found = effect(arm, chance, scores + 5 * (RAMP == 0.5), alpha=0.05)
-    assert found.low < 0 < found.high
-    assert abs(found.mean) < 0.05
+    estimate = effect(arm, chance, scores + 5 * (RAMP == 0.5), alpha=0.05)
+    assert estimate.low < 0 < estimate.high
+    assert abs(estimate.mean) < 0.05
     assert naive > 0.02
 
 
 def test_a_true_effect_is_found_and_lies_in_the_interval() -> None:
     arm, chance, scores = night(1, gain=0.15)
-    found = effect(arm, chance, scores, alpha=0.05)
-    assert 0 < found.low < 0.15 < found.high
+    estimate = effect(arm, chance, scores, alpha=0.05)
+    assert 0 < estimate.low < 0.15 < estimate.high
 
 
 def test_the_detectable_effect_is_shown_with_its_power() -> None:
@@ -64,12 +64,12 @@ def test_the_detectable_effect_is_shown_with_its_power() -> None:
 
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([0.01, 0.05, 0.5]), st.floats(0, 1)), max_size=40))
-def test_every_stream_has_an_effect_within_its_interval(told: list[tuple[bool, float, float]]) -> None:
-    arm, chance, scores = (list(column) for column in zip(*told, strict=True)) if told else ([], [], [])
-    found = effect(arm, chance, scores, alpha=0.05)
-    assert found.low <= found.mean <= found.high
+def test_every_stream_has_an_effect_within_its_interval(stream: list[tuple[bool, float, float]]) -> None:
+    arm, chance, scores = (list(column) for column in zip(*stream, strict=True)) if stream else ([], [], [])
+    estimate = effect(arm, chance, scores, alpha=0.05)
+    assert estimate.low <= estimate.mean <= estimate.high
     swapped = effect([not one for one in arm], [1 - p for p in chance], scores, alpha=0.05)
-    assert swapped.mean == pytest.approx(-found.mean, abs=1e-9)
+    assert swapped.mean == pytest.approx(-estimate.mean, abs=1e-9)
 
 
 def test_what_is_no_number_is_refused() -> None:

@@ -31,8 +31,8 @@ def made(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_home_without_a_fleet_is_by_itself(made: dict[str, Path]) -> None:
-    (found,) = homes.join(made["cards"])
-    assert (found.model, found.leads) == ("cards", True)
+    (only,) = homes.join(made["cards"])
+    assert (only.model, only.leads) == ("cards", True)
     with checkout.within(made["cards"]):
         assert mlflow_client.tracking_uri() == f"sqlite:///{made['cards'] / 'var/mlflow.db'}"
         assert mlflow_client.experiment_name() == "daybreak"

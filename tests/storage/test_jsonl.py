@@ -45,12 +45,12 @@ def test_who_follows_a_file_gets_each_line_once_when_it_has_ended(tmp_path):
     jsonl.add(path, {"number": 1})
     with path.open("a") as file:
         file.write('{"number"')
-    told, position = jsonl.after(path, 0)
-    assert told == [{"number": 1}]
+    lines, position = jsonl.after(path, 0)
+    assert lines == [{"number": 1}]
     with path.open("a") as file:
         file.write(": 2}\n")
-    told, position = jsonl.after(path, position)
-    assert told == [{"number": 2}]
+    lines, position = jsonl.after(path, position)
+    assert lines == [{"number": 2}]
     jsonl.add(path, {"number": 3})
     assert jsonl.after(path, position) == ([{"number": 3}], path.stat().st_size)
 

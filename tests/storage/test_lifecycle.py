@@ -37,13 +37,13 @@ def delete(**condition: object) -> dict[str, object]:
 def test_what_a_rule_takes_is_told_by_its_action_prefix_and_age(
     rule: dict[str, object], taken: list[NeededFiles]
 ) -> None:
-    found = complaints([rule], [SERVING, JOBS])
-    assert [text.partition(" (gs://")[0] for text in found] == [
+    sentences = complaints([rule], [SERVING, JOBS])
+    assert [text.partition(" (gs://")[0] for text in sentences] == [
         f"a lifecycle rule of gs://b deletes {each.what}" for each in taken
     ]
     assert all(
         ("matchesPrefix" in text) == each.for_ever and ("14 days or more" in text) != each.for_ever
-        for text, each in zip(found, taken, strict=True)
+        for text, each in zip(sentences, taken, strict=True)
     )
 
 
@@ -71,25 +71,25 @@ def test_check_reads_the_rules_of_the_bucket_and_complains_of_the_one_that_was_d
          "train": {"checkpoints": "gs://bucket/checkpoints"}}
     )  # fmt: skip
 
-    def found() -> dict[str, list[str]]:
+    def findings() -> dict[str, list[str]]:
         texts: dict[str, list[str]] = {"well": [], "wrong": []}
         for finding in _lifecycle(tmp_path, loaded):
             texts["well" if finding.ok else "wrong"].append(finding.text)
         return texts
 
-    with cloud_storage.served() as store, cloud_storage.told(store):
+    with cloud_storage.served() as store, cloud_storage.emulated(store):
         client = storage.Client(project="p", credentials=AnonymousCredentials())
         bucket = client.get_bucket("bucket")
-        assert found() == {"well": ["no rule deletes what is still needed"], "wrong": []}
+        assert findings() == {"well": ["no rule deletes what is still needed"], "wrong": []}
         bucket.add_lifecycle_delete_rule(age=30, matches_prefix=["things/", "jobs/", "checkpoints/"])
         bucket.patch()
         assert rules("bucket") == [delete(age=30, matchesPrefix=["things/", "jobs/", "checkpoints/"])]
-        assert found() == {"well": ["no rule deletes what is still needed"], "wrong": []}
+        assert findings() == {"well": ["no rule deletes what is still needed"], "wrong": []}
         bucket.add_lifecycle_delete_rule(age=30)
         bucket.patch()
-        serving, dvc = found()["wrong"]
+        serving, dvc = findings()["wrong"]
         assert "deletes what the endpoint's containers start from (gs://bucket/serving/) after 30" in serving
         assert "deletes DVC's copy of data and models (gs://bucket/dvc/) after 30 days; limit it" in dvc
-    with cloud_storage.told(store):  # nobody answers there any more
-        (told,) = found()["well"]
-        assert told.startswith("not looked at: the lifecycle rules of gs://bucket cannot be read")
+    with cloud_storage.emulated(store):  # nobody answers there any more
+        (sentence,) = findings()["well"]
+        assert sentence.startswith("not looked at: the lifecycle rules of gs://bucket cannot be read")

@@ -19,13 +19,13 @@ DIGESTS = ("aa" * 16, "ab" * 16)
 
 def of(tree: Tree) -> dict[str, bytes]:
     """The files of a tree by their paths."""
-    found = {}
+    files = {}
     for name, content in tree:
         inner = {name: content} if isinstance(content, bytes) else of(content)
-        found |= (
+        files |= (
             inner if isinstance(content, bytes) else {f"{name}/{key}": value for key, value in inner.items()}
         )
-    return found
+    return files
 
 
 @pytest.fixture

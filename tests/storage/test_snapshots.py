@@ -34,7 +34,7 @@ STAGES = "stages:\n  ingest: {cmd: 'true', outs: [data/raw]}\n"
 
 @pytest.fixture
 def storage() -> Iterator[cloud_storage.Store]:
-    with cloud_storage.served() as store, cloud_storage.told(store):
+    with cloud_storage.served() as store, cloud_storage.emulated(store):
         yield store
 
 
@@ -189,6 +189,6 @@ def test_artifacts_lie_where_the_variable_says(
         assert client.get_run(run).info.artifact_uri.startswith("gs://bucket/mlflow/")
         client.log_artifact(run, str(tmp_path / "report.html"))
         (tmp_path / "back").mkdir()
-        found = client.download_artifacts(run, "report.html", str(tmp_path / "back"))
-    assert Path(found).read_text() == "a report"
+        downloaded = client.download_artifacts(run, "report.html", str(tmp_path / "back"))
+    assert Path(downloaded).read_text() == "a report"
     assert [name for name in storage.storage.objects["bucket"] if name.endswith("report.html")]

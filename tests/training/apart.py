@@ -24,19 +24,19 @@ def train(folder: Path, *, name: str, updates: float = float("inf"), **changed: 
     workload = LineWorkload()
     data = workload.dataset(folder, "train")
     made = LocalSgdEngine(workload, data, seed=1, micro_batch_size=5, tuning=Tuning(), sync_every=EVERY)
-    told = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=8, rate=0.01, sync_every=EVERY, **changed)
+    job = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=8, rate=0.01, sync_every=EVERY, **changed)
     trainer = Trainer(
         made,
-        told,
+        job,
         folder=folder / name,
         epoch_samples=NUM_SAMPLES,
         told_to_stop=lambda: trainer.num_updates + 1 >= updates,
         report=lambda progress: None,
     )
-    found = checkpoint.newest(trainer.saver.folder, identity=told.identity) if made.rank == 0 else None
-    found = agreed(found)
-    if found:
-        trainer.resume(found)
+    newest = checkpoint.newest(trainer.saver.folder, identity=job.identity) if made.rank == 0 else None
+    newest = agreed(newest)
+    if newest:
+        trainer.resume(newest)
     if trainer.run().stopped_by != "terminated":
         trainer.save()
         trainer.saver.wait()
@@ -63,7 +63,7 @@ def main(folder: Path) -> None:
         dist.broadcast(value, src=0)
     same = zip(apart, whole.engine.model.state_dict().values(), strict=True)  # type: ignore[attr-defined]
     resized = train(folder, name="resized", updates=10)
-    found = {
+    seen = {
         "stopped": stopped,
         "bit-equal": one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one),
         "workers agree": all(torch.equal(*pair) for pair in same),
@@ -71,7 +71,7 @@ def main(folder: Path) -> None:
         "resized at": resized.seen,
         "epochs": [epoch.num_samples for epoch in whole.audit.proven()] if whole.engine.rank == 0 else [],
     }
-    (folder / f"worker-{whole.engine.rank}.json").write_text(json.dumps(found))
+    (folder / f"worker-{whole.engine.rank}.json").write_text(json.dumps(seen))
     whole.engine.close()  # type: ignore[attr-defined]
 
 

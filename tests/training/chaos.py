@@ -134,10 +134,10 @@ def main(folder: Path, *, kills: int, seed: int) -> None:
     torch.set_num_threads(1)  # threads would not survive the fork
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first one imports the compiler
-    told = asdict(killed(folder, kills=kills, seed=seed))
-    told["resized_apart"] = resized(folder / "sizes", (1, 2, 4, 3, 1))
-    told["moved"] = moved(folder / "machines")
-    print(json.dumps(told))
+    seen = asdict(killed(folder, kills=kills, seed=seed))
+    seen["resized_apart"] = resized(folder / "sizes", (1, 2, 4, 3, 1))
+    seen["moved"] = moved(folder / "machines")
+    print(json.dumps(seen))
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def main(
     data = Samples(reads_s, max(reads_s, second_reads_s))
     engine = AsynchronousEngine(Counted(), data, seed=1, micro_batch_size=BATCH, tuning=Tuning(), cores=cores)
     engine.policy = ThreadPolicy(batch_size=BATCH, setting=TWO[way], accepted=TWO[way])
-    told = recipe(
+    job = recipe(
         num_samples=NUM_SAMPLES * EPOCHS, batch_size=BATCH, rate=float(BATCH), warmup=0.0, decay=0.0,
         checkpoint_every_s=save_every_s,
     )  # fmt: skip
@@ -90,10 +90,10 @@ def main(
         return False
 
     trainer = Trainer(
-        engine, told, folder=folder, epoch_samples=NUM_SAMPLES, told_to_stop=told_to_stop,
+        engine, job, folder=folder, epoch_samples=NUM_SAMPLES, told_to_stop=told_to_stop,
         report=lambda progress: None, clock=time.monotonic,
     )  # fmt: skip
-    if path := checkpoint.take_over(folder, identity=told.identity):
+    if path := checkpoint.take_over(folder, identity=job.identity):
         trainer.resume(path)
     began = trainer.seen
     trainer.run()

@@ -57,7 +57,7 @@ def made(folder: Path, kind: str) -> TorchEngine:
 
 def go(engine: TorchEngine, begin: int, end: int) -> list[tuple[float, Any]]:
     """Take these updates; loss and noise of each."""
-    told = []
+    losses = []
     for number in range(begin, end):
         batch = BATCHES[number]
         cut = 1 + len(batch) // 4 if engine.world_size > 1 else len(batch)
@@ -67,8 +67,8 @@ def go(engine: TorchEngine, begin: int, end: int) -> list[tuple[float, Any]]:
         step = engine.step(share, batch_size=len(batch), rate=0.01, signals=said)
         assert step.signals == Signals(stop=engine.world_size - 1, end_in=number)
         assert step.times_s == ()  # all took as long as the slowest
-        told.append((step.loss, step.noise))
-    return told
+        losses.append((step.loss, step.noise))
+    return losses
 
 
 def held(engine: TorchEngine) -> tuple[int, int]:
@@ -85,7 +85,7 @@ def main(folder: Path) -> None:
     engines.LOOK_EVERY = engines.HALVE_EVERY = 1
     for kind in CASES:
         first = made(folder, kind)
-        told = go(first, 0, SAVED)
+        losses = go(first, 0, SAVED)
         state = first.save()
         if first.rank == 0:
             assert checkpoint.save(folder / kind, state, seen=SAVED, identity="divided")
@@ -94,13 +94,13 @@ def main(folder: Path) -> None:
         assert path
         again = made(folder, kind)
         again.load(checkpoint.load(path))
-        told += go(again, SAVED, len(BATCHES))
+        losses += go(again, SAVED, len(BATCHES))
         end: State = again.save()
         warm = made(folder, kind)
         shares = [None] * first.world_size
         torch.distributed.all_gather_object(shares, held(again))
         if first.rank == 0:
-            torch.save({**end.tensors, "told": told, "held": shares}, folder / f"{kind}.pt")
+            torch.save({**end.tensors, "told": losses, "held": shares}, folder / f"{kind}.pt")
         whole = [end.tensors["model"]]
         torch.distributed.broadcast_object_list(whole)
         assert warm.begin_from(whole[0])

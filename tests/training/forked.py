@@ -69,13 +69,13 @@ class Job:
         self.checkpoints, self.log = folder / "checkpoints", folder / "events.log"
         self.copies = folder / "copies"
         write_curve(folder / "arrays", num_samples=NUM_SAMPLES)
-        told = recipe(
+        job = recipe(
             workload="tests.fakes:LineWorkload", arguments={"delay_s": DELAY_S, "dropout": dropout},
             arrays=str(folder / "arrays"), num_samples=EPOCHS * NUM_SAMPLES, batch_size=BATCH,
             micro_batch_size=BATCH // 2, rate=0.01, checkpoint_every_s=EVERY_S,
             checkpoints=str(self.copies) if copied else "",
         )  # fmt: skip
-        (folder / "job.json").write_text(records.dumps(told))
+        (folder / "job.json").write_text(records.dumps(job))
         self.log.touch()
         self._before: Start | None = None  # the start before that trained; None where nothing can be said
         self.due = 0  # samples in the newest good checkpoint
@@ -190,12 +190,12 @@ def started(text: str, killed_at: float) -> Start:
 def is_good(path: Path) -> bool:
     """Whether a checkpoint is whole, to the letter of its manifest."""
     try:
-        told = json.loads((path / "manifest.json").read_text())
-        found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.iterdir()}
+        digests = json.loads((path / "manifest.json").read_text())
+        actual = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.iterdir()}
     except (OSError, ValueError):
         return False
-    del found["manifest.json"]
-    return bool(found == told)
+    del actual["manifest.json"]
+    return bool(actual == digests)
 
 
 def newest_good(folder: Path) -> int:
@@ -221,6 +221,6 @@ def wait_for(workers: set[int]) -> None:
 
 def free_port() -> int:
     """One that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -50,7 +50,7 @@ def plan(*, num_samples: int = 3001, checkpoint_every_s: float = 0.2) -> Plan:
     )  # fmt: skip
 
 
-def told(
+def make_params(
     *,
     num_workers: int = 1,
     cold_every: int = 7,

@@ -42,8 +42,8 @@ def saved(folder: Path, seen: int, chance: random.Random) -> Path:
     path.mkdir(parents=True)
     for name in ("model.safetensors", "optimizer.safetensors", checkpoint.SCALARS):
         (path / name).write_bytes(chance.randbytes(chance.randint(1, 5000)))
-    told = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.iterdir()}
-    (path / checkpoint.MANIFEST).write_text(json.dumps(told))
+    digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.iterdir()}
+    (path / checkpoint.MANIFEST).write_text(json.dumps(digests))
     return path
 
 
@@ -84,7 +84,7 @@ def race(folder: Path, known: int, chance: random.Random) -> tuple[dict[str, int
     """One round: what was seen, and how far the bucket is."""
     ears, mouths = zip(*(FORK.Pipe(duplex=False) for _ in range(2)), strict=True)
     over_here, over = FORK.Pipe(duplex=False)
-    told, tell = FORK.Pipe(duplex=False)
+    results, tell = FORK.Pipe(duplex=False)
     reader = FORK.Process(target=read, args=(folder / "reader", known, over_here, tell))
     writers = [
         FORK.Process(target=write, args=(folder / str(n), chance.random(), mouth))
@@ -107,7 +107,7 @@ def race(folder: Path, known: int, chance: random.Random) -> tuple[dict[str, int
             except EOFError:
                 break
     over.send("")
-    looks, torn, lost, there = told.recv()
+    looks, torn, lost, there = results.recv()
     reader.join()
     missed = sum(
         seen not in there and sum(other > seen for other in there) < checkpoint.KEEP for seen in done
@@ -123,7 +123,7 @@ def main(*, rounds: int, seed: int, honours: bool) -> dict[str, int]:
         dict.fromkeys(("looks", "torn", "lost", "commits", "kills"), 0),
         0,
     )
-    with cloud_storage.served(honours=honours, delay_s=DELAY_S) as store, cloud_storage.told(store):
+    with cloud_storage.served(honours=honours, delay_s=DELAY_S) as store, cloud_storage.emulated(store):
         for _ in range(rounds):
             with tempfile.TemporaryDirectory() as folder:
                 facts, known = race(Path(folder), known, chance)

@@ -38,8 +38,8 @@ def engine(folder: Path) -> TorchEngine:
 
 def update(made: TorchEngine, number: int) -> None:
     share = sample_order.share(np.arange(BATCH), rank=made.rank, world_size=made.world_size)
-    told = Signals(stop=made.rank, end_in=0 if made.rank else number)
-    step = made.step(share, batch_size=BATCH, rate=0.0, signals=told)  # so all have the same gradient
+    signals = Signals(stop=made.rank, end_in=0 if made.rank else number)
+    step = made.step(share, batch_size=BATCH, rate=0.0, signals=signals)  # so all have the same gradient
     assert step.signals == Signals(stop=made.world_size - 1, end_in=number)
 
 

@@ -26,8 +26,8 @@ def steps(
         cut = 1 + len(batch) // 4 if engine.world_size > 1 else len(batch)  # unlike workers: unlike shares
         share = batch[:cut] if engine.rank == 0 else batch[cut:]
         engine.prepare(share)
-        told = Signals(stop=engine.rank, end_in=0 if engine.rank else number)
-        step = engine.step(share, batch_size=len(batch), rate=0.1, signals=told)
+        signals = Signals(stop=engine.rank, end_in=0 if engine.rank else number)
+        step = engine.step(share, batch_size=len(batch), rate=0.1, signals=signals)
         assert step.signals == Signals(stop=engine.world_size - 1, end_in=number)
         assert np.isfinite(step.loss)
         engine.noises = [*getattr(engine, "noises", []), step.noise]  # type: ignore[attr-defined]
@@ -39,13 +39,13 @@ def steps(
 if __name__ == "__main__":
     engines.LOOK_EVERY = 1
     for kind in ("dense", "sparse", "sharded"):
-        told = Tuning(sharded=kind == "sharded")
-        made = steps(Path(sys.argv[1]), sparse=kind == "sparse", tuning=told)
+        tuning = Tuning(sharded=kind == "sharded")
+        made = steps(Path(sys.argv[1]), sparse=kind == "sparse", tuning=tuning)
         state = made.save()
         own = len(made.optimizer.state)
         made.load(state)
         assert len(made.optimizer.state) == own  # what others hold is not kept, also after a restart
         if made.rank == 0:
-            found = {**state.tensors, "noise": made.noises}  # type: ignore[attr-defined]
-            torch.save(found, Path(sys.argv[1]) / f"{kind}.pt")
+            tensors = {**state.tensors, "noise": made.noises}  # type: ignore[attr-defined]
+            torch.save(tensors, Path(sys.argv[1]) / f"{kind}.pt")
     made.close()

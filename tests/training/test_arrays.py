@@ -58,7 +58,7 @@ def test_rows_padded_keep_their_fields():
 
 
 @pytest.mark.parametrize(
-    ("arrays", "told"),
+    ("arrays", "reason"),
     [
         ({}, "no samples"),
         ({"x": np.zeros(3), "y": np.zeros(4)}, "'x': 3, 'y': 4"),
@@ -68,10 +68,10 @@ def test_rows_padded_keep_their_fields():
         ({"x": np.asfortranarray(np.zeros((3, 2)))}, "C order"),
     ],
 )
-def test_arrays_that_are_no_samples_are_refused_in_one_sentence(tmp_path, arrays, told):
+def test_arrays_that_are_no_samples_are_refused_in_one_sentence(tmp_path, arrays, reason):
     for name, values in arrays.items():
         np.save(tmp_path / f"{name}.npy", values)
-    with pytest.raises(DataError, match=told) as error:
+    with pytest.raises(DataError, match=reason) as error:
         Arrays(tmp_path)
     assert ";" in str(error.value)
 

@@ -161,8 +161,8 @@ def test_a_killed_run_goes_on_from_its_checkpoint_and_counts_each_sample_once(tm
 
 @pytest.mark.slow
 def test_a_night_trains_on_free_cores_to_its_end(tmp_path):
-    told = nights.told(dropout=0.0)
-    auto = told.model_copy(update={"train": told.train.model_copy(update={"threads": "auto"})})
+    fixed = nights.make_params(dropout=0.0)
+    auto = fixed.model_copy(update={"train": fixed.train.model_copy(update={"threads": "auto"})})
     with nights.surroundings():
         nights.lay_out(tmp_path)
         training = nights.train(nights.night(), auto)

@@ -18,7 +18,7 @@ def pace(*, rule="by_optimizer", batch_size=64, num_samples=10_000) -> BatchSche
     )
 
 
-def told(made: BatchSchedule, *, scale: float, times: int = LEAST_LOOKS) -> BatchSchedule:
+def after_updates(made: BatchSchedule, *, scale: float, times: int = LEAST_LOOKS) -> BatchSchedule:
     """The pace after so many updates that show this noise scale."""
     for _ in range(times):
         made.step(64, noise=(1.0, scale))
@@ -34,31 +34,34 @@ def sizes(*, fixed_s: float, per_sample_s: float) -> tuple[Size, ...]:
 
 @given(positive, positive, st.floats(1e-3, 1e6))
 def test_it_grows_exactly_where_goodput_gains_five_percent(fixed_s, per_sample_s, scale):
-    found = sizes(fixed_s=fixed_s, per_sample_s=per_sample_s)
-    made = told(pace(), scale=scale)
+    offered = sizes(fixed_s=fixed_s, per_sample_s=per_sample_s)
+    made = after_updates(pace(), scale=scale)
 
     def goodput(size: Size) -> float:
         return size.batch_size / size.update_s * (scale + 64) / (scale + size.batch_size)
 
-    gain = goodput(found[1]) / goodput(found[0])
+    gain = goodput(offered[1]) / goodput(offered[0])
     if abs(gain - 1.05) > 1e-6:
-        assert made.next_size(found, seen=0, most=1e9) == (128 if gain > 1.05 else 0)
+        assert made.next_size(offered, seen=0, most=1e9) == (128 if gain > 1.05 else 0)
 
 
 def test_where_an_update_takes_as_long_whatever_its_size_noise_decides():
     free = sizes(fixed_s=1.0, per_sample_s=0.0)
-    assert told(pace(), scale=1000.0).next_size(free, seen=0, most=1e9) == 128
-    assert told(pace(), scale=0.1).next_size(free, seen=0, most=1e9) == 0
+    assert after_updates(pace(), scale=1000.0).next_size(free, seen=0, most=1e9) == 128
+    assert after_updates(pace(), scale=0.1).next_size(free, seen=0, most=1e9) == 0
 
 
 def test_where_time_is_by_the_sample_no_batch_grows():
-    assert told(pace(), scale=1e6).next_size(sizes(fixed_s=0.0, per_sample_s=1.0), seen=0, most=1e9) == 0
+    assert (
+        after_updates(pace(), scale=1e6).next_size(sizes(fixed_s=0.0, per_sample_s=1.0), seen=0, most=1e9)
+        == 0
+    )
 
 
 def test_few_looks_the_end_of_a_rule_or_a_size_not_yet_taken_leave_it_as_it_is():
     free = sizes(fixed_s=1.0, per_sample_s=0.0)
-    assert told(pace(), scale=1000.0, times=LEAST_LOOKS - 1).next_size(free, seen=0, most=1e9) == 0
-    made = told(pace(), scale=1000.0)
+    assert after_updates(pace(), scale=1000.0, times=LEAST_LOOKS - 1).next_size(free, seen=0, most=1e9) == 0
+    made = after_updates(pace(), scale=1000.0)
     assert made.next_size(free, seen=0, most=127) == 0
     made.grow(128, start=640)
     assert made.next_size(free, seen=600, most=1e9) == 0
@@ -94,5 +97,5 @@ def test_tau_grows_by_the_gain_and_is_done_after_the_updates_it_stands_for(squar
 
 
 def test_without_adascale_it_is_never_done_by_itself():
-    made = told(pace(), scale=10.0, times=1000)
+    made = after_updates(pace(), scale=10.0, times=1000)
     assert (made.tau, made.done, made.position) == (0, False, 0)

@@ -38,12 +38,12 @@ def test_shares_sum_to_the_batch_within_their_bounds_or_are_refused(batch_size, 
     weights = [weight for weight, _, _ in workers]
     least = [low for _, low, _ in workers]
     most = [low + room for _, low, room in workers]
-    told = {"weights": weights, "least": least, "most": most}
+    bounds = {"weights": weights, "least": least, "most": most}
     if not sum(least) <= batch_size <= sum(most):
         with pytest.raises(ValueError, match="do not add up to"):
-            apportion(batch_size, **told)
+            apportion(batch_size, **bounds)
         return
-    sizes = apportion(batch_size, **told)
+    sizes = apportion(batch_size, **bounds)
     assert sum(sizes) == batch_size
     assert all(low <= size <= high for low, size, high in zip(least, sizes, most, strict=True))
 

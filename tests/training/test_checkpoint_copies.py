@@ -85,11 +85,11 @@ def test_what_lacks_its_manifest_is_not_believed(tmp_path, url, num_parts, monke
     assert bucket.send(one)
     put, parts = bucket._bucket.files.put_file, []
 
-    def until_killed(source: str, *given: Any, **told: Any) -> None:
+    def until_killed(source: str, *given: Any, **options: Any) -> None:
         if len(parts) == num_parts:
             raise OSError(errno.ECONNRESET, "killed")
         parts.append(Path(source).name)
-        put(source, *given, **told)
+        put(source, *given, **options)
 
     monkeypatch.setattr(bucket._bucket.files, "put_file", until_killed)
     assert not bucket.send(two)
@@ -208,7 +208,7 @@ def test_what_cannot_be_read_is_no_reason_to_begin_anew(tmp_path, url, monkeypat
 @pytest.fixture
 def storage(monkeypatch) -> Iterator[cloud_storage.Store]:
     """A bucket on loopback, asked by Google's own file system."""
-    with cloud_storage.served() as store, cloud_storage.told(store):
+    with cloud_storage.served() as store, cloud_storage.emulated(store):
         yield store
 
 

@@ -33,8 +33,8 @@ class Clock:
         return self.now
 
 
-def saver(folder: Path, clock: Clock, aside: Executor, **told: Any) -> Saver:
-    made = {"every_s": 10.0, "mean_time_to_loss_s": None, **told}
+def saver(folder: Path, clock: Clock, aside: Executor, **changes: Any) -> Saver:
+    made = {"every_s": 10.0, "mean_time_to_loss_s": None, **changes}
     return Saver(folder, identity="job", clock=clock, executor=aside, **made)
 
 
@@ -123,9 +123,9 @@ def test_what_the_disk_refused_is_due_again_soon(tmp_path, caplog):
 def test_checkpoints_come_as_the_plans_program_has_them_and_the_last_interval_stays(tmp_path):
     clock, weights = Clock(), torch.ones(4)
     made = saver(tmp_path, clock, AtOnce(), schedule_s=(10.0, 20.0, 50.0), mean_time_to_loss_s=9.0)
-    found = [made.every_s]
+    intervals = [made.every_s]
     for number in range(4):
         begin(made, clock, weights, seen=8 * (number + 1))
         made.wait()
-        found.append(made.every_s)
-    assert found == [10.0, 20.0, 50.0, 50.0, 50.0]
+        intervals.append(made.every_s)
+    assert intervals == [10.0, 20.0, 50.0, 50.0, 50.0]

@@ -88,37 +88,37 @@ def epoch(data: Lines, **arguments: float) -> tuple[dict[str, torch.Tensor], int
     return read(columns, range(len(data))), parsed
 
 
-def assert_as_parsed(found: dict[str, torch.Tensor], data: Lines) -> None:
+def assert_as_parsed(columns: dict[str, torch.Tensor], data: Lines) -> None:
     plain = read(data, list(range(len(data))))
-    for one, other in zip(tensors(found), tensors(plain), strict=True):
+    for one, other in zip(tensors(columns), tensors(plain), strict=True):
         torch.testing.assert_close(one, other, **EQUAL)
 
 
 def test_the_next_night_parses_its_new_day_alone():
     assert epoch(window(0, 4))[1] == 4 * PER_DAY
     data = window(1, 5)
-    found, parsed = epoch(data)
+    columns, parsed = epoch(data)
     assert (
         parsed == PER_DAY + 2 * 3
     )  # the first and the last sample of each other day show that it still holds
-    assert_as_parsed(found, data)
+    assert_as_parsed(columns, data)
 
 
 def test_a_restated_day_and_other_arguments_are_parsed_anew():
     epoch(window(0, 3))
     deliver(DAYS[1], seed=1)
     data = window(0, 3)
-    found, parsed = epoch(data)
+    columns, parsed = epoch(data)
     assert parsed == PER_DAY + 2 * 2
-    assert_as_parsed(found, data)
+    assert_as_parsed(columns, data)
     assert epoch(window(0, 3), width=3)[1] == 3 * PER_DAY
 
 
 def test_samples_of_more_than_their_day_are_not_taken_from_files(caplog):
     epoch(window(0, 3))
     data = window(0, 3, shift=1.0)
-    found, _ = epoch(data)
-    assert_as_parsed(found, data)
+    columns, _ = epoch(data)
+    assert_as_parsed(columns, data)
     assert "must not have `days`" in caplog.text
 
 
@@ -145,9 +145,9 @@ def test_a_torn_file_is_parsed_and_written_anew(home):
     for path in (home / "var" / "columns").iterdir():
         path.write_bytes(path.read_bytes()[:-5])
     data = window(0, 2)
-    found, parsed = epoch(data)
+    columns, parsed = epoch(data)
     assert parsed == 2 * PER_DAY
-    assert_as_parsed(found, data)
+    assert_as_parsed(columns, data)
     assert epoch(window(0, 2))[1] == 2 * 2
 
 

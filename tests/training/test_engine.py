@@ -60,11 +60,16 @@ def test_uneven_and_empty_shares_of_two_workers_change_nothing(folder):
     subprocess.run([sys.executable, "-m", *command, str(folder)], env=environment, check=True, cwd=ROOT)
     for kind in ("dense", "sparse"):
         alone = steps(folder, sparse=kind == "sparse").model.state_dict()
-        found = torch.load(folder / f"{kind}.pt")
-        close_to(found["model"], alone)
+        together = torch.load(folder / f"{kind}.pt")
+        close_to(together["model"], alone)
         cut = 1 + len(BATCHES[0]) // 4  # of shares as unlike as these
-        assert found["noise"][0] == pytest.approx(noise_by_hand(folder, cut=cut), rel=1e-3)
-        assert [one is None for one in found["noise"]] == [False, False, True, False]  # one share was empty
+        assert together["noise"][0] == pytest.approx(noise_by_hand(folder, cut=cut), rel=1e-3)
+        assert [one is None for one in together["noise"]] == [
+            False,
+            False,
+            True,
+            False,
+        ]  # one share was empty
     whole, sharded = (torch.load(folder / f"{kind}.pt") for kind in ("dense", "sharded"))
     for part in ("model", "optimizer"):
         assert all(torch.equal(value, sharded[part][name]) for name, value in whole[part].items())
@@ -100,9 +105,9 @@ def test_a_worker_short_of_memory_halves_the_passes_of_all(folder):
     )  # fmt: skip
     assert int((folder / "shrunk").read_text()) == short_of_memory.BATCH // 4  # a share is half of the batch
     unsplit = short_of_memory.updates(folder, short=False)
-    found = torch.load(folder / "gradients.pt")
+    halved = torch.load(folder / "gradients.pt")
     for name, gradient in short_of_memory.gradients(unsplit).items():
-        assert (found[name] - gradient).norm() <= 1e-6 * gradient.norm()
+        assert (halved[name] - gradient).norm() <= 1e-6 * gradient.norm()
 
 
 def noise_by_hand(folder: Path, *, cut: int) -> tuple[float, float]:
@@ -128,12 +133,12 @@ def noise_by_hand(folder: Path, *, cut: int) -> tuple[float, float]:
 @pytest.mark.parametrize("micro_batch_size", [10, 4])
 def test_the_first_pass_tells_the_noise_and_changes_no_weight(folder, micro_batch_size, monkeypatch):
     """A whole pass is halved for it; of several the first one is known anyway."""
-    told = {"micro_batch_size": micro_batch_size, "tuning": Tuning()}
-    plain = steps(folder, **told)
+    options = {"micro_batch_size": micro_batch_size, "tuning": Tuning()}
+    plain = steps(folder, **options)
     assert plain.noises == [None] * len(BATCHES)
     monkeypatch.setattr(engines, "HALVE_EVERY", 1)
     monkeypatch.setattr(engines, "LOOK_EVERY", 1)
-    looked = steps(folder, **told)
+    looked = steps(folder, **options)
     close_to(looked.model.state_dict(), plain.model.state_dict())
     first = 5 if micro_batch_size == 10 else 4
     local, total = (squared(folder, BATCHES[0][:cut]) for cut in (first, 10))
@@ -156,8 +161,8 @@ def test_an_optimizer_takes_the_rule_of_its_kind_and_takes_it_back(folder, kind,
     made = engine(folder, sparse=kind == "Adagrad")
     (group,) = made.optimizer.param_groups
     before = {name: group.get(name) for name in ("betas", "eps")}
-    found = made.rescale(batch_size=32, base_size=8, rule="by_optimizer")
-    assert found.rate == {"AdamW": 2, "Adagrad": 1, "SGD": 4}[kind]
+    rule = made.rescale(batch_size=32, base_size=8, rule="by_optimizer")
+    assert rule.rate == {"AdamW": 2, "Adagrad": 1, "SGD": 4}[kind]
     assert group["lr"] == before.get("lr", group["lr"])
     if kind == "AdamW":
         assert group["betas"] == pytest.approx((0.6, 0.996))

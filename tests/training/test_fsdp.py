@@ -43,10 +43,10 @@ def shared(tmp_path_factory) -> Path:
 
 def write_job(folder: Path, name: str, **changed) -> None:
     (folder / name).mkdir()
-    told = recipe(
+    job = recipe(
         workload="tests.fakes:LineWorkload", arguments={"dropout": 0.0}, arrays=str(folder), rate=0.01
     )
-    records.replace_text(folder / name / "job.json", records.dumps(replace(told, **changed)))
+    records.replace_text(folder / name / "job.json", records.dumps(replace(job, **changed)))
 
 
 @pytest.mark.slow
@@ -65,21 +65,21 @@ def test_weights_in_shares_learn_what_whole_ones_do(shared, kind, monkeypatch):
     monkeypatch.setattr(engines, "LOOK_EVERY", 1)
     monkeypatch.setattr(engines, "HALVE_EVERY", 1)
     alone = divided.made(shared, kind)
-    told = divided.go(alone, 0, len(divided.BATCHES))
-    end, found = alone.save(), torch.load(shared / f"{kind}.pt")
+    losses = divided.go(alone, 0, len(divided.BATCHES))
+    end, together = alone.save(), torch.load(shared / f"{kind}.pt")
     resumed = divided.made(shared, kind)
     path = checkpoint.newest(shared / kind, identity="divided")
     assert path
     resumed.load(checkpoint.load(path))
     divided.go(resumed, divided.SAVED, len(divided.BATCHES))
-    for other in (found, resumed.save().tensors):
+    for other in (together, resumed.save().tensors):
         for part in ("model", "optimizer"):
             assert other[part].keys() == end.tensors[part].keys()
             for name, tensor in end.tensors[part].items():
                 torch.testing.assert_close(other[part][name], tensor, rtol=1e-5, atol=1e-5)
-    assert [loss for loss, _ in found["told"]] == pytest.approx([loss for loss, _ in told], rel=1e-5)
+    assert [loss for loss, _ in together["told"]] == pytest.approx([loss for loss, _ in losses], rel=1e-5)
     # An update of one sample cannot be halved; the second has a share of one sample, which cannot either.
-    assert [noise is None for _, noise in found["told"]] == [False, True, True, False, False]
+    assert [noise is None for _, noise in together["told"]] == [False, True, True, False, False]
 
 
 @pytest.mark.slow

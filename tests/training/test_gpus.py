@@ -39,8 +39,8 @@ blind = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU her
     ],
 )  # fmt: skip
 def test_the_sentence_names_machine_cause_and_remedy(change, why, then):
-    told = unseen("g2-standard-24", "2 x L4", facts=replace(WELL, **change))
-    assert told == f"the worker on g2-standard-24 was given 2 x L4 and sees no GPU: {why}; {then}"
+    sentence = unseen("g2-standard-24", "2 x L4", facts=replace(WELL, **change))
+    assert sentence == f"the worker on g2-standard-24 was given 2 x L4 and sees no GPU: {why}; {then}"
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_a_worker_without_the_gpus_of_its_machine_raises_and_one_that_was_given_
 
 
 def test_workers_are_told_of_the_gpus_of_the_machine_that_the_rung_names(tmp_path):
-    told = {machine.name: machine.gpus for machine in rented()}
-    assert [told[name] for name in ("g2-standard-24", "n2-standard-8", "ct5lp-hightpu-1t")] == [
+    gpus = {machine.name: machine.gpus for machine in rented()}
+    assert [gpus[name] for name in ("g2-standard-24", "n2-standard-8", "ct5lp-hightpu-1t")] == [
         "2 x L4",
         "",
         "",
@@ -109,7 +109,7 @@ def test_a_job_whose_worker_sees_no_gpu_fails_once_and_says_so(tmp_path):
         nights.lay_out(tmp_path / "night")
         plan = replace(nights.plan(), gpus="1 x NVIDIA H200")
         with pytest.raises(JobError, match="worker on local was given 1 x NVIDIA H200 and sees no GPU: "):
-            nights.train(nights.night(), nights.told(), by_plan=plan)
+            nights.train(nights.night(), nights.make_params(), by_plan=plan)
         (folder,) = (path for path in (tmp_path / "night/data/work/jobs").iterdir() if path.is_dir())
         assert not (folder / "progress.jsonl").exists()
         assert len((folder / "log.txt").read_text().split("sees no GPU")) == 2
@@ -120,7 +120,7 @@ def test_what_was_trained_on_stands_in_the_record_of_training(tmp_path):
     with nights.surroundings():
         nights.lay_out(tmp_path / "night")
         training = nights.train(
-            nights.night(), nights.told(num_workers=2), by_plan=nights.plan(num_samples=64)
+            nights.night(), nights.make_params(num_workers=2), by_plan=nights.plan(num_samples=64)
         )
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     assert training.device == f"2 x {name}"

@@ -43,7 +43,7 @@ class Alone:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, surroundings) -> Alone:
     nights.lay_out(tmp_path_factory.mktemp("alone"))
-    training = nights.train(nights.night(), nights.told(dropout=0.0, **SLOW))
+    training = nights.train(nights.night(), nights.make_params(dropout=0.0, **SLOW))
     return Alone(training, nights.weights())
 
 
@@ -66,9 +66,9 @@ class Killer:
         if not self.victims or not names or names[-1] <= self.newest:
             return
         time.sleep(self.random.uniform(0, 0.3))
-        found = processes(job)
-        victims = found[self.victims[0]]
-        if not found["worker"] or not victims:
+        by_kind = processes(job)
+        victims = by_kind[self.victims[0]]
+        if not by_kind["worker"] or not victims:
             return
         for process in victims[-1:] if self.victims[0] == "worker" else victims:
             if process.is_running():
@@ -85,7 +85,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 def test_a_job_killed_at_any_moment_ends_bit_equal_to_one_left_alone(tmp_path, alone):
     nights.lay_out(tmp_path)
     killer = Killer("worker", "torchrun", "all")
-    training = nights.train(nights.night(), nights.told(dropout=0.0, **SLOW), between=killer)
+    training = nights.train(nights.night(), nights.make_params(dropout=0.0, **SLOW), between=killer)
     assert not killer.victims
     assert training.num_restarts >= 1  # a start that is killed before it counts itself is none
     assert (training.num_samples, training.num_updates, training.stopped_by) == (3001, 94, "finished")
@@ -102,7 +102,7 @@ def test_a_loss_that_is_not_a_number_is_tried_again_once_and_names_its_samples(t
         r"the loss of update \d+ \(positions \d+ to \d+\) is nan, on 32 samples: (\d+, ){20}\.\.\.; look at"
     )
     with pytest.raises(JobError, match=named):
-        nights.train(nights.night(), nights.told(poison=17))
+        nights.train(nights.night(), nights.make_params(poison=17))
     (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())
     assert len(read_lines(job / "starts.jsonl")) == 2
     assert not Path("data/run/model").exists()
@@ -113,7 +113,7 @@ def test_a_worker_that_is_stopped_is_noticed_by_the_other_and_all_go_on(tmp_path
     monkeypatch.setattr(torchrun, "SHUTDOWN_S", 2)
     nights.lay_out(tmp_path)
     stop = trouble.Sender(signal.SIGSTOP, after=700)
-    params = nights.told(num_workers=2, dropout=0.0, hang_after_s=3, **SLOW)
+    params = nights.make_params(num_workers=2, dropout=0.0, hang_after_s=3, **SLOW)
     training = nights.train(nights.night(), params, between=stop)
     assert stop.sent_at
     assert training.num_restarts == 1

@@ -36,7 +36,9 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Late]:
     with nights.surroundings():
         nights.lay_out(tmp_path_factory.mktemp("late"))
         night = nights.night(seconds=30)
-        training = nights.train(night, nights.told(delay_s=0.015), by_plan=nights.plan(num_samples=10**6))
+        training = nights.train(
+            night, nights.make_params(delay_s=0.015), by_plan=nights.plan(num_samples=10**6)
+        )
         ended_at = datetime.now(UTC)
         (job,) = (path for path in Path("data/work/jobs").absolute().iterdir() if path.is_dir())
         yield Late(night, training, ended_at, job, nights.weights())
@@ -76,9 +78,9 @@ def test_a_job_that_is_told_of_a_nearer_end_lets_the_rate_decay_to_be_done_by_th
     nights.lay_out(tmp_path)
     job = tmp_path / "job"
     job.mkdir()
-    told = json.loads((late.job / "job.json").read_text())
-    told["train_until"] = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    (job / "job.json").write_text(json.dumps(told))
+    nearer = json.loads((late.job / "job.json").read_text())
+    nearer["train_until"] = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    (job / "job.json").write_text(json.dumps(nearer))
 
     def poor() -> None:
         if (job / "progress.jsonl").exists() and not (job / END_BY).exists():

@@ -10,28 +10,30 @@ from pipeline.training.learning_rate import Scaled, scaled
 SIZES = st.integers(1, 4096)
 
 
-def by_rule(kind: str | None, *, batch_size: int, base_size: int = 64, betas=(0.9, 0.999), **told) -> Scaled:
+def by_rule(
+    kind: str | None, *, batch_size: int, base_size: int = 64, betas=(0.9, 0.999), **changes
+) -> Scaled:
     return scaled(
         kind, name="Optimizer", batch_size=batch_size, base_size=base_size, betas=betas, eps=1e-8,
-        **{"rule": "by_optimizer", **told},
+        **{"rule": "by_optimizer", **changes},
     )  # fmt: skip
 
 
 @given(SIZES, SIZES)
 def test_sgd_keeps_its_noise_temperature_and_warms_up_where_steps_are_longer(batch_size, base_size):
-    found = by_rule("sgd", batch_size=batch_size, base_size=base_size)
-    assert found.rate / batch_size == pytest.approx(1 / base_size)
-    assert (found.warmup > 0) == (batch_size > base_size)
+    rescaled = by_rule("sgd", batch_size=batch_size, base_size=base_size)
+    assert rescaled.rate / batch_size == pytest.approx(1 / base_size)
+    assert (rescaled.warmup > 0) == (batch_size > base_size)
 
 
 @given(st.integers(1, 512), st.floats(0.88, 0.999), st.floats(0.88, 0.9999))
 def test_adam_averages_over_as_many_samples_as_before(batch_size, beta1, beta2):
     """What is forgotten per sample stays, and so does the square of the rate per sample."""
     times = batch_size / 64
-    found = by_rule("adam", batch_size=batch_size, betas=(beta1, beta2))
-    assert found.rate**2 == pytest.approx(times)
-    assert found.eps * found.rate == pytest.approx(1e-8)
-    for before, after in zip((beta1, beta2), found.betas, strict=True):
+    rescaled = by_rule("adam", batch_size=batch_size, betas=(beta1, beta2))
+    assert rescaled.rate**2 == pytest.approx(times)
+    assert rescaled.eps * rescaled.rate == pytest.approx(1e-8)
+    for before, after in zip((beta1, beta2), rescaled.betas, strict=True):
         assert 0 <= after < 1
         assert (1 - after) / batch_size == pytest.approx((1 - before) / 64)
 
@@ -50,8 +52,13 @@ def test_one_after_the_other_is_as_both_at_once():
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adagrad"])
 @pytest.mark.parametrize("rule", ["by_optimizer", "fixed"])
 def test_the_same_size_changes_nothing(kind, rule):
-    found = by_rule(kind, batch_size=64, rule=rule)
-    assert (found.rate, found.betas, found.eps, found.warmup) == (1, pytest.approx((0.9, 0.999)), 1e-8, 0)
+    rescaled = by_rule(kind, batch_size=64, rule=rule)
+    assert (rescaled.rate, rescaled.betas, rescaled.eps, rescaled.warmup) == (
+        1,
+        pytest.approx((0.9, 0.999)),
+        1e-8,
+        0,
+    )
 
 
 @given(st.integers(1, 1024), st.sampled_from([0.5, 0.8, 0.9, 0.95]))
@@ -66,10 +73,10 @@ def test_adam_refuses_from_where_nothing_is_averaged(batch_size, beta):
 
 
 def test_ten_times_the_batch_is_refused_to_adam_by_numbers():
-    told = (
+    reason = (
         r"^a batch of 640 is 10 times train.batch_size 64, and the rule for Optimizer with a beta of 0.9 ends"
     )
-    with pytest.raises(ParamsError, match=told):
+    with pytest.raises(ParamsError, match=reason):
         by_rule("adam", batch_size=640)
 
 

@@ -31,10 +31,10 @@ class Plain(LineWorkload):
         return torch.optim.SGD(parameters, lr=1.0)
 
 
-def made(folder, **told) -> LocalSgdEngine:
+def made(folder, **options) -> LocalSgdEngine:
     workload = Plain()
     data = workload.dataset(folder, "train")
-    return LocalSgdEngine(workload, data, seed=1, micro_batch_size=8, tuning=Tuning(), **told)
+    return LocalSgdEngine(workload, data, seed=1, micro_batch_size=8, tuning=Tuning(), **options)
 
 
 def step(engine: LocalSgdEngine, number: int) -> None:
@@ -62,9 +62,9 @@ def test_a_worker_alone_takes_the_way_of_its_updates_as_the_gradient_of_an_outer
 
 def test_signals_are_told_when_workers_agree(folder):
     engine = made(folder, sync_every=2)
-    told = Signals(stop=1, end_in=7)
-    heard = [engine.step(np.arange(8), batch_size=8, rate=0.1, signals=told).signals for _ in range(4)]
-    assert heard == [Signals(), told, Signals(), told]
+    signals = Signals(stop=1, end_in=7)
+    heard = [engine.step(np.arange(8), batch_size=8, rate=0.1, signals=signals).signals for _ in range(4)]
+    assert heard == [Signals(), signals, Signals(), signals]
 
 
 def test_to_save_is_to_agree_and_what_was_saved_goes_on_bit_equal(folder):
@@ -98,12 +98,12 @@ def test_two_workers_resume_bit_equal_resize_and_lose_no_sample(folder):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-m", *command, str(folder)], env=environment, check=True, cwd=ROOT)
     for rank in (0, 1):
-        found = json.loads((folder / f"worker-{rank}.json").read_text())
-        assert found["stopped"] == [8 * 8, 24 * 8]  # when they next agree
-        assert found["bit-equal"]
-        assert found["workers agree"]
-        assert found["moments"] > 0
-        assert found["resized at"] == 12 * 8
+        seen = json.loads((folder / f"worker-{rank}.json").read_text())
+        assert seen["stopped"] == [8 * 8, 24 * 8]  # when they next agree
+        assert seen["bit-equal"]
+        assert seen["workers agree"]
+        assert seen["moments"] > 0
+        assert seen["resized at"] == 12 * 8
     assert json.loads((folder / "worker-0.json").read_text())["epochs"] == [100] * 5
     alone = apart.train(folder, name="resized")
     assert alone.seen == 500

@@ -41,9 +41,9 @@ def call(*, poison: int = -1) -> Profile:
 
 @pytest.mark.slow
 def test_a_job_of_a_backend_brings_the_profile(monkeypatch, capsys):
-    found = call()
-    assert found.step_s.fixed + found.step_s.per_sample > 0
-    assert found.evidence["origin"]["machine"] == "local"
+    measured = call()
+    assert measured.step_s.fixed + measured.step_s.per_sample > 0
+    assert measured.evidence["origin"]["machine"] == "local"
     (folder,) = profile_stage.JOBS.iterdir()
     assert (folder / "profile.json").exists()
     assert Local().state(str(folder)) == "succeeded"

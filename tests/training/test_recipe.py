@@ -16,7 +16,7 @@ from tests.training import nights, recipes
 WARM_DAY, COLD_DAY = date(2026, 1, 2), date(2026, 1, 1)  # ordinals 1 and 0 modulo 7
 
 
-def told(**train: object) -> Params:
+def make_params(**train: object) -> Params:
     plugs = {name: "tests.fakes:LineWorkload" for name in ("source", "workload", "backend")}
     return Params.model_validate({**plugs, "train": train})
 
@@ -32,11 +32,11 @@ def champion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Champion:
 def test_a_cold_start_trains_on_all_samples(champion: Champion) -> None:
     dataset = nights.dataset()
     days = [date.fromordinal(WARM_DAY.toordinal() + n) for n in range(7)]
-    courses = [recipe.course(nights.night(day=day), dataset, champion, told(epochs=2)) for day in days]
+    courses = [recipe.course(nights.night(day=day), dataset, champion, make_params(epochs=2)) for day in days]
     cold = [course for course in courses if not course.warm]
     assert len(cold) == 1
     assert (cold[0].first_sample, cold[0].num_samples) == (0, 2 * dataset.num_samples)
-    assert recipe.course(nights.night(day=WARM_DAY), dataset, None, told()).warm is False
+    assert recipe.course(nights.night(day=WARM_DAY), dataset, None, make_params()).warm is False
 
 
 def test_shares_by_speed_are_the_same_training() -> None:
@@ -49,7 +49,7 @@ def test_shares_by_speed_are_the_same_training() -> None:
 )
 def test_workers_of_one_machine_take_even_shares_unless_told(batching, num_machines, expected) -> None:
     plan = dataclasses.replace(nights.plan(), rental=Rental(machine="a", num_machines=num_machines))
-    made = launcher.recipe_of(nights.night(), nights.dataset(), plan, None, told(batching=batching))
+    made = launcher.recipe_of(nights.night(), nights.dataset(), plan, None, make_params(batching=batching))
     assert made.batching == expected
 
 
@@ -57,10 +57,10 @@ def test_a_warm_start_trains_on_the_newest_at_its_own_rate(champion: Champion) -
     dataset = nights.dataset()
     day = next(
         day for day in (WARM_DAY, COLD_DAY)
-        if recipe.course(nights.night(day=day), dataset, champion, told()).warm
+        if recipe.course(nights.night(day=day), dataset, champion, make_params()).warm
     )  # fmt: skip
     course = recipe.course(
-        nights.night(day=day), dataset, champion, told(warm_share=0.25, warm_epochs=2, warm_rate=1e-4)
+        nights.night(day=day), dataset, champion, make_params(warm_share=0.25, warm_epochs=2, warm_rate=1e-4)
     )
     newest = round(0.25 * dataset.num_samples)
     assert course.first_sample == dataset.num_samples - newest
@@ -71,7 +71,7 @@ def test_a_warm_start_trains_on_the_newest_at_its_own_rate(champion: Champion) -
 def test_a_changed_workload_trains_on_all_samples_from_the_champions_weights(
     champion: Champion, change: str
 ) -> None:
-    params = told(epochs=2)
+    params = make_params(epochs=2)
     if change == "edited":
         champion = dataclasses.replace(champion, lineage={"source": "before"})
     elif change == "other arguments":

@@ -57,8 +57,8 @@ def test_heartbeats_and_system_metrics_reach_mlflow_once_also_after_a_restart(tm
             assert process.stdin
             process.stdin.close()
             assert process.wait(500) == 0
-        found = database.execute(LOSS).fetchall()
-    assert found == [(100 * number, 1 / number) for number in range(1, 6)]
+        logged = database.execute(LOSS).fetchall()
+    assert logged == [(100 * number, 1 / number) for number in range(1, 6)]
 
 
 def test_it_ends_with_training_though_mlflow_is_away(tmp_path):

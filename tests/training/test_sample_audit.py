@@ -20,8 +20,8 @@ class World:
 
     def __init__(self, *, num_samples: int, first_sample: int = 0, block: int = 1, seed: int = 5) -> None:
         self.seed, self.num_samples, self.first, self.block = seed, num_samples, first_sample, block
-        told = {"seed": seed, "first_sample": first_sample, "num_samples": num_samples, "block": block}
-        self.saved = json.dumps(SampleAudit(**told).save())
+        arguments = {"seed": seed, "first_sample": first_sample, "num_samples": num_samples, "block": block}
+        self.saved = json.dumps(SampleAudit(**arguments).save())
         self.saved_at = 0
 
     def samples(self, positions: range) -> Any:
@@ -51,9 +51,9 @@ class World:
         return [SampleAudit.load(json.loads(self.saved)) for _ in range(world_size)]
 
     def save(self, tallies: list[SampleAudit], seen: int) -> None:
-        told: list[Any] = []
+        totals: list[Any] = []
         for tally in reversed(tallies):
-            tally.settle(seen=seen, total=lambda own: told.append(own) or np.sum(told, axis=0))
+            tally.settle(seen=seen, total=lambda own: totals.append(own) or np.sum(totals, axis=0))
         tallies[0].prove()
         self.saved, self.saved_at = json.dumps(tallies[0].save()), seen
 
@@ -126,8 +126,8 @@ def test_a_sample_too_few_or_too_many_is_seen_and_told_with_its_numbers(harm):
         tally.add(3, right[3:4])
     tally.settle(seen=N, total=lambda own: own)
     count = N - 1 if harm == "left out" else N + 1
-    told = rf"due: {count} with digest \w{{16}}, due {N} with \w{{16}}; some came twice or not at all"
-    with pytest.raises(JobError, match=told):
+    reason = rf"due: {count} with digest \w{{16}}, due {N} with \w{{16}}; some came twice or not at all"
+    with pytest.raises(JobError, match=reason):
         tally.prove()
 
 

@@ -32,10 +32,10 @@ def test_each_sample_comes_once_per_epoch(seed, num_samples, epoch):
 def test_any_cutting_and_any_change_of_workers_give_the_same_order(seed, num_samples, cuts, block):
     end = 2 * num_samples + 1
     edges = sorted({(0, 1), (end, 1), *((int(cut * end), world_size) for cut, world_size in cuts)})
-    told = {"seed": seed, "num_samples": num_samples, "block": block}
-    whole = indices(start=0, stop=end, **told)
+    order = {"seed": seed, "num_samples": num_samples, "block": block}
+    whole = indices(start=0, stop=end, **order)
     parts = [
-        share(indices(start=start, stop=stop, **told), rank=rank, world_size=world_size)
+        share(indices(start=start, stop=stop, **order), rank=rank, world_size=world_size)
         for (start, world_size), (stop, _) in pairwise(edges)
         for rank in range(world_size)
     ]
@@ -70,8 +70,8 @@ def test_neighbours_are_not_alike(block, limit):
 def test_the_order_of_a_full_shuffle_never_changes():
     """Checkpoints of older code go on in it."""
     sizes = [(7, 1), (-3, 17), (2**70, PART), (11, 3 * PART + 5), (0, 10**7)]
-    told = [indices(seed=seed, num_samples=n, start=3 * n - 500, stop=3 * n + 500) for seed, n in sizes]
-    digest = hashlib.sha256(np.concatenate(told).tobytes()).hexdigest()
+    orders = [indices(seed=seed, num_samples=n, start=3 * n - 500, stop=3 * n + 500) for seed, n in sizes]
+    digest = hashlib.sha256(np.concatenate(orders).tobytes()).hexdigest()
     assert digest == "174ac17db67fe4ca39e450abf2ffdeb20ee77f338a03531fc934a533071341d0"
 
 

@@ -61,9 +61,9 @@ def test_processes_of_a_data_set_do_not_hear_it():
         loader = iter(DataLoader(range(64), batch_size=1, num_workers=1, prefetch_factor=1))
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     next(loader)
-    told = [process for process in psutil.Process().children() if process.pid != child.pid]
-    assert told
-    for process in [*told, child]:
+    loaders = [process for process in psutil.Process().children() if process.pid != child.pid]
+    assert loaders
+    for process in [*loaders, child]:
         os.kill(process.pid, signal.SIGTERM)
     assert len([batch for batch in loader]) == 63
     child.communicate(b"\n")

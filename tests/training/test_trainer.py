@@ -94,10 +94,10 @@ def killed(run: Run, after: float) -> None:
     """Run until the job is killed, after so many updates."""
     step = run.trainer.engine.step
 
-    def fatal(*given: Any, **told: Any) -> Any:
+    def fatal(*given: Any, **options: Any) -> Any:
         if len(run.trainer.engine.rates) >= after:
             raise ConnectionAbortedError
-        return step(*given, **told)
+        return step(*given, **options)
 
     run.trainer.engine.step = fatal
     with suppress(ConnectionAbortedError):
@@ -184,14 +184,14 @@ def test_an_early_end_survives_a_restart(tmp_path):
     until = datetime.fromtimestamp(60, UTC)
     made = recipe(num_samples=10_000, batch_size=8, train_until=until)
     first = CountingEngine(num_samples=40, step_s=0.5)
-    told = Run(tmp_path, first, made, stop_after=95)
-    assert told.run().stopped_by == "terminated"
+    stopped = Run(tmp_path, first, made, stop_after=95)
+    assert stopped.run().stopped_by == "terminated"
     second = CountingEngine(num_samples=40, step_s=0.5)
     second.now = first.now
     again = Run(tmp_path, second, made)
-    assert again.trainer.end == told.trainer.end < 10_000
+    assert again.trainer.end == stopped.trainer.end < 10_000
     assert again.run().stopped_by == "deadline"
-    assert again.trainer.end == told.trainer.end
+    assert again.trainer.end == stopped.trainer.end
     assert second.now < 60
 
 
@@ -199,9 +199,9 @@ def test_an_early_end_survives_a_restart(tmp_path):
 def test_an_early_end_is_put_off_on_a_faster_machine(tmp_path):
     made = recipe(num_samples=40_000, batch_size=8, train_until=datetime.fromtimestamp(600, UTC))
     first = CountingEngine(num_samples=40, step_s=0.5)
-    told = Run(tmp_path, first, made, stop_after=900)
-    assert told.run().stopped_by == "terminated"
-    assert told.trainer.end < 10_000
+    stopped = Run(tmp_path, first, made, stop_after=900)
+    assert stopped.run().stopped_by == "terminated"
+    assert stopped.trainer.end < 10_000
     for step_s, least in ((0.03, 40_000), (0.06, 22_000)):
         second = CountingEngine(num_samples=40, step_s=step_s)
         second.now = first.now
@@ -220,9 +220,9 @@ def test_a_pause_is_not_taken_for_the_speed_of_all_that_is_left(tmp_path):
     engine.now = 900.0
     step = engine.step
 
-    def slow_at_first(*given: Any, **told: Any) -> Any:
+    def slow_at_first(*given: Any, **options: Any) -> Any:
         engine.now += 0.0 if engine.rates else 200.0
-        return step(*given, **told)
+        return step(*given, **options)
 
     engine.step = slow_at_first
     run = Run(tmp_path, engine, made)
@@ -263,8 +263,8 @@ def test_the_interval_follows_what_a_save_takes(tmp_path):
         return save()
 
     engine.save = slow
-    told = Run(tmp_path, engine, recipe(num_samples=800, checkpoint_every_s=3, mean_time_to_loss_s=50))
-    told.run()
+    run = Run(tmp_path, engine, recipe(num_samples=800, checkpoint_every_s=3, mean_time_to_loss_s=50))
+    run.run()
     assert sorted(int(path.name[5:]) // 8 for path in tmp_path.iterdir()) == [70, 92]  # of 4, 26, 48, ...
 
 
@@ -334,7 +334,7 @@ FREE = tuple(Size(batch_size=8 << n, micro_batch_size=4 << n, update_s=1.0) for 
 
 def test_batches_grow_at_the_same_updates_however_often_it_is_ended(tmp_path):
     """Updates that take as long whatever their size: it doubles after twenty looks at the noise, twice."""
-    told = recipe(num_samples=2000, sizes=FREE, tuning=Tuning(num_loaders=3))
+    growing = recipe(num_samples=2000, sizes=FREE, tuning=Tuning(num_loaders=3))
     rates: dict[str, list[float]] = {}
     for name, ends in (("whole", [math.inf]), ("ended", [1, 19, 21, 22, 23, 24, 40, math.inf])):
         rates[name] = []
@@ -342,7 +342,7 @@ def test_batches_grow_at_the_same_updates_however_often_it_is_ended(tmp_path):
             engine = CountingEngine(num_samples=40)
             engine.noise = (1.0, 1e6)
             before = len(rates[name])
-            run = Run(tmp_path / name, engine, told, stop_after=stop_after - before)
+            run = Run(tmp_path / name, engine, growing, stop_after=stop_after - before)
             run.run()
             rates[name] += engine.rates
         assert engine.count.tolist() == [50] * 40
@@ -360,10 +360,10 @@ def test_a_batch_that_is_not_the_one_of_the_rate_takes_the_rate_of_the_rule(tmp_
 
 def test_adascale_ends_when_it_has_stood_for_all_updates_with_the_rate_brought_down(tmp_path):
     """Of gradients that are nothing but noise four times the batch is worth four updates; else fewer."""
-    told = {"num_samples": 6400, "base_samples": 1600, "batch_size": 32, "base_batch_size": 8}
+    sizes = {"num_samples": 6400, "base_samples": 1600, "batch_size": 32, "base_batch_size": 8}
     engine = CountingEngine(num_samples=40)
     engine.noise = (1.0, 8.0)  # a gain of (1 + 1) / (1 + 1/4)
-    run = Run(tmp_path, engine, recipe(**told, scaling="adascale", warmup=0.0))
+    run = Run(tmp_path, engine, recipe(**sizes, scaling="adascale", warmup=0.0))
     outcome = run.run()
     assert outcome.stopped_by == "finished"
     assert outcome.num_updates == pytest.approx(1600 / 8 / 1.6, abs=2)

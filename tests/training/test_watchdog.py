@@ -33,9 +33,9 @@ class Worker:
 def test_no_update_for_ten_times_what_one_takes_is_a_hang():
     worker = Worker(hang_after_s=5).updates(20, each_s=3)
     assert not worker.looks(29)
-    told = worker.looks(3)
-    assert told.startswith("no update for 31 s, where one takes 3 s;")
-    assert "raise train.hang_after_s (5)" in told
+    message = worker.looks(3)
+    assert message.startswith("no update for 31 s, where one takes 3 s;")
+    assert "raise train.hang_after_s (5)" in message
 
 
 @pytest.mark.parametrize(("pause_s", "longest_s"), [(0, 60), (40, 120)])

@@ -44,9 +44,9 @@ class Slow:
 class Recorded(TorchEngine):
     """Keeps the size of this worker's share of each update."""
 
-    def step(self, indices: Indices, **told: Any) -> Step:
+    def step(self, indices: Indices, **options: Any) -> Step:
         self.taken = [*getattr(self, "taken", []), len(indices)]
-        return super().step(indices, **told)
+        return super().step(indices, **options)
 
 
 def train(folder: Path, *, updates: float = float("inf")) -> tuple[Recorded, Slow]:
@@ -56,26 +56,26 @@ def train(folder: Path, *, updates: float = float("inf")) -> tuple[Recorded, Slo
     made = Recorded(workload, data, seed=1, micro_batch_size=BATCH, tuning=Tuning())  # type: ignore[arg-type]
     if made.world_size > 1:
         data.sample_s = WORK_S * (1 + RESTS * made.rank)
-    told = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=BATCH, rate=0.01, batching="by_speed")
+    job = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=BATCH, rate=0.01, batching="by_speed")
     trainer = Trainer(
         made,
-        told,
+        job,
         folder=folder / "checkpoints",
         epoch_samples=NUM_SAMPLES,
         told_to_stop=lambda: len(getattr(made, "taken", [])) + 1 >= updates,
         report=lambda progress: None,
     )
-    found = checkpoint.newest(trainer.saver.folder, identity=told.identity)
-    if found:
-        trainer.resume(found)
+    newest = checkpoint.newest(trainer.saver.folder, identity=job.identity)
+    if newest:
+        trainer.resume(newest)
     trainer.run()
     return made, data
 
 
 def main(folder: Path) -> None:
     made, data = train(folder, updates=40)
-    told = {"taken": made.taken, "count": data.count.tolist()}
-    (folder / f"worker-{made.rank}.json").write_text(json.dumps(told))
+    seen = {"taken": made.taken, "count": data.count.tolist()}
+    (folder / f"worker-{made.rank}.json").write_text(json.dumps(seen))
     made.close()
 
 

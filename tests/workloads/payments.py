@@ -78,11 +78,11 @@ class PastPayments(Payments):
         known = before.group_by("account").aggregate([("amount", "sum"), ("is_fraud", "sum")])
         place = pc.fill_null(pc.index_in(rows["account"], value_set=known["account"].combine_chunks()), -1)
         at = place.to_numpy()
-        found = {}
+        sums = {}
         for name in ("amount_sum", "is_fraud_sum"):
             values = np.array([*known[name].to_pylist(), 0.0], dtype=float)
-            found[name] = np.nan_to_num(values)[at]
-        return {**super().features(rows, state, past), "before": np.stack(list(found.values()), axis=1)}
+            sums[name] = np.nan_to_num(values)[at]
+        return {**super().features(rows, state, past), "before": np.stack(list(sums.values()), axis=1)}
 
 
 def rows_of(day: date, number: int = 60) -> pa.Table:

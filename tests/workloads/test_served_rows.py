@@ -106,14 +106,14 @@ ROW = {"at": "2025-03-31T00:30:00", "account": "a1", "size": 2.5}
 
 
 def test_a_row_may_leave_out_what_may_be_null() -> None:
-    found = conformed([ROW, {**ROW, "note": "é", "vector": [1, 2.5], "new": True, "image": "AAE="}], TABLE)
-    assert found.schema == TABLE.schema()
-    assert found.to_pylist()[1] == {
+    rows = conformed([ROW, {**ROW, "note": "é", "vector": [1, 2.5], "new": True, "image": "AAE="}], TABLE)
+    assert rows.schema == TABLE.schema()
+    assert rows.to_pylist()[1] == {
         "at": datetime(2025, 3, 31, 0, 30), "account": "a1", "size": 2.5, "note": "é", "vector": [1.0, 2.5],
         "new": True, "image": b"\x00\x01",
     }  # fmt: skip
-    assert found.to_pylist()[0]["note"] is None
-    assert as_records(found)[1] == {
+    assert rows.to_pylist()[0]["note"] is None
+    assert as_records(rows)[1] == {
         **ROW, "note": "é", "vector": [1.0, 2.5], "new": True, "image": "AAE=",
     }  # fmt: skip
 
@@ -149,17 +149,17 @@ def test_a_time_comes_in_every_form_into_the_zone_of_the_table() -> None:
     ([{**ROW, "size": [1]}, ROW], ["size is to be a number"]),
 ])  # fmt: skip
 def test_what_is_not_a_row_is_refused_in_one_sentence(rows: Any, words: list[str]) -> None:
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError) as refusal:
         conformed(rows, TABLE)
     for word in words:
-        assert word in str(told.value)
-    assert "\n" not in str(told.value)
+        assert word in str(refusal.value)
+    assert "\n" not in str(refusal.value)
     if rows:
         wanted = (
             "at (time), account (id), size (float), note (text or null), vector (numbers or null), "
             "new (bool or null), image (bytes or null)"
         )
-        assert str(told.value).endswith(f"; send {wanted}")
+        assert str(refusal.value).endswith(f"; send {wanted}")
 
 
 def test_only_a_workload_with_a_prediction_serves_rows() -> None:

@@ -12,18 +12,18 @@ class Handler(BaseHTTPRequestHandler):
         self._answer({} if self.path == os.environ["AIP_HEALTH_ROUTE"] else None)
 
     def do_POST(self) -> None:
-        told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         version = int(os.environ["MODEL_VERSION"])
         asked = self.path == os.environ["AIP_PREDICT_ROUTE"]
-        self._answer({"predictions": [version] * len(told["instances"])} if asked else None)
+        self._answer({"predictions": [version] * len(body["instances"])} if asked else None)
 
     def log_message(self, *_: object) -> None:
         pass
 
-    def _answer(self, told: dict[str, object] | None) -> None:
-        self.send_response(404 if told is None else 200)
+    def _answer(self, answer: dict[str, object] | None) -> None:
+        self.send_response(404 if answer is None else 200)
         self.end_headers()
-        self.wfile.write(json.dumps(told).encode())
+        self.wfile.write(json.dumps(answer).encode())
 
 
 if __name__ == "__main__":

@@ -29,11 +29,11 @@ class Container:
         self.deployed, self.port = deployed, free_port()
         self.health = spec.health_route or "/health"
         self.predict = spec.predict_route or "/predict"
-        told = {variable.name: variable.value for variable in spec.env}
+        variables = {variable.name: variable.value for variable in spec.env}
         disk = home.folder / f"serving{self.port}"
         disk.mkdir()
         environment = {
-            **home.image, **told, "TMPDIR": str(disk), "AIP_MODE": "PREDICTION",
+            **home.image, **variables, "TMPDIR": str(disk), "AIP_MODE": "PREDICTION",
             "AIP_HTTP_PORT": str(self.port), "AIP_HEALTH_ROUTE": self.health,
             "AIP_PREDICT_ROUTE": self.predict, "AIP_STORAGE_URI": model.artifact_uri,
             "AIP_ENDPOINT_ID": endpoint.rpartition("/")[2], "AIP_DEPLOYED_MODEL_ID": deployed.id,
@@ -49,8 +49,8 @@ class Container:
     def ready(self) -> bool:
         """Whether it answers to the health check; Failed where it has ended."""
         if self.process.poll() is not None:
-            told = self.log.read_text().strip().splitlines()[-1:]
-            raise Failed(9, f"Model server exited unexpectedly: {' '.join(told)[:200]}")
+            last_line = self.log.read_text().strip().splitlines()[-1:]
+            raise Failed(9, f"Model server exited unexpectedly: {' '.join(last_line)[:200]}")
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{self.health}", timeout=5) as answer:
                 return bool(answer.status == 200)
@@ -83,14 +83,14 @@ class Predictions:
     def predict(self, request: Any) -> Any:
         container = self._drawn(request.endpoint)
         pb = type(request).pb(request)
-        told: dict[str, Any] = {"instances": [json_format.MessageToDict(one) for one in pb.instances]}
+        body: dict[str, Any] = {"instances": [json_format.MessageToDict(one) for one in pb.instances]}
         if pb.HasField("parameters"):
-            told["parameters"] = json_format.MessageToDict(pb.parameters)
+            body["parameters"] = json_format.MessageToDict(pb.parameters)
         answer = prediction_service.PredictResponse(
             deployed_model_id=container.deployed.id, model=container.deployed.model.partition("@")[0],
             model_version_id=container.deployed.model.partition("@")[2],
         )  # fmt: skip
-        said = json.loads(container.ask(json.dumps(told).encode()))
+        said = json.loads(container.ask(json.dumps(body).encode()))
         json_format.ParseDict({"predictions": said["predictions"]}, type(answer).pb(answer))
         return answer
 

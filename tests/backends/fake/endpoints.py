@@ -53,10 +53,10 @@ class Endpoints:
         self.home.known(request.parent)
         endpoint = Endpoint(request.endpoint)
         refuse_bad_labels(endpoint.labels)
-        told = request.endpoint_id or str(5_000_000 + len(self.served))
-        if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?|[1-9][0-9]{0,9}", told):
-            raise nonsense(f"Endpoint id {told} is not valid.")
-        endpoint.name = f"{request.parent}/endpoints/{told}"
+        endpoint_id = request.endpoint_id or str(5_000_000 + len(self.served))
+        if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?|[1-9][0-9]{0,9}", endpoint_id):
+            raise nonsense(f"Endpoint id {endpoint_id} is not valid.")
+        endpoint.name = f"{request.parent}/endpoints/{endpoint_id}"
         if endpoint.name in self.served:
             raise Refusal(409, "ALREADY_EXISTS", f"Endpoint {endpoint.name} already exists.")
 
@@ -75,11 +75,11 @@ class Endpoints:
     def list_endpoints(self, request: Any) -> Any:
         self.home.known(request.parent)
         wanted = filtered(request.filter)
-        found = [
+        matching = [
             served.endpoint for name, served in self.served.items()
             if name.startswith(request.parent + "/") and wanted(served.endpoint)
         ]  # fmt: skip
-        endpoints, token = page(found, request)
+        endpoints, token = page(matching, request)
         return endpoint_service.ListEndpointsResponse(endpoints=endpoints, next_page_token=token)
 
     def update_endpoint(self, request: Any) -> Any:
@@ -138,23 +138,23 @@ class Endpoints:
         return begun
 
     def undeploy_model(self, request: Any) -> Any:
-        served, told = self.named(request.endpoint), request.deployed_model_id
+        served, deployed_id = self.named(request.endpoint), request.deployed_model_id
         endpoint = served.endpoint
-        if told not in {one.id for one in endpoint.deployed_models} or told in served.going:
-            raise missing("DeployedModel", told)
+        if deployed_id not in {one.id for one in endpoint.deployed_models} or deployed_id in served.going:
+            raise missing("DeployedModel", deployed_id)
         if request.traffic_split:
             self._split(endpoint, dict(request.traffic_split))
-        if endpoint.traffic_split.get(told) and len(endpoint.deployed_models) > 1:
-            raise Refusal(400, "FAILED_PRECONDITION", f"DeployedModel {told} has traffic.")
-        served.going.add(told)
+        if endpoint.traffic_split.get(deployed_id) and len(endpoint.deployed_models) > 1:
+            raise Refusal(400, "FAILED_PRECONDITION", f"DeployedModel {deployed_id} has traffic.")
+        served.going.add(deployed_id)
 
         def finish() -> Any:
-            served.going.discard(told)
-            left = [one for one in endpoint.deployed_models if one.id != told]
+            served.going.discard(deployed_id)
+            left = [one for one in endpoint.deployed_models if one.id != deployed_id]
             endpoint.deployed_models = left
             if not left:
                 endpoint.traffic_split = {}
-            served.containers.pop(told).end()
+            served.containers.pop(deployed_id).end()
             _stamp(endpoint)
             return endpoint_service.UndeployModelResponse()
 

@@ -51,15 +51,15 @@ def filtered(text: str) -> Callable[[Any], bool]:
 
 
 def _term(text: str) -> Callable[[Any], bool]:
-    if found := re.fullmatch(r'labels\.([a-z0-9_-]+)="([^"]*)"', text):
-        return lambda one: one.labels.get(found[1]) == found[2]
-    if found := re.fullmatch(r'state="([A-Z_]+)"', text):
-        return lambda one: one.state.name == found[1]
+    if match := re.fullmatch(r'labels\.([a-z0-9_-]+)="([^"]*)"', text):
+        return lambda one: one.labels.get(match[1]) == match[2]
+    if match := re.fullmatch(r'state="([A-Z_]+)"', text):
+        return lambda one: one.state.name == match[1]
     raise nonsense(f"Invalid filter: {text}")
 
 
-def page(found: list[Any], request: Any) -> tuple[list[Any], str]:
+def page(matching: list[Any], request: Any) -> tuple[list[Any], str]:
     """A page of what was found, and the token of the next one."""
     first, size = int(request.page_token or 0), request.page_size or 100
-    token = str(first + size) if first + size < len(found) else ""
-    return found[first : first + size], token
+    token = str(first + size) if first + size < len(matching) else ""
+    return matching[first : first + size], token

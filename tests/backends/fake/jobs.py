@@ -99,9 +99,9 @@ class Jobs:
         self.home.known(request.parent)
         wanted = filtered(request.filter)
         with self.lock:
-            found = [one for one in self.jobs.values() if one.job.name.startswith(request.parent + "/")]
+            in_region = [one for one in self.jobs.values() if one.job.name.startswith(request.parent + "/")]
         # The newest first, as the service has it; a page at a time.
-        shown = [one.message() for one in reversed(found) if wanted(one.job)]
+        shown = [one.message() for one in reversed(in_region) if wanted(one.job)]
         jobs, token = page(shown, request)
         return job_service.ListCustomJobsResponse(custom_jobs=jobs, next_page_token=token)
 

@@ -55,8 +55,8 @@ class Models:
         self.home.known(request.parent)
         wanted = filtered(request.filter)
         newest = [versions[-1] for name, versions in self.models.items() if versions]
-        found = [one for one in newest if one.name.startswith(request.parent + "/") and wanted(one)]
-        models, token = page(found, request)
+        matching = [one for one in newest if one.name.startswith(request.parent + "/") and wanted(one)]
+        models, token = page(matching, request)
         return model_service.ListModelsResponse(models=models, next_page_token=token)
 
     def list_model_versions(self, request: Any) -> Any:
@@ -81,10 +81,10 @@ class Models:
     def named(self, name: str) -> Model:
         plain, _, version = name.partition("@")
         versions = self._versions(plain)
-        found = [one for one in versions if one.version_id == version] if version else versions[-1:]
-        if not found:
+        matching = [one for one in versions if one.version_id == version] if version else versions[-1:]
+        if not matching:
             raise missing("Model", name)
-        return found[0]
+        return matching[0]
 
     def _versions(self, name: str) -> list[Model]:
         self.home.known(name)

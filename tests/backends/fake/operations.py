@@ -40,13 +40,13 @@ class Work:
         self.done = self.answer is not None or self.error is not None
 
     def message(self) -> operations_pb2.Operation:
-        told = operations_pb2.Operation(name=self.name, done=self.done)
-        told.metadata.Pack(self.metadata)
+        operation = operations_pb2.Operation(name=self.name, done=self.done)
+        operation.metadata.Pack(self.metadata)
         if self.error:
-            told.error.code, told.error.message = self.error
+            operation.error.code, operation.error.message = self.error
         elif self.answer is not None:
-            told.response.Pack(self.answer)
-        return told
+            operation.response.Pack(self.answer)
+        return operation
 
 
 class Failed(Exception):
@@ -92,5 +92,5 @@ class Operations:
 
     def list_operations(self, request: Any) -> Any:
         prefix = f"{request.name.removesuffix('/operations')}/operations/"
-        found = [work.message() for name, work in self.works.items() if name.startswith(prefix)]
-        return operations_pb2.ListOperationsResponse(operations=found)
+        operations = [work.message() for name, work in self.works.items() if name.startswith(prefix)]
+        return operations_pb2.ListOperationsResponse(operations=operations)

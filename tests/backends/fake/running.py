@@ -34,7 +34,7 @@ class Running:
         self.job, self.service = job, service
         self.processes: list[subprocess.Popen[bytes]] = []
         self.preemptions = self.crashes = self.worker_restarts = self.job_restarts = 0
-        self.told: Literal["", "cancel", "preempt", "crash", "lose", "end"] = ""
+        self.instruction: Literal["", "cancel", "preempt", "crash", "lose", "end"] = ""
         self.final: tuple[JobState, int, str] = (JobState.JOB_STATE_FAILED, INTERNAL, "")
         self.notice_s = 0.0
         self.error: tuple[int, str] | None = None
@@ -56,19 +56,19 @@ class Running:
     @property
     def wanted(self) -> dict[tuple[str, str], int]:
         """Machines of the job, by region and type."""
-        found: dict[tuple[str, str], int] = {}
+        counts: dict[tuple[str, str], int] = {}
         for pool in self.job.job_spec.worker_pool_specs:
             key = (self.region, pool.machine_spec.machine_type)
-            found[key] = found.get(key, 0) + pool.replica_count
-        return found
+            counts[key] = counts.get(key, 0) + pool.replica_count
+        return counts
 
     def tell(self, what: Literal["cancel", "preempt", "crash", "lose"], *, notice_s: float = 0.0) -> None:
-        self.told, self.notice_s = what, notice_s
+        self.instruction, self.notice_s = what, notice_s
         self.wake.set()
 
     def end_as(self, state: JobState, code: int, text: str) -> None:
         """It ends with that state and error, whatever its processes do."""
-        self.final, self.told = (state, code, text), "end"
+        self.final, self.instruction = (state, code, text), "end"
         self.wake.set()
 
     def message(self) -> CustomJob:
@@ -98,9 +98,9 @@ class Running:
         )
         pause_s = 0.01
         while True:
-            if self.told == "cancel":
+            if self.instruction == "cancel":
                 return self._end(JobState.JOB_STATE_CANCELLED)
-            if self.told == "end":
+            if self.instruction == "end":
                 return self._end(*self.final)
             quota = {service.market.quota.get(key): key for key in keys}
             if "failed" in quota:
@@ -126,14 +126,14 @@ class Running:
         started = time.monotonic()
         limit_s = self.scheduling.timeout.total_seconds() or 7 * 86400
         while True:
-            if self.told == "cancel":
+            if self.instruction == "cancel":
                 self.job.state = JobState.JOB_STATE_CANCELLING
                 self._kill(notice_s=self.service.cancel_notice_s)
                 return self._end(JobState.JOB_STATE_CANCELLED)
-            if self.told == "end":
+            if self.instruction == "end":
                 self._kill(notice_s=0)
                 return self._end(*self.final)
-            if self.told in ("preempt", "crash", "lose"):
+            if self.instruction in ("preempt", "crash", "lose"):
                 return self._taken()
             if time.monotonic() > started + limit_s:
                 self._kill(notice_s=0.5)
@@ -149,7 +149,7 @@ class Running:
             self.wake.clear()
 
     def _taken(self) -> bool:
-        what, self.told = self.told, ""
+        what, self.instruction = self.instruction, ""
         self._kill(notice_s=self.notice_s)
         if what == "preempt":
             self.preemptions += 1
@@ -198,7 +198,7 @@ class Running:
     def _start(self) -> None:
         pools = self.job.job_spec.worker_pool_specs
         hosts = [[f"127.0.0.1:{free_port()}" for _ in range(pool.replica_count)] for pool in pools]
-        cluster = {f"workerpool{number}": found for number, found in enumerate(hosts)}
+        cluster = {f"workerpool{number}": addresses for number, addresses in enumerate(hosts)}
         self.processes = [
             self._replica(pool, {"cluster": cluster, "task": {"type": f"workerpool{number}", "index": index}})
             for number, pool in enumerate(pools)
@@ -212,12 +212,12 @@ class Running:
     def _replica(self, pool: Any, spec: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         container = pool.container_spec
         command = [sys.executable if word == "python" else word for word in container.command]
-        told = {variable.name: variable.value for variable in container.env}
+        variables = {variable.name: variable.value for variable in container.env}
         disk = self.service.home.folder / f"disk{next(self.service.disks)}"  # a new machine
         disk.mkdir()
         environment = {
             **self.service.home.image,
-            **told,
+            **variables,
             "CLUSTER_SPEC": json.dumps(spec),
             "TMPDIR": str(disk),
         }

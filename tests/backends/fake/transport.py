@@ -72,12 +72,12 @@ def routes(home: "FakeVertex") -> Iterator[Route]:
 
 
 def _route(option: dict[str, str], service: str, method: str) -> Route:
-    found = re.fullmatch(r"(?P<head>.*)\{(?P<field>[\w.]+)=(?P<form>[^}]*)\}(?P<tail>.*)", option["uri"])
-    assert found, option
-    form = re.escape(found["form"]).replace(r"\*", "[^/:]+")
-    path = f"^{re.escape(found['head'])}({form}){re.escape(found['tail'])}$"
+    match = re.fullmatch(r"(?P<head>.*)\{(?P<field>[\w.]+)=(?P<form>[^}]*)\}(?P<tail>.*)", option["uri"])
+    assert match, option
+    form = re.escape(match["form"]).replace(r"\*", "[^/:]+")
+    path = f"^{re.escape(match['head'])}({form}){re.escape(match['tail'])}$"
     verb, body = option["method"].upper(), option.get("body", "")
-    return Route(verb, re.compile(path), found["field"], body, service, method)
+    return Route(verb, re.compile(path), match["field"], body, service, method)
 
 
 class RestServer(ThreadingHTTPServer):
@@ -161,7 +161,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
-def _request(route: Route, found: str, query: dict[str, str], text: bytes) -> Any:
+def _request(route: Route, in_path: str, query: dict[str, str], text: bytes) -> Any:
     """The request: the field of the path, those of the query, and the body."""
     request = request_kind(route.service, route.method)()
     pb = type(request).pb(request) if hasattr(type(request), "pb") else request
@@ -169,12 +169,12 @@ def _request(route: Route, found: str, query: dict[str, str], text: bytes) -> An
         json_format.Parse(text, pb)
     elif route.body:
         json_format.Parse(text, getattr(pb, route.body))
-    told = {key: value for key, value in query.items() if not key.startswith("$")}
-    json_format.ParseDict(told, pb)
+    fields = {key: value for key, value in query.items() if not key.startswith("$")}
+    json_format.ParseDict(fields, pb)
     *outer, last = route.field.split(".")
     for name in outer:
         pb = getattr(pb, name)
-    setattr(pb, last, found)
+    setattr(pb, last, in_path)
     return request
 
 
