@@ -187,7 +187,7 @@ def _add_options(parser: argparse.ArgumentParser, function: ast.FunctionDef) -> 
         if kind == "bool":
             kwargs["action"] = "store_true"
         elif kind in TYPES:
-            kwargs["type"] = TYPES[kind]
+            kwargs.update(type=TYPES[kind], metavar=name.rstrip("_").upper())
         else:
             kwargs.update(action="append", metavar="KEY=VALUE")
         if default is None:

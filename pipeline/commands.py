@@ -32,7 +32,14 @@ WATCH_S = 2.0  # between two looks at what runs
 
 
 def init(
-    folder: str, *, from_: str, time: str = "", label: str = "", unit: str = "", ripe_after: float = -1.0
+    folder: str,
+    *,
+    from_: str,
+    time: str = "",
+    label: str = "",
+    unit: str = "",
+    ripe_after: float = -1.0,
+    zone: str = "UTC",
 ) -> int:
     """Write a repository for a model of your data: its table, its limits and its params, to go on from.
 
@@ -43,10 +50,13 @@ def init(
         label: column to predict; one named label, target or y if left out
         unit: column of what is independent of each other, as accounts
         ripe_after: days until a label is known; as the newest days without labels say, if left out
+        zone: time zone in which a day of the data begins, as Europe/Berlin, for times with an offset
     """
     from pipeline import home
 
-    survey = home.write(Path(folder), from_, time=time, label=label, unit=unit, ripe_days=ripe_after)
+    survey = home.write(
+        Path(folder), from_, time=time, label=label, unit=unit, ripe_days=ripe_after, zone=zone
+    )
     size = f"{survey.num_days} days of {survey.rows_per_day:,.0f} rows"
     known = survey.table.label
     late = f", labels {known.ripe_after.days} days late" if known and known.ripe_after else ""

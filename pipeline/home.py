@@ -44,7 +44,14 @@ DVC = {
 
 
 def write(
-    folder: Path, url: str, *, time: str = "", label: str = "", unit: str = "", ripe_days: float = -1
+    folder: Path,
+    url: str,
+    *,
+    time: str = "",
+    label: str = "",
+    unit: str = "",
+    ripe_days: float = -1,
+    zone: str = "UTC",
 ) -> "Survey":
     """Writes the home to a folder that is empty or not there, and commits it; returns what was found.
 
@@ -54,7 +61,7 @@ def write(
         raise ParamsError(f"{folder} is not empty; name a folder that is, or a new one")
     from pipeline.survey import survey
 
-    surveyed = survey(url, time=time, label=label, unit=unit, ripe_days=ripe_days)
+    surveyed = survey(url, time=time, label=label, unit=unit, ripe_days=ripe_days, zone=zone)
     name = module_name(folder.resolve().name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.resolve().parent))
@@ -170,6 +177,7 @@ def _import(module: str, names: list[str]) -> str:
 def _table_text(table: Table) -> str:
     columns = "".join(f"            {_literal(name)}: {_code(of)},\n" for name, of in table.columns.items())
     unit = f"        unit={_literal(table.unit)},\n" if table.unit else ""
+    zone = f"        zone={_literal(table.zone)},\n" if table.zone != "UTC" else ""
     label = table.label
     assert label is not None
     after = label.ripe_after.total_seconds() / 86_400
@@ -177,7 +185,7 @@ def _table_text(table: Table) -> str:
     return (
         f"    table = Table(\n        time={_literal(table.time)},\n{unit}"
         f"        columns={{\n{columns}        }},\n"
-        f"        label=Label({_literal(label.column)}{ripe}),\n    )\n"
+        f"        label=Label({_literal(label.column)}{ripe}),\n{zone}    )\n"
     )
 
 
@@ -319,6 +327,8 @@ class Scaled(nn.Module):
 
 def params_text(survey: "Survey", name: str, *, title: str) -> str:
     """Returns params.yaml, with sizes for the number of rows."""
+    from pipeline.survey import MAX_QUARANTINED
+
     source = ", ".join(f"{key}: {json.dumps(value)}" for key, value in survey.plug.items())
     window = min(survey.num_days, 400)
     num_rows = survey.rows_per_day * window
@@ -347,7 +357,7 @@ ingest:
 
 validate:
   suite: data/expectations.yaml
-  max_quarantined: 0.05                      # share of tonight's rows; more stops the night
+  max_quarantined: {MAX_QUARANTINED:.2f}                      # share of tonight's rows; more stops the night
 
 prepare: {{test_days: {test_days}}}                      # newest days with labels, held out to judge by
 

@@ -44,6 +44,7 @@ PEEK_ROWS = 100_000  # by which columns and times are known
 MOST_VALUES = 1000  # of a category
 TEXT_CHARS = 30  # mean length of texts that people wrote
 FEW_CLASSES = 20
+MAX_QUARANTINED = 0.05  # of a night's rows, as `init` writes it into params.yaml
 NUM_IMAGES = 50  # that are decoded to see what they are
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating)
 NAMES_OF_LABELS = ("label", "target", "y")
@@ -84,7 +85,9 @@ class Survey:
     images: "ImageColumn | None" = None  # what a column of bytes holds, if it is images
 
 
-def survey(url: str, *, time: str = "", label: str = "", unit: str = "", ripe_days: float = -1) -> Survey:
+def survey(
+    url: str, *, time: str = "", label: str = "", unit: str = "", ripe_days: float = -1, zone: str = "UTC"
+) -> Survey:
     """Returns what is found at a URL.
 
     Args:
@@ -93,6 +96,7 @@ def survey(url: str, *, time: str = "", label: str = "", unit: str = "", ripe_da
         label: the column to predict; one that is named label, target or y if empty.
         unit: the column of what is independent of each other, as accounts.
         ripe_days: days until labels are known; less than 0: as many as the newest days without any label.
+        zone: in which a day of the data begins, for times that have an offset.
 
     Raises:
         DataError, ParamsError: there is nothing, or not what is needed; the sentence says what to do.
@@ -106,7 +110,7 @@ def survey(url: str, *, time: str = "", label: str = "", unit: str = "", ripe_da
     for option, name in (("time", time), ("label", label), ("unit", unit)):
         if name and name not in names:
             raise ParamsError(f"--{option} {name} is not in the data; name one of {', '.join(names)}")
-    plug |= _clock(delivered, time)
+    plug |= _clock(delivered, time) | ({"zone": zone} if zone != "UTC" else {})
     parts = _history(plug)
     rows = pa.concat_tables(parts.values(), promote_options="permissive")
     typed = not all(_is_text(field.type) for field in delivered.schema)  # those of CSV are all text
@@ -120,9 +124,11 @@ def survey(url: str, *, time: str = "", label: str = "", unit: str = "", ripe_da
         time=plug["cut_by"],
         unit=unit,
         label=Label(label, ripe_after=timedelta(days=max(ripe_days, 0))),
+        zone=zone,
     )
     as_found: Any = declared
     days = {day: conform(part, as_found, origin=str(day)) for day, part in parts.items()}
+    _check_zone(days, declared)
     if ripe_days < 0:
         ripe_days = _days_without_label(days, label)
         declared = replace(declared, label=Label(label, ripe_after=timedelta(days=ripe_days)))
@@ -141,6 +147,21 @@ def survey(url: str, *, time: str = "", label: str = "", unit: str = "", ripe_da
         left_out=tuple(name for name, column in columns.items() if column is None),
         num_classes=num_classes, images=images,
     )  # fmt: skip
+
+
+def _check_zone(days: dict[date, pa.Table], table: Table) -> None:
+    """Raises ParamsError where so many rows are on another day than their file that no night would go on."""
+    num_others = 0
+    for day, rows in days.items():
+        times = rows[table.time].drop_null()
+        num_others += len(times) - pc.sum(pc.equal(times.cast(pa.date32()), pa.scalar(day))).as_py()
+    share = num_others / sum(map(len, days.values()))
+    if share > MAX_QUARANTINED:
+        raise ParamsError(
+            f"{share:.0%} of rows have times in {table.time} that are on another day than their file's "
+            f"in {table.zone}; "
+            f"name the time zone in which a day of the data begins, as --zone Europe/Berlin"
+        )
 
 
 def _days_without_label(days: dict[date, pa.Table], label: str) -> int:

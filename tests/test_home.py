@@ -122,6 +122,26 @@ def test_a_number_from_csv_gets_a_squared_error_and_typed_columns(
     assert "squared error" in capfd.readouterr().out
 
 
+def test_files_of_local_days_whose_times_have_offsets_need_the_zone_of_their_days(tmp_path: Path) -> None:
+    (tmp_path / "rides").mkdir()
+    for day in (28, 29, 30):  # clocks change on the 29th of March 2026, and its third hour is not there
+        hours = [hour for hour in range(24) if (day, hour) != (29, 2)]
+        text = "".join(
+            f"2026-03-{day}T{hour:02}:30:00{'+02:00' if (day, hour) > (29, 2) else '+01:00'},{hour / 2}\n"
+            for hour in hours
+        )
+        (tmp_path / f"rides/2026-03-{day}.csv").write_text(f"at,y\n{text}")
+    url = f"{tmp_path}/rides/*.csv"
+    with pytest.raises(ParamsError, match=r"^6% of rows have times in at that are .* --zone Europe/Berlin"):
+        home.write(tmp_path / "new", url, label="y")
+    with pytest.raises(ParamsError, match="zone 'Europe/Berlino' is not known; name one such as"):
+        home.write(tmp_path / "new", url, label="y", zone="Europe/Berlino")
+    local = home.write(tmp_path / "new", url, label="y", zone="Europe/Berlin")
+    assert local.plug["zone"] == table_of(tmp_path / "new", "new:New").zone == "Europe/Berlin"
+    assert formatted(tmp_path / "new/new.py")
+    assert local.num_days == 3 and [local.least_rows, local.most_rows] == [23, 24]
+
+
 def test_json_lines_of_a_day_each_and_a_sql_table_are_known_too(payments: Path, tmp_path: Path) -> None:
     rows = pq.read_table(payments)
     frame = rows.to_pandas()

@@ -1,12 +1,20 @@
 """Says when a day of data is over in a time zone: 23, 24 or 25 hours after it begins."""
 
 from datetime import UTC, date, datetime, time, timedelta
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pipeline.contract.errors import ParamsError
 
 DAY = timedelta(days=1)
 LAST = "Etc/GMT+12"  # the zone in which a day ends last
+
+
+def check_zone(zone: str, *, of: str) -> None:
+    """Raises ParamsError where a time zone is not known, as that of what `of` names."""
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a folder, as America
+        raise ParamsError(f"{of} {zone!r} is not known; name one such as Europe/London") from None
 
 
 def ends(day: date, zone: str) -> datetime:

@@ -14,8 +14,8 @@ serves. It is a record as well, `data/run/table.json`, so that stages need not i
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from pipeline.contract.days import check_zone
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.records import Record
 
@@ -137,12 +137,7 @@ class Table(Record):
         kind = type(self.columns[self.time])
         if kind is not Time:
             raise ParamsError(f"the table's time {self.time!r} is {kind.__name__}; declare it Time()")
-        try:
-            ZoneInfo(self.zone)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ParamsError(
-                f"the table's zone {self.zone!r} is not known; name one such as Europe/London"
-            ) from None
+        check_zone(self.zone, of="the table's zone")
 
     @property
     def features(self) -> dict[str, AnyColumn]:

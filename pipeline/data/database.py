@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
+from pipeline.contract.days import check_zone
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.data.source import write_partition
 
@@ -40,6 +41,7 @@ class Database:
     def __init__(self, url: str, *, table: str, cut_by: str = "time", zone: str = "UTC") -> None:
         import sqlalchemy as sa
 
+        check_zone(zone, of="source.zone")
         self._name, self._cut_by, self._zone = table, cut_by, zone
         try:
             self._engine = sa.create_engine(os.path.expandvars(url))

@@ -23,7 +23,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.contract.days import hours_of
+from pipeline.contract.days import check_zone, hours_of
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.formats import size
 from pipeline.contract.table import Table
@@ -146,6 +146,7 @@ class Files:
                 f"source.time is {time!r}, and a zone's letters, as CST, stand for several zones; "
                 f"have offsets delivered, as -06:00, and write %z"
             )
+        check_zone(zone, of="source.zone")
         self.url = url
         self.columns = dict(columns or {})
         self.cut_by, self.time, self.zone = cut_by, time, zone
