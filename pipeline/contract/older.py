@@ -49,8 +49,9 @@ RENTAL = {
 # Records that stand in another one, alone or in a list.
 PARTS = {"Plan": {"ladder": "Rung", "options": "Option"}, "Verdict": {"live": "Live"}}
 GONE = {"Live": {"tuned_at"}}  # fields that no record has any more
+EVIDENCE = {"mended": "tuned"}  # keys of a profile's evidence, and what they are called now
 # Records that `record` may change; the JSON of others need not be looked into.
-CHANGED = frozenset({*RELEASES, *RENTED, *PARTS, *GONE})
+CHANGED = frozenset({*RELEASES, *RENTED, *PARTS, *GONE, "Profile"})
 # Keys of params.yaml that stand in a section of their own now.
 KEYS = {
     ("prepare", "leave_out_items"): ("workload", "leave_out_items"),
@@ -160,6 +161,8 @@ def record(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
         rental = {now: values[before] for before, now in RENTAL.items() if before in values}
         by_wait = "flex-start" if values.get("wait_s") else "on-demand"
         renewed = {"rental": {"strategy": "spot" if values.get("spot") else by_wait} | rental, **rest}
+    if kind == "Profile" and isinstance(evidence := values.get("evidence"), dict):
+        renewed["evidence"] = {EVIDENCE.get(key, key): value for key, value in evidence.items()}
     for key, part in PARTS.get(kind, {}).items():
         if isinstance(value := values.get(key), dict):
             renewed[key] = record(part, value)

@@ -46,7 +46,7 @@ def _sentences(profile: Profile) -> Iterator[str]:
     yield from _network(_part(evidence, "network"))
     yield from _dispatch(_part(evidence, "dispatch"))
     yield from _symptoms(profile.bound, _part(evidence, "symptoms"))
-    yield from _remedies(profile.remedies, _part(evidence, "mended"))
+    yield from _remedies(profile.remedies, _part(evidence, "tuned"))
     yield from _disturbed(float(evidence.get("contention", 0.0)))
     yield from _reused(_part(evidence, "reused"))
 

@@ -86,7 +86,7 @@ def _measured(
         flops_per_sample=diagnosis.flops_per_sample,
         noise_scale=_noise_scale(*diagnosis.gradient, dataset.num_samples),
         bound=diagnosis.verdict.bound,
-        evidence=diagnosis.evidence | {"mended": tuned.evidence, "timeline": runs},
+        evidence=diagnosis.evidence | {"tuned": tuned.evidence, "timeline": runs},
         remedies=tuned.remedies,
         tuning=tuned.tuning,
     )

@@ -126,7 +126,7 @@ def apply_kept(profile: Profile, *, epochs: float, num_samples: int, at_hand: bo
     tuning, batch_size = profile.tuning, profile.evidence.get("batch_size", 1)
     update_s = profile.load_s(batch_size) + profile.step_s(batch_size)
     kept = [remedy for remedy in profile.remedies if remedy.kept]
-    trials = profile.evidence.get("mended", {})
+    trials = profile.evidence.get("tuned", {})
     if epochs <= 1 and not (at_hand and trials.get("kept_by_day", False)):
         kept = [remedy for remedy in kept if remedy.name not in IN_MEMORY]
         tuning = replace(tuning, in_memory=False)

@@ -74,7 +74,7 @@ _MEASURED: tuple[tuple[str, tuple[tuple[str, str, Show], ...]], ...] = (
         ("measured.batch_sizes", "batch sizes", lambda sizes: ", ".join(count(one) for one in sizes)),
         ("measured.num_samples", "samples", count),
         ("measured.elapsed_s", "time of the measurement", duration),
-        ("mended.elapsed_s", "time of trying remedies", duration),
+        ("tuned.elapsed_s", "time of trying remedies", duration),
         ("origin.night", "measured in night", formats.quantity),
     )),
 )  # fmt: skip
@@ -102,7 +102,7 @@ def bottleneck(profile: Profile) -> Bottleneck:
     """Returns what binds the job, what was done, and what it gained."""
     kept = [f"{one.name} ({percent(one.measured_gain)} saved)" for one in profile.remedies if one.kept]
     tried = [one.name for one in profile.remedies if one.applied and not one.kept]
-    before_s, after_s = (_at(profile.evidence, f"mended.{name}") for name in ("before_s", "after_s"))
+    before_s, after_s = (_at(profile.evidence, f"tuned.{name}") for name in ("before_s", "after_s"))
     gained = ""
     if before_s and after_s:
         gained = (
@@ -212,7 +212,7 @@ def _of_data(report: Report) -> str:
 
 
 def _of_profile(profile: Profile) -> str:
-    before_s, after_s = (_at(profile.evidence, f"mended.{name}") for name in ("before_s", "after_s"))
+    before_s, after_s = (_at(profile.evidence, f"tuned.{name}") for name in ("before_s", "after_s"))
     saved = f", {percent(1 - after_s / before_s)} of the time saved" if before_s and after_s else ""
     return f"{BOUNDS[profile.bound]}{saved}"
 

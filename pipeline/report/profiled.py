@@ -44,7 +44,7 @@ def pictures(profile: Profile, *, num_samples: int) -> dict[str, str | None]:
 
 def stacks(profile: Profile, *, num_samples: int) -> list[Stack]:
     """Returns an update before the remedies, and after those that were kept."""
-    evidence, improved = profile.evidence, _part(profile, "mended")
+    evidence, improved = profile.evidence, _part(profile, "tuned")
     load_s, step_s = profile.load_s(num_samples), profile.step_s(num_samples)
     before_s = improved.get("before_s") or load_s + step_s
     shares = {"loading": load_s / (load_s + step_s or 1.0)}

@@ -1,4 +1,4 @@
-"""Random jobs, mended as the stage `profile` does it, then held against what they were: never slower so.
+"""Random jobs, tuned as the stage `profile` does it, then timed against what they were: never slower.
 
 Models are small random MLPs, convolutions and embeddings; samples come from memory, from parsing text row by
 row, or from storage with latency. End and beginning are timed again by a loop of this file's own, in turn. A
@@ -127,7 +127,7 @@ class Workload:
 
 
 def main() -> None:
-    """Mend random jobs and hold their ends against their beginnings."""
+    """Tune random jobs, and time each against what it was before."""
     torch.set_num_threads(1)  # so that one busy core beside it does not stop both
     random = np.random.default_rng(7)
     rows, began = [], time.perf_counter()
@@ -154,7 +154,7 @@ def main() -> None:
 
 
 def run(job: Random) -> dict[str, Any]:
-    """Mend one job, and time its end against its beginning."""
+    """Tune one job, and time its updates after that against those before."""
     harness = Harness(Workload(job), Path(), seed=0)
     harness.build()
     sizes, loads, steps = [], [], []
@@ -183,16 +183,16 @@ def run(job: Random) -> dict[str, Any]:
         fits=True,
     )
     training = TrainParams(batch_size=job.batch_size, epochs=epochs, rate=1e-3)
-    mended = tuner.tune(harness, facts, training, quality="offer")
-    pairs = again(job, harness.data, mended.tuning, update_s) if mended.tuning != Tuning() else [(1.0, 1.0)]
+    tuned = tuner.tune(harness, facts, training, quality="offer")
+    pairs = again(job, harness.data, tuned.tuning, update_s) if tuned.tuning != Tuning() else [(1.0, 1.0)]
     ratios = [new_s / old_s for old_s, new_s in pairs]
     return {
         "job": f"{job.model} {job.width} {job.optimizer} {job.batch_size} {job.load}",
         "io": load_s(job.batch_size) > 3 * step_s(job.batch_size),
-        "kept": [remedy.name for remedy in mended.remedies if remedy.kept],
+        "kept": [remedy.name for remedy in tuned.remedies if remedy.kept],
         "speed-up": 1 / median(ratios),
         "slower": median(ratios) > SLOWER and bounds(ratios)[0] > 1,
-        "trials_s": mended.evidence["elapsed_s"],
+        "trials_s": tuned.evidence["elapsed_s"],
     }
 
 

@@ -12,11 +12,13 @@ from pipeline import cli
 from pipeline.backends.submission_journal import SubmissionJournal
 from pipeline.contract import older, params, records
 from pipeline.contract.errors import DataError
-from pipeline.contract.records import Champion, Option, Plan, Release, Rental, Rung, Verdict
+from pipeline.contract.records import Champion, Option, Plan, Profile, Release, Rental, Rung, Verdict
 from pipeline.contract.source_code import source_digest
 from pipeline.jobs.submissions import Attempts
 from pipeline.registry.lineage import is_refresh, recipe
+from pipeline.report import evidence
 from pipeline.rollout import audit
+from tests.report.nights import whole
 
 # As the release before wrote it, less what a record may leave out.
 RUNG = """
@@ -105,6 +107,14 @@ def test_the_stage_that_failed_is_read_from_the_reason_that_it_began() -> None:
     assert records.loads(Verdict, judged).failed == ""
     today = replace(records.loads(Verdict, judged), reason="train failed: a plan of no night")
     assert records.loads(Verdict, records.dumps(today)).failed == ""  # today's form says it by its key
+
+
+def test_what_trying_remedies_measured_is_found_in_a_profile_of_the_release_before() -> None:
+    profile = whole().profile
+    assert profile and profile.evidence["tuned"]
+    assert evidence.bottleneck(profile).gained
+    before = records.dumps(profile).replace('"tuned":', '"mended":')
+    assert records.loads(Profile, before) == profile
 
 
 def test_a_note_that_was_a_sentence_names_its_versions() -> None:

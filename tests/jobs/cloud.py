@@ -169,6 +169,12 @@ class Cloud(Backend):
 
     # World
 
+    @property
+    def rungs_taken(self) -> list[str]:
+        """Names of the rungs that training took, in order; it has to have ended with a model."""
+        assert isinstance(self.decision, Training)
+        return [rung.name for rung in self.decision.rungs]
+
     def run(self) -> None:
         """Play on until there is a decision."""
         while self.decision is None:

@@ -3,8 +3,6 @@
 import logging
 from datetime import UTC, datetime, timedelta
 from math import inf
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -15,21 +13,7 @@ from pipeline.jobs.reconciler import ENDING_S, GRACE_S
 from tests.jobs import plans
 from tests.jobs.cloud import BEGUN, HOUR_S, TICK_S, Cloud, Luck, bad_night, night_of, plan_of, play
 
-MEMORY = Path("/dev/shm")  # thousands of small files, each brought to disk
-
-
-@pytest.fixture(autouse=True)
-def folder(monkeypatch):
-    with TemporaryDirectory(dir=MEMORY if MEMORY.exists() else None) as place:
-        monkeypatch.chdir(place)
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
-        Path("data/work/jobs").mkdir(parents=True)
-        yield Path(place)
-
-
-def rungs(cloud: Cloud) -> list[str]:
-    assert isinstance(cloud.decision, Training)
-    return [rung.name for rung in cloud.decision.rungs]
+pytestmark = pytest.mark.usefixtures("folder_in_memory")
 
 
 def ways(cloud: Cloud) -> list[tuple[str, str]]:
@@ -55,7 +39,7 @@ def test_spot_that_is_too_slow_is_left_while_it_runs_and_training_goes_on_from_t
     assert cloud.most_live == 1
     training = cloud.decision
     assert isinstance(training, Training)
-    assert rungs(cloud) == ["on-demand"]
+    assert cloud.rungs_taken == ["on-demand"]
     assert training.rungs[0].usd > 0
     assert training.rungs[0].reason.startswith("another loss of spot, or a longer wait for it, could not be")
     assert (training.stopped_by, training.num_samples, training.num_restarts) == ("finished", 7680, 1)
@@ -73,7 +57,7 @@ def test_spot_that_is_lost_again_and_again_is_no_failure():
 def test_training_that_is_half_as_fast_is_moved_to_a_faster_machine_before_it_would_end_early():
     cloud = play(plan_of(share=0.6), Luck(factors={"a": 0.5}))
     assert ways(cloud) == [("a", "on-demand"), ("b", "on-demand")]
-    assert rungs(cloud) == ["scale up"]
+    assert cloud.rungs_taken == ["scale up"]
     assert cloud.decision.stopped_by == "finished"
 
 
@@ -81,7 +65,7 @@ def test_training_that_is_half_as_fast_is_moved_to_a_faster_machine_before_it_wo
 def test_with_no_money_for_a_faster_machine_it_ends_early_with_the_rate_decayed():
     cloud = play(plan_of(share=0.6), Luck(factors={"a": 0.5}), budget_usd=13)
     assert ways(cloud) == [("a", "on-demand")]
-    assert rungs(cloud) == ["finish early"]
+    assert cloud.rungs_taken == ["finish early"]
     assert cloud.decision.stopped_by == "deadline"
     assert 0.6 * 7680 < cloud.decision.num_samples < 7680
 
@@ -89,7 +73,7 @@ def test_with_no_money_for_a_faster_machine_it_ends_early_with_the_rate_decayed(
 def test_a_budget_that_ends_before_the_deadline_is_kept():
     cloud = play(plan_of(share=0.6), Luck(factors={"a": 0.5}), budget_usd=8)
     assert cloud.decision.stopped_by == "budget"
-    assert rungs(cloud) == ["finish early"]
+    assert cloud.rungs_taken == ["finish early"]
     assert 6 < cloud.billed_usd <= cloud.decision.cost_usd <= 8
 
 
@@ -108,7 +92,7 @@ def test_a_machine_that_never_comes_is_waited_for_until_the_last_that_would_be_i
     assert cloud.decision.stopped_by == "finished"
     assert cloud.decision.num_samples == 7680
     assert {machine for machine, _ in ways(cloud)[1:]} <= {"a", "b", "c"}
-    assert "next rung" in rungs(cloud)
+    assert "next rung" in cloud.rungs_taken
     assert cloud.most_live == 1
 
 
@@ -116,7 +100,7 @@ def test_a_machine_that_never_comes_is_waited_for_until_the_last_that_would_be_i
 def test_a_machine_that_is_refused_is_left_for_the_next_rung_at_once(strategy):
     cloud = play(plan_of(strategy=strategy, share=0.5), Luck(refused={"a": inf}))
     assert cloud.decision.stopped_by == "finished"
-    assert "next rung" in rungs(cloud)
+    assert "next rung" in cloud.rungs_taken
     taken = next(rung for rung in cloud.decision.rungs if rung.name == "next rung")
     assert "cannot be had" in taken.reason
     assert strategy == "spot" or taken.time - BEGUN < timedelta(minutes=10)
@@ -219,10 +203,10 @@ def test_the_rate_is_that_of_batches_as_large_as_they_are_now():
 
 
 @pytest.mark.slow
-def test_some_of_the_bad_nights_of_the_benchmark(folder):
+def test_some_of_the_bad_nights_of_the_benchmark(folder_in_memory):
     logging.getLogger("pipeline").setLevel(logging.ERROR)
     seeds = [*range(12), 42]  # in 42, the launcher decides while the job is told to end and has not yet
-    nights = [bad_night(seed, folder / str(seed)) for seed in seeds]
+    nights = [bad_night(seed, folder_in_memory / str(seed)) for seed in seeds]
     logging.getLogger("pipeline").setLevel(logging.NOTSET)
     assert sum(isinstance(night.decision, Training) for night in nights) >= 11
     for night in nights:

@@ -4,31 +4,20 @@ import random
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from math import exp
-from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 
 import pytest
 
-from pipeline.contract.records import Plan, Rental, Rung, Training
+from pipeline.contract.records import Plan, Rental, Rung
 from pipeline.jobs import moves
 from pipeline.jobs.heartbeats import Heartbeats
 from pipeline.jobs.moves import MOST_MOVES
 from pipeline.jobs.outlook import Rate
-from tests.jobs.cloud import BEGUN, HOUR_S, TICK_S, Cloud, Luck, plan_of, play
+from tests.jobs.cloud import BEGUN, HOUR_S, TICK_S, Luck, plan_of, play
 from tests.jobs.test_escalation import UNTIL, running, sight
 
-MEMORY = Path("/dev/shm")
+pytestmark = pytest.mark.usefixtures("folder_in_memory")
 CHEAP = Rental(machine="d", region="us-central1")
-
-
-@pytest.fixture(autouse=True)
-def folder(monkeypatch):
-    with TemporaryDirectory(dir=MEMORY if MEMORY.exists() else None) as place:
-        monkeypatch.chdir(place)
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
-        Path("data/work/jobs").mkdir(parents=True)
-        yield Path(place)
 
 
 def with_cheaper(plan: Plan, *, slower: float = 1.5, usd_per_hour: float = 1.0) -> Plan:
@@ -120,15 +109,10 @@ def test_the_loss_has_risen_only_where_it_is_beyond_what_it_varies_by():
     assert not beats(1.3).loss_rose(since=begun, at=begun + 28)  # two heartbeats tell nothing
 
 
-def names(cloud: Cloud) -> list[str]:
-    assert isinstance(cloud.decision, Training)
-    return [taken.name for taken in cloud.decision.rungs]
-
-
 @pytest.mark.slow
 def test_a_simulated_night_undoes_a_step_down_to_what_is_slow_and_is_in_time():
     cloud = play(PLAN, Luck(factors={"a": 2.0, "d": 0.25}))
-    assert names(cloud) == ["step down", "undo"]
+    assert cloud.rungs_taken == ["step down", "undo"]
     assert [live.job.rental.machine for live in cloud.jobs] == ["a", "d", "a"]
     assert cloud.decision.stopped_by == "finished"
     assert cloud.most_live == 1

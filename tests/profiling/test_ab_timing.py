@@ -108,7 +108,7 @@ def test_samples_in_memory_are_told_to_be_faster():
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_what_waits_is_mended_and_stays_so():
+def test_a_job_that_waits_is_made_faster_and_stays_so():
     made = harness(Slow(num_samples=64, load_s=SLOW_S))
     tuned = tuner.tune(made, job(), TRAINING, quality="offer")
     kept = [remedy for remedy in tuned.remedies if remedy.kept]

@@ -28,7 +28,7 @@ EVIDENCE = {
     "symptoms": {
         "io_parsing_share": 0.66, "compute_share_of_peak_flops": 0.05, "many_inputs_are_a_symptom_of": "io"
     },
-    "mended": {"before_s": 0.2, "after_s": 0.08},
+    "tuned": {"before_s": 0.2, "after_s": 0.08},
 }  # fmt: skip
 
 

@@ -221,7 +221,7 @@ def test_it_stands_for_as_many_days_as_params_say(backend):
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"device": "cpu', "\x00\xff"])
-def test_a_torn_file_is_measured_anew_and_mended(backend, text):
+def test_a_torn_file_is_measured_anew_and_written_whole(backend, text):
     call(backend)
     kept().write_text(text)
     measured = call(backend, LATER)

@@ -160,14 +160,14 @@ def test_those_that_touch_quality_come_last_and_no_gain_is_all(bound, load, step
     assert not any(each.remedy.applied or each.remedy.kept for each in offered)
 
 
-def mended(*remedies: Remedy, **changed) -> Profile:
+def tuned_profile(*remedies: Remedy, **changed) -> Profile:
     """A job whose updates of `BATCH` samples load for 65 ms and step for 74 ms."""
     measured = profile(load_s=1e-3)
     return replace(measured, evidence={"batch_size": BATCH}, bound="io", remedies=remedies, **changed)
 
 
 def test_faster_reads_shorten_the_load_and_no_step_on_any_machine():
-    measured = mended(kept(STORED, 0.4), tuning=Tuning(in_memory=True))
+    measured = tuned_profile(kept(STORED, 0.4), tuning=Tuning(in_memory=True))
     tuned, tuning = apply_kept(measured, epochs=3, num_samples=10**6, at_hand=True)
     assert tuning == measured.tuning
     assert tuned.step_s == measured.step_s
@@ -177,7 +177,7 @@ def test_faster_reads_shorten_the_load_and_no_step_on_any_machine():
 
 @given(st.floats(0, 0.9), st.floats(0, 0.9))
 def test_kept_remedies_make_an_update_shorter_by_what_was_measured(io, compute):
-    measured = mended(kept(STORED, io), replace(kept("fused optimizer", compute), bound="compute"))
+    measured = tuned_profile(kept(STORED, io), replace(kept("fused optimizer", compute), bound="compute"))
     tuned, _ = apply_kept(measured, epochs=3, num_samples=10**6, at_hand=True)
     total_s = measured.load_s(BATCH) + measured.step_s(BATCH)
     assert tuned.load_s(BATCH) + tuned.step_s(BATCH) == pytest.approx((1 - io) * (1 - compute) * total_s)
@@ -187,7 +187,7 @@ def test_kept_remedies_make_an_update_shorter_by_what_was_measured(io, compute):
 
 
 def test_a_smaller_batch_is_in_the_lines_already():
-    measured = mended(kept(SMALLER_BATCH, 0.3))
+    measured = tuned_profile(kept(SMALLER_BATCH, 0.3))
     assert apply_kept(measured, epochs=3, num_samples=10**6, at_hand=True) == (measured, Tuning())
 
 
@@ -199,8 +199,8 @@ def test_a_warm_night_of_one_epoch_keeps_nothing_in_memory():
 
 @pytest.mark.parametrize(("kept_by_day", "at_hand"), [(True, True), (True, False), (False, True)])
 def test_a_warm_night_uses_the_files_of_earlier_ones_where_they_are(kept_by_day, at_hand):
-    measured = mended(kept(STORED, 0.4), tuning=Tuning(in_memory=True))
-    measured = replace(measured, evidence=measured.evidence | {"mended": {"kept_by_day": kept_by_day}})
+    measured = tuned_profile(kept(STORED, 0.4), tuning=Tuning(in_memory=True))
+    measured = replace(measured, evidence=measured.evidence | {"tuned": {"kept_by_day": kept_by_day}})
     tuned, tuning = apply_kept(measured, epochs=1, num_samples=10**6, at_hand=at_hand)
     assert tuning.in_memory == (kept_by_day and at_hand)
     assert (tuned.load_s(BATCH) < measured.load_s(BATCH)) == tuning.in_memory

@@ -108,7 +108,7 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
                 },
                 "counterfactual": {"no_input_gain": 0.331, "no_compute_gain": 0.652, "agrees": True},
                 "measured": {"batch_sizes": [64, 128, 256, 512], "elapsed_s": 4.71},
-                "mended": {"before_s": 0.0766, "after_s": 0.0556},
+                "tuned": {"before_s": 0.0766, "after_s": 0.0556},
                 "timeline": {
                     "before": [[n * 0.08, n * 0.08 + 0.025, n * 0.08 + 0.026, n * 0.08 + 0.08]
                                for n in range(8)],
