@@ -614,7 +614,7 @@ EventKind = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Event(Record):
-    """Something that happened in a night, or a rollback, which is no part of one.
+    """Something that happened in a night, or a rollback, which is not part of any night.
 
     `promoted` and `rolled back` let `version` serve in place of `champion`; `question`, `approved`,
     `declined`, `refused` and `stopped` are about `version`, while `champion` serves. Either is 0 where none

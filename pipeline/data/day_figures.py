@@ -128,7 +128,7 @@ class _Together:
         return order, starts, key[starts], at[starts], group
 
     def _known(self, keys: "Keys") -> "Rows":
-        """Returns of each row whether its value was there on one of the days before, and is no null."""
+        """Returns for each row whether its value occurred on one of the days before, and is not null."""
         _, _, key, at, group = self._grouped(keys)
         known = np.zeros(len(key), dtype=np.bool_)
         known[1:] = (key[1:] == key[:-1]) & (at[1:] - at[:-1] <= WINDOW)
@@ -161,7 +161,7 @@ class _Together:
         yield "rows", Figure("count", float(sample.num_rows), num=day.num(np.ones(len(sample), np.bool_)))
         if not len(sample):
             return
-        # A label that is not known yet is no column of its day, and not one of nulls.
+        # A label that is not known yet is left out of its day's columns, rather than counted as nulls.
         keys = {name: values[rows] for name, values in self._keys.items() if name in sample.keys}
         numbers = {name: values[rows] for name, values in self._numbers.items() if name in sample.numbers}
         yield from _of_keys(day, keys, sample, self._table)

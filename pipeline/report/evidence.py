@@ -131,7 +131,7 @@ def timeline(entry: Entry) -> list[Moment]:
 
 
 def _moments(entry: Entry) -> Iterator[Moment]:
-    """Yields what is no event: the limits, how long training took, and when the night was closed."""
+    """Yields what is not an event: the limits, how long training took, and when the night was closed."""
     night, training, verdict = entry.night, entry.training, entry.verdict
     yield Moment(at=night.train_until, what="deadline of training", planned=True)
     yield Moment(at=night.decide_until, what="deadline of the decision", planned=True)

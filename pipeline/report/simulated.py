@@ -93,7 +93,7 @@ def document(summaries: Sequence[Row], tallies: Sequence[Tally], *, about: dict[
 
 
 def check_files(*, plot: str, json: str) -> None:
-    """Raises ParamsError for files that could not be written, before any night is played; "" is no file."""
+    """Raises ParamsError for files that could not be written, before any night is played; "" means none."""
     for option, name in (("--plot", plot), ("--json", json)):
         if name and not Path(name).parent.is_dir():
             raise ParamsError(f"{option} {name} is in no folder that exists; make {Path(name).parent} first")

@@ -198,7 +198,7 @@ class _Copies:
     def _files(self) -> dict[str, Path]:
         """Files of nights, and of MLflow where it keeps them here, by the digest that they have now.
 
-        Links to the cache's own files are no copies.
+        Links to the cache's own files do not count as copies.
         """
         home = checkout.home()
         known = {(stat.st_dev, stat.st_ino) for stat in

@@ -224,7 +224,7 @@ class Connection(HttpToolsProtocol):
 
 @functools.lru_cache(4096)
 def address_of(host: str) -> str:
-    """Returns the address that a host counts for; of what is no address, the beginning.
+    """Returns the address that a host counts for; the beginning of a text that is not an address.
 
     >>> address_of("192.0.2.7"), address_of("::ffff:192.0.2.7"), address_of("2001:db8::5:7")
     ('192.0.2.7', '192.0.2.7', '2001:db8::/64')

@@ -64,7 +64,7 @@ def warm(answers: Answers, users: Sequence[str], *, ended: threading.Event) -> N
             break
         try:
             answers.of(users[start : start + WARM_BATCH])
-        except NoAnswer as error:  # who asks meets it, and it is counted then
+        except NoAnswer as error:  # a request for that user will meet it, and be counted
             if not num_failed:
                 log.warning("version %d fails for a user ahead of time: %s", answers.version, error)
             num_failed += 1

@@ -2,8 +2,8 @@
 
 The code of a version never runs in the router, which holds passwords and tokens. The process
 (pipeline/serving/version_worker.py) is started anew, not forked, and spoken to over a socket in JSON. A
-version that ends its process, or keeps it for too long, has harmed that process alone: who asks hears why,
-and whoever loaded the version may load it again.
+version that ends its process, or blocks it for too long, harms that process alone: requests get the reason,
+and the version may be loaded again.
 """
 
 import os
@@ -40,7 +40,7 @@ class NoAnswer(Exception):
 
     def __init__(self, message: str, *, kind: str = "", is_sentence: bool = False) -> None:
         self.message = message[:2000]
-        self.is_sentence = is_sentence  # one of ours, for whoever asked
+        self.is_sentence = is_sentence  # whether the message is a sentence of ours, to be shown as it is
         text = (f"{kind}: " * bool(kind) + message).encode("ascii", "backslashreplace").decode()
         super().__init__(text[:200].replace("\0", " "))
 
@@ -50,8 +50,8 @@ class VersionProcess:
 
     Attributes:
         about: what the version is, as `version_worker.py` says.
-        ended: why the process is no more; "" while it runs.
-        thread: the one that asks it for users, so that nobody who asks another version waits.
+        ended: why the process ended; "" while it runs.
+        thread: asks it for the answers to users, so that requests to other versions do not wait.
     """
 
     def __init__(self, number: int, case: Mapping[str, Any], *, answer_s: float) -> None:
@@ -97,9 +97,9 @@ class VersionProcess:
             except (OSError, EOFError):
                 raise self._failed(self._how_it_ended()) from None
             except (ValueError, RecursionError):
-                raise self._failed("its process was ended, since it sent what is no reply") from None
+                raise self._failed("its process was ended, since it did not send a valid reply") from None
             if not isinstance(reply, dict):
-                raise self._failed("its process was ended, since it sent what is no reply")
+                raise self._failed("its process was ended, since it did not send a valid reply")
         if "error" in reply:
             sentence = reply.get("sentence") is True
             raise NoAnswer(str(reply["error"]), kind=str(reply.get("kind", "")), is_sentence=sentence)

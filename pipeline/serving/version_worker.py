@@ -163,7 +163,7 @@ def main(number: int) -> None:
                     reply = version.about()
                 else:
                     reply = version.reply(document)
-            except Exception as error:  # noqa: BLE001 - whatever a workload raises, who asks hears of it
+            except Exception as error:  # noqa: BLE001 - the caller is sent whatever a workload raises
                 reply = _error(error, is_loaded=version is not None)
             frames.send(other, reply)
 

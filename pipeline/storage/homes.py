@@ -58,7 +58,7 @@ def faults(lead: Path) -> tuple[str, ...]:
 
 
 def lead_of(home: Path) -> Path:
-    """Returns the home that leads the fleet of a home: that one itself, where it is no member."""
+    """Returns the home that leads the fleet of a home: the home itself if it is not a member."""
     member = membership(home)
     return Path(member.lead) if member else home
 

@@ -139,7 +139,7 @@ class Traffic:
 
     @property
     def is_holdback(self) -> bool:
-        """Returns whether its experiment holds users back on its own challenger; it is no night's."""
+        """Returns whether its experiment holds users back on its own challenger; it belongs to no night."""
         before = older.holdback_name(serving=self.champion, replaced=self.challenger)
         return self.experiment in (holdback_name(self.challenger), before)
 

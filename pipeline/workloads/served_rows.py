@@ -250,7 +250,7 @@ def _local(seconds: float, zone: str) -> datetime:
     try:
         return datetime.fromtimestamp(seconds, ZoneInfo(zone)).replace(tzinfo=None)
     except (ValueError, OverflowError, OSError):
-        raise ValueError(f"{seconds:g} seconds since 1970 is no time that there is") from None
+        raise ValueError(f"{seconds:g} seconds since 1970 is not a time that exists") from None
 
 
 def _day_numbers(rows: "pa.Table", table: Table) -> "NDArray[Any]":

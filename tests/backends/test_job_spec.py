@@ -213,7 +213,7 @@ def test_a_job_that_was_drawn_up_before_a_brown_out_is_asked_for_with_the_time_t
 def test_a_job_whose_time_has_passed_is_not_asked_for():
     with pytest.raises(OutOfTime, match=r"training had to end at 02:55:00 UTC, before job j was taken; al"):
         asked(job(until=NOW - timedelta(seconds=300)))
-    with pytest.raises(JobError, match=r"may run for 0 s .*, which is no time; allow more by night\.train_h"):
+    with pytest.raises(JobError, match=r"may run for 0 s .*, which is too short; allow more by night\.tra"):
         asked(job(timeout_s=0.5))
 
 

@@ -112,9 +112,9 @@ def rogue(start: list[VersionProcess], tmp_path: Path, *, answer_s: float = 60) 
 @pytest.mark.parametrize(("does", "why"), [
     ("crash", "its process ended by SIGSEGV"),
     ("leave", "its process ended with exit status 3"),
-    ("pickles", "its process was ended, since it sent what is no reply"),
-    ("floods", "its process was ended, since it sent what is no reply"),
-    ("nests", "its process was ended, since it sent what is no reply"),
+    ("pickles", "its process was ended, since it did not send a valid reply"),
+    ("floods", "its process was ended, since it did not send a valid reply"),
+    ("nests", "its process was ended, since it did not send a valid reply"),
 ])  # fmt: skip
 def test_a_version_that_harms_its_process_gives_no_answer_and_no_later_one(
     start: list[VersionProcess], tmp_path: Path, does: str, why: str

@@ -2,7 +2,7 @@
 
 The service's default limits are longer than a night (a job may run 7 days and wait 24 h for flex-start), so
 both are always set, and cut to the time left until the end of training: a service that was slow to answer has
-used up some of it since the job was planned, which is no reason to give up the job.
+used up some of it since the job was planned, which does not justify giving up the job.
 """
 
 import re
@@ -90,7 +90,7 @@ def _times(job: Job, *, left_s: float) -> tuple[timedelta, timedelta | None]:
     ):  # the service reads 0 as no limit
         raise JobError(
             f"job {job.name} may run for {job.timeout_s:,.0f} s and wait for {job.rental.max_wait_s:,.0f} s, "
-            f"which is no time; allow more by night.train_hours or plan.flex_wait_hours"
+            f"which is too short; allow more by night.train_hours or plan.flex_wait_hours"
         )
     wait = timedelta(seconds=int(min(job.rental.max_wait_s, left_s))) if flex else None
     return timedelta(seconds=int(min(job.timeout_s, left_s))), wait
