@@ -413,7 +413,7 @@ def restore(*, commit: str = "", yes: bool = False) -> int:
     """Show what a lost ledger can be brought back from, and bring it back with --yes.
 
     Args:
-        commit: the commit that it shall end with; the one that is proposed if left out
+        commit: the commit that it is to end with; the proposed one if left out
         yes: set the branch nights; else it is only shown
     """
     from pipeline.rollout.restore import restore as restores

@@ -380,7 +380,7 @@ def _fails(rule: suite.Rule, figures: Mapping[str, float]) -> bool | None:
         return None
     row = pa.table({name: [value] for name, value in figures.items()})
     try:
-        with duckdb.connect() as connection:  # whoever uses the module's own may have left a result in it
+        with duckdb.connect() as connection:  # other users of the module's own may have left a result in it
             return bool(connection.from_arrow(row).filter(predicate).fetchall())
     except duckdb.Error as error:
         why = str(error).splitlines()[0]

@@ -8,10 +8,10 @@ imports libraries and does nothing else: it makes no pool, client or connection,
 fork of it is as good as a new interpreter, and a stage stays a process of its own, which may be killed at any
 line. It imports nothing of ours, since a night runs its own code.
 
-Whoever runs a stage connects to the parent at the address that a note in the folder of the night has, and
-hands over its words, its environment, its limits and its open files. A keeper, a fork as well, starts the
-stage and waits for it, and ends it where whoever asked for it is gone. Without a parent, a stage runs in an
-interpreter of its own. Run as a script, this file is the parent.
+A process that runs a stage connects to the parent at the address in a note in the folder of the night, and
+hands over its arguments, its environment, its limits and its open files. A keeper, a fork as well, starts
+the stage and waits for it, and ends it when the process that asked for it is gone. Without a parent, a stage
+runs in an interpreter of its own. Run as a script, this file is the parent.
 """
 
 import atexit
@@ -39,7 +39,7 @@ from typing import Any, NoReturn
 
 NOTE = Path("data/run/warm_parent.txt")  # address of the parent of a night, in the folder of the night
 ASKED = "DAYBREAK_STAGE_WAS_ASKED_FOR"  # environment variable of a stage that `run` runs
-GRACE_S = 10.0  # for a stage to end by itself after Ctrl-C, or when whoever asked for it is gone
+GRACE_S = 10.0  # for a stage to end by itself after Ctrl-C, or when its caller is gone
 IDLE_S = 900.0  # without a stage, after which the parent ends by itself
 TICK_S = 2.0
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
@@ -253,7 +253,7 @@ def _wait(command: int, connection: socket.socket, woken: int) -> None:
             os.read(woken, 16)
         if connection.fileno() in heard:
             signals = _signals(connection)
-            if not signals:  # whoever asked for it is gone
+            if not signals:  # the caller is gone
                 listened.remove(connection.fileno())
             for number in signals or [signal.SIGTERM]:
                 os.killpg(command, number)

@@ -1,11 +1,11 @@
-"""Tells the time of a night, which goes on evenly whoever sets the clock of the machine meanwhile.
+"""Tells the time of a night, which runs evenly even if the clock of the machine is set meanwhile.
 
 A night's deadlines are hours from its opening. `open` records when the machine was booted, by its clock of
 that moment; the time of the night is that plus what has passed since the boot, also while a laptop slept. So
 all processes of a night on this machine agree, and a clock that is set in the middle of it neither ends
 training nor makes its heartbeats look old. Another machine, or the same one after a reboot, reads its clock
-once in a process and goes on from there. Whoever looks at a night from outside of its folder, as `reap` and
-`watch` do, asks for the time of that night (`utc_of`).
+once in a process and goes on from there. Code that looks at a night from outside of its folder, such as
+`reap` and `watch`, asks for the time of that night (`utc_of`).
 """
 
 import json

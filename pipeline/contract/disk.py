@@ -1,6 +1,6 @@
 """Says what is wrong with a disk where something could not be written: full, a quota, read-only, another's.
 
-It also brings to the disk what was written, where a failure of the power shall not take it.
+It also brings to the disk what was written, where a power failure must not take it.
 
 What wrote may be Python, git, SQLite, Arrow, DuckDB or DVC, which each wrap the error of the system in one of
 their own. So the error is found among its causes, and else by the words of the system in its text.

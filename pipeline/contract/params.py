@@ -414,7 +414,7 @@ class LiveTestParams(Section):
     """Guardrail of a live test: seconds by which the challenger's P99 may be longer."""
     max_shift: float = Field(0.5, gt=0, lt=1)
     """Guardrail of a live test: total variation distance between the items that the two models show, from 0
-    (the same) to 1. Raise it for a recipe that is meant to show other items."""
+    (the same) to 1. Raise it for a recipe that should show other items."""
     metric: OwnMetricParams | None = None
     """What users are scored by where a team serves by itself: the metric that it reports of them. Empty: what
     routers and endpoints log."""
@@ -553,7 +553,7 @@ class NotifyParams(Section):
     """Namespace under which an OpenLineage server is told which data each night read and made, and which
     version serves; the server is that of `$OPENLINEAGE_URL`. Empty: none is told."""
     min_free_gb: float = Field(2.0, ge=0)
-    """Gigabytes that the disk of the home shall have free: with less, `disk low` is sent, once a day."""
+    """Gigabytes that should be free on the disk of the home: with less, `disk low` is sent, once a day."""
 
 
 class Sections(Section):
@@ -632,7 +632,7 @@ class PlanSections(ProfileSections, TrainSections, PrepareSections, BackendSecti
 
 
 class ModelSections(Sections):
-    """Section that says which model of the registry is meant."""
+    """Section that names the model in the registry."""
 
     register_: RegisterParams = Field(RegisterParams(), alias="register")
 

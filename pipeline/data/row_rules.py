@@ -134,7 +134,7 @@ def _repeated(columns: Collection[str]) -> str:
 
 
 def _missing(columns: Collection[str], ignored: str) -> str:
-    """Where a rule on several columns looks away."""
+    """Returns the condition under which a rule on several columns ignores a row."""
     word = {"all": " AND ", "both": " AND ", "any": " OR ", "either": " OR "}.get(ignored.partition("_")[0])
     return f"({word.join(f'{quoted(name)} IS NULL' for name in columns)})" if word else "FALSE"
 

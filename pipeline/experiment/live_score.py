@@ -38,7 +38,7 @@ class Shown(Protocol):
 
     @property
     def unit(self) -> str:
-        """The user."""
+        """The user, as the log knows them."""
 
     @property
     def arm(self) -> str:
@@ -46,7 +46,7 @@ class Shown(Protocol):
 
     @property
     def share(self) -> float:
-        """The challenger's, when the arm was drawn."""
+        """The challenger's share of the traffic when the arm was drawn."""
 
     @property
     def items(self) -> Sequence[str]:
@@ -58,23 +58,23 @@ class Shown(Protocol):
 
     @property
     def latency_s(self) -> float:
-        """Of the answer."""
+        """Time that the answer took, in seconds."""
 
     @property
     def error(self) -> str:
-        """Why the model did not answer."""
+        """Why the model did not answer; "" where it did."""
 
     @property
     def fallback(self) -> bool:
-        """Were popular items shown, not the model's?"""
+        """Whether popular items were shown in place of the model's."""
 
     @property
     def taken(self) -> Sequence[str] | None:
-        """What the user took, or the labels of the rows as JSON; None where nobody told."""
+        """What the user took, or the labels of the rows as JSON; None without an outcome."""
 
     @property
     def taken_at(self) -> float | None:
-        """When that was told."""
+        """When the outcome came, in seconds since 1970."""
 
 
 class LiveScore(Protocol):
@@ -82,14 +82,14 @@ class LiveScore(Protocol):
 
     @property
     def of_lists(self) -> bool:
-        """Are lists shown, or predictions of rows?"""
+        """Whether lists are shown, rather than predictions of rows."""
 
     @property
     def has_label(self) -> bool:
-        """Is an outcome needed?"""
+        """Whether a score needs an outcome."""
 
     def of(self, exposures: Sequence[Shown], *, until: float) -> float | None:
-        """Returns the score of a user's exposures by what was told until then; None: nothing was."""
+        """Returns the score of a user's exposures by the outcomes until then; None without any."""
 
     def losses(self, scores: Floats) -> Floats:
         """Returns users' scores as losses in [0, 1], shape [n]."""
@@ -108,7 +108,7 @@ class ListScore:
     has_label = True
 
     def of(self, exposures: Sequence[Shown], *, until: float) -> float | None:
-        """Returns the mean over the exposures that an outcome was told of."""
+        """Returns the mean over the exposures that have an outcome."""
         reported = [
             list_score(shown.items, shown.taken)
             for shown in exposures

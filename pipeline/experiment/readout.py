@@ -305,7 +305,7 @@ def _compared(
         sentence = (
             f"an outcome was told of {int(reported[arm].sum()):,} of {num_ours:,} users of the challenger "
             f"and of {int(reported[~arm].sum()):,} of {num_theirs:,} of the champion; gate.min_samples "
-            f"asks for {rules.min_samples:,} of each, look at whoever posts to /outcomes"
+            f"asks for {rules.min_samples:,} of each, look at the clients that post to /outcomes"
         )
         return Result(status=Status.NO_DATA, sentence=sentence)
     rate = float(reported.mean())

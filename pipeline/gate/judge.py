@@ -134,7 +134,7 @@ def gate(
     if verdict.approve_until:
         records.write(verdict)
         notifier.tell(*night_events.note())
-        review.show_report(night)  # for whoever is asked, since the night is closed only later
+        review.show_report(night)  # for the person who is asked, since the night is closed only later
     return verdict
 
 

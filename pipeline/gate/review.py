@@ -101,7 +101,7 @@ def _answer(night: Night, verdict: Verdict, *, approved: bool, by: str, reason: 
     if approved and verdict.inconclusive and not reason:
         raise ReleaseError(
             f"version {verdict.challenger} is not proven ({verdict.reason}); "
-            f"say by --reason why it shall serve"
+            f"say by --reason why it should serve"
         )
     return Approval(
         champion=verdict.champion,

@@ -91,9 +91,9 @@ def _permuted(
     rules: Rules,
     units: NDArray[Any] | None,
 ) -> Check:
-    """At the edge every promotion is false: the challenger is as good as may not be promoted.
+    """Counts the promotions with permuted labels at the edge, where the challenger is just not good enough.
 
-    Samples of one unit change sides together.
+    So each of them is false. Samples of one unit change sides together.
     """
     rng = np.random.default_rng(0)
     edge = rules.margin if rules.refresh else 0.0

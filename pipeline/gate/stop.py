@@ -1,8 +1,8 @@
 """Stage stop: a person ends a running night, and its job with it; the champion stays.
 
 The record lies in the folder of the night, `stop.json`, and the ledger keeps it with the night. From then on
-the runner refuses each stage but `close`, to which whoever runs the night goes on. A stage that computes at
-that moment is done first, a promotion included.
+the runner refuses each stage but `close`, which the process that runs the night calls next. A stage that is
+computing at that moment, a promotion included, finishes first.
 """
 
 import logging
@@ -75,5 +75,7 @@ def stop(
             log.warning("MLflow does not show that the night was stopped: %s", error)
     log.info("night %s was %s%s", night.id, outcome.stopped(stopped),
              f"; {', '.join(left)} ends in a while" if left else "")  # fmt: skip
-    log.info("whoever runs it closes it now; if nobody does: python -m pipeline close --night %s", night.id)
+    log.info(
+        "the process that runs it closes it now; if none runs: python -m pipeline close --night %s", night.id
+    )
     return stopped

@@ -2,8 +2,8 @@
 
 A commit may be known to git here, by the branch's reflog or as one that no branch has any more; then to a
 remote; then to MLflow, by the tag `ledger` of its newest version. The first that is known is proposed, or one
-that follows it. What MLflow alone names is shown, and taken only if a person names it: whoever can write to
-MLflow could name any commit.
+that follows it. What MLflow alone names is shown, and taken only if a person names it: anyone who can write
+to MLflow could name any commit.
 """
 
 import logging
@@ -50,7 +50,7 @@ def restore(params: ModelSections, *, commit: str = "", yes: bool = False) -> It
 
     Args:
         params: name of the model, whose versions MLflow has.
-        commit: that the ledger shall end with; the one that is proposed if empty.
+        commit: that the ledger is to end with; the proposed one if empty.
         yes: set the branch; else it is only shown.
     """
     tip = ledger.ledger_tip()

@@ -23,7 +23,7 @@ from pipeline.storage.mlflow_client import session
 
 log = logging.getLogger(__name__)
 
-TOLD_WITHIN = timedelta(days=1)  # of a rollback, if whoever made it was killed before people were told
+TOLD_WITHIN = timedelta(days=1)  # of a rollback whose process was killed before it told people
 
 
 def rollback(
@@ -36,7 +36,7 @@ def rollback(
 
     Args:
         params: name of the model, and what to check the ledger by.
-        to: the version that shall serve; found by `steps` if 0.
+        to: the version that is to serve; found by `steps` if 0.
         steps: how many promotions to take back.
         reason: kept in the ledger and in the registry.
         by: who rolls back; you if left out

@@ -1,4 +1,4 @@
-"""Which version does a user meet? A hash of user and experiment decides, so nothing has to be remembered.
+"""Assigns users to versions by a hash of user and experiment, so that nothing has to be remembered.
 
 A unit is a user as the log knows it (`Log.unit_of`). Its place in an experiment is uniform in [0, 1) and the
 same at any time and in any router; it meets the challenger where its place is below the challenger's share.

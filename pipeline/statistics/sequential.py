@@ -1,4 +1,4 @@
-"""How far may a sum wander by chance, if it is looked at again and again? Bounds for every kind of looking.
+"""Bounds how far a sum wanders by chance if it is looked at again and again, for every kind of looking.
 
 Looks at any time, without an end: a normal mixture is a martingale that passes 1/alpha with probability at
 most alpha, ever (Robbins 1970; Howard, Ramdas, McAuliffe & Sekhon 2021). At sum s and intrinsic time v, with
@@ -181,7 +181,7 @@ class _State:
         return float(self.mass @ beyond)
 
     def stopped(self, bound: float) -> "_State":
-        """What goes on after this look."""
+        """The paths within the bound, which go on after this look."""
         lowest = min(self.drift * self.time, 0.0) - FARTHEST_Z * math.sqrt(self.time)
         lower = -bound if self.sides == 2 else lowest
         half = (bound - lower) / 2

@@ -82,7 +82,7 @@ class Membership:
     """What a home that shares another's Airflow, MLflow and router keeps of that, in `LEAD`."""
 
     lead: str  # folder of the home whose fleet.yaml names this one
-    model: str  # by which the homes are told apart
+    model: str  # which distinguishes the homes
     own_registry: bool  # its versions were in an MLflow of its own before, and stay there
 
     def write(self, home: Path) -> None:

@@ -1,9 +1,9 @@
 """Keeps what erasures took away: whose rows stay out, and which digests became others.
 
 The ledger is never rewritten, so its nights go on naming the digests that they saw. Each erasure
-(pipeline/erasure/erase.py) is a note beside the ledger, which says what each of these is now; whoever looks
-for bytes asks here first. A unit stands there as a hash that is keyed by `var/erasure.key`: who has the
-ledger alone cannot find out, by trying all units, whose rows were erased.
+(pipeline/erasure/erase.py) is a note beside the ledger, which says what each of these is now; code that looks
+for bytes asks here first. A unit stands there as a hash that is keyed by `var/erasure.key`: the ledger alone
+does not allow to find out, by trying all units, whose rows were erased.
 """
 
 import secrets

@@ -1,7 +1,7 @@
 """Keeps the events of a night in its folder, in `data/run/events.json`, from where the ledger takes them.
 
-An event is written once, whoever sees it and however often: the same kind and subject are the same event.
-What may happen again, as a failure, is told apart by its time too.
+An event is written once, whichever process sees it and however often: the same kind and subject are the same
+event. Events that may happen again, such as failures, are distinguished by their time, too.
 """
 
 from collections.abc import Iterable

@@ -245,8 +245,8 @@ class Log:
     def now(self) -> float:
         """Returns the time by the clock of this log, in seconds since 1970, without asking the database.
 
-        Of a server it is the server's. Of a SQLite file it is this machine's, which goes on evenly while a
-        night's experiment is on, whoever sets the clock meanwhile: users count by the hours since they came.
+        It is the server's; for a SQLite file it is this machine's, which runs evenly during a night's
+        experiment even if the clock is set meanwhile: users count by the hours since they came.
         """
         return self._booted_at + self._clock.passed()
 
