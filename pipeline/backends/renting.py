@@ -292,7 +292,8 @@ class Renting(Backend):
         self._exchange(journal, alive=bool(alive))
         if rented and alive:
             state: State = "running" if rented.state == "running" else "queued"
-            journal.change(submission.attempt, state=state, **rented.times)
+            waits = " ".join(rented.said.split())[:300] if state == "queued" else ""
+            journal.change(submission.attempt, state=state, waits=waits, **rented.times)
             return state
         ended = self.explained(rented, submission, journal.folder)
         times = {"ended_at": clock.utc().isoformat(), **ended.times}

@@ -41,6 +41,7 @@ class Submission(Record):
     there_at: str = ""  # when its machines were there, where the place says so
     started_at: str = ""
     ended_at: str = ""
+    waits: str = ""  # what it waits for, in the words of the place
     reason: str = ""  # why it ended
 
     @property

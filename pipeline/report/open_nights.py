@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
+from pipeline.backends.submission_journal import SubmissionJournal
 from pipeline.contract import params, records
 from pipeline.contract.errors import PipelineError
 from pipeline.jobs import submissions
@@ -81,6 +82,7 @@ def _job(folder: Path) -> JobFacts | None:
         recipe=records.loads(Recipe, text, source=str(path / "job.json")),
         attempts=Attempts(path),
         heartbeats=Heartbeats(jsonl.newest(path / "progress.jsonl")),
+        waits=next((each.waits for each in SubmissionJournal(path).submissions()[-1:]), ""),
     )
 
 

@@ -32,6 +32,7 @@ class JobFacts:
     recipe: Recipe
     attempts: Attempts
     heartbeats: Heartbeats
+    waits: str = ""  # what it waits for, in the words of the place that rents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,7 @@ def _of_job(job: JobFacts) -> str:
     if last is None or not last.live:
         return "asks for machines"
     if not last.run_at:
-        return f"waits for {last.rung.rental}"
+        return f"waits for {last.rung.rental}" + (f" ({job.waits})" if job.waits else "")
     return f"runs on {last.rung.rental}" if job.heartbeats.since(last.at) else f"starts on {last.rung.rental}"
 
 

@@ -3,8 +3,9 @@
 Requests are held against the published schemas (package kubernetes-validate), names are unique, label
 selectors select, a Job's controller does what the documentation of Indexed Jobs says: pods by index, failure
 and success policy, replacement of pods, deadline, suspension. A pod that no node fits stays unschedulable, a
-container that dies tells its exit code. Pods of several see each other by their names: each process has an
-/etc/hosts of its own.
+container that dies tells its exit code, and events tell what keeps pods from being made or started. A Job of
+a queue has a Workload, as Kueue makes it, and waits for `admit`. Pods of several see each other by their
+names: each process has an /etc/hosts of its own.
 """
 
 import base64
@@ -28,10 +29,13 @@ import kubernetes_validate
 
 VERSION = "1.34"
 PATHS = re.compile(
-    r"^/(?:api/v1|apis/(?P<group>batch|authorization\.k8s\.io)/v1)(?:/namespaces/(?P<namespace>[^/]+))?"
+    r"^/(?:api/v1|apis/(?P<group>batch|authorization\.k8s\.io)/v1|apis/kueue\.x-k8s\.io/v1beta2)"
+    r"(?:/namespaces/(?P<namespace>[^/]+))?"
     r"/(?P<kind>[a-z]+)(?:/(?P<name>[^/]+))?$"
 )
-QUEUE = "kueue.x-k8s.io/queue-name"
+QUEUE, JOB_UID = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/job-uid"
+KUEUE = {"name": "kueue.x-k8s.io", "preferredVersion": {"version": "v1beta2"}}
+OURS = ("index", "owner", "replaced", "terminating", "oom")  # metadata of pods that no cluster has
 OF_A_JOB = "batch.kubernetes.io/job-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 NAMESPACE = "default"  # the only one
@@ -74,8 +78,10 @@ class FakeCluster:
     def __init__(self, folder: Path, *, image: dict[str, str]) -> None:
         self.folder, self.image = folder, image
         self.objects: dict[str, dict[str, dict[str, Any]]] = {
-            kind: {} for kind in ("jobs", "pods", "services", "secrets", "nodes")
+            kind: {} for kind in ("jobs", "pods", "services", "secrets", "nodes", "events", "workloads")
         }
+        self.queues: dict[str, str] = {}  # LocalQueues of Kueue, and why each takes no jobs
+        self.failing: dict[str, tuple[str, str]] = {}  # why Jobs will have failed once their pods have ended
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.calls: list[str] = []
         # For the calls to come: "refuse", "busy", "conflict", "cut before", "cut after", "half", "hang",
@@ -130,6 +136,8 @@ class FakeCluster:
     ) -> None:
         spec = {"taints": [{"key": key, "effect": "NoSchedule"} for key in taints]}
         self.objects["nodes"][name] = {
+            "apiVersion": "v1",
+            "kind": "Node",
             "metadata": {"name": name, "labels": labels},
             "spec": spec,
             "status": {"allocatable": {"pods": str(pods), **allocatable}},
@@ -185,6 +193,26 @@ class FakeCluster:
         """What Kueue does with a Job that makes room for another: its pods go, and it waits again."""
         with self.lock:
             self.objects["jobs"][job]["spec"]["suspend"] = True
+            self._workload(job, [
+                condition("Evicted", reason="Preempted", message="Preempted to accommodate a workload"),
+                condition("QuotaReserved", status="False", reason="Pending", message="insufficient quota"),
+            ])  # fmt: skip
+
+    def deactivate(self, job: str) -> None:
+        """What Kueue does with a Job that was tried too often: it waits until a person says otherwise."""
+        self.suspend(job)
+        with self.lock:
+            self.objects["workloads"][job]["spec"]["active"] = False
+
+    def _workload(self, job: str, conditions: list[dict[str, str]]) -> None:
+        """Keeps what Kueue says of a Job, if it is of a queue."""
+        made = self.objects["jobs"][job]["metadata"]
+        if queue := made["labels"].get(QUEUE):
+            self.objects["workloads"][job] = {
+                "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+                "metadata": {"name": f"job-{job}", "labels": {JOB_UID: made["uid"]}},
+                "spec": {"queueName": queue, "active": True}, "status": {"conditions": conditions},
+            }  # fmt: skip
 
     def _chosen(self, job: str, indexes: tuple[int, ...]) -> list[dict[str, Any]]:
         return [pod for pod in self.pods_of(job) if not indexes or pod["metadata"]["index"] in indexes]
@@ -199,7 +227,7 @@ class FakeCluster:
         """The kernel kills the container of a pod, and the kubelet says why."""
         with self.lock:
             pod = self.pods_of(job)[0]
-            pod["metadata"]["annotations"]["oom"] = "true"
+            pod["metadata"]["oom"] = True
             self._signal(self.processes[pod["metadata"]["name"]], signal.SIGKILL)
 
     def admit(self, job: str) -> None:
@@ -207,7 +235,8 @@ class FakeCluster:
         with self.lock:
             made = self.objects["jobs"][job]
             made["spec"]["suspend"] = False
-            made["status"]["conditions"] = [condition("Suspended", status="False")]
+            made["status"]["conditions"] = [condition("Suspended", status="False", reason="JobResumed")]
+            self._workload(job, [condition("QuotaReserved", reason="QuotaReserved")])
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -232,6 +261,8 @@ class FakeCluster:
     def answer(self, method: str, url: str, body: Any) -> dict[str, Any]:
         """What the API answers; Refusal with its status."""
         parts = urlsplit(url)
+        if parts.path == "/apis/":
+            return {"kind": "APIGroupList", "groups": [KUEUE] if self.queues else []}
         match = PATHS.match(parts.path)
         if match is None:
             raise Refusal(404, "NotFound", f"the server could not find {parts.path}")
@@ -251,22 +282,39 @@ class FakeCluster:
                 return self._create(kind, body, namespace=match["namespace"])
             if method == "DELETE":
                 return self._delete(kind, name, body or query)
-            if name:
-                return self._get(kind, name)
-            return {"kind": "List", "apiVersion": "v1", "metadata": {},
-                    "items": self._select(kind, query.get("labelSelector", ""))}  # fmt: skip
+            if f"list {kind}" in self.forbidden:
+                raise Refusal(403, "Forbidden", f"{kind} is forbidden: User cannot list resource")
+            return {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": self._select(kind, query)}
 
     def _get(self, kind: str, name: str) -> dict[str, Any]:
         if name not in self.objects[kind]:
             raise Refusal(404, "NotFound", f'{kind} "{name}" not found')
         return self.objects[kind][name]
 
-    def _select(self, kind: str, selector: str) -> list[dict[str, Any]]:
-        wanted = dict(term.split("=") for term in selector.split(",") if term)
+    def _select(self, kind: str, query: dict[str, str]) -> list[dict[str, Any]]:
+        """Objects as the API shows them, by labels or, for events, by the uid of what they are about."""
+        if kind == "localqueues":
+            return [_local_queue(name, why) for name, why in self.queues.items()]
+        terms = (term.split("=") for term in query.get("labelSelector", "").split(",") if term)
+        wanted = dict(terms)
+        _, _, uid = query.get("fieldSelector", "").partition("involvedObject.uid=")
         return [
-            made for made in self.objects[kind].values()
+            {**made, "metadata": {key: each for key, each in made["metadata"].items() if key not in OURS}}
+            for made in self.objects[kind].values()
             if wanted.items() <= made["metadata"].get("labels", {}).items()
+            and (not uid or made["involvedObject"]["uid"] == uid)
         ]  # fmt: skip
+
+    def _event(self, of: dict[str, Any], reason: str, message: str, *, kind: str = "Warning") -> None:
+        """Tells once that something happens to an object; a repetition counts, and has its time."""
+        meta = of["metadata"]
+        name = f"{meta['name']}.{reason.lower()}"
+        told = self.objects["events"].setdefault(name, {
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "creationTimestamp": now()},
+            "involvedObject": {"kind": of["kind"], "name": meta["name"], "uid": meta["uid"]},
+            "reason": reason, "type": kind, "firstTimestamp": now(), "count": 0,
+        })  # fmt: skip
+        told |= {"message": message, "count": told["count"] + 1, "lastTimestamp": now()}
 
     def _create(self, kind: str, body: dict[str, Any], *, namespace: str) -> dict[str, Any]:
         try:
@@ -292,6 +340,13 @@ class FakeCluster:
                 condition("Suspended", reason="JobSuspended", message="in the queue")
             ]
         self.objects[kind][name] = made
+        if kind == "jobs":
+            queue = made["metadata"].get("labels", {}).get(QUEUE, "")
+            is_there = queue in self.queues
+            why = "insufficient unused quota for cpu" if is_there else f"LocalQueue {queue} doesn't exist"
+            reason = "Pending" if is_there else "Inadmissible"
+            waits = condition("QuotaReserved", status="False", reason=reason, message=why)
+            self._workload(name, [waits])
         return made
 
     def _admit(self, kind: str, name: str, *, namespace: str) -> None:
@@ -348,8 +403,8 @@ class FakeCluster:
         if self._succeeded(job, pods):
             job["status"]["conditions"] = [condition("SuccessCriteriaMet")]
             self._conclude(pods, over=over, job=job, ended=condition("Complete"))
-        elif late or failed or "fails" in job["status"]:
-            reason, message = job["status"].setdefault("fails", self._why(late=late, failed=failed))
+        elif late or failed or name in self.failing:
+            reason, message = self.failing.setdefault(name, self._why(late=late, failed=failed))
             ended = condition("Failed", reason=reason, message=message)
             self._conclude(pods, over=over, job=job, ended=ended)
         else:
@@ -370,6 +425,10 @@ class FakeCluster:
                 pod["metadata"]["replaced"] = True
         have = {pod["metadata"]["index"] for pod in self.pods_of(job["metadata"]["name"])}
         for index in set(range(job["spec"]["completions"])) - have:
+            if "forbidden" in job["spec"]["template"]["spec"]["containers"][0]["image"]:
+                message = "Error creating: admission webhook denied the request: image is not allowed"
+                self._event(job, "FailedCreate", message)
+                return
             self._pod(job, index)
 
     def _hold(self, job: dict[str, Any], pods: list[dict[str, Any]]) -> None:
@@ -416,8 +475,9 @@ class FakeCluster:
         name = f"{job['metadata']['name']}-{index}-{self._uid:05d}"
         labels = {**job["spec"]["template"]["metadata"].get("labels", {}), OF_A_JOB: job["metadata"]["name"]}
         self.objects["pods"][name] = {
-            "metadata": {"name": name, "labels": labels, "annotations": {INDEX: str(index)},
-                         "creationTimestamp": now(),
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "uid": f"uid-{self._uid}", "labels": labels,
+                         "annotations": {INDEX: str(index)}, "creationTimestamp": now(),
                          "index": index, "owner": job["metadata"]["name"]},
             "spec": json.loads(json.dumps(job["spec"]["template"]["spec"])),
             "status": {"phase": "Pending", "conditions": []},
@@ -432,18 +492,12 @@ class FakeCluster:
             elif process is not None and status["phase"] == "Running" and process.poll() is not None:
                 self._signal(process, signal.SIGKILL)  # a container ends with its first process
                 code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-                reason = (
-                    "OOMKilled"
-                    if "oom" in pod["metadata"]["annotations"]
-                    else "Error"
-                    if code
-                    else "Completed"
-                )
+                reason = "OOMKilled" if "oom" in pod["metadata"] else "Error" if code else "Completed"
                 begun = status["containerStatuses"][0]["state"]["running"]["startedAt"]
                 ended = {"exitCode": code, "reason": reason, "startedAt": begun, "finishedAt": now()}
                 status |= {
                     "phase": "Failed" if code else "Succeeded",
-                    "containerStatuses": [{"name": "worker", "state": {"terminated": ended}}],
+                    "containerStatuses": [_container(pod, terminated=ended)],
                 }
 
     def _start(self, pod: dict[str, Any]) -> None:
@@ -462,9 +516,15 @@ class FakeCluster:
                 status["conditions"] = [
                     condition("PodScheduled", reason="Unschedulable", message=message, status="False")
                 ]
+                self._event(pod, "FailedScheduling", message)
+                why = "pod didn't trigger scale-up: 1 max node group size reached"
+                self._event(pod, "NotTriggerScaleUp", why, kind="Normal")
             return
         container = spec["containers"][0]
         secret = self.objects["secrets"].get(container["envFrom"][0]["secretRef"]["name"])
+        if "unmounted" in container["image"]:
+            self._event(pod, "FailedMount", "no such disk")
+            return
         waiting = ""
         if "missing" in container["image"]:
             waiting = "ImagePullBackOff"
@@ -474,9 +534,7 @@ class FakeCluster:
             waiting = "CreateContainerConfigError"
         if waiting or secret is None:
             message = f"Back-off pulling image {container['image']}"
-            status["containerStatuses"] = [
-                {"name": "worker", "state": {"waiting": {"reason": waiting, "message": message}}}
-            ]
+            status["containerStatuses"] = [_container(pod, waiting={"reason": waiting, "message": message})]
             return
         spec["nodeName"] = fits[0]["metadata"]["name"]
         given = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
@@ -495,7 +553,7 @@ class FakeCluster:
             )  # fmt: skip
         status |= {
             "phase": "Running", "conditions": [condition("PodScheduled")],
-            "containerStatuses": [{"name": "worker", "state": {"running": {"startedAt": now()}}}],
+            "containerStatuses": [_container(pod, running={"startedAt": now()})],
         }  # fmt: skip
 
     def _num_pods_on(self, node: str) -> int:
@@ -541,6 +599,7 @@ class FakeCluster:
     def _remove(self, job: dict[str, Any]) -> None:
         name = job["metadata"]["name"]
         del self.objects["jobs"][name]
+        self.objects["workloads"].pop(name, None)
         for kind in ("secrets", "services"):
             self.objects[kind] = {
                 key: made for key, made in self.objects[kind].items()
@@ -548,6 +607,21 @@ class FakeCluster:
             }  # fmt: skip
         pods = self.objects["pods"].items()
         self.objects["pods"] = {key: pod for key, pod in pods if pod["metadata"]["owner"] != name}
+
+
+def _container(pod: dict[str, Any], **state: dict[str, Any]) -> dict[str, Any]:
+    """The status of the one container of a pod."""
+    image = pod["spec"]["containers"][0]["image"]
+    facts = {"name": "worker", "image": image, "imageID": "", "ready": "running" in state, "restartCount": 0}
+    return {**facts, "state": state}
+
+
+def _local_queue(name: str, why: str) -> dict[str, Any]:
+    active = condition("Active", status="False" if why else "True", reason="ClusterQueue", message=why)
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": name},
+        "status": {"conditions": [active]},
+    }  # fmt: skip
 
 
 def _owner(made: dict[str, Any]) -> str:

@@ -1,5 +1,7 @@
 """A cluster on loopback: whatever goes wrong with calls, nodes or queues, one Job, and a reason."""
 
+import json
+import re
 import shutil
 import subprocess
 import time
@@ -10,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 
 from pipeline.backends.faults import COMMON
@@ -25,6 +28,7 @@ from pipeline.jobs import reaper
 from pipeline.machines import catalog
 from pipeline.storage import checkout
 from tests.backends import rented
+from tests.backends.fake_cluster import VERSION
 from tests.backends.rented import end, wait
 from tests.fakes import read_lines
 from tests.test_deploy import built
@@ -135,6 +139,47 @@ def test_a_machine_that_no_node_is_like_is_refused_after_the_wait(kubernetes, ma
     wait(lambda: not kubernetes.live())
 
 
+def waits(folder: Path) -> str:
+    """What the night is told that its newest job waits for."""
+    return str(json.loads((folder / "job" / "orders.json").read_text())[-1]["waits"])
+
+
+def test_what_the_autoscaler_says_of_a_pod_without_a_node_is_told_while_it_waits(
+    kubernetes, made, job, tmp_path
+):
+    handle = made().submit(job(machine="nowhere"))
+    wait(lambda: kubernetes.objects["events"])
+    assert made().state(handle) == "queued"
+    assert waits(tmp_path) == (
+        "0/2 nodes are available: none matches the node selector or has room.; "
+        "NotTriggerScaleUp: pod didn't trigger scale-up: 1 max node group size reached"
+    )
+    kubernetes.forbidden = {"list events"}
+    assert made().state(handle) == "queued"
+    assert waits(tmp_path).startswith("0/2 nodes are available")
+
+
+@pytest.mark.parametrize(
+    ("image", "text"),
+    [
+        ("forbidden", "makes no pods of job j on 1 x node .*FailedCreate: Error creating: admission webhook"),
+        ("unmounted", "a node does not start job j on node .FailedMount: no such disk"),
+    ],
+)
+def test_pods_that_are_not_made_or_not_started_are_refused_after_the_wait(
+    kubernetes, made, job, tmp_path, image, text
+):
+    image = f"eu.example/{image}:1"
+    handle = made(image=image).submit(job())
+    wait(lambda: kubernetes.objects["events"])
+    time.sleep(1.1)  # times of the API are whole seconds
+    assert made().state(handle) == "queued"
+    assert waits(tmp_path)
+    assert end(made(image=image, wait_minutes=0), handle) == "refused"
+    assert re.search(text, reasons(tmp_path)[-1])
+    wait(lambda: not kubernetes.live())
+
+
 def test_an_image_that_cannot_be_pulled_is_a_final_error(kubernetes, made, job, tmp_path, monkeypatch):
     monkeypatch.setattr(backend_module, "IMAGE_S", 0.0)
     backend = made(image="eu.example/missing:1")
@@ -160,15 +205,88 @@ def test_a_quota_that_is_used_up_refuses_the_machine_and_the_next_is_asked_for(
     assert len(kubernetes.live()) == 1
 
 
-def test_a_queue_of_kueue_admits_a_job_when_it_is_its_turn(kubernetes, made, job):
+def test_a_queue_of_kueue_admits_a_job_when_it_is_its_turn(kubernetes, made, job, tmp_path):
+    kubernetes.queues = {"team-a": ""}
     backend = made(queue="team-a")
-    handle = backend.submit(job("exit 0"))
+    handle = backend.submit(job("test -e back || sleep 60"))
     (suspended,) = kubernetes.live()
     assert suspended["metadata"]["labels"][QUEUE] == "team-a"
     assert backend.state(handle) == "queued"
+    assert waits(tmp_path) == "Pending: insufficient unused quota for cpu"
     assert not kubernetes.objects["pods"]
     kubernetes.admit(name_of(handle))
+    wait(lambda: backend.state(handle) == "running")
+    assert not waits(tmp_path)
+    kubernetes.suspend(name_of(handle))
+    wait(lambda: not kubernetes.pods_of(name_of(handle)))
+    assert backend.state(handle) == "queued"
+    assert waits(tmp_path) == "Preempted: Preempted to accommodate a workload; Pending: insufficient quota"
+    (kubernetes.folder / "back").touch()
+    kubernetes.admit(name_of(handle))
     assert end(backend, handle) == "succeeded"
+
+
+@pytest.mark.parametrize("queue", ["nobody", "team-a"])
+def test_what_kueue_will_not_admit_by_itself_is_refused_after_the_wait(
+    kubernetes, made, job, tmp_path, queue
+):
+    kubernetes.queues = {"team-a": ""}
+    handle = made(queue=queue).submit(job())
+    if queue == "team-a":
+        kubernetes.admit(name_of(handle))
+        kubernetes.deactivate(name_of(handle))
+    time.sleep(1.1)  # times of the API are whole seconds
+    assert made(queue=queue).state(handle) == "queued"
+    assert end(made(queue=queue, wait_minutes=0), handle) == "refused"
+    why = "Inadmissible: LocalQueue nobody doesn't exist" if queue == "nobody" else "Preempted: Preempted to"
+    assert f"Kueue will not admit job j on node to queue {queue} ({why}" in reasons(tmp_path)[-1]
+    wait(lambda: not kubernetes.live())
+
+
+def test_check_says_whether_kueue_has_the_queue(kubernetes, made):
+    def checked(queue: str) -> tuple[bool, str]:
+        checks = made(queue=queue, bucket="file:///tmp/b").preflight(())
+        return next((ok, text) for what, ok, text in checks if what == "queue")
+
+    assert checked("team-a") == (
+        False, "namespace default has no LocalQueue team-a of Kueue; make it, or set backend.queue"
+    )  # fmt: skip
+    kubernetes.queues = {"team-a": "", "team-b": "ClusterQueue is stopped"}
+    assert checked("team-a") == (True, "LocalQueue team-a takes jobs")
+    assert "LocalQueue team-b takes no jobs (ClusterQueue: ClusterQueue is stopped)" in checked("team-b")[1]
+
+
+def test_what_the_cluster_of_the_tests_answers_is_by_the_published_schemas(kubernetes, made, job):
+    made().submit(job("exit 3", name="a"))
+    made().submit(job(name="b", num_machines=2))
+    made().submit(job(name="c", machine="nowhere"))
+    wait(lambda: kubernetes.objects["events"])
+    kinds = {"jobs": "apis/batch/v1", "pods": "api/v1", "events": "api/v1", "nodes": "api/v1"}
+    for kind, path in kinds.items():
+        where = f"/{path}/{kind}" if kind == "nodes" else f"/{path}/namespaces/default/{kind}"
+        items = kubernetes.answer("GET", where, None)["items"]
+        assert items
+        for each in items:
+            kubernetes_validate.validate(each, VERSION, strict=True)
+
+
+def test_of_events_the_newest_counts_and_of_one_moment_what_came_of_the_warning():
+    def event(reason: str, kind: str, **times: Any) -> dict[str, Any]:
+        made = {"creationTimestamp": "2026-01-02T03:00:00Z"}
+        return {"metadata": made, "reason": reason, "type": kind, **times}
+
+    starting = pod_status.Seen(cause="starting")
+    mount = event("FailedMount", "Warning", firstTimestamp="2026-01-02T03:00:01Z",
+                  lastTimestamp="2026-01-02T03:00:09Z")  # fmt: skip
+    seen = pod_status.explained(starting, [mount, event("Pulling", "Normal")])
+    assert (seen.cause, seen.text) == ("not started", "FailedMount")
+    assert seen.since == pod_status.moment("2026-01-02T03:00:01Z")
+    pulling = event("Pulling", "Normal", eventTime="2026-01-02T03:00:09.000000Z")
+    assert pod_status.explained(starting, [pulling, mount]).cause == "starting"
+    again = event("FailedMount", "Warning", eventTime="2026-01-02T03:00:01.000000Z",
+                  series={"lastObservedTime": "2026-01-02T03:00:30.000000Z"})  # fmt: skip
+    assert pod_status.explained(starting, [pulling, again]).cause == "not started"
+    assert pod_status.explained(starting, []) == starting
 
 
 def test_spot_goes_to_the_nodes_of_its_options_and_tolerates_their_taint(kubernetes, made, job):
@@ -178,19 +296,34 @@ def test_spot_goes_to_the_nodes_of_its_options_and_tolerates_their_taint(kuberne
     assert pod["spec"]["nodeSelector"] == {"pool": "spot", "spot": "true"}
 
 
-def test_a_machine_with_a_tpu_asks_for_its_chip_and_tolerates_its_taint(kubernetes, made, job, tmp_path):
-    (tmp_path / "machines.csv").write_text(
-        "name,device,num_devices,vcpus,memory_gb,options\nv6e,TPU v6e,1,4,8,pool=tpu\n"
-    )
-    chip = {"google.com/tpu": "1", "cpu": "8", "memory": "16Gi"}
-    kubernetes.add_node("t", labels={"pool": "tpu"}, taints=("google.com/tpu",), **chip)
+def test_a_machine_with_tpu_chips_asks_for_its_slice_and_one_process_has_them_all(
+    kubernetes, made, job, tmp_path
+):
+    def write(topology: str) -> None:
+        kind = {"gke-tpu-accelerator": "tpu-v6e-slice", "gke-tpu-topology": topology}
+        labels = " ".join(f"cloud.google.com/{key}={value}" for key, value in kind.items())
+        head = "name,device,num_devices,vcpus,memory_gb,options"
+        (tmp_path / "machines.csv").write_text(f"{head}\nv6e,TPU v6e,4,4,8,{labels}\n")
+
+    write("2x2")
+    labels = {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
+        "cloud.google.com/gke-tpu-topology": "2x2",
+    }
+    kubernetes.add_node("t", labels=labels, taints=("google.com/tpu",), **{"google.com/tpu": "4"})
+    (machine,) = made().machines()
+    assert (machine.num_workers, machine.num_processes) == (4, 1)
+    assert machine.link_bytes_per_s > 0
     handle = made().submit(job('test "$PJRT_DEVICE" = TPU', machine="v6e"))
     assert end(made(), handle) == "succeeded"
     (pod,) = kubernetes.objects["pods"].values()
-    assert pod["spec"]["nodeName"] == "t"
+    assert (pod["spec"]["nodeName"], pod["spec"]["nodeSelector"]) == ("t", labels)
     (container,) = pod["spec"]["containers"]
-    assert container["resources"]["limits"]["google.com/tpu"] == "1"
+    assert container["resources"]["limits"]["google.com/tpu"] == "4"
     assert "nvidia.com/gpu" not in container["resources"]["limits"]
+    write("4x4")
+    with pytest.raises(ParamsError, match="v6e has 4 chips, and a slice of 4x4 has 16; name a topology of 4"):
+        made().machines()
 
 
 def test_the_environment_of_a_job_is_in_a_secret_that_goes_with_it(kubernetes, made, job):
@@ -316,16 +449,21 @@ def test_a_deadline_that_the_cluster_keeps_is_no_error_of_the_code():
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here, which has Kustomize")
 def test_the_role_in_deploy_lets_the_backend_do_what_it_does_and_no_more(kubernetes, made, job):
-    handle = made().submit(job(num_machines=2))
-    wait(lambda: kubernetes.objects["pods"])
-    made().state(handle)
-    made().cancel(handle)
+    kubernetes.queues = {"team-a": ""}
+    backend = made(queue="team-a", machines="")
+    assert list(backend.preflight(()))
+    backend = made(queue="team-a")
+    handle = backend.submit(job(num_machines=2))
+    backend.state(handle)
+    kubernetes.admit(name_of(handle))
+    backend.state(handle)
+    backend.cancel(handle)
     verbs = {"POST": "create", "GET": "list", "DELETE": "delete"}
     done = {(verbs[method], kind) for method, kind in (call.split() for call in kubernetes.calls)}
     roles = [each for each in built("airflow") if each["kind"] in ("Role", "ClusterRole")]
     rules = [rule for role in roles for rule in role["rules"]]
     allowed = {(verb, kind) for rule in rules for kind in rule["resources"] for verb in rule["verbs"]}
-    assert done | {("list", "nodes")} == allowed
+    assert done | {("list", "nodes")} == allowed | {("create", "selfsubjectaccessreviews")}
     bindings = [each for each in built("airflow") if each["kind"].endswith("Binding")]
     assert {subject["name"] for each in bindings for subject in each["subjects"]} == {"stages"}
 

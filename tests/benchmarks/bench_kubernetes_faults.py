@@ -145,6 +145,27 @@ class Cluster(Place):
                 backend=lambda: self.backend(wait_minutes=0),
             ),
             End(
+                "pods that nobody makes",
+                "refused",
+                words="makes no pods",
+                waits=True,
+                backend=lambda: self.backend(image="eu.example/forbidden:1", wait_minutes=0),
+            ),
+            End(
+                "a volume that is not there",
+                "refused",
+                words="does not start job",
+                waits=True,
+                backend=lambda: self.backend(image="eu.example/unmounted:1", wait_minutes=0),
+            ),
+            End(
+                "no such queue of Kueue",
+                "refused",
+                words="Inadmissible: LocalQueue nobody",
+                waits=True,
+                backend=lambda: self.backend(queue="nobody", wait_minutes=0),
+            ),
+            End(
                 "quota",
                 "refused",
                 words="exceeded quota",
@@ -282,6 +303,7 @@ def place(folder: Path) -> Iterator[Place]:
     (folder / "machines.csv").write_text(PODS)
     (folder / "cluster").mkdir()
     with FakeCluster(folder / "cluster", image=IMAGE) as cluster:
+        cluster.queues = {"team-a": ""}
         cluster.add_node("a", labels={"pool": "main"})
         for name in ("b", "c"):
             cluster.add_node(name, labels=SPOT, taints=("spot",))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import cli
+from pipeline.backends.submission_journal import Submission, SubmissionJournal
 from pipeline.contract import records
 from pipeline.contract.errors import NotYet
 from pipeline.contract.records import Plan, Taken, Verdict
@@ -130,6 +131,22 @@ def test_before_training_the_chance_is_the_plans(tmp_path: Path) -> None:
     planned: Plan = replace(plan, chance=0.93)
     night = facts(tmp_path, "batch", plan=planned)
     assert running.running(night, now=at(night, hours=1)).chance == 0.93
+
+
+def test_a_job_without_machines_says_what_its_place_waits_for(tmp_path: Path) -> None:
+    with training_night.training(tmp_path) as job:
+        (job / "submissions.jsonl").unlink()
+        for at_s in (10, 20):
+            with pytest.raises(NotYet):
+                plan = nights.plan(num_samples=training_night.SAMPLES)
+                call(ScriptedBackend("queued"), plan=plan, at_s=at_s)
+        asked = Submission(
+            attempt="a", job="n", rental=plan.rental, asked_at="2011-11-09T00:00:00+00:00", resource="r"
+        )
+        SubmissionJournal(job).put(replace(asked, waits="Pending: insufficient unused quota"))
+        assert state(tmp_path, at_s=30).text == (
+            f"waits for {plan.rental} (Pending: insufficient unused quota)"
+        )
 
 
 def test_a_night_is_given_up_an_hour_after_its_deadline_without_a_word(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Talks to a cluster by the official client, in plain values: Jobs, pods, services, secrets, nodes.
+"""Talks to a cluster by the official client, in plain values: Jobs, pods, events, nodes, Kueue's Workloads.
 
 Nothing is decided here but what an answer means: that the cluster is out of reach, that it has an object of
 that name already, that it does not allow it.
@@ -6,13 +6,15 @@ that name already, that it does not allow it.
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from pipeline.backends.place import Refused, Unreachable
 
 AWAY = "the cluster does not answer"
+KUEUE = "kueue.x-k8s.io"  # a group of the API
+JOB_UID = f"{KUEUE}/job-uid"  # label of a Workload
 CALL_S = (5.0, 30.0)  # to connect, and for the answer
 RAW: dict[str, Any] = {"_request_timeout": CALL_S, "_preload_content": False}
 BUSY = frozenset((408, 409, 429, 500, 502, 503, 504))  # HTTP statuses that another try may not get
@@ -35,6 +37,38 @@ class ClusterApi:
         """Returns the pods with these labels."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         return self._listed(self._core.list_namespaced_pod, label_selector=selector)
+
+    def events(self, uid: str) -> list[dict[str, Any]]:
+        """Returns what happened to the object of that uid; nothing where this account may not list events."""
+        try:
+            return self._listed(self._core.list_namespaced_event, field_selector=f"involvedObject.uid={uid}")
+        except Refused:
+            return []
+
+    def workload(self, uid: str) -> dict[str, Any] | None:
+        """Returns what Kueue has of the Job of that uid.
+
+        It is None where it has nothing yet, or this account may not list it.
+        """
+        try:
+            workloads = self._kueue("workloads", label_selector=f"{JOB_UID}={uid}").get("items", ())
+        except Refused:
+            return None
+        return next(iter(workloads), None)
+
+    def local_queue(self, name: str) -> dict[str, Any] | None:
+        """Returns the LocalQueue of that name; None where there is none, or no Kueue."""
+        queues: Sequence[dict[str, Any]] = self._kueue("localqueues").get("items", ())
+        return next((queue for queue in queues if queue["metadata"]["name"] == name), None)
+
+    def _kueue(self, plural: str, **arguments: str) -> dict[str, Any]:
+        """Returns a list of Kueue's in its newest version; an empty one where the cluster has no Kueue."""
+        if not self._kueue_version:
+            return {}
+        call = self._custom.list_namespaced_custom_object
+        return self._whole(
+            lambda: call(KUEUE, self._kueue_version, self.namespace, plural, **RAW, **arguments), unless=404
+        )
 
     def nodes(self) -> list[dict[str, Any]]:
         """Returns the nodes of the cluster."""
@@ -99,6 +133,23 @@ class ClusterApi:
         from kubernetes import client
 
         return client.CoreV1Api(self._client)
+
+    @cached_property
+    def _custom(self) -> Any:
+        from kubernetes import client
+
+        return client.CustomObjectsApi(self._client)
+
+    @cached_property
+    def _kueue_version(self) -> str:
+        """The version of Kueue's API that the cluster prefers; "" where it has no Kueue."""
+        from kubernetes import client
+
+        call = client.ApisApi(self._client).get_api_versions
+        groups: Sequence[dict[str, Any]] = self._whole(lambda: call(**RAW))["groups"]
+        return next(
+            (str(group["preferredVersion"]["version"]) for group in groups if group["name"] == KUEUE), ""
+        )
 
     @cached_property
     def _authorization(self) -> Any:

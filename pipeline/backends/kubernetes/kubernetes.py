@@ -14,14 +14,16 @@ from typing import Any, Literal
 from pipeline.backends.cluster import Cluster
 from pipeline.backends.faults import COMMON, GOES_ON, NEXT, Fault
 from pipeline.backends.kubernetes import manifest, node_labels, pod_status
-from pipeline.backends.kubernetes.cluster_api import ClusterApi
+from pipeline.backends.kubernetes.cluster_api import KUEUE, ClusterApi
 from pipeline.backends.kubernetes.manifest import Part, Site
 from pipeline.backends.kubernetes.pod_entrypoint import NAME, NUM_PODS
+from pipeline.backends.kubernetes.pod_status import Seen
 from pipeline.backends.place import AT_ONCE, JobRequest, Refused, Rented, Unreachable, machines_of
 from pipeline.backends.submission_journal import Submission
 from pipeline.contract.backend import Job, label
 from pipeline.contract.errors import ParamsError
 from pipeline.machines.nodes import Node
+from pipeline.machines.own_machines import OwnMachine
 
 # Annotations of a Job.
 JOB, NIGHT, FOLDER, UNTIL = "daybreak/job", "daybreak/night", "daybreak/folder", "daybreak/until"
@@ -77,6 +79,20 @@ class Kubernetes(Cluster):
                 text=f"no node takes job {{job}} on {{machine}}{{said}}; {NEXT}; a longer wait comes from "
                 "backend.wait_minutes",
             ),
+            "no pods": Fault(
+                state="refused", patience_s=60 * wait_minutes,
+                text=f"the cluster makes no pods of job {{job}} on {{what}}{{said}}; look at the quotas and "
+                f"policies of namespace {namespace}; {NEXT}; a longer wait comes from backend.wait_minutes",
+            ),
+            "not started": Fault(
+                state="refused", patience_s=60 * wait_minutes,
+                text=f"a node does not start job {{job}} on {{machine}}{{said}}; {NEXT}; a longer wait comes "
+                "from backend.wait_minutes",
+            ),
+            "not admitted": Fault(
+                state="refused", patience_s=60 * wait_minutes,
+                text=f"Kueue will not admit job {{job}} on {{machine}} to queue {queue}{{said}}; {NEXT}",
+            ),
             "no image": Fault(
                 state="failed", final=True, patience_s=IMAGE_S,
                 text=f"job {{job}} cannot start{{said}}; look at backend.image, {image}",
@@ -95,6 +111,20 @@ class Kubernetes(Cluster):
         """Returns the nodes that take pods of ours, on demand."""
         return [made for node in self._api.nodes() if (made := node_labels.offered(node))]
 
+    def own(self) -> tuple[OwnMachine, ...]:
+        """Returns the machines; ParamsError where one has a part of a TPU slice, as a job has all of one."""
+        machines = super().own()
+        for each in machines:
+            for words in filter(None, (each.options, each.spot_options)):
+                selector, chips = manifest.chosen(words), each.machine.num_devices
+                if each.machine.is_tpu and manifest.num_chips(selector) not in (None, chips):
+                    raise ParamsError(
+                        f"{self.file}: {each.machine.name} has {chips} chips, and a slice of "
+                        f"{selector[manifest.TOPOLOGY]} has {manifest.num_chips(selector)}; name a topology "
+                        f"of {chips}, since a job has the chips of one node"
+                    )
+        return machines
+
     def make(self, request: JobRequest) -> Rented:
         """Creates the Job, or returns the one of that name; of two kinds of machines both Jobs or none."""
         job, name = request.job, f"{STEM}{request.attempt}"
@@ -112,7 +142,7 @@ class Kubernetes(Cluster):
             except Refused:
                 self._api.delete_job(name)
                 raise
-            return _rented([made], ())
+            return _rented([made], (), pod_status.seen([made], ()))
         there = self.find((), attempt=request.attempt)
         if not there:
             raise Unreachable(f"the cluster does not answer: it has Job {name}, and does not list it")
@@ -161,12 +191,21 @@ class Kubernetes(Cluster):
 
     def find(self, regions: Iterable[str], **labels: str) -> list[Rented]:
         """Returns the Jobs of this home with these labels."""
-        return [_rented([job], ()) for job in self._api.jobs(_labels({"daybreak": self.home, **labels}))]
+        jobs = self._api.jobs(_labels({"daybreak": self.home, **labels}))
+        return [_rented([job], (), pod_status.seen([job], ())) for job in jobs]
 
     def get(self, name: str) -> Rented | None:
         """Returns the job of that name, as its Jobs and their pods say."""
         jobs = self._jobs(name)
-        return _rented(jobs, self._api.pods(_attempt(name))) if jobs else None
+        if not jobs:
+            return None
+        pods = self._api.pods(_attempt(name))
+        seen = pod_status.seen(jobs, pods)
+        if seen.cause == "suspended" and self.site.queue:
+            seen = pod_status.seen(jobs, pods, workload=self._api.workload(jobs[0]["metadata"]["uid"]))
+        if uid := pod_status.puzzling(seen.cause, jobs, pods):
+            seen = pod_status.explained(seen, self._api.events(uid))
+        return _rented(jobs, pods, seen)
 
     def _jobs(self, name: str) -> list[dict[str, Any]]:
         """Returns the Jobs of a job, that of its first pod first."""
@@ -201,7 +240,9 @@ class Kubernetes(Cluster):
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
         """Yields whether the cluster answers, whether this account may do what it has to, and what lacks."""
         needed = [("batch", "jobs", "create list delete"), ("", "pods", "list"), ("", "services", "create"),
-                  ("", "secrets", "create")]  # fmt: skip
+                  ("", "secrets", "create"), ("", "events", "list")]  # fmt: skip
+        if self.site.queue:
+            needed += [(KUEUE, "workloads", "list"), (KUEUE, "localqueues", "list")]
         try:
             lacks = [
                 f"{verb} {resource}"
@@ -219,6 +260,8 @@ class Kubernetes(Cluster):
                 f"that may (docs/kubernetes.md)"
             )
         yield "cluster", not lacks, text
+        if self.site.queue:
+            yield self._queue_check()
         if self.has_nodes_for_machines:
             try:
                 kinds = ", ".join(f"{each.count} x {each.name}" for each in self.machines())
@@ -229,10 +272,23 @@ class Kubernetes(Cluster):
             return
         yield "bucket", True, "none: the nodes share the folder of the nights at the same path"
 
+    def _queue_check(self) -> tuple[str, bool, str]:
+        """Returns whether Kueue has the queue of the settings, and admits jobs from it."""
+        name, where = self.site.queue, f"namespace {self.site.namespace}"
+        try:
+            queue = self._api.local_queue(name)
+        except (Unreachable, Refused) as error:
+            return "queue", False, f"whether {where} has LocalQueue {name} is not known: {error}"
+        if queue is None:
+            return "queue", False, f"{where} has no LocalQueue {name} of Kueue; make it, or set backend.queue"
+        if stopped := pod_status.stopped(queue):
+            return "queue", False, f"LocalQueue {name} takes no jobs ({stopped}); look at its ClusterQueue"
+        return "queue", True, f"LocalQueue {name} takes jobs"
 
-def _rented(jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -> Rented:
+
+def _rented(jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], seen: Seen) -> Rented:
     """Returns a job as its Jobs, that of its first pod first, and their pods say."""
-    seen, meta = pod_status.seen(jobs, pods), jobs[0]["metadata"]
+    meta = jobs[0]["metadata"]
     there, started, ended = pod_status.times(jobs, pods)
     state: Literal["queued", "running", "succeeded", "ended"] = "ended"
     if seen.cause == "done":

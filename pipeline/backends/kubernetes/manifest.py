@@ -9,6 +9,7 @@ another kind are the pods of a second Job, which belongs to the first. Pure.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from pipeline.backends.kubernetes.pod_entrypoint import FIRST_POD, MIN_PODS, job_name
@@ -18,6 +19,7 @@ from pipeline.training import gpus
 
 WORKER = "worker"  # the container
 GPU, TPU = "nvidia.com/gpu", "google.com/tpu"  # resources of a node, and keys of its taint
+TOPOLOGY = "cloud.google.com/gke-tpu-topology"  # label of a node: how the chips of its slice are joined
 QUEUE = "kueue.x-k8s.io/queue-name"
 ENTRYPOINT = ("python", "-m", "pipeline.backends.kubernetes.pod_entrypoint")
 GRACE_S = 60  # from SIGTERM to SIGKILL, for a last checkpoint
@@ -118,7 +120,7 @@ def _pod(job: Job, part: Part, *, name: str, staged: str, site: Site, until: flo
     device = TPU if machine.is_tpu else GPU if machine.num_devices else ""
     if device:
         asked[device] = str(machine.num_devices)
-    num_workers = machine.num_workers if job.rental.others and job.num_workers else job.num_workers
+    num_workers = machine.num_processes if job.rental.others and job.num_workers else job.num_workers
     words = ["--until", str(until), "--workers", str(num_workers)]
     if site.bucket:
         words += ["--bucket", site.bucket, "--job", staged, "--folder", job.folder]
@@ -184,6 +186,16 @@ def secret(
 def owner_of(name: str, uid: str) -> dict[str, Any]:
     """Returns the reference that ties an object to the Job."""
     return {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid, "blockOwnerDeletion": False}
+
+
+def num_chips(selector: Mapping[str, str]) -> int | None:
+    """Returns the chips of the slice that these labels choose; None where they name no topology.
+
+    >>> num_chips({"cloud.google.com/gke-tpu-topology": "2x4"})
+    8
+    """
+    topology = selector.get(TOPOLOGY)
+    return prod(int(side) for side in topology.split("x")) if topology else None
 
 
 def chosen(words: Sequence[str]) -> dict[str, str]:

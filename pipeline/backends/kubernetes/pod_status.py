@@ -1,26 +1,37 @@
-"""Says what a job does, and why it ended, from the status of its Jobs and their pods. Pure.
+"""Says what a job does, what it waits for, and why it ended, from what the cluster has of it. Pure.
 
-A job has a Job for each kind of its machines.
+A job has a Job for each kind of its machines; these have pods, and a Workload where Kueue admits them. What
+keeps a pod from being made or started is in events alone.
 
-Everything is read from fields with fixed words: conditions of the Job, conditions of pods, reasons and exit
-codes of containers. The sentences beside them are shown, never read.
+Everything is read from fields with fixed words: conditions of Jobs, pods and Workloads, reasons of events,
+reasons and exit codes of containers. The sentences beside them are shown, never read.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
 Cause = Literal[
-    "done", "suspended", "unschedulable", "no image", "starting", "running", "disrupted", "out of memory",
-    "overtime", "killed", "error", "gone",
+    "done", "suspended", "not admitted", "no pods", "unschedulable", "not started", "no image", "starting",
+    "running", "disrupted", "out of memory", "overtime", "killed", "error", "gone",
 ]  # fmt: skip
 # Reasons of a container that waits for what will not come by itself.
 STUCK = frozenset(
     ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "CreateContainerError")
 )
-LIVE: frozenset[Cause] = frozenset(("suspended", "unschedulable", "no image", "starting", "running"))
+LIVE: frozenset[Cause] = frozenset((
+    "suspended", "not admitted", "no pods", "unschedulable", "not started", "no image", "starting", "running",
+))  # fmt: skip
+STARTING: tuple[Cause, ...] = ("starting", "unschedulable")  # what events say more of
+NO_POD = "FailedCreate"  # reason of an event of a Job: by a quota of the namespace, or a webhook
+# Reasons of events of a pod that no node has room for: what an autoscaler does about it.
+AUTOSCALER = frozenset(("TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp"))
+# Reasons for which Kueue reserves no quota, and will not before somebody changes the queue or the job.
+NEVER = frozenset(("Inadmissible", "Misconfigured", "NoMatchingFlavor", "ExceedsMaxQuota"))
 LOST = ("Evicted", "NodeLost", "Shutdown")  # reasons of a pod that lost its node
+OF_A_JOB = "batch.kubernetes.io/job-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 SIGNALS = 128  # exit statuses above it are signals
 
@@ -35,7 +46,12 @@ class Seen:
     status: int | None = None  # exit status of the first container that failed
 
 
-def seen(jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -> Seen:
+def seen(
+    jobs: Sequence[Mapping[str, Any]],
+    pods: Sequence[Mapping[str, Any]],
+    *,
+    workload: Mapping[str, Any] | None = None,
+) -> Seen:
     """Returns what the objects say, as the API gives them; the first Job is that of the first pod."""
     job, conditions = jobs[0], _true(jobs[0])
     if "Complete" in conditions or "SuccessCriteriaMet" in conditions:
@@ -45,7 +61,9 @@ def seen(jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -
     if failures:
         return _failed(failures[0], pods)
     if "Suspended" in conditions or (job["spec"].get("suspend")):
-        return Seen(cause="suspended", text=conditions.get("Suspended", {}).get("message", ""))
+        return _queued(workload) or Seen(
+            cause="suspended", text=conditions.get("Suspended", {}).get("message", "")
+        )
     running = [pod for pod in pods if pod.get("status", {}).get("phase") in ("Running", "Succeeded")]
     if "successPolicy" in job["spec"] and any(_is_first(pod) for pod in running):
         return Seen(cause="running")  # it goes on without the others
@@ -53,6 +71,77 @@ def seen(jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -
         return hindered
     whole = len(running) >= sum(each["spec"]["completions"] for each in jobs)
     return Seen(cause="running" if whole else "starting")
+
+
+def _queued(workload: Mapping[str, Any] | None) -> Seen | None:
+    """Returns what Kueue waits for; None where it says nothing."""
+    if workload is None:
+        return None
+    conditions = {each["type"]: each for each in workload.get("status", {}).get("conditions") or ()}
+    evicted, quota = conditions.get("Evicted", {}), conditions.get("QuotaReserved", {})
+    if not workload["spec"].get("active", True):
+        return Seen(cause="not admitted", text=_words(evicted), since=_since(evicted))
+    if quota.get("status") == "False":
+        cause: Cause = "not admitted" if quota.get("reason") in NEVER else "suspended"
+        was = [_words(evicted)] if evicted.get("status") == "True" else []
+        return Seen(cause=cause, text="; ".join([*was, _words(quota)]), since=_since(quota))
+    return None
+
+
+def stopped(queue: Mapping[str, Any]) -> str:
+    """Returns why a LocalQueue admits nothing; "" where it does, or does not say."""
+    conditions = queue.get("status", {}).get("conditions") or ()
+    inactive = (each for each in conditions if each["type"] == "Active" and each["status"] == "False")
+    return next(map(_words, inactive), "")
+
+
+def puzzling(cause: Cause, jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the uid of what events say more of: a Job without all its pods, or a pod that does not start.
+
+    It is "" where nothing is to be asked.
+    """
+    if cause not in STARTING:
+        return ""
+    num_pods = Counter(pod["metadata"]["labels"].get(OF_A_JOB) for pod in pods)
+    lacking = [job for job in jobs if num_pods[job["metadata"]["name"]] < job["spec"]["completions"]]
+    waiting = [pod for pod in pods if pod.get("status", {}).get("phase") == "Pending"]
+    return next((str(each["metadata"]["uid"]) for each in (*lacking, *waiting)), "")
+
+
+def explained(seen: Seen, events: Sequence[Mapping[str, Any]]) -> Seen:
+    """Returns what was seen, with what the newest event says of it; `events` are those of one object."""
+    if seen.cause == "unschedulable":
+        events = [event for event in events if event.get("reason") in AUTOSCALER]
+    if not events:
+        return seen
+    # Of a second that has a warning and what came of it, the latter.
+    newest = max(events, key=lambda event: (_last(event), event.get("type") != "Warning"))
+    text = "; ".join(filter(None, (seen.text, _words(newest))))
+    if newest.get("type") != "Warning" or seen.cause == "unschedulable":
+        return replace(seen, text=text)
+    cause: Cause = "no pods" if newest.get("reason") == NO_POD else "not started"
+    return Seen(cause=cause, text=text, since=_first(newest))
+
+
+def _words(thing: Mapping[str, Any]) -> str:
+    """Returns the reason and the message of a condition or an event."""
+    return ": ".join(filter(None, (str(thing.get("reason") or ""), str(thing.get("message") or ""))))
+
+
+def _since(condition: Mapping[str, Any]) -> datetime | None:
+    at = condition.get("lastTransitionTime")
+    return moment(at) if at else None
+
+
+def _first(event: Mapping[str, Any]) -> datetime:
+    at = event.get("firstTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+    return moment(at)
+
+
+def _last(event: Mapping[str, Any]) -> datetime:
+    series = event.get("series") or {}
+    at = series.get("lastObservedTime") or event.get("lastTimestamp")
+    return moment(at) if at else _first(event)
 
 
 def _hindered(pods: Sequence[Mapping[str, Any]]) -> Seen | None:

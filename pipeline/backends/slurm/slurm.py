@@ -189,7 +189,7 @@ class Slurm(Cluster):
         words = ["srun"]
         for number, machine in enumerate(request.machines):
             given = {gpus.MACHINE: machine.name, gpus.GPUS: machine.gpus}  # of this part, none where it is ""
-            num_workers = machine.num_workers if request.job.num_workers else 0
+            num_workers = machine.num_processes if request.job.num_workers else 0
             words += [":"] if number else []
             words += [f"--het-group={number}", *ON_EACH_NODE, "env"]
             words += [f"{name}={value}" for name, value in given.items()]
@@ -215,7 +215,7 @@ def _rented(job: Listed) -> Rented:
         name=job.id, created_at=created_at, attempt=facts.get("attempt", ""), job=facts.get("job", ""),
         state="succeeded" if job.state == "COMPLETED" else "ended" if over else alive,
         night=facts.get("night", ""), folder=facts.get("folder", ""), cause=cause, since=created_at,
-        said=job.reason if cause == "never" else "", there_at=started_at, started_at=started_at,
+        said=job.reason if waits else "", there_at=started_at, started_at=started_at,
         ended_at=job.ended_at if over else None,
     )  # fmt: skip
 
