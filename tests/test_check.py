@@ -50,9 +50,6 @@ def test_machines_that_cannot_be_rented_here_are_found_before_the_night(tmp_path
     finding = machines(tmp_path, monkeypatch, "a4-highgpu-8g")
     assert not finding.ok
     assert "plan.machines names a4-highgpu-8g, for which there is no price in us-central1" in finding.text
-    finding = machines(tmp_path, monkeypatch, "ct5lp-hightpu-4t")
-    assert not finding.ok
-    assert "ct5lp-hightpu-4t, and the trainer drives one TPU chip a job; name a machine" in finding.text
     local = PARAMS.replace("backend: tests.fakes:ScriptedBackend", "backend: pipeline.backends.local:Local")
     monkeypatch.setattr("tests.test_check.PARAMS", local)
     finding = machines(tmp_path, monkeypatch, "g2-standard-4")

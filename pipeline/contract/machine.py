@@ -90,12 +90,17 @@ class Machine:
 
     @property
     def num_workers(self) -> int:
-        """Returns the training processes on one machine: one per device, one where the CPU is the device."""
+        """Returns the shares that a machine has of a batch: one per device, one where it is the CPU."""
         return max(1, self.num_devices)
 
     @property
+    def num_processes(self) -> int:
+        """Returns the training processes on one machine: one per share, one for all chips of a TPU."""
+        return 1 if self.is_tpu else self.num_workers
+
+    @property
     def is_tpu(self) -> bool:
-        """Returns whether it is a TPU slice, of one machine only: spot slices cannot be joined."""
+        """Returns whether it is a TPU slice, of all chips of one machine."""
         return self.device.startswith("TPU")
 
     @property

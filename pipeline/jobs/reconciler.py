@@ -234,10 +234,10 @@ class Reconciler:
         )
 
     def _workers_on(self, rental: Rental) -> int:
-        """Returns the number of workers per machine: one per device, or as params say on this machine."""
+        """Returns the number of processes per machine: those that it needs, or as params say for this one."""
         names = (rental.machine, rental.backend)
         machine = next((m for m in self.backend.machines() if (m.name, m.backend) == names), None)
-        return self.num_workers if rental.is_local or machine is None else machine.num_workers
+        return self.num_workers if rental.is_local or machine is None else machine.num_processes
 
     def _note(self, now: float, state: State | None) -> None:
         """Records a state that was seen for the first time."""

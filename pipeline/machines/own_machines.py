@@ -101,7 +101,9 @@ def _machine(cells: "_Cells", *, prices: dict[Strategy, Price]) -> Machine:
         raise ParamsError(
             f"{cells.where}: {num_devices} devices {device}; a machine without GPUs has 0 devices cpu"
         )
-    known = next((each for each in catalog.rented() if each.device == device), None)
+    alike = [each for each in catalog.rented() if each.device == device]
+    joined = [each for each in alike if each.link_bytes_per_s and num_devices > 1]
+    known = next(iter([*joined, *alike]), None)
     share = vcpus / known.vcpus if known and not num_devices else 1.0  # CPUs are listed by their cores
     on_device = (known.device_memory_bytes if known else 0.0) if num_devices else memory
     machine = Machine(

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pipeline.contract.params import PlanParams
 
 NAMED = 5  # most machines that a sentence lists
-ONE_CHIP = "the trainer drives one TPU chip a job"  # pipeline/training/tpu.py
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,9 +160,7 @@ def _estimates(
 
 def hindrance(machine: Machine, available: Collection[Machine]) -> str:
     """Returns why no job can run on that machine; "" where one can."""
-    if machine not in available:
-        return "the backend does not have it"
-    return ONE_CHIP if _of_many_chips(machine) else ""
+    return "" if machine in available else "the backend does not have it"
 
 
 def everything(available: Sequence[Machine], listed: Sequence[Machine]) -> tuple[Machine, ...]:
@@ -177,7 +174,7 @@ def allowed(
 ) -> tuple[Machine, ...]:
     """Returns the machines that params name, in their regions, that have a price.
 
-    Raises PlanError if none has a price, if all have several TPU chips, or if none is available.
+    Raises PlanError if none has a price, or if none is available.
     """
     named = catalog.choose(params.machines, regions=params.regions, machines=known)
     priced = tuple(machine for machine in named if strategies(machine, params))
@@ -188,11 +185,6 @@ def allowed(
             f"{'' if params.spot else ', or allow plan.spot'}, or read it: "
             f"python -m pipeline prices --refresh"
         )
-    if all(map(_of_many_chips, priced)):
-        raise PlanError(
-            f"plan.machines names {', '.join(dict.fromkeys(m.name for m in priced))}, and {ONE_CHIP}; "
-            f"name a machine with one chip, or with GPUs"
-        )
     if not any(machine in available for machine in priced):
         names = list(dict.fromkeys(machine.name for machine in available))
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
@@ -202,7 +194,3 @@ def allowed(
             f"or set backend to another"
         )
     return priced
-
-
-def _of_many_chips(machine: Machine) -> bool:
-    return machine.is_tpu and machine.num_devices > 1

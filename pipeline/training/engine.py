@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 
 from pipeline.contract.errors import JobError, is_out_of_memory
 from pipeline.contract.records import Tuning
-from pipeline.contract.workload import Workload
+from pipeline.contract.workload import Batch, Workload
 from pipeline.training import process_group
 from pipeline.training.band_limited import new_model
 from pipeline.training.checkpoint import State, pack, unpack
@@ -228,7 +228,7 @@ class TorchEngine:
                 log.warning("BatchNorm takes its statistics over %d samples, a pass", len(passes[0]))
             halved = measures_noise and len(passes) == 1 and len(indices) > 1 and self._may_halve
             for part in passes:
-                whole = self._tuner.batch(self._loader.get(part))
+                whole = self._batch(part)
                 for batch in halves(whole, len(part)) if halved else (whole,):
                     loss = self._tuner.loss(self._workload, self.model, batch).sum()
                     loss.backward(self._weight(loss, batch_size))  # type: ignore[no-untyped-call]
@@ -241,6 +241,10 @@ class TorchEngine:
             # The others are waiting in the all-reduce: join them, and signal it there.
             return losses, None, 1
         return losses, first if len(losses) > 1 else None, 0
+
+    def _batch(self, part: Indices) -> Batch:
+        """Returns the samples of a pass, on the device."""
+        return self._tuner.batch(self._loader.get(part))
 
     def _weight(self, loss: Tensor, batch_size: int) -> Tensor:
         """Returns the weight of a loss in its batch's mean; cached, as it takes as long as a layer."""

@@ -120,8 +120,6 @@ def _way(
         "spot": machine.spot_usd_per_hour,
         "flex-start": machine.flex_usd_per_hour,
     }[strategy]
-    if machine.device.startswith("TPU") and machine.num_devices > 1:
-        return None  # the trainer drives one chip a job
     workers = train.num_workers if is_here else max(1, machine.num_devices)
     alone = is_here or machine.device.startswith("TPU")
     if usd_per_hour is None or (number > 1 and alone) or workers * number > batch_size:

@@ -1,4 +1,7 @@
-"""On a TPU a model learns what it learns elsewhere. Needs torch_xla, and the torch that it was built for."""
+"""On a TPU a model learns what it learns elsewhere. Needs torch_xla, and the torch that it was built for.
+
+Where there is none, the processor plays the four chips of one machine.
+"""
 
 import os
 from collections.abc import Iterator
@@ -11,6 +14,7 @@ import torch
 from pipeline.contract.records import Tuning
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
+from pipeline.training.tuning import tensors
 from tests.fakes import LineWorkload, write_curve
 
 pytest.importorskip("torch_xla", reason="torch_xla 2.9 needs torch 2.9, and this environment has 2.13")
@@ -18,8 +22,9 @@ pytest.importorskip("torch_xla", reason="torch_xla 2.9 needs torch 2.9, and this
 
 @pytest.fixture(autouse=True)
 def chip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The processor plays the chip where there is none."""
+    """The processor plays the chips where there are none."""
     monkeypatch.setenv("PJRT_DEVICE", os.environ.get("PJRT_DEVICE", "CPU"))
+    monkeypatch.setenv("CPU_NUM_DEVICES", os.environ.get("CPU_NUM_DEVICES", "4"))
     yield
     torch.use_deterministic_algorithms(False)
 
@@ -44,6 +49,18 @@ def engines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[TorchEngine,
     assert on_chip.device.type == "xla"
     monkeypatch.delenv("PJRT_DEVICE")
     return on_chip, TorchEngine(workload, data, seed=1, micro_batch_size=8, tuning=Tuning())
+
+
+def test_the_samples_of_a_pass_are_divided_among_the_chips(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch_xla
+    import torch_xla.runtime as xr
+
+    on_chip, _ = engines(tmp_path, monkeypatch)
+    leaves = list(tensors(on_chip._batch(np.arange(16))))
+    shardings = {torch_xla._XLAC._get_xla_sharding_spec(leaf) for leaf in leaves}
+    assert all(f"devices=[{xr.global_runtime_device_count()}" in each for each in shardings)
 
 
 BATCHES = [range(n, n + 16) for n in range(0, 80, 16)] + [range(80, 100)]

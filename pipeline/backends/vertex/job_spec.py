@@ -124,7 +124,7 @@ def _pool(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) -
     if machine.is_tpu:
         environment["PJRT_DEVICE"] = "TPU"
     staging = ["--bucket", site.bucket, "--job", key_of(job), "--folder", job.folder] if site.bucket else []
-    num_workers = machine.num_workers if job.rental.others and job.num_workers else job.num_workers
+    num_workers = machine.num_processes if job.rental.others and job.num_workers else job.num_workers
     return {
         "machine_spec": _machine(job, machine, site),
         "replica_count": 1,
