@@ -32,7 +32,7 @@ from ruamel.yaml.error import YAMLError
 
 from pipeline.contract import older
 from pipeline.contract.errors import ParamsError
-from pipeline.contract.records import replace_text
+from pipeline.contract.records import Sync, replace_text
 
 FILE = Path("params.yaml")
 MOST_VALUES = 100_000
@@ -267,9 +267,9 @@ class TrainParams(Section):
     """How workers share a batch. `by_speed`: workers of unlike speed finish together, but sums are rounded
     differently in each run; `even`: a run can be repeated bit for bit; `auto`: by speed on several machines,
     even on one."""
-    sync: Literal["every_update", "every_h_updates"] = "every_update"
+    sync: Literal["every_update", "every_h_updates", "auto"] = "every_update"
     """When workers agree: on each gradient, or on weights after every `sync_every` updates, for slow
-    networks."""
+    networks. `auto`: as the plan finds best by network and noise."""
     sync_every: int = Field(32, ge=2)
     """Updates between two agreements on weights; only for `sync: every_h_updates`."""
     seed: int = 0
@@ -308,9 +308,9 @@ class TrainParams(Section):
 
     @model_validator(mode="after")
     def _agree_on_what_is_decided(self) -> Self:
-        if self.sync == "every_h_updates" and (self.batch_growth != "none" or self.scaling == "adascale"):
+        if self.sync != "every_update" and (self.batch_growth != "none" or self.scaling == "adascale"):
             key = "batch_growth: goodput" if self.batch_growth != "none" else "scaling: adascale"
-            raise ValueError(f"sync: every_h_updates leaves workers apart, and {key} needs them together")
+            raise ValueError(f"sync: {self.sync} leaves workers apart, and {key} needs them together")
         alone = {
             "num_workers": self.num_workers == 1, "sync": self.sync == "every_update",
             "batch_growth": self.batch_growth == "none", "scaling": self.scaling != "adascale",
@@ -319,6 +319,13 @@ class TrainParams(Section):
             key = next(key for key, fits in alone.items() if not fits)
             raise ValueError(f"threads: auto divides batches itself; leave {key} at its default")
         return self
+
+    @property
+    def fixed_sync(self) -> Sync | None:
+        """Returns when workers agree; None where the plan says it."""
+        if self.sync == "auto":
+            return None
+        return Sync(every=1 if self.sync == "every_update" else self.sync_every)
 
 
 class EvaluateParams(Section):

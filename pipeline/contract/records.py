@@ -270,6 +270,27 @@ class Rung(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sync(Record):
+    """When the workers of a job agree.
+
+    >>> str(Sync(every=16))
+    'averages every 16 updates'
+    """
+
+    every: int = 1  # updates between averages of weights; 1: gradients are added up at each update
+    is_late: bool = False  # an average is taken up one interval later, so that nobody waits for it
+
+    def __str__(self) -> str:
+        """Returns it in a few words."""
+        if self.every == 1:
+            return "sums at every update"
+        return f"averages every {self.every} updates{', without a barrier' if self.is_late else ''}"
+
+
+EVERY_UPDATE = Sync()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Option(Record):
     """One way to run the job that was weighed, and the number that decided against it."""
 
@@ -282,6 +303,7 @@ class Option(Record):
     feasible: bool
     frontier: bool  # nothing beats it in both time and cost
     why_not: str  # "" for the plan itself
+    sync: Sync = EVERY_UPDATE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,6 +358,7 @@ class Plan(Record):
     share: str = ""  # of the machines that it has in common with other models; "" where it has none
     base_samples: int = 0  # `num_samples` in batches of the recipe's size; 0: as many as the recipe says
     cheaper: tuple[Rung, ...] = ()  # too slow for the whole job; taken where it is far ahead
+    sync: Sync = EVERY_UPDATE  # when its workers agree
     samples_reason: str = ""  # why so many samples, a sentence; "": the objective is not quality
 
 

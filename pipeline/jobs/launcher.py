@@ -219,7 +219,7 @@ def recipe_of(
         base_batch_size=settings.batch_size,
         base_samples=plan.base_samples or tonight.num_samples,
         scaling=settings.scaling,
-        sync_every=settings.sync_every if settings.sync == "every_h_updates" else 1,
+        sync_every=(settings.fixed_sync or plan.sync).every,
         threads=settings.threads,
         sizes=plan.sizes,
         warmup=settings.warmup,

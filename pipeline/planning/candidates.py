@@ -3,7 +3,8 @@
 A candidate is allowed by params.yaml, has a price and fits the memory, and no other number of the same
 machines is better in every way (dominance.py). Where `plan.batch_sizes` leaves a
 choice, each batch size trains on as many samples as the same quality needs (efficiency.py): a larger one has
-to pay for itself.
+to pay for itself. So do averages now and then of what workers learned (local_updates.py), where `train.sync`
+leaves that to the plan.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import PlanError
 from pipeline.contract.machine import Machine
-from pipeline.contract.records import Dataset, Profile, Rental, Strategy
+from pipeline.contract.records import EVERY_UPDATE, Dataset, Profile, Rental, Strategy, Sync
 from pipeline.contract.units import HOUR_S
 from pipeline.machines import catalog
 from pipeline.machines.pricelist import STRATEGIES
@@ -40,6 +41,14 @@ class Job:
     num_workers: int  # training processes on the machine at hand
     efficiency: Efficiency
     known: Calibration | None = None  # what earlier nights taught
+    sync: Sync | None = (
+        EVERY_UPDATE  # when workers agree; None: whenever is best, on more samples as they need
+    )
+
+    @property
+    def noise_scale(self) -> float:
+        """Noise scale by which averages need more samples; infinite where their number is given."""
+        return self.efficiency.noise_scale if self.sync is None else float("inf")
 
     def samples(self, num_samples: int, batch_size: int) -> int:
         """Returns the samples that progress as far in this batch size as `num_samples` in the job's own."""
@@ -95,7 +104,7 @@ def candidates(
             for each in predicted[key].get(rental.is_spot, ()):
                 rented = _rental(machine, rental.strategy, params, num_machines=each.rental.num_machines)
                 estimate = replace(each, machine=on, rental=rented)
-                yield Candidate(estimate=estimate, num_samples=count, hindrance=reason)
+                yield Candidate(estimate=estimate, num_samples=estimate.num_samples, hindrance=reason)
 
 
 def strategies(machine: Machine, params: "PlanParams") -> list[Strategy]:
@@ -151,8 +160,10 @@ def _estimates(
         num_samples=num_samples,
         num_bytes=job.dataset.num_bytes,
         known=job.known,
+        sync=job.sync,
+        noise_scale=job.noise_scale,
     ) if counts else []  # fmt: skip
-    places = list(range(len(counts)))
+    places = list(range(len(found[0].counts))) if found else []
     if not dominated:
         places = sorted(set().union(*(undominated(each, confidence=params.confidence) for each in found)))
     return {each.rental.is_spot: each.of(places) for each in found}

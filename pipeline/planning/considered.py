@@ -16,6 +16,7 @@ from pipeline.planning.search import (
     frontier,
     why_not,
 )
+from pipeline.prediction import local_updates
 
 NUM_NEXT = 8  # runners-up
 NUM_FRONTIER = 12  # candidates that nothing beats in both time and cost
@@ -51,6 +52,7 @@ def options(
             chance=c.chance(limits.deadline_s),
             feasible=id(c) in feasible_ids,
             frontier=id(c) in on_curve,
+            sync=c.estimate.sync,
             why_not=why_not(c, best=best, limits=limits, objective=objective, offered=offered),
         )
         for c in ranked
@@ -100,6 +102,11 @@ def basis(best: Candidate, *, job: Job, offered: Sequence[Candidate]) -> str:
     size = max(sizes)  # its own, or the one that is most in doubt
     if size != job.batch_size:
         text += f"; {job.efficiency.says(size, job.batch_size)}"
+    if job.sync is None and best.estimate.sync.every > 1:
+        workers = best.rental.num_machines * (job.num_workers if here else machine.num_workers)
+        text += "; " + local_updates.says(
+            job.noise_scale, batch_size=best.estimate.batch_size, num_workers=workers, sync=best.estimate.sync
+        )
     return text
 
 

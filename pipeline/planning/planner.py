@@ -18,7 +18,7 @@ from pipeline.contract.records import Champion, Dataset, Night, Plan, Portion, P
 from pipeline.machines import catalog
 from pipeline.planning import quality, unlike
 from pipeline.planning.batch_growth import sizes
-from pipeline.planning.candidates import Job, Way, allowed, candidates, everything, hindrance
+from pipeline.planning.candidates import Job, Way, allowed, candidates, everything, hindrance, way_of
 from pipeline.planning.considered import basis, options, portions
 from pipeline.planning.fallback import cheaper, ladder, on_spot
 from pipeline.planning.infeasible import (
@@ -136,13 +136,14 @@ def _planned(
         batch_size=batch_size,
         num_workers=training.num_workers,
         known=known,
+        sync=training.fixed_sync,
         # Gradients are noisier towards the end of training than where a profile looks, at its beginning.
         efficiency=Efficiency(noise_scale=(nights[-1] if nights else profile).noise_scale, nights=nights),
     )
 
     left_usd = planning.explore_usd - explored_usd
 
-    def candidates_for(count: int, among: Collection[Way] | None = None) -> list[Candidate]:
+    def candidates_for(count: int, among: Collection[Way] | None = None, job: Job = job) -> list[Candidate]:
         return list(
             candidates(
                 job, machines, planning, available=obtainable, num_samples=count, among=among,
@@ -176,7 +177,16 @@ def _planned(
         if choice is None:
             raise PlanError(infeasible(night, tonight, there, relax(offered, limits=limits), epochs))
     choice, explore_usd = _explored(choice, planning, job=job, left_usd=left_usd, budget_usd=night.budget_usd)
-    rungs = ladder(night, choice, offered, limits, there)
+    rest = offered
+    if (
+        job.sync is None and choice.best.estimate.sync.every > 1
+    ):  # a checkpoint only fits jobs that agree alike
+        times = choice.best.num_samples / job.samples(tonight.num_samples, choice.best.estimate.batch_size)
+        again = candidates_for(
+            round(times * tonight.num_samples), job=replace(job, sync=choice.best.estimate.sync)
+        )
+        rest = [each for each in again if way_of(each) != way_of(choice.best)]
+    rungs = ladder(night, choice, rest, limits, there)
     made = _plan(choice, limits, rungs, tuning, checkpoint_every_s=training.checkpoint_every_s)
     portioned = replace(made, portions=portions(choice.best))
     spot = on_spot(portioned, choice.best, profile, known, until_s=there.until_s, budget_usd=night.budget_usd)
@@ -187,11 +197,12 @@ def _planned(
             Portion(name=part.name, expected_s=part.seconds, expected_usd=0.0) for part in there.after
         ),
         basis=basis(choice.best, job=job, offered=offered),
+        sync=choice.best.estimate.sync,
         sizes=sizes(job, choice.best)
         if training.batch_growth == "goodput" and not choice.best.rental.others
         else (),
         explore_usd=explore_usd,
-        cheaper=cheaper(night, choice.best, offered, limits, there) if planning.ranking == "cost" else (),
+        cheaper=cheaper(night, choice.best, rest, limits, there) if planning.ranking == "cost" else (),
     )
 
 

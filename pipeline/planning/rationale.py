@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import log
 
 from pipeline.contract.formats import count, dollars, duration
-from pipeline.contract.records import Night, Option, Plan
+from pipeline.contract.records import Night, Option, Plan, Sync
 from pipeline.contract.units import HOUR_S
 from pipeline.prediction.time_budget import BEFORE_TRAINING, TEST
 
@@ -55,7 +55,7 @@ def summary(plan: Plan, night: Night) -> str:
     low, high = plan.interval
     chance = f", in time with a chance of {percent(plan.chance)}" if plan.chance is not None else ""
     text = (
-        f"{plan.rental}, batch {count(plan.batch_size)}: {duration(plan.expected_s)} "
+        f"{plan.rental}, batch {count(plan.batch_size)}{_averages(plan.sync)}: {duration(plan.expected_s)} "
         f"({duration(low)} to {duration(high)}) for {dollars(plan.expected_usd)} "
         f"of {dollars(night.budget_usd)}{chance}."
     )
@@ -64,6 +64,10 @@ def summary(plan: Plan, night: Night) -> str:
     if plan.explore_usd > 0 and not plan.base_samples:
         return f"{text} Exploring, for {dollars(plan.explore_usd)} more: {plan.runner_up}."
     return f"{text} Next best: {plan.runner_up}." if plan.runner_up else text
+
+
+def _averages(sync: Sync) -> str:
+    return f", {sync}" if sync.every > 1 else ""
 
 
 def _test(plan: Plan, night: Night) -> str:
@@ -102,7 +106,7 @@ def rows(options: Sequence[Option]) -> list[tuple[str, ...]]:
             str(replace(option.rental.on_demand, region="")),
             "owned" if option.rental.is_local else option.rental.strategy,
             "here" if option.rental.is_local else option.rental.region,
-            count(option.batch_size),
+            f"{count(option.batch_size)}{_averages(option.sync)}",
             duration(option.expected_s),
             f"{duration(option.interval[0])} to {duration(option.interval[1])}",
             dollars(option.expected_usd),

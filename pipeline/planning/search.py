@@ -223,12 +223,14 @@ def worth(candidates: Iterable[Candidate], usd_per_hour_saved: float) -> Candida
 
 
 def label(candidate: Candidate, best: Candidate) -> str:
-    """Returns its name, with the region and batch size where they differ from the best one's."""
+    """Returns its name, with region, batch size and averages where they differ from the best one's."""
     parts = [candidate.name]
     if candidate.machine.region and candidate.machine.region != best.machine.region:
         parts.append(f"in {candidate.machine.region}")
     if candidate.estimate.batch_size != best.estimate.batch_size:
         parts.append(f"batch {candidate.estimate.batch_size}")
+    if candidate.estimate.sync != best.estimate.sync:
+        parts.append(f"that {candidate.estimate.sync}")
     return ", ".join(parts)
 
 

@@ -20,7 +20,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from pipeline.contract.machine import Machine
-from pipeline.contract.records import Pool, Rental
+from pipeline.contract.records import EVERY_UPDATE, Pool, Rental
 from pipeline.contract.units import HOUR_S
 from pipeline.machines.startup import QUEUE
 from pipeline.planning.candidates import Job, hindrance
@@ -93,7 +93,7 @@ def _alone(job: Job, kinds: Sequence[Machine], *, batch_size: int, num_samples: 
                 job.profile, machine, measured=job.at_hand, num_workers=machine.num_workers,
                 rental=Rental(machine=machine.name), batch_size=batch_size,
                 num_samples=job.samples(num_samples, batch_size), num_bytes=job.dataset.num_bytes,
-                known=job.known,
+                known=job.known, sync=job.sync or EVERY_UPDATE,
             )  # fmt: skip
             parts = estimated.parts if estimated else ()
             known[key] = sum(part.seconds for part in parts if part.name != QUEUE) or 1e-9
@@ -143,7 +143,7 @@ def _joined(
             job.profile, machine, measured=job.at_hand, num_workers=machine.num_workers,
             rental=Rental(machine=machine.name, num_machines=total, backend=machine.backend),
             batch_size=as_if, num_samples=round(count / batch_size * as_if),
-            num_bytes=job.dataset.num_bytes, known=job.known,
+            num_bytes=job.dataset.num_bytes, known=job.known, sync=job.sync or EVERY_UPDATE,
         )  # fmt: skip
         if estimated is None:
             return None
@@ -158,6 +158,7 @@ def _joined(
             others=(Pool(machine=other.name, num_machines=counts[1]),),
         ),
         batch_size=batch_size,
+        num_samples=count,
         micro_batch_size=min(each.micro_batch_size for each in estimates),
         num_loaders=min(each.num_loaders for each in estimates),
     )  # fmt: skip
@@ -179,7 +180,7 @@ def _shares(
             timed = update(
                 job.profile, machine, measured=job.at_hand, num_machines=total,
                 num_workers=machine.num_workers, batch_size=max(machine.num_workers, round(share)) * total,
-                num_bytes=job.dataset.num_bytes, known=job.known,
+                num_bytes=job.dataset.num_bytes, known=job.known, sync=job.sync or EVERY_UPDATE,
             )  # fmt: skip
             if timed is None:
                 return None

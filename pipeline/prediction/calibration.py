@@ -167,6 +167,7 @@ class Calibration:
                         workers=each.setting.workers,
                         micro_batch_size=each.setting.micro_batch_size,
                         num_passes=each.setting.num_passes,
+                        sync=each.setting.sync,
                         step_s=float(seconds) * each.ratio,
                     )
                     for each, seconds in zip(there, by_form, strict=True)

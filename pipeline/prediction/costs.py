@@ -2,7 +2,8 @@
 
 The time is that of waiting for the machine, starting it and fetching the data (startup.py), then of all
 updates (update_time.py), plus what saving and preemptions add to them (spot/preemptions.py). A machine is
-billed once it is there, so the queue for it is not.
+billed once it is there, so the queue for it is not. Workers that average now and then train on more samples
+(local_updates.py), whose number is as uncertain as the time of these workers is then taken to be.
 
 A time is a sum of parts, each lognormal with its median and its spread (standard deviation of the
 logarithm). Parts are assumed to be late together, which is on the safe side: a quantile of the sum is the sum
@@ -16,9 +17,10 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from pipeline.contract.machine import Machine
-from pipeline.contract.records import Profile, Rental
+from pipeline.contract.records import EVERY_UPDATE, Profile, Rental, Sync
 from pipeline.contract.units import HOUR_S
 from pipeline.machines.startup import DATA, QUEUE, START, Part, Wait, waits
+from pipeline.prediction import local_updates
 from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.update_time import PARTS, Updates, updates
 from pipeline.spot.preemptions import (
@@ -52,6 +54,8 @@ class Estimate:
     deviation_s: float  # standard deviation of the time that preemptions add
     widened: float = 1.0  # multiple of the plain interval (scorecard.py)
     others: tuple[tuple[Machine, int], ...] = ()  # the other kinds of the rental, and how many of each
+    num_samples: int = 0  # trained on
+    sync: Sync = EVERY_UPDATE
 
     @property
     def expected_s(self) -> float:
@@ -103,7 +107,10 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimates:
-    """What a job takes on each number of one kind of machine, as arrays; `of` spells an estimate out."""
+    """What a job takes on each number of one kind of machine, as arrays; `of` spells an estimate out.
+
+    A number may come twice, with workers that agree at every update and now and then.
+    """
 
     machine: Machine
     rental: Rental  # whatever the number
@@ -115,6 +122,7 @@ class Estimates:
     spread: "Array"  # of their logarithms, likewise, widened
     deviation_s: "Array"  # [counts]
     widened: Sequence[float]
+    num_samples: Sequence[int]  # trained on
 
     @property
     def expected_s(self) -> "Array":
@@ -156,6 +164,8 @@ class Estimates:
                 ),
                 deviation_s=float(self.deviation_s[place]),
                 widened=self.widened[place],
+                num_samples=self.num_samples[place],
+                sync=self.timed.settings[place].sync,
             )
             for place, part_seconds, part_spreads in zip(places, seconds, spread, strict=True)
         ]
@@ -172,17 +182,21 @@ def predict(
     num_samples: int,
     num_bytes: int,
     known: Calibration | None = None,
+    sync: Sync = EVERY_UPDATE,
+    noise_scale: float = float("inf"),
 ) -> Estimate | None:
     """Returns time and cost of training on `num_samples`, with intervals; docs/prediction.md has the formula.
 
     None if not even one sample fits the memory.
     `measured` is the machine that the profile was measured on, `num_workers` the training processes per
-    machine, `num_bytes` the size of the arrays, `known` what earlier nights taught.
+    machine, `num_bytes` the size of the arrays, `known` what earlier nights taught. `sync` says when workers
+    agree. Where they do so now and then, equal progress takes more than `num_samples` by the `noise_scale`;
+    at infinity none are added.
     """
     estimates = predict_counts(
         profile, machine, measured=measured, rentals=(rental,), counts=(rental.num_machines,),
         batch_size=batch_size, num_workers=num_workers, num_samples=num_samples, num_bytes=num_bytes,
-        known=known,
+        known=known, sync=sync, noise_scale=noise_scale,
     )  # fmt: skip
     return estimates[0].of([0])[0] if estimates else None
 
@@ -199,17 +213,33 @@ def predict_counts(
     num_samples: int,
     num_bytes: int,
     known: Calibration | None = None,
+    sync: Sync | None = EVERY_UPDATE,
+    noise_scale: float = float("inf"),
 ) -> list[Estimates]:
     """Returns what `predict` does for each way to rent a machine, in each of these numbers at once.
 
-    It is empty if not even one sample fits the memory. The numbers in `rentals` do not matter.
+    It is empty if not even one sample fits the memory. The numbers in `rentals` do not matter. Without a
+    `sync`, workers agree at every update, and numbers of machines that gain by averages now and then are
+    there a second time with those.
     """
-    timed = updates(
-        profile, machine, measured=measured, counts=counts, batch_size=batch_size, num_workers=num_workers,
-        num_bytes=num_bytes, known=known,
-    )  # fmt: skip
+
+    def timed_at(counts: Sequence[int], syncs: Sequence[Sync]) -> Updates | None:
+        return updates(
+            profile, machine, measured=measured, counts=counts, batch_size=batch_size,
+            num_workers=num_workers, num_bytes=num_bytes, known=known, syncs=syncs,
+        )  # fmt: skip
+
+    timed = timed_at(counts, [sync or EVERY_UPDATE] * len(counts))
     if timed is None:
         return []
+    if sync is None and not profile.tuning.sharded and not profile.tuning.sharded_weights:
+        more = local_updates.worthwhile(
+            timed, batch_size=batch_size, num_samples=num_samples, noise_scale=noise_scale
+        )
+        apart = timed_at([counts[place] for place, _ in more], [each for _, each in more]) if more else None
+        if apart:
+            timed = timed.beside(apart)
+            counts = [*counts, *(counts[place] for place, _ in more)]
     before = waits(
         machine, num_bytes=num_bytes, counts=counts,
         ratios=known.starts.get(machine.name, ()) if known else (),
@@ -217,7 +247,7 @@ def predict_counts(
     return [
         _rented(
             rental, machine, timed=timed, before=before, counts=counts, batch_size=batch_size,
-            num_updates=ceil(num_samples / batch_size), save_s=time_to_save_s(profile), known=known,
+            num_samples=num_samples, noise_scale=noise_scale, save_s=time_to_save_s(profile), known=known,
         )
         for rental in rentals
     ]  # fmt: skip
@@ -231,14 +261,22 @@ def _rented(
     before: Sequence[Wait],
     counts: Sequence[int],
     batch_size: int,
-    num_updates: int,
+    num_samples: int,
+    noise_scale: float,
     save_s: float,
     known: Calibration | None,
 ) -> Estimates:
     """Returns the estimates of machines rented one way, with what saving and losses add."""
     import numpy as np
 
-    work = timed.seconds * num_updates
+    more = [
+        local_updates.more_samples(
+            noise_scale, batch_size=batch_size, num_workers=each.num_workers, sync=each.sync
+        )
+        for each in timed.settings
+    ]
+    samples = [round(num_samples * times) for times, _ in more]
+    work = timed.seconds * [ceil(each / batch_size) for each in samples]
     one_s = mean_time_to_loss_s(replace(rental, num_machines=1))
     hazard = known.hazard if known and rental.is_spot else None
     every_s, losses = [], []
@@ -259,7 +297,7 @@ def _rented(
     first = np.array([(each.queue_s, each.start_s, each.pull_s) for each in before]).T
     first_spread = np.array([(each.queue_spread, each.spread, each.spread) for each in before]).T
     seconds = np.vstack([first, work * (1 + np.array([each.share for each in losses]))])
-    spread = np.vstack([first_spread, timed.spread])
+    spread = np.vstack([first_spread, np.hypot(timed.spread, [doubt for _, doubt in more])])
     widened = [1.0] * len(before)
     if known:
         widened = list(map(known.widened, ((seconds * spread).sum(axis=0) / seconds.sum(axis=0)).tolist()))
@@ -275,6 +313,7 @@ def _rented(
         spread=spread * widened,
         deviation_s=deviation_s if rental.is_spot else np.zeros(len(before)),
         widened=widened,
+        num_samples=samples,
     )
 
 

@@ -8,6 +8,10 @@ workers,
 G computes gradients (w: most workers on one machine, which share its buses), S sums them: nothing for one
 worker, and with constants of its own on one machine, on two, and on more. Powers of K instead of Pollux'
 straight lines, which grow too fast beyond what was measured. Constants are logarithms, so all are positive.
+
+Workers that average every h updates (Setting.sync) send c = 3 times as much then: S becomes c S / h. Nothing
+of it is hidden, as nothing else is done meanwhile (g = 1). Without a barrier it is sent beside all passes of
+the next h updates, and what takes longer counts: (s^8 G^8 + (c S / h)^8)^(1/8).
 """
 
 from collections.abc import Sequence
@@ -23,6 +27,8 @@ Array = NDArray[np.float64]
 
 # Constants of the form, as logarithms except for the powers and the sharing.
 FIXED, PER_SAMPLE, ONE, ONE_POWER, TWO, TWO_POWER, MANY, MANY_POWER, OVERLAP, SHARING = range(len(NAMES))
+
+BESIDE = 8.0  # power of a sum that is nearly the longer of two times
 
 # ONE and TWO are known relative to MANY: the three share what a network is worth.
 MIX: Array = np.eye(len(NAMES))
@@ -40,6 +46,9 @@ class Points:
     passes: Array  # s
     placement: NDArray[np.str_]
     machine: NDArray[np.int_]  # which kind of machine, by number
+    sent: Array  # log of the bytes of an update by those of its gradients; 0 where they are added up
+    apart: NDArray[np.bool_]  # workers average now and then
+    late: NDArray[np.bool_]  # without a barrier
 
     @classmethod
     def of(cls, settings: Sequence[Setting], machines: Sequence[int]) -> "Points":
@@ -52,6 +61,9 @@ class Points:
             np.array([s.num_passes for s in settings], float),
             np.array(["+".join(map(str, s.workers)) for s in settings]),
             np.array(machines, int),
+            np.log([s.sent for s in settings]),
+            np.array([s.sync.every > 1 for s in settings]),
+            np.array([s.sync.is_late for s in settings]),
         )
 
 
@@ -62,14 +74,15 @@ def form(constants: Array, at: Points) -> tuple[Array, Array]:
     """
     c = np.moveaxis(constants, -1, 0)
     two = np.log(np.maximum(at.workers, 2) / 2)
-    power = 1 + np.exp(c[OVERLAP])
+    power = np.where(at.apart, np.where(at.late, BESIDE, 1.0), 1 + np.exp(c[OVERLAP]))
     compute = np.log(np.exp(c[FIXED]) + np.exp(c[PER_SAMPLE]) * at.micro) + c[SHARING] * (1 - 1 / at.most)
     few = np.where(at.machines == 1, c[ONE] + c[ONE_POWER] * two, c[TWO] + c[TWO_POWER] * two)
     sync = np.where(at.machines > 2, c[MANY] + c[MANY_POWER] * two, few)
-    sync = np.where(at.workers == 1, -50.0, sync)
-    last = np.logaddexp(power * compute, power * sync)
+    sync = np.where(at.workers == 1, -50.0, sync + at.sent)
+    beside = np.where(at.late, at.passes, 1.0)  # passes while sums are sent
+    last = np.logaddexp(power * (compute + np.log(beside)), power * sync)
     share = np.exp(power * sync - last)
-    before = np.log(np.maximum(at.passes - 1, 1e-30)) + compute
+    before = np.log(np.maximum(at.passes - beside, 1e-30)) + compute
     total = np.logaddexp(before, last / power)
     return total, share * np.exp(last / power - total)
 

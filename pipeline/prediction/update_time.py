@@ -4,7 +4,8 @@ With R workers, b = batch / R samples each in s micro-batches of m, an update ta
 
     T = s * (load(m) + step(m)) + S,   S = k (R/2)^p * (sync_bytes / bandwidth + latency)
 
-(no gradient is sent in the micro-steps before the last; Pollux, OSDI'21, without overlap; k and p are those
+(no gradient is sent in the micro-steps before the last; workers may average now and then, by the form in
+step_time.py; Pollux, OSDI'21, without overlap; k and p are those
 that networks showed, priors.json, one of each for one machine, two, and more). With L loaders
 load and step overlap: max(load / L, step). On a device that was not measured the part of the step that
 grows with the batch is scaled by the roofline (Sia, SOSP'23): by FLOP/s at one extreme, by bandwidth at the
@@ -20,7 +21,7 @@ from math import ceil, hypot, log
 from typing import TYPE_CHECKING
 
 from pipeline.contract.machine import Machine
-from pipeline.contract.records import Profile
+from pipeline.contract.records import EVERY_UPDATE, Profile, Sync
 from pipeline.machines.catalog import HEADROOM, PAGE_CACHE
 from pipeline.machines.startup import Z90, Part
 from pipeline.prediction.calibration import Calibration, Update, nothing
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 LEAST_LOAD = 0.05  # share of a load that stays where it waits for no storage
+COPIES = 4  # of the weights that a worker holds between averages: the last one, its momentum, what is sent
 LATENCY_S = 50e-6  # of one message between machines; a fifth of that within one
 PARTS = ("training", "training", "training", "all-reduce")  # loading, what is fixed, what grows, and the sum
 
@@ -61,6 +63,17 @@ class Updates:
     seconds: "Array"  # medians, [parts, settings], the parts in the order of `PARTS`
     spread: "Array"  # of their logarithms, likewise
 
+    def beside(self, other: "Updates") -> "Updates":
+        """Returns these and others on the same kind of machine."""
+        import numpy as np
+
+        return Updates(
+            settings=[*self.settings, *other.settings],
+            num_loaders=np.concatenate([self.num_loaders, other.num_loaders]),
+            seconds=np.hstack([self.seconds, other.seconds]),
+            spread=np.hstack([self.spread, other.spread]),
+        )
+
     def of(self, place: int) -> TimedUpdate:
         """Returns the update in one of the settings."""
         return TimedUpdate(
@@ -86,14 +99,15 @@ def update(
     num_workers: int,
     num_bytes: int = 0,
     known: Calibration | None = None,
+    sync: Sync = EVERY_UPDATE,
 ) -> TimedUpdate | None:
     """Returns one update on a machine; None if not even one sample fits the memory.
 
-    `num_bytes` is the size of the arrays.
+    `num_bytes` is the size of the arrays, `sync` when workers agree.
     """
     timed = updates(
         profile, machine, measured=measured, counts=(num_machines,), batch_size=batch_size,
-        num_workers=num_workers, num_bytes=num_bytes, known=known,
+        num_workers=num_workers, num_bytes=num_bytes, known=known, syncs=(sync,),
     )  # fmt: skip
     return timed.of(0) if timed else None
 
@@ -108,21 +122,29 @@ def updates(
     num_workers: int,
     num_bytes: int = 0,
     known: Calibration | None = None,
+    syncs: Sequence[Sync] = (),
 ) -> Updates | None:
-    """Returns one update on each number of machines; None if not even one sample fits the memory."""
+    """Returns one update on each number of machines; None if not even one sample fits the memory.
+
+    `syncs` says for each when its workers agree; none: at every update.
+    """
     import numpy as np
 
     sharing = max(1.0, num_workers / machine.num_workers)  # processes on one device
     settings, shares = [], []
-    for count in counts:
+    for count, sync in zip(counts, syncs or (EVERY_UPDATE,) * len(counts), strict=True):
         samples = ceil(batch_size / (num_workers * count))
-        micro = _micro_batch_size(profile, machine, samples=samples, sharing=sharing)
+        held = COPIES * profile.sync_bytes.fixed if sync.every > 1 else 0.0
+        micro = _micro_batch_size(profile, machine, samples=samples, sharing=sharing, held_bytes=held)
         if micro is None:
             return None
         shares.append(samples)
         settings.append(
-            Setting(workers=(num_workers,) * count, micro_batch_size=micro, num_passes=ceil(samples / micro))
-        )
+            Setting(
+                workers=(num_workers,) * count, micro_batch_size=micro, num_passes=ceil(samples / micro),
+                sync=sync,
+            )
+        )  # fmt: skip
     return _timed(
         profile, machine, measured=measured, settings=settings, samples=np.array(shares, float),
         sharing=sharing, num_bytes=num_bytes, known=known,
@@ -223,12 +245,14 @@ def _storage(profile: Profile, machine: Machine, *, measured: Machine, num_bytes
     return slowdown, abs(log(slowdown)) / Z90
 
 
-def _micro_batch_size(profile: Profile, machine: Machine, *, samples: int, sharing: float) -> int | None:
+def _micro_batch_size(
+    profile: Profile, machine: Machine, *, samples: int, sharing: float, held_bytes: float
+) -> int | None:
     """Returns the samples per pass, halved until the predicted peak leaves the headroom free.
 
-    Returns None if not even one sample fits.
+    `held_bytes` are held besides. Returns None if not even one sample fits.
     """
-    available = machine.device_memory_bytes * (1 - HEADROOM) / sharing
+    available = machine.device_memory_bytes * (1 - HEADROOM) / sharing - held_bytes
     micro = samples
     while profile.memory_bytes(micro) > available:
         if micro == 1:
@@ -298,6 +322,8 @@ def _summing(
     """
     import numpy as np
 
+    from pipeline.prediction.step_time import BESIDE
+
     workers = np.array([each.num_workers for each in settings])
     several = workers > 1
     if not several.any():
@@ -312,12 +338,15 @@ def _summing(
         np.array([each(f"{name}_power") for name in names])[kind] for each in (prior.mean_of, prior.spread_of)
     )
     plain_s = np.array([_sync_s(profile, machine, num_machines=number) for number in (1, 2, 3)])[kind]
-    sync_s = plain_s * np.exp(np.array(base)[kind] + power * doubles)
+    sync_s = plain_s * np.exp(np.array(base)[kind] + power * doubles) * [each.sent for each in settings]
     spread = np.hypot(np.array(doubt)[kind], power_doubt * doubles)
-    overlap = 1 + np.exp(prior.mean_of("overlap"))
-    longer = np.maximum(compute_s, sync_s)
-    together = longer * ((compute_s / longer) ** overlap + (sync_s / longer) ** overlap) ** (1 / overlap)
-    return (together - compute_s) * several, spread * several
+    late = np.array([each.sync.is_late for each in settings])
+    apart = np.array([each.sync.every > 1 for each in settings])
+    overlap = np.where(apart, np.where(late, BESIDE, 1.0), 1 + np.exp(prior.mean_of("overlap")))
+    beside_s = compute_s * np.where(late, [each.num_passes for each in settings], 1)
+    longer = np.maximum(beside_s, sync_s)
+    together = longer * ((beside_s / longer) ** overlap + (sync_s / longer) ** overlap) ** (1 / overlap)
+    return (together - beside_s) * several, spread * several
 
 
 def _sync_s(profile: Profile, machine: Machine, *, num_machines: int) -> float:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.contract.errors import DataError, ParamsError, PlanError
 from pipeline.contract.params import Params, PlanParams, ProfileParams, TrainParams, check
-from pipeline.contract.records import Plan, Rental, Tuning, dumps, loads
+from pipeline.contract.records import Line, Plan, Rental, Tuning, dumps, loads
 from pipeline.machines.catalog import AT_HAND, rented
 from pipeline.planning.fallback import MUCH_LATER, NUM_RUNGS
 from pipeline.planning.planner import plan
@@ -456,6 +456,28 @@ def test_thousands_of_candidates_are_planned_in_three_seconds():
     begin = time.process_time()
     planned(params=params, job=profile(step_s=1e-2), training=TrainParams(epochs=1, batch_size=4096))
     assert time.process_time() - begin < 3
+
+
+def test_workers_average_now_and_then_where_the_plan_finds_that_it_pays():
+    job = replace(
+        profile(step_s=1e-1), sync_bytes=Line(fixed=5e7, per_sample=0, fixed_error=0, per_sample_error=0)
+    )
+    job = replace(job, noise_scale=1e6)
+    several = PlanParams(machines=("g2-standard-4",), max_machines=8, objective="time")
+    told = {"params": several, "job": job, "budget_usd": 400.0}
+    plain, fixed, best = (
+        planned(**told, training=TRAINING.model_copy(update={"sync": sync, "sync_every": 4}))
+        for sync in ("every_update", "every_h_updates", "auto")
+    )
+    assert (plain.sync.every, fixed.sync.every) == (1, 4)
+    assert fixed.num_samples == plain.num_samples
+    assert best.sync.every > 1
+    assert best.rental.num_machines > 1
+    assert best.num_samples > plain.num_samples
+    assert best.expected_s < plain.expected_s
+    assert f"{best.sync}" in rationale(best, night())
+    assert "times the samples as it averages every" in best.basis
+    assert all(rung.rental != best.rental for rung in best.ladder)
 
 
 def test_planning_imports_nothing_heavy():

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Rental
+from pipeline.contract.records import Rental, Sync
 from pipeline.machines.catalog import local, rented
 from pipeline.machines.startup import FIVEFOLD, TWICE, Part, slowest
+from pipeline.prediction import local_updates
 from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.costs import Estimate, predict, predict_counts, time_to_save_s
 from pipeline.spot.hazard import Hazard
@@ -254,3 +255,45 @@ def test_updates_are_whole():
     one, two = estimate(num_samples=256), estimate(num_samples=257)
     work = [next(p.seconds for p in each.parts if p.name == "training") for each in (one, two)]
     assert work[1] == pytest.approx(2 * work[0], rel=1e-6)
+
+
+SYNCS = st.builds(Sync, every=st.integers(2, 64), is_late=st.booleans())
+
+
+def sums_s(estimate) -> float:
+    return sum(part.seconds for part in estimate.parts if part.name == "all-reduce")
+
+
+@given(SYNCS, st.integers(2, 16), st.floats(1, 1e6))
+def test_averages_every_h_updates_send_three_times_the_bytes_once_in_h(sync, num_machines, noise_scale):
+    told = {"on": replace(machine(), network_bytes_per_s=1e9), "num_machines": num_machines}
+    plain, apart = found(**told), found(**told, sync=sync)  # on as many samples
+    assert found(**told, sync=Sync(), noise_scale=noise_scale) == plain
+    twice = sums_s(found(**told, sync=Sync(every=2)))
+    if sync.is_late:
+        assert sums_s(apart) <= twice * 2 / sync.every
+    else:  # nothing of it is hidden
+        assert sums_s(apart) == pytest.approx(twice * 2 / sync.every, rel=1e-2)
+        assert sums_s(apart) >= sums_s(plain) * 3 / sync.every
+    longer = found(**told, sync=sync, noise_scale=noise_scale)
+    most = local_updates.most_samples(noise_scale, batch_size=256, num_workers=num_machines, sync=sync)
+    assert longer.num_samples == round(100_000 * most**0.5) >= apart.num_samples == 100_000
+    assert longer.time_s(0.95) - longer.expected_s >= apart.time_s(0.95) - apart.expected_s - 1e-6
+
+
+def test_workers_average_now_and_then_where_summing_takes_a_considerable_share():
+    def syncs(network_bytes_per_s, noise_scale=1e5):
+        at = predict_counts(
+            PROFILE, replace(machine(), network_bytes_per_s=network_bytes_per_s), measured=LOCAL,
+            rentals=[Rental(machine="m")], counts=range(1, 9), batch_size=256, num_workers=1,
+            num_samples=10**7, num_bytes=10**9, sync=None, noise_scale=noise_scale,
+        )[0]  # fmt: skip
+        return {(each.rental.num_machines, each.sync.every): each for each in at.of(range(len(at.counts)))}
+
+    assert {every for _, every in syncs(1e12)} == {1}
+    slow = syncs(1e8)
+    assert (1, 1) in slow
+    assert all(number > 1 for number, every in slow if every > 1)
+    number, every = next(key for key in slow if key[1] > 1)
+    assert slow[number, every].expected_s < 0.95 * slow[number, 1].expected_s
+    assert max(every for _, every in slow) > max(every for _, every in syncs(1e8, noise_scale=256.0))
