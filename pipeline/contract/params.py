@@ -32,7 +32,7 @@ from ruamel.yaml.error import YAMLError
 
 from pipeline.contract import older
 from pipeline.contract.errors import ParamsError
-from pipeline.contract.records import Sync, replace_text
+from pipeline.contract.records import EVERY_UPDATE, Sync, replace_text
 
 FILE = Path("params.yaml")
 MOST_VALUES = 100_000
@@ -267,11 +267,12 @@ class TrainParams(Section):
     """How workers share a batch. `by_speed`: workers of unlike speed finish together, but sums are rounded
     differently in each run; `even`: a run can be repeated bit for bit; `auto`: by speed on several machines,
     even on one."""
-    sync: Literal["every_update", "every_h_updates", "auto"] = "every_update"
+    sync: Literal["every_update", "every_h_updates", "no_barrier", "auto"] = "every_update"
     """When workers agree: on each gradient, or on weights after every `sync_every` updates, for slow
-    networks. `auto`: as the plan finds best by network and noise."""
+    networks. `no_barrier`: likewise, but nobody waits for an average, which comes `sync_every` updates later.
+    `auto`: as the plan finds best by network and noise; training undoes it where it does not pay."""
     sync_every: int = Field(32, ge=2)
-    """Updates between two agreements on weights; only for `sync: every_h_updates`."""
+    """Updates between two agreements on weights; only for `sync: every_h_updates` and `no_barrier`."""
     seed: int = 0
     """Seed of the initial weights and of the order of the samples."""
     rate: float = Field(2e-3, gt=0)
@@ -325,7 +326,9 @@ class TrainParams(Section):
         """Returns when workers agree; None where the plan says it."""
         if self.sync == "auto":
             return None
-        return Sync(every=1 if self.sync == "every_update" else self.sync_every)
+        if self.sync == "every_update":
+            return EVERY_UPDATE
+        return Sync(every=self.sync_every, is_late=self.sync == "no_barrier")
 
 
 class EvaluateParams(Section):

@@ -401,6 +401,7 @@ class Training(Record):
     device: str = ""  # that the workers trained on at last, "2 x NVIDIA L4"; "" where nobody told
     logs: str = ""  # where a person reads what the last job printed: a path or an address
     warm: bool | None = None  # did it begin with the champion's weights? None: nobody told
+    sync: "Sync | None" = None  # when its workers agreed at last; None: nobody told
 
 
 @dataclass(frozen=True, kw_only=True)

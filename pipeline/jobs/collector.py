@@ -125,4 +125,5 @@ def collect(folder: Path, attempts: Attempts, *, cost_usd: float, logs: str, int
         # An early end that was later revoked does not count.
         rungs=tuple(t for t in attempts.taken if t.name != "finish early" or result.stopped_by != "finished"),
         warm=result.warm,
+        sync=result.sync,
     )

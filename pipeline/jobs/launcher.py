@@ -198,6 +198,7 @@ def recipe_of(
     settings = params.train
     arguments = params.workload.model_extra or {}
     tonight = course(night, dataset, champion, params)
+    sync = settings.fixed_sync or plan.sync
     return Recipe(
         night=night.id,
         code_commit=night.code_commit,
@@ -219,7 +220,9 @@ def recipe_of(
         base_batch_size=settings.batch_size,
         base_samples=plan.base_samples or tonight.num_samples,
         scaling=settings.scaling,
-        sync_every=(settings.fixed_sync or plan.sync).every,
+        sync_every=sync.every,
+        sync_is_late=sync.is_late,
+        sync_is_tried=settings.fixed_sync is None and sync.every > 1,
         threads=settings.threads,
         sizes=plan.sizes,
         warmup=settings.warmup,

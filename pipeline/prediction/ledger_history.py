@@ -102,7 +102,7 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
         batch_size=plan.batch_size,
         num_workers=processes,
         num_bytes=entry.dataset.num_bytes,
-        sync=plan.sync,
+        sync=training.sync or plan.sync,
     )
     if predicted is None:
         return None

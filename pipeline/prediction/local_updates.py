@@ -37,7 +37,7 @@ MIN_GAIN = 0.05  # of the time for equal progress
 MOST_APART_S = 10.0  # between two averages; a machine on spot has 25 to 30 s until it is gone
 LEAST_AVERAGES = 64  # in a run
 INTERVALS = tuple(2**power for power in range(1, 9))
-CHOICES = tuple(Sync(every=every) for every in INTERVALS)
+CHOICES = tuple(Sync(every=every, is_late=is_late) for is_late in (False, True) for every in INTERVALS)
 
 
 def most_samples(noise_scale: float, *, batch_size: float, num_workers: int, sync: Sync) -> float:
@@ -90,7 +90,7 @@ def worthwhile(
     late = np.array([each.is_late for each in CHOICES])[:, None]
     power, sent_s = np.where(late, BESIDE, 1.0), sum_s * AVERAGED / every
     takes_s: Array = (compute_s**power + sent_s**power) ** (1 / power)  # [choices, places]
-    workers = np.array([timed.settings[place].num_workers for place in places])
+    workers = np.array([timed.settings[place].num_workers for place in places.tolist()])
     behind = np.where(late, 2, 1) * every
     most = 1 + 2 * workers * (behind - 1) * _drift(noise_scale, batch_size)
     fits = (behind * takes_s <= MOST_APART_S) & (behind * LEAST_AVERAGES * batch_size <= num_samples)

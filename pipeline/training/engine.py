@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from pipeline.contract.errors import JobError, is_out_of_memory
-from pipeline.contract.records import Tuning
+from pipeline.contract.records import EVERY_UPDATE, Sync, Tuning
 from pipeline.contract.workload import Batch, Workload
 from pipeline.training import process_group
 from pipeline.training.band_limited import new_model
@@ -342,6 +342,14 @@ class TorchEngine:
             return False
         self._load_weights(tensors)
         return True
+
+    def finish(self) -> None:
+        """Takes up what is still on its way after the last update; all workers call it together."""
+
+    @property
+    def sync(self) -> Sync:
+        """When workers agree."""
+        return EVERY_UPDATE
 
     def close(self) -> None:
         """Ends the loaders and the process group."""

@@ -9,7 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.contract.older import import_path
-from pipeline.contract.records import Champion, Dataset, Epoch, Night, Record, Rental, Size, Tuning, digest
+from pipeline.contract.records import (
+    EVERY_UPDATE,
+    Champion,
+    Dataset,
+    Epoch,
+    Night,
+    Record,
+    Rental,
+    Size,
+    Sync,
+    Tuning,
+    digest,
+)
 from pipeline.contract.source_code import source_digest
 from pipeline.contract.workload import STATE
 
@@ -132,6 +144,8 @@ class Recipe(Record):
     base_samples: int = 0  # to train on in batches of that size; 0: num_samples
     scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"  # how the rate follows the batch
     sync_every: int = 1  # updates between averages over workers
+    sync_is_late: bool = False  # an average is taken up one interval later, so that nobody waits for it
+    sync_is_tried: bool = False  # and given up where it does not pay
     threads: Literal["fixed", "auto"] = "fixed"  # auto: asynchronous workers on free cores
     sizes: tuple[Size, ...] = ()  # that the batch may grow to; none: it stays
     source_digest: str = ""  # of the workload's source files: an edited model is another job
@@ -143,6 +157,11 @@ class Recipe(Record):
         return self.checkpoints and f"{self.checkpoints.rstrip('/')}/{self.night}/{self.identity[:12]}"
 
     @property
+    def signal_updates(self) -> int:
+        """Updates until all workers have what one signals, at most."""
+        return self.sync_every * (2 if self.sync_is_late else 1)
+
+    @property
     def identity(self) -> str:
         """Digest of what is learned: any machine may continue a checkpoint of the same identity."""
         return _digest(
@@ -152,6 +171,7 @@ class Recipe(Record):
             self.source_digest, *([self.split] if self.split != "train" else []),
             *([self.tuning.band_rate] if self.tuning.band_rate else []),
             *([self.threads] if self.threads != "fixed" else []),
+            *(["late"] if self.sync_is_late else []), *(["tried"] if self.sync_is_tried else []),
         )  # fmt: skip
 
 
@@ -185,6 +205,7 @@ class Result(Record):
     epochs: tuple[Epoch, ...] = ()  # by the sample audit
     noise_scale: float | None = None
     device: str = ""  # that the workers trained on
+    sync: Sync = EVERY_UPDATE  # when they agreed at last
 
 
 def name_of(recipe: Recipe, rental: Rental, *, num_workers: int) -> str:

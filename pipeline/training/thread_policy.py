@@ -119,6 +119,24 @@ def _error(values: Sequence[float]) -> float:
     return math.sqrt(sum((each - mean) ** 2 for each in values)) / len(values)
 
 
+def pays(late: Window, window: Window, *, every: int = 1) -> bool:
+    """Returns whether what is faster and late pays, by windows on the same batches, with it and without.
+
+    Losses of the second half of the batches are compared, of which each `every`-th can be.
+    """
+    if not all(map(math.isfinite, (*late.losses, *window.losses))) or late.speed <= window.speed:
+        return False
+    length = len(window.losses)
+    second = slice(length // 2, length, every)
+    rises = [a - b for a, b in zip(late.losses[second], window.losses[second], strict=True)]
+    slope, start = linear_regression(range(length), window.losses)
+    rest = [loss - start - slope * n for n, loss in enumerate(window.losses)]
+    # Batches: the middle of the second half, by the share of the time that was saved until then.
+    due = EATEN * 0.75 * length * (1 - window.speed / late.speed)
+    doubt = DOUBT * math.hypot(_error(rises), due * math.sqrt(12) / length * _error(rest))
+    return fmean(rises) <= due * max(0.0, -slope) + doubt
+
+
 class CostLine:
     """Fits gradient_s = pass_s * passes + sample_s * samples by least squares; recent updates count more."""
 
@@ -306,15 +324,7 @@ class ThreadPolicy:
 
     def _paired(self, setting: Setting, late: Window, window: Window) -> "ThreadPolicy":
         """Returns the state after both windows of a trial of lateness, on the same batches."""
-        length = len(window.losses)
-        second = slice(length // 2, length)
-        rises = [a - b for a, b in zip(late.losses[second], window.losses[second], strict=True)]
-        slope, start = linear_regression(range(length), window.losses)
-        rest = [loss - start - slope * n for n, loss in enumerate(window.losses)]
-        # Batches: the middle of the second half, by the share of the time that was saved until then.
-        due = EATEN * 0.75 * length * (1 - window.speed / late.speed)
-        doubt = DOUBT * math.hypot(_error(rises), due * math.sqrt(12) / length * _error(rest))
-        if late.speed <= window.speed or fmean(rises) > due * max(0.0, -slope) + doubt:
+        if not pays(late, window):
             return replace(self, speed=window.speed)._refused(setting)
         return replace(
             self, setting=setting, accepted=setting, speed=late.speed, checked_late=setting.lateness,

@@ -232,7 +232,7 @@ class Trainer:
         until = min(self.recipe.train_until.timestamp(), self._end_by())
         left_s = until - self._clock() - 2 * self.saver.takes_s - 1.0
         if self._meter.samples_per_s:  # a signal arrives when workers average next
-            delay = (self.recipe.sync_every - 1) * self.batch_schedule.size(self.seen)
+            delay = (self.recipe.signal_updates - 1) * self.batch_schedule.size(self.seen)
             left_s -= delay / self._meter.samples_per_s
         if left_s <= 0:
             return 1

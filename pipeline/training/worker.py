@@ -27,8 +27,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from pipeline.contract import clock, disk, records
 from pipeline.contract.errors import DataError, JobError, PipelineError
@@ -44,6 +45,7 @@ from pipeline.training.watchdog import Watchdog
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from pipeline.training.checkpoint_copies import CheckpointCopies
     from pipeline.training.engine import TorchEngine
     from pipeline.training.trainer import RunOutcome
 
@@ -76,15 +78,14 @@ def main(folder: Path) -> int:
         weights = engine.weights()
         if rank == 0:
             _check_attempt(folder)
-            _export(folder, recipe, weights, outcome, warm=warm, epochs=epochs, devices=engine.devices)
+            _export(folder, recipe, weights, outcome, warm=warm, epochs=epochs, engine=engine)
     return 0
 
 
 def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngine", tuple[Epoch, ...]]:
-    from pipeline.training import checkpoint, column_files, micro_batch
+    from pipeline.training import column_files, micro_batch
     from pipeline.training.checkpoint_copies import CheckpointCopies
     from pipeline.training.devices import peak_memory_bytes
-    from pipeline.training.engine import agreed
     from pipeline.training.trainer import Trainer
 
     gpus.check()
@@ -93,7 +94,16 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
         dataset = workload.dataset(Path(recipe.arrays), recipe.split)
     if not len(dataset):
         raise DataError(f"{recipe.arrays} holds no sample to train on; look at prepare.window_days")
-    engine = _engine_class(recipe)(
+    watchdog = Watchdog(
+        hang_after_s=recipe.hang_after_s,
+        on_hang=lambda message: worker_errors.leave(folder, message, rank=int(os.environ.get("RANK", "0"))),
+    )
+
+    def alive() -> None:
+        watchdog.beat()
+        (folder / MOVING).touch()
+
+    engine = _engine_class(recipe, alive)(
         workload,
         dataset,
         seed=recipe.seed,
@@ -112,10 +122,6 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
     termination = Termination()
     copies = CheckpointCopies(recipe.copies) if recipe.copies else None
     limit = _Limit(folder)
-    watchdog = Watchdog(
-        hang_after_s=recipe.hang_after_s,
-        on_hang=lambda message: worker_errors.leave(folder, message, rank=engine.rank),
-    )
 
     def told_to_stop() -> bool:
         watchdog.beat()  # this runs before each update
@@ -137,18 +143,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
         copies=copies,
         end_by=lambda: limit.time,
     )
-    path = None
-    if engine.rank == 0:
-        if copies:
-            copies.fetch(trainer.saver.folder)
-        path = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
-        while path and worker_errors.met_not_finite(folder) and not _finite(path, engine.model):
-            log.warning("checkpoint %s holds weights that are not finite; going back to the one before", path)
-            shutil.rmtree(path)
-            path = checkpoint.take_over(trainer.saver.folder, identity=recipe.identity)
-    path = agreed(path)
-    if copies and path and not path.exists():  # it is on the machine of worker 0
-        copies.fetch(trainer.saver.folder)
+    path = _newest(trainer.saver.folder, folder, recipe, engine, copies)
     if path:
         trainer.resume(path)
     how = "going on" if path else "beginning"
@@ -159,13 +154,36 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
     watchdog.stop()
     epochs: tuple[Epoch, ...] = ()
     if outcome.stopped_by != "terminated":
+        engine.finish()
         trainer.save()
         trainer.saver.wait()
         epochs = trainer.audit.proven() if engine.rank == 0 else ()
     return outcome, warm, engine, epochs
 
 
-def _engine_class(recipe: Recipe) -> "Callable[..., TorchEngine]":
+def _newest(
+    checkpoints: Path, folder: Path, recipe: Recipe, engine: "TorchEngine", copies: "CheckpointCopies | None"
+) -> Path | None:
+    """Returns the newest good checkpoint of the job, the same on all workers; None where there is none."""
+    from pipeline.training import checkpoint
+    from pipeline.training.engine import agreed
+
+    path: Path | None = None
+    if engine.rank == 0:
+        if copies:
+            copies.fetch(checkpoints)
+        path = checkpoint.take_over(checkpoints, identity=recipe.identity)
+        while path and worker_errors.met_not_finite(folder) and not _finite(path, engine.model):
+            log.warning("checkpoint %s holds weights that are not finite; going back to the one before", path)
+            shutil.rmtree(path)
+            path = checkpoint.take_over(checkpoints, identity=recipe.identity)
+    path = cast(Path | None, agreed(path))
+    if copies and path and not path.exists():  # it is on the machine of worker 0
+        copies.fetch(checkpoints)
+    return path
+
+
+def _engine_class(recipe: Recipe, alive: Callable[[], None]) -> "Callable[..., TorchEngine]":
     """Returns the engine by which this job's workers take updates together."""
     from pipeline.training.engine import TorchEngine
     from pipeline.training.local_sgd import LocalSgdEngine
@@ -180,7 +198,15 @@ def _engine_class(recipe: Recipe) -> "Callable[..., TorchEngine]":
 
         return TpuEngine
     if recipe.sync_every > 1:
-        return partial(LocalSgdEngine, sync_every=recipe.sync_every)
+        return partial(
+            LocalSgdEngine,
+            sync_every=recipe.sync_every,
+            is_late=recipe.sync_is_late,
+            try_after=ceil(recipe.warmup * recipe.num_samples / recipe.batch_size)
+            if recipe.sync_is_tried
+            else None,
+            alive=alive,
+        )
     if recipe.tuning.sharded_weights and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from pipeline.training.fsdp import FsdpEngine
 
@@ -218,7 +244,7 @@ def _export(
     *,
     warm: bool,
     epochs: tuple[Epoch, ...],
-    devices: str,
+    engine: "TorchEngine",
 ) -> None:
     """Writes the model, then the result, each whole or not at all."""
     from pipeline.training import checkpoint
@@ -242,7 +268,8 @@ def _export(
         ended_at=clock.utc(),
         epochs=epochs,
         noise_scale=outcome.noise_scale,
-        device=devices,
+        device=engine.devices,
+        sync=engine.sync,
     )
     records.write(result, folder)
 

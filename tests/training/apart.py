@@ -1,7 +1,10 @@
-"""Two workers that agree now and then: `torchrun -m tests.training.apart FOLDER`, or `train` by one alone."""
+"""Two workers that agree now and then: `torchrun -m tests.training.apart FOLDER MODE`, or one, by `train`."""
 
 import json
 import sys
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import torch.distributed as dist
 
 from pipeline.contract.records import Tuning
 from pipeline.training import checkpoint
-from pipeline.training.engine import agreed
+from pipeline.training.engine import TorchEngine, agreed
 from pipeline.training.local_sgd import LocalSgdEngine
 from pipeline.training.trainer import Trainer
 from tests.fakes import LineWorkload
@@ -19,18 +22,32 @@ from tests.training.recipes import recipe
 NUM_SAMPLES, EPOCHS, EVERY = 100, 5, 4
 
 
-def train(folder: Path, *, name: str, updates: float = float("inf"), **changed: Any) -> Trainer:
+def train(
+    folder: Path, *, name: str, updates: float = float("inf"), mode: str = "barrier", **changed: Any
+) -> Trainer:
     """Train from the newest checkpoint, to the end or until told to stop after so many updates."""
     workload = LineWorkload()
     data = workload.dataset(folder, "train")
-    made = LocalSgdEngine(workload, data, seed=1, micro_batch_size=5, tuning=Tuning(), sync_every=EVERY)
+    engine: Callable[..., TorchEngine] = TorchEngine
+    if mode != "together":
+        engine = partial(
+            LocalSgdEngine, sync_every=EVERY, is_late=mode == "late",
+            try_after=EVERY if mode == "refused" else None,
+        )  # fmt: skip
+    made = engine(workload, data, seed=1, micro_batch_size=5, tuning=Tuning())
+
+    def told_to_stop() -> bool:
+        if mode == "refused" and made.sync.every > 1:
+            time.sleep(0.01)  # so that averages are slower
+        return trainer.num_updates + 1 >= updates
+
     job = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=8, rate=0.01, sync_every=EVERY, **changed)
     trainer = Trainer(
         made,
         job,
         folder=folder / name,
         epoch_samples=NUM_SAMPLES,
-        told_to_stop=lambda: trainer.num_updates + 1 >= updates,
+        told_to_stop=told_to_stop,
         report=lambda progress: None,
     )
     newest = checkpoint.newest(trainer.saver.folder, identity=job.identity) if made.rank == 0 else None
@@ -38,6 +55,7 @@ def train(folder: Path, *, name: str, updates: float = float("inf"), **changed: 
     if newest:
         trainer.resume(newest)
     if trainer.run().stopped_by != "terminated":
+        made.finish()
         trainer.save()
         trainer.saver.wait()
     return trainer
@@ -53,22 +71,32 @@ def bits(trainer: Trainer) -> dict[str, torch.Tensor]:
     }
 
 
-def main(folder: Path) -> None:
-    whole = train(folder, name="whole")
-    stopped = [train(folder, name="broken", updates=updates).seen for updates in (6, 21)]
-    broken = train(folder, name="broken")
-    one, other = bits(whole), bits(broken)
+def main(folder: Path, mode: str) -> None:
+    whole = train(folder, name="whole", mode=mode)
+    # After the trial of 8 intervals, if there is one: before, it would begin anew.
+    stopped = [
+        train(folder, name="broken", mode=mode, updates=updates).seen
+        for updates in ((41, 50) if mode == "refused" else (6, 21))
+    ]
+    broken = train(folder, name="broken", mode=mode)
+    one, others = bits(whole), [bits(broken)]
+    if mode == "refused":  # what sums at every update give from the beginning
+        others.append(bits(train(folder, name="plain", mode="together")))
     apart = [value.clone() for value in whole.engine.model.state_dict().values()]  # type: ignore[attr-defined]
     for value in apart:
         dist.broadcast(value, src=0)
     same = zip(apart, whole.engine.model.state_dict().values(), strict=True)  # type: ignore[attr-defined]
-    resized = train(folder, name="resized", updates=10)
+    resized = train(folder, name="resized", mode=mode, updates=10)
     seen = {
         "stopped": stopped,
-        "bit-equal": one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one),
+        "bit-equal": all(
+            one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+            for other in others
+        ),
         "workers agree": all(torch.equal(*pair) for pair in same),
         "moments": sum(name.startswith("outer") for name in one),
         "resized at": resized.seen,
+        "sync": [whole.engine.sync.every, broken.engine.sync.every],  # type: ignore[attr-defined]
         "epochs": [epoch.num_samples for epoch in whole.audit.proven()] if whole.engine.rank == 0 else [],
     }
     (folder / f"worker-{whole.engine.rank}.json").write_text(json.dumps(seen))
@@ -76,4 +104,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -93,19 +93,23 @@ def test_an_empty_share_changes_no_weight_and_makes_the_moments(folder):
 
 
 @pytest.mark.slow
-def test_two_workers_resume_bit_equal_resize_and_lose_no_sample(folder):
+@pytest.mark.parametrize("mode", ["barrier", "late", "refused"])
+def test_two_workers_resume_bit_equal_resize_and_lose_no_sample(folder, mode):
     command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.training.apart"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", *command, str(folder)], env=environment, check=True, cwd=ROOT)
+    subprocess.run([sys.executable, "-m", *command, str(folder), mode], env=environment, check=True, cwd=ROOT)
+    stopped, resized = {"barrier": ((8, 24), 12), "late": ((12, 28), 16), "refused": ((41, 50), 12)}[mode]
     for rank in (0, 1):
         seen = json.loads((folder / f"worker-{rank}.json").read_text())
-        assert seen["stopped"] == [8 * 8, 24 * 8]  # when they next agree
+        # When they next agree; without a barrier they know of it one interval later.
+        assert seen["stopped"] == [8 * each for each in stopped]
         assert seen["bit-equal"]
         assert seen["workers agree"]
-        assert seen["moments"] > 0
-        assert seen["resized at"] == 12 * 8
+        assert seen["resized at"] == resized * 8
+        assert seen["sync"] == [1 if mode == "refused" else apart.EVERY] * 2
+        assert (seen["moments"] > 0) == (mode == "barrier")
     assert json.loads((folder / "worker-0.json").read_text())["epochs"] == [100] * 5
-    alone = apart.train(folder, name="resized")
+    alone = apart.train(folder, name="resized", mode=mode)
     assert alone.seen == 500
     assert [(epoch.num_samples, epoch.whole) for epoch in alone.audit.proven()] == [(100, True)] * 5
 
