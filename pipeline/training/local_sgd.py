@@ -210,9 +210,9 @@ class LocalSgdEngine(TorchEngine):
 
         Returns the last loss.
         """
-        apart = self._window(trial, losses=trial.losses, is_own=True)
         if self._pending:
             self._pending.wait()  # and is then forgotten
+        apart = self._window(trial, losses=trial.losses, is_own=True)
         super().load(trial.before)
         self._forget()
         self._join(together=True)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.contract.records import Tuning
+from pipeline.contract.records import Sync, Tuning
 from pipeline.training.engine import TorchEngine
 from pipeline.training.loader import Loader
 from pipeline.training.trainer import Trainer
@@ -35,6 +35,8 @@ class Outcome:
     scores: Tensor
     num_updates: int
     seconds: float
+    noise_scale: float | None  # of gradients, where enough of it was seen
+    sync: Sync  # when workers agreed at last
 
 
 def train(
@@ -61,10 +63,10 @@ def train(
     began = time.perf_counter()
     trainer.run()
     took_s = time.perf_counter() - began
-    made.save()  # where workers agree now and then, they do now
+    made.finish()  # where workers agree now and then, they do now
     scores = scored(trial, made.model) if made.rank == 0 else torch.zeros(0)
     made.close()
-    return Outcome(scores, trainer.num_updates, took_s)
+    return Outcome(scores, trainer.num_updates, took_s, trainer.batch_schedule.noise_scale, made.sync)
 
 
 def scored(trial: Trial, model: Any) -> Tensor:
