@@ -451,10 +451,13 @@ def test_an_unknown_machine_is_told():
 
 
 @pytest.mark.slow
-def test_thousands_of_candidates_are_planned_in_three_seconds():
+@pytest.mark.parametrize("sync", ["every_update", "auto"])
+def test_thousands_of_candidates_are_planned_in_three_seconds(sync):
     params = PlanParams(machines=("local", "*-*"), max_machines=64)
     begin = time.process_time()
-    planned(params=params, job=profile(step_s=1e-2), training=TrainParams(epochs=1, batch_size=4096))
+    planned(
+        params=params, job=profile(step_s=1e-2), training=TrainParams(epochs=1, batch_size=4096, sync=sync)
+    )
     assert time.process_time() - begin < 3
 
 
@@ -464,9 +467,9 @@ def test_workers_average_now_and_then_where_the_plan_finds_that_it_pays():
     )
     job = replace(job, noise_scale=1e6)
     several = PlanParams(machines=("g2-standard-4",), max_machines=8, objective="time")
-    told = {"params": several, "job": job, "budget_usd": 400.0}
+    options = {"params": several, "job": job, "budget_usd": 400.0}
     plain, fixed, best = (
-        planned(**told, training=TRAINING.model_copy(update={"sync": sync, "sync_every": 4}))
+        planned(**options, training=TRAINING.model_copy(update={"sync": sync, "sync_every": 4}))
         for sync in ("every_update", "every_h_updates", "auto")
     )
     assert (plain.sync.every, fixed.sync.every) == (1, 4)

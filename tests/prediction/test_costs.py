@@ -266,16 +266,16 @@ def sums_s(estimate) -> float:
 
 @given(SYNCS, st.integers(2, 16), st.floats(1, 1e6))
 def test_averages_every_h_updates_send_three_times_the_bytes_once_in_h(sync, num_machines, noise_scale):
-    told = {"on": replace(machine(), network_bytes_per_s=1e9), "num_machines": num_machines}
-    plain, apart = found(**told), found(**told, sync=sync)  # on as many samples
-    assert found(**told, sync=Sync(), noise_scale=noise_scale) == plain
-    twice = sums_s(found(**told, sync=Sync(every=2)))
+    options = {"on": replace(machine(), network_bytes_per_s=1e9), "num_machines": num_machines}
+    plain, apart = estimate(**options), estimate(**options, sync=sync)  # on as many samples
+    assert estimate(**options, sync=Sync(), noise_scale=noise_scale) == plain
+    twice = sums_s(estimate(**options, sync=Sync(every=2)))
     if sync.is_late:
         assert sums_s(apart) <= twice * 2 / sync.every
     else:  # nothing of it is hidden
         assert sums_s(apart) == pytest.approx(twice * 2 / sync.every, rel=1e-2)
         assert sums_s(apart) >= sums_s(plain) * 3 / sync.every
-    longer = found(**told, sync=sync, noise_scale=noise_scale)
+    longer = estimate(**options, sync=sync, noise_scale=noise_scale)
     most = local_updates.most_samples(noise_scale, batch_size=256, num_workers=num_machines, sync=sync)
     assert longer.num_samples == round(100_000 * most**0.5) >= apart.num_samples == 100_000
     assert longer.time_s(0.95) - longer.expected_s >= apart.time_s(0.95) - apart.expected_s - 1e-6
