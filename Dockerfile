@@ -6,26 +6,28 @@
 # --build-arg DEVICE=cpu takes torch without CUDA, some gigabytes less; DEVICE=cu126 the one for CUDA 12.6, which
 # runs on drivers from 525 on, where that of PyPI, for CUDA 13.0, needs 580; DEVICE=tpu, for the trainer, takes
 # torch_xla and the torch that it was built for.
-ARG PYTHON=3.11.14-slim-bookworm
+# The digest is that of the index of all platforms: docker buildx imagetools inspect python:3.11.14-slim-bookworm
+ARG PYTHON=3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
 
 FROM python:${PYTHON} AS build
 # Not pinned: Debian's archive keeps only the newest build of a package, so a pin breaks the image in weeks.
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc git libc6-dev \
     && rm -rf /var/lib/apt/lists/*
-RUN python -m venv /opt/venv && /opt/venv/bin/python -m pip install --no-cache-dir pip==26.3 uv==0.13.8
 ENV PATH=/opt/venv/bin:$PATH UV_LINK_MODE=copy UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_PYTHON=/opt/venv/bin/python
 WORKDIR /src
 COPY pyproject.toml constraints.txt hashes.txt README.md ./
+RUN python -m venv /opt/venv && sed -nE '/^(pip|uv)==/,/[^\\]$/p' hashes.txt > /tmp/tools.txt \
+    && /opt/venv/bin/python -m pip install --no-cache-dir --require-hashes --no-deps -r /tmp/tools.txt
 ARG TORCH="torch==2.13.0" XLA="2.9.0" DEVICE=cuda
-RUN case "$DEVICE" in \
+RUN sed '/^torch==/,/[^\\]$/d' hashes.txt > without_torch.txt; case "$DEVICE" in \
       cuda) uv pip install "$TORCH" -c hashes.txt ;; \
-      cpu) uv pip install "$TORCH" --index-url https://download.pytorch.org/whl/cpu ;; \
-      cu[0-9]*) uv pip install "$TORCH" --torch-backend "$DEVICE" ;; \
+      cpu|cu[0-9]*) uv pip install "$TORCH" --torch-backend "$DEVICE" -c without_torch.txt ;; \
       tpu) uv pip install "torch==$XLA+cpu" "torch_xla[tpu]==$XLA" \
              --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match \
+             -c without_torch.txt \
            && sed -i "s/^torch==.*/torch==$XLA+cpu/" constraints.txt \
-           && sed -i '/^torch==/,/[^\\]$/d' hashes.txt ;; \
+           && mv without_torch.txt hashes.txt ;; \
       *) echo "DEVICE is $DEVICE; choose cpu, cuda, cu126 or tpu" >&2; exit 1 ;; \
     esac
 

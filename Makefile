@@ -13,6 +13,9 @@ PYTHON ?= python3.11
 TORCH ?= torch==2.13.0
 # auto: the build for the GPU that is seen, else the one without CUDA; uv pip install --help lists the others
 TORCH_BACKEND ?= auto
+UV := uv pip install --compile-bytecode --python .venv/bin/python
+HASHED := --require-hashes --no-deps --no-build-isolation
+WITHOUT_TORCH := sed -E '/^torch==/,/[^\\]$$/d' hashes.txt
 
 # Airflow and MLflow are configured here and nowhere else.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -47,17 +50,20 @@ help: ## show this list
 
 setup: .venv/ready $(AIRFLOW_HOME)/ready ## virtual environment and Airflow database; the others do it by themselves
 
-.venv/ready: pyproject.toml constraints.txt
+# What is installed has the hash that PyPI had for it when its version was pinned, what builds two of the packages
+# among it, and needs nothing else. Only torch has none, nor has CUDA: they are of the index for the device.
+.venv/ready: pyproject.toml hashes.txt
 	@echo "Setting up .venv, a few minutes the first time"
 	$(PYTHON) -m venv .venv
-	python -m pip install --upgrade pip==26.3 uv==0.13.8
-	@uv pip install --compile-bytecode --python .venv/bin/python --torch-backend=$(TORCH_BACKEND) $(TORCH) \
+	python -m pip install --require-hashes --no-deps -r <(sed -nE '/^(pip|setuptools|uv)==/,/[^\\]$$/p' hashes.txt)
+	$(UV) $(HASHED) -r <($(WITHOUT_TORCH)) || python -m pip install $(HASHED) -r <($(WITHOUT_TORCH))
+	@$(UV) --torch-backend=$(TORCH_BACKEND) $(TORCH) \
 	  || { [ $(TORCH_BACKEND) = auto ] && echo "Taking torch as pip finds it instead, perhaps with gigabytes of CUDA" \
 	  && python -m pip install $(TORCH); }
 	@python -c 'from importlib.metadata import version; print("torch", version("torch"), "is installed; for another:", \
 	  "make clean, then make setup TORCH_BACKEND=cu128")'
-	uv pip install --compile-bytecode --python .venv/bin/python -e '.[dev]' -c constraints.txt \
-	  || python -m pip install -e '.[dev]' -c constraints.txt
+	$(UV) --no-deps --no-build-isolation -e . || python -m pip install --no-deps --no-build-isolation -e .
+	uv pip check --python .venv/bin/python
 	touch $@
 
 $(AIRFLOW_HOME)/ready: .venv/ready

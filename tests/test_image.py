@@ -127,6 +127,11 @@ def reached(beginnings: list[str]) -> set[str]:
     return outside - {"pipeline"} - sys.stdlib_module_names
 
 
+def pinned(line: str) -> tuple[str, str]:
+    name, _, version = line.partition("==")
+    return canonicalize_name(name), version
+
+
 def test_the_linter_has_nothing_to_say_of_any_dockerfile() -> None:
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*Dockerfile*"]
     known = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
@@ -149,7 +154,7 @@ def test_every_file_that_is_copied_is_there_and_is_sent_to_the_builder() -> None
 
 def test_the_build_takes_the_torch_of_the_device_that_is_chosen(tmp_path: Path) -> None:
     """The step of the Dockerfile is run, with a program in place of uv that says what it was asked for."""
-    (step,) = re.findall(r"^RUN (case .*esac)$", DOCKERFILE, re.MULTILINE)
+    (step,) = re.findall(r"^RUN (sed .*esac)$", DOCKERFILE, re.MULTILINE)
     (tmp_path / "uv").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "uv").chmod(0o755)
     (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
@@ -169,8 +174,9 @@ def test_the_build_takes_the_torch_of_the_device_that_is_chosen(tmp_path: Path) 
         )
 
     assert asked("cuda").stdout == "pip install torch==2.13.0 -c hashes.txt\n"
-    assert asked("cu126").stdout == "pip install torch==2.13.0 --torch-backend cu126\n"
-    assert asked("cpu").stdout.endswith("--index-url https://download.pytorch.org/whl/cpu\n")
+    for device in ("cpu", "cu126"):
+        words = f"pip install torch==2.13.0 --torch-backend {device} -c without_torch.txt\n"
+        assert asked(device).stdout == words
     assert "torch_xla[tpu]==2.9.0" in asked("tpu").stdout
     assert (tmp_path / "constraints.txt").read_text() == "torch==2.9.0+cpu\n"
     assert (tmp_path / "hashes.txt").read_text().split() == [
@@ -188,11 +194,6 @@ def test_the_build_takes_the_torch_of_the_device_that_is_chosen(tmp_path: Path) 
     assert re.search(r"cu126\b", shown)
 
 
-def pinned(line: str) -> tuple[str, str]:
-    name, _, version = line.partition("==")
-    return canonicalize_name(name), version
-
-
 def test_what_an_image_installs_in_a_pinned_version_has_the_hash_of_its_file() -> None:
     entries = (ROOT / "hashes.txt").read_text().replace("\\\n", "").splitlines()
     hashed = {pinned(entry.split()[0]): entry.split()[1:] for entry in entries if entry[0] != "#"}
@@ -203,6 +204,27 @@ def test_what_an_image_installs_in_a_pinned_version_has_the_hash_of_its_file() -
     steps = re.findall(r"uv pip install (?!\"\$TORCH\"|\"torch)[^&;\n]*", DOCKERFILE)
     assert len(steps) == len(BEGINNINGS) + 1
     assert all("-c constraints.txt -c hashes.txt" in step for step in steps)
+
+
+def test_make_setup_installs_what_has_a_known_hash_and_else_torch_alone() -> None:
+    words = ["make", "--always-make", "--dry-run", "--no-print-directory", ".venv/ready"]
+    printed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    steps = [
+        step.strip()
+        for step in re.split(r"\|\||&&|;|\n", printed.replace("\\\n", " "))
+        if "pip install" in step
+    ]
+    of_torch = [step for step in steps if re.search(r" torch==[\d.]+$", step)]
+    of_daybreak = [step for step in steps if step.endswith("--no-deps --no-build-isolation -e .")]
+    hashed = [step for step in steps if "--require-hashes --no-deps" in step and "hashes.txt)" in step]
+    assert (len(of_torch), len(of_daybreak), len(hashed)) == (2, 2, 3)
+    assert len(steps) == 7
+    pins = {pinned(line)[0] for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    needed = closure([Requirement("daybreak[dev]")])
+    assert {"torch", "setuptools"} <= needed
+    assert {name for name in needed - pins if not name.startswith(("cuda-", "nvidia-", "triton"))} == {
+        "daybreak"
+    }
 
 
 def test_jobs_find_the_driver_where_rented_machines_mount_it() -> None:
@@ -217,7 +239,12 @@ def test_each_image_is_of_a_pinned_one_and_runs_as_somebody_who_is_not_root() ->
         users = re.findall(r"^USER (\S+)", stage, re.MULTILINE)
         stages[name] = users[-1] if users else stages.get(base, "root")
         assert base in stages or base == "python:${PYTHON}"
-    assert re.search(r"^ARG PYTHON=3\.11\.\d+-slim-bookworm$", DOCKERFILE, re.MULTILINE)
+    digest = "@sha256:[0-9a-f]{64}"
+    assert re.search(rf"^ARG PYTHON=3\.11\.\d+-slim-bookworm{digest}$", DOCKERFILE, re.MULTILINE)
+    texts = [path.read_text() for path in (ROOT / "compose.yaml", *sorted((ROOT / "deploy").rglob("*.yaml")))]
+    images = {image for text in texts for image in re.findall(r"^\s*image: (\S+)", text, re.MULTILINE)}
+    [of_others] = {image for image in images if not image.startswith("daybreak")}
+    assert re.fullmatch(rf"postgres:15\.\d+-bookworm{digest}", of_others)
     assert {stages[name] for name in ("trainer", "serving", "airflow")} == {"$UID"}
     assert re.search(r"^ARG UID=[1-9]\d*$", DOCKERFILE, re.MULTILINE)
     for place in YAML(typ="safe").load((ROOT / "compose.yaml").read_text())["services"].values():
