@@ -71,7 +71,8 @@ def test_the_address_of_a_webhook_is_in_no_log(repository: Path, caplog: pytest.
 
 
 RUNNERS = {"eval", "exec", "compile", "os.system", "os.popen", "pickle.load", "pickle.loads", "torch.load",
-           "marshal.loads", "joblib.load", "pd.read_pickle", "cloudpickle.loads"}  # fmt: skip
+           "marshal.loads", "joblib.load", "pd.read_pickle", "cloudpickle.loads",
+           "mlflow.pyfunc.load_model"}  # fmt: skip
 
 
 def test_nothing_of_ours_unpickles_evaluates_text_or_builds_a_command_of_the_shell() -> None:
@@ -86,5 +87,6 @@ def test_nothing_of_ours_unpickles_evaluates_text_or_builds_a_command_of_the_she
             if options.get("shell") == "True":
                 shells.append(f"{path.name}: {ast.unparse(node.args[0])}")
     assert len(SOURCES) > 200
-    assert unsafe == []
+    # Of files that were compared with the ledger's digest, without secrets and network.
+    assert unsafe == ["smoke_process.py: mlflow.pyfunc.load_model(case['version'])"]
     assert shells == ["notifier.py: command"]  # that of params.yaml, whole

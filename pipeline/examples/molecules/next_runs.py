@@ -11,22 +11,27 @@ the network.
 
 import argparse
 import json
+import tempfile
 import time
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import torch
 from copper import STEP, Floats, thermal
 from molecular_dynamics import rolled_out
+from molecules import Molecules
 from simulate import NEXT_RUNS, cluster
 from torch import Tensor, nn
 from trajectories import Trajectories, frames
 
 from pipeline.contract import params
+from pipeline.contract.errors import NothingToDo
 from pipeline.contract.records import replace_text
-from pipeline.storage import checkout
+from pipeline.registry import carried_code, packaging
+from pipeline.registry.weights import load_model
+from pipeline.storage import checkout, ledger
 from pipeline.storage.mlflow_client import session
 
 TEMPERATURES = (300.0, 600.0, 900.0, 1200.0, 1500.0)  # K; the last is hotter than any run begins by itself
@@ -45,14 +50,14 @@ class Unsure:
 
 
 def champion() -> nn.Module:
-    """Returns the network that serves."""
-    import mlflow
-
+    """Returns the network that serves: with the weights that the ledger names, and this folder's code."""
+    served = ledger.champion_at(ledger.ledger_tip())
+    if served is None:
+        raise NothingToDo("no version serves yet; run a night")
     name = params.load(checkout.home()).register_.name
-    with session():
-        served: Any = mlflow.pyfunc.load_model(f"models:/{name}@champion").unwrap_python_model()
-    model: nn.Module = served.model
-    return model
+    with session(), tempfile.TemporaryDirectory() as scratch:
+        folder = packaging.fetch(f"models:/{name}/{served.version}", served, into=Path(scratch))
+        return load_model(Molecules(), folder / carried_code.MODEL)
 
 
 def unsure(model: nn.Module, positions: Tensor, *, num_runs: int, seed: int) -> tuple[list[Unsure], float]:
