@@ -262,9 +262,9 @@ def test_a_night_whose_disk_is_full_in_each_stage_ends_as_an_undisturbed_one(
         assert beside.returncode == 0, said
         assert records.read(Release, home / "nights" / NIGHT / records.RUN).version == 1
         assert (home / "nights" / NIGHT / records.RUN / "report.html").exists()
-        found, expected = outcome(home), outcome(undisturbed)
+        actual, expected = outcome(home), outcome(undisturbed)
         for what, value in expected.items():
-            assert found[what] == value, what
+            assert actual[what] == value, what
 
 
 def expect_sentence(name: str, failed: "subprocess.CompletedProcess[str]", disk: SmallDisk) -> None:

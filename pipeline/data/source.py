@@ -541,8 +541,8 @@ def _day_in(path: str) -> date | None:
 
 def _hour_in(path: str) -> int:
     """The hour of a folder such as `hour=07`; NO_HOUR where there is none."""
-    found = re.search(r"(?:^|/)hour=([01]?\d|2[0-3])(?=/)", path)
-    return int(found[1]) if found else NO_HOUR
+    match = re.search(r"(?:^|/)hour=([01]?\d|2[0-3])(?=/)", path)
+    return int(match[1]) if match else NO_HOUR
 
 
 def _warn_of_missing(day: date, hours: Collection[int], url: str, *, zone: str) -> None:

@@ -149,7 +149,7 @@ def _estimates(
     ways: list[Strategy] = ["on-demand", "spot"] if params.spot and machine.spot else ["on-demand"]
     num_workers = job.num_workers if here else machine.num_workers
     counts = range(1, 1 + min(most, batch_size // num_workers))
-    found = predict_counts(
+    estimates = predict_counts(
         job.profile,
         job.at_hand if here else machine,
         measured=job.at_hand,
@@ -163,10 +163,10 @@ def _estimates(
         sync=job.sync,
         noise_scale=job.noise_scale,
     ) if counts else []  # fmt: skip
-    places = list(range(len(found[0].counts))) if found else []
+    places = list(range(len(estimates[0].counts))) if estimates else []
     if not dominated:
-        places = sorted(set().union(*(undominated(each, confidence=params.confidence) for each in found)))
-    return {each.rental.is_spot: each.of(places) for each in found}
+        places = sorted(set().union(*(undominated(each, confidence=params.confidence) for each in estimates)))
+    return {each.rental.is_spot: each.of(places) for each in estimates}
 
 
 def hindrance(machine: Machine, available: Collection[Machine]) -> str:

@@ -65,7 +65,7 @@ def ways(
         confidence: chance of being done in time, as the plan asks for it.
         most: machines of a plan.
     """
-    found = []
+    offered = []
     for name, count in machines.items():
         there = [machine for machine in available if machine.name == name]
         for number in range(1, min(count, most) + 1) if there else ():
@@ -74,7 +74,7 @@ def ways(
             except PlanError:
                 continue
             is_local = plan.rental.is_local  # only there do two jobs meet on one machine
-            found.append(
+            offered.append(
                 Way(
                     machine=name,
                     num_machines=plan.rental.num_machines,
@@ -85,7 +85,7 @@ def ways(
                     memory=_memory(profile, plan) if is_local else 1.0,
                 )
             )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(offered))
 
 
 def _late_s(plan: Plan, confidence: float) -> float:

@@ -109,9 +109,9 @@ def divide(
 
     best: tuple[Score, list[Share]] | None = None
     for order in _lists(kept, budget_usd):
-        found = _improved(order, score, machines=machines, budget_usd=budget_usd, running=running)
-        if best is None or found[0] < best[0]:
-            best = found
+        improved = _improved(order, score, machines=machines, budget_usd=budget_usd, running=running)
+        if best is None or improved[0] < best[0]:
+            best = improved
     shares = best[1] if best else []
     stay = {share.model for share in shares}
     return Division(

@@ -99,50 +99,50 @@ def _split(values: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 
 def _spectrum(signal: Tensor, of: tuple[Band, ...]) -> Tensor:
     """Returns the held frequencies of signals [b, c, ...], as complex [held, b, c]."""
-    found: Tensor = torch.fft.rfft(signal, n=of[-1].length)[..., : of[-1].num_held]
+    held: Tensor = torch.fft.rfft(signal, n=of[-1].length)[..., : of[-1].num_held]
     for place, band in enumerate(of[:-1]):
         dim = 2 + place
-        whole = torch.fft.fft(found, n=band.length, dim=dim)
-        found = whole.index_select(dim, band.frequencies(signal.device))
-    return found.flatten(2).permute(2, 0, 1).contiguous()
+        whole = torch.fft.fft(held, n=band.length, dim=dim)
+        held = whole.index_select(dim, band.frequencies(signal.device))
+    return held.flatten(2).permute(2, 0, 1).contiguous()
 
 
 def _signal(spectrum: Tensor, of: tuple[Band, ...], sizes: tuple[int, ...], steps: tuple[int, ...]) -> Tensor:
     """Returns the first `sizes` places of the signals of a spectrum, each `steps`-th of them."""
     num_samples, num_channels = spectrum.shape[1:]
-    found = _split(spectrum.permute(1, 2, 0), 2, [band.num_held for band in of])
+    held = _split(spectrum.permute(1, 2, 0), 2, [band.num_held for band in of])
     for place, band in enumerate(of[:-1]):
         dim = 2 + place
-        shape = [*found.shape]
+        shape = [*held.shape]
         shape[dim] = band.length
-        whole = found.new_zeros(shape).index_copy_(dim, band.frequencies(found.device), found)
-        found = torch.fft.ifft(whole, dim=dim).narrow(dim, 0, sizes[place])
-        found = found[(slice(None),) * dim + (slice(None, None, steps[place]),)]
-    signal: Tensor = torch.fft.irfft(found, n=of[-1].length)[..., : sizes[-1] : steps[-1]]
+        whole = held.new_zeros(shape).index_copy_(dim, band.frequencies(held.device), held)
+        held = torch.fft.ifft(whole, dim=dim).narrow(dim, 0, sizes[place])
+        held = held[(slice(None),) * dim + (slice(None, None, steps[place]),)]
+    signal: Tensor = torch.fft.irfft(held, n=of[-1].length)[..., : sizes[-1] : steps[-1]]
     return signal.reshape(num_samples, num_channels, *signal.shape[2:])
 
 
 def _filter(weight: Tensor, of: tuple[Band, ...], groups: int) -> Tensor:
     """Returns the held frequencies of filters [o, c, ...], complex [held, groups, c, o / groups]."""
-    found: Tensor = weight.to(_complex(weight))
+    spectra: Tensor = weight.to(_complex(weight))
     for band in of:  # the first dimension of the filter becomes the last, as frequencies
-        found = torch.tensordot(found, band.taps(weight), dims=([2], [0]))
-    found = _split(found.flatten(2), 0, (groups, -1))  # [groups, o / groups, c, held]
-    return found.permute(3, 0, 2, 1)
+        spectra = torch.tensordot(spectra, band.taps(weight), dims=([2], [0]))
+    spectra = _split(spectra.flatten(2), 0, (groups, -1))  # [groups, o / groups, c, held]
+    return spectra.permute(3, 0, 2, 1)
 
 
 def _filter_gradient(spectrum: Tensor, of: tuple[Band, ...], weight: Tensor) -> Tensor:
     """Returns the gradient of the filters from its held frequencies [held, groups, c, o / groups]."""
-    last, found = of[-1], spectrum.permute(1, 3, 2, 0).flatten(0, 1)
-    found = _split(found, 2, [band.num_held for band in of])
+    last, spectra = of[-1], spectrum.permute(1, 3, 2, 0).flatten(0, 1)
+    spectra = _split(spectra, 2, [band.num_held for band in of])
     twice = torch.full((last.num_held,), 2.0, device=weight.device, dtype=weight.dtype)  # negative ones too
     twice[0] = 1
     if last.length % 2 == 0 and last.num_held == last.length // 2 + 1:
         twice[-1] = 1
-    found = found * twice
+    spectra = spectra * twice
     for band in of:
-        found = torch.tensordot(found, band.taps(weight).conj(), dims=([2], [1]))
-    return found.real / math.prod(band.length for band in of)
+        spectra = torch.tensordot(spectra, band.taps(weight).conj(), dims=([2], [1]))
+    return spectra.real / math.prod(band.length for band in of)
 
 
 def _products(signals: Tensor, filters: Tensor) -> Tensor:
@@ -188,12 +188,12 @@ class _Convolve(torch.autograd.Function):
         sizes, once = tuple(band.size for band in of), (1,) * len(of)
         for part, spectrum in zip(_parts(gradient, weight, shape=ctx.shape), kept, strict=True):
             whole = _unstrided(gradient[part], of, ctx.stride)
-            found = _spectrum(whole, of)
+            of_gradient = _spectrum(whole, of)
             if into is not None and filters is not None:
-                into[part] = _signal(_products(found, filters), of, sizes, once)
+                into[part] = _signal(_products(of_gradient, filters), of, sizes, once)
             if of_weight:
                 ours = _split(spectrum, 2, (groups, -1)).permute(0, 2, 3, 1)  # [f, groups, c, b]
-                theirs = _split(found, 2, (groups, -1)).transpose(1, 2).conj()  # [f, groups, b, o]
+                theirs = _split(of_gradient, 2, (groups, -1)).transpose(1, 2).conj()  # [f, groups, b, o]
                 product = ours @ theirs
                 summed = product if summed is None else summed.add_(product)
         of_filters = None if summed is None else _filter_gradient(summed, of, weight)
@@ -235,8 +235,8 @@ def convolve(
         raise RuntimeError(f"a filter of {list(weight.shape[2:])} is wider than {list(signal.shape[2:])}")
     with torch.autocast(signal.device.type, enabled=False):  # there are no spectra in bfloat16
         exact = signal if signal.dtype == torch.float64 else signal.float()
-        found: Tensor = _Convolve.apply(exact, weight, bias, of, stride, groups)  # type: ignore[no-untyped-call]
-        return found.to(signal.dtype)
+        result: Tensor = _Convolve.apply(exact, weight, bias, of, stride, groups)  # type: ignore[no-untyped-call]
+        return result.to(signal.dtype)
 
 
 def _forward(module: Any, signal: Tensor) -> Tensor:
@@ -296,10 +296,10 @@ class _KeepSigns(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         """Returns the gradient where the signal was positive."""
         (bits,) = ctx.saved_tensors
-        found = torch.empty((BITS, len(bits)), dtype=torch.bool, device=bits.device)
+        positive = torch.empty((BITS, len(bits)), dtype=torch.bool, device=bits.device)
         for place in range(BITS):
-            found[place] = (bits >> place) & 1 != 0
-        return gradient * found.flatten()[: gradient.numel()].view(gradient.shape)
+            positive[place] = (bits >> place) & 1 != 0
+        return gradient * positive.flatten()[: gradient.numel()].view(gradient.shape)
 
 
 class ReLUOfBits(nn.ReLU):

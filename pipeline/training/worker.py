@@ -221,13 +221,13 @@ def _start_warm(engine: "TorchEngine", recipe: Recipe) -> bool:
     folder = Path(recipe.warm_from)
     weights = folder / WEIGHTS
     content = weights.read_bytes()
-    found = records.digest(
+    digest = records.digest(
         folder,
         of_file=lambda path: records.bytes_digest(content) if path == weights else records.digest(path),
     )
-    if recipe.warm_digest and found != recipe.warm_digest:
+    if recipe.warm_digest and digest != recipe.warm_digest:
         raise DataError(
-            f"the model in {folder} has digest {found}, and the night began with {recipe.warm_digest}; "
+            f"the model in {folder} has digest {digest}, and the night began with {recipe.warm_digest}; "
             f"open the night anew, which restores it"
         )
     warm = engine.begin_from(load(content))

@@ -309,12 +309,12 @@ class FakeCluster:
         """Tells once that something happens to an object; a repetition counts, and has its time."""
         meta = of["metadata"]
         name = f"{meta['name']}.{reason.lower()}"
-        told = self.objects["events"].setdefault(name, {
+        event = self.objects["events"].setdefault(name, {
             "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "creationTimestamp": now()},
             "involvedObject": {"kind": of["kind"], "name": meta["name"], "uid": meta["uid"]},
             "reason": reason, "type": kind, "firstTimestamp": now(), "count": 0,
         })  # fmt: skip
-        told |= {"message": message, "count": told["count"] + 1, "lastTimestamp": now()}
+        event |= {"message": message, "count": event["count"] + 1, "lastTimestamp": now()}
 
     def _create(self, kind: str, body: dict[str, Any], *, namespace: str) -> dict[str, Any]:
         try:
