@@ -166,7 +166,7 @@ class Dispatcher:
         """Notes which machines have ended."""
         backend = self._setup.backend
         for lease in self._folder.refreshed().live:
-            if not lease.handle:  # whoever asked for it was killed, or got no answer
+            if not lease.handle:  # the process that asked was killed, or got no answer
                 self._submit(lease.name)
             elif (ended := backend.state(lease.handle)) not in LIVE:
                 self._end(lease, ended)

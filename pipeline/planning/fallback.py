@@ -15,7 +15,7 @@ ahead (jobs/moves.py).
 All rungs keep to the deadline. Those within the budget come first; while there is room, others follow that
 cost up to `DEAREST` times as much, of which the launcher buys what the budget allows: part of the work is
 better than none. A rung trains in batches of the plan's size, as a checkpoint only fits jobs of its size. Its
-machines are alike: unlike ones must all come at once, which is no way out.
+machines are alike: unlike ones must all come at once, so they are no fallback.
 """
 
 from collections import Counter

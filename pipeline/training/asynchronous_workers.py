@@ -135,7 +135,7 @@ class Processes:
                 process.join()
                 raise JobError(
                     f"training process {process.pid} ended with {process.exitcode}; the job goes on from its "
-                    f"last checkpoint, and if that is no help, set train.threads to fixed"
+                    f"last checkpoint, and if that does not help, set train.threads to fixed"
                 ) from None
         return done
 

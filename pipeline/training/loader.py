@@ -5,10 +5,10 @@ what it read. Where loading a batch takes less than a thread switch, no thread i
 data sets that read sample by sample in Python, whose threads would wait for the interpreter's lock.
 
 A data set that reads sample by sample may draw random numbers, as for crops. They are seeded by the seed of
-the training, the epoch and the sample, so that a sample is the same whoever reads it and whenever: without a
-loader, by processes, and again after a kill. Seeding takes longer than reading a small sample, so it begins
-with the first batch that draws, which is read again. Threads share the generators, so they are not seeded:
-the profile gives such a data set processes (pipeline/profiling/remedies.py).
+the training, the epoch and the sample, so that a sample is always the same: without a loader, by processes,
+and again after a kill. Seeding takes longer than reading a small sample, so it begins with the first batch
+that draws, which is read again. Threads share the generators, so they are not seeded: the profile gives such
+a data set processes (pipeline/profiling/remedies.py).
 """
 
 import logging

@@ -34,7 +34,7 @@ from statistics import fmean, linear_regression
 MIN_GAIN = 0.05  # of predicted goodput, for a change
 MIN_SPEED = 1.02  # measured samples/s of a trial by those before it
 NEARLY_BEST = 0.97  # of the best predicted goodput: with so much fewer workers do
-HARM = 4.0  # standard errors by which a loss that rises is no chance
+HARM = 4.0  # standard errors by which a loss must rise for it not to be chance
 MOST_ERROR = 2.0  # times the standard error of the window before that one may have
 DOUBT = 1.0  # standard errors by which the difference that lateness makes may be chance
 EATEN = 0.5  # most of the time gained that lateness may cost
