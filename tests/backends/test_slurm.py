@@ -117,6 +117,20 @@ def test_a_job_that_can_never_run_is_refused_rather_than_waited_for(backend, job
     assert num_live() == 0
 
 
+def test_a_job_that_waits_for_nodes_says_so_in_slurms_word(backend, job, tmp_path):
+    first = backend.submit(job(num_machines=2, name="first"))
+    wait(lambda: backend.state(first) == "running")
+    second = backend.submit(job(name="second"))
+
+    def waits() -> str:
+        assert backend.state(second) == "queued"
+        return SubmissionJournal(tmp_path / "job").submissions()[-1].waits
+
+    assert wait(waits) in ("Resources", "Priority")
+    backend.cancel(first)
+    wait(lambda: backend.state(second) == "running")
+
+
 def test_a_job_that_slurm_has_forgotten_ended_as_its_first_node_has_written(cluster, backend, job, tmp_path):
     handle = backend.submit(job("exit 0"))
     wait(lambda: any((tmp_path / "job" / "ended").glob("*")))

@@ -215,7 +215,7 @@ def _rented(job: Listed) -> Rented:
         name=job.id, created_at=created_at, attempt=facts.get("attempt", ""), job=facts.get("job", ""),
         state="succeeded" if job.state == "COMPLETED" else "ended" if over else alive,
         night=facts.get("night", ""), folder=facts.get("folder", ""), cause=cause, since=created_at,
-        said=job.reason if waits else "", there_at=started_at, started_at=started_at,
+        said=job.reason if waits and job.reason != "None" else "", there_at=started_at, started_at=started_at,
         ended_at=job.ended_at if over else None,
     )  # fmt: skip
 
