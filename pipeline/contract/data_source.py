@@ -7,7 +7,11 @@ from typing import Protocol
 
 
 class Source(Protocol):
-    """A place that data comes from, one day at a time."""
+    """A place that data comes from, one day at a time.
+
+    One that joins other tables may have `joined`, by each day that was fetched and the name of each table the
+    digest of its rows that were used: the night's record keeps it.
+    """
 
     def days(self) -> Iterable[date]:
         """Returns the days that have data, in order."""

@@ -687,7 +687,8 @@ class Params(PlanSections, RefitSections, WatchSections, CloseSections):
 
     source: Plug
     """Where the data comes from: `pipeline.examples.shop.simulated_shop:Shop`, a simulated shop;
-    `pipeline.data.source:Files`, files at any URL of fsspec; or your own class."""
+    `pipeline.data.source:Files`, files at any URL of fsspec; `pipeline.data.as_of:AsOf`, several
+    tables joined as of time; or your own class."""
     ingest: IngestParams = IngestParams()
     validate_: ValidateParams = Field(ValidateParams(), alias="validate")
     evaluate: EvaluateParams = EvaluateParams()

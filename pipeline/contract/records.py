@@ -69,6 +69,8 @@ class Batch(Record):
     num_bytes: int
     digest: str  # of data/raw, all days
     late_days: tuple[date, ...]  # earlier days that came in, or changed, tonight
+    joined: dict[str, str] = field(default_factory=dict)  # digest of the rows of each other table that these
+    # days were joined with (pipeline/data/as_of.py)
 
 
 @dataclass(frozen=True, kw_only=True)

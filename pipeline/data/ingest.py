@@ -15,7 +15,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable, Mapping
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,9 +85,19 @@ def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> 
         num_bytes=sum(part.stat().st_size for part in parts),
         digest=known_digests.digest(RAW),
         late_days=tuple(late),
+        joined=_joined(getattr(source, "joined", {}), [*late, night.day]),
     )
     log.info("%s: %d rows in, with %d earlier days", night.day, batch.num_rows, len(late))
     return batch
+
+
+def _joined(digests: Mapping[date, Mapping[str, str]], days: Iterable[date]) -> dict[str, str]:
+    """Returns by table the digest of what some days were joined with, as a source says of each day."""
+    lines: dict[str, list[str]] = {}
+    for day in days:
+        for name, digest in digests.get(day, {}).items():
+            lines.setdefault(name, []).append(f"{day} {digest}")
+    return {name: records.text_digest("\n".join(of_days)) for name, of_days in lines.items()}
 
 
 def fetch_again(day: date, digest: str, *, source: Source, table: Table, work: Path) -> Path | None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import fsspec
 import numpy as np
@@ -454,19 +454,41 @@ def _without_nan(array: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _times(array: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.ChunkedArray:
     """Moments without a zone, those of `zone`."""
+    array = _as_delivered(array, kind)
+    if pa.types.is_timestamp(array.type) and array.type.tz:
+        array = pc.local_timestamp(array.cast(pa.timestamp(array.type.unit, zone)))
+    return array.cast(kind, safe=False)
+
+
+def _as_delivered(array: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Times with the zone that they came with, if any; text becomes `kind`, in UTC where it has offsets."""
     if _is_text(array.type):
         try:
             return _parsed(array, kind)
         except pa.ArrowInvalid as error:
             try:
-                array = array.cast(pa.timestamp("us", "UTC"))  # ISO 8601 with an offset
+                return array.cast(pa.timestamp("us", "UTC"))  # ISO 8601 with an offset
             except pa.ArrowInvalid:
                 raise _mixed(array) or error from None
-    elif not pa.types.is_temporal(array.type) and not pa.types.is_null(array.type):
+    if not pa.types.is_temporal(array.type) and not pa.types.is_null(array.type):
         raise pa.ArrowInvalid("a number is not a time")
-    if pa.types.is_timestamp(array.type) and array.type.tz:
-        array = pc.local_timestamp(array.cast(pa.timestamp(array.type.unit, zone)))
-    return array.cast(kind, safe=False)
+    return array
+
+
+def moments_us(array: pa.ChunkedArray, zone: str, *, twice: Literal["earliest", "latest"]) -> pa.ChunkedArray:
+    """Returns times as microseconds since 1970 UTC; raises ArrowInvalid where they are none.
+
+    Those without a zone are of `zone`. Where its clocks showed a time twice, `twice` says which one it is.
+    """
+    array, local = _as_delivered(array, pa.timestamp("us")), pa.timestamp("us")
+    if not (pa.types.is_timestamp(array.type) and array.type.tz):
+        array = pc.assume_timezone(array.cast(local, safe=False), zone, ambiguous=twice, nonexistent=twice)
+    return array.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
+
+
+def as_texts(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns ids as text, as a table has them, however they were delivered."""
+    return _cast(array, pa.string(), "UTC")
 
 
 def _mixed(texts: pa.ChunkedArray) -> pa.ArrowInvalid | None:

@@ -234,6 +234,10 @@ def lineage(entry: Entry) -> dict[str, str]:
         "Ledger commit": entry.commit,
         "Ledger before": entry.night.previous,
         "Raw data": entry.batch.digest if entry.batch else "",
+        **{
+            f"Joined from {name}": digest
+            for name, digest in (entry.batch.joined if entry.batch else {}).items()
+        },
         "Clean data": entry.report.digest if entry.report else "",
         "Training arrays": dataset.digest if dataset else "",
         "Model": training.model_digest if training else "",

@@ -77,12 +77,13 @@ def events_of(entry: Entry, *, namespace: str, model: str) -> "list[RunEvent]":
 def datasets_of(entry: Entry) -> tuple[dict[str, str], dict[str, str]]:
     """Returns what a night read and what it made, by name: each with its digest, a version with its number.
 
-    A night reads the rows of all days so far and the champion; `champion` among what it made is the version
-    that serves from then on.
+    A night reads the rows of all days so far, those of other tables that tonight's were joined with, and the
+    champion; `champion` among what it made is the version that serves from then on.
     """
     read, made = {}, {}
     if entry.batch:
         read["rows"] = entry.batch.digest
+        read |= {f"joined_{name}": digest for name, digest in entry.batch.joined.items()}
     if entry.champion:
         read["champion"] = str(entry.champion.version)
     if entry.report:

@@ -7,22 +7,32 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from ruamel.yaml import YAML
 
 from pipeline.contract.errors import DataError
+from pipeline.contract.params import Plug
 from pipeline.contract.records import digest
+from pipeline.data.as_of import AsOf
 from pipeline.data.features import past_of
 from pipeline.data.ingest import part_of
 from pipeline.data.source import PART
 from pipeline.examples.demand.demand import LAGS, Demand
-from pipeline.examples.demand.meters import Meters
 from tests.examples.daily import learned, made, one_by_one, reader
 
+ROOT = Path(__file__).parents[2]
 TODAY = date(2025, 7, 1)
 DAY = TODAY - timedelta(days=1)
 
 
-def meters(**arguments: object) -> Meters:
-    return Meters(**({"seed": 7, "today": TODAY, "num_meters": 20} | arguments))  # type: ignore[arg-type]
+def meters(*, start: date = TODAY - timedelta(days=60), today: date = TODAY) -> AsOf:
+    """Twenty meters with the weather, by the example's params.yaml."""
+    module, known = "pipeline.examples.demand.meters", {"start": start, "today": today}
+    source = YAML(typ="safe").load((ROOT / "pipeline/examples/demand/params.yaml").read_text())["source"]
+    source["rows"] |= {"use": f"{module}:Meters", "num_meters": 20, **known}
+    weather = source["tables"]["weather"]["rows"]
+    weather |= {"use": f"{module}:Weather", **known, "start": start - timedelta(days=1)}
+    made: AsOf = Plug.model_validate(source).make()
+    return made
 
 
 def test_a_day_is_the_same_whenever_it_is_fetched(tmp_path: Path) -> None:

@@ -29,7 +29,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:_NoneStep.value:DeprecationWarning"),  # dvc 3.67 on pygtrie 2.5
 ]
 PARAMS = """\
-source: {use: "pipeline.examples.demand.meters:Meters", start: "2025-01-09", today: "2025-01-12"}
+source:
+  use: "pipeline.data.as_of:AsOf"
+  rows: {use: "pipeline.examples.demand.meters:Meters", start: "2025-01-09", today: "2025-01-12"}
+  tables:
+    weather:
+      rows: {use: "pipeline.examples.demand.meters:Weather", start: "2025-01-08", today: "2025-01-12"}
+      time: at
+      columns: {temperature: celsius}
+      max_age_hours: 6
 workload: {use: "pipeline.examples.demand.demand:Demand"}
 backend: {use: "tests.fakes:ScriptedBackend"}
 """

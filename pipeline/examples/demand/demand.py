@@ -31,7 +31,7 @@ class Demand(TableWorkload):
         time="time",
         unit="meter",
         key=("meter", "time"),
-        columns={"meter": Id(), "time": Time(), "temperature": Float(), "kwh": Float(min=0)},
+        columns={"meter": Id(), "time": Time(), "kwh": Float(min=0), "temperature": Float()},
         label=Label("kwh"),
     )
     metrics = (Pinball(quantiles=QUANTILES),)
