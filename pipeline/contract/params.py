@@ -455,7 +455,8 @@ class SmokeTestParams(Section):
     max_start_s: float = Field(120, gt=0)
     """Seconds of CPU that the version may take in the smoke test until it has answered its first request."""
     max_p99_s: float = Field(5, gt=0)
-    """Seconds that 99 of 100 requests for one sample may take in the smoke test."""
+    """Seconds that 99 of 100 requests for one sample may take in the smoke test, without those in which other
+    processes had the CPU."""
     max_memory_bytes: int = Field(0, ge=0)
     """Bytes of memory that the process of the smoke test may take; 0: any number."""
 

@@ -14,6 +14,7 @@ from pipeline.contract import params, records
 from pipeline.contract.params import ReleaseParams, SmokeTestParams
 from pipeline.contract.records import Champion, Check, Night, Verdict, Version
 from pipeline.evaluation.scores import read_scores
+from pipeline.evaluation.smoke_process import unhindered_s
 from pipeline.evaluation.smoke_test import judged, smoke_test
 from pipeline.gate import judge
 from pipeline.registry import approval
@@ -152,6 +153,31 @@ def test_a_start_is_judged_by_its_cpu_time_and_not_by_how_long_it_waited(
     took_s = time.monotonic() - began
     assert start.name == "start"
     assert float(start.text.removeprefix("ready after ").split()[0]) < took_s - 4
+
+
+@pytest.mark.slow
+def test_a_request_is_judged_without_the_time_in_which_others_had_the_cpu() -> None:
+    """On one core that three loops share with it; sleep of its own counts."""
+
+    def burn() -> None:
+        until = time.process_time() + 0.2
+        while time.process_time() < until:
+            pass
+
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    loops = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(3)]
+    try:
+        began = time.monotonic()
+        measured_s = unhindered_s(burn)
+        took_s = time.monotonic() - began
+    finally:
+        os.sched_setaffinity(0, cores)
+        for each in loops:
+            each.kill()
+            each.wait()
+    assert 0.2 <= measured_s < 0.3 and took_s > 2 * measured_s
+    assert unhindered_s(lambda: time.sleep(0.2)) >= 0.19
 
 
 def test_a_promotion_of_an_unfit_model_becomes_a_rejection_that_says_both() -> None:
