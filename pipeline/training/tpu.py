@@ -65,12 +65,15 @@ class TpuEngine(TorchEngine):
         return super().rescale(batch_size=batch_size, base_size=base_size, rule=rule, micro_batch_size=of_all)
 
     def _batch(self, part: Indices) -> Batch:
-        """Returns the samples of a pass, divided among the chips."""
+        """Returns the samples of a pass, divided among the chips; whole on each where that does not go even.
+
+        The compiler of torch_xla 2.9 aborts on uneven parts.
+        """
         import torch_xla.distributed.spmd as xs
 
         batch = super()._batch(part)
         for leaf in tensors(batch):
-            if leaf.dim() and len(leaf) == len(part):
+            if leaf.dim() and len(leaf) == len(part) and len(part) % self._num_chips == 0:
                 xs.mark_sharding(leaf, self._mesh, ("samples", *[None] * (leaf.dim() - 1)))
         return batch
 

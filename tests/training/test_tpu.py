@@ -63,7 +63,7 @@ def test_the_samples_of_a_pass_are_divided_among_the_chips(
     assert all(f"devices=[{xr.global_runtime_device_count()}" in each for each in shardings)
 
 
-BATCHES = [range(n, n + 16) for n in range(0, 80, 16)] + [range(80, 100)]
+BATCHES = [range(n, n + 16) for n in range(0, 80, 16)] + [range(80, 99)]  # the last not even
 
 
 def test_losses_and_weights_are_those_of_the_processor(
