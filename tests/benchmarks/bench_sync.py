@@ -127,7 +127,7 @@ class Forecast:
         """What the plan would choose, by the noise of that night."""
         choices = local_updates.worthwhile(
             self._updates(EVERY_UPDATE), batch_size=BATCH_SIZE, num_samples=BATCH_SIZE * night["updates"],
-            noise_scale=night["noise_scale"] or float("inf"),
+            noise_scale=night["noise_scale"],
         )  # fmt: skip
         return choices[0][1] if choices else EVERY_UPDATE
 

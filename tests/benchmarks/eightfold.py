@@ -35,7 +35,7 @@ class Outcome:
     scores: Tensor
     num_updates: int
     seconds: float
-    noise_scale: float | None  # of gradients, where enough of it was seen
+    noise_scale: float  # of gradients, by however many looks
     sync: Sync  # when workers agreed at last
 
 
@@ -66,7 +66,7 @@ def train(
     made.finish()  # where workers agree now and then, they do now
     scores = scored(trial, made.model) if made.rank == 0 else torch.zeros(0)
     made.close()
-    return Outcome(scores, trainer.num_updates, took_s, trainer.batch_schedule.noise_scale, made.sync)
+    return Outcome(scores, trainer.num_updates, took_s, trainer.batch_schedule.noise.scale, made.sync)
 
 
 def scored(trial: Trial, model: Any) -> Tensor:
