@@ -297,8 +297,8 @@ from pipeline.workloads.table_workload import TableWorkload
 
     def fit(self, rows) -> State:
         label = rows["LABEL"]
-        found = rows.agg(mean=label.mean(), deviation=label.std()).to_pyarrow()
-        scale = [found["mean"][0].as_py(), found["deviation"][0].as_py()]
+        figures = rows.agg(mean=label.mean(), deviation=label.std()).to_pyarrow()
+        scale = [figures["mean"][0].as_py(), figures["deviation"][0].as_py()]
         return {**super().fit(rows), "scale": np.array(scale)}
 
     def model(self, state: State) -> nn.Module:

@@ -51,8 +51,8 @@ BY_MLFLOW = """
 import sys, mlflow, pandas
 model = mlflow.pyfunc.load_model(sys.argv[1])
 params = {"folder": sys.argv[4], "split": "test"} if len(sys.argv) > 4 else None
-found = model.predict(pandas.read_parquet(sys.argv[2]), params=params)
-pandas.DataFrame(found).rename(columns=str).to_parquet(sys.argv[3])
+predicted = model.predict(pandas.read_parquet(sys.argv[2]), params=params)
+pandas.DataFrame(predicted).rename(columns=str).to_parquet(sys.argv[3])
 """
 Columns = dict[str, np.ndarray]
 

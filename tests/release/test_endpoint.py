@@ -241,8 +241,8 @@ def test_what_is_not_to_serve_is_taken_down_even_if_it_comes_up_later(
         while True:
             try:
                 here.prepare(second)
-            except NotYet as told:
-                if "deploy 2" in str(told):
+            except NotYet as wait_reason:
+                if "deploy 2" in str(wait_reason):
                     raise
     here.discard(second)
     while service.operations.begun[-1] != "undeploy_model":

@@ -316,7 +316,7 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
     for _ in range(40):
         try:
             ask_gate()
-        except NotYet as told:
+        except NotYet as wait_reason:
             with vertex() as there:
                 split = dict(there.deployments.served().traffic_split)
                 shares.append(split.get("2", 0))
@@ -327,7 +327,7 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
                     come(log, there, 60, taken=lambda answer: first_of(answer, liked))
                     halfway()
                 else:
-                    assert "has " in str(told)
+                    assert "has " in str(wait_reason)
                     time.sleep(0.2)
         else:
             break

@@ -89,8 +89,8 @@ def until_decided(come: Callable[[], None], log: Log) -> tuple[Verdict, list[flo
         halfway()
         try:
             return ask(), shares
-        except NotYet as told:
-            assert "no router" not in str(told)
+        except NotYet as wait_reason:
+            assert "no router" not in str(wait_reason)
             shares.append(log.traffic().share)
             come()
     raise AssertionError("the gate never decided")

@@ -110,8 +110,8 @@ def test_a_version_holds_no_pickle_and_scores_in_a_clean_process_as_it_was_train
     code = (
         "import json, mlflow, pandas, sys; "
         "model = mlflow.pyfunc.load_model('models:/daybreak@champion'); "
-        "found = model.predict(pandas.DataFrame({'sample': range(50)}), params={'folder': sys.argv[1]}); "
-        "print(json.dumps([float(score) for score in found]))"
+        "scores = model.predict(pandas.DataFrame({'sample': range(50)}), params={'folder': sys.argv[1]}); "
+        "print(json.dumps([float(score) for score in scores]))"
     )
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
