@@ -49,9 +49,9 @@ def sets(assignments: list[str]) -> list[str]:
 
 
 @contextmanager
-def home() -> Iterator[Path]:
-    """A clone of this checkout at HEAD, in a folder that is removed afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="daybreak-"))
+def home(within: Path | None = None) -> Iterator[Path]:
+    """A clone of this checkout at HEAD, in a folder that is removed afterwards; it is made in `within`."""
+    folder = Path(tempfile.mkdtemp(prefix="daybreak-", dir=within))
     try:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder / "home")], check=True)
         for key, value in (("user.name", "A Benchmark"), ("user.email", "bench@example.org")):
