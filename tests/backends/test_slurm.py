@@ -1,5 +1,6 @@
 """A Slurm cluster of two nodes: whatever goes wrong with calls, nodes or requests, one job, and a reason."""
 
+import json
 import os
 import pickle
 import shutil
@@ -266,6 +267,37 @@ def test_whoever_submits_may_be_killed_at_any_moment(backend, job, tmp_path):
         named = [each for each in client.listed() if each.name.endswith(f"-j{number}")]
         assert sum(each.phase != "over" for each in named) == 1
         backend.cancel(handle)
+
+
+def test_a_bag_goes_on_after_its_nodes_are_preempted_and_its_command_is_killed(cluster, tmp_path):
+    """By the command: on spot nodes that are taken away while nobody looks, six of seven runs, each once."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "params.yaml").write_text(
+        f"source: a:B\nworkload: a:B\nplan: {{machines: [node]}}\n"
+        f'backend: {{use: "pipeline.backends.slurm.slurm:Slurm", machines: {tmp_path / "machines.csv"}}}\n'
+    )
+    subprocess.run(["git", "init", "--quiet"], cwd=home, check=True)
+    waits = f"[ {{seed}} = 0 ] || until [ -e {tmp_path}/gate ]; do sleep 0.1; done"
+    script = f"sh -c '{waits}; echo {{seed}} $SLURM_JOB_PARTITION >> {{folder}}/result'"
+    words = [sys.executable, "-m", "pipeline", "bag", script, "--json"]
+    words += ["--runs", "7", "--needed", "6", "--machines", "2", "--name", "b"]
+    folder = home / "var/bags/b"
+    killed = subprocess.Popen(words, cwd=home)
+    wait(lambda: (folder / "seeds/0").exists() and len(list(folder.glob("work/*"))) == 2, timeout_s=60)
+    killed.kill()
+    killed.wait()
+    cluster.take_away()
+    wait(lambda: not num_live())
+    (tmp_path / "gate").touch()
+    again = subprocess.run(words, cwd=home, capture_output=True, text=True, check=True)
+    outcome = json.loads(again.stdout)["outcome"]
+    assert outcome["num_done"] in (6, 7)  # two may end at once
+    assert (outcome["num_preempted"], outcome["num_lost"]) == (2, 2)
+    assert 0 < outcome["usd"] <= outcome["machine_s"] * 0.36 / 3600  # while they wait, machines cost nothing
+    results = {int(path.parent.name): path.read_text() for path in folder.glob("seeds/*/result")}
+    assert results == {seed: f"{seed} scavenge\n" for seed in results} and len(results) == outcome["num_done"]
+    assert num_live() == 0
 
 
 def test_nodes_meet_at_the_address_of_the_first(cluster):
