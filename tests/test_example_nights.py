@@ -62,7 +62,7 @@ def test_a_night_of_molecules_whose_days_are_bags_of_simulations(tmp_path: Path)
     home = begun("molecules", tmp_path)
     for day in ("2026-03-01", "2026-03-02"):
         run(folder=home, shell=BAG.format(day=day))
-    assert "3 passed" in run(folder=home, shell="python -m pytest -q -p no:cacheprovider -p no:hydra_pytest")
+    assert "4 passed" in run(folder=home, shell="python -m pytest -q -p no:cacheprovider -p no:hydra_pytest")
     few = [
         "profile.batch_sizes=[16]",
         "smoke_test.samples=20",

@@ -102,7 +102,10 @@ def night(home: Path, day: date) -> Path:
     """The night of a day; its folder."""
     words = [f"--set {shlex.quote(each)}" for each in [*SETS, f"train.epochs={EPOCHS}"]]
     shell(f"python -m pipeline night --night {day} --day {day} {' '.join(words)}", home)
-    return home / "nights" / str(day)
+    folder = home / "nights" / str(day)
+    verdict = records.read(Verdict, folder / records.RUN)
+    print(f"{home.parent.name}, {day}: {verdict.action}, {verdict.reason}", file=sys.stderr)
+    return folder
 
 
 def killed_bag(home: Path, day: date) -> dict[str, Any]:
@@ -172,8 +175,12 @@ def reference_energy(positions: Any, velocities: Any) -> float:
 
 
 def in_two_ways(folder: Path, home: Path) -> dict[str, float]:
-    """Errors on hot trajectories after a bag more, begun where the champion was unsure, or as ever."""
-    hot, errors = fresh(HOT, HOT_K), {}
+    """Errors on hot trajectories after a bag more, begun where the champion was unsure, or as ever.
+
+    Both networks are judged against the champion of the first night, its guardrails included.
+    """
+    hot, promoted = fresh(HOT, HOT_K), 0
+    errors: dict[str, float] = {}
     (folder / "other").mkdir()
     other = begun(folder / "other")
     shell(f"mkdir -p var && cp -r {home}/{BAGS} var/", other)
@@ -182,9 +189,11 @@ def in_two_ways(folder: Path, home: Path) -> dict[str, float]:
     for name, where in (("unsure", home), ("as ever", other)):
         bag(where, MORE)
         bag(where, HELD_OUT)
-        model = load_model(molecules.Molecules(), night(where, HELD_OUT) / "data/run/model")
+        run_of = night(where, HELD_OUT) / records.RUN
+        promoted += records.read(Verdict, run_of).action == "promote"
+        model = load_model(molecules.Molecules(), run_of / "model")
         errors[f"{HOT_K:.0f} K, a bag more, {name}: force error, meV/A"] = force_error(model, hot)
-    return errors
+    return {**errors, "second nights, against a champion, that promote, of 2": promoted}
 
 
 def main() -> None:
