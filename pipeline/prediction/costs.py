@@ -225,7 +225,7 @@ def predict_counts(
 
     def timed_at(counts: Sequence[int], syncs: Sequence[Sync]) -> Updates | None:
         return updates(
-            profile, machine, measured=measured, counts=counts, batch_size=batch_size,
+            profile, machine, measured=measured, counts=counts, batch_sizes=[batch_size] * len(counts),
             num_workers=num_workers, num_bytes=num_bytes, known=known, syncs=syncs,
         )  # fmt: skip
 

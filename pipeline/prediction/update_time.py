@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 LEAST_LOAD = 0.05  # share of a load that stays where it waits for no storage
 COPIES = 4  # of the weights that a worker holds between averages: the last one, its momentum, what is sent
+HARDLY = 0.05  # share of a step that a loader has to save
 LATENCY_S = 50e-6  # of one message between machines; a fifth of that within one
 PARTS = ("training", "training", "training", "all-reduce")  # loading, what is fixed, what grows, and the sum
 
@@ -106,7 +107,7 @@ def update(
     `num_bytes` is the size of the arrays, `sync` when workers agree.
     """
     timed = updates(
-        profile, machine, measured=measured, counts=(num_machines,), batch_size=batch_size,
+        profile, machine, measured=measured, counts=(num_machines,), batch_sizes=(batch_size,),
         num_workers=num_workers, num_bytes=num_bytes, known=known, syncs=(sync,),
     )  # fmt: skip
     return timed.of(0) if timed else None
@@ -118,7 +119,7 @@ def updates(
     *,
     measured: Machine,
     counts: Sequence[int],
-    batch_size: int,
+    batch_sizes: Sequence[int],
     num_workers: int,
     num_bytes: int = 0,
     known: Calibration | None = None,
@@ -126,13 +127,15 @@ def updates(
 ) -> Updates | None:
     """Returns one update on each number of machines; None if not even one sample fits the memory.
 
-    `syncs` says for each when its workers agree; none: at every update.
+    `batch_sizes` has one for each number. `syncs` says for each when its workers agree; none: at every
+    update.
     """
     import numpy as np
 
     sharing = max(1.0, num_workers / machine.num_workers)  # processes on one device
     settings, shares = [], []
-    for count, sync in zip(counts, syncs or (EVERY_UPDATE,) * len(counts), strict=True):
+    agreeing = syncs or (EVERY_UPDATE,) * len(counts)
+    for count, batch_size, sync in zip(counts, batch_sizes, agreeing, strict=True):
         samples = ceil(batch_size / (num_workers * count))
         held = COPIES * profile.sync_bytes.fixed if sync.every > 1 else 0.0
         micro = _micro_batch_size(profile, machine, samples=samples, sharing=sharing, held_bytes=held)
@@ -261,6 +264,14 @@ def _micro_batch_size(
     return micro
 
 
+def largest_pass(profile: Profile, machine: Machine, *, most: int) -> int:
+    """Returns the samples, `most` at most, of the largest pass that leaves the headroom free; at least 1."""
+    line, available = profile.memory_bytes, machine.device_memory_bytes * (1 - HEADROOM)
+    if line(most) <= available or line.per_sample <= 0:
+        return most
+    return max(1, min(most, int((available - line.fixed) / line.per_sample) + 1))
+
+
 def _passes(
     profile: Profile,
     machine: Machine,
@@ -286,7 +297,7 @@ def _passes(
     wanted = np.ceil(np.divide(load_s, step_s, out=np.ones_like(load_s), where=step_s > 0))
     num_loaders = np.minimum(spare, wanted)
     # One that would do little is not worth a process.
-    num_loaders = np.where((num_loaders < 1) | (load_s < 0.05 * step_s), 0, num_loaders)
+    num_loaders = np.where((num_loaders < 1) | (load_s < HARDLY * step_s), 0, num_loaders)
     loading_s = load_s / np.maximum(1, num_loaders)
     beside = num_loaders > 0  # loading and steps overlap, and the longer of the two counts
     loads = ~beside | (loading_s > step_s)

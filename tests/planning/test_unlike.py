@@ -1,6 +1,9 @@
 """Unlike machines are joined where no machines alike are in time for less."""
 
+import random
 from dataclasses import replace
+from datetime import date
+from itertools import combinations
 
 import pytest
 
@@ -8,8 +11,15 @@ from pipeline.contract.errors import PlanError
 from pipeline.contract.machine import Machine
 from pipeline.contract.params import Params, PlanParams, TrainParams
 from pipeline.contract.records import Plan, Pool, Rental, dumps, loads
+from pipeline.machines import catalog
 from pipeline.machines.catalog import rented
+from pipeline.planning.candidates import Job
 from pipeline.planning.planner import plan
+from pipeline.planning.search import Candidate, Choice, Limits
+from pipeline.planning.unlike import _counts, _may_meet, cheaper, divided, joined
+from pipeline.prediction.calibration import Calibration, Past, Update
+from pipeline.prediction.efficiency import Efficiency
+from pipeline.prediction.measurements import Setting
 from tests.planning.jobs import DATASET, machine, night, profile
 
 FAST = replace(
@@ -21,6 +31,7 @@ SLOW = replace(FAST, name="slow", usd_per_hour=1.0, flops_per_s=3e11, bandwidth_
 JOB = profile(step_s=1e-2)
 PARAMS = PlanParams(max_machines=4, confidence=0.5)
 TRAINING = TrainParams(epochs=1, batch_size=256)
+NUM_SAMPLES = 1_000_000
 
 
 def planned(*machines: Machine, hours: float, training: TrainParams = TRAINING) -> Plan:
@@ -99,3 +110,77 @@ def test_equal_shares_join_no_unlike_machines():
         planned(
             FAST, SLOW, hours=hours_of(FAST, SLOW), training=TRAINING.model_copy(update={"batching": "even"})
         )
+
+
+def by_brute_force(job: Job, machines: list[Machine], limits: Limits) -> list[Candidate]:
+    """All unlike machines that keep the limits, without a bound."""
+    ways = [
+        (kinds, counts)
+        for kinds in combinations(machines, 2)
+        if _may_meet(job, *kinds)
+        for counts in _counts(*kinds, most=4)
+    ]
+    every = (
+        joined(job, *way, found.shares, batch_size=job.batch_size, num_samples=NUM_SAMPLES)
+        for way in ways
+        for found in divided(job, [way], batch_size=job.batch_size)
+        if found
+    )
+    return [each for each in every if each and limits.hold(each)]
+
+
+def drawn(seed: int) -> tuple[Job, list[Machine], Limits]:
+    """A job, some machines whose speeds, memories and prices differ, and limits that some of them keep."""
+    chance = random.Random(seed)
+    sample_bytes, batch_size = 10 ** chance.uniform(3, 8), chance.choice([24, 96, 250, 1000])
+    job = profile(
+        step_s=10 ** chance.uniform(-3, -1), load_s=10 ** chance.uniform(-6, -2), sample_bytes=sample_bytes
+    )
+    machines = []
+    for number in range(chance.randint(2, 6)):
+        devices, speed = chance.choice([0, 0, 1, 4]), 10 ** chance.uniform(-0.5, 1.5)
+        memory = round(4e8 + sample_bytes * 10 ** chance.uniform(0, 3))
+        machines.append(
+            replace(
+                FAST, name=f"m{number}", device=f"d{number}", num_devices=devices, count=0,
+                vcpus=chance.choice([4, 12, 48]), flops_per_s=2e11 * speed,
+                bandwidth_bytes_per_s=2e10 * speed,
+                device_memory_bytes=memory, usd_per_hour=speed * chance.uniform(0.5, 2),
+                network_bytes_per_s=10 ** chance.uniform(8, 11),
+            )
+        )  # fmt: skip
+    nights = [
+        Past(
+            machine=ran.name, device=ran.device, measured_here=False, ratio=10 ** chance.uniform(-0.3, 0.3),
+            update=Update(fixed_s=0.01, per_sample_s=1e-3, within_s=0.01, across_s=0.01),
+            setting=Setting(workers=(ran.num_workers,), micro_batch_size=batch_size / ran.num_workers),
+        )
+        for ran in chance.choices(machines, k=chance.choice([0, 0, 3]))
+    ]  # fmt: skip
+    at_hand = replace(catalog.local(job, today=date(2011, 9, 1)), dated=DATASET.last_day)
+    found = Job(
+        profile=job, at_hand=at_hand, dataset=DATASET, batch_size=batch_size, num_workers=1,
+        efficiency=Efficiency(noise_scale=1000), known=Calibration(past=nights),
+    )  # fmt: skip
+    hours = 10 ** chance.uniform(-0.5, 1.5)
+    return found, machines, Limits(deadline_s=3600 * hours, budget_usd=1e6, confidence=0.9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_the_bounds_leave_out_nothing_that_keeps_the_limits_for_less(seed):
+    job, machines, limits = drawn(seed)
+    params = PARAMS.model_copy(update={"max_machines": 4})
+    every = by_brute_force(job, machines, limits)
+    every.sort(key=lambda each: each.expected_usd)
+    for than in (None, *every[len(every) // 4 :: max(1, len(every) // 2)]):
+        weighed = cheaper(
+            job, machines, params, available=machines, num_samples=NUM_SAMPLES, limits=limits,
+            than=Choice(best=than, ranked=(than,), runner_up="") if than else None,
+        )  # fmt: skip
+        less = {
+            str(each.rental): each.expected_usd
+            for each in every
+            if than is None or each.expected_usd < than.expected_usd
+        }
+        assert {str(each.rental): each.expected_usd for each in weighed} == pytest.approx(less, rel=1e-9)
