@@ -401,6 +401,7 @@ class Training(Record):
     noise_scale: float | None = None  # of gradients towards the end, in samples; None: not enough was seen
     rungs: tuple[Taken, ...] = ()  # of the ladder, as they were taken
     device: str = ""  # that the workers trained on at last, "2 x NVIDIA L4"; "" where nobody told
+    device_use: float | None = None  # share of the time that it waited for no samples; None: not measured
     logs: str = ""  # where a person reads what the last job printed: a path or an address
     warm: bool | None = None  # did it begin with the champion's weights? None: nobody told
     sync: "Sync | None" = None  # when its workers agreed at last; None: nobody told

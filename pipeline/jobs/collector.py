@@ -4,6 +4,7 @@ import logging
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 
 from pipeline.contract import records
 from pipeline.contract.errors import JobError
@@ -107,6 +108,7 @@ def collect(folder: Path, attempts: Attempts, *, cost_usd: float, logs: str, int
         {"time": each.ended_at} for each in attempts.all if each.ended == "preempted" and not each.leaving
     ]
     beats = jsonl.whole(folder / "progress.jsonl")
+    shares = [each["device_use"] for each in beats if each.get("device_use") is not None]
     return Training(
         model_digest=result.model_digest,
         num_samples=result.num_samples,
@@ -121,6 +123,7 @@ def collect(folder: Path, attempts: Attempts, *, cost_usd: float, logs: str, int
         spot_lives=observed_lifetimes.lifetimes(submissions, starts=starts, heartbeats=beats, losses=losses),
         noise_scale=result.noise_scale,
         device=result.device,
+        device_use=fmean(shares) if shares else None,
         logs=logs,
         # An early end that was later revoked does not count.
         rungs=tuple(t for t in attempts.taken if t.name != "finish early" or result.stopped_by != "finished"),

@@ -22,7 +22,9 @@ again, each `PATIENCE_S` later at the earliest, until the deadline, as capacity 
 time to wait for spot, the job moves only to other spot machines, and it does not return from on demand to
 spot if it can be bought elsewhere.
 If training was slower than planned on one machine, the others are assumed to be slower by the same factor,
-but for those that it has run on, whose rate was measured. Moves that nothing forces: moves.py.
+but for those that it has run on, whose rate was measured, and those whose device is slower than one that is
+used less than `LOW_USE`: samples come as fast there, so an update takes longer only by what the device adds
+(`_by_use`). Moves that nothing forces: moves.py.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -33,6 +35,7 @@ from typing import Literal
 
 from pipeline.contract.records import Plan, Rental, Rung
 from pipeline.contract.units import HOUR_S
+from pipeline.jobs.heartbeats import LOW_USE
 from pipeline.jobs.outlook import NORMAL, Z90, Outlook, Rate, Risk, outlook, weighed
 from pipeline.machines.startup import BEFORE_WORK, QUEUE
 from pipeline.spot import steering
@@ -62,6 +65,9 @@ class Sight:
     seen: int = 0  # samples trained on, by the last heartbeat
     starting_s: float = 0.0  # until its machines have started
     rate: Rate | None = None  # measured on this rung
+    device_use: float | None = (
+        None  # share of the time that its device did not wait for samples, measured there
+    )
     attempts: Sequence[steering.Attempt] = ()  # all of the job
     refused: Mapping[Rental, float] = field(default_factory=dict)  # when each was last refused
     earlier: Mapping[Rental, Rate] = field(default_factory=dict)  # measured on rungs that it was on before
@@ -167,7 +173,7 @@ def _rate(plan: Plan, sight: Sight, rung: Rung) -> Rate:
         return weighed(planned, sight.rate)
     if rung.rental in sight.earlier:
         return weighed(planned, sight.earlier[rung.rental])
-    return replace(planned, samples_per_s=planned.samples_per_s / _slower(plan, sight))
+    return replace(planned, samples_per_s=planned.samples_per_s / _slower(plan, sight, rung))
 
 
 def _before_s(plan: Plan, sight: Sight, rung: Rung) -> float:
@@ -363,10 +369,35 @@ def _planned(plan: Plan, rung: Rung) -> float:
     return plan.num_samples / max(rung.expected_s - start_s(plan), rung.expected_s / 10, 1e-9)
 
 
-def _slower(plan: Plan, sight: Sight) -> float:
-    """Returns how many times longer than planned the samples take, as measured; at least 1."""
+def _slower(plan: Plan, sight: Sight, rung: Rung) -> float:
+    """Returns how many times longer than planned the samples take on a rung, by what was measured here.
+
+    At least 1, but where the device here waits for samples.
+    """
     planned = Rate(samples_per_s=_planned(plan, sight.rung), error=_spread(sight, sight.rung))
-    return max(1.0, planned.samples_per_s / weighed(planned, sight.rate).samples_per_s)
+    here = planned.samples_per_s / weighed(planned, sight.rate).samples_per_s
+    there = _by_use(plan, sight, rung)
+    return max(1.0, here) if there is None else here * there
+
+
+def waits_for_samples(plan: Plan, sight: Sight, rung: Rung) -> bool:
+    """Returns whether a rung slows a job down less than planned, as its device here waits for samples."""
+    return _by_use(plan, sight, rung) is not None
+
+
+def _by_use(plan: Plan, sight: Sight, rung: Rung) -> float | None:
+    """Returns by how much less a slower rung slows training down than planned, 1 or less.
+
+    With a share u of the time that the device is used here, and a device r < 1 times as fast there, an update
+    takes 1 - u + u / r times as long, and max(1, u / r) times where loaders read meanwhile, not 1 / r times.
+    None where the device is used enough, the rung is faster, or nothing was measured.
+    """
+    use, rate = sight.device_use, sight.rate
+    faster = _planned(plan, rung) / _planned(plan, sight.rung)
+    if use is None or rate is None or use >= LOW_USE or faster >= 1:
+        return None
+    longer = max(1.0, use / faster) if plan.tuning.num_loaders else 1 - use + use / faster
+    return longer * faster
 
 
 def faster(plan: Plan, sight: Sight) -> float:
@@ -396,7 +427,7 @@ def _rest_s(plan: Plan, sight: Sight, rung: Rung, *, at_most: bool = True) -> fl
     whole_s = _longest_s(sight, rung) if at_most else rung.expected_s
     share = 1 - sight.seen / plan.num_samples
     before_s = min(start_s(plan), whole_s)
-    return before_s + (whole_s - before_s) * share * _slower(plan, sight)
+    return before_s + (whole_s - before_s) * share * _slower(plan, sight, rung)
 
 
 def _rest_usd(plan: Plan, sight: Sight, rung: Rung) -> float:

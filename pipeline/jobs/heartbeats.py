@@ -12,6 +12,7 @@ from pipeline.training.recipe import Progress
 QUIET_HANGS = 5  # times train.hang_after_s without a heartbeat: the workers' own watchdogs hang, too
 QUIET_UPDATES = 20  # and the time of as many updates
 ENOUGH = 8  # heartbeats to compare the loss before and after a move
+LOW_USE = 0.5  # of a device, below which another one with the same samples would train about as fast
 CLEARLY = 4.0  # standard deviations of a heartbeat's loss
 LEAST_RISE = 0.05  # of it
 IN_PLACE_S = 120.0  # on top, in which torchrun may have restarted the workers
@@ -50,6 +51,14 @@ class Heartbeats:
             alike.append(beat)
         return measured(alike[::-1])
 
+    def device_use(self, *, since: float) -> float | None:
+        """Returns the mean share of the time that the device did not wait for samples, by the newest ones.
+
+        None where too few heartbeats tell it.
+        """
+        shares = [beat.device_use for beat in self.since(since) if beat.device_use is not None][-ENOUGH:]
+        return fmean(shares) if len(shares) == ENOUGH else None
+
     def loss_rose(self, *, since: float, at: float) -> bool:
         """Returns whether the loss is clearly above that of a time before, from `since` to `at`."""
         before = [beat.loss for beat in self.since(since, until=at)][-ENOUGH:]
@@ -87,8 +96,12 @@ class Heartbeats:
         end = f"ETA {ahead.rest_s:,.0f} s ({low:,.0f} to {high:,.0f}), in time with {ahead.chance:.0%}"
         if 0 < beat.end < num_samples:
             end = f"ends early, at {beat.end / num_samples:.0%}"
+        use = self.device_use(since=-inf)
+        waits = ""
+        if use is not None and use < LOW_USE:
+            waits = f", which waits for samples {1 - use:.0%} of the time"
         return (
             f"{beat.seen / num_samples:.0%} of {num_samples:,} samples, {beat.samples_per_s:,.0f} samples/s"
-            f"{f' on {beat.device}' if beat.device else ''}, "
+            f"{f' on {beat.device}{waits}' if beat.device else ''}, "
             f"{end}; loss {beat.loss:.4g}"
         )

@@ -2,10 +2,12 @@
 
 What deadline and budget force comes first (escalation.py). Where that leaves the job where it is:
 
-    step down   to the rung on which the rest costs least, back to spot among them. It has to be in time with
-                the chance that a plan needs; so has the machine that is held, if the other one does not come,
-                or turns out slow and is left again. What it saves has to repay the restart `REPAYS` times,
-                and be at least `LEAST_SHARE` of what is left to pay.
+    step down   to the rung on which the rest costs least, back to spot among them: where the job is ahead, or
+                where its device waits for samples, so that a slower one trains about as fast
+                (escalation._by_use). It has to be in time with the chance that a plan needs; so has the
+                machine that is held, if the other one does not come, or turns out slow and is left again.
+                What it saves has to repay the restart `REPAYS` times, and be at least `LEAST_SHARE` of what
+                is left to pay.
     undo        back to the rung before a step down or a scale up, where it was measured to cost less (to be
                 faster, if the plan was to be fast or nothing costs anything), or where the loss has risen
                 since. It, too, has to be in time.
@@ -79,7 +81,10 @@ def _step_down(plan: Plan, sight: Sight) -> Choice | None:
     if not paying:
         return None
     best = min(paying, key=lambda rung: _rest_usd(plan, sight, rung))
-    why = f"it is ahead: the rest takes {duration(_rest_s(plan, sight, best))} there, of "
+    cause = "it is ahead"
+    if sight.device_use is not None and escalation.waits_for_samples(plan, sight, best):
+        cause = f"its device waits for samples {1 - sight.device_use:.0%} of the time"
+    why = f"{cause}: the rest takes {duration(_rest_s(plan, sight, best))} there, of "
     why += f"{duration(sight.deadline - sight.now)} left, and costs {_beside(plan, sight, best)}"
     return _moved(plan, sight, best, "step down", why)
 
@@ -134,7 +139,8 @@ def _rest_usd(plan: Plan, sight: Sight, rung: Rung) -> float:
 def _rest_s(plan: Plan, sight: Sight, rung: Rung) -> float:
     """Returns the expected seconds; elsewhere a job is faster than planned by the share `OF_THE_JOB`."""
     rest_s = forecast(plan, sight, rung).rest_s
-    if rung.rental == sight.rung.rental or rung.rental in sight.earlier:
+    measured = rung.rental == sight.rung.rental or rung.rental in sight.earlier
+    if measured or escalation.waits_for_samples(plan, sight, rung):
         return rest_s
     of_the_job = exp(OF_THE_JOB * log(escalation.faster(plan, sight)))
     return start_s(plan) + (rest_s - start_s(plan)) / of_the_job

@@ -68,6 +68,7 @@ def sight_of(
         seen=heartbeats.seen,
         starting_s=0.0 if heard else max(0.0, escalation.start_s(plan) - (now - began)),
         rate=heartbeats.rate(since=here[0].at) if here else None,
+        device_use=heartbeats.device_use(since=here[0].at) if here else None,
         attempts=[
             steering.Attempt(
                 at=each.at,

@@ -9,7 +9,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from pipeline.planning.rationale import percent
-from pipeline.report import night_charts
+from pipeline.report import night_charts, outcome
 from pipeline.report.running import RunningNight
 from pipeline.report.templates import render
 
@@ -31,7 +31,13 @@ class Shown:
 def part(running: Sequence[Shown], *, at: datetime) -> Markup:
     """Returns the running nights as a part of a page, as they are at a moment; "" where none runs."""
     return Markup(
-        render("running.html", running=running, clock_of=lambda moment: _clock(moment, at), chance=percent)
+        render(
+            "running.html",
+            running=running,
+            clock_of=lambda moment: _clock(moment, at),
+            chance=percent,
+            waits=outcome.waits,
+        )
     )
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pipeline.contract.formats import count, effect, percent
 from pipeline.contract.records import Epoch, Live, Stop, Verdict
+from pipeline.jobs.heartbeats import LOW_USE
 from pipeline.registry import approval
 from pipeline.storage.ledger import Entry
 
@@ -181,6 +182,13 @@ def in_live(live: Live) -> str:
         f"the challenger at last {percent(live.share)} of the traffic.{measured} Foretold: {live.foretold}. "
         f"In the end: {live.reason}."
     )
+
+
+def waits(device_use: float | None) -> str:
+    """Returns that a device was used little, in words that follow its name; "" where it was used enough."""
+    if device_use is None or device_use >= LOW_USE:
+        return ""
+    return f"waited for samples {percent(1 - device_use)} of the time"
 
 
 def proven(epochs: Sequence[Epoch]) -> str:

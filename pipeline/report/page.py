@@ -114,6 +114,7 @@ def page(folder: Path, history: Sequence[Entry], *, in_folder: bool = False) -> 
         beside=rationale.around(entry.plan, entry.night) if entry.plan else (),
         planned=_unbroken(" ".join(rationale.sentences(entry.plan, entry.night))) if entry.plan else "",
         chance=rationale.percent,
+        waits=outcome.waits,
         proven=outcome.proven(entry.training.epochs) if entry.training else "",
         in_live=outcome.in_live,
         in_the_long_run=in_the_long_run(entry.verdict) if entry.verdict else (),

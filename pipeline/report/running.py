@@ -21,6 +21,7 @@ from pipeline.report.outcome import Link
 from pipeline.storage.ledger import Entry
 from pipeline.training.recipe import Recipe
 
+NEWEST_S = 60.0  # of a job, by which the use of its device is told
 POINTS = 160  # of a loss curve
 QUIET = timedelta(hours=1)  # after its deadline, without a word, a night is given up
 
@@ -62,6 +63,7 @@ class RunningNight:
     chance: float | None = None  # that training is done in time
     samples_per_s: float | None = None
     device: str = ""
+    device_use: float | None = None  # of the newest minute; None: not measured
     loss: Sequence[tuple[float, float]] = ()  # samples seen, mean loss since the point before
     num_samples: int = 0  # to train on
     rungs: Sequence[Taken] = ()
@@ -98,6 +100,8 @@ def line(state: RunningNight) -> str:
         words.append(f"trained by {state.trained_at:%H:%M:%S} UTC")
     if state.stage in ("plan", "train") and state.chance is not None:
         words.append(f"in time with a chance of {percent(state.chance)}")
+    if waits := outcome.waits(state.device_use):
+        words.append(f"its device {waits}")
     if state.loss:
         words.append(f"loss {state.loss[-1][1]:.4g}")
     words += [rung.name for rung in state.rungs]
@@ -158,6 +162,7 @@ def _with_job(
         share=min(1.0, beats.seen / max(total, 1)),
         samples_per_s=last.samples_per_s if last else None,
         device=last.device if last else "",
+        device_use=beats.device_use(since=last.time.timestamp() - NEWEST_S) if last else None,
         heard_at=last.time if last else None,
         loss=_thinned([(float(beat.seen), beat.loss) for beat in beats.beats]),
         num_samples=total,

@@ -90,6 +90,8 @@ class _Piece:
 class AsynchronousEngine(TorchEngine):
     """Updates by as many asynchronous workers as pay."""
 
+    waited_s = None  # workers read for themselves, each on its core
+
     def __init__(
         self,
         *args: Any,

@@ -133,7 +133,7 @@ class TorchEngine:
         self._gradients = self._new_gradients()
         self._loader = Loader(
             self._tuner.data(dataset, files=column_files), num_loaders=tuning.num_loaders,
-            in_processes=tuning.loader_processes, seed=seed,
+            in_processes=tuning.loader_processes, seed=seed, on_cpu=self.device.type == "cpu",
         )  # fmt: skip
         self._updates = 0
         self._sample_weights: dict[int, Tensor] = {}
@@ -155,6 +155,11 @@ class TorchEngine:
     def _num_partners(self) -> int:
         """Number of workers whose gradients are added up in an update."""
         return self.world_size
+
+    @property
+    def waited_s(self) -> float | None:
+        """Seconds that this worker's device waited for samples, since the job began here; None: not known."""
+        return self._loader.waited_s
 
     def prepare(self, indices: Indices, *, epoch: int = 0) -> None:
         """Starts to load a share of an epoch."""

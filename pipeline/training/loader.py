@@ -9,6 +9,10 @@ the training, the epoch and the sample, so that a sample is always the same: wit
 and again after a kill. Seeding takes longer than reading a small sample, so it begins with the first batch
 that draws, which is read again. Threads share the generators, so they are not seeded: the profile gives such
 a data set processes (pipeline/profiling/remedies.py).
+
+The time that the device waits for samples is measured: all of `get` where it is an accelerator; where it is
+the CPU, only while no thread of this process worked. Loader processes work on the same CPU, so with them
+nothing is counted there.
 """
 
 import logging
@@ -17,6 +21,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -42,8 +47,17 @@ class Loader:
     """Batches of a data set by their indices."""
 
     def __init__(
-        self, dataset: "Dataset[Any]", *, num_loaders: int, in_processes: bool = False, seed: int = 0
+        self,
+        dataset: "Dataset[Any]",
+        *,
+        num_loaders: int,
+        in_processes: bool = False,
+        seed: int = 0,
+        on_cpu: bool = True,
     ) -> None:
+        """`on_cpu`: the model is trained on the CPU that reads."""
+        self.waited_s = 0.0  # that the device did nothing, since no batch was there
+        self._on_cpu = on_cpu
         self._dataset, self._seed, self._epoch = dataset, seed, 0
         self._reader = _Reader(dataset, seed)
         self._in_processes = bool(num_loaders) and in_processes and by_sample(dataset)
@@ -61,6 +75,16 @@ class Loader:
 
     def get(self, part: Indices) -> Batch:
         """Returns the batch of these samples, whether it was prepared or not."""
+        began_s, worked_s = time.perf_counter(), time.process_time() if self._on_cpu else 0.0
+        batch = self._get(part)
+        if not self._on_cpu:
+            self.waited_s += time.perf_counter() - began_s
+        elif not self._in_processes:
+            took_s, worked_s = time.perf_counter() - began_s, time.process_time() - worked_s
+            self.waited_s += max(0.0, took_s - worked_s)
+        return batch
+
+    def _get(self, part: Indices) -> Batch:
         if self._ahead:
             self._epoch = self._ahead[0][1]
         while self._ahead:

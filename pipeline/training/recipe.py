@@ -190,6 +190,7 @@ class Progress(Record):
     noise_scale: float | None = None  # of gradients, in samples; None: too few measurements
     end: int = 0  # predicted end of the run, in samples; 0: unknown
     device: str = ""  # of all workers, `2 x NVIDIA L4`
+    device_use: float | None = None  # share of the time that worker 0's waited for no samples; None: not told
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,6 +122,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
     termination = Termination()
     copies = CheckpointCopies(recipe.copies) if recipe.copies else None
     limit = _Limit(folder)
+    device_use = _DeviceUse()
 
     def told_to_stop() -> bool:
         watchdog.beat()  # this runs before each update
@@ -129,7 +130,8 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
 
     def report(progress: Progress) -> None:
         limit.poll()
-        _report(folder, replace(progress, device=engine.devices))
+        use = device_use.since_last(progress.time.timestamp(), waited_s=engine.waited_s)
+        _report(folder, replace(progress, device=engine.devices, device_use=use))
 
     trainer = Trainer(
         engine,
@@ -308,6 +310,22 @@ class _Limit:
         self.time = math.inf
         with suppress(FileNotFoundError):  # the launcher may just have removed it
             self.time = json.loads(self._path.read_text())["time"]
+
+
+class _DeviceUse:
+    """The share of the time in which the device of worker 0 did not wait for samples."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, float] | None = None
+
+    def since_last(self, now: float, *, waited_s: float | None) -> float | None:
+        """Returns the share since the call before; None at the first one, and where nothing is known."""
+        if waited_s is None:
+            return None
+        before, self._before = self._before, (now, waited_s)
+        if before is None or now <= before[0]:
+            return None
+        return max(0.0, 1 - (waited_s - before[1]) / (now - before[0]))
 
 
 def _report(folder: Path, progress: Progress) -> None:

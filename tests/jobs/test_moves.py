@@ -7,9 +7,12 @@ from math import exp
 from statistics import fmean
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.contract.records import Plan, Rental, Rung
 from pipeline.jobs import moves
+from pipeline.jobs.escalation import forecast
 from pipeline.jobs.heartbeats import Heartbeats
 from pipeline.jobs.moves import MOST_MOVES
 from pipeline.jobs.outlook import Rate
@@ -59,6 +62,40 @@ def test_a_move_down_has_to_repay_its_restart_and_leave_time_to_come_back():
     assert stays(replace(ahead(), rate=Rate(samples_per_s=1.5, error=0.2)))  # hardly measured
     near = replace(ahead(), deadline=ahead().now + 4500)
     assert stays(near)
+
+
+def test_a_device_that_waits_for_samples_is_left_for_a_slower_one_though_the_job_is_not_ahead():
+    """Samples come as fast on d, which the plan takes for three times as slow, as its device is."""
+    plan = with_cheaper(plan_of(share=0.5), slower=3.0)
+    as_planned = running(plan, hours=1, share=0.1, to_save=True)
+    assert moves.choose(plan, as_planned).rung == as_planned.rung
+    idle = replace(as_planned, device_use=0.1)
+    choice = moves.choose(plan, idle)
+    assert (choice.name, choice.rung) == ("step down", plan.cheaper[0])
+    assert "as its device waits for samples 90% of the time: the rest takes " in choice.reason
+    assert forecast(plan, idle, plan.cheaper[0]).rest_s < 1.3 * forecast(plan, idle, idle.rung).rest_s
+    assert moves.choose(plan, replace(as_planned, device_use=0.6)).rung == as_planned.rung
+    faster = plan.ladder[0]
+    assert faster.expected_s < plan.expected_s
+    assert forecast(plan, idle, faster) == forecast(plan, as_planned, faster)  # it may read faster, too
+
+
+@given(use=st.floats(0.01, 0.49), slower=st.floats(1.0, 6.0), loaders=st.sampled_from([0, 4]))
+def test_a_slower_device_is_expected_to_be_between_as_fast_as_here_and_as_slow_as_planned(
+    use, slower, loaders
+):
+    plan = with_cheaper(plan_of(share=0.5), slower=slower)
+    plan = replace(plan, tuning=replace(plan.tuning, num_loaders=loaders))
+    as_planned = running(plan, hours=1, share=0.3, to_save=True)
+    here, there, planned = (
+        forecast(plan, sight, rung).rest_s
+        for sight, rung in (
+            (as_planned, as_planned.rung),
+            (replace(as_planned, device_use=use), plan.cheaper[0]),
+            (as_planned, plan.cheaper[0]),
+        )
+    )
+    assert here < there <= planned * (1 + 1e-9)
 
 
 def after_the_move(*, speed: float, **changed):
@@ -127,8 +164,13 @@ class Night:
     names: list[str] = field(default_factory=list)
 
 
-def played(plan: Plan, speeds: dict[str, float], *, gone: bool, seed: int) -> Night:
-    """Plays a night on machines that are so many times as fast as planned; d may be `gone`."""
+def played(
+    plan: Plan, speeds: dict[str, float], *, gone: bool, seed: int, device_use: float | None = None
+) -> Night:
+    """Plays a night on machines that are so many times as fast as planned; d may be `gone`.
+
+    `device_use` is that of the device of a.
+    """
     draw, night = random.Random(seed), Night()
     seen_now = sight(plan, to_save=True)
     seen, ready, earlier, refused = 0.0, seen_now.now + 240, {}, {}
@@ -147,6 +189,7 @@ def played(plan: Plan, speeds: dict[str, float], *, gone: bool, seed: int) -> Ni
         seen_now = replace(
             seen_now, now=now, seen=round(seen), rate=rate, state="queued" if waits else "running",
             starting_s=max(0.0, ready - now), refused=refused,
+            device_use=device_use if ran_s and seen_now.rung.rental.machine == "a" else None,
         )  # fmt: skip
         choice = moves.choose(plan, seen_now)
         if choice.rung is None or choice.rung.rental == seen_now.rung.rental:
@@ -192,3 +235,32 @@ def test_nights_that_may_move_are_all_in_time_for_less_and_none_oscillates(lucky
     assert fmean(night.usd for night in moved) < most_usd * fmean(night.usd for night in stayed)
     if lucky < 0:
         assert sum("undo" in night.names for night in moved) > 2
+
+
+@pytest.mark.slow
+def test_nights_whose_device_waits_for_samples_cost_less_by_a_slower_one_and_are_all_in_time():
+    """The plan takes d for up to four times as slow; in each third night d reads more slowly, too."""
+    stayed, moved = [], []
+    for seed in range(60):
+        draw = random.Random(seed)
+        use, slower = draw.uniform(0.05, 0.45), draw.uniform(1.5, 4.0)
+        plan = with_cheaper(plan_of(share=0.5), slower=slower)
+        reads = draw.uniform(0.3, 0.8) if seed % 3 == 0 else 1.0  # times as fast on d
+        speed = 2 ** draw.gauss(0, 0.1)
+        speeds = {
+            "a": speed,
+            "b": speed,
+            "c": speed,
+            "d": speed * slower / ((1 - use) / reads + use * slower),
+        }
+        played_nights = [
+            played(each, speeds, gone=draw.random() < 0.2, seed=seed, device_use=use)
+            for each in (replace(plan, cheaper=()), plan)
+        ]
+        stayed.append(played_nights[0])
+        moved.append(played_nights[1])
+    assert all(night.done for night in (*stayed, *moved))
+    assert sum("step down" in night.names for night in moved) > 30
+    assert max(len(night.names) for night in moved) <= 4
+    saved = 1 - fmean(night.usd for night in moved) / fmean(night.usd for night in stayed)
+    assert saved > 0.2, saved

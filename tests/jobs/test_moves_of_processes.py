@@ -1,4 +1,4 @@
-"""A job of real processes steps down to a cheaper machine, and comes back when that turns out slow."""
+"""Jobs of real processes step down to a cheaper machine, and come back where that turns out slow."""
 
 import time
 from collections.abc import Sequence
@@ -13,16 +13,13 @@ from pipeline.contract.backend import Job
 from pipeline.contract.errors import NotYet
 from pipeline.contract.machine import Machine
 from pipeline.contract.params import Plug
-from pipeline.contract.records import LOCAL, Rental, Rung
+from pipeline.contract.records import LOCAL, Rental, Rung, Training
 from pipeline.jobs import launcher
 from pipeline.training.gpus import MACHINE
 from tests.fakes import Curve, LineWorkload
 from tests.training import nights
 
-NUM_SAMPLES = 4000
-SAMPLE_S = {"a": 0.01, "d": 0.1}  # the plan takes a for a fifth, and d for twice as fast as it is
-PLANNED_S = {"a": 200.0, "d": 200.0}
-PRICES = {"a": 3.0, "d": 0.5}
+SAMPLE_S = {"a": 0.01, "d": 0.1}  # where the plan takes a for a fifth, and d for twice as fast as it is
 
 
 class OnMachines(LineWorkload):
@@ -42,6 +39,21 @@ class Slowed(Curve):
         return super().__getitems__(indices)
 
 
+class AsFastAnywhere(LineWorkload):
+    """A workload whose samples come as fast on any machine."""
+
+    def dataset(self, folder: Path, split: str) -> "FromStorage":
+        return FromStorage(folder, delay_s=0.0, poison=-1)
+
+
+class FromStorage(Curve):
+    """Samples that are waited for."""
+
+    def __getitems__(self, indices: list[int]) -> object:
+        time.sleep(0.01 * len(indices))
+        return super().__getitems__(indices)
+
+
 class Cheaper(Local):
     """This machine, under the names of two that differ in price."""
 
@@ -57,28 +69,30 @@ class Cheaper(Local):
         return ()
 
 
-@pytest.mark.slow
-def test_a_job_far_ahead_steps_down_and_comes_back_when_that_is_slower_with_each_sample_once(tmp_path):
+def trained(
+    folder: Path, workload: Plug, *, num_samples: int, planned_s: dict[str, float], prices: dict[str, float]
+) -> tuple[Training, list[str]]:
+    """Trains on a, with d as a cheaper machine, and returns what came back and the machines in order."""
     with nights.surroundings():
-        nights.lay_out(tmp_path / "night")
+        nights.lay_out(folder / "night")
         night = nights.night(seconds=1800)
         rungs = {
             name: Rung(
-                rental=Rental(machine=name), expected_s=PLANNED_S[name], usd_per_hour=PRICES[name],
-                expected_usd=PLANNED_S[name] * PRICES[name] / 3600,
-                latest_start=night.train_until - timedelta(seconds=1.5 * PLANNED_S[name]),
+                rental=Rental(machine=name), expected_s=planned_s[name], usd_per_hour=prices[name],
+                expected_usd=planned_s[name] * prices[name] / 3600,
+                latest_start=night.train_until - timedelta(seconds=1.5 * planned_s[name]),
             )
-            for name in PRICES
+            for name in prices
         }  # fmt: skip
         planned = replace(
-            nights.plan(num_samples=NUM_SAMPLES), rental=rungs["a"].rental, expected_s=PLANNED_S["a"],
-            expected_usd=rungs["a"].expected_usd, usd_per_hour=PRICES["a"], interval=(150.0, 300.0),
-            cheaper=(rungs["d"],),
+            nights.plan(num_samples=num_samples), rental=rungs["a"].rental, expected_s=planned_s["a"],
+            expected_usd=rungs["a"].expected_usd, usd_per_hour=prices["a"],
+            interval=(0.75 * planned_s["a"], 1.5 * planned_s["a"]), cheaper=(rungs["d"],),
         )  # fmt: skip
-        params = nights.make_params().model_copy(update={"workload": Plug(use=f"{__name__}:OnMachines")})
-        backend, training = Cheaper(), None
+        params = nights.make_params().model_copy(update={"workload": workload})
+        backend = Cheaper()
         until = time.monotonic() + 240
-        while training is None and time.monotonic() < until:
+        while time.monotonic() < until:
             time.sleep(0.5)
             try:
                 training = launcher.train(
@@ -86,9 +100,33 @@ def test_a_job_far_ahead_steps_down_and_comes_back_when_that_is_slower_with_each
                 )
             except NotYet:
                 continue
-        assert training
-        assert [taken.name for taken in training.rungs] == ["step down", "undo"]
-        assert backend.asked == ["a", "d", "a"]
-        assert (training.stopped_by, training.num_samples) == ("finished", NUM_SAMPLES)
-        assert all(epoch.whole for epoch in training.epochs)
-        assert [taken.usd < 0 for taken in training.rungs] == [True, True]
+            return training, backend.asked
+    raise AssertionError("training took longer than four minutes")
+
+
+@pytest.mark.slow
+def test_a_job_far_ahead_steps_down_and_comes_back_when_that_is_slower_with_each_sample_once(tmp_path):
+    training, machines = trained(
+        tmp_path, Plug(use=f"{__name__}:OnMachines"), num_samples=4000,
+        planned_s={"a": 200.0, "d": 200.0}, prices={"a": 3.0, "d": 0.5},
+    )  # fmt: skip
+    assert [taken.name for taken in training.rungs] == ["step down", "undo"]
+    assert machines == ["a", "d", "a"]
+    assert (training.stopped_by, training.num_samples) == ("finished", 4000)
+    assert all(epoch.whole for epoch in training.epochs)
+    assert [taken.usd < 0 for taken in training.rungs] == [True, True]
+
+
+@pytest.mark.slow
+def test_a_job_whose_device_waits_for_samples_steps_down_to_a_slower_one_and_stays(tmp_path):
+    """Samples come as fast on d, whose device the plan takes for four times as slow, at half the price."""
+    training, machines = trained(
+        tmp_path, Plug(use=f"{__name__}:AsFastAnywhere"), num_samples=4000,
+        planned_s={"a": 44.0, "d": 176.0}, prices={"a": 3.0, "d": 1.5},
+    )  # fmt: skip
+    assert [taken.name for taken in training.rungs] == ["step down"]
+    assert "its device waits for samples" in training.rungs[0].reason
+    assert machines == ["a", "d"]
+    assert training.device_use is not None
+    assert training.device_use < 0.4
+    assert (training.stopped_by, training.num_samples) == ("finished", 4000)
