@@ -298,6 +298,11 @@ class TrainParams(Section):
     band_rate: float = Field(0.0, ge=0, lt=1)
     """Share of the spectrum, its highest frequencies, that convolutions leave out when they are trained and
     when they serve, so that training takes less memory. It changes the model; 0: none is left out."""
+    follow_memory: Literal["off", "same_gradient", "band_limited"] = "same_gradient"
+    """What a run does where the memory that it may use falls while it trains, as by a limit of its container
+    or by a neighbour. `same_gradient`: smaller passes, activations computed again; `band_limited`: where
+    that does not suffice, convolutions without high frequencies too, which may cost quality; `off`: nothing.
+    Where memory is free again, it goes on as before (docs/train.md)."""
     checkpoint_every_s: float | None = Field(None, gt=0)
     """Seconds between checkpoints; empty: the plan decides, by the danger of losing machines."""
     checkpoints: str = ""

@@ -405,6 +405,8 @@ class Training(Record):
     logs: str = ""  # where a person reads what the last job printed: a path or an address
     warm: bool | None = None  # did it begin with the champion's weights? None: nobody told
     sync: "Sync | None" = None  # when its workers agreed at last; None: nobody told
+    # Updates of worker 0 that were taken otherwise than planned, as memory was short, by how.
+    short_of_memory: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

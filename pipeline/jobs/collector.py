@@ -129,4 +129,5 @@ def collect(folder: Path, attempts: Attempts, *, cost_usd: float, logs: str, int
         rungs=tuple(t for t in attempts.taken if t.name != "finish early" or result.stopped_by != "finished"),
         warm=result.warm,
         sync=result.sync,
+        short_of_memory=result.short_of_memory,
     )

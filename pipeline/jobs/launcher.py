@@ -224,6 +224,7 @@ def recipe_of(
         sync_is_late=sync.is_late,
         sync_is_tried=settings.fixed_sync is None and sync.every > 1,
         threads=settings.threads,
+        follow_memory=settings.follow_memory,
         sizes=plan.sizes,
         warmup=settings.warmup,
         decay=settings.decay,

@@ -14,7 +14,7 @@ from pipeline.contract.source_code import frame_digest, source_digest, source_fi
 from pipeline.storage import ledger
 
 LOCK = Path("dvc.lock")
-ADDED = ("band_rate", "threads")  # keys of `train`, since the first release
+ADDED = ("band_rate", "threads", "follow_memory")  # keys of `train`, since the first release
 
 
 def recipe(params: JobSections) -> str:

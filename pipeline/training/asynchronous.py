@@ -103,7 +103,7 @@ class AsynchronousEngine(TorchEngine):
         # Workers read for themselves. What is compiled or read into memory would be so in each of them.
         own = replace(tuning, num_loaders=0, loader_processes=False, compiled=False, in_memory=False)
         torch.set_num_threads(1)  # each worker has one core, and a pool of threads does not survive a fork
-        super().__init__(*args, tuning=own, **(kwargs | {"column_files": None}))
+        super().__init__(*args, tuning=own, **(kwargs | {"column_files": None, "follow_memory": "off"}))
         self._kind = rule_of(self.optimizer)
         if self.world_size > 1 or self.device.type != "cpu" or self._kind is None:
             raise ParamsError(

@@ -355,6 +355,16 @@ def band_limit(model: nn.Module, rate: float | Mapping[str, float]) -> nn.Module
     return model
 
 
+def unlimit(model: nn.Module) -> nn.Module:
+    """Returns the model with torch's own convolutions and ReLUs again, after `band_limit`."""
+    own = {limited: plain for plain, limited in LIMITED.items()} | {ReLUOfBits: nn.ReLU}
+    for module in model.modules():
+        if type(module) in own:
+            module.__class__ = own[type(module)]
+            vars(module).pop("rate", None)
+    return model
+
+
 def new_model(workload: Workload, state: State, *, rate: float) -> nn.Module:
     """Returns a new model of the workload, band-limited where the rate is not 0."""
     model = make_model(workload, state)

@@ -2,7 +2,8 @@
 
 The gradient of an update is the sum of the gradients of its samples / its global batch size, whatever the
 shares of the workers and the size of the passes: shares may differ, and a share may be empty. Where memory
-does not suffice for a pass on one worker, all workers repeat that update in passes of half the size.
+does not suffice for a pass on one worker, all workers repeat that update, in passes of half the size or as
+the guard that follows the memory says (memory_guard.py).
 """
 
 import logging
@@ -11,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +32,8 @@ from pipeline.training.devices import device, together
 from pipeline.training.gradients import Gradients, Signals
 from pipeline.training.learning_rate import Rule, Scaled, scaled
 from pipeline.training.loader import Loader
+from pipeline.training.memory_guard import MemoryGuard, ShortOfMemory, memory_of
+from pipeline.training.memory_policy import Rung
 from pipeline.training.sample_order import Indices
 from pipeline.training.timers import StepTimer
 from pipeline.training.tuning import ShardedOptimizer, Tuner, halves, normalised, rule_of
@@ -99,6 +102,7 @@ class TorchEngine:
         tuning: Tuning,
         on_shrink: Callable[[int], None] = lambda micro_batch_size: None,
         column_files: ColumnFiles | None = None,
+        follow_memory: Literal["off", "same_gradient", "band_limited"] = "off",
     ) -> None:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -119,7 +123,8 @@ class TorchEngine:
         torch.manual_seed(seed)
         self._seed = seed
         self._workload = workload
-        self._micro_batch_size, self._on_shrink = micro_batch_size, on_shrink
+        self._micro_batch_size = self._recipe_pass = micro_batch_size
+        self._on_shrink = on_shrink
         self._tuner = Tuner(tuning, self.device)
         model = new_model(workload, getattr(dataset, "state", {}), rate=tuning.band_rate)
         self.model = self._tuner.model(self._shard(model))
@@ -141,6 +146,14 @@ class TorchEngine:
         self._warn_of_passes = normalised(self.model)
         # Halving would compile for one more shape, and BatchNorm would take statistics over half a pass.
         self._may_halve = not tuning.compiled and not self._warn_of_passes
+        memory = None if follow_memory == "off" or tuning.compiled else memory_of(self.device)
+        self.memory_guard: MemoryGuard | None = None
+        if memory:
+            self.memory_guard = MemoryGuard(
+                self.model, memory=memory, tuning=tuning, band_limits=follow_memory == "band_limited"
+            )
+        self._whole_pass = 1  # samples of the largest pass that the recipe asks for
+        self._failed: list[Rung] = []  # rungs on which this update did not fit
         # BatchNorm takes its statistics over a share; one of another size would change what is learned.
         self._timer = None if self.world_size == 1 or self._warn_of_passes else StepTimer(self.device)
 
@@ -169,7 +182,9 @@ class TorchEngine:
         """Takes one update; see the protocol. Raises JobError where memory does not suffice for it."""
         short, timer = 1, self._timer
         before_s = timer.read() if timer else 0.0
+        self._failed = []
         while short:
+            self._follow_memory(len(indices), batch_size)
             if timer:
                 timer.start()
             losses, first, short = self._accumulate(indices, batch_size)
@@ -182,7 +197,7 @@ class TorchEngine:
                 batch_size=batch_size if measures_noise else 0, first=first,
             )  # fmt: skip
             short = sums.signals.short
-            if short:
+            if short and not self.memory_guard:
                 self._shrink(batch_size)
         self._updates += 1
         mean = sums.loss / batch_size
@@ -192,6 +207,35 @@ class TorchEngine:
             self._update()
         times_s = sums.times_s if timer else ()
         return Step(loss=mean, signals=sums.signals, times_s=times_s, noise=sums.noise)
+
+    def _follow_memory(self, num_samples: int, batch_size: int) -> None:
+        """Takes the passes that come as the memory that is left allows, where a guard follows it."""
+        if not self.memory_guard:
+            return
+        share = -(-batch_size // self._num_partners)
+        self._whole_pass = max(self._whole_pass, min(self._recipe_pass, share))
+        rung = self.memory_guard.begin(self._whole_pass, num_samples=num_samples, failed=self._failed)
+        self._micro_batch_size = rung.micro_batch_size
+
+    def _fall_short(self, error: RuntimeError | MemoryError) -> None:
+        """Records that this update does not fit on its rung; raises JobError where none takes less."""
+        if not self.memory_guard:
+            return
+        if not isinstance(error, ShortOfMemory):
+            if self.memory_guard.is_lowest:
+                raise self._too_large()
+            self.memory_guard.fail()
+        self._failed.append(self.memory_guard.rung)
+
+    @property
+    def short_of_memory(self) -> dict[str, int]:
+        """Updates that were taken otherwise than the recipe says, as memory was short, by how."""
+        return dict(self.memory_guard.taken) if self.memory_guard else {}
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that was measured by the guard; 0 without one."""
+        return self.memory_guard.peak_bytes if self.memory_guard else 0
 
     def _measures_noise(self, num_samples: int) -> bool:
         """Returns whether this update measures the noise of gradients."""
@@ -243,6 +287,7 @@ class TorchEngine:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
+            self._fall_short(error)
             # The others are waiting in the all-reduce: join them, and signal it there.
             return losses, None, 1
         return losses, first if len(losses) > 1 else None, 0
@@ -270,16 +315,19 @@ class TorchEngine:
             torch.cuda.empty_cache()
         before = min(self._micro_batch_size, -(-batch_size // self._num_partners))
         if before == 1:
-            raise JobError(
-                "memory does not suffice for a step on one sample; train a smaller model, "
-                "or name a machine with more memory in plan.machines"
-            )
+            raise self._too_large()
         self._micro_batch_size = -(-before // 2)
         log.warning(
             "memory does not suffice for %d samples a pass; going on with %d", before, self._micro_batch_size
         )
         if self.rank == 0:
             self._on_shrink(self._micro_batch_size)
+
+    def _too_large(self) -> JobError:
+        return JobError(
+            "memory does not suffice for a step on one sample; train a smaller model, "
+            "or name a machine with more memory in plan.machines"
+        )
 
     def rescale(
         self, *, batch_size: int, base_size: int, rule: Rule, micro_batch_size: int | None = None
@@ -295,6 +343,7 @@ class TorchEngine:
             group |= {name: getattr(scaling, name) for name in SCALED if base[name] is not None}
             scalings.append(scaling)
         self._micro_batch_size = micro_batch_size or self._micro_batch_size
+        self._recipe_pass = micro_batch_size or self._recipe_pass
         return min(scalings, key=lambda each: each.most_times)
 
     def total(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -315,7 +364,12 @@ class TorchEngine:
         tensors, tree = pack(self._moments())
         return State(
             tensors={"model": self.weights(), "optimizer": tensors},
-            scalars={"optimizer": tree, "engine_updates": self._updates, "device": self.devices},
+            scalars={
+                "optimizer": tree,
+                "engine_updates": self._updates,
+                "device": self.devices,
+                "short_of_memory": self.short_of_memory,
+            },
         )
 
     def load(self, state: State) -> None:
@@ -327,6 +381,8 @@ class TorchEngine:
         if self._sharded_optimizer:
             self._sharded_optimizer.drop_others_state()
         self._updates = state.scalars["engine_updates"]
+        if self.memory_guard:
+            self.memory_guard.taken.update(state.scalars.get("short_of_memory", {}))
 
     def _moments(self) -> dict[str, Any]:
         """Returns the whole state of the optimizer on worker 0."""

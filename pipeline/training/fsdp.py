@@ -96,7 +96,8 @@ class FsdpEngine(TorchEngine):
     def __init__(self, workload: Any, dataset: Any, **options: Any) -> None:
         self._whole: ModelWithLoss
         self._num_passes = 1  # of this update, on each worker
-        super().__init__(workload, dataset, **options)
+        # Workers gather weights together, so none may take other passes than the rest.
+        super().__init__(workload, dataset, **(options | {"follow_memory": "off"}))
         self._dataset, self._spare = dataset, None
         self._timer = None
 

@@ -85,14 +85,16 @@ class Loader:
         return batch
 
     def _get(self, part: Indices) -> Batch:
-        if self._ahead:
-            self._epoch = self._ahead[0][1]
-        while self._ahead:
-            ahead, epoch, future = self._ahead.popleft()
-            if np.array_equal(ahead, part):
-                self._epoch = epoch
-                return self._result(future, part)
-        return self._here(part)
+        holding = next((n for n, (ahead, _, _) in enumerate(self._ahead) if (ahead == part[0]).any()), None)
+        if holding is None:
+            return self._here(part)  # it was never prepared, or the update is repeated
+        for _ in range(holding):
+            self._ahead.popleft()
+        ahead, self._epoch, future = self._ahead[0]
+        if not np.array_equal(ahead, part):
+            return self._here(part)  # passes are larger or smaller than when they were prepared
+        self._ahead.popleft()
+        return self._result(future, part)
 
     def close(self) -> None:
         """Ends the threads or processes."""

@@ -147,6 +147,8 @@ class Recipe(Record):
     sync_is_late: bool = False  # an average is taken up one interval later, so that nobody waits for it
     sync_is_tried: bool = False  # and given up where it does not pay
     threads: Literal["fixed", "auto"] = "fixed"  # auto: asynchronous workers on free cores
+    # What a worker may change where memory becomes short.
+    follow_memory: Literal["off", "same_gradient", "band_limited"] = "off"
     sizes: tuple[Size, ...] = ()  # that the batch may grow to; none: it stays
     source_digest: str = ""  # of the workload's source files: an edited model is another job
     frame_digest: str = ""  # of Daybreak's code, which may be updated while a night is open
@@ -172,6 +174,7 @@ class Recipe(Record):
             *([self.tuning.band_rate] if self.tuning.band_rate else []),
             *([self.threads] if self.threads != "fixed" else []),
             *(["late"] if self.sync_is_late else []), *(["tried"] if self.sync_is_tried else []),
+            *([self.follow_memory] if self.follow_memory == "band_limited" else []),
         )  # fmt: skip
 
 
@@ -207,6 +210,7 @@ class Result(Record):
     noise_scale: float | None = None
     device: str = ""  # that the workers trained on
     sync: Sync = EVERY_UPDATE  # when they agreed at last
+    short_of_memory: dict[str, int] = field(default_factory=dict)  # updates taken otherwise, by how
 
 
 def name_of(recipe: Recipe, rental: Rental, *, num_workers: int) -> str:

@@ -58,8 +58,7 @@ class Tuner:
         if self.tuning.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.tuning.recompute:
-            for block in blocks(model):
-                _recompute(block)
+            recompute(model)
         if self.tuning.compiled:
             model.compile()
         return model
@@ -352,12 +351,22 @@ def blocks(model: nn.Module) -> list[nn.Sequential | nn.ModuleList]:
     return [block for child in model.children() for block in blocks(child)]
 
 
-def _recompute(block: nn.Sequential | nn.ModuleList) -> None:
-    """Keeps the input of each part of a block, not the activations inside it (Chen et al. 2016)."""
-    if isinstance(block, nn.ModuleList):
-        for part in block:
-            part.forward = partial(checkpoint, part.forward, use_reentrant=False)
-        return
-    parts = list(block)
-    segments = ceil(sqrt(len(parts)))
-    block.forward = partial(checkpoint_sequential, parts, segments, use_reentrant=False)  # type: ignore[method-assign]
+def recompute(model: nn.Module) -> None:
+    """Keeps the input of each part of the blocks, not the activations inside it (Chen et al. 2016)."""
+    for block in blocks(model):
+        if isinstance(block, nn.ModuleList):
+            for part in block:
+                part.forward = partial(checkpoint, part.forward, use_reentrant=False)
+        else:
+            parts = list(block)
+            segments = ceil(sqrt(len(parts)))
+            block.forward = partial(  # type: ignore[method-assign]
+                checkpoint_sequential, parts, segments, use_reentrant=False
+            )
+
+
+def keep_activations(model: nn.Module) -> None:
+    """Undoes `recompute`."""
+    for block in blocks(model):
+        for module in block if isinstance(block, nn.ModuleList) else [block]:
+            vars(module).pop("forward", None)

@@ -117,6 +117,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
         )
         if recipe.tuning.in_memory
         else None,
+        follow_memory=recipe.follow_memory,
     )
     warm = _start_warm(engine, recipe) if recipe.warm_from else False
     termination = Termination()
@@ -141,7 +142,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
         block=getattr(dataset, "block", 1),
         told_to_stop=told_to_stop,
         report=report,
-        memory_bytes=peak_memory_bytes,
+        memory_bytes=lambda: max(peak_memory_bytes(), engine.peak_bytes),
         copies=copies,
         end_by=lambda: limit.time,
     )
@@ -272,6 +273,7 @@ def _export(
         noise_scale=outcome.noise_scale,
         device=engine.devices,
         sync=engine.sync,
+        short_of_memory=engine.short_of_memory,
     )
     records.write(result, folder)
 

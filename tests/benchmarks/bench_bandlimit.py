@@ -31,7 +31,6 @@ from pipeline.profiling import line_fit, memory
 from pipeline.training.band_limited import band_limit, convolve, rates_by_energy
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
-from pipeline.training.tuning import blocks
 from tests.benchmarks import frame
 
 NUM_TRAIN, NUM_TEST = 4000, 1000
@@ -84,8 +83,7 @@ def trained(way: str, seed: int) -> dict[str, float]:
     if way == "checkpointing":
         from pipeline.training import tuning
 
-        for block in blocks(model):
-            tuning._recompute(block)
+        tuning.recompute(model)
     elif way == "by energy":
         band_limit(model, rates_by_energy(model, lambda: model(images[:256]), kept=0.9))
     elif way.startswith("rate "):

@@ -234,7 +234,7 @@ def test_a_champion_of_the_release_before_is_refreshed(tmp_path: Path) -> None:
         source="a.b:C", workload="pipeline.workloads.regression:Regression", backend="a.b:C"
     )
     train = tonight.train.model_dump_json(
-        exclude={"checkpoint_every_s", "num_workers", "band_rate", "threads"}
+        exclude={"checkpoint_every_s", "num_workers", "band_rate", "threads", "follow_memory"}
     )
     plug = '{"use":"pipeline.workloads.regression:Regression"}'
     parts = (plug, train, *older.FILES_BEFORE["pipeline.examples.shop.regression"])

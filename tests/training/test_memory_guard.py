@@ -1,0 +1,100 @@
+"""A run goes on where its memory limit falls, with the same gradient, and as before where it rises again."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from pipeline.contract.records import Tuning
+from pipeline.training.band_limited import BandLimitedConv1d
+from pipeline.training.engine import TorchEngine
+from pipeline.training.gradients import Signals
+from pipeline.training.memory_guard import LOOK_EVERY_S, MemoryGuard
+from tests.training.test_band_limited import Waves
+
+MIB = 1 << 20
+IDLE = 100 * MIB
+BATCH = 8
+
+
+class Memory:
+    """Memory of which a pass takes 100 MiB a sample, and half of it where activations are computed again."""
+
+    def __init__(self) -> None:
+        self.limits = [3_000]  # in MiB, one a look; the last one stays
+        self.guard: MemoryGuard | None = None
+        self.now = 0.0
+
+    def clock(self) -> float:
+        self.now += 2 * LOOK_EVERY_S
+        return self.now
+
+    def free_bytes(self) -> int:
+        limit = self.limits.pop(0) if len(self.limits) > 1 else self.limits[0]
+        return limit * MIB - IDLE
+
+    def own_bytes(self) -> int:
+        return IDLE
+
+    def peak_bytes(self) -> int:
+        assert self.guard
+        return int(IDLE + 100 * MIB * self.guard.rung.memory)
+
+    def reset_peak(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+def guarded(workload: Waves, *, band_limits: bool) -> tuple[TorchEngine, Memory]:
+    """An engine whose guard follows that memory; an update takes ten seconds, and each look a little."""
+    engine = TorchEngine(workload, workload.dataset(None, "train"), seed=1, micro_batch_size=BATCH,
+                         tuning=Tuning())  # fmt: skip
+    memory = Memory()
+    memory.guard = engine.memory_guard = MemoryGuard(
+        engine.model, memory=memory, tuning=Tuning(), band_limits=band_limits,
+        clock=memory.clock,
+    )  # fmt: skip
+    return engine, memory
+
+
+def update(engine: TorchEngine, number: int, *, memory: Memory | None = None) -> None:
+    if memory:
+        memory.now += 10.0
+    engine.step(np.arange(BATCH) + number, batch_size=BATCH, rate=0.1, signals=Signals())
+
+
+def test_a_limit_that_falls_within_a_pass_changes_no_gradient_and_is_forgotten_when_it_rises():
+    workload = Waves()
+    engine, memory = guarded(workload, band_limits=False)
+    plain = TorchEngine(workload, workload.dataset(None, "train"), seed=1, micro_batch_size=BATCH,
+                        tuning=Tuning())  # fmt: skip
+    sizes = []
+    for number in range(6):
+        if number == 3:
+            memory.limits = [3_000, 3_000, 600]  # whole as the update begins, then less
+        if number == 5:
+            memory.limits = [3_000]
+        update(engine, number, memory=memory)
+        update(plain, number)
+        sizes.append(engine._micro_batch_size)
+    assert sizes == [8, 8, 8, 4, 4, 8]
+    assert engine.short_of_memory == {"passes of 4 samples": 2}
+    for name, weight in plain.model.state_dict().items():
+        assert torch.allclose(weight, engine.model.state_dict()[name], rtol=1e-5, atol=1e-7)
+
+
+class Alone(Waves):
+    """One sample a pass, behind a BatchNorm: nothing is computed again."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(1), *super().model())
+
+
+def test_convolutions_are_limited_only_while_memory_is_short():
+    engine, memory = guarded(Alone(), band_limits=True)
+    kinds = []
+    for number in range(6):
+        memory.limits = [130] if number in {3, 4} else [3_000]
+        update(engine, number, memory=memory)
+        kinds.append(sum(isinstance(part, BandLimitedConv1d) for part in engine.model))
+    assert kinds == [0, 0, 0, 2, 2, 0]
+    assert list(engine.short_of_memory) == ["passes of 1 sample, convolutions without 75% of the spectrum"]

@@ -1,0 +1,78 @@
+"""Which rung an update takes follows the memory that is left, and what rungs took before."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.training.memory_policy import RESERVE, RESERVE_BYTES, MemoryPolicy, Rung, ladder
+
+MIB = 1 << 20
+OWN = Rung(micro_batch_size=64)
+IDLE = 200 * MIB
+SAMPLE = 10 * MIB
+
+
+def true_peak(rung: Rung) -> int:
+    """What a rung takes in these tests: half of it is of no use to recomputing."""
+    again = 0.7 if rung.recompute else 1.0
+    return int(IDLE + rung.micro_batch_size * SAMPLE * again * (1 - rung.band_rate))
+
+
+def taking(policy: MemoryPolicy, limits: list[int]) -> list[Rung]:
+    """The rungs of updates under these limits; a rung that does not fit is taken again, on another."""
+    now, taken = policy.rungs[0], []
+    for limit in limits:
+        failed: list[Rung] = []
+        while True:
+            now = policy.choose(now, own_bytes=IDLE, free_bytes=limit - IDLE, failed=failed)
+            if true_peak(now) <= limit or now == policy.rungs[-1]:
+                break
+            policy.observe(now, peak_bytes=true_peak(now))
+            failed.append(now)
+        policy.observe(now, peak_bytes=true_peak(now), sample_s=now.time)
+        taken.append(now)
+    return taken
+
+
+def test_a_rung_goes_down_with_the_limit_and_up_again():
+    policy = MemoryPolicy(ladder(OWN, can_recompute=True))
+    whole, half = true_peak(OWN) * 11 // 10, true_peak(OWN) * 66 // 100
+    taken = taking(policy, [whole] * 2 + [half] * 3 + [whole] * 2)
+    assert [rung == OWN for rung in taken] == [True] * 2 + [False] * 3 + [True] * 2
+    assert {rung.band_rate for rung in taken} == {0.0}
+    assert taken[2] == Rung(micro_batch_size=32)  # smaller passes would take more time
+
+
+def test_the_model_is_changed_only_where_nothing_else_fits():
+    rungs = ladder(Rung(micro_batch_size=1), can_recompute=False, band_rates=(0.5, 0.75))
+    policy = MemoryPolicy(rungs)
+    policy.observe(rungs[0], peak_bytes=IDLE + 400 * MIB)
+    chosen = [
+        policy.choose(rungs[0], own_bytes=IDLE, free_bytes=free * MIB).band_rate for free in (450, 300, 150)
+    ]
+    assert chosen == [0.0, 0.5, 0.75]
+
+
+@given(
+    st.lists(st.integers(250 * MIB, 2000 * MIB), min_size=1, max_size=30),
+    st.booleans(),
+    st.integers(1, 100),
+)
+def test_no_update_is_taken_on_a_rung_known_not_to_fit_where_another_is_known_to(limits, again, size):
+    policy = MemoryPolicy(ladder(Rung(micro_batch_size=size), can_recompute=again))
+    known: dict[Rung, int] = {}
+    for limit in limits:
+        (rung,) = taking(policy, [limit])
+        known[rung] = true_peak(rung)
+        if any(peak + 2 * max(RESERVE_BYTES, RESERVE * peak) <= limit for peak in known.values()):
+            assert true_peak(rung) <= limit
+        if true_peak(policy.rungs[0]) <= limit - 2 * max(RESERVE_BYTES, RESERVE * limit):
+            assert rung == policy.rungs[0] or policy.rungs[0] not in known
+
+
+def test_what_is_slow_by_measure_gives_way_to_what_may_be_faster():
+    policy = MemoryPolicy(ladder(OWN, can_recompute=True))
+    policy.observe(OWN, peak_bytes=true_peak(OWN), sample_s=1.0)
+    eighth = Rung(micro_batch_size=8)
+    policy.observe(eighth, peak_bytes=true_peak(eighth), sample_s=5.0)
+    free = true_peak(eighth) + 2 * RESERVE_BYTES - IDLE
+    assert policy.choose(eighth, own_bytes=IDLE, free_bytes=free).recompute
