@@ -7,8 +7,8 @@ utility of SkyNomad (NSDI'27) by its formula.
 from math import ceil, floor, inf
 
 from pipeline.contract.units import HOUR_S
-from pipeline.spot.policies import MARGIN, cheapest_on_demand, worth
-from pipeline.spot.states import Place, State
+from pipeline.spot.policies import MARGIN, cheapest_on_demand
+from pipeline.spot.states import Place, State, Zone
 
 ROUNDING = 1e-9
 
@@ -61,7 +61,7 @@ def skynomad(state: State) -> Place | None:
     elif state.now_s > 0:
         value = inf
     options = [
-        (worth(state, zone, value=min(value, 1e6)), Place(zone.name, spot=True))
+        (_worth(state, zone, value=min(value, 1e6)), Place(zone.name, spot=True))
         for zone in state.zones
         if zone.name not in state.refused and Place(zone.name, spot=True) != here
     ]
@@ -81,6 +81,17 @@ BASELINES = {
     "Uniform Progress": uniform_progress,
     "SkyNomad": skynomad,
 }
+
+
+def _worth(state: State, zone: Zone, *, value: float) -> float:
+    """Returns the dollars per hour that spot in a zone gains over waiting: U = V (L - d)+ / L - C - E / L.
+
+    A job that runs nowhere yet has to start once, so a machine that outlives it is not charged its start.
+    """
+    life_s = min(zone.sightings.lifetime_s(now_s=state.now_s), state.todo_s + state.restart_s)
+    outlives = state.place is None and life_s >= state.todo_s + state.restart_s
+    share = 1.0 if outlives else max(0.0, life_s - state.restart_s) / life_s
+    return value * share - zone.spot_usd_per_hour - state.egress(zone) / (life_s / HOUR_S)
 
 
 def _cheapest_spot(state: State) -> Place | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pipeline.contract.units import HOUR_S
 from pipeline.simulation.replay import Job
 from pipeline.simulation.traces import Trace
-from pipeline.spot.states import region_of
+from pipeline.spot.states import egress_usd
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,8 +42,9 @@ def optimum_usd(
     gain = [min(units, max(0, units * (age + 1) - starting)) for age in range(young)] + [units]
     num_ticks = int(job.deadline_s / tick_s + 1e-9)
     zones = len(traces)
-    regions = [region_of(trace.zone) for trace in traces]
-    egress = np.array([[job.egress_usd * (a != b) for b in regions] for a in regions])
+    names = [trace.zone for trace in traces]
+    usd, between = job.egress_usd, job.egress_between
+    egress = np.array([[egress_usd(a, b, usd=usd, between=between) for b in names] for a in names])
     up = np.array([trace.up[start : start + num_ticks] for trace in traces])
     spot = (
         np.array([trace.spot_usd_per_hour[start : start + num_ticks] for trace in traces]) * tick_s / HOUR_S

@@ -7,7 +7,7 @@ once. Added to these are throughput that is noisy and not as planned, losses wit
 the last checkpoint before a moment within the tick is repeated), and on-demand machines that fail.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pipeline.contract.units import HOUR_S
@@ -24,7 +24,8 @@ class Job:
     work_s: float
     deadline_s: float
     restart_s: float  # 95th percentile, which is also what a policy knows
-    egress_usd: float = 1.0
+    egress_usd: float = 1.0  # for moving the checkpoint to another region
+    egress_between: Mapping[tuple[str, str], float] = field(default_factory=dict)  # where it costs otherwise
     checkpoint_every_s: float = 0.0
     notice: bool = True
     doubt: float = 0.0
@@ -78,7 +79,8 @@ class _Night:
                      on_demand_usd_per_hour=t.on_demand_usd_per_hour, sightings=Sightings())
                 for t in traces
             ),
-            restart_s=job.restart_s, egress_usd=job.egress_usd, doubt=job.doubt,
+            restart_s=job.restart_s, egress_usd=job.egress_usd, egress_between=job.egress_between,
+            doubt=job.doubt,
             at_risk_s=0.0 if job.notice else self.tick_s + job.checkpoint_every_s,
         )  # fmt: skip
         self.unsaved_s = 0.0  # the part of `done_s` not in a checkpoint when the last tick began

@@ -9,21 +9,36 @@ remaining work, large enough for what may happen, with restarts at their 95th pe
 at the low end of its estimate: waiting a tick must leave 2 d, going to spot must survive its loss (2 d), and
 so must staying there (d); otherwise the job runs on demand to the end (Can't Be Late, NSDI'24).
 
-**The value of work** chooses among what is safe, as in SkyNomad (NSDI'27): with price C, expected remaining
-lifetime L and egress E a place is worth U = V (L - d)+ / L - C - E / L per hour, and waiting 0. Their V looks
-back at the progress made; ours looks ahead, at what an hour of work will cost later: the price of spot, plus,
-with probability pi, the extra price of on-demand. What the rest of the work loses to restarts and outages is
-modelled as exponential with mean m, so pi(S) = exp(-(S - 2 d) / m), and since a lost hour makes that more
-likely for all W remaining hours, it costs W / m times as much (the derivative of W pi(S)).
+**The value of waiting** chooses among what is safe. An hour of work costs g in the long run, restarts and
+moves of later hours included, and an hour of time that passes without work costs t. A place with price C,
+egress E and expected life L then costs, beside what its work would cost elsewhere,
+
+    E + d (C + t) + L (C - g)
+
+and the cheapest is taken at once, unless what is out of stock and cheaper by D comes back at a rate r, summed
+over all such zones, with r D > t: then waiting is cheaper (optimal stopping). A place that is held until such
+a zone is back is held shorter and costs what that zone does after it. r falls with the length of an outage.
+
+g and t rest on each other, and are found as a fixed point. g is the mean of the zones' prices, each with
+d (C + t) for a restart and E for a move once a life, the cheapest zone first, and on-demand where none has
+capacity. t is the larger of two prices: what an hour less of S adds to the expected extra cost of on-demand,
+(C_od - g) P W / m with P = exp(-(S - 2 d) / m), W the remaining work and m the mean time that it loses; and
+what an hour of waiting saves at a later loss, r(s) (E + d C), with an equal share s of S for each loss.
+
+SkyNomad (NSDI'27) ranks places by U = V (L - d) / L - C - E / L with a V that looks back at the progress
+made; with V = g + t this is the same sum by the hour, without the returns.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import exp
 
 from pipeline.contract.units import HOUR_S
-from pipeline.spot.states import Place, State, Zone
+from pipeline.spot.states import OUTAGE_S, OUTAGE_SHAPE, Place, State, Zone
 
 MARGIN = 0.006  # least gain that justifies a move, as a share of the on-demand price
+WAITED = 0.2  # share of the time without capacity that costs time, fitted as the outages are (states.py)
+ROUNDS = 4  # of the fixed point; more change no decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,62 +84,98 @@ def decide(state: State) -> Place | None:
     bought = cheapest_on_demand(state)
     if here is not None and not (allowed.stay if here.spot else allowed.launch):
         return bought if here.spot else here
-    value = value_of_work(state, spare_s=allowed.spare_s)
-    options: dict[Place | None, float] = {bought: _worth_on_demand(state, bought, value=value)}
+    prices = long_run(state, spare_s=allowed.spare_s)
+    offers = {Place(zone.name, spot=True): _offer(state, zone, prices) for zone in state.zones}
+    returns = [
+        (zone.sightings.return_per_hour(now_s=state.now_s), offers[Place(zone.name, spot=True)].usd(prices))
+        for zone in state.zones
+        if zone.name in state.refused
+    ]
+    costs = {bought: _offer(state, state.zone(bought.zone), prices, spot=False).usd(prices, returns=returns)}
     if allowed.launch:
-        for zone in state.zones:
-            if zone.name not in state.refused:
-                options[Place(zone.name, spot=True)] = worth(state, zone, value=value)
-    # A spot machine that is held needs no start, so it is not given up in order to wait.
-    if allowed.wait and not (here is not None and here.spot):
-        options[None] = 0.0
+        for place, offer in offers.items():
+            if place.zone not in state.refused:
+                costs[place] = offer.usd(prices, returns=returns)
     if here is not None:
-        zone = state.zone(here.zone)
-        price = zone.spot_usd_per_hour if here.spot else zone.on_demand_usd_per_hour
-        options[here] = max(0.0, value - price) if here.spot else value - price
-        options[here] += MARGIN * state.on_demand_usd_per_hour
-    return max(options, key=options.__getitem__)
+        held = replace(_offer(state, state.zone(here.zone), prices, spot=here.spot), start_usd=0.0)
+        costs[here] = held.usd(prices, returns=returns) - MARGIN * state.on_demand_usd_per_hour
+    best = min(costs, key=costs.__getitem__)
+    # A spot machine that is held needs no start, so it is not given up in order to wait.
+    if allowed.wait and best != here and not (here is not None and here.spot):
+        saved = sum(rate * max(0.0, costs[best] - usd) for rate, usd in returns)
+        if saved > prices.time_usd_per_hour:
+            return None
+    return best
 
 
-def value_of_work(state: State, *, spare_s: float) -> float:
-    """Returns what an hour of work done now saves later, in dollars."""
-    on_demand_usd = state.on_demand_usd_per_hour
-    missing = 1.0
-    price = 0.0
-    for zone in sorted(state.zones, key=lambda zone: zone.spot_usd_per_hour):
-        price += missing * zone.sightings.availability * zone.spot_usd_per_hour
+@dataclass(frozen=True, slots=True)
+class LongRun:
+    """What an hour of work costs later, and an hour without work."""
+
+    work_usd_per_hour: float
+    time_usd_per_hour: float
+
+
+def long_run(state: State, *, spare_s: float) -> LongRun:
+    """Returns the fixed point of the cost of later work and the cost of time."""
+    on_demand_usd, work_h, start_h = (
+        state.on_demand_usd_per_hour,
+        state.todo_s / HOUR_S,
+        state.restart_s / HOUR_S,
+    )
+    zones = sorted(state.zones, key=lambda zone: zone.spot_usd_per_hour)
+    lives_h = [zone.sightings.lifetime_s(now_s=state.now_s) / HOUR_S for zone in zones]
+    shares, missing = [], 1.0
+    for zone in zones:
+        shares.append(missing * zone.sightings.availability)
         missing *= 1 - zone.sightings.availability
-    price += missing * on_demand_usd
-    longest_s = max(zone.sightings.lifetime_s(now_s=state.now_s) for zone in state.zones)
-    each_s = state.restart_s + state.at_risk_s / 2
-    mean_s = missing * state.todo_s + each_s * (1 + state.todo_s / longest_s)
-    chance = exp(-max(0.0, spare_s - state.at_risk_s - 2 * state.restart_s) / mean_s)
-    return price + max(0.0, on_demand_usd - price) * chance * max(1.0, state.todo_s / mean_s)
+    loss_h = start_h + state.at_risk_s / 2 / HOUR_S
+    num_starts = 1 + work_h / max(lives_h)
+    mean_h = WAITED * missing * work_h + loss_h * num_starts
+    free_h = max(0.0, spare_s - state.at_risk_s - 2 * state.restart_s) / HOUR_S
+    chance, wait_h, outage_h = exp(-free_h / mean_h), free_h / num_starts, OUTAGE_S / HOUR_S
+    egress_usd = state.egress_usd if len({zone.region for zone in zones}) > 1 else 0.0
+    move_usd = egress_usd * (1 + wait_h / outage_h) ** -OUTAGE_SHAPE  # the outage outlasts the wait
+    saved_usd = egress_usd + start_h * zones[0].spot_usd_per_hour  # by not moving
+    work_usd, time_usd = on_demand_usd, 0.0
+    for _ in range(ROUNDS):
+        work_usd = missing * on_demand_usd + sum(
+            share * min(on_demand_usd, price + (loss_h * (price + time_usd) + move_usd) / life_h)
+            for share, price, life_h in zip(
+                shares, (z.spot_usd_per_hour for z in zones), lives_h, strict=True
+            )
+        )
+        bought_usd = max(0.0, on_demand_usd - work_usd) * chance * max(1.0, work_h / mean_h)
+        time_usd = max(bought_usd, saved_usd * OUTAGE_SHAPE / (wait_h + outage_h))
+    return LongRun(work_usd, time_usd)
 
 
-def worth(state: State, zone: Zone, *, value: float) -> float:
-    """Returns the dollars per hour that spot in a zone gains over waiting (SkyNomad's utility)."""
-    life_s = min(zone.sightings.lifetime_s(now_s=state.now_s), state.todo_s + state.restart_s)
-    share = _share(state, life_s)
-    return value * share - zone.spot_usd_per_hour - state.egress(zone) / (life_s / HOUR_S)
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A place to be in: dollars until work goes on there and per hour, and hours until it is lost."""
+
+    start_usd: float
+    usd_per_hour: float
+    life_h: float
+
+    def usd(self, prices: LongRun, *, returns: Sequence[tuple[float, float]] = ()) -> float:
+        """Returns what it costs beside what its work costs elsewhere, in dollars.
+
+        `returns` are zones out of stock: the rate per hour at which each comes back, and its own cost. The
+        place is left for those that cost less.
+        """
+        more_usd = self.usd_per_hour - prices.work_usd_per_hour
+        alone_usd = self.start_usd + self.life_h * more_usd
+        better = [(rate, usd) for rate, usd in returns if usd < alone_usd]
+        held_h = 1 / (1 / self.life_h + sum(rate for rate, _ in better))
+        return self.start_usd + held_h * (more_usd + sum(rate * usd for rate, usd in better))
 
 
-def _share(state: State, life_s: float) -> float:
-    """Returns the share of a machine's life that is work.
-
-    It is 1 where the job runs nowhere yet and the machine outlives it: such a job has to start once, whenever
-    that is, so the start is no reason to wait.
-    """
-    if state.place is None and life_s >= state.todo_s + state.restart_s:
-        return 1.0
-    return max(0.0, life_s - state.restart_s) / life_s
-
-
-def _worth_on_demand(state: State, place: Place, *, value: float) -> float:
-    """Returns the dollars per hour that running on demand until the end gains over waiting."""
-    zone, time_s = state.zone(place.zone), max(state.todo_s, state.restart_s)
-    share = 1 - state.restart_s / time_s
-    return value * share - zone.on_demand_usd_per_hour - state.egress(zone) / (time_s / HOUR_S)
+def _offer(state: State, zone: Zone, prices: LongRun, *, spot: bool = True) -> Offer:
+    usd_per_hour = zone.spot_usd_per_hour if spot else zone.on_demand_usd_per_hour
+    start_usd = state.restart_s / HOUR_S * (usd_per_hour + prices.time_usd_per_hour) + state.egress(zone)
+    life_s = min(state.todo_s, zone.sightings.lifetime_s(now_s=state.now_s)) if spot else state.todo_s
+    return Offer(start_usd, usd_per_hour, max(life_s, 1.0) / HOUR_S)
 
 
 def cheapest_on_demand(state: State) -> Place:

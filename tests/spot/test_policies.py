@@ -1,7 +1,6 @@
 """No deadline is missed that buying at once would have met, and what is dear is not bought without need."""
 
 from dataclasses import replace
-from math import exp
 
 import pytest
 from hypothesis import assume, given, settings
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.simulation.baselines import on_demand
 from pipeline.simulation.replay import Luck, replay
-from pipeline.spot.policies import cheapest_on_demand, decide, safety_margin, value_of_work, worth
+from pipeline.spot.policies import cheapest_on_demand, decide, long_run, safety_margin
 from pipeline.spot.states import Place, Sightings, State, Zone
 from tests.spot.markets import TICK_S, job, trace
 
@@ -95,7 +94,7 @@ def test_it_takes_the_cheapest_spot():
 def test_it_waits_for_the_cheapest_where_time_allows_and_moves_on_where_not():
     gone = state(refused=frozenset({"cheap-1-a"}), zones=(CHEAP, replace(DEARER, spot_usd_per_hour=4.0)))
     assert decide(gone) is None
-    later = replace(gone, now_s=4.5 * HOUR_S)
+    later = replace(gone, now_s=5 * HOUR_S)
     assert decide(later) == Place("dear-1-a", spot=True)
 
 
@@ -133,14 +132,6 @@ def test_losses_make_a_zone_less_worth_until_they_are_long_past():
     assert lived_s < 3 * HOUR_S < Sightings().lifetime_s(now_s=0.0)
     assert often.lifetime_s(now_s=48 * HOUR_S) > 3 * lived_s
     assert often.availability < Sightings().availability
-
-
-@given(st.floats(0, 6), st.floats(0, 6))
-def test_work_is_worth_more_the_less_time_there_is_to_spare(one, other):
-    low, high = sorted((one, other))
-    asked = state()
-    assert value_of_work(asked, spare_s=low * HOUR_S) >= value_of_work(asked, spare_s=high * HOUR_S) - 1e-9
-    assert value_of_work(asked, spare_s=1e6) < CHEAP.on_demand_usd_per_hour
 
 
 def test_a_throughput_that_is_not_known_yet_is_taken_as_low():
@@ -206,92 +197,15 @@ def test_what_was_bought_is_kept_past_the_margin_wherever_it_is():
 
 
 def test_spot_is_left_for_cheaper_spot_only_for_more_than_the_margin():
-    """A start takes no time here and moves cost nothing, so MARGIN of 5 dollars is all that holds it."""
-    for price, place in ((1.029, "dear-1-a"), (1.031, "cheap-1-a")):
-        zones = (CHEAP, replace(DEARER, spot_usd_per_hour=price))
+    """Twelve hours at 5 dollars on demand: MARGIN is 3 cents, and nothing else holds it."""
+    for more, place in ((0.0024, "dear-1-a"), (0.0026, "cheap-1-a")):
+        zones = (CHEAP, replace(DEARER, spot_usd_per_hour=1 + more))
         held = state(zones=zones, place=Place("dear-1-a", spot=True), home="dear-1-a", restart_s=0.0)
-        assert decide(held) == Place(place, spot=True), price
-
-
-def test_on_demand_is_left_for_cheaper_only_for_more_than_the_start_and_the_margin():
-    """The start costs 600 / 43,200 of what work is worth, 7 cents an hour, and the margin is 3 cents."""
-    for price, place in ((5.05, "dear-1-a"), (5.2, "cheap-1-a")):
-        zones = tuple(replace(zone, sightings=NEVER) for zone in (CHEAP, DEARER))
-        zones = (zones[0], replace(zones[1], on_demand_usd_per_hour=price))
-        held = with_spare(1500, zones=zones, place=Place("dear-1-a", spot=False), home="dear-1-a",
-                          refused=frozenset({"cheap-1-a", "dear-1-a"}))  # fmt: skip
-        assert decide(held) == Place(place, spot=False), price
+        assert decide(held) == Place(place, spot=True), more
 
 
 def test_a_refused_zone_is_not_gone_to():
     assert decide(state(refused=frozenset({"cheap-1-a"}), now_s=5 * HOUR_S)) == Place("dear-1-a", spot=True)
-
-
-def test_spot_that_costs_more_than_work_is_worth_is_not_left_for_less_than_the_margin():
-    """It is worth nothing, not less; the other gains two cents over waiting, and the margin is three."""
-    zones = (replace(CHEAP, spot_usd_per_hour=4.0), replace(DEARER, spot_usd_per_hour=4.5))
-    here = Place("dear-1-a", spot=True)
-    held = state(zones=zones, place=here, home="dear-1-a", deadline_s=1e9, egress_usd=1.0)
-    assert value_of_work(held, spare_s=1e9) == pytest.approx(3 + 0.25 * 0.75 * 4.5 + 0.0625 * 5)
-    assert decide(held) == here
-
-
-def test_an_hour_of_work_saves_the_price_of_the_cheapest_capacity_later():
-    """Three of four looks see capacity, by the prior: the cheapest first, then the next, else on demand."""
-    assert value_of_work(state(zones=(CHEAP,)), spare_s=1e9) == 0.75 * 1 + 0.25 * 5
-    expected = 0.75 * 1 + 0.25 * (0.75 * 2 + 0.25 * 5)
-    assert value_of_work(state(zones=(DEARER, CHEAP)), spare_s=1e9) == expected
-
-
-def test_an_hour_of_work_is_worth_more_by_the_chance_that_the_spare_time_does_not_last():
-    """Of 12 h outages take 3 h, and losses a restart and half of what is at risk, once and each 16.9 h."""
-    asked = state(zones=(CHEAP,), at_risk_s=1200.0)
-    mean_s = 0.25 * 12 * HOUR_S + 1200 * (1 + 12 / 16.9)
-    for beyond_s, chance in ((0, 1.0), (-500, 1.0), (mean_s, exp(-1))):
-        value = value_of_work(asked, spare_s=1200 + 2 * 600 + beyond_s)
-        assert value == pytest.approx(2 + 3 * chance * 12 * HOUR_S / mean_s)
-
-
-def test_little_work_is_as_dear_as_on_demand_at_most_where_no_time_is_left():
-    asked = state(zones=(CHEAP,), work_s=60.0)
-    assert value_of_work(asked, spare_s=0.0) == pytest.approx(5)
-
-
-def test_the_life_that_counts_is_that_of_the_zone_where_it_is_longest():
-    poor = Sightings()
-    for tick in range(12):
-        poor = poor.look(up=tick % 2 == 0, now_s=0.0)
-    one, other = (CHEAP, replace(DEARER, sightings=poor)), (replace(CHEAP, sightings=poor), DEARER)
-    least = [value_of_work(state(zones=zones), spare_s=0.0) for zones in (one, other)]
-    assert min(least) > value_of_work(state(), spare_s=1e9)
-    assert poor.lifetime_s(now_s=0.0) < CHEAP.sightings.lifetime_s(now_s=0.0) == pytest.approx(16.9 * HOUR_S)
-
-
-HOUR_OF_WORK = {"work_s": HOUR_S, "home": "dear-1-a", "egress_usd": 1.4}
-
-
-def test_spot_that_outlives_the_job_is_worth_all_of_its_work_to_a_job_that_is_nowhere():
-    assert worth(state(work_s=HOUR_S), CHEAP, value=3.0) == pytest.approx(3 - 1)
-
-
-def test_spot_is_worth_less_by_the_start_to_a_job_that_runs_elsewhere():
-    elsewhere = state(work_s=HOUR_S, place=Place("dear-1-a", spot=True))
-    assert worth(elsewhere, CHEAP, value=3.0) == pytest.approx(3 * 3600 / 4200 - 1)
-
-
-def test_spot_is_worth_less_by_the_checkpoint_that_has_to_come_from_another_region():
-    assert worth(state(**HOUR_OF_WORK), CHEAP, value=3.0) == pytest.approx(3 - 1 - 1.4 / (4200 / 3600))
-    assert worth(state(**HOUR_OF_WORK), DEARER, value=3.0) == pytest.approx(3 - 2)
-
-
-def test_spot_that_does_not_outlive_the_job_is_worth_less_by_its_start():
-    """Its life of 16.9 h is shorter than a day of work; a start takes 600 s of it."""
-    assert worth(state(work_s=24 * HOUR_S), CHEAP, value=3.0) == pytest.approx(3 * (1 - 600 / 60_840) - 1)
-
-
-def test_spot_that_is_lost_before_it_has_started_is_worth_nothing():
-    lost = replace(CHEAP, sightings=Sightings(recent_losses=1e6))
-    assert worth(state(), lost, value=3.0) == -1
 
 
 @pytest.mark.parametrize(("price", "zone"), [(5.8, "dear-1-a"), (5.9, "cheap-1-a")])
@@ -305,10 +219,74 @@ def test_on_demand_that_runs_needs_no_start_and_is_left_for_what_is_cheaper_with
 @pytest.mark.parametrize(("egress_usd", "zone"), [(1.1, "cheap-1-a"), (1.2, "dear-1-a")])
 def test_the_checkpoint_is_paid_for_where_on_demand_is_in_another_region(egress_usd, zone):
     """70 minutes cost 5.83 and 7.00 dollars."""
-    assert cheapest_on_demand(state(**HOUR_OF_WORK | {"egress_usd": egress_usd})) == Place(zone, spot=False)
+    assert cheapest_on_demand(state(work_s=HOUR_S, home="dear-1-a", egress_usd=egress_usd)) == Place(
+        zone, spot=False
+    )
 
 
 @pytest.mark.parametrize(("zone", "usd"), [("us-east-1c", 0.0), ("us-east-2a", 1.4), ("us-east-1", 0.0)])
 def test_no_checkpoint_is_paid_for_between_zones_of_amazon_in_one_region(zone, usd):
     at_home = state(home="us-east-1a", egress_usd=1.4)
     assert at_home.egress(replace(CHEAP, name=zone)) == usd
+
+
+def gone(zone: Zone, *, hours: float) -> Zone:
+    """The zone without capacity for so many hours until the sixth."""
+    down = Sightings().look(up=True, now_s=0.0).look(up=False, now_s=(6 - hours) * HOUR_S)
+    return replace(zone, sightings=down.look(up=False, now_s=6 * HOUR_S))
+
+
+prices = st.floats(0.5, 4.5)
+
+
+@given(prices, prices, st.floats(0, 10), st.floats(0.0, 2.0), st.booleans())
+def test_the_cheapest_capacity_is_never_waited_beside(one, other, spare_h, egress_usd, at_home):
+    """All that is cheaper was asked before, so nothing that may come back is worth a wait."""
+    zones = (replace(CHEAP, spot_usd_per_hour=one), replace(DEARER, spot_usd_per_hour=other))
+    asked = with_spare(
+        spare_h * HOUR_S, zones=zones, egress_usd=egress_usd, home="cheap-1-a" if at_home else ""
+    )
+    assert decide(asked) is not None
+
+
+@given(st.lists(st.floats(0, 12), min_size=2, max_size=2, unique=True))
+def test_time_costs_more_the_less_of_it_there_is_to_spare(spare_h):
+    low, high = (long_run(state(), spare_s=each * HOUR_S) for each in sorted(spare_h))
+    assert low.time_usd_per_hour >= high.time_usd_per_hour - 1e-9
+    assert low.work_usd_per_hour >= high.work_usd_per_hour - 1e-9
+
+
+@given(st.lists(prices, min_size=1, max_size=4), st.floats(0, 12), st.floats(0, 2))
+def test_later_work_costs_between_the_cheapest_spot_and_on_demand_and_solves_its_equation(
+    usd, spare_h, egress_usd
+):
+    zones = tuple(
+        Zone(name=f"{name}-1-a", spot_usd_per_hour=price, on_demand_usd_per_hour=5.0)
+        for name, price in zip("abcd", usd, strict=False)
+    )
+    asked = state(zones=zones, egress_usd=egress_usd)
+    prices_of = long_run(asked, spare_s=spare_h * HOUR_S)
+    assert min(usd) < prices_of.work_usd_per_hour <= 5.0
+    # Restarts and moves are in it: without a price of either, later work is cheaper.
+    free = long_run(replace(asked, restart_s=1.0, egress_usd=0.0), spare_s=spare_h * HOUR_S)
+    assert prices_of.work_usd_per_hour >= free.work_usd_per_hour - 1e-9
+
+
+def test_spot_elsewhere_at_the_floor_price_is_taken_once_the_outage_at_home_has_lasted():
+    """A move costs a dollar. One that was lost a moment ago may be back soon, one lost hours ago not."""
+    other = replace(DEARER, spot_usd_per_hour=1.0, on_demand_usd_per_hour=5.0)
+    lost = {"now_s": 6 * HOUR_S, "deadline_s": 30 * HOUR_S, "home": "cheap-1-a", "egress_usd": 1.0,
+            "refused": frozenset({"cheap-1-a"})}  # fmt: skip
+    assert decide(state(zones=(gone(CHEAP, hours=0), other), **lost)) is None
+    assert decide(state(zones=(gone(CHEAP, hours=5.5), other), **lost)) == Place("dear-1-a", spot=True)
+    free = lost | {"egress_usd": 0.0}
+    assert decide(state(zones=(gone(CHEAP, hours=0), other), **free)) == Place("dear-1-a", spot=True)
+
+
+def test_a_move_costs_what_it_does_between_its_two_regions():
+    near = {("cheap-1", "dear-1"): 0.01}
+    other = replace(DEARER, spot_usd_per_hour=1.0, on_demand_usd_per_hour=5.0)
+    lost = {"now_s": 6 * HOUR_S, "deadline_s": 30 * HOUR_S, "home": "cheap-1-a", "egress_usd": 1.0,
+            "refused": frozenset({"cheap-1-a"}), "zones": (gone(CHEAP, hours=0), other)}  # fmt: skip
+    assert decide(state(**lost)) is None
+    assert decide(state(**lost, egress_between=near)) == Place("dear-1-a", spot=True)
