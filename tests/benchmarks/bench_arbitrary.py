@@ -286,7 +286,7 @@ class Found:
 
 def judged(app: str) -> list[Found]:
     """The plans of a network on the first night and after some, by each objective."""
-    priors, found = without(app=app), []
+    priors, comparisons = without(app=app), []
     chance = random.Random(f"arbitrary {app}")
     on_the_first = list(Planner(app, priors).offered())
     everything = {way_of(each): outcome(app, each) for each in on_the_first}
@@ -309,7 +309,7 @@ def judged(app: str) -> list[Found]:
             if night in (0, NIGHTS):
                 print(app, objective, night, way_of(chosen), f"{plan.seconds / 3600:.2f} h ${plan.usd:.2f}")
                 least = min(map(value(objective), feasible.values()))
-                found.append(
+                comparisons.append(
                     Found(
                         app=app, objective=objective, nights=night,
                         arbitrary=[beside(plan, each) for each in arbitrary],
@@ -318,7 +318,7 @@ def judged(app: str) -> list[Found]:
                     )
                 )  # fmt: skip
             planner.learn(chosen)
-    return found
+    return comparisons
 
 
 def scavenger(model: Literal["resnet18", "resnet50"], objective: Objective) -> tuple[list[Beside], float]:
@@ -350,7 +350,7 @@ def scavenger(model: Literal["resnet18", "resnet50"], objective: Objective) -> t
 
 def main() -> None:
     """Plan each network, hold the plans against others, and the figures against Scavenger's."""
-    found = [each for app in APPS for each in judged(app)]
+    comparisons = [each for app in APPS for each in judged(app)]
     frame.table(
         [
             {"network": each.app, "least": each.objective, "nights": each.nights}
@@ -358,13 +358,13 @@ def main() -> None:
             | summed_up(each.arbitrary)
             | {f"than {name}": f"{than.faster:.2f}x faster, {than.cheaper:.2f}x cheaper"
                for name, than in each.defaults.items()}
-            for each in found
+            for each in comparisons
         ]
     )  # fmt: skip
-    figures: dict[str, float] = {"arbitrary configurations": len(found[0].arbitrary) * len(APPS)}
+    figures: dict[str, float] = {"arbitrary configurations": len(comparisons[0].arbitrary) * len(APPS)}
     for objective in OBJECTIVES:
         for nights in (0, NIGHTS):
-            alike = [each for each in found if (each.objective, each.nights) == (objective, nights)]
+            alike = [each for each in comparisons if (each.objective, each.nights) == (objective, nights)]
             where = f"least {objective}, {nights} nights"
             every = [than for each in alike for than in each.arbitrary]
             figures |= {f"{where}: {key}": number for key, number in summed_up(every).items()}
@@ -374,7 +374,7 @@ def main() -> None:
                 figures |= {
                     f"{where}: than {name}, {key}": of_default[key] for key in ("times faster", "cheaper %")
                 }
-    figures["late"] = sum(each.late for each in found)
+    figures["late"] = sum(each.late for each in comparisons)
     for objective in OBJECTIVES:
         where = f"Scavenger's grid, least {objective}"
         both = scavenger("resnet18", objective), scavenger("resnet50", objective)
