@@ -344,7 +344,9 @@ def disk_with_quotas(folder: Path) -> Iterator[Path]:
         )
     try:
         subprocess.run(["btrfs", "quota", "enable", str(disk)], check=True)
-        yield disk
+        limited = disk / "limited"  # the limit of the whole could not be raised any more
+        subprocess.run(["btrfs", "subvolume", "create", str(limited)], check=True, stdout=subprocess.DEVNULL)
+        yield limited
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
