@@ -45,17 +45,17 @@ def test_what_cannot_be_judged_stays_out(action: str) -> None:
 
 def test_a_person_who_is_asked_is_waited_for() -> None:
     with pytest.raises(NotYet, match="version 4 waits for a person until"):
-        promoted(replace(VERDICT, approve_until=NOW + timedelta(hours=1)))
+        promoted(replace(VERDICT, approve_until=NOW + timedelta(hours=24)))
 
 
 def test_an_approval_of_another_verdict_is_none() -> None:
-    asked = replace(VERDICT, approve_until=NOW + timedelta(hours=1))
+    asked = replace(VERDICT, approve_until=NOW + timedelta(hours=24))
     with pytest.raises(NotYet):
         promoted(asked, approval=replace(ANSWER, challenger=5))
 
 
 def test_what_a_person_rejected_stays_out() -> None:
-    asked = replace(VERDICT, approve_until=NOW + timedelta(hours=1))
+    asked = replace(VERDICT, approve_until=NOW + timedelta(hours=24))
     with pytest.raises(NothingToDo, match="was rejected by a person"):
         promoted(asked, approval=replace(ANSWER, approved=False))
 
