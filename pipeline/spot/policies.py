@@ -13,17 +13,23 @@ so must staying there (d); otherwise the job runs on demand to the end (Can't Be
 moves of later hours included, and an hour of time that passes without work costs t. A place with price C,
 egress E and expected life L then costs, beside what its work would cost elsewhere,
 
-    E + d (C + t) + L (C - g)
+    E + d (C + t) + L (1 - exp(-W / L)) (C - g)
 
-and the cheapest is taken at once, unless what is out of stock and cheaper by D comes back at a rate r, summed
-over all such zones, with r D > t: then waiting is cheaper (optimal stopping). A place that is held until such
-a zone is back is held shorter and costs what that zone does after it. r falls with the length of an outage.
+where W is the remaining work, and the cheapest is taken at once, unless what is out of stock and cheaper by D
+is back by the next look at a rate r, summed over all such zones, with r D > t: then waiting is cheaper
+(optimal stopping). A place that is held until such a zone is back is held shorter and costs what that zone
+does after it. r falls with the length of an outage.
 
 g and t rest on each other, and are found as a fixed point. g is the mean of the zones' prices, each with
 d (C + t) for a restart and E for a move once a life, the cheapest zone first, and on-demand where none has
 capacity. t is the larger of two prices: what an hour less of S adds to the expected extra cost of on-demand,
-(C_od - g) P W / m with P = exp(-(S - 2 d) / m), W the remaining work and m the mean time that it loses; and
-what an hour of waiting saves at a later loss, r(s) (E + d C), with an equal share s of S for each loss.
+(C_od - g) P W / m with P = exp(-(S - 2 d) / m) and m the mean time that all starts take; and what an hour of
+waiting saves at a later loss, r(s) (E + d C), with an equal share s of S for each loss.
+
+The form was written with replays on H100 and V100 machines in view. What is in m, r and the life of a place
+was then chosen by dynamic programming on small markets of a known law (tests/spot/test_policies.py), without
+traces, and the median outage by the lengths of outages. `MARGIN`, and the priors and the memory of states.py,
+are of 2026-11-21, when bench_spot judged H100 machines alone.
 
 SkyNomad (NSDI'27) ranks places by U = V (L - d) / L - C - E / L with a V that looks back at the progress
 made; with V = g + t this is the same sum by the hour, without the returns.
@@ -31,13 +37,12 @@ made; with V = g + t this is the same sum by the hour, without the returns.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp
+from math import exp, expm1
 
 from pipeline.contract.units import HOUR_S
-from pipeline.spot.states import OUTAGE_S, OUTAGE_SHAPE, Place, State, Zone
+from pipeline.spot.states import OUTAGE_S, Place, State, Zone
 
 MARGIN = 0.006  # least gain that justifies a move, as a share of the on-demand price
-WAITED = 0.2  # share of the time without capacity that costs time, fitted as the outages are (states.py)
 ROUNDS = 4  # of the fixed point; more change no decision
 
 
@@ -65,8 +70,8 @@ def safety_margin(state: State) -> SafetyMargin:
     )
 
 
-def decide(state: State) -> Place | None:
-    """Returns the place to be in for the next tick, or None to wait.
+def decide(state: State, *, outage_s: float = OUTAGE_S) -> Place | None:
+    """Returns the place to be in for the next tick, or None to wait; `outage_s` is the median outage.
 
     >>> from dataclasses import replace
     >>> zone = Zone(name="us-east1-b", spot_usd_per_hour=1, on_demand_usd_per_hour=3)
@@ -84,10 +89,13 @@ def decide(state: State) -> Place | None:
     bought = cheapest_on_demand(state)
     if here is not None and not (allowed.stay if here.spot else allowed.launch):
         return bought if here.spot else here
-    prices = long_run(state, spare_s=allowed.spare_s)
+    prices = long_run(state, spare_s=allowed.spare_s, outage_s=outage_s)
     offers = {Place(zone.name, spot=True): _offer(state, zone, prices) for zone in state.zones}
     returns = [
-        (zone.sightings.return_per_hour(now_s=state.now_s), offers[Place(zone.name, spot=True)].usd(prices))
+        (
+            zone.sightings.return_per_hour(now_s=state.now_s, tick_s=state.tick_s, outage_s=outage_s),
+            offers[Place(zone.name, spot=True)].usd(prices),
+        )
         for zone in state.zones
         if zone.name in state.refused
     ]
@@ -116,7 +124,7 @@ class LongRun:
     time_usd_per_hour: float
 
 
-def long_run(state: State, *, spare_s: float) -> LongRun:
+def long_run(state: State, *, spare_s: float, outage_s: float = OUTAGE_S) -> LongRun:
     """Returns the fixed point of the cost of later work and the cost of time."""
     on_demand_usd, work_h, start_h = (
         state.on_demand_usd_per_hour,
@@ -129,13 +137,13 @@ def long_run(state: State, *, spare_s: float) -> LongRun:
     for zone in zones:
         shares.append(missing * zone.sightings.availability)
         missing *= 1 - zone.sightings.availability
-    loss_h = start_h + state.at_risk_s / 2 / HOUR_S
+    loss_h = max(1.0, state.restart_s + state.at_risk_s / 2) / HOUR_S
     num_starts = 1 + work_h / max(lives_h)
-    mean_h = WAITED * missing * work_h + loss_h * num_starts
+    mean_h = loss_h * num_starts
     free_h = max(0.0, spare_s - state.at_risk_s - 2 * state.restart_s) / HOUR_S
-    chance, wait_h, outage_h = exp(-free_h / mean_h), free_h / num_starts, OUTAGE_S / HOUR_S
+    chance, wait_h, outage_h = exp(-free_h / mean_h), free_h / num_starts, outage_s / HOUR_S
     egress_usd = state.egress_usd if len({zone.region for zone in zones}) > 1 else 0.0
-    move_usd = egress_usd * (1 + wait_h / outage_h) ** -OUTAGE_SHAPE  # the outage outlasts the wait
+    move_usd = egress_usd * outage_h / (outage_h + wait_h)  # the outage outlasts the wait
     saved_usd = egress_usd + start_h * zones[0].spot_usd_per_hour  # by not moving
     work_usd, time_usd = on_demand_usd, 0.0
     for _ in range(ROUNDS):
@@ -146,7 +154,7 @@ def long_run(state: State, *, spare_s: float) -> LongRun:
             )
         )
         bought_usd = max(0.0, on_demand_usd - work_usd) * chance * max(1.0, work_h / mean_h)
-        time_usd = max(bought_usd, saved_usd * OUTAGE_SHAPE / (wait_h + outage_h))
+        time_usd = max(bought_usd, saved_usd / (wait_h + outage_h))
     return LongRun(work_usd, time_usd)
 
 
@@ -174,8 +182,11 @@ class Offer:
 def _offer(state: State, zone: Zone, prices: LongRun, *, spot: bool = True) -> Offer:
     usd_per_hour = zone.spot_usd_per_hour if spot else zone.on_demand_usd_per_hour
     start_usd = state.restart_s / HOUR_S * (usd_per_hour + prices.time_usd_per_hour) + state.egress(zone)
-    life_s = min(state.todo_s, zone.sightings.lifetime_s(now_s=state.now_s)) if spot else state.todo_s
-    return Offer(start_usd, usd_per_hour, max(life_s, 1.0) / HOUR_S)
+    held_s = state.todo_s
+    if spot:  # until it is lost or the work is done
+        life_s = zone.sightings.lifetime_s(now_s=state.now_s)
+        held_s = -life_s * expm1(-state.todo_s / life_s)
+    return Offer(start_usd, usd_per_hour, max(held_s, 1.0) / HOUR_S)
 
 
 def cheapest_on_demand(state: State) -> Place:
