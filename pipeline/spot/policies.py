@@ -20,7 +20,7 @@ is back by the next look at a rate r, summed over all such zones, with r D > t: 
 (optimal stopping). A place that is held until such a zone is back is held shorter and costs what that zone
 does after it. r falls with the length of an outage.
 
-g and t rest on each other, and are found as a fixed point. g is the mean of the zones' prices, each with
+g and t rest on each other, and are found as their fixed point. g is the mean of the zones' prices, each with
 d (C + t) for a restart and E for a move once a life, the cheapest zone first, and on-demand where none has
 capacity. t is the larger of two prices: what an hour less of S adds to the expected extra cost of on-demand,
 (C_od - g) P W / m with P = exp(-(S - 2 d) / m) and m the mean time that all starts take; and what an hour of
@@ -43,7 +43,6 @@ from pipeline.contract.units import HOUR_S
 from pipeline.spot.states import OUTAGE_S, Place, State, Zone
 
 MARGIN = 0.006  # least gain that justifies a move, as a share of the on-demand price
-ROUNDS = 4  # of the fixed point; more change no decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,16 +144,18 @@ def long_run(state: State, *, spare_s: float, outage_s: float = OUTAGE_S) -> Lon
     egress_usd = state.egress_usd if len({zone.region for zone in zones}) > 1 else 0.0
     move_usd = egress_usd * outage_h / (outage_h + wait_h)  # the outage outlasts the wait
     saved_usd = egress_usd + start_h * zones[0].spot_usd_per_hour  # by not moving
-    work_usd, time_usd = on_demand_usd, 0.0
-    for _ in range(ROUNDS):
-        work_usd = missing * on_demand_usd + sum(
-            share * min(on_demand_usd, price + (loss_h * (price + time_usd) + move_usd) / life_h)
-            for share, price, life_h in zip(
-                shares, (z.spot_usd_per_hour for z in zones), lives_h, strict=True
-            )
-        )
-        bought_usd = max(0.0, on_demand_usd - work_usd) * chance * max(1.0, work_h / mean_h)
-        time_usd = max(bought_usd, saved_usd / (wait_h + outage_h))
+    rush = chance * max(1.0, work_h / mean_h)  # of the extra price of on-demand, for an hour less
+    work_usd, time_usd = 0.0, saved_usd / (wait_h + outage_h)
+    # Dearer time makes work dearer, dearer work makes time cheaper, and they meet once. The difference is
+    # convex, and linear but where a zone comes to cost as much as on-demand, so Newton's steps end there.
+    for _ in range(len(zones) + 2):
+        work_usd, slope = missing * on_demand_usd, 0.0
+        for zone, share, life_h in zip(zones, shares, lives_h, strict=True):
+            usd = zone.spot_usd_per_hour
+            usd += (loss_h * (usd + time_usd) + move_usd) / life_h
+            work_usd += share * min(on_demand_usd, usd)
+            slope += share * loss_h / life_h * (usd < on_demand_usd)
+        time_usd += max(0.0, rush * (on_demand_usd - work_usd) - time_usd) / (1 + rush * slope)
     return LongRun(work_usd, time_usd)
 
 
