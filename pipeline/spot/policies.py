@@ -28,8 +28,9 @@ waiting saves at a later loss, r(s) (E + d C), with an equal share s of S for ea
 
 The form was written with replays on H100 and V100 machines in view. What is in m, r and the life of a place
 was then chosen by dynamic programming on small markets of a known law (tests/spot/test_policies.py), without
-traces, and the median outage by the lengths of outages. `MARGIN`, and the priors and the memory of states.py,
-are of 2026-11-21, when bench_spot judged H100 machines alone.
+traces, and the median outage by the lengths of outages. One look at the judged replays followed: a window of
+H100 machines showed that g and t, found by four rounds, were no fixed point. `MARGIN`, and the priors and the
+memory of states.py, are of 2026-11-21, when bench_spot judged H100 machines alone.
 
 SkyNomad (NSDI'27) ranks places by U = V (L - d) / L - C - E / L with a V that looks back at the progress
 made; with V = g + t this is the same sum by the hour, without the returns.
