@@ -170,16 +170,9 @@ def read_counters(pids: Sequence[int]) -> Counters:
 
 def _quotas() -> Iterator[Quota]:
     """Yields the quotas of this process's cgroup and its parents, in versions 2 and 1."""
-    for line in this_machine.OWN_CGROUPS.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        root = this_machine.CGROUPS / "cpu" if controllers else this_machine.CGROUPS
-        own = root / path.lstrip("/")  # a container may see it at the root instead
-        for folder in (own, *own.parents):
-            if folder.is_relative_to(root):
-                with suppress(FileNotFoundError, ValueError):
-                    yield (_quota_1 if controllers else _quota_2)(folder)
+    for folder, version in this_machine.own_cgroups("cpu"):
+        with suppress(FileNotFoundError, ValueError):
+            yield (_quota_1 if version == 1 else _quota_2)(folder)
 
 
 def _quota_2(folder: Path) -> Quota:

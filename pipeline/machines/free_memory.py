@@ -70,17 +70,9 @@ class FreeMemory:
 
 def _groups() -> Iterator[_Group]:
     """Yields this process's cgroup and its parents, in versions 2 and 1."""
-    own_groups = this_machine.OWN_CGROUPS
-    for line in own_groups.read_text().splitlines() if own_groups.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root = this_machine.CGROUPS / "memory" if controllers else this_machine.CGROUPS
-        own = root / path.lstrip("/")  # a container may see it at the root instead
-        for folder in (own, *own.parents):
-            if folder.is_relative_to(root):
-                with suppress(OSError):
-                    yield _group_1(folder) if controllers else _group_2(folder)
+    for folder, version in this_machine.own_cgroups("memory"):
+        with suppress(OSError):
+            yield _group_1(folder) if version == 1 else _group_2(folder)
 
 
 def _group_1(folder: Path) -> _Group:

@@ -8,7 +8,7 @@ import resource
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 STATUS = Path("/proc/self/status")
@@ -45,19 +45,23 @@ def num_cores() -> int:
 def installed_bytes() -> int:
     """Returns the bytes of memory of this machine, or of the container if that has less."""
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [path.read_text().strip() for path in _limits() if path.exists()]
+    names = {1: "memory.limit_in_bytes", 2: "memory.max"}
+    paths = [folder / names[version] for folder, version in own_cgroups("memory")]
+    limits = [path.read_text().strip() for path in paths if path.exists()]
     return min([installed, *(int(limit) for limit in limits if limit.isdigit())])
 
 
-def _limits() -> Iterator[Path]:
-    """Files with the memory limits of this process's cgroup and its parents, in versions 2 and 1."""
+def own_cgroups(controller: str) -> Iterator[tuple[Path, Literal[1, 2]]]:
+    """Yields the folders of this process's cgroup and its parents, each with the version of cgroups."""
     for line in OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.exists() else ():
         _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        root, name = (CGROUPS / "memory", "memory.limit_in_bytes") if controllers else (CGROUPS, "memory.max")
+        root = CGROUPS / controller if controllers else CGROUPS
         own = root / path.lstrip("/")  # a container may see it at the root instead
-        yield from (folder / name for folder in (own, *own.parents) if folder.is_relative_to(root))
+        for folder in (own, *own.parents):
+            if folder.is_relative_to(root):
+                yield folder, 1 if controllers else 2
 
 
 def limit_bytes() -> int | None:
