@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline import dvc_file
 from pipeline.contract.errors import ParamsError, ReleaseError
@@ -43,25 +43,17 @@ DVC = {
 }
 
 
-def write(
-    folder: Path,
-    url: str,
-    *,
-    time: str = "",
-    label: str = "",
-    unit: str = "",
-    ripe_days: float = -1,
-    zone: str = "UTC",
-) -> "Survey":
+def write(folder: Path, url: str, **options: Any) -> "Survey":
     """Writes the home to a folder that is empty or not there, and commits it; returns what was found.
 
-    Nothing is left behind where it fails. Raises ParamsError or DataError with what to do about it.
+    Its options are those of `survey`. Nothing is left behind where it fails. Raises ParamsError or DataError
+    with what to do about it.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ParamsError(f"{folder} is not empty; name a folder that is, or a new one")
     from pipeline.survey import survey
 
-    surveyed = survey(url, time=time, label=label, unit=unit, ripe_days=ripe_days, zone=zone)
+    surveyed = survey(url, **options)
     name = module_name(folder.resolve().name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.resolve().parent))

@@ -165,7 +165,7 @@ def refused(tmp_path: Path, rows: pa.Table, **options: str) -> str:
     pq.write_table(rows, path)
     before = sorted(tmp_path.iterdir())
     with pytest.raises((DataError, ParamsError)) as caught:
-        home.write(tmp_path / "new", str(path), **options)  # type: ignore[arg-type]
+        home.write(tmp_path / "new", str(path), **options)
     assert sorted(tmp_path.iterdir()) == before
     return str(caught.value)
 
