@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.dags.servers import CHROMIUM, IDENTITY, ROOT, Standalone, all_supervised, environment, stand_in
+from tests.browser import chromium
+from tests.dags.servers import IDENTITY, ROOT, Standalone, all_supervised, environment, stand_in
 from tests.postgres import postgresql
 
 
@@ -72,14 +73,8 @@ def standalone(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> I
 @pytest.fixture(scope="module")
 def page() -> Iterator[Any]:
     """A page of a headless Chromium."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here; install Debian's package chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         yield browser.new_page(viewport={"width": 1400, "height": 900})
-        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.dags.servers import CHROMIUM
+from tests.browser import chromium
 from tests.report import fleet, training_night
 from tests.report.histories import nights, write_ledger
 from tests.serving.pages import served
@@ -52,14 +52,8 @@ class Nights:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here; install Debian's package chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

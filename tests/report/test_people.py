@@ -14,7 +14,7 @@ from pipeline import cli
 from pipeline.contract.records import Approval
 from pipeline.storage import checkout, ledger
 from pipeline.storage.ledger import Entry
-from tests.dags.servers import CHROMIUM
+from tests.browser import chromium
 from tests.report import fleet, training_night
 from tests.report.histories import nights, write_ledger
 from tests.serving.pages import served
@@ -86,16 +86,10 @@ def running(lead: Path) -> Iterator[str]:
 
 @pytest.fixture
 def person(running: str) -> Iterator[Person]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here; install Debian's package chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         person = Person(browser.new_page(viewport={"width": 1400, "height": 900}))
         person.page.goto(f"{running}/nights")
         yield person
-        browser.close()
         assert person.num_clicks <= MOST_CLICKS
 
 
