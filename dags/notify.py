@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,10 @@ def failed(context: Any) -> None:
     task = context["ti"]
     text = f"Daybreak: {task.dag_id}.{task.task_id} failed in run {task.run_id}"
     tell(homes.of_dag(task.dag_id), text, "--night", night_of(task.run_id), "--stage", task.task_id)
+
+
+# Default arguments of tasks.
+RETRIED = {"retries": 2, "retry_delay": timedelta(seconds=30), "on_failure_callback": failed}
 
 
 def late(*, context: Any, hours: float) -> None:

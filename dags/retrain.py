@@ -169,11 +169,7 @@ def nights_of(home: Home) -> DAG:
         max_active_runs=1,
         params=FORM,
         user_defined_filters={"night": notify.night_of, "question": partial(review.question, home=home)},
-        default_args={
-            "retries": 2,
-            "retry_delay": timedelta(seconds=30),
-            "on_failure_callback": notify.failed,
-        },
+        default_args=notify.RETRIED,
         deadline=DeadlineAlert(
             # A clear queues a run again, and Airflow 3.3 cannot clear a run whose alert counts from there.
             reference=DeadlineReference.DAGRUN_LOGICAL_DATE,

@@ -72,11 +72,7 @@ def drill_of(home: Home) -> DAG:
         schedule=CronTriggerTimetable("0 5 * * *", timezone="UTC"),
         catchup=False,
         max_active_runs=1,
-        default_args={
-            "retries": 2,
-            "retry_delay": timedelta(seconds=30),
-            "on_failure_callback": notify.failed,
-        },
+        default_args=notify.RETRIED,
         tags=home.tags,
     ) as drill:
         BashOperator(task_id="drill", bash_command=notify.command(home, "drill"))

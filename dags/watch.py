@@ -19,11 +19,7 @@ def watch_of(home: Home) -> DAG:
         schedule=CronTriggerTimetable("30 * * * *", timezone="UTC"),
         catchup=False,
         max_active_runs=1,
-        default_args={
-            "retries": 2,
-            "retry_delay": timedelta(seconds=30),
-            "on_failure_callback": notify.failed,
-        },
+        default_args=notify.RETRIED,
         tags=home.tags,
     ) as dag:
         CommandSensor(
