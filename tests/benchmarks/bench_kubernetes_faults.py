@@ -8,7 +8,7 @@ QUICK=1: each eighth line, a tenth of the trials, each fault once.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,10 +26,9 @@ from tests.backends.fake_cluster import FakeCluster, condition
 from tests.backends.rented import wait
 from tests.backends.together import TrainingNight
 from tests.benchmarks import disturbed
-from tests.benchmarks.disturbed import End, Fault, How, Place
+from tests.benchmarks.disturbed import AWAY_S, End, Fault, How, Place, looks_amid
 
 PARTS = 4  # processes
-AWAY_S = 90  # and a look each second
 PATIENCE_S = 1.0
 SPOT = {"pool": "spot", "spot": "true"}
 DISRUPTIONS = (
@@ -98,110 +97,50 @@ class Cluster(Place):
     def ends(self) -> Sequence[End]:
         cluster = self.cluster
         disrupted = [
-            End(reason, "preempted", words=reason, act=partial(cluster.disrupt, reason=reason))
+            End(reason, "preempted", reason, act=partial(cluster.disrupt, reason=reason))
             for reason in DISRUPTIONS
         ]
+
+        def impatient(**given: Any) -> Callable[[], Backend]:
+            return lambda: self.backend(wait_minutes=0, **given)
+
+        one_of_two = 'test "$JOB_COMPLETION_INDEX" = 0 && exit 3; exec sleep 60'
+        denied, nowhere = "admission webhook x denied the request", {"machine": "nowhere"}
+        never = partial(End, waits=True)  # it does not run for long enough to be acted on
         return (
             *disrupted,
-            End("done", "succeeded", script="exit 0", waits=True),
-            End("an exit status of its own", "failed", words="status 3", script="exit 3", waits=True),
-            End("SIGKILL", "preempted", words="killed", script="kill -9 $$", waits=True),
-            End("SIGSEGV", "preempted", words="killed", script="kill -11 $$", waits=True),
-            End("out of memory", "failed", words="ran out of the memory", act=cluster.run_out_of_memory),
-            End("its node is gone", "preempted", words="DeletionByPodGC", act=cluster.lose_node),
-            End(
-                "evicted without a condition", "preempted", words="disrupted", act=self._evict_only_by_status
-            ),
-            End("pods gone without a word", "preempted", words="is gone", act=self._forget_pods),
-            End("deleted by a person", "preempted", words="is gone", act=self._delete),
-            End(
-                "no node before its time is over",
-                "preempted",
-                words="after its time",
-                waits=True,
-                rental={"machine": "nowhere"},
-                timeout_s=2,
-            ),
-            End(
-                "no image",
-                "failed",
-                words="cannot start (ImagePullBackOff",
-                waits=True,
-                backend=lambda: self.backend(image="eu.example/missing:1"),
-            ),
-            End(
-                "no name of an image",
-                "failed",
-                words="cannot start (InvalidImageName",
-                waits=True,
-                backend=lambda: self.backend(image="eu.example/invalid:1"),
-            ),
-            End(
-                "no node like it",
-                "refused",
-                words="no node takes",
-                waits=True,
-                rental={"machine": "nowhere"},
-                backend=lambda: self.backend(wait_minutes=0),
-            ),
-            End(
-                "pods that nobody makes",
-                "refused",
-                words="makes no pods",
-                waits=True,
-                backend=lambda: self.backend(image="eu.example/forbidden:1", wait_minutes=0),
-            ),
-            End(
-                "a volume that is not there",
-                "refused",
-                words="does not start job",
-                waits=True,
-                backend=lambda: self.backend(image="eu.example/unmounted:1", wait_minutes=0),
-            ),
-            End(
-                "no such queue of Kueue",
-                "refused",
-                words="Inadmissible: LocalQueue nobody",
-                waits=True,
-                backend=lambda: self.backend(queue="nobody", wait_minutes=0),
-            ),
-            End(
-                "quota",
-                "refused",
-                words="exceeded quota",
-                waits=True,
-                around=lambda: patch.object(cluster, "quota", 0),
-            ),
-            End(
-                "denied by a webhook",
-                "refused",
-                words="denied the request",
-                waits=True,
-                around=lambda: patch.object(cluster, "denied", "admission webhook x denied the request"),
-            ),
-            End(
-                "no such namespace",
-                "refused",
-                words='namespaces "nowhere" not found',
-                waits=True,
-                backend=lambda: self.backend(namespace="nowhere"),
-            ),
-            End(
-                "one of two fails",
-                "failed",
-                words="status 3",
-                waits=True,
-                rental={"num_machines": 2},
-                script='test "$JOB_COMPLETION_INDEX" = 0 && exit 3; exec sleep 60',
-            ),
-            End(
-                "evicted by Kueue, then admitted",
-                "succeeded",
-                script="test -e back || exec sleep 60",
-                act=self._evict_and_admit,
-            ),
+            never("done", "succeeded", script="exit 0"),
+            never("an exit status of its own", "failed", "status 3", script="exit 3"),
+            never("SIGKILL", "preempted", "killed", script="kill -9 $$"),
+            never("SIGSEGV", "preempted", "killed", script="kill -11 $$"),
+            End("out of memory", "failed", "ran out of the memory", act=cluster.run_out_of_memory),
+            End("its node is gone", "preempted", "DeletionByPodGC", act=cluster.lose_node),
+            End("evicted without a condition", "preempted", "disrupted", act=self._evict_only_by_status),
+            End("pods gone without a word", "preempted", "is gone", act=self._forget_pods),
+            End("deleted by a person", "preempted", "is gone", act=self._delete),
+            never("no node before its time is over", "preempted", "after its time",
+                  rental=nowhere, timeout_s=2),
+            never("no image", "failed", "cannot start (ImagePullBackOff",
+                  backend=lambda: self.backend(image="eu.example/missing:1")),
+            never("no name of an image", "failed", "cannot start (InvalidImageName",
+                  backend=lambda: self.backend(image="eu.example/invalid:1")),
+            never("no node like it", "refused", "no node takes", rental=nowhere, backend=impatient()),
+            never("pods that nobody makes", "refused", "makes no pods",
+                  backend=impatient(image="eu.example/forbidden:1")),
+            never("a volume that is not there", "refused", "does not start job",
+                  backend=impatient(image="eu.example/unmounted:1")),
+            never("no such queue of Kueue", "refused", "Inadmissible: LocalQueue nobody",
+                  backend=impatient(queue="nobody")),
+            never("quota", "refused", "exceeded quota", around=lambda: patch.object(cluster, "quota", 0)),
+            never("denied by a webhook", "refused", "denied the request",
+                  around=lambda: patch.object(cluster, "denied", denied)),
+            never("no such namespace", "refused", 'namespaces "nowhere" not found',
+                  backend=lambda: self.backend(namespace="nowhere")),
+            never("one of two fails", "failed", "status 3", rental={"num_machines": 2}, script=one_of_two),
+            End("evicted by Kueue, then admitted", "succeeded",
+                script="test -e back || exec sleep 60", act=self._evict_and_admit),
             End("cancelled", "preempted", act=self._cancel),
-        )
+        )  # fmt: skip
 
     def _evict_only_by_status(self, job: str) -> None:
         with self.cluster.lock:
@@ -240,9 +179,9 @@ class Cluster(Place):
         return (
             Fault("preempted", act=lambda night: self.cluster.disrupt(self.name_of(night))),
             Fault("node drained", act=self._drain),
-            Fault("API server away for 90 s", act=self._away, restarts=False),
-            Fault("replies cut", act=lambda night: self._looks(night, "half"), restarts=False),
-            Fault("conflicts", act=lambda night: self._looks(night, "conflict"), restarts=False),
+            Fault("API server away for 90 s", act=looks_amid(self.cluster.away, AWAY_S), restarts=False),
+            Fault("replies cut", act=looks_amid(lambda: self.troubled(lambda: "half")), restarts=False),
+            Fault("conflicts", act=looks_amid(lambda: self.troubled(lambda: "conflict")), restarts=False),
             Fault("reply to the next submission lost", act=self._lost_reply),
             Fault("quota used up", act=self._quota),
             Fault("evicted by Kueue", act=self._evicted),
@@ -265,16 +204,6 @@ class Cluster(Place):
         self.cluster.drain(node)
         night.until(lambda: not self.cluster.live())
         self.cluster.add_node(f"{node}x", labels=SPOT, taints=("spot",))
-
-    def _away(self, night: TrainingNight) -> None:
-        with self.cluster.away():
-            for _ in range(AWAY_S):
-                night.looks()
-
-    def _looks(self, night: TrainingNight, how: str) -> None:
-        with self.troubled(lambda: how):
-            for _ in range(10):
-                night.looks()
 
     def _lost_reply(self, night: TrainingNight) -> None:
         first = self.name_of(night)

@@ -28,11 +28,10 @@ from tests.backends.conftest import MACHINES
 from tests.backends.rented import wait
 from tests.backends.together import TrainingNight
 from tests.benchmarks import disturbed
-from tests.benchmarks.disturbed import End, Fault, How, Place
+from tests.benchmarks.disturbed import AWAY_S, End, Fault, How, Place, looks_amid
 from tests.training.nights import ROOT
 
 PARTS = 2  # clusters
-AWAY_S = 90  # and a look each second
 LATE_S = 0.5  # until a request that is late acts
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
 # What stands before each of Slurm's commands. "word A B": Slurm says A, and the answer says B.
@@ -236,9 +235,11 @@ class Slurms(Place):
             Fault("preempted", act=lambda night: self.cluster.take_away()),
             Fault("its node failed", act=lambda night: self._fail_node(self.id_of(night))),
             Fault("its node drained", act=self._drain_meanwhile, restarts=False),
-            Fault("controller away for 90 s", act=self._away, restarts=False),
-            Fault("answers lost", act=lambda night: self._looks(night, "lost"), restarts=False),
-            Fault("commands refused", act=lambda night: self._looks(night, "refuse"), restarts=False),
+            Fault("controller away for 90 s", act=looks_amid(self.cluster.away, AWAY_S), restarts=False),
+            Fault("answers lost", act=looks_amid(lambda: self.troubled(lambda: "lost")), restarts=False),
+            Fault(
+                "commands refused", act=looks_amid(lambda: self.troubled(lambda: "refuse")), restarts=False
+            ),
             Fault("answer to the next submission lost", act=self._lost_answer),
             Fault("queue full", act=self._full),
             Fault("cancelled by a person", act=lambda night: self._cancel(self.id_of(night))),
@@ -262,16 +263,6 @@ class Slurms(Place):
         self.cluster.set_node("n2", "down")
         wait(lambda: not self._runs(job), timeout_s=60)
         self.cluster.set_node("n2", "resume")
-
-    def _away(self, night: TrainingNight) -> None:
-        with self.cluster.away():
-            for _ in range(AWAY_S):
-                night.looks()
-
-    def _looks(self, night: TrainingNight, how: str) -> None:
-        with self.troubled(lambda: how):
-            for _ in range(10):
-                night.looks()
 
     def _lost_answer(self, night: TrainingNight) -> None:
         first = self.id_of(night)

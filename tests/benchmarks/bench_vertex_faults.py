@@ -27,7 +27,7 @@ from tests.backends.fake_vertex import FakeVertex, Trouble
 from tests.backends.rented import QUICK, job, vertex, wait
 from tests.backends.together import TrainingNight
 from tests.benchmarks import disturbed
-from tests.benchmarks.disturbed import End, Fault, How, Place
+from tests.benchmarks.disturbed import AWAY_S, End, Fault, How, Place, looks_amid
 
 # A call that nothing is done to is answered in the end, however busy this machine is: a minute is many times
 # what that takes, so only calls that hang reach it.
@@ -36,7 +36,6 @@ IMPATIENT = replace(PATIENT, call_s=2.0, give_up_s=3.0, first_pause_s=0.01)
 TRAINING = replace(PATIENT, give_up_s=0.8, first_pause_s=0.01)  # of nights, whose calls never hang
 LOOKS = 50
 PARTS = 4  # processes
-AWAY_S = 90  # and a look each second
 PATIENCE_S = 1.0
 CPU = "CPU of a look at the state s"
 L4 = ("us-central1", "g2-standard-8")
@@ -196,10 +195,10 @@ class VertexAI(Place):
             Fault("preempted for good, later there is one", act=self._out_of_stock),
             Fault("a machine lost by the service", act=lambda night: self._now("crash")),
             Fault("the job lost by the service", act=lambda night: self._now("lose")),
-            Fault("service away for 90 s", act=lambda night: self._looks(night, "refuse", AWAY_S),
-                  restarts=False),
-            Fault("replies cut", act=lambda night: self._looks(night, "cut after", 10), restarts=False),
-            Fault("too many requests", act=lambda night: self._looks(night, "busy", 10), restarts=False),
+            Fault("service away for 90 s", restarts=False,
+                  act=looks_amid(lambda: self.troubled(lambda: "refuse"), AWAY_S)),
+            Fault("replies cut", act=looks_amid(lambda: self.troubled(lambda: "cut after")), restarts=False),
+            Fault("too many requests", act=looks_amid(lambda: self.troubled(lambda: "busy")), restarts=False),
             Fault("reply to the next submission lost", act=self._lost_reply),
             Fault("quota used up", act=self._quota),
             Fault("one of two machines lost", num_machines=2, act=lambda night: self._now("crash")),
@@ -213,11 +212,6 @@ class VertexAI(Place):
         with patch.dict(self.service.market.stock, {L4: -1}):  # 0 once the machine that is taken is free
             self._now("preempt")
             night.until(lambda: "refused" in (night.job / "orders.json").read_text())
-
-    def _looks(self, night: TrainingNight, how: str, number: int) -> None:
-        with self.troubled(lambda: how):
-            for _ in range(number):
-                night.looks()
 
     def _lost_reply(self, night: TrainingNight) -> None:
         before = len(self.service.jobs)

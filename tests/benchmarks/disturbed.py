@@ -43,6 +43,7 @@ from tests.training import nights
 
 How = Callable[[], str]  # of the next call, how it goes wrong; "" for not at all
 NUM_ENDS = NUM_TRAINED = 20
+AWAY_S = 90  # that a place is away, and a look each second
 ENDING_S = 60.0  # in which a job that has written its result ends
 
 
@@ -70,6 +71,19 @@ class Fault:
     act: Callable[[TrainingNight], object]
     restarts: bool = True  # the job has to start again
     num_machines: int = 1
+
+
+def looks_amid(
+    trouble: Callable[[], AbstractContextManager[object]], number: int = 10
+) -> Callable[[TrainingNight], None]:
+    """What lets a night look so often while there is trouble."""
+
+    def act(night: TrainingNight) -> None:
+        with trouble():
+            for _ in range(number):
+                night.looks()
+
+    return act
 
 
 class Place(ABC):
