@@ -3,13 +3,15 @@
 import asyncio
 import json
 import os
+import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,47 +41,97 @@ smoke_test: {samples: 20}
 """
 
 
-class SmallDisk:
-    """A file system in memory, mounted at a folder, which can be filled to the last page."""
+NUM_FILES = 100_000
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._ballast = folder / "ballast"
 
-    def fill(self, *, but: int = 0) -> None:
-        """Leaves `but` bytes free."""
-        state = os.statvfs(self.folder)
-        with self._ballast.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, state.f_bavail * state.f_frsize - but))
-
-    def empty(self) -> None:
-        """Makes space, and lets the file system be written."""
-        self.remount("rw")
-        self._ballast.unlink(missing_ok=True)
-
-    def remount(self, option: str) -> None:
-        subprocess.run(["mount", "-o", f"remount,{option}", str(self.folder)], check=True)
+def shell(commands: str) -> None:
+    subprocess.run(["bash", "-euc", commands], check=True, capture_output=True)
 
 
 @contextmanager
-def mounted(options: str) -> Iterator[SmallDisk]:
+def full(disk: Path) -> Iterator[None]:
+    """Leaves 4 KiB of a disk free."""
+    state, ballast = os.statvfs(disk), disk / "ballast"
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, state.f_bavail * state.f_frsize - 4096)
+    yield
+    ballast.unlink()
+
+
+@contextmanager
+def without_inodes(disk: Path) -> Iterator[None]:
+    state = os.statvfs(disk)
+    shell(f"mount -o remount,nr_inodes={state.f_files - state.f_ffree} {disk}")
+    yield
+    shell(f"mount -o remount,nr_inodes={NUM_FILES} {disk}")
+
+
+@contextmanager
+def read_only(disk: Path) -> Iterator[None]:
+    """Covers a disk by itself, read-only, since one with files that are open cannot be made so."""
+    shell(f"mount --bind {disk} {disk}; mount -o remount,bind,ro {disk}")
+    try:
+        yield
+    finally:
+        shell(f"umount --lazy {disk}")
+
+
+@contextmanager
+def over_quota(disk: Path) -> Iterator[None]:
+    """Limits the subvolume of the home, asking by way of the one above, which may write."""
+    shell(f"btrfs qgroup limit 64K 0/256 {disk}")
+    yield
+    shell(f"btrfs qgroup limit none 0/256 {disk}")
+
+
+# What may be wrong with a disk, and the sentence that says so.
+TROUBLES: dict[str, tuple[Callable[[Path], AbstractContextManager[None]], str]] = {
+    "full": (full, r"the disk {} is full \(.* free\); free some space"),
+    "files": (without_inodes, r"the disk {} has no room for another file \(.* free\); delete some files"),
+    "read-only": (read_only, r"the disk {} is read-only, or /\S+ is; make it writable"),
+    "quota": (over_quota, r"the quota of user 0 on the disk {}/home is used up; free some space"),
+}  # fmt: skip
+
+
+@contextmanager
+def in_memory(options: str) -> Iterator[Path]:
+    """Yields the folder of a file system in memory."""
+    with mounted(f"-t tmpfs -o {options} tmpfs") as disk:
+        yield disk
+
+
+@contextmanager
+def with_quotas() -> Iterator[Path]:
+    """Yields the folder of a btrfs in a file, of which `home` has quotas that bind root too."""
+    if not shutil.which("mkfs.btrfs"):
+        pytest.skip("quotas need btrfs-progs")
+    with tempfile.NamedTemporaryFile(prefix="daybreak-image-") as image:
+        image.truncate(1 << 30)
+        shell(f"mkfs.btrfs --quiet {image.name}")
+        with mounted(f"-t btrfs -o loop {image.name}") as disk:
+            shell(f"btrfs quota enable {disk}; btrfs subvolume create {disk}/home")
+            yield disk
+
+
+@contextmanager
+def mounted(words: str) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="daybreak-disk-"))
     folder.chmod(0o755)
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, check=False
-    ) if shutil.which("mount") else None  # fmt: skip
-    if made is None or made.returncode:
+    try:
+        shell(f"mount {words} {folder}")
+    except subprocess.CalledProcessError:
+        folder.rmdir()
         pytest.skip("only who may mount a file system can fill it (root, outside of most containers)")
     try:
-        yield SmallDisk(folder)
+        yield folder
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        shell(f"umount --lazy {folder}")
         folder.rmdir()
 
 
 @pytest.fixture
-def small() -> Iterator[SmallDisk]:
-    with mounted("size=1m,nr_inodes=40") as disk:
+def small() -> Iterator[Path]:
+    with in_memory(f"size=1m,mode=755,nr_inodes={NUM_FILES}") as disk:
         yield disk
 
 
@@ -92,37 +144,41 @@ def write(path: Path) -> str:
     return sentence(error.value)
 
 
-@pytest.mark.parametrize(
-    ("trouble", "said"),
-    [
-        ("full", r"the disk {} is full (4.1 kB free); free some space, then run this again"),
-        ("files", r"the disk {} has no room for another file ("),
-        ("read-only", r"the disk {} is read-only, or "),
-    ],
-)
-def test_a_record_that_finds_no_room_stays_as_it_was_and_the_disk_is_named(
-    small: SmallDisk, trouble: str, said: str
-) -> None:
-    path = small.folder / "record.json"
+@pytest.mark.parametrize("trouble", ["full", "files", "read-only"])
+def test_a_record_that_finds_no_room_stays_as_it_was_and_the_disk_is_named(small: Path, trouble: str) -> None:
+    path = small / "record.json"
     path.write_text("{}")
-    if trouble == "full":
-        small.fill(but=4096)
-    elif trouble == "files":
-        with pytest.raises(OSError, match="No space left"):
-            for number in range(100):
-                (small.folder / f"file{number}").touch()
-    else:
-        small.remount("ro")
-    assert write(path).startswith(said.format(small.folder))
-    small.remount("rw")
-    assert [each.name for each in small.folder.glob(".*")] == []
+    make, said = TROUBLES[trouble]
+    with make(small):
+        assert re.match(said.format(small), write(path))
+    assert [each.name for each in small.glob(".*")] == []
+
+
+@pytest.mark.parametrize(
+    ("trouble", "journal"), [("files", "delete"), ("quota", "delete"), ("quota", "wal"), ("full", "wal")]
+)
+def test_what_keeps_sqlite_from_writing_is_named_though_sqlite_does_not_say_it(
+    trouble: str, journal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, said = TROUBLES[trouble]
+    with with_quotas() if trouble == "quota" else in_memory(f"size=4m,nr_inodes={NUM_FILES}") as disk:
+        (disk / "home").mkdir(exist_ok=True)
+        monkeypatch.chdir(disk / "home")  # SQLite names no path
+        with closing(sqlite3.connect("a.db")) as database:
+            database.execute(f"pragma journal_mode = {journal}")
+            database.execute("create table a (b)")
+            with make(disk):
+                with pytest.raises(sqlite3.OperationalError) as error:
+                    for _ in range(100):
+                        database.execute("insert into a values (randomblob(20000))")
+                        database.commit()
+                assert re.match(said.format(disk), sentence(error.value))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
-def test_a_folder_of_another_user_is_named_with_its_owner(small: SmallDisk) -> None:
-    path = small.folder / "record.json"
+def test_a_folder_of_another_user_is_named_with_its_owner(small: Path) -> None:
+    path = small / "record.json"
     path.write_text("{}")
-    small.folder.chmod(0o755)
     code = (
         "import os, sys; from pathlib import Path; from pipeline.contract import records, errors\n"
         "os.setuid(12345)\n"
@@ -130,7 +186,7 @@ def test_a_folder_of_another_user_is_named_with_its_owner(small: SmallDisk) -> N
         "except OSError as error: print(errors.sentence(error))"
     )
     said = subprocess.run(
-        [sys.executable, "-c", code], cwd=small.folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, "-c", code], cwd=small, env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert said.startswith("user 12345 may not write ")
@@ -139,8 +195,8 @@ def test_a_folder_of_another_user_is_named_with_its_owner(small: SmallDisk) -> N
 
 
 def test_an_outcome_that_finds_no_room_is_refused_and_none_that_was_acknowledged_is_lost() -> None:
-    with mounted("size=32m") as disk:
-        log = open_log(f"sqlite:///{disk.folder / 'serving.db'}")
+    with in_memory("size=32m") as disk:
+        log = open_log(f"sqlite:///{disk / 'serving.db'}")
         kept, refused = asyncio.run(tell(log, disk))
         assert refused
         again, still_refused = asyncio.run(tell(log, None))
@@ -155,22 +211,21 @@ def exposure(number: int) -> Exposure:
     )  # fmt: skip
 
 
-async def tell(log: Log, disk: SmallDisk | None) -> tuple[list[str], list[str]]:
+async def tell(log: Log, disk: Path | None) -> tuple[list[str], list[str]]:
     """Tells outcomes while the disk fills up, if one is given: those acknowledged, and those refused."""
     writer = Writer(log)
     kept, refused = [], []
-    for number in range(200):
-        made = exposure(number if disk else 1000 + number)
-        if disk and number == 50:
-            disk.fill()
-        writer.expose(made)
-        try:
-            if await writer.outcome(Outcome(exposure=made.id, time=time.time(), items=("a",))):
-                kept.append(made.id)
-        except JobError:
-            refused.append(made.id)
-    if disk:
-        disk.empty()
+    with ExitStack() as trouble:
+        for number in range(200):
+            made = exposure(number if disk else 1000 + number)
+            if disk and number == 50:
+                trouble.enter_context(full(disk))
+            writer.expose(made)
+            try:
+                if await writer.outcome(Outcome(exposure=made.id, time=time.time(), items=("a",))):
+                    kept.append(made.id)
+            except JobError:
+                refused.append(made.id)
     writer.close()
     return kept, refused
 
@@ -241,40 +296,39 @@ def test_a_night_whose_disk_is_full_in_each_stage_ends_as_an_undisturbed_one(
 ) -> None:
     undisturbed = home_at(tmp_path / "home", empty_store)
     with (
-        mounted("size=300m,nr_inodes=0") as disk,
+        in_memory("size=300m,nr_inodes=0") as disk,
         subprocess.Popen(
             [sys.executable, "-m", "pipeline", "night", "--day", NIGHT],
             cwd=undisturbed, env=environment(undisturbed), stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE, text=True,
         ) as beside,
     ):  # fmt: skip
-        home = home_at(disk.folder / "home", empty_store)
+        home = home_at(disk / "home", empty_store)
         for name in stages.CHAIN:
             if name != "refit":  # it has nothing to do
-                disk.fill(but=4096)
-                expect_sentence(name, run(home, name), disk)
-                for path in (home / "nights" / NIGHT / records.RUN).glob("*.json"):
-                    json.loads(path.read_text())
-                disk.empty()
+                with full(disk):
+                    expect_sentence(name, run(home, name), disk)
+                    for path in (home / "nights" / NIGHT / records.RUN).glob("*.json"):
+                        json.loads(path.read_text())
             done = run(home, name)
             assert done.returncode == 0, f"{name}: {done.stderr}"
         said = beside.communicate()[1]
         assert beside.returncode == 0, said
         assert records.read(Release, home / "nights" / NIGHT / records.RUN).version == 1
         assert (home / "nights" / NIGHT / records.RUN / "report.html").exists()
-        found, expected = outcome(home), outcome(undisturbed)
+        actual, expected = outcome(home), outcome(undisturbed)
         for what, value in expected.items():
-            assert found[what] == value, what
+            assert actual[what] == value, what
 
 
-def expect_sentence(name: str, failed: "subprocess.CompletedProcess[str]", disk: SmallDisk) -> None:
+def expect_sentence(name: str, failed: "subprocess.CompletedProcess[str]", disk: Path) -> None:
     last = failed.stderr.strip().splitlines()[-1]
     if name == "close":  # `promote` has committed the night; only its report finds no room
         assert failed.returncode == 0, failed.stderr
         assert "the report is missing" in failed.stderr
         return
     assert failed.returncode == 1, f"{name}: {failed.stderr}"
-    assert f"the disk {disk.folder} is full (" in last, failed.stderr
+    assert f"the disk {disk} is full (" in last, failed.stderr
     if name == "open":
         assert last.endswith("then run this again")
     else:

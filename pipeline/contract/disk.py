@@ -9,18 +9,22 @@ their own. So the error is found among its causes, and else by the words of the 
 import errno
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.contract.formats import size
 
-# Words of Linux, and of SQLite where it has others of its own.
+# Words of Linux, and of SQLite where it has others of its own that name the cause.
 _WORDS = {
     errno.ENOSPC: ("No space left on device", "database or disk is full"),
     errno.EDQUOT: ("Disk quota exceeded",),
-    errno.EIO: ("disk I/O error",),  # also where a full disk does not take the file that SQLite maps
+    errno.EIO: ("Input/output error",),
     errno.EROFS: ("Read-only file system", "attempt to write a readonly database"),
 }
+# What SQLite says where a quota is used up or no file can be made, and for other reasons, which may be ours.
+_OF_THE_DISK, _OF_ANYTHING = "disk I/O error", "unable to open database file"
+TRIED_BYTES = 1 << 16
 _PATH = re.compile(r"'(/[^'\n]+)'|(?<![\w.:/])(/[^\s:;,'\"]+)")
 
 
@@ -70,12 +74,29 @@ def _number(error: BaseException) -> int | None:
         return errno.EACCES
     if hasattr(error, "exit_status"):  # a sentence of ours, which may be about another machine
         return None
-    return number_in(str(error))
+    return number_in(str(error), at=_path(error))
 
 
-def number_in(text: str) -> int | None:
-    """Returns the number of the disk's error that a text names, or None."""
+def number_in(text: str, *, at: Path) -> int | None:
+    """Returns the number of the disk's error that a text names, or None.
+
+    Where SQLite does not name it, a small file tells it, at the path where something was to be written.
+    """
+    if _OF_THE_DISK in text:
+        return _tried(_nearest(at)) or errno.EIO
+    if _OF_ANYTHING in text:
+        return _tried(_nearest(at))
     return next((number for number, words in _WORDS.items() if any(word in text for word in words)), None)
+
+
+def _tried(folder: Path) -> int | None:
+    """Returns the number of the disk's error that a small file in a folder meets, or None."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(TRIED_BYTES))
+    except OSError as error:
+        return error.errno if error.errno in (*_WORDS, errno.EACCES) else None
+    return None
 
 
 def _may_change(path: Path) -> bool:

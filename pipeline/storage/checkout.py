@@ -44,7 +44,7 @@ def git(
         failure = ReleaseError(f"git {arguments[0]} failed: {message}; fix it and run this again")
         from pipeline.contract import disk
 
-        number = disk.number_in(message)
+        number = disk.number_in(message, at=folder or Path())
         raise failure from (OSError(number, message) if number else None)
     return done.stdout.strip()
 

@@ -515,8 +515,9 @@ class Log:
             yield
         except sa.exc.DBAPIError as error:
             message = " ".join(str(error.orig).split())[:200]
-            if self._is_sqlite and (number := disk.number_in(message)):
-                place = OSError(number, message, self.url.database)
+            path = self.url.database or ""
+            if self._is_sqlite and (number := disk.number_in(message, at=Path(path))):
+                place = OSError(number, message, path)
                 raise JobError(f"the log of serving is not written: {disk.fault(place)}") from error
             raise JobError(
                 f"the log of serving at {self.url.render_as_string()} does not answer: {message}; "
