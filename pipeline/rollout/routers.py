@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pipeline.storage.traffic_log import Log, RouterState, Traffic
 
 LOAD_S = 120.0  # the most that routers may take to load a version
-SHOW_S = 30.0  # the most that routers may take to serve what they have loaded
+SHOW_S = 60.0  # the most that routers may take to serve what they have loaded
 POLL_S = 0.05
 
 

@@ -333,14 +333,18 @@ def test_without_a_night_there_is_no_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_page_takes_under_two_seconds_of_processor_time_in_a_new_process(folder: Path) -> None:
+def test_a_page_in_a_new_process_takes_as_little_as_to_import_two_libraries(folder: Path) -> None:
+    """A ratio, since machines differ: it was 1.2 where the page took 2.9 s of CPU, on a slow machine."""
     lay(whole(), folder)
-    code = (
-        "import time; from pathlib import Path; from pipeline.report.page import write; "
-        f"write(Path({str(folder)!r}), []); print(time.process_time())"
-    )
+    page_cpu_s = cpu_s_of(f"from pipeline.report.page import write; write(Path({str(folder)!r}), [])")
+    assert page_cpu_s < 2 * cpu_s_of("import pandas, scipy.stats")
+
+
+def cpu_s_of(code: str) -> float:
+    """Returns the seconds of CPU of a new process that runs this code."""
+    code = f"import time; from pathlib import Path; {code}; print(time.process_time())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 4  # twice the budget: other work runs on the machine that tests
+    return float(done.stdout)
 
 
 @pytest.mark.slow

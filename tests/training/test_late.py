@@ -35,7 +35,7 @@ class Late:
 def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Late]:
     with nights.surroundings():
         nights.lay_out(tmp_path_factory.mktemp("late"))
-        night = nights.night(seconds=30)
+        night = nights.night(seconds=45)
         training = nights.train(
             night, nights.make_params(delay_s=0.015), by_plan=nights.plan(num_samples=10**6)
         )
