@@ -125,10 +125,10 @@ up: setup $(AIRFLOW_HOME)/passwords.json ## start, and keep up, Airflow (schedul
 	    echo " up"; \
 	    echo "Airflow  http://127.0.0.1:$(AIRFLOW_PORT)/dags/retrain  (the button Trigger opens the form)"; \
 	    echo "         user admin, password in $(AIRFLOW_HOME)/passwords.json"; \
-	    echo "MLflow   http://127.0.0.1:$(MLFLOW_PORT)  (models: daybreak; no login: whoever is on this machine may write)"; \
+	    echo "MLflow   http://127.0.0.1:$(MLFLOW_PORT)  (the versions; no login: whoever is on this machine may write)"; \
 	    echo "Nights   http://127.0.0.1:$(PAGES_PORT)/nights  (the board, and what runs now)"; \
 	    if (exec 3<>/dev/tcp/127.0.0.1/$(SERVING_PORT)) 2> /dev/null; then \
-	      echo "Serving  http://127.0.0.1:$(SERVING_PORT)/health  (POST /recommend, POST /outcomes)"; \
+	      echo "Serving  http://127.0.0.1:$(SERVING_PORT)/docs  (what the router answers; /health says which version)"; \
 	    else echo "Serving  is not up: $$(tail -1 $(VAR)/serving.log)"; fi; \
 	    echo "What dies is started again; stop all with make down"; exit 0; fi; done; \
 	give_up "not up after $(UP_WITHIN_S) s: Airflow or MLflow does not listen on its port"
