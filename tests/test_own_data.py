@@ -129,22 +129,21 @@ def test_an_edited_class_and_a_new_column_end_in_a_verdict_without_a_hand(home: 
 def test_the_router_of_make_up_serves_the_home(home: Path) -> None:
     """As its supervisor starts it: from the checkout of Daybreak, for a home elsewhere."""
     port = free_port()
-    given = {"PIPELINE_HOME": str(home), "SERVING_PORT": str(port)}
-    config = configparser.ConfigParser(
-        {f"ENV_{name}": value for name, value in given.items()}, inline_comment_prefixes=(";",)
-    )
+    search = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    given = {"PIPELINE_HOME": str(home), "SERVING_PORT": str(port), "PATH": search}
+    known = {f"ENV_{name}": value for name, value in given.items()}
+    config = configparser.ConfigParser(known, inline_comment_prefixes=(";",))
     config.read(ROOT / "supervisord.conf")
     serving = config["program:serving"]
-    call = [sys.executable, *serving["command"].split()[1:]]
 
     def answers() -> bool:
         with contextlib.suppress(OSError):
             url = f"http://127.0.0.1:{port}/health"
-            return bool(json.load(urllib.request.urlopen(url, timeout=10))["champion"] == 1)
+            return bool(json.load(urllib.request.urlopen(url, timeout=10))["champion"])
         return False
 
     folder = Path(serving.get("directory", str(ROOT)))
-    with server(call, given={**os.environ, **given}, folder=folder, up=answers):
+    with server(serving["command"].split(), given={**os.environ, **given}, folder=folder, up=answers):
         pass
 
 
