@@ -15,9 +15,9 @@ from pathlib import Path
 
 from pipeline.contract.formats import size
 
-# Words of Linux, and of SQLite where it has others of its own that name the cause.
+# Words of Linux, and of SQLite and git where they have others of their own that name the cause.
 _WORDS = {
-    errno.ENOSPC: ("No space left on device", "database or disk is full"),
+    errno.ENOSPC: ("No space left on device", "database or disk is full", "Out of diskspace"),
     errno.EDQUOT: ("Disk quota exceeded",),
     errno.EIO: ("Input/output error",),
     errno.EROFS: ("Read-only file system", "attempt to write a readonly database"),
@@ -106,7 +106,7 @@ def _may_change(path: Path) -> bool:
 
 def _path(error: BaseException) -> Path:
     """Returns the path that an error is about, or the folder of this process."""
-    named = error.filename if isinstance(error, OSError) else None
+    named = (error.filename2 or error.filename) if isinstance(error, OSError) else None  # a copy's, if any
     if isinstance(named, str | os.PathLike):
         return Path(named)
     paths = [Path(one or other) for one, other in _PATH.findall(str(error).partition("\n")[0])]

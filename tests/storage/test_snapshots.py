@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import ruamel.yaml
 
-from pipeline.contract.errors import DataError
+from pipeline.contract.errors import DataError, sentence
 from pipeline.storage import mlflow_client, snapshots
 from tests import cloud_storage
+from tests.bad_disks import full, in_memory
 
 pytestmark = [
     pytest.mark.slow,  # the clients take seconds to import
@@ -103,6 +104,20 @@ def test_a_process_killed_while_dvc_writes_its_lock_leaves_it_as_it_was(
     assert (lock.read_text() if lock.exists() else None) == before
     snapshots.record("ingest")
     assert snapshots.is_current("ingest")
+
+
+def test_what_finds_no_room_in_the_cache_ends_the_call_though_dvc_logs_it_and_goes_on(
+    recorded: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = Path("dvc.lock").read_text()
+    (recorded / "data/raw/day=2026-01-03").mkdir()
+    (recorded / "data/raw/day=2026-01-03/part.parquet").write_bytes(bytes(100_000))
+    with in_memory("size=1m", at=recorded / ".dvc" / "cache") as disk, full(disk):
+        with pytest.raises(OSError, match="No space left on device") as error:
+            snapshots.record("ingest")
+        assert f"the disk {disk} is full" in sentence(error.value)
+    assert "failed to transfer" not in caplog.text
+    assert Path("dvc.lock").read_text() == before
 
 
 @pytest.mark.parametrize("torn", ["", '{"read": {"da'])
