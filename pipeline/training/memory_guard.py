@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 BAND_RATES = (0.5, 0.75)  # to which convolutions are limited where that is allowed
 LOOK_EVERY_S = 0.005  # within a pass: a look takes 30 microseconds
+AHEAD = 0.1  # share of what is left: the most by which it is taken to go on falling in an update
 WATCHED = 4.0  # times the peak: layers look where the limit is lower
 MEASURE_EVERY_S = 0.05  # of updates that are shorter, several are measured together
 CLEAR, STATM, STATUS = (Path(f"/proc/self/{name}") for name in ("clear_refs", "statm", "status"))
@@ -126,6 +127,7 @@ class MemoryGuard:
         self.rung = self._policy.rungs[0]
         self.taken: Counter[str] = Counter()  # updates on other rungs than the recipe's own
         self.peak_bytes = 0  # that was ever measured
+        self._left_bytes = self._ahead_bytes = 0  # at the last choice, and what it may lose until the next
         self._hooks: list[RemovableHandle] = []  # on each layer, where memory may become short within a pass
 
     def begin(self, micro_batch_size: int, *, num_samples: int, failed: Iterable[Rung] = ()) -> Rung:
@@ -177,19 +179,28 @@ class MemoryGuard:
         own, free = self._memory.own_bytes(), self._memory.free_bytes()
         if free is None:
             return
-        if failed or not self._policy.fits(self.rung, own_bytes=own, free_bytes=free):
+        left = own + free
+        self._ahead_bytes = self._falling(left)
+        self._left_bytes = left
+        if failed or not self._policy.fits(self.rung, own_bytes=own, free_bytes=free - self._ahead_bytes):
             self._memory.release()
             own, free = self._memory.own_bytes(), self._memory.free_bytes() or 0
         known = self._policy.is_known(self.rung)
         most = self._policy.peak(self.rung, own_bytes=own)
         self._watch(not known or own + free < WATCHED * most)
-        rung = self._policy.choose(self.rung, own_bytes=own, free_bytes=free, failed=failed)
+        rung = self._policy.choose(
+            self.rung, own_bytes=own, free_bytes=free - self._ahead_bytes, failed=failed
+        )
         if rung != self.rung:
             log.warning(
                 "memory: %.0f MiB used, %.0f MiB left; going on with %s", own / 2**20, free / 2**20, rung
             )
             self._memory.release()
             self._apply(rung)
+
+    def _falling(self, left_bytes: int) -> int:
+        """Returns what this process has lost since the last choice, and may lose again until the next."""
+        return min(max(0, self._left_bytes - left_bytes), int(AHEAD * max(0, left_bytes)))
 
     def _watch(self, needed: bool) -> None:
         """Has each layer look at the memory, or none of them, as that takes time where layers are small."""
@@ -223,5 +234,8 @@ class MemoryGuard:
             return
         self._looked = now
         own, free = self._memory.own_bytes(), self._memory.free_bytes()
-        if free is not None and not self._policy.fits(self.rung, own_bytes=own, free_bytes=free):
+        if free is None:
+            return
+        ahead = max(self._ahead_bytes, self._falling(own + free))
+        if not self._policy.fits(self.rung, own_bytes=own, free_bytes=free - ahead):
             raise ShortOfMemory(f"{free:,} bytes are left, and {self.rung} take more")

@@ -300,8 +300,8 @@ def series(
     print(f"{workload.__name__}: {free.peak_bytes / MIB:.0f} MiB, {free.seconds:.1f} s", flush=True)
     steady, followed, ignored = [], [], []
     for number in range(runs):
-        fall = falls(number, seconds=free.seconds, over_s=over_s)
         steady.append(run(workload, number, limit=limit, fall=None, follow=follow))
+        fall = falls(number, seconds=steady[-1].seconds, over_s=over_s)
         followed.append(run(workload, number, limit=limit, fall=fall, follow=follow))
         if number < ignoring:
             ignored.append(run(workload, number, limit=limit, fall=fall, follow="off"))

@@ -82,6 +82,16 @@ def test_a_limit_that_falls_within_a_pass_changes_no_gradient_and_is_forgotten_w
         assert torch.allclose(weight, engine.model.state_dict()[name], rtol=1e-5, atol=1e-7)
 
 
+def test_a_limit_that_goes_on_falling_is_not_waited_for():
+    engine, memory = guarded(Waves(), band_limits=False)
+    sizes = []
+    for number, limit in enumerate((3_000, 3_000, 3_000, 1_060, 1_010, 960, 960)):
+        memory.limits = [limit]  # passes of 8 samples take 900, and 18 in reserve
+        update(engine, number, memory=memory)
+        sizes.append(engine._micro_batch_size)
+    assert sizes == [8, 8, 8, 8, 8, 4, 8]
+
+
 class Alone(Waves):
     """One sample a pass, behind a BatchNorm: nothing is computed again."""
 
