@@ -70,7 +70,7 @@ def _number(error: BaseException) -> int | None:
     """Returns the number of the system's error, where it is one of the disk's."""
     if isinstance(error, OSError) and error.errno in _WORDS:
         return error.errno
-    if isinstance(error, PermissionError) and error.filename and not _may_change(Path(str(error.filename))):
+    if isinstance(error, PermissionError) and not _may_change(_path(error)):
         return errno.EACCES
     if hasattr(error, "exit_status"):  # a sentence of ours, which may be about another machine
         return None
@@ -107,6 +107,8 @@ def _may_change(path: Path) -> bool:
 def _path(error: BaseException) -> Path:
     """Returns the path that an error is about, or the folder of this process."""
     named = (error.filename2 or error.filename) if isinstance(error, OSError) else None  # a copy's, if any
+    if isinstance(error, PermissionError) and named is None:  # Arrow's, with a path that may be relative
+        named = next(iter(re.findall(r"'([^'\n]+)'", str(error))), None)
     if isinstance(named, str | os.PathLike):
         return Path(named)
     paths = [Path(one or other) for one, other in _PATH.findall(str(error).partition("\n")[0])]
