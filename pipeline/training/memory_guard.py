@@ -121,7 +121,7 @@ class MemoryGuard:
         self._model, self._memory, self._tuning, self._clock = model, memory, tuning, clock
         self._band_rates = BAND_RATES if band_limits and limitable(model) else ()
         self._can_recompute = bool(blocks(model))
-        self._policy = MemoryPolicy((Rung(micro_batch_size=1),))
+        self._policy = MemoryPolicy((Rung(micro_batch_size=0),))  # until the first update begins
         self._began = self._looked = -1.0
         self._num_samples = self._num_begun = 0
         self.rung = self._policy.rungs[0]

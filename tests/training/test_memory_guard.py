@@ -44,10 +44,12 @@ class Memory:
     def release(self) -> None: ...
 
 
-def guarded(workload: Waves, *, band_limits: bool) -> tuple[TorchEngine, Memory]:
+def guarded(
+    workload: Waves, *, band_limits: bool, micro_batch_size: int = BATCH
+) -> tuple[TorchEngine, Memory]:
     """An engine whose guard follows that memory; an update takes ten seconds, and each look a little."""
-    engine = TorchEngine(workload, workload.dataset(None, "train"), seed=1, micro_batch_size=BATCH,
-                         tuning=Tuning())  # fmt: skip
+    engine = TorchEngine(workload, workload.dataset(None, "train"), seed=1,
+                         micro_batch_size=micro_batch_size, tuning=Tuning())  # fmt: skip
     memory = Memory()
     memory.guard = engine.memory_guard = MemoryGuard(
         engine.model, memory=memory, tuning=Tuning(), band_limits=band_limits,
@@ -100,7 +102,7 @@ class Alone(Waves):
 
 
 def test_convolutions_are_limited_only_while_memory_is_short():
-    engine, memory = guarded(Alone(), band_limits=True)
+    engine, memory = guarded(Alone(), band_limits=True, micro_batch_size=1)
     kinds = []
     for number in range(6):
         memory.limits = [130] if number in {3, 4} else [3_000]
