@@ -83,8 +83,7 @@ def failed(context: Any) -> None:
     tell(homes.of_dag(task.dag_id), text, "--night", night_of(task.run_id), "--stage", task.task_id)
 
 
-# Default arguments of tasks.
-RETRIED = {"retries": 2, "retry_delay": timedelta(seconds=30), "on_failure_callback": failed}
+DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30), "on_failure_callback": failed}
 
 
 def late(*, context: Any, hours: float) -> None:

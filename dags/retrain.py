@@ -169,7 +169,7 @@ def nights_of(home: Home) -> DAG:
         max_active_runs=1,
         params=FORM,
         user_defined_filters={"night": notify.night_of, "question": partial(review.question, home=home)},
-        default_args=notify.RETRIED,
+        default_args=notify.DEFAULT_ARGS,
         deadline=DeadlineAlert(
             # A clear queues a run again, and Airflow 3.3 cannot clear a run whose alert counts from there.
             reference=DeadlineReference.DAGRUN_LOGICAL_DATE,

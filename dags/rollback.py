@@ -72,7 +72,7 @@ def drill_of(home: Home) -> DAG:
         schedule=CronTriggerTimetable("0 5 * * *", timezone="UTC"),
         catchup=False,
         max_active_runs=1,
-        default_args=notify.RETRIED,
+        default_args=notify.DEFAULT_ARGS,
         tags=home.tags,
     ) as drill:
         BashOperator(task_id="drill", bash_command=notify.command(home, "drill"))

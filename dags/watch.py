@@ -19,7 +19,7 @@ def watch_of(home: Home) -> DAG:
         schedule=CronTriggerTimetable("30 * * * *", timezone="UTC"),
         catchup=False,
         max_active_runs=1,
-        default_args=notify.RETRIED,
+        default_args=notify.DEFAULT_ARGS,
         tags=home.tags,
     ) as dag:
         CommandSensor(

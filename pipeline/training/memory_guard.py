@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 BAND_RATES = (0.5, 0.75)  # to which convolutions are limited where that is allowed
 LOOK_EVERY_S = 0.005  # within a pass: a look takes 30 microseconds
-AHEAD = 0.1  # share of what is left: the most by which it is taken to go on falling in an update
+AHEAD = 0.1  # the most that is expected to be lost during an update, as a share of what is left
 WATCHED = 4.0  # times the peak: layers look where the limit is lower
 MEASURE_EVERY_S = 0.05  # of updates that are shorter, several are measured together
 CLEAR, STATM, STATUS = (Path(f"/proc/self/{name}") for name in ("clear_refs", "statm", "status"))
