@@ -35,16 +35,21 @@ SMALL = ["profile.batch_sizes=[64]", "smoke_test.samples=20"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def run(*words: str, folder: Path, shell: str = "") -> str:
-    """What a command printed, once it ended well."""
-    environment = {
+def environment() -> dict[str, str]:
+    """The environment of a team's shell: without what earlier tests of this process set."""
+    given = {
         **os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "GIT_CONFIG_COUNT": "0",
     }  # fmt: skip
     for name in ("MLFLOW_TRACKING_URI", "PIPELINE_HOME"):
-        environment.pop(name, None)
+        given.pop(name, None)
+    return given
+
+
+def run(*words: str, folder: Path, shell: str = "") -> str:
+    """What a command printed, once it ended well."""
     command = ["bash", "-euc", shell] if shell else [sys.executable, "-m", "pipeline", *words]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -129,8 +134,7 @@ def test_an_edited_class_and_a_new_column_end_in_a_verdict_without_a_hand(home: 
 def test_the_router_of_make_up_serves_the_home(home: Path) -> None:
     """As its supervisor starts it: from the checkout of Daybreak, for a home elsewhere."""
     port = free_port()
-    search = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    given = {"PIPELINE_HOME": str(home), "SERVING_PORT": str(port), "PATH": search}
+    given = {"PIPELINE_HOME": str(home), "SERVING_PORT": str(port)}
     known = {f"ENV_{name}": value for name, value in given.items()}
     config = configparser.ConfigParser(known, inline_comment_prefixes=(";",))
     config.read(ROOT / "supervisord.conf")
@@ -143,7 +147,7 @@ def test_the_router_of_make_up_serves_the_home(home: Path) -> None:
         return False
 
     folder = Path(serving.get("directory", str(ROOT)))
-    with server(serving["command"].split(), given={**os.environ, **given}, folder=folder, up=answers):
+    with server(serving["command"].split(), given=environment() | given, folder=folder, up=answers):
         pass
 
 

@@ -1,8 +1,9 @@
 """A command line that does as it is told: stands in for `python -m pipeline` where only the DAG is tested.
 
-Copied to `pipeline/__main__.py` of a PIPELINE_HOME. `endings.json` beside it says how a stage ends:
-the exit statuses of its calls, one after the other, the last one for ever; 0 where nothing is said.
-`gate` writes what stands there under `records` to its night. Every call is appended to `calls.jsonl`.
+Copied to `pipeline/__main__.py` of a PIPELINE_HOME; the servers of `make up` there are the real ones.
+`endings.json` beside it says how a stage ends: the exit statuses of its calls, one after the other, the last
+one for ever; 0 where nothing is said. `gate` writes what stands there under `records` to its night. Every
+call is appended to `calls.jsonl`.
 """
 
 import json
@@ -13,6 +14,9 @@ from pathlib import Path
 
 home = Path(os.environ["PIPELINE_HOME"])
 stage = sys.argv[1]
+if stage in ("serve", "pages"):
+    # -P: the folder that they start in has this stand-in
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "pipeline", *sys.argv[1:]])
 if stage == "show":
     shown = home / "nights" / sys.argv[sys.argv.index("--night") + 1] / "data/run" / f"{sys.argv[2]}.json"
     print(shown.read_text() if shown.exists() else "")
