@@ -1,7 +1,8 @@
 """Makes routers follow a release: they load its version before, and are read back after, by the serving log.
 
 A live router writes what it has loaded and what it serves every second, and a router that has not written
-for ten seconds is gone. Where no router lives, the traffic row counts: the next router does as it says.
+for ten seconds is gone. Where no router lives, the traffic row counts, and in a new log
+the ledger: the next router does as they say.
 """
 
 import time
@@ -10,12 +11,10 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.records import Release
-from pipeline.registry import aliases
+from pipeline.storage import ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from mlflow import MlflowClient
 
     from pipeline.storage.traffic_log import Log, RouterState, Traffic
 
@@ -29,8 +28,8 @@ class Routers:
 
     name = "the routers"
 
-    def __init__(self, client: "MlflowClient", model: str, log: "Log") -> None:
-        self.client, self.model, self.log = client, model, log
+    def __init__(self, log: "Log") -> None:
+        self.log = log
 
     def prepare(self, release: Release) -> None:
         """Makes all live routers load the version; raises ReleaseError where one cannot."""
@@ -64,7 +63,8 @@ class Routers:
 
     def shown(self) -> int:
         """Returns the version that the routers serve; where they disagree, one that differs from the row."""
-        champion = self.log.traffic().champion or aliases.alias(self.client, self.model)
+        promoted = ledger.champion_at(ledger.ledger_tip())
+        champion = self.log.traffic().champion or (promoted.version if promoted else 0)
         live = [router.champion for router in self.log.routers()]
         return next((number for number in live if number != champion), champion)
 

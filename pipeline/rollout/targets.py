@@ -95,7 +95,7 @@ def release_targets(client: "MlflowClient", model: str) -> list[Target]:
     traffic_log = existing_log(serving, checkout.home())
     targets: list[Target] = [Alias(client, model)]
     if traffic_log:
-        targets.append(Routers(client, model, traffic_log))
+        targets.append(Routers(traffic_log))
     if serving.endpoint:
         targets.append(serving.endpoint.make().target(client, model, traffic_log))
     return targets

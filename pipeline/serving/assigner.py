@@ -28,7 +28,7 @@ class Assignment:
 
     unit: str  # the user as the log knows it
     arm: str  # champion or challenger
-    version: int  # of the registry; 0: none was promoted since the log was made, MLflow's alias says which
+    version: int  # of the registry; 0: none was promoted since the log was made, `status` says which serves
     experiment: str  # "": none is on
     share: float  # of the users who meet the challenger
 

@@ -7,7 +7,7 @@ happens meanwhile. If a version cannot be loaded, the router goes on as it is, a
 version whose process has ended is loaded again; until then its users are shown what it answered them before,
 or the popular items, and each of these counts as an error.
 
-With no champion in the traffic row yet, the manager follows MLflow's alias `champion`.
+Where the traffic row names no champion, as in a new log, the ledger does.
 """
 
 import logging
@@ -22,18 +22,17 @@ from pathlib import Path
 
 from pipeline.contract.errors import PipelineError, ReleaseError
 from pipeline.contract.units import DAY_S, HOUR_S
-from pipeline.registry import aliases
 from pipeline.serving.answers import Answers, Predictor
 from pipeline.serving.loading import Arrays, VersionLoader, newest_arrays
 from pipeline.serving.version_process import NoAnswer
 from pipeline.statistics.assignment import arm_of
-from pipeline.storage import checkout, mlflow_client
+from pipeline.storage import checkout, ledger, mlflow_client
 from pipeline.storage.traffic_log import Log, RouterState, Traffic
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.25
-LEDGER_S = 5.0  # between two reads of the ledger, and of the alias if that is followed
+LEDGER_S = 5.0  # between two reads of the ledger
 BEAT_S = 1.0
 # Until a version that could not be loaded is retried, unless the traffic changes; and from the start of a
 # version's process to that of the one which replaces it.
@@ -81,7 +80,7 @@ class ModelManager:
         self._log, self._models = traffic_log, models
         self._home, self._keep_days = home, keep_days
         self._arrays: Arrays | None = None
-        self._alias = 0
+        self._promoted = 0  # by the ledger
         self._looked_at, self._tried_at, self._forgot_at = -1e9, -1e9, -1e9
         self._tried: tuple[object, ...] = ()
         self._stopped: dict[str, str] = {}  # experiments that this router stopped, and why
@@ -141,9 +140,10 @@ class ModelManager:
         if time.monotonic() - self._looked_at > LEDGER_S:
             self._arrays = newest_arrays(self._home)
             if not traffic.champion:
-                self._alias = self._aliased()
+                promoted = ledger.champion_at(ledger.ledger_tip())
+                self._promoted = promoted.version if promoted else 0
             self._looked_at = time.monotonic()
-        wanted = traffic if traffic.champion else replace(traffic, champion=self._alias)
+        wanted = traffic if traffic.champion else replace(traffic, champion=self._promoted)
         self._set_fault(self._load(wanted))
         self._switch(wanted)
 
@@ -203,10 +203,6 @@ class ModelManager:
         newest = before.newest_users(WARM_USERS) if isinstance(before, Answers) else []
         users = newest or answers.likely(WARM_USERS)
         warm(answers, users, ended=self._ended)
-
-    def _aliased(self) -> int:
-        with mlflow_client.session() as client:
-            return aliases.alias(client, self._models.name)
 
     def _run(self) -> None:
         with checkout.within(self._home):  # of several in this process

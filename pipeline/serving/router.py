@@ -108,7 +108,9 @@ class Router:
     def __init__(
         self, log: Log | None, versions: VersionSource, params: ServingParams,
         limits: LiveTestParams | None = None, *, model: str = "", home: Path = Path(),
+        has_token: bool = False,
     ) -> None:  # fmt: skip
+        """`has_token`: callers have shown it."""
         self.versions, self._params, self._log = versions, params, log
         limits = limits or LiveTestParams()
         self._metric = limits.metric
@@ -116,7 +118,7 @@ class Router:
         self._metrics, self.nights = Metrics(model), NightMetrics(model, home)
         self.beside: tuple[Router, ...] = ()  # of other models, behind the same port
         self._batcher, self._writer = Batcher(), Writer(log) if log else NoLog()
-        self.has_log = log is not None
+        self.has_log, self._has_token = log is not None, has_token
         self._now = log.now if log else time.time
         self._ids = ExposureIds(log.exposure_key if log else secrets.token_bytes(32))
 
@@ -175,6 +177,11 @@ class Router:
         if self._log is None or self._metric is None:
             raise HTTPException(
                 404, "users are not scored by rows of a team's own; name live_test.metric in params.yaml"
+            )
+        if not self._has_token:  # unlike an outcome, a row names any user and any version
+            raise HTTPException(
+                403,
+                "whoever sends rows decides a live test; start the router with DAYBREAK_TOKEN, and send it",
             )
         if not isinstance(rows, list) or not 0 < len(rows) <= MAX_ROWS:
             raise HTTPException(422, f"rows is {rows!r:.50}; list 1 to {MAX_ROWS:,} rows, each an object")
@@ -408,7 +415,7 @@ def make_app(
             name, home=home, top=params.max_top, keep=params.keep_users, answer_s=answer_s(params.timeout_s)
         )
         manager = ModelManager(log, models, home=home, keep_days=params.keep_days)
-        router = Router(log, manager, params, limits, model=name, home=home)
+        router = Router(log, manager, params, limits, model=name, home=home, has_token=bool(token))
         app.state.router = router
         manager.start()
         yield

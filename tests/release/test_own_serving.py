@@ -194,10 +194,11 @@ def test_the_example_of_the_docs_reports_to_a_router_by_which_a_challenger_is_pr
     page = (ROOT / "docs" / "live-test.md").read_text()
     (example,) = [block for _, language, block in FENCE.findall(page) if language == "python"]
     settings = params.load()
-    with running(home, limits=settings.live_test) as router:
+    with running(home, token="secret", limits=settings.live_test) as router:
+        authorized = {"headers": {"Authorization": "Bearer secret"}}
         names = {
             "url": team.url, "router": router.url, "time": time, "requests": requests,
-            "models": {1: lambda user: 5.0, 2: lambda user: 6.0},
+            "token": "secret", "models": {1: lambda user: 5.0, 2: lambda user: 6.0},
         }  # fmt: skip
         exec(example, names)
         assert [one.version for one in team.log.exposures(None)] == [1, 1]
@@ -206,7 +207,7 @@ def test_the_example_of_the_docs_reports_to_a_router_by_which_a_challenger_is_pr
             rows = team.come(1500, {2: 6.0})
             for start in range(0, len(rows), 1000):
                 body = {"rows": rows[start : start + 1000]}
-                assert router.post("observations", body) == (200, {"kept": True})
+                assert router.post("observations", body, **authorized) == (200, {"kept": True})
 
         verdict, _ = until_decided(come, team.log)
         assert verdict.action == "promote", verdict.reason

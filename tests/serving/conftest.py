@@ -1,9 +1,11 @@
 """A home with promoted versions and a router in front of them, shared by tests."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from pipeline.storage.traffic_log import Log, Traffic, open_log
 from tests.conftest import make_repository
@@ -41,14 +43,17 @@ def home(home_of_all: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def router(home_of_all: Path) -> Iterator[Running]:
-    """A router that serves version 2, since MLflow's alias says so."""
+    """A router that serves version 2, as the ledger says, and not what somebody moved MLflow's alias to."""
     with pytest.MonkeyPatch.context() as patch:
         live_in(home_of_all, patch)
+        alias = partial(MlflowClient().set_registered_model_alias, "daybreak", "champion")
+        alias("1")
         with running(home_of_all, ready=False) as serving:
             serving.log.change_traffic(lambda now: Traffic(revision=now.revision))
             until(lambda: serving.get("health").status_code == 200)
             yield serving
             serving.log.change_traffic(lambda now: Traffic(revision=now.revision))  # others share it
+        alias("2")
 
 
 def live_in(home: Path, patch: pytest.MonkeyPatch) -> None:

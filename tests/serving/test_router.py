@@ -42,7 +42,7 @@ def kept(log: Log, exposure: str, experiment: str = EXPERIMENT) -> Exposure:
     return matching[0]
 
 
-def test_the_champion_of_the_registry_answers_where_the_traffic_names_none(router: Running) -> None:
+def test_the_champion_of_the_ledger_answers_where_the_traffic_names_none(router: Running) -> None:
     assert router.log.traffic().champion == 0
     answer = router.recommend("u7", top=3)
     assert answer["items"] == ["2/u7/0", "2/u7/1", "2/u7/2"]
@@ -367,6 +367,11 @@ def test_rows_of_a_teams_own_serving_are_on_the_disk_once_they_are_acknowledged(
         assert len(list(router.log.exposures(""))) == before + len(USERS)
 
 
-def test_without_a_metric_rows_of_a_team_are_refused(router: Running) -> None:
-    status, answer = router.post("observations", {"rows": [{"user": "u1", "version": 2, "time": 0}]})
+def test_rows_of_a_team_are_refused_without_a_metric_and_without_a_token(home: Path, router: Running) -> None:
+    body = {"rows": [{"user": "u1", "version": 2, "time": 0, "metric": 9}]}
+    status, answer = router.post("observations", body)
     assert (status, "name live_test.metric in params.yaml" in answer["error"]) == (404, True)
+    metric = {"name": "revenue", "low": 0, "high": 10, "margin": 0.1}
+    with running(home, limits=LiveTestParams.model_validate({"metric": metric})) as open_to_all:
+        status, answer = open_to_all.post("observations", body)
+        assert (status, "start the router with DAYBREAK_TOKEN" in answer["error"]) == (403, True)

@@ -25,7 +25,7 @@ ANY = MlflowClient.__new__(MlflowClient)  # never asked here
 
 
 def test_where_no_router_lives_the_traffic_is_what_counts(log: Log) -> None:
-    target = Routers(ANY, "daybreak", log)
+    target = Routers(log)
     target.prepare(Release(version=4, replaced=3))
     assert log.traffic().wanted == (4,)
     target.show(Release(version=4, replaced=3))
@@ -33,7 +33,7 @@ def test_where_no_router_lives_the_traffic_is_what_counts(log: Log) -> None:
 
 
 def test_what_was_prepared_is_forgotten(log: Log) -> None:
-    target = Routers(ANY, "daybreak", log)
+    target = Routers(log)
     target.show(Release(version=3, replaced=0))
     target.prepare(Release(version=4, replaced=3))
     target.discard(Release(version=4, replaced=3))
@@ -44,7 +44,7 @@ def test_what_was_prepared_is_forgotten(log: Log) -> None:
 
 
 def test_a_test_goes_on_when_its_champion_is_shown_again_and_ends_with_its_winner(log: Log) -> None:
-    target = Routers(ANY, "daybreak", log)
+    target = Routers(log)
     target.show(Release(version=3, replaced=0))
     log.change_traffic(lambda now: replace(now, challenger=4, share=0.05, experiment="a"))
     target.show(Release(version=3, replaced=0))
@@ -57,7 +57,7 @@ def test_a_test_goes_on_when_its_champion_is_shown_again_and_ends_with_its_winne
 
 
 def test_a_router_that_differs_is_seen(log: Log) -> None:
-    target = Routers(ANY, "daybreak", log)
+    target = Routers(log)
     target.show(Release(version=3, replaced=0))
     log.beat(RouterState(id="one", champion=3))
     assert target.shown() == 3
@@ -66,7 +66,7 @@ def test_a_router_that_differs_is_seen(log: Log) -> None:
 
 
 def test_a_router_that_cannot_load_a_version_stops_it_before_anything_is_moved(log: Log) -> None:
-    target = Routers(ANY, "daybreak", log)
+    target = Routers(log)
     log.beat(RouterState(id="one", champion=3, loaded=(3,), revision=9, fault="version 4: no such file"))
     with pytest.raises(ReleaseError, match="router one cannot load version 4: no such file"):
         target.prepare(Release(version=4, replaced=3))
@@ -75,7 +75,7 @@ def test_a_router_that_cannot_load_a_version_stops_it_before_anything_is_moved(l
 def test_a_router_that_never_follows_is_named(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routers, "LOAD_S", 0.1)
     monkeypatch.setattr(routers, "SHOW_S", 0.1)
-    target, now = Routers(ANY, "daybreak", log), time.time()
+    target, now = Routers(log), time.time()
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: now - 11)  # its own clock is behind, which makes it no less alive
         log.beat(RouterState(id="one", champion=3, loaded=(3,)))
