@@ -121,10 +121,23 @@ def test_before_a_job_ran_only_the_first_line_of_the_service_counts(printed):
     assert cause == "user error"
 
 
-def test_the_reason_of_a_termination_counts_where_the_exit_status_says_nothing():
-    for reason, kind in (("OOMKilled", "out of memory"), ("Preempted", "preempted"), ("Error", "user error")):
-        message = f"{EXITED} 1. Termination reason: {reason}. \nTraceback ..."
-        assert classify(state="FAILED", code=3, message=message, ran=True) == kind
+@pytest.mark.parametrize(
+    ("status", "reason", "kind"),
+    [
+        (1, "OOMKilled", "out of memory"),
+        (1, "Preempted", "preempted"),
+        (1, "Error", "user error"),
+        (137, "Preempted", "preempted"),  # killed, as what is taken away is
+        (137, "Evicted", "preempted"),
+        (143, "Preempted", "preempted"),
+        (143, "OOMKilled", "out of memory"),
+        (137, "Error", "out of memory"),
+        (143, "Error", "overtime"),
+    ],
+)
+def test_the_reason_of_a_termination_comes_before_the_exit_status(status, reason, kind):
+    message = f"{EXITED} {status}. Termination reason: {reason}. \nTraceback ..."
+    assert classify(state="FAILED", code=3, message=message, ran=True) == kind
 
 
 def test_an_invalid_argument_is_no_matter_of_capacity_whatever_its_words():

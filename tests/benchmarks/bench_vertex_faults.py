@@ -43,6 +43,7 @@ FAILED = JobState.JOB_STATE_FAILED
 OUT_OF_STOCK = "Resources are insufficient in region: us-central1. Please try a different region."
 # How a replica ends, in the service's sentence, with what it printed itself behind it.
 EXITED = "The replica workerpool0-0 exited with a non-zero status of 1."
+KILLED = "The replica workerpool0-0 exited with a non-zero status of 137."
 NAMED_STOCKOUT = f"{EXITED} Termination reason: Error. \nTraceback (most recent call last):\n  stockout.py"
 DISK_FULL = f"{EXITED} Termination reason: Error. \nTraceback (most recent call last):\nDisk quota exceeded"
 BLOOM_FILTER = f"{EXITED} Termination reason: Error. \nTraceback (most recent call last):\nbloom_filter oom"
@@ -128,6 +129,8 @@ class VertexAI(Place):
                 act=ran(3, f"{EXITED} Termination reason: OOMKilled.")),
             End("evicted, by its reason", "preempted", words="taken away",
                 act=ran(3, f"{EXITED} Termination reason: Evicted.")),
+            End("killed as it was taken away, by its reason", "preempted", words="taken away",
+                act=ran(3, f"{KILLED} Termination reason: Preempted.")),
             End("a file of its own named stockout", "failed", words=own, act=ran(3, NAMED_STOCKOUT)),
             End("a full disk in its traceback", "failed", words=own, act=ran(3, DISK_FULL)),
             End("a bloom filter in its traceback", "failed", words=own, act=ran(3, BLOOM_FILTER)),

@@ -5,8 +5,8 @@ message: its traceback can hold any word (a file named stockout.py, `Disk quota 
 the cause is read from structure, in this order:
 
 1. the state: EXPIRED and CANCELLED say all;
-2. how a replica ended, which the service says in sentences of a fixed form: its exit status, the reason of
-   its termination, or that it was low on memory;
+2. how a replica ended, which the service says in sentences of a fixed form: that it was low on memory, the
+   reason of its termination, or else its exit status, which is 137 or 143 for whatever was killed or ended;
 3. the code, where it has one meaning: 8 (used up) is a lack of machines or of quota before the job ran, and a
    machine that was taken away after; 4 is time;
 4. errors that the job's own workers have recorded (training/worker_errors.py): then it is its code;
@@ -121,8 +121,8 @@ def _of_a_replica(said: str) -> Kind | None:
     exited = EXITED.search(said)
     if exited is None:
         return None
-    by_status = STATUSES.get(int(exited[1]))
-    return by_status or REASONS.get((exited[2] or "").lower()) or "user error"
+    by_reason = REASONS.get((exited[2] or "").lower())
+    return by_reason or STATUSES.get(int(exited[1]), "user error")
 
 
 def is_device_quota(message: str) -> bool:
