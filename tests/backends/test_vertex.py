@@ -14,9 +14,10 @@ from pipeline.backends.place import RetryPolicy
 from pipeline.backends.submission_journal import SubmissionJournal, stretches
 from pipeline.contract.backend import Backend, Job
 from pipeline.contract.errors import JobError, NotYet
-from pipeline.contract.records import Pool
+from pipeline.contract.records import Pool, Rental, Rung
 from pipeline.storage import jsonl
 from tests.backends.rented import QUICK, end, job, vertex, wait
+from tests.backends.together import TrainingNight
 from tests.fakes import read_lines
 
 pytestmark = pytest.mark.slow  # the client takes seconds to import
@@ -263,6 +264,41 @@ def test_quota_is_refused_whether_told_on_asking_or_afterwards_and_waited_for_in
     backend.cancel(handle)
     assert backend.state(handle) == "preempted"
     assert stretches(tmp_path / "job")[-1].started is None
+
+
+@pytest.mark.parametrize("by", ["rest", "grpc"])
+def test_a_machine_that_its_region_does_not_have_is_refused_and_asked_for_elsewhere(service, tmp_path, by):
+    service.market.unsupported.add(L4)
+    backend = vertex(service.url if by == "rest" else f"grpc://{service.grpc.address}")
+    handle = backend.submit(job(tmp_path, SLEEP))
+    assert backend.state(handle) == "refused"
+    why = "for 1 x g2-standard-8 as on-demand in us-central1 (Machine type g2-standard-8 is not supported"
+    assert why in reasons(tmp_path)[0]
+    assert backend.usd(tmp_path / "job") == 0
+    elsewhere = backend.submit(job(tmp_path, SLEEP, region="us-east4"))
+    assert elsewhere.startswith("projects/p/locations/us-east4/")
+    missing = cut("refuse", status=404, reason="NOT_FOUND", message="No such network.")
+    with service.troubled(missing, method="create_custom_job"):
+        handle = backend.submit(job(tmp_path / "other", SLEEP, name="other"))
+    assert backend.state(handle) == "refused"
+
+
+def test_a_night_walks_its_ladder_past_a_region_that_does_not_have_the_machine(
+    service, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    monkeypatch.chdir(tmp_path)
+    service.market.unsupported.add(L4)
+    bucket = f"file://{tmp_path}/bucket"
+    first = Rental(machine=L4[1], region=L4[0])
+    night = TrainingNight(tmp_path / "night", vertex(service.url, bucket=bucket), rental=first, bucket=bucket)
+    plan = night.plan
+    elsewhere = replace(first, region="us-east4")
+    rung = Rung(rental=elsewhere, expected_s=plan.expected_s, expected_usd=1.0,
+                latest_start=night.night.train_until, usd_per_hour=1.0)  # fmt: skip
+    night.plan = replace(plan, ladder=(rung,))
+    night.ask()
+    assert service.only().region == "us-east4"
 
 
 def test_the_wait_for_flex_start_is_over_in_time(service, tmp_path):

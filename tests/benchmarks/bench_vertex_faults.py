@@ -137,6 +137,8 @@ class VertexAI(Place):
             End("no capacity", "refused", words="no capacity", waits=True, around=short(market.stock, 0)),
             End("no capacity, said late", "refused", words="no capacity", waits=True,
                 around=partial(self._late, short(market.stock, 0))),
+            End("a machine that its region does not have", "refused", words="does not take", waits=True,
+                around=self._unsupported),
             End("quota, on asking", "refused", words="quota does not allow", waits=True,
                 around=short(market.quota, "429")),
             End("quota, afterwards", "refused", words="quota does not allow", waits=True,
@@ -186,6 +188,12 @@ class VertexAI(Place):
         yield
         wait(lambda: not self.newest.thread.is_alive())
         self.service.market.waits.clear()
+
+    @contextmanager
+    def _unsupported(self) -> Iterator[None]:
+        self.service.market.unsupported.add(L4)
+        yield
+        self.service.market.unsupported.clear()
 
     def _take_for_good(self, job: str) -> None:
         with patch.dict(self.service.market.stock, {L4: 0}):

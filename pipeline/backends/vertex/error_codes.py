@@ -18,7 +18,7 @@ the cause is read from structure, in this order:
 import re
 from typing import Literal
 
-from pipeline.backends.faults import COMMON, NEXT, Fault
+from pipeline.backends.faults import COMMON, NEXT, NOT_TAKEN, Fault
 
 Kind = Literal[
     "stock-out", "quota", "expired", "no such thing", "not allowed", "user error", "out of memory",
@@ -50,6 +50,11 @@ CODES: dict[int, Kind] = {
 AMBIGUOUS = frozenset((3, 9, 10, 13, 14))  # an argument or the user's code; a fault of either side
 FAULTS: dict[str, Fault] = {
     **COMMON,
+    NOT_TAKEN: Fault(
+        state="refused",
+        text=f"Vertex AI does not take job {{job}} for {{what}}{{said}}; {NEXT}; where it takes none, look "
+        "at backend in params.yaml",
+    ),
     "stock-out": Fault(
         state="refused",
         text=f"there is no capacity for {{what}}{{said}}; {NEXT}; more choice comes from plan.machines and "

@@ -5,6 +5,7 @@ CreateCustomJob is not idempotent and its reply can be lost; a job carries its t
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +15,7 @@ from pipeline.backends.place import JobRequest, Refused, Rented, RetryPolicy
 from pipeline.backends.renting import Renting
 from pipeline.backends.submission_journal import Submission
 from pipeline.backends.vertex import error_codes, preflight
+from pipeline.backends.vertex.client import Denied
 from pipeline.backends.vertex.job_spec import Site, boot_disk, custom_job, disk_bytes_per_s
 from pipeline.backends.vertex.service import STATES, NoQuota, Service, state_name
 from pipeline.contract import clock
@@ -26,6 +28,9 @@ from pipeline.training import worker_errors
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1.types import CustomJob
 
+# Of a request that is wrong for this machine or region, and may be right for the next: the catalog has the
+# regions of Compute Engine, which are more than those where Vertex AI has the machine.
+NOT_THERE = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
 CONSOLE = "https://console.cloud.google.com/ai/platform"
 
 
@@ -73,6 +78,10 @@ class Vertex(Renting):
             message = str(error)
             cause = error_codes.classify(state="FAILED", code=8, message=message, ran=False)
             raise Refused(message, cause=cause) from None
+        except Denied as error:
+            if error.status in NOT_THERE:
+                raise Refused(error.message) from None
+            raise
 
     def find(self, regions: Iterable[str], **labels: str) -> list[Rented]:
         """Returns the jobs of this home with these labels."""

@@ -28,6 +28,7 @@ class Market:
     stock: dict[tuple[str, str], int] = field(default_factory=dict)  # machines that are free
     quota: dict[tuple[str, str], Literal["queued", "429", "failed"]] = field(default_factory=dict)
     waits: set[tuple[str, str]] = field(default_factory=set)  # flex-start jobs stay in the queue
+    unsupported: set[tuple[str, str]] = field(default_factory=set)  # machines that a region does not have
 
 
 class Jobs:
@@ -86,6 +87,8 @@ class Jobs:
             job.state = JobState.JOB_STATE_QUEUED
             running = Running(job, self)
             for key in running.wanted:
+                if key in self.market.unsupported:
+                    raise nonsense(f"Machine type {key[1]} is not supported in region {key[0]}.")
                 if self.market.quota.get(key) == "429":
                     raise Refusal(429, "RESOURCE_EXHAUSTED", QUOTA.format(device=f"{key[1]}_gpus"))
             self.jobs[job.name] = running
