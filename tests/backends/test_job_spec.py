@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.backends.place import SLACK_S, left_s, machines_of
+from pipeline.backends.place import SLACK_S, Refused, left_s, machines_of
 from pipeline.backends.vertex.job_spec import Site, custom_job, disk_bytes_per_s
 from pipeline.contract.backend import Job, OutOfTime, label
-from pipeline.contract.errors import JobError
+from pipeline.contract.errors import JobError, ParamsError
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Pool
 from pipeline.machines.catalog import rented
@@ -159,12 +159,38 @@ def test_a_network_is_reached_by_peering_or_by_an_attachment_as_the_client_takes
     assert "network" not in attached
 
 
-def test_a_reservation_is_drawn_on_by_what_is_bought_and_not_by_spot():
-    site = replace(SITE, reservation="projects/p/zones/z/reservations/r")
-    (bought,) = asked(job(), site=site)["worker_pool_specs"]
-    (spot,) = asked(job(strategy="spot"), site=site)["worker_pool_specs"]
+def test_what_is_reserved_is_drawn_on_by_the_machines_that_it_is_for_and_not_by_fallbacks():
+    reserved = {"persistent_resource": "kept", "reserved_machine": "g2-standard-8"}
+    site = replace(SITE, reservation="projects/p/zones/us-central1-a/reservations/r", **reserved)
+    fits = asked(job(), site=site)
+    (bought,) = fits["worker_pool_specs"]
     assert bought["machine_spec"]["reservation_affinity"]["values"] == [site.reservation]
-    assert "reservation_affinity" not in spot["machine_spec"]
+    assert fits["persistent_resource_id"] == "kept"
+    for changes, region in (
+        ({"strategy": "spot"}, "us-central1"),
+        ({"machine": "g2-standard-24"}, "us-central1"),
+        ({}, "us-east4"),
+    ):
+        spec = asked(job(**changes), site=site, region=region)
+        assert "reservation_affinity" not in spec["worker_pool_specs"][0]["machine_spec"], changes
+        assert "persistent_resource_id" not in spec, changes
+    unlike = asked(job(num_machines=2, others=(Pool(machine="g2-standard-24"),)), site=site)
+    assert [len(each["machine_spec"]) for each in unlike["worker_pool_specs"]] == [4, 3]  # by affinity
+    assert "persistent_resource_id" not in unlike  # which has no machine for the other
+    anything = asked(job(machine="g2-standard-24"), site=replace(site, reserved_machine=""))
+    assert "reservation_affinity" in anything["worker_pool_specs"][0]["machine_spec"]
+
+
+def test_a_region_without_the_network_attachment_is_refused_in_a_sentence():
+    name = "projects/p/regions/us-central1/networkAttachments/daybreak"
+    with pytest.raises(
+        Refused, match="is of us-central1, and none is named for us-east4; leave us-east4 out"
+    ):
+        asked(job(), site=replace(SITE, network_attachment=name), region="us-east4")
+    with pytest.raises(
+        ParamsError, match=r"backend\.network_attachment is daybreak, which is not a full name"
+    ):
+        asked(job(), site=replace(SITE, network_attachment="daybreak"))
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,17 @@ def test_a_wrong_project_a_bucket_that_is_not_writable_and_an_image_that_is_not_
 
 
 @pytest.mark.slow
+def test_a_region_of_the_plan_without_the_network_attachment_is_found(check, service, tmp_path):
+    name = "projects/p/regions/us-central1/networkAttachments/daybreak"
+    results = check(endpoint=service.url, bucket=str(tmp_path), region="us-east4", network_attachment=name)
+    assert results["vertex in us-central1"][0]  # of jobs that name none
+    ok, text = results["vertex in us-east4"]
+    assert (ok, text.partition(";")[0]) == (
+        False, "backend.network_attachment is of us-central1, and none is named for us-east4"
+    )  # fmt: skip
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("image", "sentence"),
     [

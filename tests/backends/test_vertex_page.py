@@ -26,8 +26,9 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 SWITCHES = {"--global", "--recursive", "--require-specific-reservation", "--uniform-bucket-level-access"}
 ROLES = {
     "roles/aiplatform.user", "roles/artifactregistry.reader", "roles/cloudbuild.builds.builder",
-    "roles/compute.networkAdmin", "roles/iam.serviceAccountTokenCreator", "roles/iam.serviceAccountUser",
-    "roles/logging.logWriter", "roles/storage.legacyBucketReader", "roles/storage.objectAdmin",
+    "roles/compute.networkAdmin", "roles/compute.viewer", "roles/iam.serviceAccountTokenCreator",
+    "roles/iam.serviceAccountUser", "roles/logging.logWriter", "roles/storage.legacyBucketReader",
+    "roles/storage.objectAdmin",
 }  # fmt: skip
 
 

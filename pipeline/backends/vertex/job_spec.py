@@ -12,8 +12,9 @@ from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import Any
 
+from pipeline.backends.place import Refused
 from pipeline.contract.backend import Job, label
-from pipeline.contract.errors import JobError
+from pipeline.contract.errors import JobError, ParamsError
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Strategy
 from pipeline.training import gpus
@@ -27,6 +28,8 @@ MIB = 1 << 20
 HYPERDISK_ONLY = ("a3-ultragpu-", "a4-", "g4-", "ct6e-", "tpu7x-")  # machines that take no pd-ssd
 PD_SSD_BASE, PD_SSD_PER_GIB = 240, 0.48  # MiB/s, of any disk and for each GiB
 PD_SSD_MOST = ((16, 1200), (8, 800), (0, 240))  # MiB/s, of machines with at least so many cores
+RESERVATION = re.compile(r"projects/[^/]+/zones/([a-z0-9-]+)-[a-z]/reservations/[^/]+")
+ATTACHMENT = re.compile(r"projects/[^/]+/regions/([a-z0-9-]+)/networkAttachments/[^/]+")
 # Variables that have a meaning on this machine only.
 AT_HOME = ("PYTHONPATH",)
 
@@ -42,10 +45,16 @@ class Site:
     bucket: str = ""  # gs://BUCKET/FOLDER
     service_account: str = ""  # the project's default if empty
     reservation: str = ""  # full name of a Compute Engine reservation to draw on
-    persistent_resource: str = ""  # id of machines that are kept between jobs
+    persistent_resource: str = ""  # id of machines in `region` that are kept between jobs
+    reserved_machine: str = ""  # that the reservation or the persistent resource has; "": any
     network: str = ""  # full name of a peered network
     network_attachment: str = ""  # full name of what joins jobs to a network by Private Service Connect
     disk_gb: int = 200
+
+    def reserves(self, job: Job, machine: Machine, *, region: str) -> bool:
+        """Returns whether what is reserved in a region is for this machine of a job."""
+        is_there = job.rental.strategy == "on-demand" and job.rental.region == region
+        return is_there and self.reserved_machine in ("", machine.name)
 
 
 def custom_job(
@@ -55,8 +64,10 @@ def custom_job(
     """Returns the custom job, as a mapping that `CustomJob` of the client takes.
 
     `machines` are those of the pools of its rental. The job neither runs nor waits longer than `left_s` from
-    `now`.
+    `now`. Raises Refused for a region that `network_attachment` is not of.
     """
+    if why := unattached(site, job.rental.region):
+        raise Refused(why)
     timeout, wait = _times(job, left_s=left_s)
     scheduling: dict[str, Any] = {
         "strategy": STRATEGIES[job.rental.strategy],
@@ -68,10 +79,11 @@ def custom_job(
         scheduling["max_wait_duration"] = wait
     spec: dict[str, Any] = {"worker_pool_specs": _pools(job, machines, site, attempt, now + timeout)}
     spec["scheduling"] = scheduling
+    kept = all(site.reserves(job, machine, region=site.region) for machine in machines)
     for key, value in (
         ("service_account", site.service_account),
         ("network", site.network),
-        ("persistent_resource_id", site.persistent_resource),
+        ("persistent_resource_id", site.persistent_resource if kept else ""),
     ):
         if value:
             spec[key] = value
@@ -80,6 +92,31 @@ def custom_job(
     name = f"daybreak {job.night} {job.name}".replace("  ", " ")
     named = {key: label(value) for key, value in labels.items()}
     return {"display_name": name[:128], "job_spec": spec, "labels": named}
+
+
+def unattached(site: Site, region: str) -> str:
+    """Returns why jobs of a region do not reach the network of the attachment; "" where they do, or need not.
+
+    Raises ParamsError where the attachment's name is not a full one.
+    """
+    of = _region(site.network_attachment, ATTACHMENT, key="network_attachment")
+    if of in ("", region):
+        return ""
+    return (
+        f"backend.network_attachment is of {of}, and none is named for {region}; leave {region} out of "
+        f"plan.regions, or reach the network by backend.network, which has no region"
+    )
+
+
+def _region(name: str, form: re.Pattern[str], *, key: str) -> str:
+    """Returns the region in the full name of a resource, "" of none; ParamsError if it has another form."""
+    if not name:
+        return ""
+    if not (match := form.fullmatch(name)):
+        raise ParamsError(
+            f"backend.{key} is {name}, which is not a full name; docs/vertex.md says how it begins"
+        )
+    return match[1]
 
 
 def _times(job: Job, *, left_s: float) -> tuple[timedelta, timedelta | None]:
@@ -175,7 +212,8 @@ def _machine(job: Job, machine: Machine, site: Site) -> dict[str, Any]:
         spec["tpu_topology"] = _topology(job, machine)
     elif machine.num_devices:
         spec |= {"accelerator_type": machine.accelerator, "accelerator_count": machine.num_devices}
-    if site.reservation and job.rental.strategy == "on-demand":
+    zone = _region(site.reservation, RESERVATION, key="reservation")
+    if zone and site.reserves(job, machine, region=zone):
         spec["reservation_affinity"] = {
             "reservation_affinity_type": "SPECIFIC_RESERVATION",
             "key": "compute.googleapis.com/reservation-name",

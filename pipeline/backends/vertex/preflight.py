@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 
 from pipeline.backends.vertex.client import credentials
-from pipeline.backends.vertex.job_spec import Site
+from pipeline.backends.vertex.job_spec import Site, unattached
 from pipeline.backends.vertex.service import Service
 from pipeline.contract.errors import JobError, ParamsError, PipelineError
 from pipeline.storage.bucket import options
@@ -51,6 +51,8 @@ def _who(endpoint: str) -> str:
 def _reach(site: Site, service: Service, region: str) -> Callable[[], str]:
     def check() -> str:
         service.find(region, daybreak="check")
+        if why := unattached(site, region):
+            raise ParamsError(why)
         return f"project {site.project} answers"
 
     return check

@@ -51,6 +51,7 @@ class Vertex(Renting):
         tpu_image: str = "",
         reservation: str = "",
         persistent_resource: str = "",
+        reserved_machine: str = "",
         network: str = "",
         network_attachment: str = "",
         disk_gb: int = 200,
@@ -60,8 +61,8 @@ class Vertex(Renting):
         super().__init__(region=region, bucket=bucket, retry=retry or RetryPolicy())
         self.site = Site(
             project=project, region=region, image=image, bucket=bucket, service_account=service_account,
-            reservation=reservation, persistent_resource=persistent_resource, network=network,
-            network_attachment=network_attachment,
+            reservation=reservation, persistent_resource=persistent_resource,
+            reserved_machine=reserved_machine, network=network, network_attachment=network_attachment,
             disk_gb=disk_gb, tpu_image=tpu_image,
         )  # fmt: skip
         self.service = Service(project=project, endpoint=endpoint, retry=self.retry)
