@@ -18,9 +18,7 @@ from pipeline.contract.backend import Backend, Job, LiveJob, State
 from pipeline.contract.errors import JobError
 from pipeline.contract.machine import Machine
 from pipeline.contract.params import Plug
-from pipeline.storage.bucket import BucketFolder
-
-SEEN_HERE = ("file://", "memory://")  # URLs of what only this machine has
+from pipeline.storage.bucket import BucketFolder, is_here
 
 
 class Several(Backend):
@@ -112,7 +110,7 @@ class Several(Backend):
         """
         if len(self.backends) < 2 or all(each.shares_disk for each in self.backends.values()):
             return ""
-        if "://" in checkpoints and not checkpoints.startswith(SEEN_HERE):
+        if not is_here(checkpoints):
             return ""
         return (
             f"backend names {' and '.join(self.backends)}, and a job that moves from one to another goes on "

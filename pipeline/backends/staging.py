@@ -6,7 +6,8 @@
                              down/        updates for the job: job.json, attempt, end_by.json
                              up/NODE/     what a machine left: heartbeats, starts, errors, model, result
 
-Any URL of fsspec is a bucket: gs://..., or a path. Nothing is locked or renamed there; a file that
+Any URL of fsspec is a bucket whose client is on both machines; the image `trainer` has that of gs://. Nothing
+is locked or renamed there; a file that
 `whole.json` does not list, or that does not match it, is not trusted. On the machine everything is in one
 folder, under the same paths as in the folder of the night; result.json is written last, after the model that
 it describes.
@@ -15,6 +16,7 @@ it describes.
 import hashlib
 import json
 import logging
+import secrets
 import shutil
 import tempfile
 import zipfile
@@ -22,10 +24,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline.contract.errors import DataError
+from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.records import digest, replace_text
 from pipeline.storage import checkout
-from pipeline.storage.bucket import BucketFolder, inside
+from pipeline.storage.bucket import BucketFolder, inside, is_here
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,48 @@ DOWN = ("job.json", "attempt", "end_by.json")
 MEASURED = ("profile.json", "machinetrial.json")  # what short jobs leave
 LINES = ("progress.jsonl", "starts.jsonl", "errors.jsonl")  # append-only
 CODE = "code"  # on the machine, beside data/
+CLIENTS = ("gcsfs", "google", "aiohttp", "s3fs", "botocore", "aiobotocore", "adlfs", "azure")  # of buckets
+
+
+def writable(url: str, *, on_loopback: bool = False) -> str:
+    """Returns that a file can be written to the bucket at that URL, and removed again.
+
+    Raises ParamsError where it cannot, or where the machines of jobs do not see it; those of a place
+    `on_loopback` see this machine's disk.
+    """
+    if is_here(url) and not on_loopback:
+        raise ParamsError(
+            f"backend.bucket {url or 'is empty, and the folder of the night'} is on this machine only, and "
+            f"jobs run on others; set it to the URL of a bucket, such as gs://my-bucket"
+        )
+    if not url:
+        return "none is named; jobs run in the folder of the night"
+    files = BucketFolder(url=url)
+    name = f".check-{secrets.token_hex(4)}"
+    try:
+        files.files.pipe_file(files.at(name), b"")
+        files.files.rm_file(files.at(name))
+    except ImportError as error:
+        raise ParamsError(
+            f"backend.bucket {url} needs a client that is not installed here ({error}); install it, also in "
+            f"the image of the jobs, or name a bucket of gs://"
+        ) from None
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ParamsError(
+            f"backend.bucket {url} is not writable ({_brief(error)}); make it, and give who runs the nights, "
+            f"and backend.service_account, the role roles/storage.objectAdmin on it"
+        ) from None
+    except Exception as error:  # each client has its own
+        if type(error).__module__.split(".")[0] not in CLIENTS:
+            raise
+        raise ParamsError(
+            f"backend.bucket {url} is not writable ({_brief(error)}); look at the name of the bucket"
+        ) from None
+    return f"{url} is writable"
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def pack(bucket: BucketFolder, name: str, folder: Path, *, night: Path) -> None:

@@ -39,6 +39,11 @@ def options(url: str) -> dict[str, Any]:
     return {"token": "anon"} if google and "STORAGE_EMULATOR_HOST" in os.environ else {}
 
 
+def is_here(url: str) -> bool:
+    """Returns whether only this machine has what is at the URL, which may be a path, or empty."""
+    return "://" not in url or url.startswith(("file://", "memory://"))
+
+
 class BucketFolder:
     """A folder at any URL of fsspec."""
 

@@ -95,7 +95,7 @@ def kubernetes(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
         cluster.disrupt(handle.partition(" ")[0])
 
     def backend() -> Backend:
-        return Kubernetes(image="eu.example/trainer:1", machines=str(tmp_path / "machines.csv"))
+        return Kubernetes(image="eu.example/trainer:1", bucket="", machines=str(tmp_path / "machines.csv"))
 
     never = f"daybreak-0-7 {tmp_path / 'none'}"
     return Place(backend(), job, preempt, lambda: None, never, backend)

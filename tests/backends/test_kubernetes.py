@@ -27,6 +27,7 @@ from pipeline.contract.records import Pool
 from pipeline.jobs import reaper
 from pipeline.machines import catalog
 from pipeline.storage import checkout
+from tests import cloud_storage
 from tests.backends import rented
 from tests.backends.fake_cluster import VERSION
 from tests.backends.rented import end, wait
@@ -42,7 +43,12 @@ SLEEP = "sleep 60"
 @pytest.fixture
 def made(kubernetes: Any, tmp_path: Path) -> Callable[..., Kubernetes]:
     def make(**given: Any) -> Kubernetes:
-        asked = {"image": "eu.example/trainer:1", "machines": str(tmp_path / "machines.csv"), **given}
+        asked = {
+            "image": "eu.example/trainer:1",
+            "bucket": "",
+            "machines": str(tmp_path / "machines.csv"),
+            **given,
+        }
         return Kubernetes(**asked)
 
     return make
@@ -417,15 +423,33 @@ def test_a_job_of_no_open_night_is_ended_by_the_reaper(kubernetes, made, job, tm
 
 
 def test_check_says_what_the_account_may_not_do(kubernetes, made):
-    assert [ok for _, ok, _ in made(bucket="file:///tmp/b").preflight(())] == [True]
+    text = "namespace default: this account may do what a night needs"
+    assert checked(made())["cluster"] == (True, text)
     kubernetes.forbidden = {"create jobs", "list pods"}
-    ((_, ok, text),) = made(bucket="file:///tmp/b").preflight(())
+    ok, text = checked(made())["cluster"]
     assert not ok
     assert "this account may not create jobs, list pods in namespace default; give it a role" in text
     with kubernetes.away():
-        ((_, ok, text),) = made(bucket="file:///tmp/b").preflight(())
+        ((_, ok, text),) = made().preflight(())
     assert not ok
     assert "does not answer" in text
+
+
+def checked(backend: Kubernetes) -> dict[str, tuple[bool, str]]:
+    return {what: (ok, text) for what, ok, text in backend.preflight(())}
+
+
+def test_check_wants_a_bucket_that_pods_see_and_that_can_be_written(kubernetes, made, tmp_path):
+    for bucket, sentence in (
+        ("", "backend.bucket is empty, and the folder of the night is on this machine only, and jobs run on"),
+        (f"file://{tmp_path}", f"backend.bucket file://{tmp_path} is on this machine only, and jobs run on"),
+        (f"{tmp_path}", f"backend.bucket {tmp_path} is on this machine only, and jobs run on others; set it"),
+        ("s3://b", "backend.bucket s3://b needs a client that is not installed here (Install s3fs to access"),
+    ):
+        ok, text = checked(made(bucket=bucket))["bucket"]
+        assert (ok, text[: len(sentence)]) == (False, sentence)
+    with cloud_storage.served() as store, cloud_storage.emulated(store):
+        assert checked(made(bucket="gs://bucket/b"))["bucket"] == (True, "gs://bucket/b is writable")
 
 
 def test_a_job_that_is_asked_for_after_its_time_is_not_submitted(kubernetes, made, job):

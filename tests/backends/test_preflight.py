@@ -4,14 +4,16 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
-from pipeline.backends.vertex.preflight import manifest_of
+from pipeline.backends.vertex.job_spec import Site
+from pipeline.backends.vertex.preflight import manifest_of, preflight
+from pipeline.backends.vertex.service import Service
 from pipeline.check import _serving, findings
 from pipeline.contract import params
 from pipeline.contract.errors import ParamsError
+from tests.backends.rented import QUICK
 
 PARAMS = """\
 source: tests.fakes:TwoDays
@@ -178,7 +180,19 @@ def test_where_an_image_is_looked_up():
         manifest_of("daybreak:1")
 
 
-def test_a_bucket_is_needed_only_where_machines_share_no_disk(tmp_path: Path) -> None:
-    from pipeline.backends.vertex.preflight import _bucket
-
-    assert "none is named" in _bucket("")
+@pytest.mark.slow
+@pytest.mark.parametrize("bucket", ["", "/mnt/shared"])
+def test_google_s_machines_need_a_bucket_and_those_of_a_service_on_loopback_none(
+    check, service, bucket, tmp_path, monkeypatch
+):
+    text = "none is named; jobs run in the folder of the night"
+    assert check(endpoint=service.url)["bucket"] == (True, text)
+    key = {"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}
+    (tmp_path / "key.json").write_text(json.dumps(key))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    at_google = Service(project="p", endpoint="", retry=QUICK)
+    site = Site(project="p", region="us-central1", image="127.0.0.1:1/x:1", bucket=bucket)
+    by_subject = {what: (ok, text) for what, ok, text in preflight(site, at_google, regions=[])}
+    ok, text = by_subject["bucket"]
+    assert not ok
+    assert text.endswith("run on others; set it to the URL of a bucket, such as gs://my-bucket")

@@ -49,7 +49,12 @@ class Cluster(Place):
         self.bucket = f"file://{folder}/bucket"
 
     def backend(self, **given: Any) -> Backend:
-        asked = {"image": "eu.example/trainer:1", "machines": str(self.folder / "machines.csv"), **given}
+        asked = {
+            "image": "eu.example/trainer:1",
+            "bucket": "",
+            "machines": str(self.folder / "machines.csv"),
+            **given,
+        }
         return Kubernetes(**asked)
 
     def trainer(self) -> Backend:

@@ -19,6 +19,7 @@ from pipeline.backends.kubernetes.manifest import Part, Site
 from pipeline.backends.kubernetes.pod_entrypoint import NAME, NUM_PODS
 from pipeline.backends.kubernetes.pod_status import Seen
 from pipeline.backends.place import AT_ONCE, JobRequest, Refused, Rented, Unreachable, machines_of
+from pipeline.backends.staging import writable
 from pipeline.backends.submission_journal import Submission
 from pipeline.contract.backend import Job, label
 from pipeline.contract.errors import ParamsError
@@ -41,17 +42,18 @@ class Kubernetes(Cluster):
         self,
         *,
         image: str,
+        bucket: str,
         machines: str = "",
         namespace: str = "default",
         context: str = "",
         service_account: str = "",
         queue: str = "",
-        bucket: str = "",
         wait_minutes: float = 15.0,
         min_machines: int = 0,
     ) -> None:
         """Keeps where jobs run.
 
+        `bucket` is the URL for staging; "" where pods have this machine's disk, as those of a test have.
         `wait_minutes` is how long a job may wait for nodes that there are not, and `min_machines` with how
         many a job of more goes on when it loses one; 0: with all.
         """
@@ -268,9 +270,10 @@ class Kubernetes(Cluster):
                 yield "nodes", True, f"the machines are nodes of the cluster: {kinds}"
             except (Unreachable, Refused, ParamsError) as error:
                 yield "nodes", False, str(error)
-        if self.site.bucket:
-            return
-        yield "bucket", True, "none: the nodes share the folder of the nights at the same path"
+        try:
+            yield "bucket", True, writable(self.site.bucket)
+        except ParamsError as error:
+            yield "bucket", False, str(error)
 
     def _queue_check(self) -> tuple[str, bool, str]:
         """Returns whether Kueue has the queue of the settings, and admits jobs from it."""

@@ -168,6 +168,11 @@ def _is_aborted(error: "GoogleAPICallError") -> bool:
     return isinstance(answer, dict) and answer.get("error", {}).get("status") == "ABORTED"
 
 
+def is_on_loopback(endpoint: str) -> bool:
+    """Returns whether the endpoint is that of a service on loopback; Google's is reached by HTTPS alone."""
+    return endpoint.startswith(("http://", "grpc://"))
+
+
 def credentials(endpoint: str) -> Any:
     """Returns the credentials of this machine, anonymous ones for a service on loopback.
 
@@ -177,7 +182,7 @@ def credentials(endpoint: str) -> Any:
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
 
-    if endpoint.startswith(("http://", "grpc://")):
+    if is_on_loopback(endpoint):
         return AnonymousCredentials()  # type: ignore[no-untyped-call]
     try:
         given, _ = default(scopes=["https://www.googleapis.com/auth/cloud-platform"])

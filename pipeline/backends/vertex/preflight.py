@@ -4,14 +4,13 @@
 image. Each check is a call that changes nothing but an empty file in the bucket, which is removed again.
 """
 
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 
+from pipeline.backends.staging import writable
 from pipeline.backends.vertex.client import credentials
 from pipeline.backends.vertex.job_spec import Site, unattached
 from pipeline.backends.vertex.service import Service
 from pipeline.contract.errors import JobError, ParamsError, PipelineError
-from pipeline.storage.bucket import options
 
 MANIFESTS = (
     "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, "
@@ -29,7 +28,7 @@ def preflight(site: Site, service: Service, *, regions: Sequence[str]) -> Iterat
     checks: list[tuple[str, Callable[[], str]]] = [
         ("credentials", lambda: _who(service.endpoint)),
         *((f"vertex in {region}", _reach(site, service, region)) for region in regions),
-        ("bucket", lambda: _bucket(site.bucket)),
+        ("bucket", lambda: writable(site.bucket, on_loopback=service.is_on_loopback)),
         ("image", lambda: _image(site.image, endpoint=service.endpoint)),
     ]
     if site.tpu_image:
@@ -56,31 +55,6 @@ def _reach(site: Site, service: Service, region: str) -> Callable[[], str]:
         return f"project {site.project} answers"
 
     return check
-
-
-def _bucket(url: str) -> str:
-    """Checks that a file can be written there, and removed again."""
-    if not url:
-        return "none is named; jobs run in the folder of the night, which their machines have to share"
-    import fsspec
-
-    path = f"{url.rstrip('/')}/.check-{secrets.token_hex(4)}"
-    try:
-        files, _, (name,) = fsspec.get_fs_token_paths(path, storage_options=options(url))
-        files.pipe_file(name, b"")
-        files.rm_file(name)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ParamsError(
-            f"backend.bucket {url} is not writable ({_brief(error)}); make it, and give who runs the nights, "
-            f"and backend.service_account, the role roles/storage.objectAdmin on it"
-        ) from None
-    except Exception as error:
-        if type(error).__module__.split(".")[0] not in ("gcsfs", "google", "aiohttp"):
-            raise
-        raise ParamsError(
-            f"backend.bucket {url} is not writable ({_brief(error)}); look at the name of the bucket"
-        ) from None
-    return f"{url} is writable"
 
 
 def _image(image: str, *, endpoint: str) -> str:

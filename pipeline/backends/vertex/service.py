@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.backends.place import RetryPolicy
-from pipeline.backends.vertex.client import Client, Denied
+from pipeline.backends.vertex.client import Client, Denied, is_on_loopback
 from pipeline.contract.backend import label
 from pipeline.contract.errors import JobError
 
@@ -38,6 +38,11 @@ class Service:
         if region not in self._clients:
             self._clients[region] = Client(region=region, endpoint=self.endpoint, retry=self.retry)
         return self._clients[region]
+
+    @property
+    def is_on_loopback(self) -> bool:
+        """Returns whether it is a service of a test, whose machines have this machine's disk."""
+        return is_on_loopback(self.endpoint)
 
     def get(self, resource: str) -> "CustomJob | None":
         """Returns the job of that name; None if it does not exist. Raises Unreachable."""
