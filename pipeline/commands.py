@@ -377,15 +377,23 @@ def who_used(what: str, *, json_: bool = False) -> int:
 
 
 def migrate() -> int:
-    """Rewrite params.yaml of the release before in today's form, and say what changed."""
+    """Rewrite what the release before wrote in today's form, params.yaml and notes, and say what changed."""
+    from pipeline.rollout import ledger_copy
+    from pipeline.storage import erasures
+
     path = checkout.home() / params.FILE
     text, changes = older.migrate(path.read_text())
-    if not changes:
+    taken = erasures.take_over()
+    if not changes and not taken:
         raise NothingToDo(f"{path} is in today's form")
-    records.replace_text(path, text)
-    for change in changes:
-        print(f"{path}: {change}")
-    print("Commit it: a night runs with the params.yaml of the commit that is checked out.")
+    for note in taken:
+        print(f"the ledger now has the note: {note}")
+    ledger_copy.push()
+    if changes:
+        records.replace_text(path, text)
+        for change in changes:
+            print(f"{path}: {change}")
+        print("Commit it: a night runs with the params.yaml of the commit that is checked out.")
     return 0
 
 
@@ -396,6 +404,7 @@ def same_recipe(*, reason: str) -> int:
         reason: why it is the same, kept in the ledger
     """
     from pipeline.registry import lineage
+    from pipeline.rollout import ledger_copy
 
     champion = ledger.champion_at(ledger.ledger_tip())
     if champion is None:
@@ -405,6 +414,7 @@ def same_recipe(*, reason: str) -> int:
         raise NothingToDo(f"the recipe is that of version {champion.version} as it is")
     text = f"the recipe was declared to be that of version {champion.version}: {reason}"
     ledger.note(text, versions=(champion.version,), recipe=recipe)
+    ledger_copy.push()
     print(text)
     return 0
 

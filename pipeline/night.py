@@ -111,7 +111,7 @@ def _lay_out(
     """
     _expect_ledger(overridden)
     commit = checkout.git("rev-parse", "HEAD", folder=home)
-    previous = ledger.ledger_tip()
+    previous = ledger.newest_entry()
     if folder == home:
         shutil.rmtree(folder / "data" / "run", ignore_errors=True)
     else:

@@ -287,7 +287,7 @@ def test_a_rollback_has_the_tree_of_the_night_it_goes_back_to(repository: Path) 
     back = Release(version=1, replaced=2, model_digest="", night=one.id)
     verdict = records.read(Verdict)
     event = night_events.rolled_back(back, by="ann", reason="worse", at=two.started_at)
-    ledger.commit_rollback(first, back, verdict, event, expected_tip=tip, message="rollback to 1: worse")
+    ledger.commit_rollback(first, back, verdict, event, after=tip, message="rollback to 1: worse")
     newest = ledger.history()[0]
     assert newest.rollback and newest.serving and newest.serving.version == 1
     changed = checkout.git("diff", "--name-only", first, newest.commit, folder=repository)
@@ -295,7 +295,7 @@ def test_a_rollback_has_the_tree_of_the_night_it_goes_back_to(repository: Path) 
     assert set(changed.split()) <= own
     assert newest.events == Events(events=(event,))
     with pytest.raises(ReleaseError, match="moved the ledger"):
-        ledger.commit_rollback(first, back, verdict, event, expected_tip=tip, message="again")
+        ledger.commit_rollback(first, back, verdict, event, after=tip, message="again")
 
 
 def test_records_are_read_as_they_were_written_and_nothing_else(tmp_path: Path) -> None:

@@ -668,6 +668,33 @@ class Events(Record):
     events: tuple[Event, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Erasure(Record):
+    """What was erased (pipeline/storage/erasures.py)."""
+
+    unit: str  # keyed hash of the unit
+    key: str  # hash of the key, which tells keys apart
+    num_rows: int  # of the distinct partitions that held any
+    days: tuple[str, ...]  # of these rows
+    digests: dict[str, str]  # what a file, or the list of a folder's files, became; "": nothing
+    versions: tuple[int, ...]  # that learned from these rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note(Record):
+    """What the ledger has to say besides nights and rollbacks."""
+
+    at: str  # 2011-09-30 03:00 UTC
+    text: str
+    versions: tuple[int, ...]  # that it is about
+    recipe: str = ""  # that a person declared to be the one these versions were made by
+    erasure: Erasure | None = None
+
+    def __str__(self) -> str:
+        """Returns it as a line for a person."""
+        return f"{self.at}: {self.text}"
+
+
 OF_A_NIGHT = (
     Night, Champion, Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval,
     Refit, Release, Stop, Events,

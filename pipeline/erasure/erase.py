@@ -1,8 +1,8 @@
 """Erases a unit: all rows of a person, an account, out of a home, in steps that may be killed at any line.
 
 1. The partitions without the rows are added to DVC's cache and the remote; nothing names them yet.
-2. A note beside the ledger says what each digest becomes, and that the unit's rows stay out: from now on
-   nights are opened without them.
+2. A note of the ledger says what each digest becomes, and that the unit's rows stay out: from now on nights
+   are opened without them.
 3. What holds the rows goes: old objects, folders of nights, files of versions in MLflow, samples that are
    kept, the log of serving, files of predictions.
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from pipeline.contract import older, params, records
 from pipeline.contract.errors import ParamsError, PipelineError, ReleaseError, sentence
 from pipeline.contract.params import Params
-from pipeline.contract.records import Dataset, Night
+from pipeline.contract.records import Dataset, Erasure, Night
 from pipeline.data import prepare
 from pipeline.data.ingest import without
 from pipeline.data.source import PART
@@ -76,6 +76,8 @@ def erase(unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
 
 def _expect_quiet() -> None:
     closed = {commit.night for commit in ledger.commits()}
+    if not closed:
+        raise ReleaseError("no night was closed yet, so that there is no ledger to write to; delete the data")
     if opened := open_nights(closed):
         raise ReleaseError(f"night {opened[0]} is open and has the rows; erase once it is closed")
     if saga.journal().path.exists():
@@ -133,7 +135,7 @@ def _rows(unit: str, column: str, loaded: Params, *, dry_run: bool) -> Iterator[
 def _note(
     unit: str, cached: cached_rows.CachedRows, learned: list[int], carried: list[version_rows.Changed]
 ) -> None:
-    """Writes what changes beside the ledger, unless a killed call did.
+    """Writes what changes to the ledger, unless a killed call did.
 
     A version that such a call was replacing has files of before and of after; what it becomes is noted.
     """
@@ -141,19 +143,17 @@ def _note(
     noted = set(known.values())
     new = {one.before: one.after for one in carried if one.before not in known and one.after not in noted}
     digests = cached.digests | new
-    if not digests and _erasures_of(unit):
-        return
-    if not ledger.ledger_tip():
-        raise ReleaseError("no night was closed yet, so that there is no ledger to write to; delete the data")
-    erasure = erasures.by(
-        unit, erasures.make_key(), num_rows=cached.num_rows, days=sorted(cached.days), digests=digests,
-        versions=learned,
-    )  # fmt: skip
-    log.info("%s", erasures.note(erasure))
+    if digests or not _erasures_of(unit):
+        erasure = erasures.by(
+            unit, erasures.make_key(), num_rows=cached.num_rows, days=tuple(sorted(cached.days)),
+            digests=digests, versions=tuple(learned),
+        )  # fmt: skip
+        log.info("%s", erasures.note(erasure))
+    erasures.remember()
     ledger_copy.push()
 
 
-def _erasures_of(unit: str) -> list[erasures.Erasure]:
+def _erasures_of(unit: str) -> list[Erasure]:
     key = erasures.read_key()
     if key is None:
         return []

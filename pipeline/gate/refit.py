@@ -82,7 +82,7 @@ def refit(
         return None
     if before and before.judged == version.number:
         return before
-    if ledger.ledger_tip() != night.previous:  # promoted already, or another night was first
+    if ledger.newest_entry() != night.previous:  # promoted already, or another night was first
         return None
     try:
         approvals.check_promotion(night, verdict, approval, now=clock.utc())

@@ -16,7 +16,7 @@ from pipeline.gate.chain import NIGHTS_PER_YEAR, anchor_of, nights_until_shown
 from pipeline.gate.judge import LOOKED_AT, rules_of
 from pipeline.registry import aliases
 from pipeline.report import night_events, notifier
-from pipeline.rollout import saga
+from pipeline.rollout import ledger_copy, saga
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.rollout.rollback import rollback, tell_newest
 from pipeline.rollout.targets import Target, release_targets
@@ -183,7 +183,7 @@ def _check_targets(params: WatchSections) -> str:
         elif params.watch.alias_edits == "revert":
             change = f"alias champion was moved by hand to version {shown}, "
             change += f"moved back to version {serving.version}"
-            ledger.note(change, versions=(shown, serving.version))
+            _note(change, shown, serving)
             saga.settle(everybody)
             edit = f"{change}; "
     log.warning("%s", edit.rstrip("; "))
@@ -209,9 +209,14 @@ def _adopt(shown: int, params: WatchSections) -> str:
         with session() as client:
             now = saga.settle(release_targets(client, params.register_.name))
         edit = f"alias champion was moved by hand to version {shown}, moved back to version {now.version}"
-        ledger.note(f"{edit}: {error}", versions=(shown, now.version))
+        _note(f"{edit}: {error}", shown, now)
         return f"{edit}: {error}; "
     return f"alias champion was moved by hand to version {shown}, which the ledger adopted; "
+
+
+def _note(edit: str, shown: int, serving: Release) -> None:
+    ledger.note(edit, versions=(shown, serving.version))
+    ledger_copy.push()
 
 
 def _watched(

@@ -45,7 +45,8 @@ def is_declared_equal(champion: Champion | None, params: JobSections) -> bool:
     if champion is None:
         return False
     tonight = recipe(params)
-    return any(note.recipe == tonight and champion.version in note.versions for note in ledger.notes())
+    notes = ledger.notes(ledger.expect_signed())
+    return any(note.recipe == tonight and champion.version in note.versions for note in notes)
 
 
 def _train(params: JobSections) -> str:

@@ -6,7 +6,8 @@ that every release follows from the one before it and from a verdict, is read fr
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
@@ -44,25 +45,22 @@ def audit(params: Params, *, deep: bool = False) -> Iterator[Check]:
 def _checks(params: Params) -> Iterator[Check]:
     commits = ledger.commits()
     yield _objects()
-    yield _signature()
+    signature = _signature()
+    yield signature
     texts = ledger.texts_at([commit.id for commit in commits], [*map(records.path_of, KINDS), LOCK])
     contents = [decoded(files) for files in texts]
-    yield _check(
-        "chain of nights", chain_faults(commits, contents), f"{len(commits):,} entries follow each other"
-    )
+    faults = chain(chain_faults(commits, contents), ledger.note_faults(ledger.ledger_tip()))
+    yield _check("chain of nights", faults, f"{len(commits):,} entries follow each other")
     yield _check(
         "releases", release_faults(commits, contents), "each follows from a verdict and the one before"
     )
     keep = params.night.keep
     locks = [(commit, files[LOCK]) for commit, files in zip(commits, texts, strict=True) if LOCK in files]
-    yield _data(locks[:keep])
+    yield _data(locks[:keep], changes=erasures.changed() if signature.ok else {})
     left = saga.journal().path.exists()
     text = "a release was interrupted; run watch" if left else "no release is unfinished"
     yield Check(name="journal", ok=not left, text=text)
-    if known := erasures.erasures():
-        left = erasures.journal().path.exists()
-        text = "one was interrupted; run erase again" if left else f"all {len(known)} are done"
-        yield Check(name="erasures", ok=not left, text=text)
+    yield _erasures(len(erasures.erasures()) if signature.ok else 0)
     yield from _copy()
     with session() as client:
         name = params.register_.name
@@ -112,6 +110,18 @@ def _signature() -> Check:
     return Check(name="signature", ok=True, text="the ledger is signed, or need not be")
 
 
+def _erasures(num: int) -> Check:
+    """Checks that the ledger has all erasures, and that none was interrupted; `num` are in it."""
+    lost, left = erasures.lost(), erasures.journal().path.exists()
+    if lost:
+        text = f"{lost}, and the ledger does not have it; look at python -m pipeline restore"
+    elif left:
+        text = "one was interrupted; run erase again"
+    else:
+        text = f"all {num} are done" if num else "there is none"
+    return Check(name="erasures", ok=not (lost or left), text=text)
+
+
 def chain_faults(commits: Sequence[Commit], contents: Sequence[Contents]) -> Iterator[str]:
     """Yields a sentence for each entry that does not follow the one before it, newest first."""
     for number, (commit, content) in enumerate(zip(commits, contents, strict=True)):
@@ -119,7 +129,7 @@ def chain_faults(commits: Sequence[Commit], contents: Sequence[Contents]) -> Ite
         if "night" not in content:
             yield f"{commit.id[:9]} has no night.json"
         elif commit.rollback:
-            if commit.parents != (before,):
+            if len(commit.parents) != 1 or not before:
                 yield f"rollback {commit.id[:9]} does not follow {before[:9]} alone"
         elif (content["night"]["previous"], content["night"]["id"]) != (before, commit.night):
             yield f"night {commit.night} says it follows {content['night']['previous'][:9]}, not {before[:9]}"
@@ -169,11 +179,10 @@ def _allowed(verdict: dict[str, Any], approval: dict[str, Any], number: int) -> 
     return answered and (verdict["action"] == "promote" or verdict["inconclusive"])
 
 
-def _data(locks: Sequence[tuple[Commit, str]]) -> Check:
+def _data(locks: Sequence[tuple[Commit, str]], *, changes: Mapping[str, str]) -> Check:
     """Checks that the cache has the files that dvc.lock of the newest nights names, those in folders too."""
     cache = checkout.home() / ".dvc" / "cache" / "files" / "md5"
     wanted: dict[str, str] = {}
-    changes = erasures.changed()
     for commit, text in locks:
         lock = YAML(typ="safe").load(erasures.now_of_lock(text, changes)) or {}
         for stage in lock.get("stages", {}).values():

@@ -102,12 +102,6 @@ def push() -> Copy | None:
                 "the ledger is not pushed to %s, the next night tries again: %s",
                 without_password(remote), without_password(" ".join(str(error).split()))[:300],
             )  # fmt: skip
-        return copy
-    try:  # what people declared; a remote that has other notes keeps them
-        if checkout.git("for-each-ref", ledger.NOTES, folder=checkout.home()):
-            _git("push", "--quiet", remote, ledger.NOTES, limit_s=PUSH_S)
-    except (ReleaseError, subprocess.TimeoutExpired) as error:
-        log.warning("the notes of the ledger are not pushed: %s", without_password(str(error))[:300])
     return copy
 
 

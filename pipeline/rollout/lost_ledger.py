@@ -1,9 +1,10 @@
-"""Detects a lost ledger: something else knows of a champion that the ledger does not have.
+"""Detects a lost ledger: something else knows of a champion, or an erasure, that the ledger does not have.
 
 The ledger is a git branch, and a branch can be deleted or reset. Without its ledger a night would look like
-the first one, and promote its model over the one that serves without a comparison. So where MLflow's alias or
-tags, the journal of releases or a remote's branch know of more than the ledger has, `open`, `gate`, `watch`
-and `rollback` refuse to run, and name the command that brings the ledger back (pipeline/rollout/restore.py).
+the first one, and promote its model over the one that serves without a comparison; and who was erased would
+come back. So where MLflow's alias or tags, the journal of releases, the file of the erasures' key or a
+remote's branch know of more than the ledger has, `open`, `gate`, `watch`, `rollback` and `erase` refuse to
+run, and name the command that brings the ledger back (pipeline/rollout/restore.py).
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import ModelSections
 from pipeline.registry import aliases
 from pipeline.rollout import ledger_copy, saga
-from pipeline.storage import ledger, mlflow_client
+from pipeline.storage import erasures, ledger, mlflow_client
 from pipeline.storage.mlflow_client import session
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def expect_ledger(params: ModelSections, *, opens: bool = False) -> None:
     evidence = [*_remotes_say(tip)]
     if serving is None:
         evidence += _journal_says(tip)
+    evidence += filter(None, [erasures.lost()])
     if opens and tip:
         mlflow_client.expect_file()
     if serving is None or not opens:

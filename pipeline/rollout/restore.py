@@ -172,6 +172,6 @@ def _faults(commit: str) -> Iterator[str]:
     commits = ledger.commits_up_to(commit)
     texts = ledger.texts_at([one.id for one in commits], [*map(records.path_of, audit.KINDS)])
     contents = [audit.decoded(files) for files in texts]
-    if faults := list(audit.chain_faults(commits, contents)):
+    if faults := [*audit.chain_faults(commits, contents), *ledger.note_faults(commit)]:
         raise ReleaseError(f"{commit[:9]} ends no whole ledger: {faults[0]}; choose another --commit")
     yield from (f"look at this first: {fault}" for fault in audit.release_faults(commits, contents))

@@ -48,7 +48,7 @@ def rollback(
         if left and left.new and left.kind == "rollback":
             tell_newest()
             return left.release
-        tip, newest = ledger.ledger_tip(), next(iter(ledger.history(limit=1)), None)
+        after, newest = ledger.newest_entry(), next(iter(ledger.history(limit=1)), None)
         serving = newest.serving if newest else None
         if newest is None or serving is None:
             expect_ledger(params)
@@ -89,9 +89,9 @@ def rollback(
         move = saga.Move(
             kind="rollback",
             release=release,
-            tip=tip,
+            tip=after,
             commit=lambda: ledger.commit_rollback(
-                made.commit, release, verdict, event, expected_tip=tip, message=verdict.reason[:200]
+                made.commit, release, verdict, event, after=after, message=verdict.reason[:200]
             ),
         )
         commit = saga.run(move, targets)

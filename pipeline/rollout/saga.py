@@ -42,7 +42,7 @@ class Move:
 
     kind: str  # promote or rollback
     release: Release
-    tip: str  # the ledger's newest commit when the release was decided
+    tip: str  # the newest entry of the ledger when the release was decided
     commit: Callable[[], str]  # moves the ledger, or raises ReleaseError and changes nothing
 
 

@@ -1,14 +1,15 @@
 """Keeps what erasures took away: whose rows stay out, and which digests became others.
 
 The ledger is never rewritten, so its nights go on naming the digests that they saw. Each erasure
-(pipeline/erasure/erase.py) is a note beside the ledger, which says what each of these is now; code that looks
+(pipeline/erasure/erase.py) is a note of the ledger, which says what each of these is now; code that looks
 for bytes asks here first. A unit stands there as a hash that is keyed by `var/erasure.key`: the ledger alone
-does not allow to find out, by trying all units, whose rows were erased.
+does not allow to find out, by trying all units, whose rows were erased. The file of the key also names the
+ledger's commit of the newest erasure, so that a ledger which lost it is noticed.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from io import StringIO
 from pathlib import Path
@@ -17,24 +18,12 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.records import replace_text
+from pipeline.contract.records import Erasure, Note, replace_bytes
 from pipeline.storage import checkout, ledger
 from pipeline.storage.journal import Journal
 
 KEY = Path("var/erasure.key")  # in the home
 GONE = ""  # what a digest became that nothing took the place of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Erasure:
-    """What one erasure took away."""
-
-    unit: str  # keyed hash of the unit
-    key: str  # hash of the key, which tells keys apart
-    num_rows: int  # of the distinct partitions that held any
-    days: Sequence[str]  # of these rows
-    digests: Mapping[str, str]  # what a file, or the list of a folder's files, became; GONE: nothing
-    versions: Sequence[int]  # that learned from these rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +38,16 @@ class ErasedUnits:
 
 
 def erasures() -> list[Erasure]:
-    """Returns all erasures of this home, oldest first; none outside of a home."""
+    """Returns all erasures of this home, oldest first; none outside of a home.
+
+    Raises ReleaseError where the ledger has to be signed and is not: an erasure says which other files, code
+    among them, stand for those of a version.
+    """
     try:
-        notes = ledger.notes()
+        notes = ledger.notes(ledger.expect_signed())
     except ParamsError:
         return []
-    return [Erasure(**note.erasure) for note in notes if note.erasure]
+    return [note.erasure for note in notes if note.erasure]
 
 
 def journal() -> Journal:
@@ -63,7 +56,7 @@ def journal() -> Journal:
 
 
 def note(erasure: Erasure) -> str:
-    """Writes an erasure beside the ledger; returns its sentence."""
+    """Writes an erasure to the ledger; returns its sentence."""
     learned = ", ".join(map(str, erasure.versions))
     span = f" ({erasure.days[0]} to {erasure.days[-1]})" if erasure.days else ""
     text = (
@@ -71,15 +64,53 @@ def note(erasure: Erasure) -> str:
         f"{erasure.unit}; {len(erasure.digests):,} digests became others; "
         f"{f'versions that learned from them: {learned}' if learned else 'no version learned from them'}"
     )
-    ledger.note(text, versions=erasure.versions, erasure=asdict(erasure))
+    ledger.note(text, versions=erasure.versions, erasure=erasure)
     return text
+
+
+def remember() -> None:
+    """Writes to the file of the key that the ledger has all erasures up to its newest commit."""
+    key, _ = _key_file()
+    if key:
+        replace_bytes(checkout.home() / KEY, f"{key}\n{ledger.ledger_tip()}\n".encode(), mode=0o600)
+
+
+def take_over() -> list[Note]:
+    """Commits the notes of the releases before to the ledger, removes them there, and returns them.
+
+    A call after a kill goes on with those that are left.
+    """
+    beside, known = ledger.notes_beside(), set(map(str, ledger.notes()))
+    for one in beside:
+        if str(one) not in known:
+            ledger.note(one.text, versions=one.versions, recipe=one.recipe, erasure=one.erasure, at=one.at)
+    if beside:
+        remember()
+        ledger.remove_notes_beside()
+    return beside
+
+
+def lost() -> str:
+    """Returns a clause that names what knows of an erasure which the ledger does not have; "" for none."""
+    _, commit = _key_file()
+    if commit and not ledger.is_part(commit, ledger.ledger_tip()):
+        return f"{checkout.home() / KEY} names an erasure by the ledger's commit {commit[:9]}"
+    if older := sum(note.erasure is not None for note in ledger.notes_beside()):
+        return f"git notes of before have {older} erasures, which python -m pipeline migrate takes over"
+    return ""
 
 
 def units() -> ErasedUnits | None:
     """Returns the units whose rows must not come in again; None where none was erased.
 
-    Raises DataError where the key of their hashes is gone, since then any row may be one of theirs.
+    Raises DataError where the key of their hashes is gone, since then any row may be one of theirs, and where
+    the ledger lost an erasure.
     """
+    if said := lost():
+        raise DataError(
+            f"{said}; but the ledger has none of that, so that it is not known whose rows to leave out; "
+            f"python -m pipeline restore shows what can be brought back"
+        )
     known = erasures()
     if not known:
         return None
@@ -95,18 +126,22 @@ def units() -> ErasedUnits | None:
 
 def read_key() -> bytes | None:
     """Returns the key of this home's hashes; None where there is none yet."""
+    return bytes.fromhex(_key_file()[0]) or None
+
+
+def _key_file() -> tuple[str, str]:
+    """Returns the key in hexadecimal, and the commit of the newest erasure; "" for what there is not."""
     path = checkout.home() / KEY
-    return bytes.fromhex(path.read_text()) if path.exists() else None
+    key, commit, *_ = (path.read_text().splitlines() if path.exists() else []) + ["", ""]
+    return key, commit
 
 
 def make_key() -> bytes:
     """Returns the key of this home's hashes, made now if there is none."""
-    path = checkout.home() / KEY
     units()  # which must be of this key
-    if not path.exists():
-        replace_text(path, secrets.token_hex(32) + "\n")
-        path.chmod(0o600)
-    return bytes.fromhex(path.read_text())
+    if read_key() is None:
+        replace_bytes(checkout.home() / KEY, f"{secrets.token_hex(32)}\n".encode(), mode=0o600)
+    return bytes.fromhex(_key_file()[0])
 
 
 def hash_of(unit: str, key: bytes) -> str:
@@ -168,5 +203,5 @@ def now_of_lock(text: str, changes: Mapping[str, str] | None = None) -> str:
 
 def of_version(number: int) -> str:
     """Returns a sentence where rows that a version learned from were erased; "" where none were."""
-    times = [one.at for one in ledger.notes() if one.erasure and number in one.erasure["versions"]]
+    times = [one.at for one in ledger.notes() if one.erasure and number in one.erasure.versions]
     return f"rows that version {number} learned from were erased on {times[-1]}" if times else ""

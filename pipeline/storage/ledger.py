@@ -4,14 +4,18 @@ Each night is one commit: its tree is the code commit's tree with the night's pa
 records in it; its parents are the night before and the code commit. The branch moves by
 compare-and-swap (`git update-ref NEW OLD`), so of two nights that follow the same one, one wins. A
 rollback is a commit whose tree is that of the night which made the version that serves again.
+
+Nights and rollbacks are the entries of the ledger. What else has to be known for good, as that rows were
+erased, is a note: a commit with the tree before it and one record more. A night may follow the entry that it
+was opened after with notes in between, so that nobody loses a night because a note was written meanwhile.
 """
 
 import json
 import logging
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -25,10 +29,12 @@ from pipeline.contract.records import (
     Batch,
     Champion,
     Dataset,
+    Erasure,
     Evaluation,
     Event,
     Events,
     Night,
+    Note,
     Plan,
     Profile,
     R,
@@ -47,7 +53,7 @@ from pipeline.storage.checkout import git, home
 log = logging.getLogger(__name__)
 
 BRANCH = "refs/heads/nights"
-NOTES = "refs/notes/nights"  # sentences beside the nights; they do not move the branch, which nights race for
+NOTES = "refs/notes/nights"  # of the releases before
 _FIRST = "0" * 40  # git's name for "this ref must not exist yet"
 
 
@@ -114,20 +120,7 @@ class Commit:
     night: str
     rollback: bool
     serves: int | None  # the version that serves from then on, 0: as before; None: the commit does not say
-
-
-@dataclass(frozen=True, kw_only=True)
-class Note:
-    """What was seen besides nights, kept beside the newest commit of then."""
-
-    at: str  # 2011-09-30 03:00 UTC
-    text: str
-    versions: Sequence[int]  # that it is about
-    recipe: str = ""  # that a person declared to be the one these versions were made by
-    erasure: dict[str, Any] | None = None  # what was erased (pipeline/storage/erasures.py)
-
-    def __str__(self) -> str:
-        return f"{self.at}: {self.text}"
+    is_note: bool = False  # no night and no rollback; only `notes` and `audit` look at these
 
 
 _KINDS: tuple[type[Record], ...] = (
@@ -143,9 +136,20 @@ def ledger_tip() -> str:
     return git("for-each-ref", "--format=%(objectname)", BRANCH, folder=home())
 
 
-def expect_signed() -> None:
-    """Raises ReleaseError where `release.require_signature` is set and the newest commit is not signed."""
-    signatures.expect_signed(ledger_tip(), branch=BRANCH)
+def newest_entry() -> str:
+    """Returns the newest night or rollback of the ledger; "" before the first night."""
+    return _newest_entry(ledger_tip())
+
+
+def _newest_entry(tip: str) -> str:
+    return next((one.id for one in commits_up_to(tip, 1)), tip)
+
+
+def expect_signed() -> str:
+    """Returns the newest commit; ReleaseError where `release.require_signature` asks for its signature."""
+    tip = ledger_tip()
+    signatures.expect_signed(tip, branch=BRANCH)
+    return tip
 
 
 def text_at(commit: str, path: str | Path) -> str | None:
@@ -201,9 +205,8 @@ def entries_of(commits: "Sequence[Commit]") -> list[Entry]:
 
 
 def commits(limit: int | None = None) -> "Sequence[Commit]":
-    """Returns the commits of the ledger, newest first."""
-    tip = ledger_tip()
-    return _commits(tip, limit) if tip else ()
+    """Returns the entries of the ledger, nights and rollbacks, newest first."""
+    return commits_up_to(ledger_tip(), limit)
 
 
 def releases() -> "list[Commit]":
@@ -268,12 +271,12 @@ def commit_night(
     """
     if made := commit_of(night):
         return made
-    tip = ledger_tip()
-    if tip != night.previous:
-        winner = read_at(tip, Night)
+    newest = newest_entry()
+    if newest != night.previous:
+        winner = read_at(newest, Night)
         raise ReleaseError(
             f"night {night.id} follows {night.previous[:9] or 'nothing'}, but night "
-            f"{winner.id if winner else '?'} has moved the ledger to {tip[:9] or 'nothing'} since; "
+            f"{winner.id if winner else '?'} has moved the ledger to {newest[:9] or 'nothing'} since; "
             f"nothing is changed, open a new night for {night.day}"
         )
     from pipeline.storage import snapshots
@@ -291,18 +294,19 @@ def commit_night(
         git("add", "--force", "--", *names, folder=folder, index=index)
         _put(release, events, index=index)
         tree = git("write-tree", folder=folder, index=index)
-    parents = [night.previous] * bool(night.previous) + [night.code_commit]
     decided = release or records.find(Release, folder / records.RUN)
     trailers = f"Night: {night.id}\nServes: {decided.version if decided else 0}\n"
-    return _move(tree, parents, expected=night.previous, subject=message, trailers=trailers)
+    return _append(
+        lambda tip: tree, after=night.previous, code=night.code_commit, subject=message, trailers=trailers
+    )
 
 
 def commit_rollback(
-    target: str, release: Release, verdict: Verdict, event: Event, *, expected_tip: str, message: str
+    target: str, release: Release, verdict: Verdict, event: Event, *, after: str, message: str
 ) -> str:
-    """Commits the tree of `target`, with these records of the rollback in it, on top of `expected_tip`.
+    """Commits the tree of `target`, with these records of the rollback in it, after an entry of the ledger.
 
-    Raises ReleaseError, and changes nothing, if the ledger is no longer at `expected_tip`.
+    Raises ReleaseError, and changes nothing, if `after` is not the newest entry any more.
     """
     with tempfile.TemporaryDirectory() as scratch:
         index = Path(scratch) / "index"
@@ -310,7 +314,88 @@ def commit_rollback(
         _put(release, verdict, Events(events=(event,)), index=index)
         tree = git("write-tree", folder=home(), index=index)
     trailers = f"Night: {release.night}\nRollback: {release.version}\n"
-    return _move(tree, [expected_tip], expected=expected_tip, subject=message, trailers=trailers)
+    return _append(lambda tip: tree, after=after, subject=message, trailers=trailers)
+
+
+def note(
+    text: str, *, versions: Sequence[int], recipe: str = "", erasure: Erasure | None = None, at: str = ""
+) -> str:
+    """Commits a sentence about these versions on top of the ledger; returns the commit.
+
+    Raises ReleaseError before the first night, and where the ledger has to be signed and is not.
+
+    Args:
+        text: what was seen or done.
+        versions: that it is about.
+        recipe: that a person declares to be the one that these versions were made by.
+        erasure: what was erased.
+        at: when, as 2011-09-30 03:00 UTC; now if empty.
+    """
+    made = Note(
+        at=at or f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", text=one_line(text), versions=tuple(versions),
+        recipe=recipe, erasure=erasure,
+    )  # fmt: skip
+
+    def tree_after(tip: str) -> str:
+        if not tip:
+            raise ReleaseError("no night was closed yet, so that there is no ledger to write to")
+        with tempfile.TemporaryDirectory() as scratch:
+            index = Path(scratch) / "index"
+            git("read-tree", tip, folder=home(), index=index)
+            _put(made, index=index)
+            return git("write-tree", folder=home(), index=index)
+
+    kind = "erasure" if erasure else "recipe" if recipe else "edit"
+    return _append(tree_after, after=None, subject=made.text, trailers=f"Note: {kind}\n")
+
+
+def notes(tip: str = "") -> tuple[Note, ...]:
+    """Returns the notes of the ledger, oldest first; up to a commit, its newest if left out."""
+    tip = tip or ledger_tip()
+    return _notes(tip) if tip else ()
+
+
+@lru_cache(maxsize=4)
+def _notes(tip: str) -> tuple[Note, ...]:
+    path = str(records.path_of(Note))
+    commits = [one.id for one in reversed(_commits(tip)) if one.is_note]
+    texts = texts_at(commits, [path])
+    return tuple(
+        records.loads(Note, files.get(path, ""), source=f"{commit[:9]}:{path}")
+        for commit, files in zip(commits, texts, strict=True)
+    )
+
+
+def notes_beside() -> list[Note]:
+    """Returns the notes of the releases before, which kept them as git's notes, oldest first."""
+    folder = home()
+    if not git("for-each-ref", NOTES, folder=folder):
+        return []
+    listed = git("notes", f"--ref={NOTES}", "list", folder=folder).splitlines()
+    texts = [git("cat-file", "blob", line.split()[0], folder=folder) for line in listed]
+    lines = [line for text in texts for line in text.splitlines() if line]
+    made = [records.loads(Note, json.dumps(older.note(line)), source=NOTES) for line in lines]
+    return sorted(made, key=lambda one: one.at)
+
+
+def remove_notes_beside() -> None:
+    """Removes the notes of the releases before."""
+    git("update-ref", "-d", NOTES, folder=home())
+
+
+def note_faults(tip: str) -> Iterator[str]:
+    """Yields a sentence for each note up to a commit that changes more than it may, newest first.
+
+    Who serves is read from the newest commit, so a note has to leave all other records as they were.
+    """
+    path = str(records.path_of(Note))
+    for one in _commits(tip) if tip else ():
+        if not one.is_note:
+            continue
+        words = ("diff-tree", "-r", "--name-only", "--no-commit-id", f"{one.id}^", one.id)
+        changed = git(*words, folder=home()).splitlines() if len(one.parents) == 1 else []
+        if changed != [path]:
+            yield f"note {one.id[:9]} changes {', '.join(changed[:3]) or 'no record'}, not {path} alone"
 
 
 def _put(*optional: Record | None, index: Path) -> None:
@@ -321,23 +406,45 @@ def _put(*optional: Record | None, index: Path) -> None:
         git("update-index", "--add", "--cacheinfo", entry, folder=home(), index=index)
 
 
-def _move(tree: str, parents: Sequence[str], *, expected: str, subject: str, trailers: str) -> str:
-    """Makes the commit and moves the branch to it; its subject, in which people's words are, is one line."""
+def _append(
+    tree_after: Callable[[str], str], *, after: str | None, code: str = "", subject: str, trailers: str
+) -> str:
+    """Makes the commit on top of the ledger, moves the branch to it, and returns it.
+
+    Where a note came in between it is made anew on top of that. Raises ReleaseError, and changes nothing, if
+    the newest entry is not `after`.
+
+    Args:
+        tree_after: returns the tree of a commit that follows this one.
+        after: the entry that it follows; None: whichever is the newest.
+        code: a second parent.
+        subject: in which people's words are; it is made one line.
+        trailers: what kind of a commit it is.
+    """
     subject = one_line(subject)
-    message = f"{subject}\n\n{trailers}"
-    signatures.expect_signed(expected, branch=BRANCH)
-    options, sign = signatures.signing_options()
-    flags = [*sign, *(word for parent in parents for word in ("-p", parent))]
-    words = (*_identity(), *options, "commit-tree", tree, *flags, "-F", "-")
-    commit = git(*words, folder=home(), text=message, at=clock.now())
-    try:
-        git("update-ref", "-m", subject, BRANCH, commit, expected or _FIRST, folder=home())
-    except ReleaseError as error:
-        raise ReleaseError(
-            f"another night moved the ledger from {expected[:9] or 'nothing'} first ({error}); "
-            f"nothing is changed, open a new night"
-        ) from None
-    return commit
+    while True:
+        tip = ledger_tip()
+        signatures.expect_signed(tip, branch=BRANCH)
+        if after is not None and _newest_entry(tip) != after:
+            raise _moved(after)
+        options, sign = signatures.signing_options()
+        parents = [word for parent in (tip, code) if parent for word in ("-p", parent)]
+        words = (*_identity(), *options, "commit-tree", tree_after(tip), *sign, *parents, "-F", "-")
+        commit = git(*words, folder=home(), text=f"{subject}\n\n{trailers}", at=clock.now())
+        try:
+            git("update-ref", "-m", subject, BRANCH, commit, tip or _FIRST, folder=home())
+            return commit
+        except ReleaseError as error:
+            if ledger_tip() == tip:  # else by a note, or it is said in the next round
+                raise _moved(after or tip, error) from None
+
+
+def _moved(after: str, error: ReleaseError | None = None) -> ReleaseError:
+    why = f" ({error})" if error else ""
+    return ReleaseError(
+        f"another night moved the ledger from {after[:9] or 'nothing'} first{why}; nothing is changed, "
+        f"open a new night"
+    )
 
 
 def is_part(commit: str, tip: str) -> bool:
@@ -347,9 +454,9 @@ def is_part(commit: str, tip: str) -> bool:
     return bool(commit and tip) and done.returncode == 0
 
 
-def commits_up_to(commit: str) -> "Sequence[Commit]":
-    """Returns the commits that a ledger which ends with this one would have, newest first."""
-    return _commits(commit)
+def commits_up_to(commit: str, limit: int | None = None) -> "Sequence[Commit]":
+    """Returns the entries that a ledger which ends with this commit has, newest first; none for ""."""
+    return _entries(commit, limit) if commit else ()
 
 
 def lost() -> list[str]:
@@ -362,11 +469,12 @@ def lost() -> list[str]:
     unreachable = [line.split()[-1] for line in git(*words, folder=home()).splitlines() if " commit " in line]
     if not unreachable:
         return []
-    form = "--format=%ct|%H|%P|%(trailers:key=Night,valueonly,separator=%x20)"
+    of_ledger = "%(trailers:key=Night,key=Note,valueonly,separator=%x20)"
+    form = f"--format=%ct|%H|%P|{of_ledger}"
     shown = git("log", "--no-walk", form, "--stdin", folder=home(), text="\n".join(unreachable))
     fields = [line.split("|", 3) for line in shown.splitlines()]
     followed = {parent for _, _, parents, _ in fields for parent in parents.split()}
-    at = {commit: int(time) for time, commit, _, night in fields if night and commit not in followed}
+    at = {commit: int(time) for time, commit, _, kind in fields if kind and commit not in followed}
     try:
         moves = git("reflog", "show", "--format=%H", BRANCH, "--", folder=home()).splitlines()
     except ReleaseError:
@@ -389,24 +497,6 @@ def _damaged(commit: str, message: str) -> ReleaseError:
     )
 
 
-def note(
-    text: str, *, versions: Sequence[int], recipe: str = "", erasure: dict[str, Any] | None = None
-) -> None:
-    """Attaches a sentence about these versions to the newest commit, without moving the branch."""
-    at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    made = Note(at=at, text=" ".join(text.split()), versions=versions, recipe=recipe, erasure=erasure)
-    words = ("notes", f"--ref={NOTES}", "append", "-F", "-", ledger_tip())
-    git(*_identity(), *words, folder=home(), text=json.dumps(asdict(made)))
-
-
-def notes() -> list[Note]:
-    """Returns the notes attached to commits of the ledger, oldest first."""
-    listed = git("notes", f"--ref={NOTES}", "list", folder=home()).splitlines()
-    texts = [git("cat-file", "blob", line.split()[0], folder=home()) for line in listed]
-    kept = [Note(**older.note(line)) for text in texts for line in text.splitlines() if line]
-    return sorted(kept, key=lambda one: one.at)
-
-
 def _identity() -> list[str]:
     """Options that name a committer if git knows none, as in a container."""
     try:
@@ -416,10 +506,21 @@ def _identity() -> list[str]:
     return []
 
 
+def _entries(tip: str, limit: int | None) -> tuple[Commit, ...]:
+    """The ledger's entries up to `tip`, newest first."""
+    num = limit
+    while True:
+        commits = _commits(tip, num)
+        entries = tuple(one for one in commits if not one.is_note)[:limit]
+        if num is None or len(entries) == limit or len(commits) < num:
+            return entries
+        num *= 2  # there were notes among them
+
+
 @lru_cache(maxsize=8)  # what a commit follows never changes
 def _commits(tip: str, limit: int | None = None) -> tuple[Commit, ...]:
-    """The ledger's commits up to `tip`, newest first."""
-    keys = ("Night", "Rollback", "Serves")
+    """The ledger's commits up to `tip`, notes among them, newest first."""
+    keys = ("Night", "Rollback", "Serves", "Note")
     trailers = [f"%(trailers:key={key},valueonly,separator=%x20)" for key in keys]
     count = [] if limit is None else [f"--max-count={limit}"]
     form = "%x00".join(["%H", "%P", "%ct", "%s", *trailers])
@@ -429,15 +530,16 @@ def _commits(tip: str, limit: int | None = None) -> tuple[Commit, ...]:
     num = 4 + len(trailers)
     commits: list[Commit] = []
     for start in range(0, len(fields), num):
-        commit, parents, time, subject, night, rollback, serves = fields[start : start + num]
-        if not night:  # a code commit, the only parent of the first night
+        commit, parents, time, subject, night, rollback, serves, note = fields[start : start + num]
+        if not (night or note):  # a code commit, the only parent of the first night
             break
         made = Commit(
             id=commit, parents=tuple(parents.split()), time=int(time), subject=subject, night=night,
             rollback=bool(rollback), serves=int(serves or rollback) if serves or rollback else None,
+            is_note=not night,
         )  # fmt: skip
         commits.append(made)
-        if len(made.parents) == 1 and not made.rollback and _follows_none(commit):
+        if len(made.parents) == 1 and not (made.rollback or made.is_note) and _follows_none(commit):
             break  # whatever the message of the code commit before says
     return tuple(commits)
 

@@ -43,6 +43,7 @@ FILES, ARCHIVES = "tests/security/test_files.py::test_", "tests/security/test_ar
 QUERIES, PARAMS = "tests/security/test_queries.py::test_", "tests/security/test_params.py::test_"
 VERSIONS, TAMPER = "tests/security/test_versions.py::test_", "tests/release/test_tampered.py::test_"
 CONNECTIONS, COMPOSE = "tests/serving/test_connections.py::test_", "tests/test_compose.py::test_"
+ERASURES = "tests/storage/test_erasures.py::test_"
 CODE, ROUTER = "tests/registry/test_carried_code.py::test_", "tests/serving/test_router.py::test_"
 
 ATTACKS = [
@@ -99,6 +100,12 @@ ATTACKS = [
     Attack("a stranger's commit, where the ledger is signed", "verdict", "signatures of git",
            "tests/storage/test_signatures.py::"
            "test_a_ledger_that_a_stranger_wrote_is_not_acted_upon_and_the_way_back_is_named"),
+    Attack("a note of git says which other code a version has", "code", "erasures are in the ledger",
+           f"{ERASURES}no_note_beside_the_ledger_chooses_the_code_of_a_version"),
+    Attack("an erasure that nobody signed, where the ledger is signed", "code", "signatures of git",
+           f"{ERASURES}an_erasure_that_nobody_signed_has_no_effect_where_signatures_are_required"),
+    Attack("an erasure is cut off the ledger", "verdict", "the file of the key names it",
+           f"{ERASURES}a_ledger_that_lost_an_erasure_lets_nobody_in_again"),
     Attack("records of the ledger with a wrong chain", "verdict", "audit of the chain",
            "tests/release/test_provenance.py::"
            "test_the_chain_of_a_sound_ledger_has_no_fault_and_a_forged_one_has"),

@@ -27,7 +27,7 @@ from pipeline.report import page
 from pipeline.rollout import provenance
 from pipeline.rollout.audit import audit
 from pipeline.serving import day_predictions
-from pipeline.storage import erasures, ledger
+from pipeline.storage import checkout, erasures, ledger
 from pipeline.storage.traffic_log import Exposure, existing_log, open_log
 from tests.conftest import make_repository
 from tests.erasure import homes
@@ -220,9 +220,9 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     assert "versions 1 in MLflow" in lines and "1 exposures" in lines and "predictions in" in lines
     assert homes.places_of(unit, fraud) == []
     assert remote and not homes.files_with(unit, fraud.parent / "remote")
-    assert ledger.ledger_tip() == tip  # nothing of the ledger itself is rewritten
+    assert checkout.git("rev-parse", f"{ledger.BRANCH}^1") == tip  # no night is rewritten
     (note,) = erasures.erasures()
-    assert note.versions == [1] and note.num_rows and str(DAY) in note.days
+    assert note.versions == (1,) and note.num_rows and str(DAY) in note.days
     assert homes.places_of(other, fraud)
     left = pq.read_table(next(fraud.glob(f"nights/*/data/clean/day={DAY}/part.parquet")), partitioning=None)
     assert left.equals(kept.filter(pc.not_equal(kept["account"], unit)))  # type: ignore[attr-defined]
@@ -262,15 +262,30 @@ def test_a_customer_of_the_shop_goes_and_users_are_answered_from_other_arrays(sh
     assert not list(shop.glob("nights/*/data/work/erasing"))
 
 
-def test_a_night_that_is_open_refuses_and_a_key_that_is_lost_stops_ingest(shop: Path) -> None:
+def test_a_night_that_is_open_refuses_and_a_key_or_an_erasure_that_is_lost_stops_ingest(shop: Path) -> None:
     unit = homes.units(shop, "customer", DAY)[0]
     night = runner.run("open", day=DAY + timedelta(days=1))
     os.chdir(shop)
     with pytest.raises(ReleaseError, match=f"night {DAY + timedelta(days=1)} is open"):
         erased(unit)
     shutil.rmtree(shop / "nights" / str(DAY + timedelta(days=1)))
+    before = ledger.ledger_tip()
     erased(unit)
-    (shop / erasures.KEY).rename(shop / "var" / "elsewhere")
-    loaded = params.load()
-    with pytest.raises(DataError, match=r"1 units were erased, and .*erasure.key.* is missing; put it back"):
+    loaded, tip = params.load(), ledger.ledger_tip()
+
+    def take_in() -> None:
         ingest(night, loaded.source.make(), loaded.workload.make().table, loaded.ingest)  # type: ignore[arg-type]
+
+    checkout.git("update-ref", ledger.BRANCH, before)
+    with pytest.raises(DataError, match=f"erasure.key names an erasure by the ledger's commit {tip[:9]}"):
+        take_in()
+    with pytest.raises(
+        ReleaseError, match=f"commit {tip[:9]}; but the ledger, .* ends at {before[:9]} without"
+    ):
+        runner.run("open", day=DAY + timedelta(days=1))
+    assert [one for one in faults() if "erasures" in one]
+    assert cli.main(["restore", "--yes"]) == 0
+    assert faults() == []
+    (shop / erasures.KEY).rename(shop / "var" / "elsewhere")
+    with pytest.raises(DataError, match=r"1 units were erased, and .*erasure.key.* is missing; put it back"):
+        take_in()

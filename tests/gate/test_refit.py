@@ -36,7 +36,7 @@ def test_no_refit_is_made_unless_one_is_asked_for() -> None:
 
 @pytest.mark.parametrize("verdict", [replace(VERDICT, action="reject"), replace(VERDICT, challenger=5)])
 def test_what_is_not_to_be_promoted_is_not_refitted(verdict: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage.ledger, "ledger_tip", lambda: NIGHT.previous)
+    monkeypatch.setattr(stage.ledger, "newest_entry", lambda: NIGHT.previous)
     assert called(asked(refit_epochs=1.0), verdict=verdict) is None
 
 
@@ -47,7 +47,7 @@ def test_what_was_decided_of_a_version_stays_decided() -> None:
 
 
 def test_a_night_whose_ledger_has_moved_on_refits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage.ledger, "ledger_tip", lambda: "another commit")
+    monkeypatch.setattr(stage.ledger, "newest_entry", lambda: "another commit")
     assert called(asked(refit_epochs=1.0)) is None
 
 

@@ -56,9 +56,9 @@ def close(number: int, *, after: str, release: Release | None = None, **of_night
     return ledger.commit_night(night, message=f"night {number}", release=release)
 
 
-def rolling_back(*, to: int, data_of: int | None = None) -> Move:
+def rolling_back(*, to: int, data_of: int | None = None, after: str = "") -> Move:
     """The rollback from the newest version to another, with the data of its night or of another one's."""
-    tip, entries = ledger.ledger_tip(), ledger.history()
+    tip, entries = after or ledger.newest_entry(), ledger.history()
     release = Release(version=to, replaced=entries[0].serving.version, night=release_of(to).night)
     tree_of = release_of(data_of or to).night
     target = next(entry.commit for entry in entries if entry.night.id == tree_of and not entry.rollback)
@@ -71,7 +71,5 @@ def rolling_back(*, to: int, data_of: int | None = None) -> Move:
         kind="rollback",
         release=release,
         tip=tip,
-        commit=lambda: ledger.commit_rollback(
-            target, release, verdict, event, expected_tip=tip, message="back"
-        ),
+        commit=lambda: ledger.commit_rollback(target, release, verdict, event, after=tip, message="back"),
     )

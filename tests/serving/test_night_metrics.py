@@ -77,7 +77,7 @@ def test_nights_failures_rollbacks_and_dollars_are_counted_once_and_anew_where_t
     assert sample(metrics, 'night_failures_total{model="m",stage="train"}') == 1
     release, verdict = Release(version=1, replaced=2, night="2025-01-01"), records.read(Verdict)
     event = night_events.rolled_back(release, by="ann", reason="worse", at=opened.started_at)
-    ledger.commit_rollback(first, release, verdict, event, expected_tip=tip, message="back")
+    ledger.commit_rollback(first, release, verdict, event, after=tip, message="back")
     assert sample(metrics, 'rollbacks_total{model="m"}') == 1
     assert sample(metrics, 'nights_total{model="m",verdict="promote"}') == 1  # the rollback is no night
     ledger.move_to(first, expected=ledger.ledger_tip(), message="restored")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.contract import clock, records
+from pipeline.contract.errors import ReleaseError
 from pipeline.contract.units import HOUR_S
 from pipeline.storage import checkout, ledger
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back
@@ -77,3 +78,42 @@ def forget(commit: str) -> str:
     made = checkout.git("commit-tree", f"{commit}^{{tree}}", *flags, "-F", "-", text="\n".join(lines) + "\n")
     checkout.git("update-ref", ledger.BRANCH, made, commit)
     return made
+
+
+def test_a_note_is_no_night_and_a_night_that_was_open_meanwhile_follows_it() -> None:
+    first = close(1, after="", release=release_of(1))
+    for text in ("one", "two"):
+        ledger.note(text, versions=(1,))
+    assert ledger.champion_at(ledger.ledger_tip()) == ledger.champion_at(first)
+    assert (ledger.newest_entry(), [one.id for one in ledger.commits(1)]) == (first, [first])
+    second = close(2, after=first, release=release_of(2))
+    ledger.note("three", versions=(2,))
+    back = rolling_back(to=1).commit()
+    assert [one.id for one in ledger.commits()] == [back, second, first]
+    assert [one.id for one in ledger.commits(2)] == [back, second]
+    assert [(one.text, one.versions) for one in ledger.notes()] == [
+        ("one", (1,)),
+        ("two", (1,)),
+        ("three", (2,)),
+    ]
+    with pytest.raises(ReleaseError, match=f"moved the ledger from {second[:9]} first"):
+        rolling_back(to=1, after=second).commit()
+
+
+def test_a_note_that_is_newest_is_what_a_lost_ledger_is_brought_back_from() -> None:
+    close(1, after="", release=release_of(1))
+    ledger.note("seen", versions=(1,))
+    tip = ledger.ledger_tip()
+    checkout.git("update-ref", "-d", ledger.BRANCH)
+    assert ledger.lost()[0] == tip
+
+
+def test_a_note_that_says_who_serves_is_a_fault() -> None:
+    close(1, after="", release=release_of(1))
+    ledger.note("seen", versions=(1,))
+    assert list(ledger.note_faults(ledger.ledger_tip())) == []
+    second = close(2, after=ledger.newest_entry(), release=release_of(2))
+    words = ("commit-tree", f"{second}^{{tree}}", "-p", f"{second}^1", "-m", "seen\n\nNote: edit")
+    forged = checkout.git(*words)
+    (fault,) = ledger.note_faults(forged)
+    assert fault.startswith(f"note {forged[:9]} changes ") and "release.json" in fault

@@ -1,0 +1,113 @@
+"""What was erased is known by the ledger alone: none is forged beside it, and its loss is noticed."""
+
+import json
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from pipeline.contract import records
+from pipeline.contract.errors import DataError, ReleaseError
+from pipeline.contract.records import Erasure, Note, Release
+from pipeline.registry import packaging
+from pipeline.storage import checkout, erasures, ledger
+from tests.rollout.ledgers import close, make_home, release_of
+
+KEY = b"k" * 32
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of one night."""
+    (tmp_path / "home").mkdir()
+    home = make_home(tmp_path / "home", monkeypatch)
+    close(1, after="", release=release_of(1))
+    return home
+
+
+def erasure(unit: str = "A1", **digests: str) -> Erasure:
+    return erasures.by(unit, KEY, num_rows=1, days=("2025-01-11",), digests=digests, versions=(1,))
+
+
+def beside(*lines: str) -> None:
+    """Writes notes as a release before did, and as anyone may who can write to a ref of git."""
+    for line in lines:
+        checkout.git("notes", "--ref=refs/notes/nights", "append", "-m", line, ledger.ledger_tip())
+
+
+def as_line(erasure: Erasure) -> str:
+    note = Note(at="2025-01-12 03:00 UTC", text="rows were erased", versions=(1,), erasure=erasure)
+    return json.dumps(asdict(note))
+
+
+def versions(folder: Path) -> tuple[Release, str]:
+    """Lays out a version as MLflow has it, whose code is not that of the ledger; returns both digests."""
+    model = folder / "artifacts" / "model" / "model.json"
+    model.parent.mkdir(parents=True)
+    model.write_text("{}")
+    (folder / "code").mkdir()
+    (folder / "code" / "toy.py").write_text("mine = True\n")
+    genuine, digest = records.digest(folder), records.digest(model.parent)
+    (folder / "code" / "toy.py").write_text("mine = False\n")
+    return Release(
+        version=1, replaced=0, night="", model_digest=digest, files_digest=genuine
+    ), records.digest(folder)
+
+
+def test_no_note_beside_the_ledger_chooses_the_code_of_a_version(tmp_path: Path) -> None:
+    release, forged = versions(tmp_path / "version")
+    beside(as_line(erasure(**{release.files_digest: forged})))
+    with pytest.raises(ReleaseError, match=f"have digest {forged}, the ledger says {release.files_digest}"):
+        packaging.fetch(str(tmp_path / "version"), release, into=tmp_path / "into")
+    erasures.note(erasure(**{release.files_digest: forged}))  # the ledger may
+    assert packaging.fetch(str(tmp_path / "version"), release, into=tmp_path / "into")
+
+
+def test_an_erasure_that_nobody_signed_has_no_effect_where_signatures_are_required(home: Path) -> None:
+    erasures.note(erasure(a="b"))
+    assert erasures.now("a") == "b"
+    (home / "params.yaml").write_text(
+        'source: "a.b:C"\nworkload: "a.b:C"\nbackend: "a.b:C"\nrelease: {require_signature: true}\n'
+    )
+    for act in (lambda: erasures.now("a"), erasures.units, lambda: erasures.note(erasure(c="d"))):
+        with pytest.raises(ReleaseError, match="no keys that may sign"):
+            act()
+
+
+def test_a_ledger_that_lost_an_erasure_lets_nobody_in_again(home: Path) -> None:
+    before = ledger.ledger_tip()
+    (home / erasures.KEY).parent.mkdir()
+    (home / erasures.KEY).write_text(KEY.hex() + "\n")
+    erasures.note(erasure())
+    erasures.remember()
+    units = erasures.units()
+    assert units and "A1" in units and "A2" not in units
+    tip = ledger.ledger_tip()
+    close(2, after=before)  # nights go on, and follow the note
+    assert checkout.git("rev-parse", f"{ledger.BRANCH}^1") == tip
+    for left in (before, ""):
+        words = ["update-ref", ledger.BRANCH, left] if left else ["update-ref", "-d", ledger.BRANCH]
+        subprocess.run(["git", *words], check=True)
+        with pytest.raises(DataError, match=f"names an erasure by the ledger's commit {tip[:9]}; .* restore"):
+            erasures.units()
+    assert (home / erasures.KEY).stat().st_mode & 0o777 == 0o600
+
+
+def test_notes_of_the_release_before_are_taken_over_once_and_stop_nights_until_then(home: Path) -> None:
+    beside("2025-01-11 03:00 UTC: alias champion was moved by hand to version 1", as_line(erasure()))
+    (home / erasures.KEY).parent.mkdir()
+    (home / erasures.KEY).write_text(KEY.hex() + "\n")
+    with pytest.raises(DataError, match=r"git notes of before have 1 erasures, which .* migrate takes over"):
+        erasures.units()
+    assert ledger.notes() == ()
+    taken = erasures.take_over()
+    assert [(one.at, one.versions, one.erasure is None) for one in ledger.notes()] == [
+        ("2025-01-11 03:00 UTC", (1,), True),
+        ("2025-01-12 03:00 UTC", (1,), False),
+    ]
+    assert taken == list(ledger.notes())
+    units = erasures.units()
+    assert units and "A1" in units
+    assert erasures.take_over() == []
+    assert len(ledger.notes()) == 2
