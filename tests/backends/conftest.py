@@ -2,7 +2,9 @@
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,3 +81,25 @@ def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Fak
         made.add_node("a", labels={"pool": "main"})
         made.add_node("b", labels={"pool": "spot", "spot": "true"}, taints=("spot",))
         yield made
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    """A registry of images, which has daybreak:1, and one that may not be read."""
+    answers = {"/v2/shop/daybreak/manifests/1": 200, "/v2/shop/secret/manifests/1": 403}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status = answers.get(self.path, 404)
+            self.send_response(status)
+            self.send_header("Docker-Content-Digest", "sha256:0123")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}/shop"
+        server.shutdown()

@@ -279,7 +279,7 @@ class FakeCluster:
                     "status": {"allowed": allowed},
                 }
             if method == "POST":
-                return self._create(kind, body, namespace=match["namespace"])
+                return self._create(kind, body, namespace=match["namespace"], for_good="dryRun" not in query)
             if method == "DELETE":
                 return self._delete(kind, name, body or query)
             if f"list {kind}" in self.forbidden:
@@ -316,7 +316,9 @@ class FakeCluster:
         })  # fmt: skip
         event |= {"message": message, "count": event["count"] + 1, "lastTimestamp": now()}
 
-    def _create(self, kind: str, body: dict[str, Any], *, namespace: str) -> dict[str, Any]:
+    def _create(
+        self, kind: str, body: dict[str, Any], *, namespace: str, for_good: bool = True
+    ) -> dict[str, Any]:
         try:
             kubernetes_validate.validate(body, VERSION, strict=True)
         except kubernetes_validate.ValidationError as error:
@@ -328,6 +330,8 @@ class FakeCluster:
         if not re.fullmatch(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", name):
             raise Refusal(422, "Invalid", f"name {name!r} is no DNS label")
         self._admit(kind, name, namespace=namespace)
+        if not for_good:
+            return body
         made: dict[str, Any] = json.loads(json.dumps(body))
         self._uid += 1
         made["metadata"] |= {"uid": f"uid-{self._uid}", "creationTimestamp": now(), "namespace": namespace}

@@ -439,6 +439,42 @@ def checked(backend: Kubernetes) -> dict[str, tuple[bool, str]]:
     return {what: (ok, text) for what, ok, text in backend.preflight(())}
 
 
+def test_check_asks_for_a_job_on_each_machine_and_looks_for_its_devices(kubernetes, made, tmp_path):
+    def jobs(**given: Any) -> dict[str, tuple[bool, str]]:
+        texts = [(ok, text) for what, ok, text in made(**given).preflight(()) if what == "job"]
+        return {text.partition(": ")[0]: (ok, text.partition(": ")[2]) for ok, text in texts}
+
+    taken = "the cluster would take a job"
+    waits = f"{taken}, which waits until an autoscaler starts a node: none has the labels in "
+    machines = tmp_path / "machines.csv"
+    everywhere = {"node": (True, taken), "node as spot": (True, taken)}
+    assert jobs() == {**everywhere, "nowhere": (True, f"{waits}{machines}")}
+    head, node, _ = machines.read_text().splitlines()
+    machines.write_text("\n".join([head, node, "l4,L4,2,2,4,1,pool=main,,1.00,"]))
+    kubernetes.add_node("a", labels={"pool": "main"}, **{"nvidia.com/gpu": "1"})
+    ok, text = jobs()["l4"]
+    why = "of the nodes 1 have its labels, and none has 2 nvidia.com/gpu, at most 1; install the devic"
+    assert (ok, text[: len(why)]) == (False, why)
+    kubernetes.add_node("a", labels={"pool": "main"}, **{"nvidia.com/gpu": "2"})
+    assert jobs() == {**everywhere, "l4": (True, taken)}
+    assert not kubernetes.objects["jobs"]
+    assert {text for _, text in jobs(namespace="other").values()} == {
+        'namespaces "other" not found; look at namespace other, its quotas and its policies'
+    }
+    kubernetes.forbidden = {"list nodes"}
+    ok, text = checked(made())["nodes"]
+    assert (ok, "is not known: nodes is forbidden" in text) == (True, True)
+
+
+def test_check_looks_for_the_image_where_this_machine_sees_its_registry(made, registry):
+    assert checked(made(image=f"{registry}/daybreak:1"))["image"][0]
+    ok, text = checked(made(image=f"{registry}/nothing:7"))["image"]
+    assert (ok, text.partition("; ")[0]) == (False, f"backend.image {registry}/nothing:7 does not exist")
+    for image, why in ((f"{registry}/secret:1", "answers 403"), ("trainer:1", "trainer:1 names no registry")):
+        ok, text = checked(made(image=image))["image"]
+        assert (ok, why in text, text.endswith("; check --rent pulls it")) == (True, True, True)
+
+
 def test_check_wants_a_bucket_that_pods_see_and_that_can_be_written(kubernetes, made, tmp_path):
     for bucket, sentence in (
         ("", "backend.bucket is empty, and the folder of the night is on this machine only, and jobs run on"),

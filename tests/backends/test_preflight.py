@@ -1,14 +1,12 @@
 """`check` finds what Vertex AI would refuse, one sentence each, before a cent is spent."""
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from pipeline.backends.image import manifest_of
 from pipeline.backends.vertex.job_spec import Site
-from pipeline.backends.vertex.preflight import manifest_of, preflight
+from pipeline.backends.vertex.preflight import preflight
 from pipeline.backends.vertex.service import Service
 from pipeline.check import _serving, findings
 from pipeline.contract import params
@@ -21,28 +19,6 @@ workload: tests.fakes:Nothing
 backend: {backend}
 plan: {{machines: [g2-standard-8], regions: [{region}]}}
 """
-
-
-@pytest.fixture
-def registry() -> Iterator[str]:
-    """A registry of images, which has daybreak:1, and one that may not be read."""
-    answers = {"/v2/shop/daybreak/manifests/1": 200, "/v2/shop/secret/manifests/1": 403}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status = answers.get(self.path, 404)
-            self.send_response(status)
-            self.send_header("Docker-Content-Digest", "sha256:0123")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"127.0.0.1:{server.server_address[1]}/shop"
-        server.shutdown()
 
 
 @pytest.fixture

@@ -78,6 +78,11 @@ class ClusterApi:
         """Creates a Job and returns it; None where there is one of that name."""
         return self._created(self._batch.create_namespaced_job, manifest)
 
+    def try_job(self, manifest: Mapping[str, Any]) -> None:
+        """Asks whether a Job would be created, by all that the cluster checks; Refused says why not."""
+        call = self._batch.create_namespaced_job
+        self._whole(lambda: call(self.namespace, dict(manifest), dry_run="All", **RAW))
+
     def create_service(self, manifest: Mapping[str, Any]) -> None:
         """Creates a service, unless there is one of that name."""
         self._created(self._core.create_namespaced_service, manifest)

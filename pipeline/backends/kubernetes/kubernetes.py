@@ -13,13 +13,12 @@ from typing import Any, Literal
 
 from pipeline.backends.cluster import Cluster
 from pipeline.backends.faults import COMMON, GOES_ON, NEXT, Fault
-from pipeline.backends.kubernetes import manifest, node_labels, pod_status
-from pipeline.backends.kubernetes.cluster_api import KUEUE, ClusterApi
+from pipeline.backends.kubernetes import cluster_check, manifest, node_labels, pod_status
+from pipeline.backends.kubernetes.cluster_api import ClusterApi
 from pipeline.backends.kubernetes.manifest import Part, Site
 from pipeline.backends.kubernetes.pod_entrypoint import NAME, NUM_PODS
 from pipeline.backends.kubernetes.pod_status import Seen
 from pipeline.backends.place import AT_ONCE, JobRequest, Refused, Rented, Unreachable, machines_of
-from pipeline.backends.staging import writable
 from pipeline.backends.submission_journal import Submission
 from pipeline.contract.backend import Job, label
 from pipeline.contract.errors import ParamsError
@@ -240,53 +239,11 @@ class Kubernetes(Cluster):
         return f"kubectl logs --namespace {self.site.namespace} --selector {selector}"
 
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
-        """Yields whether the cluster answers, whether this account may do what it has to, and what lacks."""
-        needed = [("batch", "jobs", "create list delete"), ("", "pods", "list"), ("", "services", "create"),
-                  ("", "secrets", "create"), ("", "events", "list")]  # fmt: skip
-        if self.site.queue:
-            needed += [(KUEUE, "workloads", "list"), (KUEUE, "localqueues", "list")]
-        try:
-            lacks = [
-                f"{verb} {resource}"
-                for group, resource, verbs in needed
-                for verb in verbs.split()
-                if not self._api.may(verb, resource, group=group)
-            ]
-        except (Unreachable, Refused) as error:
-            yield "cluster", False, f"{error}; look at the kubeconfig and backend.context"
-            return
-        text = f"namespace {self.site.namespace}: this account may do what a night needs"
-        if lacks:
-            text = (
-                f"this account may not {', '.join(lacks)} in namespace {self.site.namespace}; give it a role "
-                f"that may (docs/kubernetes.md)"
-            )
-        yield "cluster", not lacks, text
-        if self.site.queue:
-            yield self._queue_check()
-        if self.has_nodes_for_machines:
-            try:
-                kinds = ", ".join(f"{each.count} x {each.name}" for each in self.machines())
-                yield "nodes", True, f"the machines are nodes of the cluster: {kinds}"
-            except (Unreachable, Refused, ParamsError) as error:
-                yield "nodes", False, str(error)
-        try:
-            yield "bucket", True, writable(self.site.bucket)
-        except ParamsError as error:
-            yield "bucket", False, str(error)
-
-    def _queue_check(self) -> tuple[str, bool, str]:
-        """Returns whether Kueue has the queue of the settings, and admits jobs from it."""
-        name, where = self.site.queue, f"namespace {self.site.namespace}"
-        try:
-            queue = self._api.local_queue(name)
-        except (Unreachable, Refused) as error:
-            return "queue", False, f"whether {where} has LocalQueue {name} is not known: {error}"
-        if queue is None:
-            return "queue", False, f"{where} has no LocalQueue {name} of Kueue; make it, or set backend.queue"
-        if stopped := pod_status.stopped(queue):
-            return "queue", False, f"LocalQueue {name} takes no jobs ({stopped}); look at its ClusterQueue"
-        return "queue", True, f"LocalQueue {name} takes jobs"
+        """Yields whether the cluster would take jobs, and what lacks."""
+        of_nodes = self.has_nodes_for_machines
+        return cluster_check.findings(
+            self.site, self._api, machines=self.own, file="" if of_nodes else str(self.file)
+        )
 
 
 def _rented(jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], seen: Seen) -> Rented:

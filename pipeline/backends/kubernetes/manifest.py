@@ -117,7 +117,7 @@ def _pod(job: Job, part: Part, *, name: str, staged: str, site: Site, until: flo
         "cpu": f"{int(1000 * SHARE * machine.vcpus)}m",
         "memory": str(int(SHARE * machine.memory_bytes)),
     }
-    device = TPU if machine.is_tpu else GPU if machine.num_devices else ""
+    device = device_of(machine)
     if device:
         asked[device] = str(machine.num_devices)
     num_workers = machine.num_processes if job.rental.others and job.num_workers else job.num_workers
@@ -186,6 +186,11 @@ def secret(
 def owner_of(name: str, uid: str) -> dict[str, Any]:
     """Returns the reference that ties an object to the Job."""
     return {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid, "blockOwnerDeletion": False}
+
+
+def device_of(machine: Machine) -> str:
+    """Returns the resource by which a pod asks for the machine's devices; "" where it has none."""
+    return TPU if machine.is_tpu else GPU if machine.num_devices else ""
 
 
 def num_chips(selector: Mapping[str, str]) -> int | None:

@@ -1,9 +1,10 @@
 """Reads from a node of Kubernetes what it offers to pods: its labels, taints and allocatable resources."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.backends.kubernetes.manifest import GPU
+from pipeline.backends.kubernetes.manifest import GPU, device_of
+from pipeline.contract.machine import Machine
 from pipeline.machines.nodes import PRICE, Node, usd_per_hour
 
 TYPE = "node.kubernetes.io/instance-type"
@@ -53,3 +54,18 @@ def offered(node: Mapping[str, Any]) -> Node | None:
             labels.get(PRICE, "0"), where=f"label {PRICE} of node {node['metadata']['name']}"
         ),
     )
+
+
+def lacking(nodes: Sequence[Mapping[str, Any]], selector: Mapping[str, str], machine: Machine) -> str | None:
+    """Returns what the nodes with these labels lack of the machine's devices, "" if one has them all.
+
+    None where no node has the labels.
+    """
+    chosen = [node for node in nodes if selector.items() <= (node["metadata"].get("labels") or {}).items()]
+    if not chosen:
+        return None
+    device = device_of(machine)
+    most = max(int((node["status"].get("allocatable") or {}).get(device, 0)) for node in chosen)
+    if not device or most >= machine.num_devices:
+        return ""
+    return f"{len(chosen)} have its labels, and none has {machine.num_devices} {device}, at most {most}"
