@@ -39,7 +39,9 @@ class Cluster(Renting):
 
     def own(self) -> tuple[OwnMachine, ...]:
         """Returns them with the words for each."""
-        return self._of_nodes if self.has_nodes_for_machines else own_machines.read(self.file)
+        if self.has_nodes_for_machines:
+            return self._of_nodes
+        return tuple(each for each in own_machines.read(self.file) if not each.machine.is_local)
 
     @property
     def has_nodes_for_machines(self) -> bool:

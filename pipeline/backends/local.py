@@ -26,9 +26,10 @@ from typing import BinaryIO
 
 from pipeline.backends import torchrun
 from pipeline.contract.backend import Backend, Job, State
-from pipeline.contract.errors import JobError
+from pipeline.contract.errors import JobError, ParamsError
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import LOCAL, Rental, replace_text
+from pipeline.machines import own_machines
 from pipeline.machines.catalog import AT_HAND
 from pipeline.storage.journal import alone
 
@@ -38,6 +39,10 @@ STOP_S = 30.0  # from SIGTERM to SIGKILL; torchrun ends its workers meanwhile
 
 class Local(Backend):
     """This machine."""
+
+    def __init__(self, *, machines: str = "") -> None:
+        """Keeps the file of the team's machines, whose line `local` is this one; "" for one that is free."""
+        self._file = machines
 
     def submit(self, job: Job) -> str:
         """Starts the job unless it runs or has succeeded; returns its folder as the handle.
@@ -104,8 +109,16 @@ class Local(Backend):
             time.sleep(0.05)
 
     def machines(self) -> Sequence[Machine]:
-        """Returns the machine at hand."""
-        return (AT_HAND,)
+        """Returns the machine at hand; ParamsError where the file has no line for it."""
+        if not self._file:
+            return (AT_HAND,)
+        own = [each.machine for each in own_machines.read(Path(self._file)) if each.machine.is_local]
+        if not own:
+            raise ParamsError(
+                f"{self._file} has no machine {LOCAL}, which this machine is called; add a line of that "
+                f"name, or leave backend.machines out"
+            )
+        return (replace(own[0], spot=False, spot_usd_per_hour=None),)
 
     def logs(self, handle: str) -> str:
         """Returns the file that all starts write to."""

@@ -619,7 +619,7 @@ class BackendSections(Sections):
     """Section that says where jobs run."""
 
     backend: Plug
-    """Where jobs run: `pipeline.backends.local:Local`, this machine;
+    """Where jobs run: `pipeline.backends.local:Local`, this machine, also with a price (`machines`);
     `pipeline.backends.vertex.vertex:Vertex`, machines rented on Vertex AI;
     `pipeline.backends.slurm.slurm:Slurm` and `pipeline.backends.kubernetes.kubernetes:Kubernetes`, your own
     cluster; or your own class. A list names several, each the fallback of the others: the plan chooses among

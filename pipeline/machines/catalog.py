@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
+from math import inf
 from pathlib import Path
 
 from pipeline.contract.errors import ParamsError
@@ -135,8 +136,11 @@ AT_HAND = Machine(
 )
 
 
-def local(profile: Profile, *, today: date) -> Machine:
-    """Returns the machine that was profiled: `AT_HAND` with its measured rates; it costs nothing.
+def local(profile: Profile, *, today: date, own: Machine = AT_HAND) -> Machine:
+    """Returns the machine that was profiled, with its measured rates.
+
+    It costs nothing, unless it is a team's `own` by a file, whose price, devices and memory it has then.
+    Raises ParamsError where the profile saw fewer devices than the file has, or another kind.
 
     A rate of a CPU that is not plausible beside those of the catalog, as other processes took the cores while
     it was measured, is replaced by the catalog's median a core, as it scales forecasts for rented machines.
@@ -149,19 +153,25 @@ def local(profile: Profile, *, today: date) -> Machine:
         if measured[name] < IMPLAUSIBLE * listed[0] * measured["num_cores"]:
             rates[name] = listed[len(listed) // 2] * measured["num_cores"]
             source += f"; {name} {measured[name]:.3g} is not plausible, and {rates[name]:.3g} is assumed"
+    seen = measured["num_devices"]
+    if own.device and (own.num_devices > seen or bool(own.num_devices) != bool(seen)):
+        raise ParamsError(
+            f"{own.source} has {own.num_devices} x {own.device} for this machine, and the profile "
+            f"saw {seen} x {profile.device}; fix the line {LOCAL}, or look at the driver (nvidia-smi)"
+        )
     return replace(
-        AT_HAND,
+        own,
         rates_source=source,
-        device=profile.device,
-        num_devices=measured["num_devices"],
+        device=own.device or profile.device,
+        num_devices=own.num_devices if own.device else seen,
         vcpus=measured["num_cores"],
-        memory_bytes=measured["memory_bytes"],
-        device_memory_bytes=measured["device_memory_bytes"],
+        memory_bytes=min(measured["memory_bytes"], own.memory_bytes or inf),
+        device_memory_bytes=min(measured["device_memory_bytes"], own.device_memory_bytes or inf),
         bandwidth_bytes_per_s=rates["bandwidth_bytes_per_s"],
         flops_per_s=rates["flops_per_s"],
         link_bytes_per_s=rates["bandwidth_bytes_per_s"],
         storage_bytes_per_s=measured.get("storage_bytes_per_s", 0.0),  # profiles of before do not have it
-        dated=today,
+        dated=own.dated if own.device else today,
     )
 
 

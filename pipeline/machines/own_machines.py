@@ -7,7 +7,8 @@
 A device that the catalog knows (`python -m pipeline prices`) brings its speed and memory; of another the
 columns `device_memory_gb`, `flops_per_s` and `bandwidth_gb_per_s` say them. `link_gb_per_s` is between the
 devices of a machine, `network_gb_per_s` between machines, one way. A price that is left out is 0.
-`spot_options` make a machine one that may be taken away. All columns after the fifth may be left out.
+`spot_options` make a machine one that may be taken away. All columns after the fifth may be left out. The
+machine `local` is the one at hand, for the backend Local alone: how fast it is the profile measures.
 """
 
 import csv
@@ -69,7 +70,7 @@ def parsed(
     for where, row in lines:
         cells = _Cells(row, where=where)
         name = cells.text("name")
-        if name == LOCAL or any(name == each.machine.name for each in machines):
+        if any(name == each.machine.name for each in machines):
             raise ParamsError(f"{cells.where}: the name {name} is taken; give each machine a name of its own")
         price = {
             strategy: Price(
@@ -137,7 +138,7 @@ def _machine(cells: "_Cells", *, prices: dict[Strategy, Price]) -> Machine:
         ("flops_per_s", machine.flops_per_s),
         ("bandwidth_gb_per_s", machine.bandwidth_bytes_per_s),
     ):
-        if not value > 0:
+        if not value > 0 and machine.name != LOCAL:
             devices = sorted({each.device for each in catalog.rented()})
             raise ParamsError(
                 f"{cells.where}: the catalog does not know {device}; add the column {column}, or name one of "

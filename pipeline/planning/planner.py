@@ -105,7 +105,8 @@ def _planned(
 ) -> Plan:
     """Returns the plan for a course; for fewer epochs where only these are feasible, if `shorten`."""
     planning, training = params.plan, params.train
-    at_hand = catalog.local(profile, today=night.day)
+    here = next((machine for machine in available if machine.is_local), catalog.AT_HAND)
+    at_hand = catalog.local(profile, today=night.day, own=here)
     available = tuple(
         replace(at_hand, backend=machine.backend) if machine.is_local else machine for machine in available
     )

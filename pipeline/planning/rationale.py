@@ -59,7 +59,7 @@ def summary(plan: Plan, night: Night) -> str:
         f"({duration(low)} to {duration(high)}) for {dollars(plan.expected_usd)} "
         f"of {dollars(night.budget_usd)}{chance}."
     )
-    if plan.price_dated and not plan.rental.is_local:
+    if plan.price_dated and (plan.usd_per_hour or not plan.rental.is_local):
         text += f" {price(plan)}."
     if plan.explore_usd > 0 and not plan.base_samples:
         return f"{text} Exploring, for {dollars(plan.explore_usd)} more: {plan.runner_up}."

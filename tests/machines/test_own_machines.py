@@ -61,7 +61,6 @@ def test_a_device_that_the_catalog_does_not_know_says_its_speed_itself(written):
         (HEAD + "a,cpu,0,4,16,1,,-1,,\n", r"line 2: usd_per_hour is '-1'; write a number that is not neg"),
         (HEAD + "a,cpu,0,,16,1,,,,\n", "line 2: vcpus is empty; fill it in"),
         (HEAD + "a,L4,0,4,16,1,,,,\n", "line 2: 0 devices L4; a machine without GPUs has 0 devices cpu"),
-        (HEAD + "local,cpu,0,4,16,1,,,,\n", "line 2: the name local is taken"),
         (HEAD + 2 * "a,cpu,0,4,16,1,,,,\n", "line 3: the name a is taken"),
     ],
 )

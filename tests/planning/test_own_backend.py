@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from pipeline import runner
+from pipeline.backends.local import Local
+from pipeline.backends.slurm.slurm import Slurm
 from pipeline.backends.vertex.vertex import Vertex
 from pipeline.contract import records
 from pipeline.contract.backend import Backend, Job, State
-from pipeline.contract.errors import PlanError
+from pipeline.contract.errors import ParamsError, PlanError
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Plan, Rental
 from pipeline.machines.catalog import rented
@@ -88,6 +90,40 @@ def test_a_subclass_of_vertex_is_planned_for_by_what_it_has() -> None:
 def test_where_the_backend_has_none_of_the_machines_it_is_said_what_it_has() -> None:
     with pytest.raises(PlanError, match=r"none of them; add one that it has \(rack-9\) to plan.machines"):
         planned(f"{__name__}:Cellar", "g2-standard-4")
+
+
+SERVER = "name,device,num_devices,vcpus,memory_gb,usd_per_hour,spot_options\nlocal,{},64,{},--x\n"
+LOCAL = "{use: 'pipeline.backends.local:Local', machines: machines.csv}"
+
+
+def test_a_server_of_one_s_own_is_a_line_of_the_file_which_other_backends_leave_out(tmp_path):
+    records.write(profile(step_s=1e-4), Path("data/run"))
+    Path("machines.csv").write_text(SERVER.format("cpu,0", "4,0.5") + "rack,L4,1,8,64,0.1,\n")
+    plan = planned(LOCAL, "local")
+    assert (plan.rental, plan.usd_per_hour, plan.price_source) == (
+        Rental(machine="local"), 0.5, "machines.csv"
+    )  # fmt: skip
+    assert plan.expected_usd == pytest.approx(0.5 * plan.expected_s / 3600, rel=0.01)
+    assert [each.name for each in Slurm(machines="machines.csv").machines()] == ["rack"]
+    (here,) = Local(machines="machines.csv").machines()
+    assert (here.memory_bytes, here.spot) == (4e9, False)
+    Path("machines.csv").write_text("name,device,num_devices,vcpus,memory_gb\nrack,L4,1,8,64\n")
+    with pytest.raises(
+        ParamsError, match=r"machines\.csv has no machine local, which this machine is called"
+    ):
+        Local(machines="machines.csv").machines()
+
+
+def test_a_server_whose_gpus_the_profile_did_not_see_is_not_planned_as_a_cpu(tmp_path):
+    Path("machines.csv").write_text(SERVER.format("RTX 4090,2", "128,0.5"))
+    with pytest.raises(
+        ParamsError, match=r"has 2 x RTX 4090 for this machine, and the profile saw 0 x cpu; "
+    ):
+        planned(LOCAL, "local")
+    seen = profile()
+    facts = {**seen.evidence["machine"], "num_devices": 2, "device_memory_bytes": 24e9}
+    records.write(replace(seen, device="cuda", evidence={"machine": facts}), Path("data/run"))
+    assert planned(LOCAL, "local").gpus == "2 x RTX 4090"  # which each worker looks for
 
 
 def test_a_file_of_own_machines_is_planned_for_by_its_prices_and_never_beyond_its_count(tmp_path):
