@@ -6,7 +6,6 @@ made of a partition goes as a whole, since a night makes it again: the figures a
 and all arrays.
 """
 
-import hashlib
 import json
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -22,7 +21,7 @@ from pipeline.contract import records
 from pipeline.contract.errors import DataError
 from pipeline.data.ingest import without
 from pipeline.data.source import PART
-from pipeline.storage import checkout, erasures, ledger, snapshots
+from pipeline.storage import checkout, dvc_cache, erasures, ledger, snapshots
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,13 +48,25 @@ class Objects:
         self._remote, self._dry_run = remote, dry_run
 
     def read(self, digest: str) -> bytes | None:
-        """Returns the bytes of an object; None where neither has it, as after a prune."""
-        if (path := self.path(digest)).exists():
-            return path.read_bytes()
-        if self._remote and self._remote.exists(digest):
-            with self._remote.fs.open(self._remote.oid_to_path(digest), "rb") as file:
-                return bytes(file.read())
-        return None
+        """Returns the bytes of an object; None where neither has it, as after a prune.
+
+        Raises DataError where they do not have the digest: what is made of them would pass for good.
+        """
+        place = self.path(digest)
+        if place.exists():
+            content = place.read_bytes()
+        elif self._remote and self._remote.exists(digest):
+            place = self._remote.oid_to_path(digest)
+            with self._remote.fs.open(place, "rb") as file:
+                content = bytes(file.read())
+        else:
+            return None
+        if records.bytes_digest(content) != digest.removesuffix(dvc_cache.FOLDER):
+            raise DataError(
+                f"{place} is damaged, so that it is not known which rows to erase; python -m pipeline repair "
+                f"puts it back, or delete it where nothing has a good copy; then erase again"
+            )
+        return content
 
     def add(self, digest: str, content: bytes) -> None:
         """Adds an object to the cache and the remote; it is on the disk before this returns."""
@@ -162,16 +173,7 @@ def _entries(objects: Objects, digest: str) -> list[dict[str, str]] | None:
     if not digest.endswith(".dir"):
         return None
     content = objects.read(digest)
-    if content is None:
-        return None
-    try:
-        entries: list[dict[str, str]] = json.loads(content)
-    except ValueError:
-        raise DataError(
-            f"{objects.path(digest)}, a list of files, is damaged, so that it is not known which of "
-            f"them have rows to erase; restore it, or run prune and audit"
-        ) from None
-    return entries
+    return None if content is None else json.loads(content)
 
 
 def _look(objects: Objects, entry: dict[str, str], cached: CachedRows, *, column: str, unit: str) -> str:
@@ -181,7 +183,7 @@ def _look(objects: Objects, entry: dict[str, str], cached: CachedRows, *, column
     content = objects.read(entry["md5"])
     if content is None:
         return entry["md5"]
-    file = pq.ParquetFile(BytesIO(content))
+    file = pq.ParquetFile(BytesIO(content), page_checksum_verification=True)
     if column not in file.schema_arrow.names or not _has(file.read(columns=[column]), column, unit):
         return entry["md5"]
     rows = file.read()
@@ -200,7 +202,7 @@ def parquet(rows: "pa.Table") -> bytes:
     import pyarrow.parquet as pq
 
     buffer = BytesIO()
-    pq.write_table(rows.combine_chunks(), buffer, compression="zstd")
+    pq.write_table(rows.combine_chunks(), buffer, compression="zstd", write_page_checksum=True)
     return buffer.getvalue()
 
 
@@ -228,7 +230,7 @@ def _put(
     if content is None:
         cached.digests[digest] = erasures.GONE
         return erasures.GONE
-    after = hashlib.md5(content, usedforsecurity=False).hexdigest() + suffix
+    after = records.bytes_digest(content) + suffix
     cached.digests[digest] = after
     objects.add(after, content)
     return after

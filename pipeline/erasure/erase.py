@@ -20,7 +20,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from pipeline.contract import older, params, records
-from pipeline.contract.errors import ParamsError, PipelineError, ReleaseError, sentence
+from pipeline.contract.errors import DataError, ParamsError, PipelineError, ReleaseError, sentence
 from pipeline.contract.params import Params
 from pipeline.contract.records import Dataset, Erasure, Night
 from pipeline.data import prepare
@@ -31,7 +31,7 @@ from pipeline.erasure import cached_rows, version_rows
 from pipeline.erasure.cached_rows import ARRAYS, FIGURES, LOCK, ROWS
 from pipeline.registry import aliases
 from pipeline.report import outcome, page
-from pipeline.rollout import ledger_copy, provenance, saga
+from pipeline.rollout import ledger_copy, provenance, rot, saga
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.rollout.prune import open_nights
 from pipeline.serving import day_predictions
@@ -52,7 +52,8 @@ def erase(unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
 
     Raises:
         ParamsError: the workload's table names no unit.
-        ReleaseError: a night is open, or a release was interrupted.
+        ReleaseError: a night is open, a release was interrupted, or a version is not what the ledger says.
+        DataError: files that may have the rows are damaged.
     """
     column = older.workload(loaded.workload.make()).table.unit
     if not column:
@@ -64,6 +65,7 @@ def erase(unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
     with checkout.folders_alone(home):
         expect_ledger(loaded)
         _expect_quiet()
+        _expect_intact()
         if not dry_run:
             _begin(unit)
         yield from _rows(unit, column, loaded, dry_run=dry_run)
@@ -82,6 +84,19 @@ def _expect_quiet() -> None:
         raise ReleaseError(f"night {opened[0]} is open and has the rows; erase once it is closed")
     if saga.journal().path.exists():
         raise ReleaseError("a release was interrupted; run watch, then erase again")
+
+
+def _expect_intact() -> None:
+    """Raises DataError where a file in the folder of a night is not what its dvc.lock says.
+
+    Rows that are taken out of it would leave another one, which would pass for good. Links into the cache are
+    compared as objects.
+    """
+    if damaged := [fault.where for fault in rot.in_nights()]:
+        raise DataError(
+            f"{len(damaged)} files of nights are damaged: {', '.join(damaged[:3])}; python -m pipeline "
+            f"repair puts them back; then erase again"
+        )
 
 
 def _begin(unit: str) -> None:
@@ -183,7 +198,7 @@ def _holds(part: Path, column: str, unit: str) -> bool:
 
     if column not in pq.read_schema(part).names:
         return False
-    rows = pq.read_table(part, columns=[column], partitioning=None)
+    rows = pq.read_table(part, columns=[column], partitioning=None, page_checksum_verification=True)
     return len(without(rows, column, {unit})) < len(rows)
 
 
@@ -198,7 +213,8 @@ def _rewrite(folder: Path, held: list[Path], days: set[str], *, column: str, uni
         if path.stem[4:] in days:
             path.unlink()
     for part in held:
-        left = without(pq.read_table(part, partitioning=None), column, {unit})
+        rows = pq.read_table(part, partitioning=None, page_checksum_verification=True)
+        left = without(rows, column, {unit})
         if not len(left):
             shutil.rmtree(part.parent)
             continue

@@ -14,10 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.contract import records
+from pipeline.contract.errors import ReleaseError
+from pipeline.contract.records import Version
 from pipeline.data.ingest import without
 from pipeline.data.source import PART
 from pipeline.erasure.cached_rows import parquet
 from pipeline.registry import aliases, packaging
+from pipeline.registry.carried_code import MODEL
+from pipeline.rollout import rot
+from pipeline.storage import erasures
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -39,10 +44,15 @@ class Changed:
 
 
 def changed(client: "MlflowClient", name: str, *, column: str, unit: str) -> Iterator[Changed]:
-    """Yields the versions that carry rows of the unit, with what these files are without them."""
+    """Yields the versions that carry rows of the unit, with what these files are without them.
+
+    Raises ReleaseError where the files of one are neither those that the ledger names, nor on the way from
+    there to those without the rows, as a killed call leaves them: what is made of them would pass for good.
+    """
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
 
+    of_ledger = {one.number: one for one in rot.versions()}
     for version in aliases.versions(client, name):
         if aliases.PRUNED in version.tags:
             continue
@@ -54,20 +64,39 @@ def changed(client: "MlflowClient", name: str, *, column: str, unit: str) -> Ite
                 continue
             for of_mlflow in packaging.OF_MLFLOW:
                 (folder / of_mlflow).unlink(missing_ok=True)
-            files = {
-                path.relative_to(folder).as_posix(): content
-                for path, content in _files(folder, column=column, unit=unit)
-            }
-            if not files:
-                continue
-            before = records.digest(folder)
+            number, before = int(version.version), records.digest(folder)
+            is_whole = _is_whole(folder, of_ledger.get(number))
+            try:
+                files = {
+                    path.relative_to(folder).as_posix(): content
+                    for path, content in _files(folder, column=column, unit=unit)
+                }
+            except (OSError, ValueError) as error:  # what cannot be parsed was written otherwise
+                raise _damaged(number, error) from None
             for path, content in files.items():
                 (folder / path).unlink()
                 if content is not None:
                     (folder / path).write_bytes(content)
-            yield Changed(
-                number=int(version.version), before=before, after=records.digest(folder), files=files
-            )
+            if not is_whole and not _is_whole(folder, of_ledger.get(number)):
+                raise _damaged(number)
+            if files:
+                yield Changed(number=number, before=before, after=records.digest(folder), files=files)
+
+
+def _is_whole(folder: Path, version: Version | None) -> bool:
+    """Returns whether files are those that the ledger has of a version, which may be of no night: None."""
+    if version is None:
+        return True
+    if not version.files_digest:  # registered by a release that kept the model's alone
+        return records.digest(folder / MODEL) == version.model_digest
+    return records.digest(folder) in erasures.forms(version.files_digest)
+
+
+def _damaged(number: int, error: Exception | None = None) -> ReleaseError:
+    return ReleaseError(
+        f"the files of version {number} are not those that the ledger names{f' ({error})' if error else ''}; "
+        f"python -m pipeline repair puts them back, or delete the version in MLflow; then erase again"
+    )
 
 
 def replace(client: "MlflowClient", name: str, change: Changed) -> None:
@@ -92,7 +121,7 @@ def _files(folder: Path, *, column: str, unit: str) -> Iterator[tuple[Path, byte
     import pyarrow.parquet as pq
 
     for path in sorted(folder.rglob(PART)):
-        rows = pq.read_table(path, partitioning=None)
+        rows = pq.read_table(path, partitioning=None, page_checksum_verification=True)
         left = without(rows, column, {unit})
         if len(left) < len(rows):
             yield path, parquet(left) if len(left) else None

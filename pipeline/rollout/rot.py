@@ -18,7 +18,7 @@ from pathlib import Path
 from pipeline.contract import records
 from pipeline.contract.errors import DataError, PipelineError, sentence
 from pipeline.contract.params import Params
-from pipeline.contract.records import Version
+from pipeline.contract.records import Refit, Version
 from pipeline.jobs.launcher import JOBS
 from pipeline.registry import aliases, packaging
 from pipeline.storage import checkout, dvc_cache, ledger
@@ -181,11 +181,14 @@ def in_versions(params: Params) -> Iterator[Fault]:
 
 
 def versions() -> list[Version]:
-    """Returns the versions that the ledger has, each once, the newest first."""
-    listed = ledger.commits()
-    path = str(records.path_of(Version))
-    texts = ledger.texts_at([one.id for one in listed if not one.rollback], [path])
-    newest_first = [records.loads(Version, text[path], source=path) for text in texts if path in text]
+    """Returns the versions that the ledger has, refits among them, each once, the newest first."""
+    made, refitted = str(records.path_of(Version)), str(records.path_of(Refit))
+    commits = [one.id for one in ledger.commits() if not one.rollback]
+    newest_first = []
+    for text in ledger.texts_at(commits, [made, refitted]):
+        refit = records.loads(Refit, text[refitted], source=refitted) if refitted in text else None
+        newest_first += [refit.version] if refit and refit.version else []
+        newest_first += [records.loads(Version, text[made], source=made)] if made in text else []
     return list({version.number: version for version in newest_first}.values())
 
 

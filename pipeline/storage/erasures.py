@@ -175,6 +175,15 @@ def now(digest: str) -> str:
     return changed().get(digest, digest)
 
 
+def forms(digest: str) -> list[str]:
+    """Returns a digest that a night recorded and what erasures made of it, one after the other."""
+    steps = {old: new for one in erasures() for old, new in one.digests.items()}
+    passed = [digest]
+    while passed[-1] in steps:
+        passed.append(steps[passed[-1]])
+    return passed
+
+
 def now_of_lock(text: str, changes: Mapping[str, str] | None = None) -> str:
     """Returns a dvc.lock with the digests that its outputs have now, without those that are gone.
 

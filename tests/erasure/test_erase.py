@@ -18,19 +18,21 @@ import pytest
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from pipeline import cli, runner
-from pipeline.contract import params
+from pipeline.contract import params, records
 from pipeline.contract.errors import DataError, ReleaseError
 from pipeline.data.ingest import ingest, part_of
 from pipeline.data.validator import QUARANTINE, REFUSED
+from pipeline.erasure import cached_rows
 from pipeline.erasure.erase import erase
 from pipeline.report import page
 from pipeline.rollout import provenance
 from pipeline.rollout.audit import audit
 from pipeline.serving import day_predictions
-from pipeline.storage import checkout, erasures, ledger
+from pipeline.storage import checkout, dvc_cache, erasures, ledger
 from pipeline.storage.traffic_log import Exposure, existing_log, open_log
 from tests.conftest import make_repository
 from tests.erasure import homes
+from tests.storage.test_snapshots import flip_a_bit
 
 pytestmark = [
     pytest.mark.slow,
@@ -237,6 +239,35 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     assert night.cold.startswith("rows that version 1 learned from were erased")
     assert homes.places_of(unit, fraud) == []
     assert faults() == []
+
+
+def test_what_rotted_is_refused_and_not_written_again_as_good(fraud: Path) -> None:
+    unit, standing = homes.units(fraud, "account", DAY)[0], homes.standing(fraud)
+    part = fraud / "nights" / str(DAY + timedelta(days=1)) / part_of(DAY)
+    past = next(fraud.glob("var/artifacts/**/artifacts/past/day=*/part.parquet"))
+    cached = dvc_cache.path_of(records.digest(part))  # copies here, as where a disk knows no links
+    for place, error, sentence in (
+        (part, DataError, r"1 files of nights are damaged: .*; python -m pipeline repair puts them back"),
+        (
+            cached,
+            DataError,
+            r"is damaged, so that it is not known which rows to erase; .*repair puts it back",
+        ),
+        (past, ReleaseError, r"the files of version 1 are not those that the ledger names.*repair puts them"),
+    ):
+        flip_a_bit(place)
+        with pytest.raises(error, match=sentence):
+            erased(unit)
+        flip_a_bit(place)
+    assert ledger.notes() == ()
+    erasures.journal().remove()
+    (fraud / erasures.KEY).unlink()
+    assert {*standing.items()} <= {*homes.standing(fraud).items()}  # but for objects that nothing names
+    content = bytearray(cached_rows.parquet(pq.read_table(part, partitioning=None)))
+    first = pq.read_metadata(pa.BufferReader(bytes(content))).row_group(0).column(0)
+    content[(first.dictionary_page_offset or first.data_page_offset) + first.total_compressed_size - 3] ^= 1
+    with pytest.raises(OSError, match="CRC checksum verification failed"):
+        pq.read_table(pa.BufferReader(bytes(content)), page_checksum_verification=True)
 
 
 def test_a_customer_of_the_shop_goes_and_users_are_answered_from_other_arrays(shop: Path) -> None:
