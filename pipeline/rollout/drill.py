@@ -12,12 +12,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipeline.contract import records
 from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError
 from pipeline.contract.params import Params
 from pipeline.contract.records import Check
 from pipeline.registry import aliases, packaging
 from pipeline.rollout.rollback import promotion_of, steps_back
-from pipeline.storage import checkout, ledger, snapshots
+from pipeline.storage import checkout, erasures, ledger, snapshots
 from pipeline.storage.ledger import Entry
 from pipeline.storage.mlflow_client import session
 
@@ -74,6 +75,7 @@ def _data(made: Entry, params: Params) -> str:
         try:
             snapshots.share_cache(folder, cache=home / ".dvc" / "cache")
             with contextlib.chdir(folder):
+                records.replace_text(snapshots.LOCK, erasures.now_of_lock(snapshots.LOCK.read_text()))
                 snapshots.restore(["data/raw", "data/clean", "data/quarantine"])
                 num_files = sum(path.is_file() for path in Path("data").rglob("*.parquet"))
         finally:

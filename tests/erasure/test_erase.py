@@ -27,6 +27,7 @@ from pipeline.erasure.erase import erase
 from pipeline.report import page
 from pipeline.rollout import provenance
 from pipeline.rollout.audit import audit
+from pipeline.rollout.drill import drill
 from pipeline.serving import day_predictions
 from pipeline.storage import checkout, dvc_cache, erasures, ledger
 from pipeline.storage.traffic_log import Exposure, existing_log, open_log
@@ -235,10 +236,13 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     assert ("erased", str(ledger.notes()[0])) in provenance.why(1)
     day_predictions.write_day(DAY, str(fraud / "again.csv"))  # the version is fetched and verified
     # The next night has neither these rows nor their arrays, and trains anew; the source still has the rows.
-    night = homes.run_night(fraud, DAY + timedelta(days=2))
+    night = homes.run_night(fraud, DAY + timedelta(days=2), with_version=True)
     assert night.cold.startswith("rows that version 1 learned from were erased")
     assert homes.places_of(unit, fraud) == []
     assert faults() == []
+    rehearsed = list(drill(params.load()))  # a rollback to the version of before the erasure, and its data
+    assert [one.name for one in rehearsed] == ["model of version 1", "code of version 1", "data of version 1"]
+    assert [one.text for one in rehearsed if not one.ok] == []
 
 
 def test_what_rotted_is_refused_and_not_written_again_as_good(fraud: Path) -> None:
