@@ -106,7 +106,11 @@ def test_a_machine_that_slurm_does_not_take_is_refused_with_its_own_words(backen
     assert "Slurm does not take job j on broken (sbatch: error: invalid partition specified: nowhere" in text
     assert backend.submit(job(machine="broken")) != handle  # asked anew, as the cluster may have changed
     checks = {text.partition(":")[0]: ok for _, ok, text in backend.preflight(())}
-    assert checks == {"node": True, "broken": False}
+    assert checks == {"node": True, "node as spot": True, "broken": False}
+    spoiled = (tmp_path / "machines.csv").read_text().replace("--partition=scavenge", "--partition=nowhere")
+    (tmp_path / "machines.csv").write_text(spoiled)
+    checks = {text.partition(":")[0]: ok for _, ok, text in backend.preflight(())}
+    assert checks == {"node": True, "node as spot": False, "broken": False}
 
 
 def test_a_job_that_can_never_run_is_refused_rather_than_waited_for(backend, job, tmp_path):

@@ -147,12 +147,15 @@ class Slurm(Cluster):
         """Yields whether Slurm answers, and whether it would take a job on each machine."""
         try:
             for each in self.own():
-                words = [*self._options, *each.options]
-                why = client.would_take([*words, "--nodes=1"])
-                text = f"{each.machine.name}: {why or 'Slurm would take a job'}"
-                if why:
-                    text += f"; fix its options in {self.file}"
-                yield "Slurm", not why, text
+                ways = {each.machine.name: each.options}
+                if each.machine.spot:
+                    ways[f"{each.machine.name} as spot"] = each.spot_options
+                for name, words in ways.items():
+                    why = client.would_take([*self._options, *words, "--nodes=1"])
+                    text = f"{name}: {why or 'Slurm would take a job'}"
+                    if why:
+                        text += f"; fix its options in {self.file}"
+                    yield "Slurm", not why, text
         except Unreachable as error:
             yield "Slurm", False, f"{error}; run this where sbatch works"
         except ParamsError as error:
