@@ -17,6 +17,7 @@ from pipeline.contract.errors import JobError
 from pipeline.contract.records import LOCAL
 
 MACHINE, GPUS = "PIPELINE_MACHINE", "PIPELINE_GPUS"  # environment variables: its name; "1 x L4" or unset
+CHIPS = "PIPELINE_CHIPS"  # of a TPU machine: how many it has
 DRIVER = Path("/proc/driver/nvidia/version")  # of the kernel, so it is seen in containers too
 MOUNTED = "/usr/local/nvidia/lib64"  # where GKE and Vertex AI, which runs on it, mount the driver's libraries
 MODEL = re.compile(r"\b[A-Z]{1,2}\d{1,4}[A-Z]?\b")  # of a device, in the maker's name of it: L4, A100, GB200
@@ -50,6 +51,16 @@ def check(variables: Mapping[str, str] = os.environ) -> None:
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     if wrong := mismatch(variables.get(MACHINE, ""), given, names=names):
         raise JobError(wrong)
+
+
+def check_chips(seen: int, variables: Mapping[str, str] = os.environ) -> None:
+    """Raises JobError where a worker sees fewer chips of a TPU than its machine was given."""
+    given = int(variables.get(CHIPS, "0"))
+    if seen < given:
+        raise JobError(
+            f"the worker on {variables.get(MACHINE, '')} was given {given} chips of a TPU and sees {seen}; "
+            f"look at the topology that is asked for with this machine, or name another in plan.machines"
+        )
 
 
 def mismatch(machine: str, given: str, *, names: Sequence[str]) -> str:

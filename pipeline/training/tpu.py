@@ -21,6 +21,7 @@ from torch import Tensor
 
 from pipeline.contract.errors import JobError
 from pipeline.contract.workload import Batch
+from pipeline.training import gpus
 from pipeline.training.engine import TorchEngine
 from pipeline.training.learning_rate import Rule, Scaled
 from pipeline.training.sample_order import Indices
@@ -43,6 +44,7 @@ class TpuEngine(TorchEngine):
         if not xr.is_spmd():
             xr.use_spmd()  # before anything is on a chip
         self._num_chips = xr.global_runtime_device_count()
+        gpus.check_chips(self._num_chips)
         self._mesh = xs.Mesh(np.arange(self._num_chips), (self._num_chips,), ("samples",))
         super().__init__(
             *args,

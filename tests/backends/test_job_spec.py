@@ -285,6 +285,7 @@ def test_a_tpu_runs_the_image_that_was_built_for_it_and_is_told_of():
     container = pool["container_spec"]
     assert container["image_uri"] == "eu.example/daybreak:1-tpu"
     assert {"name": "PJRT_DEVICE", "value": "TPU"} in container["env"]
+    assert {"name": gpus.CHIPS, "value": "1"} in container["env"]
     with pytest.raises(JobError, match=r"backend\.tpu_image names no image for TPUs; build one with"):
         asked(job(machine="ct5lp-hightpu-1t"), site=replace(SITE, tpu_image=""))
     (pool,) = asked(job())["worker_pool_specs"]

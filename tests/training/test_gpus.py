@@ -85,6 +85,16 @@ def test_a_worker_without_the_gpus_of_its_machine_raises_and_one_that_was_given_
         check(GIVEN)
 
 
+def test_a_worker_that_sees_fewer_chips_than_its_machine_has_raises():
+    given = {gpus.MACHINE: "v6e-4", gpus.CHIPS: "4"}
+    gpus.check_chips(4, given)
+    gpus.check_chips(1, {})  # as in a test on the processor
+    with pytest.raises(
+        JobError, match="the worker on v6e-4 was given 4 chips of a TPU and sees 1; look at the"
+    ):
+        gpus.check_chips(1, given)
+
+
 def test_workers_are_told_of_the_gpus_of_the_machine_that_the_rung_names(tmp_path):
     gpus = {machine.name: machine.gpus for machine in rented()}
     assert [gpus[name] for name in ("g2-standard-24", "n2-standard-8", "ct5lp-hightpu-1t")] == [

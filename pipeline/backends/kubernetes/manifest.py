@@ -133,7 +133,9 @@ def _pod(job: Job, part: Part, *, name: str, staged: str, site: Site, until: flo
         "resources": {"requests": asked, "limits": asked},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
-    own = {"PJRT_DEVICE": "TPU"} if machine.is_tpu else {}
+    own: dict[str, str] = {}
+    if machine.is_tpu:
+        own = {"PJRT_DEVICE": "TPU", gpus.MACHINE: machine.name, gpus.CHIPS: str(machine.num_devices)}
     if job.rental.others:  # before what the secret says of the first part
         own |= {gpus.MACHINE: machine.name, gpus.GPUS: machine.gpus, FIRST_POD: str(part.first)}
     if own:

@@ -160,6 +160,7 @@ def _pool(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) -
         environment |= {gpus.MACHINE: machine.name, gpus.GPUS: machine.gpus}  # of this pool
     if machine.is_tpu:
         environment["PJRT_DEVICE"] = "TPU"
+        environment |= {gpus.MACHINE: machine.name, gpus.CHIPS: str(machine.num_devices)}
     staging = ["--bucket", site.bucket, "--job", key_of(job), "--folder", job.folder] if site.bucket else []
     num_workers = machine.num_processes if job.rental.others and job.num_workers else job.num_workers
     return {
