@@ -159,6 +159,17 @@ def test_what_reads_the_dags_also_reads_when_a_night_starts():
     assert "./params.yaml:/daybreak/params.yaml:ro" in volumes
 
 
+def test_who_only_trains_on_the_cluster_is_granted_on_the_page_what_the_stages_have():
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    (rights,) = re.findall(r"```yaml\n# rights.yaml\n(.*?)```", page, flags=re.DOTALL)
+    accounts = (ROOT / "deploy" / "base" / "accounts.yaml").read_text()
+    granted, had = (
+        {each["kind"]: each["rules"] for each in YAML(typ="safe").load_all(text) if "rules" in each}
+        for text in (rights, accounts)
+    )
+    assert granted == had
+
+
 @needs_kustomize
 def test_routers_are_scaled_by_what_they_say_of_themselves():
     from pipeline.serving.prometheus import Metrics, Together
