@@ -1,5 +1,6 @@
 """A night's deadline and folder, and its place in the ledger, in a real git repository."""
 
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -255,6 +256,29 @@ def test_of_many_nights_closed_at_the_same_instant_exactly_one_wins(repository: 
     outputs = [process.communicate()[1].decode() for process in closing]
     assert sorted(process.returncode for process in closing) == [0, 1, 1, 1, 1, 1], outputs
     assert len(ledger.history()) == 1
+
+
+@pytest.mark.slow
+def test_nights_that_are_opened_at_the_same_instant_are_whole_beside_a_prune(repository: Path) -> None:
+    """Two openers of one night see one record; bench_openers races more, and kills some."""
+    os.chdir(repository)
+    commands = [["open", "--night", name, "--day", "2025-01-02"] for name in ("n1", "n1", "n2", "n3", "n4")]
+    fork = multiprocessing.get_context("fork")
+    calls = [fork.Process(target=ends_well, args=(words,)) for words in (*commands, ["prune"])]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join(120)
+    assert [call.exitcode for call in calls] == [0] * 6
+    for name in ("n1", "n2", "n3", "n4"):
+        folder = repository / "nights" / name
+        night = records.read(Night, folder / records.RUN)
+        assert (night.id, night.code_commit) == (name, checkout.git("rev-parse", "HEAD", folder=folder))
+        assert params.load(folder) == params.load(repository)
+
+
+def ends_well(words: list[str]) -> None:
+    sys.exit(cli.main(words) not in (0, 99))
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from pipeline.data import prepare
 from pipeline.evaluation.held_out import arrays_of, keep
 from pipeline.evaluation.scores import Columns
 from pipeline.evaluation.scoring import Arm, declared, predict, score
-from pipeline.registry import carried_code, confined, packaging
+from pipeline.registry import carried_code, packaging
 from pipeline.registry.weights import load_model
 from pipeline.storage.mlflow_client import session
 
@@ -53,12 +53,12 @@ def columns(release: Release, folder: Path, *, arm: str, days: Sequence[date], b
         "version": str(folder), "arm": arm, "days": list(map(str, days)), "batch_size": batch_size,
         "out": str(out),
     }  # fmt: skip
-    environment = carried_code.environment()
+    environment = carried_code.environment(folder.parent)
     if "PYTHONPATH" in os.environ:
         environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
     done = subprocess.run(
-        confined.command(__name__), input=json.dumps(case), env=environment, text=True,
-        capture_output=True, check=False,
+        carried_code.command(__name__, scratch=folder.parent, reads=(Path.cwd(),)), input=json.dumps(case),
+        env=environment, text=True, capture_output=True, check=False,
     )  # fmt: skip
     if done.returncode:
         why = without_password(" ".join(done.stderr.split()))[-300:]

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from pipeline.contract.records import Champion, Check, Release, Version
 from pipeline.contract.table import Table
 from pipeline.data.features import read_clean
 from pipeline.evaluation.scores import Columns
-from pipeline.registry import carried_code, confined, packaging
+from pipeline.registry import carried_code, packaging
 from pipeline.registry.row_packaging import held_out_days
 from pipeline.registry.weights import ARRAYS
 from pipeline.storage.mlflow_client import session
@@ -75,11 +76,11 @@ def smoke_test(
     values = [values[chosen].ravel() for _, values in sorted((predicted or {"": scores}).items())]
     expected = np.concatenate(values)
     # Both processes import at the same time.
-    with _process() as ours, _process() if champion else nullcontext() as theirs:
+    with _process(arrays) as ours, _process(arrays) if champion else nullcontext() as theirs:
         seen = _measured(ours, version, name=version.name, numbers=numbers, rows=rows, arrays=arrays)
         checks = tuple(judged(seen, expected, params))
         if only_slow(checks):
-            with _process() as again:
+            with _process(arrays) as again:
                 seen = _measured(again, version, name=version.name, numbers=numbers, rows=rows, arrays=arrays)
             checks = tuple(judged(seen, expected, params))
         if champion is None or theirs is None:
@@ -146,7 +147,7 @@ def judged(seen: dict[str, Any], expected: NDArray[Any], params: SmokeTestParams
 
 
 def _measured(
-    process: "subprocess.Popen[str]", wanted: Release | Version, *, name: str, numbers: list[int],
+    process: "Clean", wanted: Release | Version, *, name: str, numbers: list[int],
     rows: Sequence[dict[str, Any]] = (), scored: bool = True, arrays: Path = ARRAYS,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns what a clean process measured of a version, or under `error` why it measured nothing.
@@ -156,44 +157,53 @@ def _measured(
     number = wanted.number if isinstance(wanted, Version) else wanted.version
     uri = f"models:/{name}/{number}"
     try:
-        with tempfile.TemporaryDirectory() as scratch:
-            with session():
-                folder = packaging.fetch(uri, wanted, into=Path(scratch))
-            if not wanted.files_digest:
-                return {"unknown": True}
-            case = {
-                "version": str(folder),
-                "folder": str(arrays.resolve()),
-                "numbers": numbers,
-                "rows": rows,
-                "scored": scored,
-            }
-            answer, wrong = process.communicate(json.dumps(case) + "\n", timeout=LIMIT_S)
+        with session():
+            folder = packaging.fetch(uri, wanted, into=process.scratch / "version")
+        if not wanted.files_digest:
+            return {"unknown": True}
+        case = {
+            "version": str(folder),
+            "folder": str(arrays.resolve()),
+            "numbers": numbers,
+            "rows": rows,
+            "scored": scored,
+        }
+        answer, wrong = process.running.communicate(json.dumps(case) + "\n", timeout=LIMIT_S)
     except PipelineError as error:
         return {"error": str(error)}
     except subprocess.TimeoutExpired:
         return {"error": f"{uri} was not done after {LIMIT_S:g} s"}
-    if process.returncode:
+    if process.running.returncode:
         why = without_password(" ".join(wrong.split()))[-300:]
         return {"error": f"{uri} does not load: ... {why}"}
     seen: dict[str, Any] = json.loads(answer.splitlines()[-1])
     return seen
 
 
+@dataclass(frozen=True)
+class Clean:
+    """A process that knows nothing of the night, and the folder that it works in."""
+
+    running: "subprocess.Popen[str]"
+    scratch: Path
+
+
 @contextmanager
-def _process() -> Iterator["subprocess.Popen[str]"]:
+def _process(arrays: Path) -> Iterator[Clean]:
     """Yields a process that imports and waits for its case; ends it at the end.
 
     The process runs code of the registry, so it is given no secret and no network.
     """
-    with tempfile.TemporaryDirectory() as scratch:
+    script = Path(__file__).with_name("smoke_process.py")
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
         process = subprocess.Popen(
-            confined.command(Path(__file__).with_name("smoke_process.py"), flags=["-I"]),
+            carried_code.command(script, scratch=scratch, reads=(script, arrays), flags=["-I"]),
             cwd=scratch, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=carried_code.environment(),
+            env=carried_code.environment(scratch),
         )  # fmt: skip
         try:
-            yield process
+            yield Clean(process, scratch)
         finally:
             process.kill()
             process.communicate()

@@ -22,13 +22,14 @@ import sys
 import tempfile
 import types
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.source_code import imported_files
+from pipeline.registry import confined
 from pipeline.storage import checkout
 
 MODEL = Path("artifacts/model")  # in the folder of a version
@@ -36,14 +37,26 @@ CODE = Path("code")
 ARCHIVE = "code.zip"  # in that folder
 # Variables that a process which runs a version's code is given; all others may be secrets.
 PASSED_ON = (
-    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
-    "OMP_NUM_THREADS",
+    "PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
 )  # fmt: skip
+SECRET = (".git", ".dvc/config.local", "var")  # of the home of the nights
 
 
-def environment() -> dict[str, str]:
-    """Returns the environment for a process that runs a version's code."""
-    return {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+def environment(scratch: Path) -> dict[str, str]:
+    """Returns the environment for a process that runs a version's code, whose own folder is `scratch`."""
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return passed_on | {"HOME": str(scratch), "TMPDIR": str(scratch)}
+
+
+def command(
+    target: str | Path, *words: str, scratch: Path, reads: Iterable[Path] = (), flags: Sequence[str] = ()
+) -> list[str]:
+    """Returns the command of such a process (pipeline/registry/confined.py); it writes to `scratch` alone."""
+    home = checkout.home()
+    return confined.command(
+        target, *words, reads=(*reads, home / ".dvc" / "cache"), writes=(scratch,),
+        hides=[home / name for name in SECRET], flags=flags,
+    )  # fmt: skip
 
 
 def facts(version: Path) -> dict[str, Any]:

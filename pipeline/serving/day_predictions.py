@@ -84,7 +84,7 @@ def _predicted(home: Path, number: int, day: date, clean: Path) -> "tuple[int, p
         if not version.files_digest:
             raise ReleaseError(f"version {number} is older than digests of code; name a newer one")
         case = case_of(folder, None, carries_code=True, online=False)
-        process = VersionProcess(number, case, answer_s=DAY_S)
+        process = VersionProcess(number, case, answer_s=DAY_S, reads=(clean,))
         try:
             if process.about.get("answers") != "rows":
                 workload = process.about.get("workload")
@@ -92,7 +92,7 @@ def _predicted(home: Path, number: int, day: date, clean: Path) -> "tuple[int, p
                     f"version {number} is of {workload}, which predicts no rows; give it `features` and "
                     f"`predict`"
                 )
-            there = Path(scratch) / "predicted.parquet"
+            there = process.scratch / "predicted.parquet"
             process.ask({"day": str(day), "clean": str(clean.absolute()), "to": str(there)})
             return number, pq.read_table(there)
         except NoAnswer as error:

@@ -11,15 +11,18 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pipeline.contract.errors import ReleaseError
-from pipeline.registry import carried_code, confined
+from pipeline.registry import carried_code
 from pipeline.serving import frames
 
 LOAD_S = 900.0  # the most that loading may take
@@ -51,22 +54,33 @@ class VersionProcess:
     Attributes:
         about: what the version is, as `version_worker.py` says.
         ended: why the process ended; "" while it runs.
+        scratch: the only folder that it writes to; it is removed at the end.
         thread: asks it for the answers to users, so that requests to other versions do not wait.
     """
 
-    def __init__(self, number: int, case: Mapping[str, Any], *, answer_s: float) -> None:
-        """Starts the process and loads the version as the case says; ReleaseError where it does not load."""
+    def __init__(
+        self, number: int, case: Mapping[str, Any], *, answer_s: float, reads: Iterable[Path] = ()
+    ) -> None:
+        """Starts the process and loads the version as the case says; ReleaseError where it does not load.
+
+        `reads` names what else it reads.
+        """
         self.ended, self._answer_s, self._started_at = "", answer_s, time.monotonic()
         self._socket, theirs = socket.socketpair()
-        path = os.pathsep.join(filter(None, sys.path))  # for versions that carry no code
+        path = [entry for entry in sys.path if entry]  # for versions that carry no code
+        reads = [*reads, *(Path(case[name]) for name in ("version", "arrays") if case[name])]
+        reads += [] if case["carries_code"] else map(Path, path)
+        scratch = tempfile.TemporaryDirectory(prefix="version-")
+        self.scratch = Path(scratch.name)
+        command = partial(carried_code.command, scratch=self.scratch, reads=reads)
         with theirs:
             self._process = subprocess.Popen(
-                confined.command("pipeline.serving.version_worker", str(theirs.fileno())),
-                env=carried_code.environment() | {"PYTHONPATH": path}, pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL, stdout=2,  # its prints are for the log
+                command("pipeline.serving.version_worker", str(theirs.fileno())),
+                env=carried_code.environment(self.scratch) | {"PYTHONPATH": os.pathsep.join(path)},
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2,  # its prints are for the log
             )  # fmt: skip
         self.pid = self._process.pid
-        self._end = weakref.finalize(self, _end, self._process, self._socket)
+        self._end = weakref.finalize(self, _end, self._process, self._socket, scratch)
         self._alone = threading.Lock()
         self.thread = ThreadPoolExecutor(1, thread_name_prefix=f"version {number}")
         try:
@@ -128,7 +142,10 @@ class VersionProcess:
         return f"its process ended {how}"
 
 
-def _end(process: "subprocess.Popen[bytes]", ours: socket.socket) -> None:
+def _end(
+    process: "subprocess.Popen[bytes]", ours: socket.socket, scratch: "tempfile.TemporaryDirectory[str]"
+) -> None:
     process.kill()
     process.wait()
     ours.close()
+    scratch.cleanup()

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.registry import carried_code
+from pipeline.registry import carried_code, confined
 from tests.serving.running import until
 
 SCRIPT = """\
-import json, os, socket, sys
+import json, os, socket, sys, tempfile
 
 def outcome(call):
     try:
@@ -23,12 +23,16 @@ def outcome(call):
     except OSError as error:
         return type(error).__name__
 
+parent, port, scratch, home = sys.argv[1:]
 seen = {
     "environment": dict(os.environ),
-    "of_parent": outcome(lambda: open(f"/proc/{sys.argv[1]}/environ").read()),
-    "network": outcome(lambda: socket.create_connection(("127.0.0.1", int(sys.argv[2])), 5).close()),
     "user": os.getuid(),
     "own_file": outcome(lambda: open(__file__).close()),
+    "own_folder": outcome(lambda: tempfile.TemporaryFile(dir=scratch).close()),
+    "of_parent": outcome(lambda: open(f"/proc/{parent}/environ").read()),
+    "network": outcome(lambda: socket.create_connection(("127.0.0.1", int(port)), 5).close()),
+    **{name: outcome(lambda: open(f"{home}/{name}").read()) for name in (".ssh", ".git", "var")},
+    "written": outcome(lambda: open(f"{home}/code.py", "w").close()),
 }
 print(json.dumps(seen))
 """
@@ -36,28 +40,61 @@ print(json.dumps(seen))
 PARENT = """\
 import os, subprocess, sys
 from pathlib import Path
-from pipeline.registry import carried_code, confined
-command = confined.command(Path(sys.argv[1]), str(os.getpid()), sys.argv[2], flags=["-I"])
-subprocess.run(command, env=carried_code.environment(), check=True)
+from pipeline.registry import carried_code
+script, _, scratch, _ = map(Path, sys.argv[1:])
+words = str(os.getpid()), *sys.argv[2:]
+command = carried_code.command(script, *words, scratch=scratch, reads=(script,), flags=["-I"])
+subprocess.run(command, env=carried_code.environment(scratch), check=True)
+"""
+# A container has no namespaces to give: here, one that has none left.
+NO_NAMESPACES = """\
+import ctypes, os
+from pathlib import Path
+user = os.getuid()
+if ctypes.CDLL(None).unshare(0x10000000):
+    raise SystemExit("no namespaces")
+Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+Path("/proc/sys/user/max_user_namespaces").write_text("0")
 """
 
 
 @pytest.mark.slow
-def test_code_of_a_version_sees_no_secret_of_its_parent_and_reaches_no_network(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
+@pytest.mark.parametrize("before", ["", NO_NAMESPACES], ids=["namespaces", "Landlock alone"])
+def test_code_of_a_version_sees_no_secret_of_its_parent_and_reaches_no_network(
+    before: str, tmp_path: Path
+) -> None:
+    """Neither in variables nor in files; its own are there, and it may write to its own folder."""
+    script, scratch, home = tmp_path / "script.py", tmp_path / "scratch", tmp_path / "home"
     script.write_text(SCRIPT)
+    for folder in (scratch, home):
+        folder.mkdir()
+    for name in (".ssh", ".git", "var"):
+        (home / name).write_text("canary")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        words = [sys.executable, "-c", PARENT, str(script), str(server.getsockname()[1])]
+        words = [str(script), str(server.getsockname()[1]), str(scratch), str(home)]
         done = subprocess.run(
-            words, env={**os.environ, "SECRET": "canary"}, capture_output=True, text=True, check=True
-        )
-    seen: dict[str, Any] = json.loads(done.stdout)
-    assert set(seen["environment"]) <= {*carried_code.PASSED_ON, "LC_CTYPE"}
-    assert (seen["user"], seen["own_file"]) == (os.getuid(), "None")
-    if "permit user namespaces" in done.stderr:
+            [sys.executable, "-c", before + PARENT, *words], capture_output=True, text=True, check=False,
+            env={**os.environ, "SECRET": "canary", "HOME": str(home), "PIPELINE_HOME": str(home)},
+        )  # fmt: skip
+    if "no namespaces" in done.stderr or ("permit user namespaces" in done.stderr and not before):
         pytest.skip(f"this machine confines no process: {done.stderr}")
-    assert "canary" not in done.stdout
-    assert (seen["of_parent"], seen["network"]) == ("PermissionError", "OSError")
+    seen: dict[str, Any] = json.loads(done.stdout)
+    assert set(seen.pop("environment")) <= {*carried_code.PASSED_ON, "HOME", "TMPDIR", "LC_CTYPE"}
+    assert [seen.pop(name) for name in ("user", "own_file", "own_folder")] == [os.getuid(), "None", "None"]
+    if "files of this user" in done.stderr:
+        pytest.skip(f"this machine has no Landlock: {done.stderr}")
+    assert seen.pop("network") in ("PermissionError", "OSError")  # by Landlock, or for lack of a network
+    assert set(seen.values()) == {"PermissionError"}, seen
+
+
+def test_all_but_what_is_hidden_may_be_read(tmp_path: Path) -> None:
+    home = tmp_path / "shop"
+    for name in (".git/objects", ".dvc/cache", "data", "var"):
+        (home / name).mkdir(parents=True)
+    (home / ".dvc/config.local").write_text("a key of the remote")
+    (home / "out").symlink_to(home / "var")
+    hidden = {home / name for name in (".git", ".dvc/config.local", "var")}
+    assert {*confined._shown(tmp_path, hidden)} == {home / "data", home / ".dvc/cache"}
 
 
 @pytest.mark.slow
@@ -65,7 +102,7 @@ def test_a_confined_process_ends_with_the_one_that_started_it(tmp_path: Path) ->
     script = tmp_path / "script.py"
     script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(script), "0"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PARENT, str(script), "0", str(tmp_path), ""], stdout=subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
     with parent:
@@ -84,7 +121,7 @@ import logging
 from pathlib import Path
 from pipeline.registry import confined
 logging.basicConfig(format="%(message)s")
-assert not confined.confine()
+assert not confined.confine(writes=["/proc/sys/user"])
 Path("/proc/sys/user/max_user_namespaces").write_text("0")  # in the namespace that this process now has
 for _ in range(2):
     confined.command("a.module")
@@ -101,6 +138,6 @@ def test_a_machine_that_confines_nothing_is_named_once() -> None:
     if "AssertionError" in done.stderr:
         pytest.skip("this machine confines no process")
     assert done.stderr == (
-        "the code of versions is not kept from the network and from other processes of this user: No space "
-        "left on device; permit user namespaces, or run what starts it in a container of its own\n"
+        "the code of versions is not kept from the network, TCP aside: No space left on device; permit user "
+        "namespaces and Landlock, or run what starts it in a container of its own\n"
     )

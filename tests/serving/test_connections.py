@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,25 @@ def test_headers_that_trickle_or_never_end_are_cut_off(home: Path) -> None:
         with held(router, 1, b"GET /health HTTP/1.1\r\n\r\n" + HALF) as (second,):
             until(lambda: second.recv(65_536).endswith(b"}"))
             assert answer_of(second)[0] in (0, 408)  # uvicorn's own limit for idle connections is 5 s
+
+
+@pytest.mark.slow
+def test_a_client_that_does_not_read_its_answers_is_cut_off(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 1.0)
+    num_sent = 2000
+    with running(home) as router:
+        whole = len(requests.get(f"{router.url}/openapi.json", timeout=30).content)
+        with held(router, 1, b"GET /openapi.json HTTP/1.1\r\nHost: router\r\n\r\n" * num_sent) as (slow,):
+            began = time.monotonic()
+            while time.monotonic() < began + 4:
+                assert router.recommend("u1")["items"]  # others are answered meanwhile
+            num_bytes = 0
+            with contextlib.suppress(ConnectionError):
+                while more := slow.recv(1 << 20):
+                    num_bytes += len(more)
+            assert 0 < num_bytes < num_sent * whole
 
 
 @pytest.mark.slow
