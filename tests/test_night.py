@@ -262,15 +262,15 @@ def test_of_many_nights_closed_at_the_same_instant_exactly_one_wins(repository: 
 def test_nights_that_are_opened_at_the_same_instant_are_whole_beside_a_prune(repository: Path) -> None:
     """Two openers of one night see one record; bench_openers races more, and kills some."""
     os.chdir(repository)
-    commands = [["open", "--night", name, "--day", "2025-01-02"] for name in ("n1", "n1", "n2", "n3", "n4")]
+    commands = [["open", "--night", name, "--day", "2025-01-02"] for name in ("n1", "n1", "n2")]
     fork = multiprocessing.get_context("fork")
     calls = [fork.Process(target=ends_well, args=(words,)) for words in (*commands, ["prune"])]
     for call in calls:
         call.start()
     for call in calls:
         call.join(120)
-    assert [call.exitcode for call in calls] == [0] * 6
-    for name in ("n1", "n2", "n3", "n4"):
+    assert [call.exitcode for call in calls] == [0] * 4
+    for name in ("n1", "n2"):
         folder = repository / "nights" / name
         night = records.read(Night, folder / records.RUN)
         assert (night.id, night.code_commit) == (name, checkout.git("rev-parse", "HEAD", folder=folder))

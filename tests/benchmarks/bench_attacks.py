@@ -109,6 +109,9 @@ ATTACKS = [
     Attack("records of the ledger with a wrong chain", "verdict", "audit of the chain",
            "tests/release/test_provenance.py::"
            "test_the_chain_of_a_sound_ledger_has_no_fault_and_a_forged_one_has"),
+    Attack("the newest entry of the ledger is rewritten", "verdict", "the copy at the remote",
+           "tests/rollout/test_ledger_copy.py::"
+           "test_a_remote_that_is_ahead_or_diverged_is_an_alarm_and_is_not_overwritten"),
     Attack("MLflow's database is deleted", "verdict", "is not made anew by who reads",
            "tests/storage/test_mlflow_client.py::"
            "test_a_lost_database_is_one_sentence_and_is_not_created_again"),

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.contract.errors import NothingToDo, ReleaseError
 from pipeline.contract.params import Params, load
-from pipeline.rollout import ledger_copy
+from pipeline.rollout import audit, ledger_copy
 from pipeline.rollout.lost_ledger import expect_ledger
 from pipeline.rollout.restore import restore
 from pipeline.storage import checkout, ledger
@@ -115,6 +115,7 @@ def test_a_remote_that_is_ahead_or_diverged_is_an_alarm_and_is_not_overwritten(
     assert "is not part of the ledger" in caplog.text
     with pytest.raises(ReleaseError, match="is not part of the ledger"):
         expect_ledger(params, opens=True)
+    assert [(check.name, check.ok) for check in audit._copy()] == [("pushed ledger", False)]
     assert "1 entries of today's ledger are not in it" in "\n".join(restore(params, commit=tip, yes=True))
     assert ledger.ledger_tip() == tip
 
