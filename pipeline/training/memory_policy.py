@@ -22,7 +22,9 @@ UP = 2.0  # reserves that a dearer rung must leave before it is taken again
 # Estimates until a rung has been taken: time of a halved pass, and time and growing memory of the others.
 HALVED_TIME = 1.03
 RECOMPUTE_TIME, RECOMPUTE_MEMORY = 1.35, 0.5
-BAND_TIME, BAND_MEMORY = 2.5, 1.1  # memory by share of the spectrum that is kept
+# Memory by the share of the spectrum that is kept, and that of the spectra of a layer while it is computed:
+# of a pass of one signal of 2^17 places through 30 layers, 83 and 87 % at a rate of 0.5, 57 % at 0.75.
+BAND_TIME, BAND_MEMORY, BAND_WORK = 2.5, 1.1, 0.3
 RECENT = 8  # updates whose highest peak counts
 
 
@@ -46,7 +48,8 @@ class Rung:
     def memory(self) -> float:
         """Estimated memory that grows with a pass, in units of a sample's as torch keeps it."""
         again = RECOMPUTE_MEMORY if self.recompute else 1.0
-        return self.micro_batch_size * again * min(1.0, BAND_MEMORY * (1 - self.band_rate))
+        limited = BAND_MEMORY * (1 - self.band_rate) + BAND_WORK if self.band_rate else 1.0
+        return self.micro_batch_size * again * min(1.0, limited)
 
     @property
     def time(self) -> float:

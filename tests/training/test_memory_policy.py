@@ -47,7 +47,7 @@ def test_the_model_is_changed_only_where_nothing_else_fits():
     policy = MemoryPolicy(rungs)
     policy.observe(rungs[0], peak_bytes=IDLE + 400 * MIB)
     chosen = [
-        policy.choose(rungs[0], own_bytes=IDLE, free_bytes=free * MIB).band_rate for free in (450, 300, 150)
+        policy.choose(rungs[0], own_bytes=IDLE, free_bytes=free * MIB).band_rate for free in (450, 360, 250)
     ]
     assert chosen == [0.0, 0.5, 0.75]
 
