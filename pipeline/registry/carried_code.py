@@ -23,11 +23,12 @@ import tempfile
 import types
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pipeline.contract import records
-from pipeline.contract.errors import ReleaseError
+from pipeline.contract.errors import ParamsError, ReleaseError
 from pipeline.contract.source_code import imported_files
 from pipeline.registry import confined
 from pipeline.storage import checkout
@@ -52,11 +53,11 @@ def command(
     target: str | Path, *words: str, scratch: Path, reads: Iterable[Path] = (), flags: Sequence[str] = ()
 ) -> list[str]:
     """Returns the command of such a process (pipeline/registry/confined.py); it writes to `scratch` alone."""
-    home = checkout.home()
-    return confined.command(
-        target, *words, reads=(*reads, home / ".dvc" / "cache"), writes=(scratch,),
-        hides=[home / name for name in SECRET], flags=flags,
-    )  # fmt: skip
+    hides: list[Path] = []
+    with suppress(ParamsError):  # the container of an endpoint has no home
+        home = checkout.home()
+        hides, reads = [home / name for name in SECRET], (*reads, home / ".dvc" / "cache")
+    return confined.command(target, *words, reads=reads, writes=(scratch,), hides=hides, flags=flags)
 
 
 def facts(version: Path) -> dict[str, Any]:
