@@ -153,7 +153,7 @@ def _keep_from_files(libc: Any, *, reads: Iterable[str], writes: Iterable[str], 
         allow(path, READ)
     libraries = (path for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if path)
     own = (sys.prefix, sys.base_prefix, *site.getsitepackages(), site.getusersitepackages(), *libraries)
-    for each in (*own, Path(__file__).parents[1], *reads):
+    for each in (*own, str(Path(__file__).parents[1]), *reads):
         allow(each, READ)
     for pattern in DEVICES:
         for path in Path("/dev").glob(pattern):
