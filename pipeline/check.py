@@ -204,6 +204,7 @@ def _places(home: Path, loaded: params.Params) -> Iterator[lifecycle.NeededFiles
     kept = [
         *((f"{bucket}/things", "what jobs fetch", False) for bucket in loaded.buckets()),
         *((f"{bucket}/jobs", "what jobs leave", False) for bucket in loaded.buckets()),
+        *((f"{bucket}/bags", "what the runs of a bag leave", False) for bucket in loaded.buckets()),
         (loaded.train.checkpoints, "copies of checkpoints", False),
         (f"{containers}/serving", "what the endpoint's containers start from", True),
         *((url, "DVC's copy of data and models", True) for url in remotes),

@@ -18,6 +18,7 @@ from pipeline.contract.backend import Backend, Job, LiveJob, State
 from pipeline.contract.errors import JobError
 from pipeline.contract.machine import Machine
 from pipeline.contract.params import Plug
+from pipeline.contract.records import Rental
 from pipeline.storage.bucket import BucketFolder, is_here
 
 
@@ -79,6 +80,10 @@ class Several(Backend):
     def parts(self) -> Sequence[Backend]:
         """Returns the backends."""
         return tuple(self.backends.values())
+
+    def part_for(self, rental: Rental) -> Backend:
+        """Returns the backend that a rental names, the first where it names none."""
+        return self.backends.get(rental.backend) or next(iter(self.backends.values()))
 
     def live(self) -> Sequence[LiveJob]:
         """Returns the live jobs of all backends."""

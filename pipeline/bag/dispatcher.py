@@ -4,25 +4,34 @@ A machine is an ordinary job of the backend, in a folder of its own below leases
 journal and the hourly `reap` are those of any job. It is written down before it is submitted. Workers take
 seeds by themselves: where this process is killed, machines go on until enough runs are done, none is left for
 them, or the bag's time is over, and the same command goes on from what they have written.
+
+Where machines do not see this disk, all that goes by way of the bucket by which the backend's jobs get their
+code (`bucket_bag.py`), and results are fetched as runs end.
 """
 
 import logging
 import os
+import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
 
+from pipeline.backends import staging
+from pipeline.backends.place import RetryPolicy
 from pipeline.bag.bag_forecast import Forecast, Setting, forecast
-from pipeline.bag.folder import Bag, BagFolder
+from pipeline.bag.bucket_bag import opened
+from pipeline.bag.folder import LOG, Bag
 from pipeline.bag.reuse import Reuse, Runs, reuse
-from pipeline.bag.seed_worker import LeaseOrder
+from pipeline.bag.seed_worker import ORDER, LeaseOrder
 from pipeline.bag.state import Lease, State
 from pipeline.contract import records
 from pipeline.contract.backend import LIVE, Backend, Job
-from pipeline.contract.errors import JobError, NotYet, ParamsError
+from pipeline.contract.errors import JobError, NotYet
 from pipeline.contract.formats import counted
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Record, Rental
@@ -35,10 +44,12 @@ from pipeline.training import gpus
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.2  # between looks at a machine that shares this disk
+POLL_S, POLL_REMOTE_S = 0.2, 5.0  # between looks at machines that see this disk, and at others
+PATIENCE_S = 3600.0  # with a bucket that does not answer, while machines go on
 ENOUGH_RUNS = 3  # after which their mean is taken for that of all
 LOCAL_START_S = 1.0  # until a process of this machine takes its first seed
 REFUSED_S = 30.0  # until machines are asked for again where there are none
+MOST_CANCELS = 16  # at once
 MOST_BROKEN = 3  # machines in a row whose worker fails
 Lives = Sequence[tuple[float, bool]]  # seconds, and whether a preemption ended each
 
@@ -50,6 +61,7 @@ class Setup:
     backend: Backend
     machine: Machine
     num_machines: int
+    poll_s: float = POLL_S  # between looks at machines
     run_s: float = 0.0  # of a run, as a person expects it; 0: as the first runs take
     lives: Lives = ()  # of spot machines of earlier nights
     lifetime: Lifetime | None = None  # of its machines, where it is known; else as lives say
@@ -75,12 +87,7 @@ class Dispatcher:
     """One process that runs a bag."""
 
     def __init__(self, folder: Path, bag: Bag, setup: Setup) -> None:
-        if not (setup.backend.shares_disk or bag.rental.is_local):
-            raise ParamsError(
-                f"machines of {bag.rental} do not see {folder}, where the runs of a bag meet; name a machine "
-                f"of a backend that shares this disk (local, Slurm) in plan.machines"
-            )
-        self._folder, self._setup = BagFolder(folder, bag), setup
+        self._folder, self._setup = opened(folder, bag), setup
         self._began_at, self._ask_at = time.time(), 0.0
         self._rule: tuple[tuple[bool, int], Reuse] | None = None
 
@@ -103,6 +110,8 @@ class Dispatcher:
         try:
             with alone(self._folder.path / "dispatching", wait=False):
                 records.write(self.bag, self._folder.path)
+                self._folder.publish()
+                self._folder = opened(self.folder, self.bag, retry=RetryPolicy(give_up_s=PATIENCE_S))
                 try:
                     self._run(show)
                 finally:
@@ -112,16 +121,17 @@ class Dispatcher:
         return self._outcome()
 
     def _run(self, show: Callable[[State], None]) -> None:
-        with self._folder.alone() as state:
-            self._folder.add("open")
+        self._folder.add("open")
+        state = self._folder.state
         while not state.enough:
             self._look()
+            self._folder.fetch()
             show(state)
             self._complain(state)
             if time.time() >= self._ask_at:
                 for _ in range(state.num_wanted(num_machines=self._setup.num_machines)):
                     self._ask()
-            time.sleep(POLL_S)
+            time.sleep(self._setup.poll_s)
             self._folder.refreshed()
         show(state)
 
@@ -172,25 +182,31 @@ class Dispatcher:
                 self._end(lease, ended)
 
     def _end(self, lease: Lease, state: str) -> None:
-        with self._folder.alone():
-            self._folder.add("end", lease=lease.name, state=state, time=time.time())
+        self._folder.add("end", lease=lease.name, state=state, time=time.time())
         if state == "refused":
             self._ask_at = time.time() + REFUSED_S
 
     def _ask(self) -> None:
-        """Asks for one more machine."""
-        with self._folder.alone() as state:
-            name = f"{len(state.leases) + 1:04d}"
-            rule, boot_s = self._reuse(state), self._boot_s(state)
-            limit = rule.replace_at_s if isfinite(rule.replace_at_s) else None
-            folder = self._folder.lease(name)
-            records.write(LeaseOrder(replace_at_s=limit, saves=rule.saves, booted_s=boot_s), folder)
-            self._folder.add("lease", lease=name, time=time.time())
+        """Asks for one more machine, by a name that no other home has in the same bucket."""
+        name = f"{len(self._folder.state.leases) + 1:04d}-{secrets.token_hex(4)}"
+        self._folder.add("lease", lease=name, time=time.time())
         self._submit(name)
+
+    def _order(self) -> LeaseOrder:
+        """Returns the orders for a machine that is asked for now."""
+        bag, state = self.bag, self._folder.state
+        rule = self._reuse(state)
+        sees_disk = bag.rental.is_local or self._setup.backend.part_for(bag.rental).shares_disk
+        return LeaseOrder(
+            bag=bag, cwd=bag.cwd if sees_disk else staging.CODE,
+            replace_at_s=rule.replace_at_s if isfinite(rule.replace_at_s) else None, saves=rule.saves,
+            booted_s=self._boot_s(state),
+        )  # fmt: skip
 
     def _submit(self, name: str) -> None:
         """Submits the job of a machine, or attaches to it."""
         bag, folder = self.bag, self._folder.lease(name)
+        records.replace_text(folder / ORDER, records.dumps(self._order()))
         left_s = (bag.until - datetime.now(UTC)).total_seconds()
         paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
         job = Job(
@@ -213,8 +229,7 @@ class Dispatcher:
         except NotYet as error:
             log.warning("%s; asking again", error)
             return
-        with self._folder.alone():
-            self._folder.add("handle", lease=name, handle=handle)
+        self._folder.add("handle", lease=name, handle=handle)
 
     def _complain(self, state: State) -> None:
         """Raises JobError if the bag cannot go on."""
@@ -224,7 +239,7 @@ class Dispatcher:
             worst = state.given_up[0]
             raise JobError(
                 f"{counted(len(state.given_up), 'seed')} of bag {bag.name} failed twice, {done}; look at "
-                f"{self._folder.work(worst) / 'log.txt'}, or lower --needed"
+                f"{self._folder.work(worst) / LOG}, or lower --needed"
             )
         own = [lease for lease in state.leases.values() if lease.asked_at >= self._began_at]
         ended = [lease for lease in own if not lease.live][-MOST_BROKEN:]
@@ -235,12 +250,15 @@ class Dispatcher:
             raise JobError(f"the time of bag {bag.name} is over, {done}; the same command goes on")
 
     def _close(self) -> None:
-        """Ends all machines, and records that none is wanted any more."""
-        for lease in self._folder.refreshed().live:
-            if lease.handle:
-                self._setup.backend.cancel(lease.handle)
-            self._end(lease, "cancelled")
+        """Ends all machines, records that none is wanted any more, and fetches what they left."""
+        live = self._folder.state.live
+        handles = [lease.handle for lease in live if lease.handle]
+        with ThreadPoolExecutor(MOST_CANCELS) as pool:  # each returns once its machine has ended
+            deque(pool.map(self._setup.backend.cancel, handles), maxlen=0)
         records.write(replace(self.bag, closed_at=datetime.now(UTC)), self._folder.path)
+        for lease in live:
+            self._end(lease, "cancelled")
+        self._folder.fetch()
 
     # What is known of machines and runs
 

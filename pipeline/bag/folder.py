@@ -4,11 +4,12 @@
                   leases/0001/   the job of a machine    work/          runs that are not done
                   seeds/17/      what the run of that seed left, log.txt among it; there once it succeeded
 
-Workers on several machines and the dispatcher write events, one at a time under a lock.
+Workers and the dispatcher add events, one at a time under a lock: each decides by the state in which nothing
+else has happened. Where machines do not see this disk, all that goes by way of a bucket (`bucket_bag.py`).
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +22,8 @@ from pipeline.storage import jsonl
 from pipeline.storage.journal import alone
 
 BAGS = Path("var/bags")  # in the home of the nights
+LOG = "log.txt"  # of a run, in its folder
+Event = dict[str, Any]  # its name as `event`, and facts (pipeline/bag/state.py)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,7 @@ class Bag(Record):
     num_needed: int
     save_s: float = 0.0  # that a run takes to save its state; 0: it does not save
     rental: Rental  # of each machine
+    url: str = ""  # folder in a bucket by which its machines meet; "": they see this disk
     until: datetime  # when its last machine ends
     closed_at: datetime | None = None  # when it was done or stopped; None while it goes on
 
@@ -49,29 +53,67 @@ class BagFolder:
     def __init__(self, path: Path, bag: Bag) -> None:
         self.path, self.bag = path, bag
         self.state = State(num_runs=bag.num_runs, num_needed=bag.num_needed)
-        self._position = 0
-
-    @classmethod
-    def open(cls, path: Path) -> "BagFolder":
-        """Returns the folder of a bag that is there."""
-        return cls(path, records.read(Bag, path))
-
-    @contextmanager
-    def alone(self) -> Iterator[State]:
-        """Keeps all others from writing, and gives the state as it now is."""
-        with alone(self.path / "events.lock"):
-            yield self.refreshed()
+        self.num_events = self._position = 0
 
     def refreshed(self) -> State:
         """Returns the state with all events that have come meanwhile."""
         events, self._position = jsonl.after(self._events, self._position)
+        self.num_events += len(events)
         self.state.fold(events)
         return self.state
 
+    def decide(self, choose: Callable[[State], Event | None]) -> Event | None:
+        """Adds the event that `choose` makes of the state, while nobody else adds one; returns it.
+
+        There is none if `choose` returns None. It may be called again, with a newer state.
+        """
+        with alone(self._lock):
+            event = choose(self.refreshed())
+            if event:
+                jsonl.add(self._events, event)
+                self.refreshed()
+        return event
+
     def add(self, event: str, **facts: Any) -> None:
-        """Appends an event; the caller holds the lock."""
-        jsonl.add(self._events, {"event": event, **facts})
-        self.refreshed()
+        """Adds an event in any state."""
+        self.decide(lambda _: {"event": event, **facts})
+
+    # What a worker does with a run
+
+    def begin(self, seed: int) -> None:
+        """Prepares the folder of a run: an empty one, unless the run goes on from what it saved."""
+        if not self.bag.save_s:
+            shutil.rmtree(self.work(seed), ignore_errors=True)
+        self.work(seed).mkdir(parents=True, exist_ok=True)
+
+    def save(self, lease: str, seed: int) -> None:
+        """Keeps what a run has saved for the next machine, which finds it on this disk."""
+
+    def end(self, event: Event) -> None:
+        """Adds how a run ended, unless it is another machine's by now, and keeps the result of one done."""
+
+        def ended(state: State) -> Event | None:
+            if not state.holds(event["lease"], event["seed"]):
+                return None
+            if event["event"] == "done":
+                self._keep(event["seed"])
+            return event
+
+        self.decide(ended)
+
+    def _keep(self, seed: int) -> None:
+        result = self.result(seed)
+        shutil.rmtree(result, ignore_errors=True)  # of a worker that was killed before its event
+        result.parent.mkdir(exist_ok=True)
+        self.work(seed).rename(result)
+
+    # What the dispatcher does beside that
+
+    def publish(self) -> None:
+        """Has machines see the events that are here, as they see this disk."""
+
+    def fetch(self) -> None:
+        """Fetches what runs left, which is on this disk."""
 
     def lease(self, name: str) -> Path:
         """Returns the folder of the job of a machine."""
@@ -84,6 +126,10 @@ class BagFolder:
     def work(self, seed: int) -> Path:
         """Returns the folder of a run that is not done."""
         return self.path / "work" / str(seed)
+
+    @property
+    def _lock(self) -> Path:
+        return self.path / "events.lock"
 
     @property
     def _events(self) -> Path:

@@ -6,14 +6,15 @@ is expected to cost less: a long run that does not save may be cheaper on a mach
 
 import hashlib
 import re
+import secrets
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pipeline.bag.dispatcher import Dispatcher, Setup, lifetime_of
-from pipeline.bag.folder import BAGS, Bag
+from pipeline.bag.dispatcher import POLL_REMOTE_S, POLL_S, Dispatcher, Setup, lifetime_of
+from pipeline.bag.folder import BAGS, Bag, BagFolder
 from pipeline.bag.reuse import Runs, mean_s
 from pipeline.contract import records
 from pipeline.contract.backend import Backend
@@ -22,6 +23,7 @@ from pipeline.contract.machine import Machine
 from pipeline.contract.records import Rental
 from pipeline.machines import startup
 from pipeline.storage import checkout
+from pipeline.storage.bucket import BucketFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,8 @@ def dispatcher(
         lives: seconds that spot machines of earlier nights lived, and whether a preemption ended each.
 
     Raises:
-        ParamsError: the request cannot be done, or a bag of that name runs another command.
+        ParamsError: the request cannot be done, a bag of that name runs another command, or its machines
+            have no place to meet.
     """
     request.check()
     name = request.name or _name(request.words)
@@ -82,6 +85,8 @@ def dispatcher(
         raise ParamsError(
             f"bag {name} runs {shlex.join(before.command)}; give this one another --name, or remove {path}"
         )
+    rented = _rental(request, rental, machine, spot=spot, lives=lives)
+    url = _url(path, before, backend, rented)
     bag = Bag(
         name=name,
         command=request.words,
@@ -89,20 +94,43 @@ def dispatcher(
         num_runs=request.num_runs,
         num_needed=request.num_needed or request.num_runs,
         save_s=request.save_s,
-        rental=_rental(request, rental, machine, spot=spot, lives=lives),
+        rental=rented,
+        url=url,
         until=datetime.now(UTC) + timedelta(hours=request.hours),
     )
     setup = Setup(
-        backend=backend, machine=machine, num_machines=request.num_machines, run_s=request.run_s, lives=lives
-    )
+        backend=backend, machine=machine, num_machines=request.num_machines, run_s=request.run_s, lives=lives,
+        poll_s=POLL_REMOTE_S if url else POLL_S,
+    )  # fmt: skip
     return Dispatcher(path, bag, setup)
+
+
+def _url(path: Path, before: Bag | None, backend: Backend, rental: Rental) -> str:
+    """Returns the folder in a bucket by which machines meet; "" where they see the disk of the bag."""
+    place = backend.part_for(rental)
+    if before and before.url:
+        return before.url
+    if rental.is_local or place.shares_disk:
+        return ""
+    bucket = getattr(place, "bucket", None)
+    if not isinstance(bucket, BucketFolder):
+        raise ParamsError(
+            f"machines of {rental} do not see {path}, where the runs of a bag meet; set backend.bucket to a "
+            f"folder that they and this machine reach"
+        )
+    if before and BagFolder(path, before).refreshed().live:
+        raise ParamsError(
+            f"bag {before.name} has machines that meet on this disk, which those of {rental} do not see; "
+            f"wait until they have ended, or give this bag another --name"
+        )
+    return f"{bucket.url.rstrip('/')}/bags/{path.name}-{secrets.token_hex(4)}"
 
 
 def _rental(
     request: Request, planned: Rental, machine: Machine, *, spot: bool, lives: Sequence[tuple[float, bool]]
 ) -> Rental:
     """Returns how one machine is rented: as spot, unless runs of that length cost less on demand."""
-    one = replace(planned, num_machines=1, strategy="on-demand", max_wait_s=0.0)
+    one = replace(planned.one, strategy="on-demand", max_wait_s=0.0)
     if machine.is_local:
         return one
     allowed = replace(one, strategy="spot"), one

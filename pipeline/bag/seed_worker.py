@@ -2,8 +2,8 @@
 
     python -m pipeline.bag.seed_worker FOLDER      the job of a lease, which `dispatcher` submits
 
-Each look at the events, under their lock, takes the next seed or ends. A run is the bag's command as a
-process, in a folder of its own, where it also finds
+Each look at the events takes the next seed or ends. A run is the bag's command as a process, in a folder of
+its own, where it also finds
 
     BAG_SEED      the seed
     BAG_FOLDER    where it writes, {folder} in the command
@@ -14,7 +14,6 @@ left if it saves, else from an empty one. On SIGTERM the run is asked to end, an
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,19 +22,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.bag.folder import BagFolder
+from pipeline.backends.place import RetryPolicy
+from pipeline.bag.bucket_bag import opened
+from pipeline.bag.folder import LOG, Bag, Event
 from pipeline.bag.reuse import Reuse
+from pipeline.bag.state import State
 from pipeline.contract import records
+from pipeline.contract.errors import JobError
 from pipeline.contract.records import Record
+from pipeline.training import worker
 from pipeline.training.termination import die_with_parent
 
+ORDER = "job.json"  # in the folder of the lease, so that it goes where the job goes
 STOP_S = 10  # from SIGTERM to SIGKILL of a run
+LOOK_S = 1.0  # between looks at what a run has saved
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseOrder(Record):
-    """Orders for the worker of a lease, in `leaseorder.json` in its folder."""
+    """Orders for the worker of a lease."""
 
+    bag: Bag
+    cwd: str  # that runs begin in
     replace_at_s: float | None  # age from which on no further run begins; None: the machine is kept
     saves: tuple[tuple[float, tuple[float, ...]], ...] = ()  # see `Reuse`; none: it does not save, or not yet
     booted_s: float = 0.0  # age of the machine as this begins
@@ -52,71 +60,76 @@ class Worker:
 
     def __init__(self, folder: Path) -> None:
         self._name = folder.name
-        self._bag = BagFolder.open(folder.parents[1])
-        self._order = records.read(LeaseOrder, folder)
+        self._order = records.loads(LeaseOrder, (folder / ORDER).read_text(), source=str(folder / ORDER))
+        bag = self._order.bag
+        self._bag = opened(folder if bag.url else folder.parents[1], bag, retry=RetryPolicy())
         self._reuse = self._order.reuse
         self._began = time.monotonic()
         self._run: subprocess.Popen[bytes] | None = None
         self._stopped = False
+        worker.note_start(folder)  # by which a machine that is rented is billed
 
     def work(self) -> int:
         """Runs seeds and returns the exit status: 0 where the machine is not needed any more."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGALRM, self._kill)
-        with self._bag.alone():
-            self._bag.add("begin", lease=self._name, time=time.time())
-        while (seed := self._next()) is not None:
+        self._bag.decide(self._begin)
+        while not self._stopped and (seed := self._next()) is not None:
             began = time.monotonic()
             status = self._ran(seed)
+            elapsed_s = time.monotonic() - began
             if self._stopped:
-                return 128 + signal.SIGTERM
-            self._end(seed, status, elapsed_s=time.monotonic() - began)
-        return 0
+                self._bag.save(self._name, seed)
+            elif status:
+                self._bag.end(self._event("failed", seed=seed, status=status))
+            else:
+                self._bag.end(self._event("done", seed=seed, elapsed_s=elapsed_s))
+        return 128 + signal.SIGTERM if self._stopped else 0
+
+    def _event(self, event: str, **facts: object) -> Event:
+        return {"event": event, "lease": self._name, "time": time.time(), **facts}
+
+    def _begin(self, state: State) -> Event:
+        if self._name not in state.leases:
+            raise JobError(f"{self._order.bag.url} has lost events of the bag; start its command again")
+        return self._event("begin")
 
     def _next(self) -> int | None:
-        """Takes a seed and empties its folder, unless the run goes on from there."""
-        with self._bag.alone() as state:
+        """Takes a seed and prepares its folder."""
+
+        def take(state: State) -> Event | None:
             seed = state.next_seed(self._name, age_s=self._age_s(), replace_at_s=self._reuse.replace_at_s)
-            if seed is not None:
-                self._bag.add("take", lease=self._name, seed=seed, time=time.time())
-                if not self._bag.bag.save_s:
-                    shutil.rmtree(self._bag.work(seed), ignore_errors=True)
-                self._bag.work(seed).mkdir(parents=True, exist_ok=True)
+            return None if seed is None else self._event("take", seed=seed)
+
+        taken = self._bag.decide(take)
+        if taken is None:
+            return None
+        seed = int(taken["seed"])
+        self._bag.begin(seed)
         return seed
 
     def _ran(self, seed: int) -> int:
         """Runs the command and returns its exit status, negative for a signal."""
-        folder = self._bag.work(seed)
+        folder, cwd = self._bag.work(seed), Path(self._order.cwd)
+        cwd.mkdir(parents=True, exist_ok=True)  # of a machine to which no file was sent
         values = {"{seed}": str(seed), "{folder}": str(folder)}
-        words = [_filled(word, values) for word in self._bag.bag.command]
+        words = [_filled(word, values) for word in self._order.bag.command]
         saves = " ".join(f"{each:.3f}" for each in self._reuse.intervals_s(self._age_s()))
         environment = {**os.environ, "BAG_SEED": str(seed), "BAG_FOLDER": str(folder)}
         if saves:
             environment["BAG_SAVES_S"] = saves
-        with (folder / "log.txt").open("ab") as output:
+        with (folder / LOG).open("ab") as output:
             self._run = subprocess.Popen(
-                words, cwd=self._bag.bag.cwd, env=environment, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=output,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 no other thread runs here
+                words, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 no other thread works here, that of a bucket waits
             )  # fmt: skip
             if self._stopped:
                 self._run.terminate()
-            return self._run.wait()
-
-    def _end(self, seed: int, status: int, *, elapsed_s: float) -> None:
-        """Records how a run ended, unless it is another machine's by now."""
-        with self._bag.alone() as state:
-            if not state.holds(self._name, seed):
-                return
-            facts = {"lease": self._name, "seed": seed, "time": time.time()}
-            if status:
-                self._bag.add("failed", **facts, status=status)
-                return
-            result = self._bag.result(seed)
-            shutil.rmtree(result, ignore_errors=True)  # of a worker that was killed before its event
-            result.parent.mkdir(exist_ok=True)
-            self._bag.work(seed).rename(result)
-            self._bag.add("done", **facts, elapsed_s=elapsed_s)
+            while True:
+                try:
+                    return self._run.wait(LOOK_S if self._order.bag.save_s else None)
+                except subprocess.TimeoutExpired:
+                    self._bag.save(self._name, seed)
 
     def _age_s(self) -> float:
         return self._order.booted_s + time.monotonic() - self._began

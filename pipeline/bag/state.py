@@ -5,7 +5,9 @@
     begin    its worker began to run                       end      it was seen ended, and in which state
     take     a worker began a run of a seed                done     that run succeeded
     failed   that run ended otherwise, with a status
+    saved    that run has saved its state, for another machine to go on from
 
+Where machines meet by a bucket, the last three say as which `thing` the folder of the run was sent there.
 A lease is one machine for as long as it lives. If it ends or begins anew, the run that it had taken is lost,
 and its seed is free for another. Times are seconds since 1970.
 """
@@ -47,11 +49,14 @@ class State:
         self.failures: Counter[int] = Counter()  # by seed
         self.lost: list[float] = []  # seconds since each lost run began
         self.first_runs: dict[str, float] = {}  # by lease: when its first run began
+        self.things: dict[int, str] = {}  # by seed: what its newest run left in the bucket
 
     def fold(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Adds events in their order."""
         for event in events:
             _FOLDS[event["event"]](self, event)
+            if "thing" in event:
+                self.things[event["seed"]] = event["thing"]
 
     @property
     def enough(self) -> bool:
@@ -148,6 +153,9 @@ class State:
         self.taken.pop(event["seed"], None)
         self.failures[event["seed"]] += 1
 
+    def _saved(self, _: Mapping[str, Any]) -> None:
+        """Nothing beside the thing has changed."""
+
     def _release(self, event: Mapping[str, Any]) -> None:
         """Frees the seed of a run that a machine took with it."""
         for seed, (lease, since) in list(self.taken.items()):
@@ -163,4 +171,5 @@ class State:
 _FOLDS = {
     "open": State._open, "lease": State._lease, "handle": State._handle, "begin": State._begin,
     "end": State._end, "take": State._take, "done": State._done, "failed": State._failed,
+    "saved": State._saved,
 }  # fmt: skip

@@ -105,6 +105,10 @@ class Backend(Protocol):
         """Returns the backends that this one consists of, each of which may be away by itself."""
         return (self,)
 
+    def part_for(self, rental: Rental) -> "Backend":
+        """Returns the backend that rents this way."""
+        return self
+
     def live_in(self, regions: Sequence[str]) -> Sequence[LiveJob]:
         """Returns the live jobs in these regions; more of them where that costs no more.
 

@@ -13,9 +13,10 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -79,6 +80,42 @@ class BucketFolder:
         files, path = self.files, self.at(*names)
         files.makedirs(path.rpartition("/")[0], exist_ok=True)
         files.pipe_file(path, text.encode())
+
+    def texts(self, *places: Sequence[str]) -> list[str]:
+        """Returns the texts of files up to the first that is missing; they are asked for together."""
+        paths = [self.at(*names) for names in places]
+        answers = self.files.cat(paths, on_error="return")
+        texts = []
+        for path in paths:
+            if isinstance(answers[path], FileNotFoundError):
+                break
+            if isinstance(answers[path], Exception):
+                raise answers[path]
+            texts.append(answers[path].decode())
+        return texts
+
+    def create(self, text: str, *names: str) -> bool:
+        """Writes a file whole unless it is there, and returns whether it did; of several at once one does."""
+        from fsspec.implementations.local import LocalFileSystem
+
+        files, path = self.files, self.at(*names)
+        files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        if isinstance(files, LocalFileSystem):  # which would show the file before it is whole
+            fresh = Path(f"{path}.{secrets.token_hex(8)}")
+            fresh.write_text(text)
+            try:
+                os.link(fresh, path)
+            except FileExistsError:
+                return False
+            finally:
+                fresh.unlink()
+            return True
+        try:
+            with files.open(path, "xb") as file:
+                file.write(text.encode())
+        except FileExistsError:
+            return False
+        return True
 
     def send_thing(self, folder: Path, thing: str) -> None:
         """Sends a local folder, unless it is there whole already, and not about to be old."""

@@ -66,10 +66,7 @@ def main(folder: Path) -> int:
     recipe = records.loads(Recipe, (folder / "job.json").read_text(), source=str(folder / "job.json"))
     with ExitStack() as stack:
         if rank == 0:
-            booted_at = datetime.fromtimestamp(clock.booted_at(), UTC)
-            line = {"time": clock.utc().isoformat(), "booted_at": booted_at.isoformat()}
-            line["attempt"] = os.environ.get(worker_errors.ATTEMPT, "")
-            jsonl.append(folder / "starts.jsonl", line)
+            note_start(folder)
             stack.enter_context(_tracking(folder, recipe))
         outcome, warm, engine, epochs = _train(folder, recipe)
         stack.callback(engine.close)
@@ -354,6 +351,14 @@ def _tracking(folder: Path, recipe: Recipe) -> ExitStack:
         assert process.stdin
         stack.callback(process.stdin.close)  # also closed by our death: the logger sends the rest and ends
     return stack
+
+
+def note_start(folder: Path) -> None:
+    """Records that the first worker of a job began, and since when its machine has been there."""
+    booted_at = datetime.fromtimestamp(clock.booted_at(), UTC)
+    line = {"time": clock.utc().isoformat(), "booted_at": booted_at.isoformat()}
+    line["attempt"] = os.environ.get(worker_errors.ATTEMPT, "")
+    jsonl.append(folder / "starts.jsonl", line)
 
 
 def leave_error(folder: Path, rank: int, error: BaseException) -> None:

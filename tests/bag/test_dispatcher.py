@@ -15,10 +15,10 @@ import pytest
 
 from pipeline.backends.local import Local
 from pipeline.bag.dispatcher import Dispatcher, Outcome, Setup
-from pipeline.bag.folder import BAGS, Bag, BagFolder
+from pipeline.bag.folder import BAGS, Bag
 from pipeline.bag.state import State
 from pipeline.contract import records
-from pipeline.contract.errors import JobError, ParamsError
+from pipeline.contract.errors import JobError
 from pipeline.contract.records import LOCAL, Rental
 from pipeline.jobs.reaper import orphans, standings
 from pipeline.machines.catalog import AT_HAND
@@ -44,7 +44,7 @@ def nothing(_: State) -> None:
 
 
 def killing(folder: Path, *, number: int) -> Callable[[State], None]:
-    """Kills that many machines, each in its first run."""
+    """Kills that many machines, each in its first run that is seen."""
     killed: set[str] = set()
 
     def show(state: State) -> None:
@@ -70,10 +70,18 @@ def test_runs_of_machines_that_are_killed_are_run_again_and_each_seed_counts_onc
 
 
 @pytest.mark.slow
-def test_a_run_that_saves_goes_on_from_what_it_left(tmp_path: Path) -> None:
-    script = "echo began >> {folder}/result; sleep 0.4"
-    runner = dispatcher(tmp_path, bag(tmp_path, script, runs=1, needed=1, save_s=0.1), machines=1)
-    runner.run(killing(tmp_path, number=1))
+@pytest.mark.parametrize("by_bucket", [False, True])
+def test_a_run_that_saves_goes_on_from_what_it_left(tmp_path: Path, by_bucket: bool) -> None:
+    script = "echo began >> {folder}/result; [ $(wc -l < {folder}/result) -gt 1 ] || sleep 60"
+    saving = bag(tmp_path, script, runs=1, needed=1, save_s=0.1)
+    kill = killing(tmp_path, number=1)
+
+    def show(state: State) -> None:
+        if state.things or (tmp_path / "work/0/result").exists():
+            kill(state)
+
+    url = f"file://{tmp_path}/bucket" if by_bucket else ""
+    dispatcher(tmp_path, replace(saving, url=url), machines=1).run(show)
     assert results(tmp_path) == {0: "began\nbegan\n"}
 
 
@@ -84,7 +92,7 @@ def test_a_bag_stops_once_enough_runs_are_done_and_leaves_no_process(tmp_path: P
     outcome = dispatcher(tmp_path, bag(tmp_path, script, runs=4, needed=2)).run(nothing)
     assert outcome.num_done == 2
     assert time.monotonic() - began < 30
-    assert BagFolder.open(tmp_path).bag.closed_at is not None
+    assert records.read(Bag, tmp_path).closed_at is not None
     for lease in (tmp_path / "leases").iterdir():
         assert Local().state(str(lease)) != "running"
 
@@ -156,20 +164,14 @@ def test_a_rented_machine_is_billed_and_reaped_as_any_job(
 
     def show(state: State) -> None:
         if state.taken:
-            closed = replace(BagFolder.open(folder).bag, closed_at=datetime.now(UTC) + timedelta(seconds=1))
-            for each in (BagFolder.open(folder).bag, closed):
+            there = records.read(Bag, folder)
+            closed = replace(there, closed_at=datetime.now(UTC) + timedelta(seconds=1))
+            for each in (there, closed):
                 records.write(each, folder)
                 jobs = orphans(rack.live(), standings(), now=datetime.now(UTC))
-                orphaned.append([job.job for job in jobs])
+                orphaned.append([job.job[:10] for job in jobs])
 
     runner = Dispatcher(folder, replace(bag(tmp_path, "sleep 0.3", runs=1, needed=1), rental=rental), setup)
     outcome = runner.run(show)
     assert outcome.usd == pytest.approx(outcome.machine_s * (MACHINE.price("spot") or 0) / 3600, rel=0.3)
     assert orphaned[:2] == [[], ["bag-b-0001"]]
-
-
-def test_machines_that_do_not_see_the_folder_are_refused(tmp_path: Path) -> None:
-    rental = Rental(machine=MACHINE.name, region=MACHINE.region, strategy="spot")
-    setup = Setup(backend=SmallPlace(Cloud()), machine=MACHINE, num_machines=1)
-    with pytest.raises(ParamsError, match="do not see"):
-        Dispatcher(tmp_path, replace(bag(tmp_path, "true"), rental=rental), setup)

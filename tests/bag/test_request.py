@@ -1,17 +1,23 @@
 """A bag is rented in the cheaper way, goes on by its name, and refuses what cannot be done."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.backends.local import Local
+from pipeline.backends.several import Several
+from pipeline.bag.dispatcher import Dispatcher
+from pipeline.bag.folder import BAGS, Bag, BagFolder
 from pipeline.bag.request import Request, dispatcher
 from pipeline.contract import records
+from pipeline.contract.backend import Backend
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.records import LOCAL, Rental
 from pipeline.machines.catalog import AT_HAND
-from tests.backends.small_place import MACHINE, Cloud
+from pipeline.storage import checkout
+from tests.backends.small_place import MACHINE, Cloud, SmallPlace
 from tests.bag.test_dispatcher import SharedRack
 
 HOUR_S = 3600.0
@@ -52,6 +58,40 @@ def test_a_bag_of_that_name_that_runs_another_command_is_not_gone_on_with() -> N
     here(replace(ASKED, name="b", num_runs=20))
     with pytest.raises(ParamsError, match="bag b runs echo"):
         here(replace(ASKED, name="b", command="echo {seed} again"))
+
+
+def test_machines_that_do_not_see_this_disk_meet_in_the_bucket_of_their_backend() -> None:
+    def made(backend: Backend, name: str) -> Dispatcher:
+        rental = Rental(machine=MACHINE.name, region=MACHINE.region, backend=name)
+        asked = replace(ASKED, name="b")
+        return dispatcher(asked, backend=backend, machine=MACHINE, rental=rental, spot=True, lives=())
+
+    vertex = {
+        "use": "pipeline.backends.vertex.vertex:Vertex",
+        "project": "p",
+        "image": "i",
+        "bucket": "gs://b/s",
+    }
+    several = Several(backends=[{"use": "pipeline.backends.local:Local"}, vertex])
+    with pytest.raises(ParamsError, match=r"do not see .*/b, .*; set backend.bucket"):
+        made(SmallPlace(Cloud()), "")
+    first = made(several, "vertex")
+    assert re.fullmatch("gs://b/s/bags/b-[0-9a-f]{8}", first.bag.url)
+    records.write(first.bag, first.folder)
+    assert made(several, "vertex").bag.url == first.bag.url
+
+
+def test_a_bag_whose_machines_meet_on_this_disk_goes_on_in_a_bucket_once_they_have_ended() -> None:
+    asked, rental = replace(ASKED, name="b"), Rental(machine=MACHINE.name, region=MACHINE.region)
+    here(asked)
+    folder = BagFolder(checkout.home() / BAGS / "b", records.read(Bag, checkout.home() / BAGS / "b"))
+    folder.add("lease", lease="1", time=0.0)
+    elsewhere = SmallPlace(Cloud(), bucket="gs://b")
+    with pytest.raises(ParamsError, match="wait until they have ended"):
+        dispatcher(asked, backend=elsewhere, machine=MACHINE, rental=rental, spot=True, lives=())
+    folder.add("end", lease="1", state="cancelled", time=1.0)
+    made = dispatcher(asked, backend=elsewhere, machine=MACHINE, rental=rental, spot=True, lives=())
+    assert made.bag.url.startswith("gs://b/bags/b-")
 
 
 @pytest.mark.parametrize(

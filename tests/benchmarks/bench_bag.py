@@ -28,6 +28,7 @@ from pipeline.bag.bag_forecast import Interval
 from pipeline.bag.dispatcher import Dispatcher, Setup
 from pipeline.bag.folder import Bag, BagFolder
 from pipeline.bag.reuse import Runs, paid_s, reuse
+from pipeline.contract import records
 from pipeline.contract.records import LOCAL, Rental
 from pipeline.machines.catalog import AT_HAND, rented
 from pipeline.spot.survival import PUBLISHED, Bathtub
@@ -94,7 +95,7 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         """Looks fifty times a second."""
-        bag = BagFolder.open(self._folder)
+        bag = BagFolder(self._folder, records.read(Bag, self._folder))
         while not self.over.wait(0.02):
             for lease in bag.refreshed().live:
                 if lease.name not in self._ends:
@@ -126,7 +127,7 @@ def real(folder: Path, *, seed: int) -> dict[str, object]:
     after = rest.run(lambda state: None)
     killer.over.set()
     killer.join()
-    state = BagFolder.open(folder).refreshed()
+    state = BagFolder(folder, first).refreshed()
     took_s, held_s = state.done_at - began, after.machine_s - before.machine_s
     results = [path.read_text().strip() for path in folder.glob("seeds/*/result")]
     return {

@@ -238,6 +238,11 @@ class Kubernetes(Cluster):
         selector = ",".join(f"{key}={value}" for key, value in _attempt(name).items())
         return f"kubectl logs --namespace {self.site.namespace} --selector {selector}"
 
+    @property
+    def shares_disk(self) -> bool:
+        """Returns whether pods mount the folder of the nights, as they do where no bucket is named."""
+        return not self.site.bucket
+
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
         """Yields whether the cluster would take jobs, and what lacks."""
         of_nodes = self.has_nodes_for_machines
