@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 ANSWER_S = 10  # the most that a remote may take to say what it has
 PUSH_S = 60  # and to give or take it
 CLONE_S = 3600  # to give all of it, for a repair
-FETCHED = "refs/fetched-ledger/"  # the branch as remotes have it, by their number in the order of `remotes`
 UNPROMPTED = {
     "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "SSH_ASKPASS_REQUIRE": "never",
 }  # fmt: skip
@@ -73,7 +72,7 @@ def look(remote: str, *, tip: str) -> Copy:
         listed = _git("ls-remote", remote, ledger.BRANCH, limit_s=ANSWER_S).split()
         commit = listed[0] if listed else ""
         if commit and not ledger.is_part(commit, commit):  # git does not have it yet
-            reference = f"{FETCHED}{remotes().index(remote) if remote in remotes() else 0}"
+            reference = f"{ledger.FETCHED}{remotes().index(remote) if remote in remotes() else 0}"
             words = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", remote)
             _git(*words, f"+{ledger.BRANCH}:{reference}", limit_s=PUSH_S)
     except (ReleaseError, subprocess.TimeoutExpired) as error:

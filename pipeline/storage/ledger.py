@@ -53,6 +53,7 @@ from pipeline.storage.checkout import git, home
 log = logging.getLogger(__name__)
 
 BRANCH = "refs/heads/nights"
+FETCHED = "refs/fetched-ledger/"  # the branch as remotes have it (pipeline/rollout/ledger_copy.py)
 NOTES = "refs/notes/nights"  # of the releases before
 _FIRST = "0" * 40  # git's name for "this ref must not exist yet"
 
@@ -460,28 +461,42 @@ def commits_up_to(commit: str, limit: int | None = None) -> "Sequence[Commit]":
 
 
 def lost() -> list[str]:
-    """Returns commits of nights that are on no branch any more and are followed by none, likeliest first.
+    """Returns commits of nights that git here has and the ledger has not, followed by none, likeliest first.
 
     First comes what the branch itself was at last, by its reflog, which is deleted with the branch; then
-    those with the most nights before them. A night that lost the race for the ledger leaves one too.
+    those with the most nights before them: what no branch has any more, and what a remote had when it was
+    last pushed to or asked. A night that lost the race for the ledger leaves one too.
     """
     words = ("fsck", "--unreachable", "--no-reflogs", "--no-progress", "--connectivity-only")
     unreachable = [line.split()[-1] for line in git(*words, folder=home()).splitlines() if " commit " in line]
-    if not unreachable:
-        return []
-    of_ledger = "%(trailers:key=Night,key=Note,valueonly,separator=%x20)"
-    form = f"--format=%ct|%H|%P|{of_ledger}"
-    shown = git("log", "--no-walk", form, "--stdin", folder=home(), text="\n".join(unreachable))
-    fields = [line.split("|", 3) for line in shown.splitlines()]
-    followed = {parent for _, _, parents, _ in fields for parent in parents.split()}
-    at = {commit: int(time) for time, commit, _, kind in fields if kind and commit not in followed}
     try:
         moves = git("reflog", "show", "--format=%H", BRANCH, "--", folder=home()).splitlines()
     except ReleaseError:
         moves = []
+    candidates = [*unreachable, *moves, *_copies()]
+    if not candidates:
+        return []
+    of_ledger = "%(trailers:key=Night,key=Note,valueonly,separator=%x20)"
+    words = ("log", "--no-walk", "--ignore-missing", f"--format=%ct|%H|%P|{of_ledger}", "--stdin")
+    shown = git(*words, folder=home(), text="\n".join(candidates))
+    fields = [line.split("|", 3) for line in shown.splitlines()]
+    tip = ledger_tip()
+    known = {parent for _, _, parents, _ in fields for parent in parents.split()}
+    known |= {one.id for one in _commits(tip)} if tip else set()
+    at = {commit: int(time) for time, commit, _, kind in fields if kind and commit not in known}
     # Larger is likelier: the newest move of the branch, then the most nights, then the newest.
     rank = {commit: len(moves) - place for place, commit in reversed([*enumerate(moves)])}
     return sorted(at, key=lambda one: (rank.get(one, 0), len(_commits(one)), at[one]), reverse=True)
+
+
+def _copies() -> list[str]:
+    """Returns what remotes had as their branch, as git here remembers it."""
+    listed = git("for-each-ref", "--format=%(objectname) %(refname)", folder=home()).splitlines()
+    of_remotes = [line.split(" ", 1) for line in listed if " refs/remotes/" in line or f" {FETCHED}" in line]
+    return [
+        commit for commit, name in of_remotes
+        if name.startswith(FETCHED) or name.endswith(BRANCH.removeprefix("refs/heads"))
+    ]  # fmt: skip
 
 
 def move_to(commit: str, *, expected: str, message: str) -> None:

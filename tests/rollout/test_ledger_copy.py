@@ -85,6 +85,23 @@ def test_a_branch_that_was_cut_back_is_proposed_as_its_reflog_has_it(home: Path,
     assert "version 1 serves" in lines[0]
 
 
+@pytest.mark.parametrize("cut", ["deleted", "reset"])
+def test_what_a_named_remote_that_is_away_had_is_proposed(home: Path, tmp_path: Path, cut: str) -> None:
+    """A push to a remote by its name moves git's own ref of what that has, too."""
+    subprocess.run(["git", "remote", "add", "off", str(tmp_path / "bare")], check=True)
+    point_to("off")
+    first, tip = ledger.commits()[1].id, ledger.ledger_tip()
+    ledger_copy.push()
+    assert checkout.git("rev-parse", "refs/remotes/off/nights") == tip
+    words = ["-d", ledger.BRANCH] if cut == "deleted" else [ledger.BRANCH, first]
+    subprocess.run(["git", "update-ref", *words], check=True)
+    (tmp_path / "bare").rename(tmp_path / "away")
+    lines = list(restore(load(home), yes=True))
+    assert lines[1].startswith(f"git here: {tip[:9]}, night 2025-01-12")
+    assert ledger.ledger_tip() == tip
+    assert ledger.lost() == []
+
+
 def test_a_night_that_lost_its_race_is_not_what_is_restored(home: Path, params: Params) -> None:
     tip = ledger.ledger_tip()
     won = close(3, after=tip)
