@@ -365,7 +365,8 @@ def _reread(params: CloseSections) -> None:
     from pipeline.rollout import rot
 
     of = params.night.reread_nights
-    objects = dvc_cache.share(dvc_cache.objects(), number=len(ledger.commits()), of=of)
+    num_nights = sum(not commit.rollback for commit in ledger.commits())  # a rollback reads no share
+    objects = dvc_cache.share(dvc_cache.objects(), number=num_nights, of=of)
     faults = [str(fault) for fault in rot.in_cache(objects)]
     log.info("read again: %d objects of DVC's cache, of which %d are damaged", len(objects), len(faults))
     if faults:
