@@ -320,9 +320,12 @@ def test_a_machine_with_tpu_chips_asks_for_its_slice_and_one_process_has_them_al
     (machine,) = made().machines()
     assert (machine.num_workers, machine.num_processes) == (4, 1)
     assert machine.link_bytes_per_s > 0
-    handle = made().submit(job('test "$PJRT_DEVICE $PIPELINE_CHIPS" = "TPU 4"', machine="v6e"))
+    handle = made(tpu_image="tpu:1").submit(
+        job('test "$PJRT_DEVICE $PIPELINE_CHIPS" = "TPU 4"', machine="v6e")
+    )
     assert end(made(), handle) == "succeeded"
     (pod,) = kubernetes.objects["pods"].values()
+    assert pod["spec"]["containers"][0]["image"] == "tpu:1"
     assert (pod["spec"]["nodeName"], pod["spec"]["nodeSelector"]) == ("t", labels)
     (container,) = pod["spec"]["containers"]
     assert container["resources"]["limits"]["google.com/tpu"] == "4"

@@ -56,7 +56,9 @@ def findings(
     if site.queue:
         yield "queue", *_queue(site, api)
     yield from _machines(site, api, machines=machines, file=file)
-    yield "image", *_image(site.image)
+    yield "image", *_image(site.image, key="image")
+    if site.tpu_image:
+        yield "image for TPUs", *_image(site.tpu_image, key="tpu_image")
     try:
         yield "bucket", True, writable(site.bucket)
     except ParamsError as error:
@@ -132,7 +134,7 @@ def _job(
     return True, taken
 
 
-def _image(image: str) -> tuple[bool, str]:
+def _image(image: str, *, key: str) -> tuple[bool, str]:
     """Returns whether the registry has the image; nodes may see one that this machine does not."""
     try:
         status, digest = look_up(image)
@@ -140,7 +142,7 @@ def _image(image: str) -> tuple[bool, str]:
         why = str(error).partition(";")[0]
         return True, f"whether {image} exists is not known here ({why}); check --rent pulls it"
     if status == HTTPStatus.NOT_FOUND:
-        return False, f"backend.image {image} does not exist; push it (docs/kubernetes.md), or fix its tag"
+        return False, f"backend.{key} {image} does not exist; push it (docs/kubernetes.md), or fix its tag"
     if status == HTTPStatus.OK:
         return True, f"{image} is {digest or 'there'}"
     why = f"its registry answers {status}, without a secret of the cluster's"

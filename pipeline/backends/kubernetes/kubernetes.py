@@ -49,17 +49,20 @@ class Kubernetes(Cluster):
         queue: str = "",
         wait_minutes: float = 15.0,
         min_machines: int = 0,
+        tpu_image: str = "",
     ) -> None:
         """Keeps where jobs run.
 
         `bucket` is the URL for staging; "" where pods have this machine's disk, as those of a test have.
         `wait_minutes` is how long a job may wait for nodes that there are not, and `min_machines` with how
-        many a job of more goes on when it loses one; 0: with all.
+        many a job of more goes on when it loses one; 0: with all. Machines with TPU chips run `tpu_image`,
+        or `image` where that is "".
         """
         super().__init__(machines=machines, bucket=bucket, retry=replace(AT_ONCE, cancel_s=END_S))
         self.site = Site(
             namespace=namespace,
             image=image,
+            tpu_image=tpu_image,
             service_account=service_account,
             queue=queue,
             bucket=bucket,
@@ -96,7 +99,8 @@ class Kubernetes(Cluster):
             ),
             "no image": Fault(
                 state="failed", final=True, patience_s=IMAGE_S,
-                text=f"job {{job}} cannot start{{said}}; look at backend.image, {image}",
+                text=f"job {{job}} cannot start{{said}}; look at backend.image, {image}"
+                + (f", and backend.tpu_image, {tpu_image}" if tpu_image else ""),
             ),
             "disrupted": Fault(
                 state="preempted", text=f"job {{job}} was disrupted on {{machine}}{{said}}; {GOES_ON}"
@@ -237,11 +241,6 @@ class Kubernetes(Cluster):
         """Returns the command that prints what the pods have printed."""
         selector = ",".join(f"{key}={value}" for key, value in _attempt(name).items())
         return f"kubectl logs --namespace {self.site.namespace} --selector {selector}"
-
-    @property
-    def shares_disk(self) -> bool:
-        """Returns whether pods mount the folder of the nights, as they do where no bucket is named."""
-        return not self.site.bucket
 
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
         """Yields whether the cluster would take jobs, and what lacks."""

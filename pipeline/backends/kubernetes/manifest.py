@@ -33,6 +33,7 @@ class Site:
 
     namespace: str
     image: str
+    tpu_image: str = ""  # the image built for TPUs; "": `image` is
     service_account: str = ""
     queue: str = ""  # a LocalQueue of Kueue; jobs are then created suspended, and Kueue admits them
     bucket: str = ""  # URL for staging
@@ -126,7 +127,7 @@ def _pod(job: Job, part: Part, *, name: str, staged: str, site: Site, until: flo
         words += ["--bucket", site.bucket, "--job", staged, "--folder", job.folder]
     container: dict[str, Any] = {
         "name": WORKER,
-        "image": site.image,
+        "image": (machine.is_tpu and site.tpu_image) or site.image,
         "command": list(ENTRYPOINT),
         "args": [*words, "--", job.module, *job.arguments],
         "envFrom": [{"secretRef": {"name": name}}],
