@@ -260,6 +260,15 @@ class Rental(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Size(Record):
+    """A batch size that fits some machines, and how they take an update of it."""
+
+    batch_size: int  # global
+    micro_batch_size: int
+    update_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rung(Record):
     """Machines to fall back on and the latest time at which starting them still makes the deadline."""
 
@@ -269,6 +278,8 @@ class Rung(Record):
     latest_start: datetime
     usd_per_hour: float | None = None  # of one machine; of unlike ones, the mean
     gpus: str = ""  # of one machine of the first kind, "2 x L4"; "" for none
+    micro_batch_size: int = 0  # that fits these machines; 0: as the plan says
+    sizes: tuple[Size, ...] = ()  # of batches on these machines; none: as the plan says
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,15 +329,6 @@ class Portion(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size(Record):
-    """A batch size that fits the planned machine, and how an update of it is taken there."""
-
-    batch_size: int  # global
-    micro_batch_size: int
-    update_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Plan(Record):
     """What to rent, for how long, at what price."""
 
@@ -354,7 +356,7 @@ class Plan(Record):
     checkpoints_s: tuple[float, ...] = ()  # from a machine's start on, where its danger changes with age
     mean_time_to_loss_s: float | None = None  # of spot machines, all of the job together
     worst_usd: float | None = None  # of a plan on spot, if the rest has to be bought
-    sizes: tuple[Size, ...] = ()  # of batches to grow to, the planned one first; none where it stays
+    sizes: tuple[Size, ...] = ()  # of batches to choose among, the planned one first; none where it stays
     explore_usd: float = 0.0  # of expected_usd: beyond the best that is known, to learn
     gpus: str = ""  # of one machine, "2 x L4"; "" for none
     share: str = ""  # of the machines that it has in common with other models; "" where it has none

@@ -1,10 +1,13 @@
 """Chooses the size of the next batch, and tracks the progress of training, from the noise of gradients.
 
 Growth (train.batch_growth: goodput): goodput is samples a second times the progress of a sample (Pollux,
-OSDI'21), B / update_s(B) * (phi + b) / (phi + B). The batch grows to the next larger size in the plan where
-that gains 5 % over the current size. The decision depends only on the plan, the noise observed and the
-position, all of which checkpoints keep: an interrupted run grows at the same update. The same samples come in
-the same order; there are fewer updates.
+OSDI'21), B / update_s(B) * (phi + b) / (phi + B); b cancels where sizes are compared. Where another of the
+sizes that the plan gives for this machine gains 5 % over the current one, the batch grows by one size towards
+it, or shrinks to it at once, as its rate was used before. So it grows as the noise does, and follows the
+machine: where a run is resumed on another one, a batch that is too large there is not even begun. It is never
+below the planned size. The decision depends only on these sizes, the noise observed and the position, all of
+which the job and its checkpoints keep: a run that is interrupted changes its batch at the same update. The
+same samples come in the same order; there are fewer updates.
 
 AdaScale (train.scaling: adascale): tau counts the updates at the base size that the updates taken stand for;
 it grows by the gain of each update. Progress is the share of tau that is done, and at least the share of
@@ -13,6 +16,7 @@ samples seen.
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import inf
 from typing import Any
 
 from pipeline.contract.records import Size
@@ -24,14 +28,43 @@ SMOOTHING = 0.95  # of the noise: it changes as training goes on
 LEAST_LOOKS = 20  # measurements of the noise; fewer are mostly chance
 
 
+def best_size(sizes: Sequence[Size], *, size: int, noise_scale: float, most: float = inf) -> int:
+    """Returns the batch size of the best goodput of at most `most`, or `size` where that is hardly worse.
+
+    A `size` that is not among `sizes` is never kept if any of them is allowed.
+
+    >>> free = [Size(batch_size=n, micro_batch_size=n, update_s=1.0) for n in (64, 128, 256)]
+    >>> [best_size(free, size=64, noise_scale=noise) for noise in (1.0, 10.0, 1000.0)]
+    [64, 256, 256]
+    """
+
+    def goodput(each: Size) -> float:
+        progress = 1.0 if noise_scale == inf else 1 / (noise_scale + each.batch_size)
+        return each.batch_size / each.update_s * progress
+
+    allowed = [each for each in sizes if each.batch_size <= most]
+    current = max((goodput(each) for each in allowed if each.batch_size == size), default=0.0)
+    best = max(allowed, key=goodput, default=None)
+    return best.batch_size if best and goodput(best) > (1 + MIN_GAIN) * current else size
+
+
 class BatchSchedule:
     """Batch sizes by position, the gradient noise, and AdaScale's tau."""
 
     def __init__(
-        self, *, batch_size: int, base_size: int, base_samples: int, num_samples: int, rule: Rule
+        self,
+        *,
+        batch_size: int,
+        base_size: int,
+        base_samples: int,
+        num_samples: int,
+        rule: Rule,
+        sizes: Sequence[Size] = (),
     ) -> None:
+        """`sizes` are those to choose among on this machine; none: the size stays."""
         self._base_size, self._num_samples, self._rule = base_size, num_samples, rule
         self._iterations = base_samples / base_size  # scale-invariant iterations of the whole training
+        self._offered = sizes
         self._sizes = [(0, batch_size)]  # with the position from which each applies
         self._looks = 0
         self.noise = Noise(smoothing=SMOOTHING)
@@ -78,26 +111,30 @@ class BatchSchedule:
         """Whether tau has reached the number of updates at the base size."""
         return self._rule == "adascale" and self.tau >= self._iterations
 
-    def next_size(self, sizes: Sequence[Size], *, seen: int, most: float) -> int:
-        """Returns the batch size to grow to now, at most `most`; 0 to keep the current size."""
+    def next_size(self, *, seen: int, most: float) -> int:
+        """Returns the batch size to change to now, at most `most`; 0 to keep the current size."""
         start, size = self._sizes[-1]
-        if start > seen or self._looks < LEAST_LOOKS:
+        if not self._offered or start > seen:
             return 0
-        at = {each.batch_size: each for each in sizes}
-        above = [each for each in at if size < each <= most]
-        if size not in at or not above:
-            return 0
-        gain = self._goodput(at[min(above)]) / self._goodput(at[size])
-        return min(above) if gain >= 1 + MIN_GAIN else 0
+        best = self._best(size, most=most)
+        if best > size:
+            return min(each.batch_size for each in self._offered if each.batch_size > size)
+        return best if best < size else 0
 
-    def grow(self, size: int, *, start: int) -> None:
+    def resize(self, size: int, *, start: int) -> None:
         """Uses this batch size from the position `start` on."""
         self._sizes.append((start, size))
 
-    def _goodput(self, size: Size) -> float:
-        """Returns the progress per second, in samples at the base size."""
-        progress = self.noise.efficiency(batch_size=size.batch_size, base_size=self._base_size)
-        return progress * size.batch_size / size.update_s
+    def _best(self, size: int, *, most: float) -> int:
+        """Returns the size of the best goodput, or the given one where noise was hardly measured."""
+        if self._looks < LEAST_LOOKS:
+            return size
+        return best_size(self._offered, size=size, noise_scale=self.noise.scale, most=most)
+
+    @property
+    def _machine(self) -> list[list[float]]:
+        """What the sizes say of this machine: how long an update in each takes."""
+        return [[each.batch_size, each.update_s] for each in self._offered]
 
     def save(self) -> dict[str, Any]:
         """Returns the whole state, as JSON."""
@@ -106,9 +143,13 @@ class BatchSchedule:
             "looks": self._looks,
             "noise": asdict(self.noise),
             "tau": self.tau,
+            "machine": self._machine,
         }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Restores the state that `save` returned."""
+    def load(self, state: dict[str, Any], *, seen: int) -> None:
+        """Restores the state that `save` returned at a position, and shrinks the batch on another machine."""
         self._sizes = [(start, size) for start, size in state["sizes"]]
         self._looks, self.noise, self.tau = state["looks"], Noise(**state["noise"]), state["tau"]
+        size = self.size(seen)
+        if state.get("machine", self._machine) != self._machine and self._best(size, most=size) < size:
+            self.resize(self._best(size, most=size), start=seen)

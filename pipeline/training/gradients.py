@@ -23,7 +23,7 @@ class Signals:
     stop: int = 0  # the worker was told to end
     save: int = 0  # it is time for a checkpoint
     end_in: int = 0  # end after so many updates, counting from 1 for the next
-    grow_to: int = 0  # batch size, as soon as possible
+    resize_to: int = 0  # batch size, as soon as possible
     short: int = 0  # memory did not suffice, so the gradients are invalid
 
 

@@ -89,8 +89,3 @@ class Noise:
         """Returns the updates at `base_size` that one with `times` the samples stands for, 1 to `times`."""
         large = self.square + self.variance / (times * base_size)
         return (self.square + self.variance / base_size) / large if large > 0 else 1.0
-
-    def efficiency(self, *, batch_size: float, base_size: float) -> float:
-        """Returns progress per sample at `batch_size` relative to `base_size`: gain / ratio of the sizes."""
-        times = batch_size / base_size
-        return self.gain(times=times, base_size=base_size) / times

@@ -17,6 +17,7 @@ from pipeline.contract.records import (
     Night,
     Record,
     Rental,
+    Rung,
     Size,
     Sync,
     Tuning,
@@ -149,9 +150,17 @@ class Recipe(Record):
     threads: Literal["fixed", "auto"] = "fixed"  # auto: asynchronous workers on free cores
     # What a worker may change where memory becomes short.
     follow_memory: Literal["off", "same_gradient", "band_limited"] = "off"
-    sizes: tuple[Size, ...] = ()  # that the batch may grow to; none: it stays
+    sizes: tuple[Size, ...] = ()  # of batches to choose among on its machines; none: the size stays
     source_digest: str = ""  # of the workload's source files: an edited model is another job
     frame_digest: str = ""  # of Daybreak's code, which may be updated while a night is open
+
+    def on(self, rung: Rung) -> "Recipe":
+        """Returns the same recipe in passes and batches for the machines of a rung; its identity stays."""
+        return replace(
+            self,
+            micro_batch_size=rung.micro_batch_size or self.micro_batch_size,
+            sizes=self.sizes and (rung.sizes or self.sizes),
+        )
 
     @property
     def copies(self) -> str:

@@ -98,8 +98,9 @@ class Trainer:
             base_samples=recipe.base_samples or recipe.num_samples,
             num_samples=recipe.num_samples,
             rule=recipe.scaling,
+            sizes=recipe.sizes,
         )
-        # A batch that may grow needs the limit of its rule from the beginning.
+        # A batch that may change needs the limit of its rule from the beginning.
         self._scaled, self._scaled_for = Scaled(), 0 if recipe.sizes else self._base_size
 
     def resume(self, path: Path) -> None:
@@ -112,7 +113,10 @@ class Trainer:
         kept = state.scalars.get("tally")  # older checkpoints have none
         self.audit = SampleAudit.load(kept) if kept else self._new_audit(begin=self.seen)
         if "pace" in state.scalars:
-            self.batch_schedule.load(state.scalars["pace"])
+            self.batch_schedule.load(state.scalars["pace"], seen=self.seen)
+            if self._batching:
+                size = self.batch_schedule.size(self.seen)
+                self._batching = Batching(batch_size=size, world_size=self.engine.world_size)
         self._meter = _Meter(self._clock(), seen=self.seen)
 
     def run(self) -> RunOutcome:
@@ -120,8 +124,8 @@ class Trainer:
         self._reach = self.seen
         while self.seen < self.end:
             signals = self._update()
-            if signals.grow_to:
-                self._grow(signals.grow_to)
+            if signals.resize_to:
+                self._resize(signals.resize_to)
             if signals.end_in:
                 self.end = self._after(signals.end_in - 1)
             if signals.save or signals.stop:
@@ -200,14 +204,12 @@ class Trainer:
             stop=stop,
             save=int(self.saver.due()),
             end_in=1 if self.batch_schedule.done else self._end_in(),
-            grow_to=self.batch_schedule.next_size(self.recipe.sizes, seen=self.seen, most=most)
-            if self.recipe.sizes
-            else 0,
+            resize_to=self.batch_schedule.next_size(seen=self.seen, most=most),
         )
 
-    def _grow(self, size: int) -> None:
-        """Switches to larger batches, from the first one that is not yet being loaded."""
-        self.batch_schedule.grow(size, start=self._reach)
+    def _resize(self, size: int) -> None:
+        """Switches to batches of another size, from the first one that is not yet being loaded."""
+        self.batch_schedule.resize(size, start=self._reach)
         if self._batching:
             self._batching = Batching(batch_size=size, world_size=self.engine.world_size)
         if not self.engine.rank:

@@ -3,6 +3,7 @@
 import math
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.contract.errors import JobError
-from pipeline.contract.records import Size, Tuning
+from pipeline.contract.records import Rental, Rung, Size, Tuning
 from pipeline.training import checkpoint, sample_order
 from pipeline.training.recipe import Progress, Recipe
 from pipeline.training.trainer import RunOutcome, Trainer
 from tests.fakes import AtOnce, CountingEngine
-from tests.training.recipes import recipe
+from tests.training.recipes import NEVER, recipe
 
 
 class Run:
@@ -332,23 +333,38 @@ def test_shares_are_even_unless_asked_for_by_speed(tmp_path):
 FREE = tuple(Size(batch_size=8 << n, micro_batch_size=4 << n, update_s=1.0) for n in range(3))
 
 
-def test_batches_grow_at_the_same_updates_however_often_it_is_ended(tmp_path):
-    """Updates that take as long whatever their size: it doubles after twenty looks at the noise, twice."""
-    growing = recipe(num_samples=2000, sizes=FREE, tuning=Tuning(num_loaders=3))
+def test_batches_follow_noise_and_machine_at_the_same_updates_however_often_it_is_ended(tmp_path):
+    """Updates that take as long whatever their size: it doubles after twenty looks at the noise, twice.
+
+    After 50 updates the job goes on where each sample takes as long, in smaller passes: it shrinks.
+    """
+    moved_after = 50
+    free = recipe(num_samples=2000, sizes=FREE, tuning=Tuning(num_loaders=3))
+    by_sample = (replace(each, micro_batch_size=2, update_s=each.batch_size) for each in FREE)
+    slow = free.on(
+        Rung(rental=Rental(machine="d"), expected_s=1, expected_usd=1, latest_start=NEVER,
+             micro_batch_size=2, sizes=tuple(by_sample))
+    )  # fmt: skip
+    assert slow.identity == free.identity
     rates: dict[str, list[float]] = {}
-    for name, ends in (("whole", [math.inf]), ("ended", [1, 19, 21, 22, 23, 24, 40, math.inf])):
+    often = [1, 19, 21, 22, 23, 24, 40, moved_after, 51, 52, 55, 60, math.inf]
+    for name, ends in (("whole", [moved_after, math.inf]), ("ended", often)):
         rates[name] = []
         for stop_after in ends:
             engine = CountingEngine(num_samples=40)
-            engine.noise = (1.0, 1e6)
+            engine.noise = (1.0, 8.0)
             before = len(rates[name])
-            run = Run(tmp_path / name, engine, growing, stop_after=stop_after - before)
+            on = free if before < moved_after else slow
+            run = Run(tmp_path / name, engine, on, stop_after=stop_after - before)
             run.run()
             rates[name] += engine.rates
         assert engine.count.tolist() == [50] * 40
-        assert [size for _, size in run.trainer.batch_schedule.save()["sizes"]] == [8, 16, 32]
+        assert [size for _, size in run.trainer.batch_schedule.save()["sizes"]] == [8, 16, 32, 8]
     assert rates["ended"] == rates["whole"]
-    assert engine.rescaled[-1] == (32, 16)
+    assert engine.rescaled[-1] == (8, 2)
+    # The rate is that of the size (linear, as of SGD), where it does not decay yet.
+    assert max(rates["whole"][:moved_after]) == pytest.approx(4)
+    assert max(rates["whole"][moved_after:]) <= 1
 
 
 def test_a_batch_that_is_not_the_one_of_the_rate_takes_the_rate_of_the_rule(tmp_path):
