@@ -281,7 +281,8 @@ class TrainParams(Section):
     """How the learning rate follows another batch size: by the rule of the workload's optimizer, by AdaScale
     (SGD only), or not at all."""
     batch_growth: Literal["none", "goodput"] = "none"
-    """Whether the batch may grow within a run: `goodput` grows it where that makes faster progress."""
+    """Whether the batch may change within a run: `goodput` grows it where that makes faster progress, and
+    shrinks it again, to the planned size at least, where the job moves to another machine."""
     warmup: float = Field(0.05, ge=0, lt=1)
     """Share of the samples over which the learning rate rises."""
     decay: float = Field(0.5, ge=0, le=1)

@@ -24,7 +24,8 @@ spot if it can be bought elsewhere.
 If training was slower than planned on one machine, the others are assumed to be slower by the same factor,
 but for those that it has run on, whose rate was measured, and those whose device is slower than one that is
 used less than `LOW_USE`: samples come as fast there, so an update takes longer only by what the device adds
-(`_by_use`). Moves that nothing forces: moves.py.
+(`_by_use`). Where the batch may grow, a rung is as fast as the plan says in the batches that the trainer
+would take there (`_growth`). Moves that nothing forces: moves.py.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -42,6 +43,7 @@ from pipeline.spot import steering
 from pipeline.spot.preemptions import mean_time_to_loss_s
 from pipeline.spot.states import Place
 from pipeline.spot.steering import TICK_S, on_demand, usd_per_hour
+from pipeline.training.batch_schedule import best_size
 from pipeline.training.learning_rate import MARGIN
 
 Standing = Literal["none", "queued", "running", "refused"]  # refused: a few minutes ago at most
@@ -68,6 +70,9 @@ class Sight:
     device_use: float | None = (
         None  # share of the time that its device did not wait for samples, measured there
     )
+    batch_size: int = 0  # of its newest update; 0: none is known
+    largest_batch_size: int = 0  # of all its updates
+    noise_scale: float | None = None  # of its gradients; None: too few measurements
     attempts: Sequence[steering.Attempt] = ()  # all of the job
     refused: Mapping[Rental, float] = field(default_factory=dict)  # when each was last refused
     earlier: Mapping[Rental, Rate] = field(default_factory=dict)  # measured on rungs that it was on before
@@ -99,6 +104,8 @@ def first(plan: Plan, *, train_until: datetime, confidence: float) -> Rung:
         latest_start=train_until - timedelta(seconds=longest_s),
         usd_per_hour=usd_per_hour(plan) / plan.rental.num_machines,
         gpus=plan.gpus,
+        micro_batch_size=plan.micro_batch_size,
+        sizes=plan.sizes,
     )
 
 
@@ -168,7 +175,7 @@ def forecast(plan: Plan, sight: Sight, rung: Rung) -> Outlook:
 
 def _rate(plan: Plan, sight: Sight, rung: Rung) -> Rate:
     """Returns samples per second on a rung, from the plan and the measurement."""
-    planned = Rate(samples_per_s=_planned(plan, rung), error=_spread(sight, rung))
+    planned = Rate(samples_per_s=_planned(plan, sight, rung), error=_spread(sight, rung))
     if rung.rental == sight.rung.rental:
         return weighed(planned, sight.rate)
     if rung.rental in sight.earlier:
@@ -364,9 +371,24 @@ def start_s(plan: Plan) -> float:
     return sum(portion.expected_s for portion in plan.portions if portion.name in BEFORE_WORK)
 
 
-def _planned(plan: Plan, rung: Rung) -> float:
-    """Returns the samples per second that the plan expects on a rung."""
-    return plan.num_samples / max(rung.expected_s - start_s(plan), rung.expected_s / 10, 1e-9)
+def _planned(plan: Plan, sight: Sight, rung: Rung) -> float:
+    """Returns the samples per second that the plan expects on a rung, in batches as there are now."""
+    in_planned = plan.num_samples / max(rung.expected_s - start_s(plan), rung.expected_s / 10, 1e-9)
+    return in_planned * _growth(sight, rung)
+
+
+def _growth(sight: Sight, rung: Rung) -> float:
+    """Returns how many times the samples per second of the planned batch size a rung has in today's.
+
+    Where the job runs, that is the size that was measured, elsewhere what the trainer would choose there
+    (batch_schedule.py), but none that it has not reached yet. 1 where sizes are not planned or not known.
+    """
+    times = {each.batch_size: each.update_s / each.batch_size for each in rung.sizes}
+    size = sight.batch_size
+    if (rung.rental != sight.rung.rental or not sight.rate) and sight.noise_scale is not None:
+        most = sight.largest_batch_size
+        size = best_size(rung.sizes, size=size, noise_scale=sight.noise_scale, most=most)
+    return times[rung.sizes[0].batch_size] / times[size] if size in times else 1.0
 
 
 def _slower(plan: Plan, sight: Sight, rung: Rung) -> float:
@@ -374,7 +396,7 @@ def _slower(plan: Plan, sight: Sight, rung: Rung) -> float:
 
     At least 1, but where the device here waits for samples.
     """
-    planned = Rate(samples_per_s=_planned(plan, sight.rung), error=_spread(sight, sight.rung))
+    planned = Rate(samples_per_s=_planned(plan, sight, sight.rung), error=_spread(sight, sight.rung))
     here = planned.samples_per_s / weighed(planned, sight.rate).samples_per_s
     there = _by_use(plan, sight, rung)
     return max(1.0, here) if there is None else here * there
@@ -393,7 +415,7 @@ def _by_use(plan: Plan, sight: Sight, rung: Rung) -> float | None:
     None where the device is used enough, the rung is faster, or nothing was measured.
     """
     use, rate = sight.device_use, sight.rate
-    faster = _planned(plan, rung) / _planned(plan, sight.rung)
+    faster = _planned(plan, sight, rung) / _planned(plan, sight, sight.rung)
     if use is None or rate is None or use >= LOW_USE or faster >= 1:
         return None
     longer = max(1.0, use / faster) if plan.tuning.num_loaders else 1 - use + use / faster
@@ -402,7 +424,7 @@ def _by_use(plan: Plan, sight: Sight, rung: Rung) -> float | None:
 
 def faster(plan: Plan, sight: Sight) -> float:
     """Returns how many times faster than planned the samples are trained on, as measured; at least 1."""
-    planned = Rate(samples_per_s=_planned(plan, sight.rung), error=_spread(sight, sight.rung))
+    planned = Rate(samples_per_s=_planned(plan, sight, sight.rung), error=_spread(sight, sight.rung))
     return max(1.0, weighed(planned, sight.rate).samples_per_s / planned.samples_per_s)
 
 
@@ -427,7 +449,7 @@ def _rest_s(plan: Plan, sight: Sight, rung: Rung, *, at_most: bool = True) -> fl
     whole_s = _longest_s(sight, rung) if at_most else rung.expected_s
     share = 1 - sight.seen / plan.num_samples
     before_s = min(start_s(plan), whole_s)
-    return before_s + (whole_s - before_s) * share * _slower(plan, sight, rung)
+    return before_s + (whole_s - before_s) * share * _slower(plan, sight, rung) / _growth(sight, rung)
 
 
 def _rest_usd(plan: Plan, sight: Sight, rung: Rung) -> float:

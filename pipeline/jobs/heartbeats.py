@@ -38,12 +38,17 @@ class Heartbeats:
         """Number of samples trained on."""
         return self.beats[-1].seen if self.beats else 0
 
+    @property
+    def batch_sizes(self) -> list[int]:
+        """Batch sizes of the newest heartbeats, in order; 0 first, as of a job that has not begun."""
+        return [0, *(beat.batch_size for beat in self.beats)]
+
     def since(self, at: float, *, until: float = inf) -> list[Progress]:
         """Returns the heartbeats from that time on, or in between."""
         return [beat for beat in self.beats if at <= beat.time.timestamp() < until]
 
     def rate(self, *, since: float, until: float = inf) -> Rate | None:
-        """Returns the rate from that time on, since the batch last grew, as larger batches are faster."""
+        """Returns the rate from that time on, since the batch last changed, as larger ones are faster."""
         alike: list[Progress] = []
         for beat in reversed(self.since(since, until=until)):
             if alike and beat.batch_size != alike[0].batch_size:

@@ -148,8 +148,7 @@ class Reconciler:
         if now >= self.deadline:
             raise NotYet(f"job {self.folder.name} is past its time")
         rung = self._next_rung(now)
-        if not (self.folder / "job.json").exists():
-            records.replace_text(self.folder / "job.json", records.dumps(self.recipe))
+        self._write_recipe(self.recipe.on(rung))
         job = self._job(rung, now)
         self.attempts.ask(now, name=job.name, rung=rung)
         self._submit(now, job)
@@ -158,6 +157,12 @@ class Reconciler:
             self._note(now, "refused")
             self._go_on(now)  # the next place, at once
         raise NotYet(f"job {self.folder.name}: queued")
+
+    def _write_recipe(self, recipe: Recipe) -> None:
+        """Leaves the recipe where the workers read it; no job lives that could."""
+        path, text = self.folder / "job.json", records.dumps(recipe)
+        if not path.exists() or path.read_text() != text:
+            records.replace_text(path, text)
 
     def _next_rung(self, now: float) -> Rung:
         """Returns the rung to submit the job on; NotYet where there is none now."""

@@ -69,6 +69,9 @@ def sight_of(
         starting_s=0.0 if heard else max(0.0, escalation.start_s(plan) - (now - began)),
         rate=heartbeats.rate(since=here[0].at) if here else None,
         device_use=heartbeats.device_use(since=here[0].at) if here else None,
+        batch_size=heartbeats.batch_sizes[-1],
+        largest_batch_size=max(heartbeats.batch_sizes),
+        noise_scale=heartbeats.last.noise_scale if heartbeats.last else None,
         attempts=[
             steering.Attempt(
                 at=each.at,

@@ -1,35 +1,47 @@
-"""Lists the batch sizes that a run may grow to on the machine of the plan, with the time of an update."""
+"""Lists the batch sizes that a run may choose among on some machines, with the time of an update there.
+
+All machines of a plan and of its rungs have the same sizes, as a checkpoint fits any of them; what differs is
+how many samples fit a pass, and how long an update takes.
+"""
 
 from math import ceil
 
 from pipeline.contract.records import Size
 from pipeline.planning.candidates import Job
 from pipeline.planning.search import Candidate
-from pipeline.prediction.update_time import update
+from pipeline.prediction.update_time import updates
 
 MOST_TIMES = 16  # largest batch as a multiple of the planned one; each is twice the one before
 LEAST_UPDATES = 50  # that a run in batches of that size alone must have
 
 
-def sizes(job: Job, best: Candidate) -> tuple[Size, ...]:
-    """Returns the planned batch size and its doublings, as far as memory and the number of updates allow."""
-    here = best.rental.is_local
-    planned = best.estimate
-    grown: list[Size] = []
-    for power in range(MOST_TIMES.bit_length()):
-        size = planned.batch_size << power
-        timed = update(
-            job.profile,
-            job.at_hand if here else best.machine,
-            measured=job.at_hand,
-            num_machines=best.rental.num_machines,
+def sizes(job: Job, candidate: Candidate) -> tuple[Size, ...]:
+    """Returns the planned batch size and its doublings, as far as the number of updates allows.
+
+    None where the batch stays, as on unlike machines, and where not even one sample fits the memory.
+    """
+    if not job.grows or candidate.rental.others:
+        return ()
+    rental, planned = candidate.rental, candidate.estimate.batch_size
+    doublings = [planned << power for power in range(MOST_TIMES.bit_length())]
+    offered = [planned, *(size for size in doublings[1:] if size * LEAST_UPDATES <= candidate.num_samples)]
+    timed = updates(
+        job.profile,
+        job.at_hand if rental.is_local else candidate.machine,
+        measured=job.at_hand,
+        counts=(rental.num_machines,) * len(offered),
+        batch_sizes=offered,
+        num_workers=job.num_workers if rental.is_local else candidate.machine.num_workers,
+        num_bytes=job.dataset.num_bytes,
+        known=job.known,
+    )
+    if timed is None:
+        return ()
+    return tuple(
+        Size(
             batch_size=size,
-            num_workers=job.num_workers if here else best.machine.num_workers,
-            num_bytes=job.dataset.num_bytes,
-            known=job.known,
+            micro_batch_size=ceil(timed.settings[place].micro_batch_size),
+            update_s=timed.of(place).seconds,
         )
-        if timed is None or (grown and size * LEAST_UPDATES > best.num_samples):
-            break
-        micro = ceil(timed.setting.micro_batch_size)
-        grown.append(Size(batch_size=size, micro_batch_size=micro, update_s=timed.seconds))
-    return tuple(grown)
+        for place, size in enumerate(offered)
+    )

@@ -40,6 +40,7 @@ class Job:
     batch_size: int  # that `num_samples` refers to
     num_workers: int  # training processes on the machine at hand
     efficiency: Efficiency
+    grows: bool = False  # the batch may, within a run
     known: Calibration | None = None  # what earlier nights taught
     sync: Sync | None = (
         EVERY_UPDATE  # when workers agree; None: whenever is best, on more samples as they need

@@ -14,18 +14,20 @@ ahead (jobs/moves.py).
 
 All rungs keep to the deadline. Those within the budget come first; while there is room, others follow that
 cost up to `DEAREST` times as much, of which the launcher buys what the budget allows: part of the work is
-better than none. A rung trains in batches of the plan's size, as a checkpoint only fits jobs of its size. Its
+better than none. A rung begins in batches of the plan's size, as a checkpoint only fits jobs of its size, in
+passes that fit its own machines; where the batch may grow, it does so by their times (`Rung.sizes`). Its
 machines are alike: unlike ones must all come at once, so they are no fallback.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
 from pipeline.contract.records import Night, Plan, Pool, Profile, Rung
 from pipeline.machines.startup import BEFORE_WORK
-from pipeline.planning.candidates import Way, way_of
+from pipeline.planning.batch_growth import sizes
+from pipeline.planning.candidates import Job, Way, way_of
 from pipeline.planning.search import Candidate, Choice, Limits, by_cost
 from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.costs import time_to_save_s
@@ -41,9 +43,7 @@ DEAREST = 2.0  # times the budget
 MUCH_LATER = 0.9  # most time as a share of the rung before; more is hardly faster, only more expensive
 
 
-def ladder(
-    night: Night, choice: Choice, offered: Sequence[Candidate], limits: Limits, there: Window
-) -> tuple[Rung, ...]:
+def ladder(choice: Choice, offered: Sequence[Candidate], limits: Limits) -> list[Candidate]:
     """Returns the rungs to fall back on: the plan's own machines on demand, then the others, cheapest first.
 
     The plan's own machines come first: the launcher continues on them where spot fails.
@@ -71,12 +71,10 @@ def ladder(
             break
         taken += [c for c in pair if c not in taken]
     rest = sorted(taken[1 + len(own) :], key=by_cost)
-    return tuple(_rung(each, night, limits, there) for each in (*own, *rest))
+    return [*own, *rest]
 
 
-def cheaper(
-    night: Night, best: Candidate, offered: Sequence[Candidate], limits: Limits, there: Window
-) -> tuple[Rung, ...]:
+def cheaper(best: Candidate, offered: Sequence[Candidate], limits: Limits) -> list[Candidate]:
     """Returns what the whole job would cost less on, and is not sure to be in time: one for each place."""
     slow = [
         c for c in sorted(offered, key=by_cost)
@@ -85,8 +83,7 @@ def cheaper(
         and c.rental.strategy in ("on-demand", best.rental.strategy)
         and not (c.hindrance or c.rental.is_queued or c.rental.others) and not limits.in_time(c)
     ]  # fmt: skip
-    places = list(islice(_elsewhere([best], slow), NUM_CHEAPER))
-    return tuple(_rung(each, night, limits, there) for each in sorted(places, key=by_cost))
+    return sorted(islice(_elsewhere([best], slow), NUM_CHEAPER), key=by_cost)
 
 
 def _bought(candidate: Candidate, by_way: Mapping[Way, Candidate], limits: Limits) -> list[Candidate]:
@@ -197,12 +194,20 @@ def on_spot(
     return replace(spot_plan, worst_usd=worst.worst_usd, risk=f"{spot_plan.risk}; {says}")
 
 
-def _rung(candidate: Candidate, night: Night, limits: Limits, there: Window) -> Rung:
-    return Rung(
-        rental=candidate.rental,
-        expected_s=candidate.expected_s,
-        expected_usd=candidate.expected_usd,
-        latest_start=there.latest_start(night, candidate.time_s(limits.confidence)),
-        usd_per_hour=candidate.estimate.usd_per_hour,
-        gpus=candidate.machine.gpus,
+def rungs(
+    candidates: Iterable[Candidate], job: Job, night: Night, limits: Limits, there: Window
+) -> tuple[Rung, ...]:
+    """Returns candidates as rungs."""
+    return tuple(
+        Rung(
+            rental=each.rental,
+            expected_s=each.expected_s,
+            expected_usd=each.expected_usd,
+            latest_start=there.latest_start(night, each.time_s(limits.confidence)),
+            usd_per_hour=each.estimate.usd_per_hour,
+            gpus=each.machine.gpus,
+            micro_batch_size=each.estimate.micro_batch_size,
+            sizes=sizes(job, each),
+        )
+        for each in candidates
     )

@@ -16,11 +16,10 @@ from pipeline.contract.errors import DataError, PlanError
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Portion, Profile, Rung, Tuning
 from pipeline.machines import catalog
-from pipeline.planning import quality, unlike
+from pipeline.planning import fallback, quality, unlike
 from pipeline.planning.batch_growth import sizes
 from pipeline.planning.candidates import Job, Way, allowed, candidates, everything, hindrance, way_of
 from pipeline.planning.considered import basis, options, portions
-from pipeline.planning.fallback import cheaper, ladder, on_spot
 from pipeline.planning.infeasible import (
     epochs_that_help,
     infeasible,
@@ -138,6 +137,7 @@ def _planned(
         num_workers=training.num_workers,
         known=known,
         sync=training.fixed_sync,
+        grows=training.batch_growth == "goodput",
         # Gradients are noisier towards the end of training than where a profile looks, at its beginning.
         efficiency=Efficiency(noise_scale=(nights[-1] if nights else profile).noise_scale, nights=nights),
     )
@@ -187,10 +187,13 @@ def _planned(
             round(times * tonight.num_samples), job=replace(job, sync=choice.best.estimate.sync)
         )
         rest = [each for each in again if way_of(each) != way_of(choice.best)]
-    rungs = ladder(night, choice, rest, limits, there)
+    rungs = fallback.rungs(fallback.ladder(choice, rest, limits), job, night, limits, there)
+    slower = fallback.cheaper(choice.best, rest, limits) if planning.ranking == "cost" else []
     made = _plan(choice, limits, rungs, tuning, checkpoint_every_s=training.checkpoint_every_s)
     portioned = replace(made, portions=portions(choice.best))
-    spot = on_spot(portioned, choice.best, profile, known, until_s=there.until_s, budget_usd=night.budget_usd)
+    spot = fallback.on_spot(
+        portioned, choice.best, profile, known, until_s=there.until_s, budget_usd=night.budget_usd
+    )
     return replace(
         spot,
         options=options(offered, choice=choice, limits=limits, objective=planning.ranking),
@@ -199,11 +202,9 @@ def _planned(
         ),
         basis=basis(choice.best, job=job, offered=offered),
         sync=choice.best.estimate.sync,
-        sizes=sizes(job, choice.best)
-        if training.batch_growth == "goodput" and not choice.best.rental.others
-        else (),
+        sizes=sizes(job, choice.best),
         explore_usd=explore_usd,
-        cheaper=cheaper(night, choice.best, rest, limits, there) if planning.ranking == "cost" else (),
+        cheaper=fallback.rungs(slower, job, night, limits, there),
     )
 
 

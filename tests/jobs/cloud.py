@@ -68,6 +68,7 @@ class Luck:
     asleep: Sequence[tuple[float, float]] = ()  # when the launcher is not called
     stock: Stock | None = None  # when which place has machines; None: always
     lists_nothing: bool = False  # the cloud does not list its jobs yet
+    noise: tuple[float, float] | None = None  # |g|^2 and tr(Sigma), as each update measures them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,15 +297,17 @@ class Cloud(Backend):
             self._fault(live, folder, "RuntimeError: a device fell off the bus", final=False)
             raise Gone
 
-    def step_s(self, live: Live, recipe: Recipe) -> float:
-        """What a step takes on those machines."""
+    def step_s(self, live: Live, batch_size: int) -> float:
+        """What a step takes on those machines, where batches of other sizes take what the plan says."""
         machine, plan = live.job.rental.machine, self.plan
         rungs = [rung for rung in (*plan.ladder, *plan.cheaper) if rung.rental.machine == machine]
         expected_s = rungs[0].expected_s if rungs else plan.expected_s - plan.rental.max_wait_s
         work_s = expected_s - _before_s(self.plan)
         noise = exp(self.random.gauss(0, 0.05))
         factor = self.luck.factors.get(machine, 1.0)
-        return work_s * recipe.batch_size / self.plan.num_samples / factor * noise
+        sizes = {each.batch_size: each.update_s for each in (rungs[0] if rungs else plan).sizes}
+        times = sizes[batch_size] / sizes[plan.batch_size] if batch_size in sizes else 1.0
+        return work_s * plan.batch_size / plan.num_samples * times / factor * noise
 
     def _fault(self, live: Live, folder: Path, error: str, *, final: bool) -> None:
         line = {"attempt": live.handle, "restart": "0", "rank": 0, "error": error, "final": final}
@@ -355,6 +358,7 @@ class Counting(CountingEngine):
 
     def __init__(self, cloud: Cloud, live: Live, recipe: Recipe) -> None:
         super().__init__(num_samples=EPOCH)
+        self.noise = cloud.luck.noise
         self.cloud, self.live, self.recipe = cloud, live, recipe
         self.trainer: Trainer | None = None
 
@@ -363,7 +367,7 @@ class Counting(CountingEngine):
         assert self.trainer
         done = super().step(indices, batch_size=batch_size, rate=rate, signals=signals)
         self.cloud.after_step(
-            self.live, self.recipe, self.trainer.seen, self.cloud.step_s(self.live, self.recipe)
+            self.live, self.recipe, self.trainer.seen, self.cloud.step_s(self.live, batch_size)
         )
         return done
 

@@ -3,19 +3,23 @@
 import random
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import groupby
 from math import exp
+from pathlib import Path
 from statistics import fmean
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Plan, Rental, Rung
+from pipeline.contract.records import Plan, Rental, Rung, Size
 from pipeline.jobs import moves
 from pipeline.jobs.escalation import forecast
 from pipeline.jobs.heartbeats import Heartbeats
 from pipeline.jobs.moves import MOST_MOVES
 from pipeline.jobs.outlook import Rate
+from pipeline.training.recipe import Progress
+from tests.fakes import read_lines
 from tests.jobs.cloud import BEGUN, HOUR_S, TICK_S, Luck, plan_of, play
 from tests.jobs.test_escalation import UNTIL, running, sight
 
@@ -146,13 +150,71 @@ def test_the_loss_has_risen_only_where_it_is_beyond_what_it_varies_by():
     assert not beats(1.3).loss_rose(since=begun, at=begun + 28)  # two heartbeats tell nothing
 
 
+def sizes(update_s: dict[int, float]) -> tuple[Size, ...]:
+    return tuple(Size(batch_size=n, micro_batch_size=16, update_s=s) for n, s in update_s.items())
+
+
+def growing(plan: Plan) -> Plan:
+    """The plan, where samples come a fifth faster in batches of 32 than of 8 on a, and slower on d."""
+    cheaper = replace(plan.cheaper[0], micro_batch_size=4, sizes=sizes({8: 1.0, 16: 2.2, 32: 4.8}))
+    return replace(plan, batch_size=8, cheaper=(cheaper,), sizes=sizes({8: 1.0, 16: 1.8, 32: 3.3}))
+
+
 @pytest.mark.slow
-def test_a_simulated_night_undoes_a_step_down_to_what_is_slow_and_is_in_time():
-    cloud = play(PLAN, Luck(factors={"a": 2.0, "d": 0.25}))
+def test_a_simulated_night_undoes_a_step_down_to_what_is_slow_and_its_batch_follows_the_machine():
+    cloud = play(growing(PLAN), Luck(factors={"a": 2.0, "d": 0.5}, noise=(1.0, 1e4)))
     assert cloud.rungs_taken == ["step down", "undo"]
     assert [live.job.rental.machine for live in cloud.jobs] == ["a", "d", "a"]
     assert cloud.decision.stopped_by == "finished"
     assert cloud.most_live == 1
+    beats = [Progress(**line) for line in read_lines(Path(cloud.jobs[0].job.folder) / "progress.jsonl")]
+    taken = [size for size, _ in groupby(beat.batch_size for beat in beats)]
+    assert taken[:4] == [8, 16, 32, 8]
+    assert taken[-1] == 32
+    assert cloud.decision.epochs
+    assert all(epoch.whole for epoch in cloud.decision.epochs[:-1])
+
+
+def test_what_larger_batches_gain_is_not_taken_for_being_ahead():
+    grown = {"hours": 1, "to_save": True, "batch_size": 32, "largest_batch_size": 32, "noise_scale": 1e4}
+    twice = sizes({8: 1.0, 16: 1.4, 32: 2.0})  # as many samples a second
+    plan = replace(growing(PLAN), sizes=twice)
+    as_planned = running(plan, share=0.62, speed=2.0, **grown)
+    assert moves.choose(plan, as_planned).rung == as_planned.rung
+    assert moves.choose(PLAN, running(PLAN, share=0.62, speed=2.0, **grown)).name == "step down"  # no sizes
+    both = replace(plan, cheaper=(replace(plan.cheaper[0], sizes=twice),))
+    assert moves.choose(both, as_planned).name == "step down"
+
+
+@given(
+    noise=st.none() | st.floats(1.0, 1e6), size=st.sampled_from([32, 64, 128]), speed=st.floats(0.5, 2.0),
+    here=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=2),
+    there=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=2),
+)  # fmt: skip
+def test_a_rung_is_forecast_in_batches_that_the_trainer_would_take_there(noise, size, speed, here, there):
+    """By brute force over the sizes that the job has reached, for any times of an update."""
+
+    def times(growth: list[float]) -> dict[int, float]:
+        return {32: 1.0, 64: growth[0], 128: growth[0] * growth[1]}
+
+    plan = PLAN
+    rung = replace(plan.cheaper[0], sizes=sizes(times(there)))
+    plan = replace(plan, cheaper=(rung,), sizes=sizes(times(here)))
+    gains = {n: n / 32 / seconds for n, seconds in times(here).items()}  # in samples a second
+    beside = running(
+        plan, hours=1, share=0.3, speed=speed * gains[size], batch_size=size, largest_batch_size=size,
+        noise_scale=noise,
+    )  # fmt: skip
+    plain = replace(PLAN, cheaper=(replace(rung, sizes=()),))
+    without = running(plain, hours=1, share=0.3, speed=speed)
+    work_s = forecast(plan, beside, rung).rest_s - 240
+    planned_s = forecast(plain, without, plain.cheaper[0]).rest_s - 240
+    allowed = {n: n / 32 / seconds for n, seconds in times(there).items() if n <= size}
+    goodput = {n: gain / ((noise or 0.0) + n) for n, gain in allowed.items()}
+    best = max(goodput, key=lambda n: goodput[n])
+    if noise is None or goodput[best] <= 1.05 * goodput[size]:
+        best = size
+    assert planned_s / work_s == pytest.approx(allowed[best], rel=0.05)
 
 
 @dataclass

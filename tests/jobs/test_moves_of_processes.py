@@ -9,17 +9,20 @@ from pathlib import Path
 import pytest
 
 from pipeline.backends.local import Local
+from pipeline.contract import records
 from pipeline.contract.backend import Job
 from pipeline.contract.errors import NotYet
 from pipeline.contract.machine import Machine
 from pipeline.contract.params import Plug
-from pipeline.contract.records import LOCAL, Rental, Rung, Training
+from pipeline.contract.records import LOCAL, Rental, Rung, Size, Training
 from pipeline.jobs import launcher
 from pipeline.training.gpus import MACHINE
+from pipeline.training.recipe import Recipe
 from tests.fakes import Curve, LineWorkload
 from tests.training import nights
 
 SAMPLE_S = {"a": 0.01, "d": 0.1}  # where the plan takes a for a fifth, and d for twice as fast as it is
+PASSES = {"a": 2, "d": 4}  # of an update
 
 
 class OnMachines(LineWorkload):
@@ -59,9 +62,12 @@ class Cheaper(Local):
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.passes: list[tuple[int, ...]] = []  # samples of each size's, as the workers read them
 
     def submit(self, job: Job) -> str:
         self.asked.append(job.rental.machine)
+        text = (Path(job.folder) / "job.json").read_text()
+        self.passes.append(tuple(each.micro_batch_size for each in records.loads(Recipe, text).sizes))
         environment = {**job.environment, MACHINE: job.rental.machine}
         return super().submit(replace(job, rental=Rental(machine=LOCAL), environment=environment))
 
@@ -71,8 +77,8 @@ class Cheaper(Local):
 
 def trained(
     folder: Path, workload: Plug, *, num_samples: int, planned_s: dict[str, float], prices: dict[str, float]
-) -> tuple[Training, list[str]]:
-    """Trains on a, with d as a cheaper machine, and returns what came back and the machines in order."""
+) -> tuple[Training, Cheaper]:
+    """Trains on a, with d as a cheaper machine of less memory, and returns what came back."""
     with nights.surroundings():
         nights.lay_out(folder / "night")
         night = nights.night(seconds=1800)
@@ -81,6 +87,10 @@ def trained(
                 rental=Rental(machine=name), expected_s=planned_s[name], usd_per_hour=prices[name],
                 expected_usd=planned_s[name] * prices[name] / 3600,
                 latest_start=night.train_until - timedelta(seconds=1.5 * planned_s[name]),
+                sizes=tuple(
+                    Size(batch_size=n, micro_batch_size=n // PASSES[name], update_s=n * SAMPLE_S[name])
+                    for n in (32, 64)
+                ),
             )
             for name in prices
         }  # fmt: skip
@@ -88,6 +98,7 @@ def trained(
             nights.plan(num_samples=num_samples), rental=rungs["a"].rental, expected_s=planned_s["a"],
             expected_usd=rungs["a"].expected_usd, usd_per_hour=prices["a"],
             interval=(0.75 * planned_s["a"], 1.5 * planned_s["a"]), cheaper=(rungs["d"],),
+            sizes=rungs["a"].sizes,
         )  # fmt: skip
         params = nights.make_params().model_copy(update={"workload": workload})
         backend = Cheaper()
@@ -100,18 +111,19 @@ def trained(
                 )
             except NotYet:
                 continue
-            return training, backend.asked
+            return training, backend
     raise AssertionError("training took longer than eight minutes")
 
 
 @pytest.mark.slow
 def test_a_job_far_ahead_steps_down_and_comes_back_when_that_is_slower_with_each_sample_once(tmp_path):
-    training, machines = trained(
+    training, backend = trained(
         tmp_path, Plug(use=f"{__name__}:OnMachines"), num_samples=4000,
         planned_s={"a": 200.0, "d": 200.0}, prices={"a": 3.0, "d": 0.5},
     )  # fmt: skip
     assert [taken.name for taken in training.rungs] == ["step down", "undo"]
-    assert machines == ["a", "d", "a"]
+    assert backend.asked == ["a", "d", "a"]
+    assert backend.passes == [(16, 32), (8, 16), (16, 32)]
     assert (training.stopped_by, training.num_samples) == ("finished", 4000)
     assert all(epoch.whole for epoch in training.epochs)
     assert [taken.usd < 0 for taken in training.rungs] == [True, True]
@@ -120,13 +132,13 @@ def test_a_job_far_ahead_steps_down_and_comes_back_when_that_is_slower_with_each
 @pytest.mark.slow
 def test_a_job_whose_device_waits_for_samples_steps_down_to_a_slower_one_and_stays(tmp_path):
     """Samples come as fast on d, whose device the plan takes for four times as slow, at half the price."""
-    training, machines = trained(
+    training, backend = trained(
         tmp_path, Plug(use=f"{__name__}:AsFastAnywhere"), num_samples=4000,
         planned_s={"a": 44.0, "d": 176.0}, prices={"a": 3.0, "d": 1.5},
     )  # fmt: skip
     assert [taken.name for taken in training.rungs] == ["step down"]
     assert "its device waits for samples" in training.rungs[0].reason
-    assert machines == ["a", "d"]
+    assert backend.asked == ["a", "d"]
     assert training.device_use is not None
     assert training.device_use < 0.4
     assert (training.stopped_by, training.num_samples) == ("finished", 4000)

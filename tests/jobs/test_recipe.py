@@ -8,8 +8,8 @@ from datetime import date, timedelta
 import pytest
 
 from pipeline.contract import records
-from pipeline.contract.records import Champion, Portion, Rental
-from pipeline.jobs import launcher
+from pipeline.contract.records import Champion, Portion, Rental, Rung, Size
+from pipeline.jobs import escalation, launcher
 from pipeline.jobs.launcher import recipe_of
 from pipeline.training.recipe import name_of
 from tests.jobs.calls import NIGHT
@@ -89,6 +89,28 @@ def test_an_update_of_daybreak_makes_another_job_that_goes_on_from_the_same_chec
     assert recipe.identity == updated.identity
     names = {name_of(one, Rental(machine="local"), num_workers=1) for one in (recipe, updated)}
     assert len(names) == 2
+
+
+def test_a_rung_brings_its_own_passes_and_batch_sizes_and_none_makes_another_job():
+    sizes = tuple(Size(batch_size=n, micro_batch_size=16, update_s=1.0) for n in (32, 64))
+    slow = tuple(replace(size, micro_batch_size=4, update_s=size.batch_size) for size in sizes)
+    plan = replace(nights.plan(), sizes=sizes)
+    rung = Rung(
+        rental=Rental(machine="d"), expected_s=1, expected_usd=1, latest_start=NIGHT.train_until,
+        micro_batch_size=4, sizes=slow,
+    )  # fmt: skip
+    recipe, stays = (
+        recipe_of(NIGHT, nights.dataset(), each, None, nights.make_params())
+        for each in (plan, replace(plan, sizes=()))
+    )
+    assert (recipe.on(rung).micro_batch_size, recipe.on(rung).sizes) == (4, slow)
+    older = replace(rung, micro_batch_size=0, sizes=())  # as the release before planned it
+    assert recipe.on(older) == recipe
+    assert stays.on(rung) == replace(stays, micro_batch_size=4)  # where only one size is allowed, it stays
+    for made in (recipe, stays):
+        assert made.on(rung).identity == made.identity
+    planned = escalation.first(plan, train_until=NIGHT.train_until, confidence=0.9)
+    assert recipe.on(rung).on(planned) == recipe
 
 
 def test_training_starts_cold_from_no_champion_or_another_or_a_changed_one(champion, caplog):

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from pipeline.contract.errors import DataError, ParamsError, PlanError
 from pipeline.contract.params import Params, PlanParams, ProfileParams, TrainParams, check
 from pipeline.contract.records import Line, Plan, Rental, Tuning, dumps, loads
+from pipeline.machines import catalog
 from pipeline.machines.catalog import AT_HAND, rented
 from pipeline.planning.fallback import MUCH_LATER, NUM_RUNGS
 from pipeline.planning.planner import plan
 from pipeline.planning.rationale import rationale
+from pipeline.prediction.update_time import update
 from pipeline.spot.states import Place
 from pipeline.spot.steering import Attempt, Facts, place, zone_of
 from tests.benchmarks.catalogs import agreement
@@ -147,6 +149,34 @@ def test_a_rung_trains_in_batches_of_the_plan_s_size():
     made = planned(params=free, job=job)
     same = planned(params=free.model_copy(update={"batch_sizes": (made.batch_size,)}), job=job)
     assert made.ladder == same.ladder
+
+
+def test_each_rung_takes_passes_that_fit_its_own_machines_and_batches_by_their_times():
+    options = {
+        "hours": 3, "job": profile(step_s=1e-2, sample_bytes=1.5e8),
+        "params": PlanParams(machines=("g2-*", "a2-*", "n2-*"), max_machines=2),
+    }  # fmt: skip
+    made = planned(training=TrainParams(epochs=1, batch_size=256, batch_growth="goodput"), **options)
+    machines = {(machine.name, machine.region): machine for machine in rented()}
+    profiled = replace(catalog.local(options["job"], today=STARTED.date()), dated=DATASET.last_day)
+    rungs = (*made.ladder, *made.cheaper)
+    for each in (made, *rungs):
+        machine = machines[each.rental.machine, each.rental.region]
+        assert [size.batch_size for size in each.sizes] == [256, 512, 1024, 2048, 4096]
+        assert each.micro_batch_size == each.sizes[0].micro_batch_size
+        for size in each.sizes:
+            assert options["job"].memory_bytes(size.micro_batch_size) <= 0.9 * machine.device_memory_bytes
+            alone = update(
+                options["job"], machine, measured=profiled, num_machines=each.rental.num_machines,
+                batch_size=size.batch_size, num_workers=machine.num_workers, num_bytes=DATASET.num_bytes,
+            )  # fmt: skip
+            assert alone
+            assert size.update_s == pytest.approx(alone.seconds)
+    assert len({rung.micro_batch_size for rung in rungs}) > 2
+    assert len({round(rung.sizes[-1].update_s / rung.sizes[0].update_s, 2) for rung in rungs}) > 2
+    stays = planned(**options)
+    assert stays.sizes == ()
+    assert stays.ladder == tuple(replace(rung, sizes=()) for rung in made.ladder)
 
 
 def test_spot_elsewhere_comes_with_its_own_machines_on_demand():
