@@ -181,7 +181,7 @@ def test_the_lifecycle_of_the_page_is_taken_by_the_bucket_and_leaves_all_that_is
 
     (rule,) = re.findall(r"rule\.json <<'END'\n(.*?)^END$", TEXT, re.DOTALL | re.MULTILINE)
     kept = [("serving", True), ("dvc", True), ("mlflow", True), ("things", False), ("jobs", False),
-            ("checkpoints", False)]  # fmt: skip
+            ("bags", False), ("checkpoints", False)]  # fmt: skip
     with cloud_storage.served() as store, cloud_storage.emulated(store):
         bucket = storage.Client(project="p", credentials=AnonymousCredentials()).get_bucket("bucket")
         bucket.lifecycle_rules = json.loads(rule)["rule"]
