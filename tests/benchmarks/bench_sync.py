@@ -120,7 +120,7 @@ class Forecast:
     def _updates(self, sync: Sync) -> Any:
         return updates(
             self._profile, self._machine, measured=self._machine, counts=(NUM_WORKERS,), num_workers=1,
-            batch_size=BATCH_SIZE, syncs=(sync,), known=self._known,
+            batch_sizes=(BATCH_SIZE,), syncs=(sync,), known=self._known,
         )  # fmt: skip
 
     def chosen(self, night: dict[str, Any]) -> Sync:
