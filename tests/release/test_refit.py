@@ -32,7 +32,7 @@ from pipeline.contract.records import (
 from pipeline.gate import refit as stage
 from pipeline.jobs import launcher
 from pipeline.registry import aliases
-from pipeline.rollout import audit, provenance
+from pipeline.rollout import audit, provenance, rot
 from pipeline.storage import ledger
 from tests.benchmarks.bench_interrupted import processes_in
 from tests.release.conftest import judge_night, promote_night
@@ -132,6 +132,7 @@ def test_a_promoted_version_is_trained_on_the_held_out_days_and_serves_as_a_vers
     assert provenance.who_used(str(entry.night.day))[0].how == "was judged on it, then trained on it"
     assert provenance.learned_from([entry.night.day]) == [2]
     assert faults(ledger.commits()) == []
+    assert [one.number for one in rot.versions()] == [2, 1]  # which `audit --deep`, `repair`, `erase` compare
     page = client().get_model_version("daybreak", "2")
     assert "scores on this page are those of version 1, before the refit" in page.description
     assert (page.tags["status"], page.tags["refit_of"]) == (aliases.SERVING, "1")
