@@ -18,6 +18,7 @@ from pipeline.jobs.submissions import Attempts
 from pipeline.registry.lineage import is_refresh, recipe
 from pipeline.report import evidence
 from pipeline.rollout import audit
+from pipeline.storage import checkout
 from tests.report.nights import whole
 
 # As the release before wrote it, less what a record may leave out.
@@ -164,6 +165,7 @@ def test_params_are_rewritten_once_and_keep_their_comments(
 ) -> None:
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
     (tmp_path / "params.yaml").write_text(OLD)
+    checkout.git("init", "--quiet", folder=tmp_path)  # of which migrate looks at the ledger
     assert cli.main(["migrate"]) == 0
     assert capsys.readouterr().out.count(" is now ") == 4
     text = (tmp_path / "params.yaml").read_text()
