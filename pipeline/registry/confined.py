@@ -21,7 +21,6 @@ import json
 import logging
 import os
 import runpy
-import site
 import struct
 import subprocess
 import sys
@@ -69,7 +68,8 @@ def command(
     itself = [__file__] if isinstance(target, Path) else ["-m", __name__]
     with contextlib.suppress(OSError, RuntimeError):  # a user without a home
         hides = (*hides, *Path.home().glob(".*"))
-    named = {"reads": reads, "writes": writes, "hides": hides}
+    packages = [Path(each) for each in sys.path if each.endswith(("site-packages", "dist-packages"))]
+    named = {"reads": (*reads, *packages), "writes": writes, "hides": hides}
     folders = json.dumps({name: [str(path.absolute()) for path in paths] for name, paths in named.items()})
     return [sys.executable, *flags, *itself, folders, str(target), *words]
 
@@ -152,8 +152,7 @@ def _keep_from_files(libc: Any, *, reads: Iterable[str], writes: Iterable[str], 
     for path in _shown(Path("/"), {Path(path).resolve() for path in (*SYSTEM_HIDES, *hides)}):
         allow(path, READ)
     libraries = (path for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if path)
-    own = (sys.prefix, sys.base_prefix, *site.getsitepackages(), site.getusersitepackages(), *libraries)
-    for each in (*own, str(Path(__file__).parents[1]), *reads):
+    for each in (sys.prefix, sys.base_prefix, *libraries, str(Path(__file__).parents[1]), *reads):
         allow(each, READ)
     for pattern in DEVICES:
         for path in Path("/dev").glob(pattern):

@@ -87,6 +87,13 @@ def test_code_of_a_version_sees_no_secret_of_its_parent_and_reaches_no_network(
     assert set(seen.values()) == {"PermissionError"}, seen
 
 
+def test_packages_of_a_user_are_read_though_their_folder_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = "/home/somebody/.local/lib/python3.11/site-packages"
+    monkeypatch.setattr(sys, "path", [*sys.path, packages])
+    folders = next(word for word in confined.command("a.module") if word.startswith("{"))
+    assert packages in json.loads(folders)["reads"]
+
+
 def test_all_but_what_is_hidden_may_be_read(tmp_path: Path) -> None:
     home = tmp_path / "shop"
     for name in (".git/objects", ".dvc/cache", "data", "var"):
