@@ -6,8 +6,8 @@
 Whoever starts it gives it no secret (`carried_code.environment`). On Linux the process then enters a user and
 a network namespace of its own: it reaches no network, and may read neither memory nor environment of other
 processes of its user, where those have the secrets. Landlock keeps it from files: it writes to folders that
-are named, and reads nothing where secrets lie, which are /run, /var, hidden files of its user, and what else
-is named. Where there are no namespaces, as in many containers, Landlock also keeps it from other processes
+are named, and reads nothing where secrets lie: /run, /var, /tmp, hidden files of its user, and what else is
+named. Where there are no namespaces, as in many containers, Landlock also keeps it from other processes
 and from TCP. The process gains no privileges, writes no core, takes no more memory than the machine has,
 ends with the thread that started it, and is the first to go where memory is short. What the platform does
 not permit is left out, and the log says so once. The file imports nothing of the pipeline, since the process

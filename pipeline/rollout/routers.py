@@ -1,8 +1,8 @@
 """Makes routers follow a release: they load its version before, and are read back after, by the serving log.
 
 A live router writes what it has loaded and what it serves every second, and a router that has not written
-for ten seconds is gone. Where no router lives, the traffic row counts, and in a new log
-the ledger: the next router does as they say.
+for ten seconds is gone. Where no router lives, the traffic row counts, and in a new log the ledger:
+the next router does as they say.
 """
 
 import time
