@@ -86,11 +86,12 @@ class Standalone:
             ) else body_of_error.decode()
 
     def until(self, condition: Callable[[], Any], *, seconds: float = 180) -> Any:
-        """What `found` returns once it is true."""
+        """What `condition` returns once it is true; a server that did not answer in time is asked again."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if answer := condition():
-                return answer
+            with contextlib.suppress(TimeoutError):
+                if answer := condition():
+                    return answer
             time.sleep(1)
         raise AssertionError(f"not within {seconds} s")
 

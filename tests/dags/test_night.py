@@ -143,7 +143,7 @@ def night(house: House, page: Any) -> Any:
     runs = "/api/v2/dags/retrain/dagRuns"
     manual = f"{runs}?run_type=manual"  # at 03:00 there is another
     name = house.airflow.until(
-        lambda: [r["dag_run_id"] for r in house.airflow.ask("GET", manual)[1]["dag_runs"]]
+        lambda: [r["dag_run_id"] for r in house.airflow.ask("GET", manual)[1]["dag_runs"]], seconds=300
     )[0]
     page.goto("about:blank")  # an open page of Airflow asks it every few seconds
     clear_while_it_trains(house, name)
