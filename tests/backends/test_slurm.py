@@ -22,7 +22,7 @@ from pipeline.backends.place import Unreachable
 from pipeline.backends.slurm import slurm_client as client
 from pipeline.backends.slurm.slurm import CAUSES, Slurm
 from pipeline.backends.slurm.slurm_node import PORTS, place
-from pipeline.backends.submission_journal import SubmissionJournal
+from pipeline.backends.submission_journal import Submission, SubmissionJournal
 from pipeline.contract.backend import Job, OutOfTime
 from pipeline.contract.errors import NotYet
 from pipeline.contract.records import Pool, Rental
@@ -148,6 +148,52 @@ def test_a_job_that_slurm_has_forgotten_ended_as_its_first_node_has_written(clus
     assert not client.listed()
     assert backend.state(handle) == "succeeded"
     assert backend.submit(job("exit 1")) == handle
+
+
+@pytest.mark.parametrize(
+    ("listing", "ends"),  # what sacct 22.05 says, with slurmdbd and MariaDB
+    [
+        ("7|PREEMPTED|j||2026-11-26T06:55:45|2026-11-26T06:55:45|2026-11-26T06:55:47|None", "preempted"),
+        (
+            "7|OUT_OF_MEMORY|j||2026-11-26T06:55:45|2026-11-26T06:55:45|2026-11-26T06:55:47|None",
+            "out of memory",
+        ),
+        ("7|CANCELLED by 0|j||2026-11-26T06:56:15|2026-11-26T06:56:15|2026-11-26T06:56:16|None", "cancelled"),
+        (
+            "7+1|CANCELLED|j||2026-11-26T06:55:24|2026-11-26T06:55:25|2026-11-26T06:55:47|None\n"
+            "7+0|NODE_FAIL|j||2026-11-26T06:55:24|2026-11-26T06:55:25|2026-11-26T06:55:47|None",
+            "node failed",
+        ),
+        ("7|COMPLETED|j||2026-11-26T06:56:05|2026-11-26T06:56:05|2026-11-26T06:56:08|None", "succeeded"),
+        # Of a job whose end never came to the accounts, of no such job, and where there are no accounts.
+        ("7|RUNNING|j||2026-11-26T06:56:05|2026-11-26T06:56:05|Unknown|None", "killed"),
+        ("", "killed"),
+        ("Slurm accounting storage is disabled", "killed"),
+    ],
+)
+def test_a_job_that_slurm_has_forgotten_ended_as_its_accounts_say(tmp_path, monkeypatch, listing, ends):
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
+    backend = Slurm(machines="machines.csv")
+    name = f"daybreak-{backend.home}-j"
+    if "disabled" in listing:
+        says = f"echo {listing}; exit 1"
+    else:
+        text = listing.replace("|j|", f"|{name}|").replace("|", client.SEPARATOR)
+        says = f'case "$*" in *--jobs=7*--name={name}*) echo "{text}";; *) exit 2;; esac'
+    (tmp_path / "sacct").write_text(f"#!/bin/sh\n{says}\n")
+    (tmp_path / "sacct").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    asked = Submission(
+        attempt="a",
+        job="j",
+        rental=Rental(machine="node"),
+        asked_at="2026-11-26T06:55:00+00:00",
+        resource="7",
+    )
+    ended = backend.explained(None, asked, tmp_path)
+    assert ("succeeded" if ended.state == "succeeded" else ended.cause) == ends
+    last = listing.partition("\n")[0].split("|")[-2:][0]
+    assert (ended.ended_at and f"{ended.ended_at:%FT%T}") == (last if ends != "killed" else None)
 
 
 def test_a_worker_that_is_killed_is_no_error_of_its_code(backend, job, tmp_path):

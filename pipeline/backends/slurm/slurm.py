@@ -3,9 +3,10 @@
 The folder of nights is on a file system that the nodes share, as is usual on a cluster, and the virtual
 environment of this process is there, too. The labels of a job are its comment.
 
-Why a job ended is Slurm's word for its state, then the exit status that its first node has written: Slurm
-itself forgets a job some minutes after its end. Unlike machines are a heterogeneous job, with a part for each
-kind; all parts begin together, and the first of them runs the batch script.
+Why a job ended is Slurm's word for its state, then the exit status that its first node has written. The
+controller forgets a job some minutes after its end; Slurm's accounts, where the cluster keeps any, then still
+have that word. Unlike machines are a heterogeneous job, with a part for each kind; all parts begin together,
+and the first of them runs the batch script.
 """
 
 import json
@@ -123,6 +124,7 @@ class Slurm(Cluster):
 
     def explained(self, rented: Rented | None, submission: Submission, folder: Path) -> Rented:
         """Returns a job that has ended with why it did, by Slurm's word or what its first node wrote."""
+        rented = rented or self._accounted(submission)
         path = _ended(folder, submission.token)
         status = int(path.read_text()) if path.exists() else None
         ended = super().explained(rented, submission, folder)
@@ -133,6 +135,11 @@ class Slurm(Cluster):
         by_status = "killed" if status is None or status > 128 else "error"
         known = ended.cause if rented and ended.cause in self.faults else by_status
         return replace(ended, status=status, cause=known)
+
+    def _accounted(self, submission: Submission) -> Rented | None:
+        """Returns a job that Slurm has forgotten as its accounts have it; None where they do not."""
+        job = client.accounted(submission.resource, name=_name(self.home, submission.job))
+        return _rented(job) if job and job.phase == "over" else None
 
     @property
     def shares_disk(self) -> bool:

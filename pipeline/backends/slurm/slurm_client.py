@@ -1,4 +1,4 @@
-"""Talks to Slurm by its commands: sbatch, squeue, sinfo, scancel, scontrol.
+"""Talks to Slurm by its commands: sbatch, squeue, sinfo, scancel, scontrol, sacct.
 
 Slurm answers in sentences, with exit status 1 whatever is wrong. So whether it is out of reach is asked of
 `scontrol ping`, never read from a sentence.
@@ -16,6 +16,7 @@ from pipeline.backends.place import Refused, Unreachable
 AWAY = "the cluster does not answer"
 CALL_S = 30.0  # the most that a command may take
 FIELDS = ("%i", "%T", "%j", "%k", "%V", "%S", "%e", "%r")  # of squeue, in the order of `Listed`
+OF_ACCOUNTS = ("JobID", "State", "JobName", "Comment", "Submit", "Start", "End", "Reason")  # of sacct, alike
 OF_NODES = ("%R", "%N", "%c", "%m", "%T", "%G", "%f")  # of sinfo, in the order that `nodes` reads them
 SEPARATOR = "\x1f"
 OF_A_PART = "+"  # between the id of a heterogeneous job and the number of its part
@@ -37,7 +38,7 @@ RUNS = frozenset(("RUNNING", "COMPLETING", "STOPPED", "SIGNALING", "STAGE_OUT", 
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A job as squeue lists it, until some minutes after its end."""
+    """A job as squeue lists it, until some minutes after its end, or as sacct does later."""
 
     id: str
     state: str  # Slurm's word
@@ -78,16 +79,33 @@ def listed(*, name: str = "") -> list[Listed]:
     Jobs that ended some minutes ago (MinJobAge of Slurm) are not among them. A heterogeneous job is one.
     """
     words = ["squeue", "--me", "--states=all", "--noheader", "--sort=V", f"--format={SEPARATOR.join(FIELDS)}"]
-    rows = (
-        line.split(SEPARATOR) for line in _call([*words, *([f"--name={name}"] if name else [])]).splitlines()
-    )
+    return _jobs(_call([*words, *([f"--name={name}"] if name else [])]))
+
+
+def accounted(id: str, *, name: str) -> Listed | None:
+    """Returns the job of that id and name as Slurm's accounts have it, which keep it for months.
+
+    It is None where the cluster keeps no accounts, or they do not answer. The name tells it from one that has
+    its id since the controller lost its state.
+    """
+    words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={SEPARATOR}"]
+    try:
+        listing = _call([*words, f"--format={','.join(OF_ACCOUNTS)}", f"--jobs={id}", f"--name={name}"])
+    except (Refused, Unreachable):
+        return None
+    return next(iter(_jobs(listing)), None)
+
+
+def _jobs(listing: str) -> list[Listed]:
+    """Returns the jobs of these lines, in their order; a heterogeneous job, which has several, as one."""
     jobs: dict[str, dict[int, Listed]] = {}
-    for row in rows:
+    for line in listing.splitlines():
+        row = line.split(SEPARATOR)
         id, _, number = row[0].partition(OF_A_PART)
         jobs.setdefault(id, {})[int(number or 0)] = (
             Listed(
-                id=id, state=row[1], name=row[2], comment=row[3], submitted_at=_time(row[4]),
-                started_at=_time(row[5]), ended_at=_time(row[6]), reason=row[7],
+                id=id, state=row[1].partition(" ")[0], name=row[2], comment=row[3],  # "CANCELLED by 1000"
+                submitted_at=_time(row[4]), started_at=_time(row[5]), ended_at=_time(row[6]), reason=row[7],
             )
         )  # fmt: skip
     return [_whole([parts[number] for number in sorted(parts)]) for parts in jobs.values()]
