@@ -8,7 +8,8 @@ workload that comes with Daybreak, its own folder does, so that an edit of the r
 import ast
 import hashlib
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import cache, lru_cache
 from pathlib import Path
 
 from pipeline.contract.errors import ParamsError
@@ -24,7 +25,7 @@ LOCKS = (
 def source_digest(use: str) -> str:
     """Returns the digest of the source files of the workload with the import path `use`."""
     files = source_files(use.partition(":")[0])
-    text = "\0".join(_without_own_imports(path, top=use.partition(".")[0]) for path in files)
+    text = "\0".join(_without_own_imports(path.read_text(), top=use.partition(".")[0]) for path in files)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -48,6 +49,7 @@ def expect_small(files: Iterable[Path], *, what: str, max_mb: float) -> None:
         )
 
 
+@cache  # of files that this process runs: the launcher asks at each look, and an update needs a new process
 def frame_digest(*rooms: str) -> str:
     """Returns the digest of Daybreak's own code and tables, of some rooms or of all."""
     root = Path(__file__).parent.parent
@@ -101,17 +103,18 @@ def imported_files(module: str, *, below: str) -> dict[str, Path]:
             continue
         files[name] = path
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        others = {*_imports(path, package=package), package}  # importing a module runs its package
+        others = _imports(path.read_text(), package=package) | {package}  # which importing a module runs
         wanted += sorted(other for other in others if other.startswith(below))
     return files
 
 
-def _without_own_imports(path: Path, *, top: str) -> str:
+@lru_cache(maxsize=1024)
+def _without_own_imports(text: str, *, top: str) -> str:
     """Returns the text of a file without its imports of Daybreak and of its own package.
 
     So a module that only moved keeps its digest.
     """
-    lines = path.read_text().splitlines()
+    lines = text.splitlines()
     for node in ast.walk(ast.parse("\n".join(lines))):
         if isinstance(node, ast.ImportFrom) and (
             node.level or (node.module or "").split(".")[0] in {top, FRAME}
@@ -139,13 +142,15 @@ def _file(root: Path, name: str) -> Path | None:
     return None
 
 
-def _imports(path: Path, *, package: str) -> Iterator[str]:
-    """Yields the absolute names that a file of `package` imports, some of which are not modules."""
-    for node in ast.walk(ast.parse(path.read_text())):
+@lru_cache(maxsize=1024)
+def _imports(text: str, *, package: str) -> frozenset[str]:
+    """Returns the absolute names that a file of `package` imports, some of which are not modules."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             parents = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
             base = ".".join([*parents, *([node.module] if node.module else [])])
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            names.update((base, *(f"{base}.{alias.name}" for alias in node.names)))
+    return frozenset(names)
