@@ -10,6 +10,7 @@ from pipeline.experiment.looks import NUM_LOOKS, Look, Looks
 from pipeline.statistics.unpaired import adjusted, effect
 
 ALPHA, SIZE = 0.05, 3000
+ONE_LOOK = float(stats.norm.isf(ALPHA))  # no bound of several looks is below that of a single one
 LOOKS = Looks(began=0.0, ends=24.0)
 HALF = np.full(SIZE, 0.5)
 RAMP = np.repeat([0.01, 0.05, 0.25, 0.5], SIZE // 4)
@@ -21,17 +22,20 @@ def promoted_at(seed: int, *, chance: np.ndarray, gain: float = 0.0, looks: Look
     ready = np.sort(rng.uniform(0, 24, SIZE))
     arm = rng.random(SIZE) < chance
     scores = np.where(rng.random(SIZE) < 0.5, 0.0, rng.beta(1, 3, SIZE)) + gain * arm
+    tuned_at = float((chance * (1 - chance)).sum())
     for now in np.arange(1.0, NUM_LOOKS + 1):
-        look = looks.newest(ready, chance * (1 - chance), now=now, alpha=ALPHA) if looks else None
         known = int(np.searchsorted(ready, now, side="right"))
         if min(arm[:known].sum(), (~arm[:known]).sum()) < 30:
             continue
-        bound = look.bound if look else None
-        tuned_at = float((chance * (1 - chance)).sum())
-        estimate = effect(
-            arm[:known], chance[:known], scores[:known], alpha=ALPHA, tuned_at=tuned_at, bound=bound
-        )
-        if estimate.low > 0:
+        seen = arm[:known], chance[:known], scores[:known]
+        bound = None
+        if looks:
+            if effect(*seen, alpha=ALPHA, bound=ONE_LOOK).low <= 0:
+                continue  # nor with the look's own bound, which takes most of the time
+            look = looks.newest(ready, chance * (1 - chance), now=now, alpha=ALPHA)
+            assert look and look.bound >= ONE_LOOK
+            bound = look.bound
+        if effect(*seen, alpha=ALPHA, tuned_at=tuned_at, bound=bound).low > 0:
             return float(now)
     return math.inf
 
