@@ -37,7 +37,7 @@ ingest: {history_days: 16}
 profile: {batch_sizes: [32, 64], steps: 2}
 train: {epochs: 1, batch_size: 64}
 gate: {margin: 0.03, min_samples: 5}
-smoke_test: {samples: 20}
+smoke_test: {samples: 0}
 """
 
 

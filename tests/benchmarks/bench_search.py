@@ -16,8 +16,8 @@ from statistics import median
 from tests.benchmarks import frame
 from tests.benchmarks.catalogs import agreement
 
-CATALOGS = 40 if frame.QUICK else 200
-ROUNDS = 5 if frame.QUICK else 11
+CATALOGS = 10 if frame.QUICK else 200
+ROUNDS = 3 if frame.QUICK else 11
 
 IMPORT = """
 import time

@@ -123,14 +123,3 @@ def test_a_job_whose_worker_sees_no_gpu_fails_once_and_says_so(tmp_path):
         (folder,) = (path for path in (tmp_path / "night/data/work/jobs").iterdir() if path.is_dir())
         assert not (folder / "progress.jsonl").exists()
         assert len((folder / "log.txt").read_text().split("sees no GPU")) == 2
-
-
-@pytest.mark.slow
-def test_what_was_trained_on_stands_in_the_record_of_training(tmp_path):
-    with nights.surroundings():
-        nights.lay_out(tmp_path / "night")
-        training = nights.train(
-            nights.night(), nights.make_params(num_workers=2), by_plan=nights.plan(num_samples=64)
-        )
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    assert training.device == f"2 x {name}"
