@@ -42,8 +42,8 @@ from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, State
 from pipeline.contract.errors import JobError, NotYet
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Rental, replace_text
-from pipeline.storage import jsonl
 from pipeline.storage.bucket import BucketFolder
+from pipeline.training import worker_errors
 
 log = logging.getLogger(__name__)
 
@@ -326,8 +326,10 @@ class Renting(Backend):
         )  # fmt: skip
         log.warning("%s", text)
         if cause != CANCELLED:
-            line = {"attempt": submission.token, "rank": -1, "error": text, "final": fault.final}
-            jsonl.append(journal.folder / "errors.jsonl", line)
+            worker_errors.explain(
+                journal.folder, text, attempt=submission.token, final=fault.final,
+                refused=submission.job if fault.state == "refused" else "",
+            )  # fmt: skip
         journal.change(submission.attempt, state=fault.state, reason=text)
         return fault.state
 

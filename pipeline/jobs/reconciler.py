@@ -214,6 +214,10 @@ class Reconciler:
     def _rungs(self) -> tuple[Rung, ...]:
         return self.first, *self.plan.ladder, *self.plan.cheaper
 
+    def _names(self) -> list[str]:
+        """Returns the names of the job on all rungs."""
+        return [self._job(rung, 0.0).name for rung in self._rungs]
+
     def _rung_of(self, job: LiveJob) -> Rung | None:
         """Returns the rung whose job that is."""
         return next(
@@ -322,7 +326,8 @@ class Reconciler:
 
     def _give_up_if_hopeless(self) -> None:
         """Raises the worker's reason if a restart would not help; the next call counts from zero again."""
-        final, failed = worker_errors.final(self.folder), sum(each.failed for each in self.attempts.all)
+        final = worker_errors.final(self.folder, names=self._names)
+        failed = sum(each.failed for each in self.attempts.all)
         if not final and failed <= MAX_RESTARTS:
             return
         reason = final or worker_errors.reason(self.folder)

@@ -6,6 +6,7 @@ restart from the last good checkpoint, as a device or a machine may have been at
 """
 
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pipeline.contract.errors import NotFinite, PipelineError
@@ -34,6 +35,12 @@ def leave(folder: Path, error: BaseException | str, *, rank: int) -> None:
     jsonl.append(folder / FILE, line)
 
 
+def explain(folder: Path, error: str, *, attempt: str, final: bool, refused: str) -> None:
+    """Records why the place of a job ended that start of it, or did not take it: the name that it refused."""
+    line = {"attempt": attempt, "rank": -1, "error": error, "final": final}
+    jsonl.append(folder / FILE, {**line, "refused": refused} if refused else line)
+
+
 def met_not_finite(folder: Path, *, update: int | None = None) -> bool:
     """Returns whether an earlier start met a loss that is not finite, at that update or at any."""
     met = [line for line in jsonl.whole(folder / FILE) if "update" in line]
@@ -51,9 +58,15 @@ def has_failed(folder: Path, *, attempt: str) -> bool:
     return any(line["attempt"] == attempt and line["rank"] >= 0 for line in jsonl.whole(folder / FILE))
 
 
-def final(folder: Path) -> str:
-    """Returns the newest error that a retry does not fix; "" if there is none."""
-    errors = [str(line["error"]) for line in jsonl.whole(folder / FILE) if line["final"]]
+def final(folder: Path, *, names: Callable[[], Iterable[str]] = tuple) -> str:
+    """Returns the newest error that a retry does not fix; "" if there is none.
+
+    A job that its place refuses for good may be taken elsewhere, under another one of its `names`.
+    """
+    lines = [line for line in jsonl.whole(folder / FILE) if line["final"]]
+    refused = {str(line["refused"]) for line in lines if "refused" in line}
+    everywhere = bool(refused) and refused.issuperset(names())
+    errors = [str(line["error"]) for line in lines if everywhere or "refused" not in line]
     return errors[-1] if errors else ""
 
 

@@ -301,6 +301,51 @@ def test_a_night_walks_its_ladder_past_a_region_that_does_not_have_the_machine(
     assert service.only().region == "us-east4"
 
 
+def test_a_region_that_lists_no_jobs_is_named_and_passed_over(service, tmp_path, caplog):
+    backend = vertex(service.url)
+    service.market.closed.add("us-east4")
+    kept = backend.submit(job(tmp_path, SLEEP))
+    live = backend.live_in(["us-east4", "us-west1"])
+    assert [each.handle.strip() for each in live] == [kept.partition(" ")[0]]
+    assert "Vertex AI in us-east4 refuses (Unsupported region for Vertex AI: us-east4)" in caplog.text
+    handle = backend.submit(job(tmp_path / "other", SLEEP, region="us-east4"))
+    assert backend.state(handle) == "refused"
+    assert (
+        "in us-east4 (Unsupported region for Vertex AI: us-east4); the plan's next"
+        in (*reasons(tmp_path / "other"),)[0]
+    )
+    service.market.closed.clear()
+    again = backend.submit(job(tmp_path / "other", SLEEP, region="us-east4"))
+    assert again.startswith("projects/p/locations/us-east4/")
+
+
+@pytest.mark.parametrize("num_rungs", [1, 2])
+def test_a_night_that_no_place_of_its_plan_will_ever_take_ends_with_the_words_of_the_service(
+    service, tmp_path, monkeypatch, num_rungs
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    monkeypatch.chdir(tmp_path)
+    bucket = f"file://{tmp_path}/bucket"
+    first = Rental(machine=L4[1], region=L4[0])
+    night = TrainingNight(tmp_path / "night", vertex(service.url, bucket=bucket), rental=first, bucket=bucket)
+    rentals = [first, replace(first, region="us-east4")][:num_rungs]
+    rungs = [
+        Rung(rental=rental, expected_s=night.plan.expected_s, expected_usd=1.0,
+             latest_start=night.night.train_until, usd_per_hour=1.0)
+        for rental in rentals[1:]
+    ]  # fmt: skip
+    night.plan = replace(night.plan, ladder=tuple(rungs))
+    later = cut("refuse", status=400, reason="FAILED_PRECONDITION", message="Try again in a few minutes.")
+    with service.troubled(*[later] * num_rungs, method="create_custom_job"):
+        assert night.ask() is None  # it may be taken later
+    service.jobs.clear()
+    (night.job / "submissions.jsonl").unlink()
+    service.market.unsupported.update((rental.region, rental.machine) for rental in rentals)
+    with pytest.raises(JobError, match=rf"g2-standard-8 is not supported in region {rentals[-1].region}\)"):
+        night.until(lambda: False, timeout_s=30)  # a plan without a ladder looks once more
+    assert not service.jobs
+
+
 def test_the_wait_for_flex_start_is_over_in_time(service, tmp_path):
     service.market.waits.add(L4)
     backend = vertex(service.url)

@@ -29,11 +29,11 @@ A = TypeVar("A")
 
 
 class Denied(JobError):
-    """The service refused the request, and a retry will not help; `status` is HTTP's."""
+    """The service refused the request, and a retry will not help; `status` is HTTP's, `code` google.rpc's."""
 
-    def __init__(self, text: str, *, status: int, message: str) -> None:
+    def __init__(self, text: str, *, status: int, code: str, message: str) -> None:
         super().__init__(text)
-        self.status, self.message = status, message
+        self.status, self.code, self.message = status, code, message
 
 
 class Client:
@@ -119,7 +119,7 @@ class Client:
                 raise NotDone(self._unreachable(error)) from None
             raise self._denied(error) from None
         except exceptions.Conflict as error:
-            if _is_aborted(error):  # another request changed the same thing
+            if _code(error) == "ABORTED":  # another request changed the same thing; else ALREADY_EXISTS
                 raise NotDone(self._unreachable(error)) from None
             raise self._denied(error) from None
         except (exceptions.ServerError, exceptions.RetryError, RequestException) as error:
@@ -154,18 +154,16 @@ class Client:
             f"Vertex AI in {self.region} refuses ({message}); "
             f"look at backend in params.yaml, and at what python -m pipeline check says"
         )
-        return Denied(text, status=int(error.code or 0), message=message)
+        return Denied(text, status=int(error.code or 0), code=_code(error), message=message)
 
 
-def _is_aborted(error: "GoogleAPICallError") -> bool:
-    """Returns whether a 409 is google.rpc's ABORTED, which asks for a retry, and not ALREADY_EXISTS."""
-    from google.api_core.exceptions import Aborted
-
+def _code(error: "GoogleAPICallError") -> str:
+    """Returns the name of the code of google.rpc, which are more than the statuses of HTTP; "" if unknown."""
     try:
         answer = error.response.json()
-    except (AttributeError, ValueError):  # by gRPC, which has a class for it
-        return isinstance(error, Aborted)
-    return isinstance(answer, dict) and answer.get("error", {}).get("status") == "ABORTED"
+    except (AttributeError, ValueError):  # by gRPC, whose exceptions have it
+        return str(getattr(error.grpc_status_code, "name", ""))
+    return str(answer.get("error", {}).get("status", "")) if isinstance(answer, dict) else ""
 
 
 def is_on_loopback(endpoint: str) -> bool:

@@ -20,6 +20,8 @@ from typing import Literal
 
 from pipeline.backends.faults import COMMON, NEXT, NOT_TAKEN, Fault
 
+NEVER = "never"  # a request that is wrong for its machine or region, and remains so
+
 Kind = Literal[
     "stock-out", "quota", "expired", "no such thing", "not allowed", "user error", "out of memory",
     "preempted", "cancelled", "overtime", "internal",
@@ -54,6 +56,11 @@ FAULTS: dict[str, Fault] = {
         state="refused",
         text=f"Vertex AI does not take job {{job}} for {{what}}{{said}}; {NEXT}; where it takes none, look "
         "at backend in params.yaml",
+    ),
+    NEVER: Fault(
+        state="refused", final=True,
+        text=f"Vertex AI does not take job {{job}} for {{what}}{{said}}; {NEXT}, if it has one; else look at "
+        "backend in params.yaml, or allow other plan.machines or plan.regions",
     ),
     "stock-out": Fault(
         state="refused",

@@ -3,6 +3,7 @@
 CreateCustomJob is not idempotent and its reply can be lost; a job carries its token as a label.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from http import HTTPStatus
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pipeline.backends import billing
-from pipeline.backends.faults import CANCELLED
+from pipeline.backends.faults import CANCELLED, NOT_TAKEN
 from pipeline.backends.place import JobRequest, Refused, Rented, RetryPolicy
 from pipeline.backends.renting import Renting
 from pipeline.backends.submission_journal import Submission
 from pipeline.backends.vertex import error_codes, preflight
 from pipeline.backends.vertex.client import Denied
+from pipeline.backends.vertex.error_codes import NEVER
 from pipeline.backends.vertex.job_spec import Site, boot_disk, custom_job, disk_bytes_per_s
 from pipeline.backends.vertex.service import STATES, NoQuota, Service, state_name
 from pipeline.contract import clock
@@ -28,9 +30,12 @@ from pipeline.training import worker_errors
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1.types import CustomJob
 
+log = logging.getLogger(__name__)
+
 # Of a request that is wrong for this machine or region, and may be right for the next: the catalog has the
 # regions of Compute Engine, which are more than those where Vertex AI has the machine.
 NOT_THERE = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
+REMAIN = ("INVALID_ARGUMENT", "NOT_FOUND")  # codes of those; FAILED_PRECONDITION asks for another try later
 CONSOLE = "https://console.cloud.google.com/ai/platform"
 
 
@@ -66,30 +71,41 @@ class Vertex(Renting):
             disk_gb=disk_gb, tpu_image=tpu_image,
         )  # fmt: skip
         self.service = Service(project=project, endpoint=endpoint, retry=self.retry)
+        self._unlisted: dict[str, Denied] = {}  # by region, where the service does not list our jobs
 
     def make(self, request: JobRequest) -> Rented:
-        """Creates the job, once."""
+        """Creates the job, once; Refused in a region that lists no jobs, as it could not be found again."""
+        region = request.job.rental.region
+        if unlisted := self._unlisted.get(region):
+            raise _refused(unlisted)
         asked = custom_job(
             request.job, request.machines, site=self.site, labels=request.labels, attempt=request.attempt,
             now=request.now, left_s=request.left_s,
         )  # fmt: skip
         try:
-            return _rented(self.service.make(asked, region=request.job.rental.region))
+            return _rented(self.service.make(asked, region=region))
         except NoQuota as error:
             message = str(error)
             cause = error_codes.classify(state="FAILED", code=8, message=message, ran=False)
             raise Refused(message, cause=cause) from None
         except Denied as error:
             if error.status in NOT_THERE:
-                raise Refused(error.message) from None
+                raise _refused(error) from None
             raise
 
     def find(self, regions: Iterable[str], **labels: str) -> list[Rented]:
-        """Returns the jobs of this home with these labels."""
-        wanted = {"daybreak": self.home, **labels}
-        return [
-            _rented(job) for region in sorted(set(regions)) for job in self.service.find(region, **wanted)
-        ]
+        """Returns the jobs of this home with these labels; of a region that has no such service, none."""
+        wanted, jobs = {"daybreak": self.home, **labels}, []
+        for region in sorted(set(regions)):
+            self._unlisted.pop(region, None)
+            try:
+                jobs += [_rented(job) for job in self.service.find(region, **wanted)]
+            except Denied as error:
+                if error.status not in NOT_THERE:
+                    raise
+                log.warning("%s; no job is made or looked for there", error)
+                self._unlisted[region] = error
+        return jobs
 
     def get(self, name: str) -> Rented | None:
         """Returns the job of that name; it runs until the reason comes why it ended."""
@@ -156,6 +172,11 @@ class Vertex(Renting):
         """Returns the job's page in the console of Google Cloud."""
         _, project, _, region, _, number = name.split("/")
         return f"{CONSOLE}/locations/{region}/training/{number}?project={project}"
+
+
+def _refused(error: Denied) -> Refused:
+    """Returns a refusal that is for this machine or region only."""
+    return Refused(error.message, cause=NEVER if error.code in REMAIN else NOT_TAKEN)
 
 
 def _rented(job: "CustomJob") -> Rented:

@@ -29,6 +29,7 @@ class Market:
     quota: dict[tuple[str, str], Literal["queued", "429", "failed"]] = field(default_factory=dict)
     waits: set[tuple[str, str]] = field(default_factory=set)  # flex-start jobs stay in the queue
     unsupported: set[tuple[str, str]] = field(default_factory=set)  # machines that a region does not have
+    closed: set[str] = field(default_factory=set)  # regions of Compute Engine alone
 
 
 class Jobs:
@@ -77,7 +78,7 @@ class Jobs:
     # The methods of JobService
 
     def create_custom_job(self, request: Any) -> Any:
-        self.home.known(request.parent)
+        self._known(request.parent)
         job = CustomJob(request.custom_job)
         _refuse_nonsense(job)
         with self.lock:
@@ -99,7 +100,7 @@ class Jobs:
         return self._named(request.name).message()
 
     def list_custom_jobs(self, request: Any) -> Any:
-        self.home.known(request.parent)
+        self._known(request.parent)
         wanted = filtered(request.filter)
         with self.lock:
             in_region = [one for one in self.jobs.values() if one.job.name.startswith(request.parent + "/")]
@@ -115,6 +116,12 @@ class Jobs:
             raise Refusal(400, "FAILED_PRECONDITION", f"The job is in state {state} and cannot be cancelled.")
         running.tell("cancel")
         return None
+
+    def _known(self, parent: str) -> None:
+        self.home.known(parent)
+        region = parent.rpartition("/")[2]
+        if region in self.market.closed:
+            raise nonsense(f"Unsupported region for Vertex AI: {region}.")
 
     def _named(self, name: str) -> Running:
         self.home.known(name)
