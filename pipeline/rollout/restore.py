@@ -3,7 +3,8 @@
 A commit may be known to git here, by the branch's reflog or as one that no branch has any more; then to a
 remote; then to MLflow, by the tag `ledger` of its newest version. The first that is known is proposed, or one
 that follows it. What MLflow alone names is shown, and taken only if a person names it: anyone who can write
-to MLflow could name any commit.
+to MLflow could name any commit. Where `release.require_signature` is set, a commit that is not signed is
+passed over for the newest one before it that is, and is not taken by name either.
 """
 
 import logging
@@ -16,8 +17,9 @@ from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError, w
 from pipeline.contract.params import ModelSections
 from pipeline.registry import aliases
 from pipeline.rollout import audit, ledger_copy
-from pipeline.storage import checkout, ledger
+from pipeline.storage import checkout, ledger, signatures
 from pipeline.storage.mlflow_client import session
+from pipeline.storage.signatures import UNSIGNED
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ class Proposal:
     closed: str
     num_nights: int
     version: int  # that serves then; 0: none
+    is_signed: bool  # or need not be
 
     def __str__(self) -> str:
         """Returns it as a line for a person."""
@@ -46,7 +49,7 @@ def restore(params: ModelSections, *, commit: str = "", yes: bool = False) -> It
     """Yields what is known of the ledger, line by line, and sets the branch if `yes`.
 
     Raises NothingToDo where nothing knows of more than the ledger has, and ReleaseError where a commit is not
-    one of a whole ledger or the branch has been moved meanwhile.
+    one of a whole ledger, or is not signed and has to be, or the branch has been moved meanwhile.
 
     Args:
         params: name of the model, whose versions MLflow has.
@@ -56,16 +59,23 @@ def restore(params: ModelSections, *, commit: str = "", yes: bool = False) -> It
     tip = ledger.ledger_tip()
     yield f"the ledger, the git branch nights, {_end(tip)}"
     proposals = [*_here(tip), *_remotes(tip)]
+    unsigned = [proposal for proposal in proposals if not proposal.is_signed]
     tags = [*_tagged(params, tip)]
     for proposal in proposals:
-        yield str(proposal)
+        yield f"{proposal}{'' if proposal.is_signed else f'; passed over, as it is {UNSIGNED}'}"
     for number, tag in tags:
         known = _proposal(tag, f"{MLFLOW}, by version {number}")
         yield str(known) if known else f"{MLFLOW}, by version {number}: {tag[:40]}, which git does not have"
+        unsigned += [known] if known and not known.is_signed else []
     if commit:
         chosen: Proposal | None = _named(commit)
     else:
-        chosen = _furthest(proposals)
+        chosen = _furthest([proposal for proposal in proposals if proposal.is_signed])
+    if chosen is None and unsigned:
+        raise ReleaseError(
+            f"{unsigned[0].commit[:9]}, which {unsigned[0].source} has, is {UNSIGNED}, and no other is "
+            f"known; find out who wrote it, and bring the branch back from a backup or another clone"
+        )
     if chosen is None and tags:
         raise ReleaseError(
             f"only MLflow names a commit that the ledger does not have; see that it is right and take it "
@@ -91,12 +101,17 @@ def _end(tip: str) -> str:
 
 
 def _here(tip: str) -> Iterator[Proposal]:
-    """Yields the likeliest commit that git here knows, if it follows the ledger's end."""
+    """Yields the likeliest commit that git here knows, if it follows the ledger's end.
+
+    Those before it in the list are not signed, and have to be.
+    """
     for commit in ledger.lost():
         known = _proposal(commit, "git here")
         if known and (not tip or ledger.is_part(tip, commit)):
-            yield known
-            return
+            proposals = [*_down_to_signed(known, tip)]
+            yield from proposals
+            if proposals[-1].is_signed:
+                return
 
 
 def _remotes(tip: str) -> Iterator[Proposal]:
@@ -106,7 +121,15 @@ def _remotes(tip: str) -> Iterator[Proposal]:
             log.warning("%s", copy)
         known = _proposal(copy.commit, f"remote {without_password(remote)}") if copy.has_more else None
         if known:
-            yield known
+            yield from _down_to_signed(known, tip)
+
+
+def _down_to_signed(known: Proposal, tip: str) -> Iterator[Proposal]:
+    """Yields the proposal, and if it is not signed, the newest before it that is, which the ledger lacks."""
+    yield known
+    signed = "" if known.is_signed else signatures.newest_signed(known.commit)
+    if signed and not ledger.is_part(signed, tip) and (before := _proposal(signed, known.source)):
+        yield before
 
 
 def _tagged(params: ModelSections, tip: str) -> Iterator[tuple[int, str]]:
@@ -141,6 +164,10 @@ def _named(commit: str) -> Proposal:
     known = _proposal(whole, "named by --commit")
     if known is None:
         raise ReleaseError(f"{commit} is not a commit of a night; choose another --commit")
+    if not known.is_signed:
+        raise ReleaseError(
+            f"{known.commit[:9]} is {UNSIGNED}, and release.require_signature is set; choose another --commit"
+        )
     return known
 
 
@@ -160,6 +187,7 @@ def _proposal(commit: str, source: str) -> Proposal | None:
     return Proposal(
         commit=commit, source=source, night=entries[0].night, closed=f"{closed:%Y-%m-%d %H:%M} UTC",
         num_nights=len(entries), version=serving.version if serving else 0,
+        is_signed=signatures.newest_signed(commit) == commit,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import ReleaseParams
 from pipeline.storage.checkout import git, home
 
+UNSIGNED = "not signed by a key of gpg.ssh.allowedSignersFile"
 LOOKED_AT = 1000  # commits, for the newest one that is signed
 
 
@@ -46,16 +47,25 @@ def expect_signed(tip: str, *, branch: str) -> None:
             "release.require_signature is set, but git knows no keys that may sign; name their file by "
             "git config gpg.ssh.allowedSignersFile"
         )
-    signed = next((commit for commit, state in _states(tip, limit=LOOKED_AT) if state == "G"), "")
+    signed = newest_signed(tip)
     back = (
         f"go back to the newest that is: git update-ref {branch} {signed} {tip}"
         if signed
         else ("unset release.require_signature until a night has been signed by release.signing_key")
     )
     raise ReleaseError(
-        f"the ledger ends at {tip[:9]}, which is not signed by a key of gpg.ssh.allowedSignersFile; find out "
-        f"who wrote it, and {back}"
+        f"the ledger ends at {tip[:9]}, which is {UNSIGNED}; find out who wrote it, and {back}"
     )
+
+
+def newest_signed(tip: str) -> str:
+    """Returns the newest commit up to the tip with a valid signature; the tip itself where none is required.
+
+    It is "" where none of the newest has one.
+    """
+    if not _wanted().require_signature or _states(tip, limit=1)[0][1] == "G":
+        return tip
+    return next((commit for commit, state in _states(tip, limit=LOOKED_AT) if state == "G"), "")
 
 
 def _states(tip: str, *, limit: int) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ import pytest
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import ModelSections
 from pipeline.rollout.lost_ledger import expect_ledger
+from pipeline.rollout.restore import restore
 from pipeline.serving.loading import newest_arrays, recorded
 from pipeline.storage import checkout, ledger
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back
@@ -96,6 +97,30 @@ def test_a_ledger_that_a_stranger_wrote_is_not_acted_upon_and_the_way_back_is_na
     subprocess.run(way_back.split(), check=True)
     ledger.expect_signed()
     assert newest_arrays(home) is None
+
+
+@pytest.mark.parametrize("key", ["", "other"])
+def test_a_lost_ledger_is_restored_up_to_the_newest_signed_commit_and_no_further(
+    home: Path, key: str
+) -> None:
+    signed, tip = forged(home, key=key)
+    checkout.git("update-ref", "-d", ledger.BRANCH)
+    with pytest.raises(
+        ReleaseError, match=f"{tip[:9]} is not signed by a key of .*; choose another --commit"
+    ):
+        list(restore(ModelSections(), commit=tip, yes=True))
+    lines = "\n".join(restore(ModelSections(), yes=True))
+    assert f"git here: {tip[:9]}, night 2025-01-12" in lines
+    assert "version 2 serves; passed over, as it is not signed by a key of" in lines
+    assert ledger.ledger_tip() == signed
+    ledger.expect_signed()
+    with pytest.raises(
+        ReleaseError, match=f"{tip[:9]}, which git here has, is not signed .* no other is known"
+    ):
+        list(restore(ModelSections(), yes=True))
+    ask_for(home)
+    list(restore(ModelSections(), yes=True))
+    assert ledger.ledger_tip() == tip
 
 
 def test_where_nothing_was_ever_signed_or_no_keys_are_named_the_sentence_says_what_to_do(home: Path) -> None:
