@@ -131,21 +131,14 @@ def block_twice(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([frame, frame.iloc[: round(0.03 * len(frame))]])
 
 
+# One of each kind; that each rule fails the rows that it has to is in test_row_by_row.py.
 QUARANTINED: dict[str, tuple[Change, str]] = {
     "no price": (put("price", None, 0.02), "price is there"),
-    "no invoice": (put("invoice", None, 0.02), "invoice is there"),
-    "no country": (put("country", None, 0.02), "country is there"),
     "negative prices": (times("price", -1, 0.03), "price is in range"),
-    "zero prices": (put("price", 0.0, 0.03), "price is above zero"),
-    "infinite prices": (put("price", float("inf"), 0.01), "price is in range"),
-    "huge quantities": (put("quantity", 10**9, 0.01), "quantity is in range"),
     "signs turned round": (times("quantity", -1, 0.03), "quantity is negative exactly on cancellations"),
     "dates in the future": (put("time", datetime(2031, 1, 1), 0.03), "time is on the day of its partition"),
     "a block twice": (block_twice, "a line comes once"),
     "broken encoding": (put("description", "CAFÃ© AU LAIT", 0.03), "description is decoded well"),
-    "garbage customers": (put("customer", "N/A", 0.03), "customer is a number"),
-    "garbage items": (put("item", "?? lost", 0.03), "item is a code"),
-    "garbage countries": (put("country", "0", 0.03), "country is a name"),
 }
 
 REFUSED: dict[str, tuple[Change, str]] = {

@@ -69,6 +69,14 @@ class Job:
         return -self.loss(model, batch)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _at_home(tmp_path_factory):
+    """A home, in which the ceilings of this machine are measured once for all profiles."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIPELINE_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -53,8 +53,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["promoted", "waits", "failed"])
-@pytest.mark.parametrize("width", [1400, 400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
 def test_the_page_of_a_night_is_whole_quiet_and_readable_for_all(
     browser: "Browser", pages: dict[str, str], name: str, width: int, scheme: str
 ) -> None:
