@@ -40,7 +40,8 @@ def home(checkout: Path, service: Any, tmp_path: Path) -> Path:  # noqa: F811
               "image": "eu.example/trainer:1", "endpoint": service.url, "bucket": bucket}  # fmt: skip
     overrides = [*SMALL, f"backend={json.dumps(vertex)}", f"plan.machines=[{PLACE[1]}]",
             f"plan.regions=[{PLACE[0]}]", f"train.checkpoints={bucket}/checkpoints",
-            "train.checkpoint_every_s=1", "train.epochs=6", "smoke_test.samples=0"]  # fmt: skip
+            "train.checkpoint_every_s=1", "train.epochs=6",
+            "profile.batch_sizes=[32,64]", "profile.steps=2", "smoke_test.samples=0"]  # fmt: skip
     params.override(folder, overrides, into=folder)
     ladder = folder / "pipeline" / "jobs" / "escalation.py"
     assert "PATIENCE_S = 2 * TICK_S" in ladder.read_text()

@@ -48,6 +48,7 @@ class House:
 def house(checkout: Path, postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     folder = tmp_path_factory.mktemp("servers")
     overrides = ["ingest.history_days=60", "train.epochs=1", "release.approval=always"]  # needs no good model
+    overrides += ["profile.batch_sizes=[32,64]", "profile.steps=2"]
     params.override(checkout, overrides, into=checkout)
     commit = ["git", *IDENTITY, "commit", "--all", "--quiet", "--message", "train less"]
     subprocess.run(commit, cwd=checkout, check=True)
