@@ -34,7 +34,7 @@ def wait(condition: Callable[[], Any], *, timeout_s: float = 30) -> Any:
     until = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < until, "it did not come about"
-        time.sleep(0.01)
+        time.sleep(0.03)
     return value
 
 

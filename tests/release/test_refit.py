@@ -57,7 +57,7 @@ def refitted(*, timeout_s: float = 120) -> Refit | None:
             )  # fmt: skip
         except NotYet:
             assert time.monotonic() < until, "the refit did not come to an end"
-            time.sleep(0.02)
+            time.sleep(0.05)
             continue
         if made:
             records.write(made)

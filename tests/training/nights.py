@@ -108,7 +108,7 @@ def train(
             assert time.monotonic() < until, "training did not come to an end"
         (folder,) = (path for path in launcher.JOBS.iterdir() if path.is_dir())
         between(folder)
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def weights(folder: Path = collector.MODEL) -> Any:
