@@ -9,6 +9,7 @@ inside functions.
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from sys import argv
@@ -34,17 +35,21 @@ def modules(root: Path) -> dict[str, Path]:
     return {".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p for p in files}
 
 
-def imported(path: Path, *, top_only: bool = False) -> set[str]:
+def imported(path: Path) -> frozenset[str]:
     """Returns the absolute names that a file imports, those of attributes among them."""
-    tree = ast.parse(path.read_text())
+    return _imported(path.read_text())
+
+
+@cache  # the tests of the house read each file ten times
+def _imported(text: str) -> frozenset[str]:
     names: set[str] = set()
-    for node in tree.body if top_only else ast.walk(tree):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative imports hide what is imported"
+            assert node.level == 0, f"{ast.unparse(node)}: relative imports hide what is imported"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
 
 
 def graph(root: Path = ROOT) -> Graph:
