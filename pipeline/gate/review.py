@@ -69,7 +69,7 @@ def show_report(night: Night, *, commit: str = "") -> None:
 
     try:
         history = ledger.history(limit=outcome.NIGHTS)
-        path = page.write(Path(), history)
+        path, copy = page.write_with_copy(Path(), history)
         before = next((one for one in history if not one.rollback and one.night.id != night.id), None)
         if before and commit:  # its page was the last one, and may lead on to this one now
             page.renew(before, history)
@@ -77,7 +77,7 @@ def show_report(night: Night, *, commit: str = "") -> None:
         verdict, version = records.find(Verdict), records.find(Version)
         with mlflow_client.session() as client:
             run_id = mlflow_client.find_or_make_run(client, night.id)
-            client.log_text(run_id, page.alone(page.page(Path(), history)), path.name)
+            client.log_text(run_id, copy, path.name)
             if verdict and (drawn := figures.effect(verdict, verdict.margin)):
                 client.log_text(run_id, svg.alone(drawn), description.INTERVAL)
             if version and commit:

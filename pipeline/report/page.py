@@ -48,13 +48,18 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))")
 def write(folder: Path, history: Sequence[Entry]) -> Path:
     """Writes the page of the night in `folder` to data/run/report.html; returns its path."""
     path = folder / FILE
-    records.replace_text(path, page(folder, history, in_folder=True))
+    records.replace_text(path, _in_folder(folder, _shown(folder, history)))
     return path
 
 
-def alone(text: str) -> str:
-    """Returns a page without its links to files, for where it is shown away from them, as in MLflow."""
-    return links.OTHER_PAGES.sub("", text)
+def write_with_copy(folder: Path, history: Sequence[Entry]) -> tuple[Path, str]:
+    """Writes the page as `write` does; returns its path, and the page without links to files, for MLflow.
+
+    The charts, which take most of the time, are drawn once.
+    """
+    path, shown = folder / FILE, _shown(folder, history)
+    records.replace_text(path, _in_folder(folder, shown))
+    return path, links.OTHER_PAGES.sub("", _elsewhere(shown))
 
 
 def renew(entry: Entry, history: Sequence[Entry]) -> None:
@@ -74,7 +79,7 @@ def renew(entry: Entry, history: Sequence[Entry]) -> None:
         records.replace_text(folder / FILE, fresh)
 
 
-def page(folder: Path, history: Sequence[Entry], *, in_folder: bool = False) -> str:
+def page(folder: Path, history: Sequence[Entry]) -> str:
     """Returns the page of the night in `folder`; `history` is the ledger, newest first.
 
     Only the page that stays in the folder shows bad rows and links to Data Docs beside it: a copy elsewhere
@@ -83,12 +88,25 @@ def page(folder: Path, history: Sequence[Entry], *, in_folder: bool = False) -> 
     The ledger may or may not have tonight's entry yet. Raises DataError if the night has no Night record, or
     a record that is broken.
     """
+    return _elsewhere(_shown(folder, history))
+
+
+def _elsewhere(shown: dict[str, Any]) -> str:
+    return render("page.html", **shown, bad=None, docs={}, files={})
+
+
+def _in_folder(folder: Path, shown: dict[str, Any]) -> str:
+    bad = bad_rows.of_night(shown["entry"], folder, stopped="validate" in shown["errors"])
+    return render("page.html", **shown, bad=bad, docs=_docs(folder), files=_records(folder))
+
+
+def _shown(folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
+    """Returns what each page of the night shows, wherever it is."""
     entry = entry_of(folder, history)
     errors, skips = texts_of(folder, "error"), texts_of(folder, "skipped")
     margin = _margin(entry, folder)
     now = standing(entry.evaluation, read_scores(folder / SCORES)) if entry.evaluation else None
-    return render(
-        "page.html",
+    return dict(
         hover=True,
         entry=entry,
         errors=errors,
@@ -105,11 +123,8 @@ def page(folder: Path, history: Sequence[Entry], *, in_folder: bool = False) -> 
         batch_size=figures.batch_size(entry),
         error=figures.error,
         broken=evidence.broken(entry.report),
-        bad=bad_rows.of_night(entry, folder, stopped="validate" in errors) if in_folder else None,
         before=lambda rule: bad_rows.before(rule, history, entry.night.id),
         row_text=bad_rows.texts,
-        docs=_docs(folder) if in_folder else {},
-        files=_records(folder) if in_folder else {},
         options=entry.plan.options[: rationale.ROWS] if entry.plan else (),
         beside=rationale.around(entry.plan, entry.night) if entry.plan else (),
         planned=_unbroken(" ".join(rationale.sentences(entry.plan, entry.night))) if entry.plan else "",
