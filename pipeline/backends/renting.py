@@ -368,6 +368,11 @@ class Renting(Backend):
         """Returns whether its machines see the folders of the nights; not by default, as they are rented."""
         return False
 
+    @property
+    def bucket_url(self) -> str:
+        """Returns the URL for staging."""
+        return self.bucket.url if self.bucket else ""
+
     def usd(self, folder: Path) -> float | None:
         """Returns what the job in `folder` has cost so far; None without a submission or a price."""
         return submission_journal.usd(folder, self.machines)

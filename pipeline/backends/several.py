@@ -19,7 +19,7 @@ from pipeline.contract.errors import JobError
 from pipeline.contract.machine import Machine
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Rental
-from pipeline.storage.bucket import BucketFolder, is_here
+from pipeline.storage.bucket import is_here
 
 
 class Several(Backend):
@@ -33,12 +33,6 @@ class Several(Backend):
             word = type(made).__name__.lower()
             number = 1 + sum(type(each) is type(made) for each in self.backends.values())
             self.backends[word if number == 1 else f"{word}-{number}"] = made
-
-    @property
-    def bucket(self) -> BucketFolder | None:
-        """The first bucket that jobs are staged by."""
-        buckets = (getattr(each, "bucket", None) for each in self.backends.values())
-        return next((each for each in buckets if isinstance(each, BucketFolder)), None)
 
     def submit(self, job: Job) -> str:
         """Starts the job where its rental says, or attaches to it; JobError for a backend not named."""

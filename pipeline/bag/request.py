@@ -23,7 +23,6 @@ from pipeline.contract.machine import Machine
 from pipeline.contract.records import Rental
 from pipeline.machines import startup
 from pipeline.storage import checkout
-from pipeline.storage.bucket import BucketFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +111,7 @@ def _url(path: Path, before: Bag | None, backend: Backend, rental: Rental) -> st
         return before.url
     if rental.is_local or place.shares_disk:
         return ""
-    bucket = getattr(place, "bucket", None)
-    if not isinstance(bucket, BucketFolder):
+    if not place.bucket_url:
         raise ParamsError(
             f"machines of {rental} do not see {path}, where the runs of a bag meet; set backend.bucket to a "
             f"folder that they and this machine reach"
@@ -123,7 +121,7 @@ def _url(path: Path, before: Bag | None, backend: Backend, rental: Rental) -> st
             f"bag {before.name} has machines that meet on this disk, which those of {rental} do not see; "
             f"wait until they have ended, or give this bag another --name"
         )
-    return f"{bucket.url.rstrip('/')}/bags/{path.name}-{secrets.token_hex(4)}"
+    return f"{place.bucket_url.rstrip('/')}/bags/{path.name}-{secrets.token_hex(4)}"
 
 
 def _rental(

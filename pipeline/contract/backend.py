@@ -121,6 +121,11 @@ class Backend(Protocol):
         """Returns whether its machines see the folders of the nights, as this machine does."""
         return True
 
+    @property
+    def bucket_url(self) -> str:
+        """Returns the URL of the folder in a bucket by which jobs are sent and come back; "" without one."""
+        return ""
+
     def cannot_move(self, checkpoints: str) -> str:
         """Returns why a job could not go on from `train.checkpoints` wherever it may run; "" if it can."""
         return ""

@@ -261,16 +261,19 @@ def _checkpoints(params: Params) -> Iterator[Check]:
 
 
 def _buckets(params: Params) -> Iterator[Check]:
-    """Sends again what is damaged in the backend's bucket, from the folder of a night that has it."""
-    bucket = rot.bucket_of(params)
-    damaged = {fault.name: fault for fault in rot.in_buckets(params)} if bucket else {}
-    if not bucket or not damaged:
+    """Sends again what is damaged in the backends' buckets, from the folder of a night that has it."""
+    damaged = [
+        (bucket, thing, fault)
+        for bucket in rot.buckets(params)
+        for thing, fault in {fault.name: fault for fault in rot.in_bucket(bucket)}.items()
+    ]
+    if not damaged:
         return
     nights = sorted((checkout.home() / "nights").glob("*"))
     sent = ("data/arrays", "data/champion", "data/run/model")
     sources = {records.digest(night / path): night / path for night in nights for path in sent
                if (night / path).is_dir()}  # fmt: skip
-    for thing, fault in damaged.items():
+    for bucket, thing, fault in damaged:
         bucket.remove_thing(thing)
         if thing in sources:
             bucket.send_thing(sources[thing], thing)

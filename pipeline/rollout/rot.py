@@ -16,6 +16,7 @@ from hashlib import new as new_hash
 from pathlib import Path
 
 from pipeline.contract import records
+from pipeline.contract.backend import Backend
 from pipeline.contract.errors import DataError, PipelineError, sentence
 from pipeline.contract.params import Params
 from pipeline.contract.records import Refit, Version
@@ -150,17 +151,22 @@ def copies_of(folder: Path) -> str:
 
 
 def in_buckets(params: Params) -> Iterator[Fault]:
-    """Yields files of the backend's bucket, of what jobs need, that are not those which were sent."""
-    bucket = bucket_of(params)
-    if bucket:
-        for thing, file in bucket.damaged():
-            yield Fault(where=f"{bucket.url}/things/{thing}/{file}", name=thing)
+    """Yields files of the backends' buckets, of what jobs need, that are not those which were sent."""
+    for bucket in buckets(params):
+        yield from in_bucket(bucket)
 
 
-def bucket_of(params: Params) -> BucketFolder | None:
-    """Returns the bucket of the backend, if it has one."""
-    bucket = getattr(params.backend.make(), "bucket", None)
-    return bucket if isinstance(bucket, BucketFolder) else None
+def in_bucket(bucket: BucketFolder) -> Iterator[Fault]:
+    """Yields those of one bucket."""
+    for thing, file in bucket.damaged():
+        yield Fault(where=f"{bucket.url}/things/{thing}/{file}", name=thing)
+
+
+def buckets(params: Params) -> list[BucketFolder]:
+    """Returns the buckets of the backends that have one."""
+    backend: Backend = params.backend.make()
+    urls = dict.fromkeys(part.bucket_url for part in backend.parts())
+    return [BucketFolder(url=url) for url in urls if url]
 
 
 def in_versions(params: Params) -> Iterator[Fault]:
