@@ -53,12 +53,11 @@ def in_cache(digests: Sequence[str]) -> Iterator[Fault]:
 
 def missing(locks: Sequence[str]) -> Iterator[Fault]:
     """Yields the objects that these texts of dvc.lock name and the cache lacks."""
-    wanted: dict[str, str] = {}
-    for outs in map(dvc_cache.outputs, dict.fromkeys(locks)):
-        wanted |= {digest: path for path, digest in (*outs.items(), *dvc_cache.files_of(outs))}
-    for digest, path in wanted.items():
-        if not dvc_cache.path_of(digest).exists():
-            yield Fault(where=f"{path} ({digest}), which DVC's cache lacks", name=digest)
+    lacking: dict[str, str] = {}
+    for lock in dict.fromkeys(locks):
+        lacking |= dvc_cache.missing(lock)
+    for digest, path in lacking.items():
+        yield Fault(where=f"{path} ({digest}), which DVC's cache lacks", name=digest)
 
 
 def in_nights() -> Iterator[Fault]:

@@ -64,6 +64,13 @@ def files_of(outs: dict[str, str]) -> Iterator[tuple[str, str]]:
             yield f"{path}/{entry['relpath']}", entry["md5"]
 
 
+def missing(lock: str) -> dict[str, str]:
+    """Returns the outputs of a dvc.lock that the cache lacks: their paths by digest."""
+    outs = outputs(lock)
+    wanted = {digest: path for path, digest in (*outs.items(), *files_of(outs))}
+    return {digest: path for digest, path in wanted.items() if not path_of(digest).exists()}
+
+
 def put(digest: str, content: Path) -> None:
     """Makes these bytes those of the object, also in the folders of nights, which have links to its file.
 

@@ -90,7 +90,8 @@ def record(stage: str) -> None:
 def sync(folder: Path) -> None:
     """Brings the objects of the cache that dvc.lock in `folder` names to the disk, which DVC does not.
 
-    So what the ledger names is there also after a failure of the power.
+    So what the ledger names is there also after a failure of the power. What the cache lacks is skipped, as
+    digests of what stages read need not be in it; `push` says which outputs are nowhere.
     """
     if not (folder / LOCK).exists():
         return
@@ -260,7 +261,8 @@ def _damaged(digests: dict[str, str], cache: Path) -> dict[Path, Path]:
 def push() -> bool:
     """Copies the cached files of dvc.lock to the remote, if there is one; returns False if that failed.
 
-    A failure is only logged, since the cache has the files all the same: no night fails because of it.
+    A failure is only logged, since the cache has the files all the same: no night fails because of it. So is
+    an output that neither the cache nor the remote has, which DVC passes over without a word.
     """
     from tenacity import Retrying, stop_after_attempt, wait_exponential
 
@@ -270,6 +272,7 @@ def push() -> bool:
     try:
         with _quiet():
             attempts(_waiting, lambda repo: repo.push() if repo.config["core"].get("remote") else None)
+        lost = _nowhere()
     except Exception as error:  # noqa: BLE001 each remote raises its own errors
         log.warning(
             "the data of this night is in the cache here, but not in DVC's remote (%s, %d tries); "
@@ -277,7 +280,22 @@ def push() -> bool:
             " ".join(str(error).split())[:200], PUSH_TRIES, Path.cwd(),
         )  # fmt: skip
         return False
-    return True
+    if lost:
+        log.error(
+            "files of this night that neither DVC's cache nor a remote has: %d, such as %s; no rollback "
+            "brings them back; python -m pipeline repair puts back what this folder or the source still has",
+            len(lost), lost[0],
+        )  # fmt: skip
+    return not lost
+
+
+def _nowhere() -> list[str]:
+    """Returns the outputs of dvc.lock that neither the cache nor the remote has."""
+    lacking = dvc_cache.missing(LOCK.read_text()) if LOCK.exists() else {}
+    if not lacking:
+        return []
+    with remote(Path()) as odb:
+        return [path for digest, path in lacking.items() if odb is None or not odb.exists(digest)]
 
 
 def lock_champion(lock: str, model_digest: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 import ruamel.yaml
 
 from pipeline.contract.errors import DataError, sentence
+from pipeline.contract.records import digest as digest_of
 from pipeline.storage import mlflow_client, snapshots
 from tests import cloud_storage
 from tests.bad_disks import full, in_memory
@@ -176,6 +177,23 @@ def test_a_damaged_file_of_the_cache_is_fetched_again_from_the_remote(
     snapshots.restore(["data/raw"])
     assert file.read_bytes() == before
     assert "is damaged in DVC's cache" in caplog.text
+
+
+def test_a_file_that_is_neither_in_the_cache_nor_in_the_remote_is_said_to_be_lost(
+    recorded: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (lost,) = (recorded / ".dvc/cache").rglob(digest_of(Path("data/raw/day=2026-01-02/part.parquet"))[2:])
+    content = lost.read_bytes()
+    lost.unlink()
+    assert not snapshots.push()
+    remote = f"[core]\n    remote = disk\n['remote \"disk\"']\n    url = {tmp_path / 'remote'}\n"
+    (recorded / ".dvc" / "config").write_text(remote)
+    assert not snapshots.push()
+    assert "nor a remote has: 1, such as data/raw/day=2026-01-02/part.parquet; no rollback" in caplog.text
+    lost.write_bytes(content)
+    assert snapshots.push()
+    lost.unlink()
+    assert snapshots.push()  # the remote has it
 
 
 def test_a_remote_that_refuses_is_asked_again_and_warned_of_once(
