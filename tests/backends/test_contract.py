@@ -190,7 +190,7 @@ def test_a_failed_job_starts_again_and_one_that_succeeded_does_not(place, tmp_pa
 
 
 def test_a_cancelled_job_has_ended_with_all_its_processes_when_cancel_returns(place, tmp_path):
-    script = f"sleep 60 & echo $! > {tmp_path}/child; wait"
+    script = f"sleep 60 & echo $! > {tmp_path}/child; wait $!"
     handle = place.backend.submit(place.job(script))
     child = int(wait(lambda: written(tmp_path / "child")))
     place.backend.cancel(handle)
