@@ -244,7 +244,7 @@ def test_of_two_nights_that_follow_the_same_one_wins_and_the_other_says_so(repos
 
 @pytest.mark.slow
 def test_of_many_nights_closed_at_the_same_instant_exactly_one_wins(repository: Path) -> None:
-    names = [f"n{i}" for i in range(6)]
+    names = [f"n{i}" for i in range(4)]
     for name in names:
         opened(repository, night=name)
     code = "import sys; from pipeline import runner; runner.run('close')"
@@ -254,7 +254,7 @@ def test_of_many_nights_closed_at_the_same_instant_exactly_one_wins(repository: 
         for name in names
     ]  # fmt: skip
     outputs = [process.communicate()[1].decode() for process in closing]
-    assert sorted(process.returncode for process in closing) == [0, 1, 1, 1, 1, 1], outputs
+    assert sorted(process.returncode for process in closing) == [0, 1, 1, 1], outputs
     assert len(ledger.history()) == 1
 
 
