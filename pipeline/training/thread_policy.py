@@ -16,7 +16,8 @@ that does harm depends on the curvature, which nothing tells beforehand: the noi
 problem hopeless on which late gradients do no harm. So it is tried on the problem itself: a window of batches
 is trained on with late gradients, undone, and trained on again as before. Both began at the same weights and
 saw the same samples, so the difference of their losses, batch by batch, is due to lateness. It may eat up
-at most half of the time that is gained, by the slope of the loss. This is repeated ever more rarely.
+at most half of the time that is gained, by the slope of the loss. This is repeated as often as it takes
+no more than a small share of the time.
 
 Goodput is samples a second times progress by a sample, where a lateness that was refused makes none. A
 change is made only if goodput is predicted to rise, and taken back if it is measurably no faster. An
@@ -42,7 +43,7 @@ LEVEL = 0.5  # weight of the newest window in the smoothed loss
 REMEMBERED = 0.995  # of the costs of updates, by each next one
 PATIENCE = 16  # windows until lateness that was refused is tried again, half of it, doubled with each refusal
 FORGOTTEN = 64  # windows after which all speeds are measured anew
-CHECK_AFTER = 2  # windows until lateness is tried again beside what it replaced, doubled with each time
+CHECKING = 0.03  # most of all time that is spent on trying lateness again beside what it replaced
 SHORTEST, TRIAL, LONGEST = 8, 32, 128  # batches of windows: of the first, of most, of asynchronous ones
 MOMENTUM_LEFT = 0.01  # an optimizer that keeps a velocity goes on to do so
 GIVE_UP_BELOW, TAKE_FROM = 0.5, 0.75  # parts of a core that have to be free, to keep it and to take it
@@ -193,8 +194,10 @@ class ThreadPolicy:
     slower: tuple[Setting, ...] = ()  # were no faster lately
     most_late: float = math.inf  # more lateness did not pay lately
     checked_late: float = 0.0  # lateness that paid
-    check_at: int = 0  # window at which that is checked again
     num_checks: int = 0
+    check_s: float = 0.0  # that the last one cost by training on its batches again
+    checked_s: float = 0.0  # that all of them cost
+    elapsed_s: float = 0.0  # of all windows
     num_windows: int = 0
     num_settled: int = 0  # windows since the setting has changed
     num_undone: int = 0  # for harm
@@ -245,7 +248,10 @@ class ThreadPolicy:
         """
         if may_undo and self.harms(window):
             return self.undone(), True
-        state = replace(self, num_windows=self.num_windows + 1, num_settled=self.num_settled + 1)._fresh()
+        state = replace(
+            self, num_windows=self.num_windows + 1, num_settled=self.num_settled + 1,
+            elapsed_s=self.elapsed_s + window.elapsed_s,
+        )._fresh()  # fmt: skip
         if may_undo and self.on_trial and self.setting.lateness > self.checked_late:
             return replace(state, setting=self.accepted, late=(self.setting, window)), True
         state = state._seen(window, costs)
@@ -309,7 +315,10 @@ class ThreadPolicy:
         """
         if costs is None:
             return self
-        if self.setting.is_asynchronous and self.num_windows >= self.check_at:
+        is_due = (
+            self.checked_s + 2 * self.check_s <= CHECKING * self.elapsed_s
+        )  # a check can be twice as long
+        if self.setting.is_asynchronous and is_due:
             without = self.best(self.setting.num_workers, costs=costs, most_late=0.0)
             return replace(self, accepted=without, checked_late=0.0)
         kept = min(self.setting.num_workers, math.floor(free_cores + 1 - GIVE_UP_BELOW))
@@ -328,9 +337,9 @@ class ThreadPolicy:
             return replace(self, speed=window.speed)._refused(setting)
         return replace(
             self, setting=setting, accepted=setting, speed=late.speed, checked_late=setting.lateness,
-            most_late=max(self.most_late, 2 * setting.lateness),
-            num_checks=self.num_checks + 1, num_settled=0,
-            check_at=self.num_windows + CHECK_AFTER * 2 ** min(self.num_checks, 6),
+            most_late=max(self.most_late, 2 * setting.lateness), num_settled=0,
+            num_checks=self.num_checks + 1, check_s=window.elapsed_s,
+            checked_s=self.checked_s + window.elapsed_s,
         )  # fmt: skip
 
     def _refused(self, late: Setting) -> "ThreadPolicy":
