@@ -56,6 +56,11 @@ def findings() -> Iterator[Finding]:
     )  # fmt: skip
     for name in ("source", "workload", "backend"):
         yield _plug(name, getattr(loaded, name))
+    for key, values in loaded.plan.quality_choices.items():
+        section, _, name = key.partition(".")
+        if section == "workload":  # found here rather than on the night that tries it
+            arguments = {**(loaded.workload.model_extra or {}), name: values[-1]}
+            yield _plug(key, params.Plug.model_validate({"use": loaded.workload.use, **arguments}))
     yield _code(home, loaded)
     with contextlib.suppress(PipelineError):  # already reported
         yield from _backend(home, loaded, loaded.backend.make())

@@ -144,6 +144,10 @@ def _lay_out(
         booted_at=booted_at,
         test_hours=_test_hours(overridden),
     )
+    if folder != home and overridden.plan.quality_choices:  # in the home itself, values would stay
+        from pipeline import larger_values
+
+        night = replace(night, chosen=larger_values.choose_for(night, champion, overridden, assignments))
     disk.sync(Path())  # the folder is whole before it is one of a night
     records.write(night)
     return night

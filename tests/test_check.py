@@ -66,6 +66,19 @@ def test_a_backend_that_does_not_say_what_it_has_is_found_before_the_night(tmp_p
     assert "tests.fakes:Nothing lacks submit, state, cancel, machines, logs, usd, " in lacking.text
 
 
+def test_an_argument_that_the_workload_does_not_know_is_found_before_the_night_that_tries_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    text = PARAMS.format(machines="local").replace(
+        "plan: {", "plan: {quality_choices: {workload.widht: [1, 2]}, "
+    )
+    (tmp_path / "params.yaml").write_text(text)
+    misspelt = next(finding for finding in findings() if finding.what == "workload.widht")
+    assert not misspelt.ok
+    assert "tests.fakes:Nothing refuses its arguments" in misspelt.text
+
+
 def test_users_who_are_to_judge_need_a_router(tmp_path, monkeypatch):
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
     monkeypatch.delenv("DAYBREAK_LOG", raising=False)

@@ -214,6 +214,9 @@ class ProfileParams(Section):
     allowed."""
 
 
+ChoiceKey = Annotated[str, Field(pattern=r"^(prepare\.window_days|workload\.\w+)$")]
+
+
 class PlanParams(Section):
     """What may be rented, and which plan is best."""
 
@@ -241,9 +244,23 @@ class PlanParams(Section):
     batch_sizes: tuple[PositiveInt, ...] = ()
     """Global batch sizes, in samples, to choose among; empty: only `train.batch_size`. A larger one trains
     on more samples, by the noise scale."""
+    quality_choices: dict[ChoiceKey, Annotated[tuple[PositiveInt, ...], Field(min_length=2)]] = {}
+    """Keys of params.yaml of which `quality` may take a larger value, with the values to choose among:
+    `prepare.window_days`, and whole numbers among the arguments of the workload, as in
+    `{prepare.window_days: [30, 60], workload.hidden: [64, 128]}`. The first is the one that the key has here;
+    a key with another value is left alone."""
     explore_usd: float = Field(0, ge=0)
-    """US dollars that trying other batch sizes and machine counts, for `quality` more samples too, may cost
-    in 30 nights; 0: nothing is tried, and nothing is for `knee` or with `usd_per_hour_saved` for `time`."""
+    """US dollars that trying other batch sizes and machine counts, for `quality` more samples and the larger
+    values of `quality_choices` too, may cost in 30 nights; 0: nothing is tried, and nothing is for `knee` or
+    with `usd_per_hour_saved` for `time`."""
+
+    @field_validator("quality_choices")
+    @classmethod
+    def _values_rise(cls, choices: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        for key, values in choices.items():
+            if list(values) != sorted(set(values)):
+                raise ValueError(f"the values of {key} do not rise")
+        return choices
 
     @property
     def ranking(self) -> Literal["cost", "time", "knee"]:

@@ -41,6 +41,18 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Chosen(Record):
+    """Values that a night has of the keys in `plan.quality_choices` (planning/quality_choices.py)."""
+
+    values: dict[str, int]  # by key
+    rest: str  # digest of all else that decides the model: nights are compared where it is the same
+    tried: str = ""  # key whose value tonight is to show what it adds; "": none
+    usual_usd: float = 0.0  # what training costs without that
+    is_refresh: bool = False  # of the champion's recipe but for values that earlier nights proved better
+    reason: str = ""  # why these values; clauses for a sentence
+
+
+@dataclass(frozen=True, kw_only=True)
 class Night(Record):
     """A night and its deadline, which `open` fixes once and no stage moves."""
 
@@ -58,6 +70,7 @@ class Night(Record):
     boot: str = ""  # name of the boot of the machine that opened it, and when that was by its clock then, in
     booted_at: float = 0.0  # seconds since 1970 (pipeline/contract/clock.py)
     test_hours: float = 0.0  # that a live test needs, by the traffic of the last days; 0: none is planned for
+    chosen: Chosen | None = None  # None: the objective is not quality, or there is nothing to choose
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,6 +98,8 @@ def gate(
         )
     expect_ledger(params)
     refresh = is_refresh(champion, params) or is_declared_equal(champion, params)
+    if champion and night.chosen and night.chosen.is_refresh:
+        refresh = True  # whatever differs, earlier nights have proven to be better
     rules = rules_of(params.gate, refresh=refresh, evaluation=evaluation)
     scores, past = read_scores() or {}, ledger.history(LOOKED_AT)
     chance = None if champion is None or refresh else _chance(night, params.gate)

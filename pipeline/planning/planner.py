@@ -27,6 +27,7 @@ from pipeline.planning.infeasible import (
     nothing_runs,
     of_epochs,
 )
+from pipeline.planning.quality_choices import complete
 from pipeline.planning.search import Candidate, Choice, Limits, label, relax, search
 from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.efficiency import Efficiency, alike
@@ -61,6 +62,12 @@ def plan(
     helps if nothing is feasible.
     """
     recipe = _course(night, dataset, champion, params)
+    chosen, choices = night.chosen, params.plan.quality_choices
+    if known and chosen:  # other days are other samples, and another model learns otherwise
+        reached = [each for each in known.reached if complete(each.values, choices) == chosen.values]
+        known = replace(known, reached=reached)
+    if chosen and chosen.tried:  # tonight finds out about nothing else
+        explored_usd = max(explored_usd, params.plan.explore_usd)
 
     def planned(tonight: Course, *, shorten: bool) -> Plan:
         return _planned(
@@ -86,7 +93,10 @@ def plan(
         warm=recipe.warm, flops_per_sample=profile.flops_per_sample,
         num_samples=recipe.num_samples, batch_size=params.train.batch_size,
     )  # fmt: skip
-    return quality.bought(made, longer, curve, left_usd=params.plan.explore_usd - explored_usd)
+    bought = quality.bought(made, longer, curve, left_usd=params.plan.explore_usd - explored_usd)
+    if chosen and chosen.tried:
+        return replace(bought, explore_usd=max(0.0, bought.expected_usd - chosen.usual_usd))
+    return bought
 
 
 def _planned(

@@ -52,7 +52,7 @@ def _to_try(curve: LearningCurve, gains: Mapping[float, Gain], *, longest: float
     length, tries = 2 * longest, curve.num_nights[2 * longest]
     gain = gains.get(length)
     is_settled = length not in LENGTHS or tries >= MOST_TRIES or (gain is not None and gain.high < 0)
-    its_turn = tries < curve.num_nights[longest] and curve.lengths[-1] != length
+    its_turn = tries < curve.num_nights[longest] and curve.levels[-1] != length
     return length if its_turn and not is_settled else None
 
 

@@ -38,6 +38,8 @@ def _lines(plan: Plan, night: Night) -> Iterator[str]:
 def sentences(plan: Plan, night: Night) -> Iterator[str]:
     """Yields what is rented and why, what the time rests on, and what else matters, as the report says it."""
     yield summary(plan, night)
+    if night.chosen:
+        yield f"{night.chosen.reason}."
     if plan.samples_reason:
         yield f"{plan.samples_reason}."
     if plan.basis:
@@ -61,7 +63,7 @@ def summary(plan: Plan, night: Night) -> str:
     )
     if plan.price_dated and (plan.usd_per_hour or not plan.rental.is_local):
         text += f" {price(plan)}."
-    if plan.explore_usd > 0 and not plan.base_samples:
+    if plan.explore_usd > 0 and not plan.base_samples and not (night.chosen and night.chosen.tried):
         return f"{text} Exploring, for {dollars(plan.explore_usd)} more: {plan.runner_up}."
     return f"{text} Next best: {plan.runner_up}." if plan.runner_up else text
 

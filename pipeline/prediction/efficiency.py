@@ -15,8 +15,8 @@ of one batch size say nothing of d, and little where c is not known: the interva
 Where nights have the score of a simple rule on the same days, that is taken off, as days differ.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp, isfinite, log
 from typing import TYPE_CHECKING
@@ -52,6 +52,7 @@ class Reached:
     size: float  # of scores: what changes of it are a share of
     flops_per_sample: float  # of the model
     warm: bool | None = None  # did it begin with the champion's weights? None: nobody told
+    values: Mapping[str, int] = field(default_factory=dict)  # of `plan.quality_choices`; none: not told
 
 
 def alike(

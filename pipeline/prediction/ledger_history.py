@@ -8,13 +8,16 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Night, Plan, Profile, Rental
+from pipeline.contract.units import HOUR_S
 from pipeline.machines import catalog
 from pipeline.machines.startup import IN_RUN_S, wait
 from pipeline.prediction.calibration import NIGHTS_AHEAD, Calibration, Past, ratio
-from pipeline.prediction.efficiency import Reached
+from pipeline.prediction.efficiency import Reached, theory
+from pipeline.prediction.learning_curve import Shown
 from pipeline.prediction.scorecard import NIGHTS, Scorecard, outcome, scorecard
 from pipeline.prediction.time_budget import Decided
 from pipeline.prediction.update_time import by_profile, update
@@ -24,6 +27,8 @@ from pipeline.storage import ledger
 from pipeline.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
+
+CAUSED = ("prepare", "profile", "plan", "train")  # stages that may fail by what a night takes up
 
 
 def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers: int) -> Calibration:
@@ -54,16 +59,16 @@ def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers:
     return calibration
 
 
-def before(night: Night) -> list[Entry]:
+def before(night: Night, *, limit: int = NIGHTS) -> list[Entry]:
     """Returns the last nights that this one follows, oldest first, without rollbacks."""
     if not night.previous:
         return []
-    entries = ledger.history(limit=2 * NIGHTS)  # rollbacks are among them
+    entries = ledger.history(limit=2 * limit)  # rollbacks are among them
     commits = [entry.commit for entry in entries]
     if night.previous not in commits:
         return []
     followed = [entry for entry in entries[commits.index(night.previous) :] if not entry.rollback]
-    return followed[:NIGHTS][::-1]
+    return followed[:limit][::-1]
 
 
 def explored_usd(entries: Sequence[Entry]) -> float:
@@ -181,6 +186,7 @@ def _reached(entries: Sequence[Entry]) -> list[Reached]:
             size=abs(_metrics(e)["score"]),
             flops_per_sample=e.profile.flops_per_sample,
             warm=e.training.warm,
+            values=e.night.chosen.values if e.night.chosen else {},
         )
         for e in scored
         if e.plan
@@ -190,6 +196,42 @@ def _reached(entries: Sequence[Entry]) -> list[Reached]:
         and _metrics(e)["score"]
         and not any(taken.name == "checkpoint" for taken in e.training.rungs)
     ]
+
+
+def shown(entries: Sequence[Entry], *, batch_size: int) -> list[Shown]:
+    """Returns what nights showed of the values that they had of `plan.quality_choices`.
+
+    Those that failed before their training, or at something that no value is the cause of, are left out.
+
+    Args:
+        entries: the nights, oldest first.
+        batch_size: of the recipe; others count as many samples as make equal progress by noise-scale theory.
+    """
+    return [each for entry in entries if (each := _shown(entry, batch_size=batch_size))]
+
+
+def _shown(entry: Entry, *, batch_size: int) -> Shown | None:
+    chosen, plan, training = entry.night.chosen, entry.plan, entry.training
+    if chosen is None:
+        return None
+    if training is None:
+        is_too_much = entry.verdict is not None and entry.verdict.failed in CAUSED
+        return (
+            Shown(chosen=chosen, passes=None, warm=None, score=None, hours=inf, usd=inf)
+            if is_too_much
+            else None
+        )
+    hours = inf
+    if training.stopped_by == "finished" and training.ended_at:
+        hours = (training.ended_at - entry.night.started_at).total_seconds() / HOUR_S
+    passes = None
+    if plan and entry.profile and entry.dataset and entry.dataset.num_samples and not plan.sizes:
+        noise = training.noise_scale or entry.profile.noise_scale
+        passes = training.num_samples / theory(noise, plan.batch_size, batch_size) / entry.dataset.num_samples
+    return Shown(
+        chosen=chosen, passes=passes, warm=training.warm, score=_metrics(entry).get("score"), hours=hours,
+        usd=training.cost_usd,
+    )  # fmt: skip
 
 
 def _metrics(entry: Entry) -> dict[str, float]:

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 ARRAYS = Path("data/arrays")
 CHAMPION = Path("data/champion")
+FACTS = CHAMPION / "model.json"
 END_BY = "end_by.json"  # where the budget ends before the time: the launcher writes it, worker 0 reads it
 MOVING = "moving"  # worker 0 touches it where a heartbeat finds no space on the disk
 
@@ -63,17 +64,9 @@ def course(night: Night, dataset: Dataset, champion: Champion | None, params: "J
         warm=False, newest=False, first_sample=0, epochs=train.epochs,
         num_samples=round(train.epochs * dataset.num_samples), rate=train.rate,
     )  # fmt: skip
-    facts = CHAMPION / "model.json"
-    on_cold_day = night.day.toordinal() % train.cold_every == 0
-    if champion is None or on_cold_day or not champion.version or not facts.exists():
+    if champion is None or begins_cold(night, champion, params):
         return whole
-    if night.cold:
-        log.info("%s; starting cold", night.cold)
-        return whole
-    model = json.loads(facts.read_text())
-    if why_cold := _unlike(champion, model, params):
-        log.warning("%s; starting cold", why_cold)
-        return whole
+    model = json.loads(FACTS.read_text())
     if change := _changed(champion, model, params):
         log.warning("%s; training on all samples, from its weights if they have the same shapes", change)
         return replace(whole, warm=True)
@@ -86,6 +79,19 @@ def course(night: Night, dataset: Dataset, champion: Champion | None, params: "J
         num_samples=round(train.warm_epochs * newest),
         rate=train.warm_rate,
     )
+
+
+def begins_cold(night: Night, champion: Champion | None, params: "JobSections") -> bool:
+    """Returns whether tonight's training begins with new weights, and not with the champion's."""
+    on_cold_day = night.day.toordinal() % params.train.cold_every == 0
+    if champion is None or on_cold_day or not champion.version or not FACTS.exists():
+        return True
+    if night.cold:
+        log.info("%s; starting cold", night.cold)
+        return True
+    if why_cold := _unlike(champion, json.loads(FACTS.read_text()), params):
+        log.warning("%s; starting cold", why_cold)
+    return bool(why_cold)
 
 
 def _unlike(champion: Champion, model: dict[str, Any], params: "JobSections") -> str:

@@ -29,7 +29,7 @@ def drawn(form: str, *, lengths: tuple[float, ...], count: int, seed: int) -> tu
         trained.append(lengths[night % len(lengths)] if night < 7 else rng.choice(lengths))
         error = 0.3 * error + rng.standard_t(4) / 2**0.5
         scores.append(FORMS[form](trained[-1] * scale) + noise * error + trend * night)
-    return LearningCurve(lengths=tuple(map(float, trained)), scores=tuple(scores)), (
+    return LearningCurve(levels=tuple(map(float, trained)), scores=tuple(scores)), (
         lambda times: FORMS[form](times * scale) - FORMS[form](scale)
     )
 
@@ -53,16 +53,16 @@ def test_intervals_of_ninety_percent_hold_on_curves_of_any_form(lengths, count):
 
 def test_lengths_that_rose_as_the_days_got_easier_are_not_credited_with_it():
     scores = 0.3 + 0.01 * np.arange(16) + 0.002 * np.random.default_rng(0).normal(size=16)
-    gain = LearningCurve(lengths=(1.0,) * 8 + (2.0,) * 8, scores=tuple(scores)).gain(2.0)
+    gain = LearningCurve(levels=(1.0,) * 8 + (2.0,) * 8, scores=tuple(scores)).gain(2.0)
     assert scores[8:].mean() - scores[:8].mean() > 0.07
     assert abs(gain.mean) < 0.005
 
 
 def test_too_few_nights_tell_nothing():
     alternating = (1.0, 2.0) * 3
-    assert LearningCurve(lengths=alternating, scores=(0.3, 0.4) * 3).gain(2.0)
-    assert LearningCurve(lengths=alternating[:5], scores=(0.3, 0.4, 0.3, 0.4, 0.3)).gain(2.0) is None
-    assert LearningCurve(lengths=(1.0,) * 9 + (2.0,), scores=(0.3,) * 10).gain(2.0) is None
+    assert LearningCurve(levels=alternating, scores=(0.3, 0.4) * 3).gain(2.0)
+    assert LearningCurve(levels=alternating[:5], scores=(0.3, 0.4, 0.3, 0.4, 0.3)).gain(2.0) is None
+    assert LearningCurve(levels=(1.0,) * 9 + (2.0,), scores=(0.3,) * 10).gain(2.0) is None
     assert LearningCurve().gain(2.0) is None
 
 
@@ -81,4 +81,4 @@ def test_only_nights_that_began_alike_with_a_like_model_on_a_known_length_count(
         [*others, night(), larger, night(num_samples=1010)],
         warm=False, flops_per_sample=1e8, num_samples=1000, batch_size=64,
     )  # fmt: skip
-    assert curve.lengths == (2.0, 2.0, 1.0)
+    assert curve.levels == (2.0, 2.0, 1.0)

@@ -18,6 +18,7 @@ from pipeline.contract.params import Params
 from pipeline.contract.records import (
     Chain,
     Champion,
+    Chosen,
     Dataset,
     Difference,
     Evaluation,
@@ -188,6 +189,22 @@ def test_a_verdict_on_another_version_is_refused(home: Path, release: Any, setti
     stale = Verdict(**{**vars(verdict), "action": "reject"})
     with pytest.raises(NothingToDo, match="the champion stays"):
         promote.promote(records.read(Night), version, stale, None, settings)
+
+
+def test_what_earlier_nights_proved_better_is_judged_as_a_refresh_and_spends_no_chance_of_a_recipe(
+    home: Path, release: Any, settings: Params
+) -> None:
+    release(0, 1.0)
+    champion = ledger.champion_at(ledger.ledger_tip())
+    os.chdir(make_night(home, 1, weight=1.0, champion=champion))
+    judge_night()
+    night, inputs = records.read(Night), (records.read(Evaluation), records.read(Version), champion)
+    another = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": 9})})
+    tried = judge.gate(night, *inputs, another)
+    assert (tried.action, tried.false_promotion_chance) == ("reject", 0.025)
+    chosen = Chosen(values={"workload.width": 128}, rest="", is_refresh=True)
+    bought = judge.gate(replace(night, chosen=chosen), *inputs, another)
+    assert (bought.action, bought.false_promotion_chance) == ("promote", None), bought.reason
 
 
 def test_an_evaluation_of_another_model_is_refused(home: Path, release: Any, settings: Params) -> None:
