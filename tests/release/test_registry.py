@@ -87,6 +87,10 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     assert dict(client().get_registered_model("daybreak").aliases) == {"champion": 1}
     assert run.data.metrics["baseline/popularity"] < run.data.metrics["score"]
     assert {"recipe", "data_digest", "model_digest"} <= set(made.lineage)
+    tip = ledger.ledger_tip()
+    assert promote_night() == made  # called again, it ends the same
+    assert ledger.ledger_tip() == tip
+    assert ledger.champion_at(tip) == Champion(**vars(made))  # which the next night sees
 
 
 def test_registering_again_after_a_kill_makes_no_second_version(home: Path) -> None:
@@ -146,27 +150,6 @@ def test_a_refresh_is_promoted_and_a_changed_recipe_is_not(home: Path, release: 
     assert judge_night().reason.startswith("inconclusive: not proven better than the champion")
 
 
-def test_promotion_called_again_ends_the_same(home: Path, release: Any) -> None:
-    made = release(0, 1.0)
-    tip = ledger.ledger_tip()
-    assert promote_night() == made
-    assert ledger.ledger_tip() == tip
-
-
-def test_promotion_killed_before_the_alias_is_finished_by_the_next_call(home: Path, release: Any) -> None:
-    release(0, 1.0)
-    os.chdir(make_night(home, 1, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip())))
-    judge_night()
-    version, verdict = records.read(Version), records.read(Verdict)
-    records.write(Release(version=version.number, replaced=1, model_digest=version.model_digest,
-                          night=version.night))  # fmt: skip
-    ledger.commit_night(records.read(Night), message=verdict.reason)
-    assert serving() == (2, 1)
-    promote_night()
-    assert serving() == (2, 2)
-    assert client().get_model_version("daybreak", "1").tags["status"] == "replaced"
-
-
 def test_of_two_nights_one_wins_and_the_other_changes_nothing(home: Path) -> None:
     first, second = (make_night(home, number, weight=1.0) for number in (0, 1))
     for folder in (first, second):
@@ -180,7 +163,7 @@ def test_of_two_nights_one_wins_and_the_other_changes_nothing(home: Path) -> Non
     assert not records.path_of(Release).exists()
 
 
-def test_a_verdict_on_another_version_is_refused(home: Path, release: Any, settings: Params) -> None:
+def test_records_of_another_version_or_model_are_refused(home: Path, release: Any, settings: Params) -> None:
     release(0, 1.0)
     verdict, version = records.read(Verdict), records.read(Version)
     other = Version(**{**vars(version), "number": 7})
@@ -189,6 +172,18 @@ def test_a_verdict_on_another_version_is_refused(home: Path, release: Any, setti
     stale = Verdict(**{**vars(verdict), "action": "reject"})
     with pytest.raises(NothingToDo, match="the champion stays"):
         promote.promote(records.read(Night), version, stale, None, settings)
+    before, evaluation = records.read(Training), records.read(Evaluation)
+    unlike = replace(evaluation, model_digest="other")
+    with pytest.raises(ReleaseError, match="evaluated other; run evaluate"):
+        judge.gate(records.read(Night), unlike, version, None, settings)
+    records.write(unlike)
+    with pytest.raises(ReleaseError, match=r"evaluation.json is of model other"):
+        register_night()
+    records.write(evaluation)
+    records.write(replace(before, model_digest="x"))
+    with pytest.raises(DataError, match=r"training.json says x"):
+        register_night()
+    assert versions() == [1]
 
 
 def test_what_earlier_nights_proved_better_is_judged_as_a_refresh_and_spends_no_chance_of_a_recipe(
@@ -205,26 +200,6 @@ def test_what_earlier_nights_proved_better_is_judged_as_a_refresh_and_spends_no_
     chosen = Chosen(values={"workload.width": 128}, rest="", is_refresh=True)
     bought = judge.gate(replace(night, chosen=chosen), *inputs, another)
     assert (bought.action, bought.false_promotion_chance) == ("promote", None), bought.reason
-
-
-def test_an_evaluation_of_another_model_is_refused(home: Path, release: Any, settings: Params) -> None:
-    release(0, 1.0)
-    evaluation = Evaluation(**{**vars(records.read(Evaluation)), "model_digest": "other"})
-    with pytest.raises(ReleaseError, match="evaluated other; run evaluate"):
-        judge.gate(records.read(Night), evaluation, records.read(Version), None, settings)
-
-
-def test_a_version_is_made_of_the_model_that_was_trained_and_evaluated(home: Path, release: Any) -> None:
-    release(0, 1.0)
-    before, evaluation = records.read(Training), records.read(Evaluation)
-    records.write(replace(evaluation, model_digest="other"))
-    with pytest.raises(ReleaseError, match=r"evaluation.json is of model other"):
-        register_night()
-    records.write(evaluation)
-    records.write(replace(before, model_digest="x"))
-    with pytest.raises(DataError, match=r"training.json says x"):
-        register_night()
-    assert versions() == [1]
 
 
 def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: Any, settings: Params) -> None:
@@ -453,8 +428,3 @@ def test_rollback_killed_after_any_write_goes_back_once(home: Path, release: Any
     assert [entry.rollback for entry in ledger.history()] == [True, False, False, False]
     watch.watch(settings)
     assert serving() == (2, 2)
-
-
-def test_champion_of_the_ledger_is_what_the_next_night_sees(home: Path, release: Any) -> None:
-    made = release(0, 1.0)
-    assert ledger.champion_at(ledger.ledger_tip()) == Champion(**vars(made))

@@ -1,4 +1,7 @@
-"""Two workers that agree now and then: `torchrun -m tests.training.apart FOLDER MODE`, or one, by `train`."""
+"""Two workers that agree now and then: `torchrun -m tests.training.apart FOLDER MODE...`, or one, by `train`.
+
+FOLDER has a folder of arrays for each mode, in which is left what came of it.
+"""
 
 import json
 import sys
@@ -20,6 +23,7 @@ from tests.fakes import LineWorkload
 from tests.training.recipes import recipe
 
 NUM_SAMPLES, EPOCHS, EVERY = 100, 5, 4
+MODES = ("barrier", "late", "refused")  # the last is timed, so that it wants processes of its own
 
 
 def train(
@@ -71,7 +75,7 @@ def bits(trainer: Trainer) -> dict[str, torch.Tensor]:
     }
 
 
-def main(folder: Path, mode: str) -> None:
+def main(folder: Path, mode: str) -> Trainer:
     whole = train(folder, name="whole", mode=mode)
     # After the trial of 8 intervals, if there is one: before, it would begin anew.
     stopped = [
@@ -100,8 +104,10 @@ def main(folder: Path, mode: str) -> None:
         "epochs": [epoch.num_samples for epoch in whole.audit.proven()] if whole.engine.rank == 0 else [],
     }
     (folder / f"worker-{whole.engine.rank}.json").write_text(json.dumps(seen))
-    whole.engine.close()  # type: ignore[attr-defined]
+    return whole
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    for each in sys.argv[2:]:
+        trained = main(Path(sys.argv[1]) / each, each)
+    trained.engine.close()  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from pipeline.contract.params import TrainParams
 from pipeline.contract.records import Tuning
 from pipeline.training.gradients import Signals
 from pipeline.training.local_sgd import LocalSgdEngine
-from tests.fakes import LineWorkload
+from tests.fakes import LineWorkload, write_curve
 from tests.training import apart
 from tests.training.nights import ROOT
 
@@ -92,12 +93,24 @@ def test_an_empty_share_changes_no_weight_and_makes_the_moments(folder):
     assert len(engine.optimizer.state) == len(list(engine.model.parameters()))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["barrier", "late", "refused"])
-def test_two_workers_resume_bit_equal_resize_and_lose_no_sample(folder, mode):
+@pytest.fixture(scope="module")
+def left_by_two(tmp_path_factory) -> Path:
+    """What two workers left, in a folder for each mode."""
+    folder = tmp_path_factory.mktemp("apart")
+    for mode in apart.MODES:
+        write_curve(folder / mode, num_samples=apart.NUM_SAMPLES)
     command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.training.apart"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", *command, str(folder), mode], env=environment, check=True, cwd=ROOT)
+    for modes in (apart.MODES[:2], apart.MODES[2:]):
+        words = [*command, str(folder), *modes]
+        subprocess.run([sys.executable, "-m", *words], env=environment, check=True, cwd=ROOT)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", apart.MODES)
+def test_two_workers_resume_bit_equal_resize_and_lose_no_sample(left_by_two, mode):
+    folder = left_by_two / mode
     stopped, resized = {"barrier": ((8, 24), 12), "late": ((12, 28), 16), "refused": ((41, 50), 12)}[mode]
     for rank in (0, 1):
         seen = json.loads((folder / f"worker-{rank}.json").read_text())
