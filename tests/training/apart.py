@@ -42,7 +42,7 @@ def train(
 
     def told_to_stop() -> bool:
         if mode == "refused" and made.sync.every > 1:
-            time.sleep(0.01)  # so that averages are slower
+            time.sleep(0.05)  # so that averages are slower, on a busy machine too
         return trainer.num_updates + 1 >= updates
 
     job = recipe(num_samples=NUM_SAMPLES * EPOCHS, batch_size=8, rate=0.01, sync_every=EVERY, **changed)
