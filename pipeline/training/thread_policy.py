@@ -16,8 +16,8 @@ that does harm depends on the curvature, which nothing tells beforehand: the noi
 problem hopeless on which late gradients do no harm. So it is tried on the problem itself: a window of batches
 is trained on with late gradients, undone, and trained on again as before. Both began at the same weights and
 saw the same samples, so the difference of their losses, batch by batch, is due to lateness. It may eat up
-at most half of the time that is gained, by the slope of the loss. This is repeated as often as it takes
-no more than a small share of the time.
+at most half of the time that is gained, by the slope of the loss. It is tried again and again, within
+a small share of the time.
 
 Goodput is samples a second times progress by a sample, where a lateness that was refused makes none. A
 change is made only if goodput is predicted to rise, and taken back if it is measurably no faster. An
@@ -315,9 +315,8 @@ class ThreadPolicy:
         """
         if costs is None:
             return self
-        is_due = (
-            self.checked_s + 2 * self.check_s <= CHECKING * self.elapsed_s
-        )  # a check can be twice as long
+        next_check_s = 2 * self.check_s  # at most, as windows of checks double
+        is_due = self.checked_s + next_check_s <= CHECKING * self.elapsed_s
         if self.setting.is_asynchronous and is_due:
             without = self.best(self.setting.num_workers, costs=costs, most_late=0.0)
             return replace(self, accepted=without, checked_late=0.0)
