@@ -93,7 +93,7 @@ def test_a_client_that_does_not_read_its_answers_is_cut_off(
             with contextlib.suppress(ConnectionError):
                 while more := slow.recv(1 << 20):
                     num_bytes += len(more)
-            assert 0 < num_bytes < num_sent * whole
+            assert num_bytes < num_sent * whole  # 0 where the first answer took longer than REQUEST_S
 
 
 @pytest.mark.slow
