@@ -301,9 +301,12 @@ def _moment(text: str) -> datetime:
 
 def _warn_of_changes(home: Path) -> None:
     """Warns of files of the checkout that are not part of a night, which runs at HEAD."""
-    changed = [
-        line.split(maxsplit=1)[1] for line in checkout.git("status", "--porcelain", folder=home).splitlines()
-    ]
+    try:
+        listed = checkout.git("status", "--porcelain", folder=home)
+    except ReleaseError as error:  # such as an index that a failure of the power cut short; HEAD is whole
+        log.warning("whether there are files that are not part of this night is unknown: %s", error)
+        return
+    changed = [line.split(maxsplit=1)[1] for line in listed.splitlines()]
     if changed:
         log.warning(
             "%d uncommitted files are not part of this night: %s%s; commit them, or run with --here",

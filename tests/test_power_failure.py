@@ -1,6 +1,7 @@
 """The power fails below the process, on a file system of its own: what was not synced is lost."""
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,17 +10,22 @@ import pytest
 
 from pipeline.contract import disk, records
 from pipeline.data.ingest import RAW, part_of
+from pipeline.storage import checkout, snapshots
+from tests.conftest import make_repository
 from tests.data.test_ingest import nth, rows, run
+from tests.storage.test_snapshots import STAGES
 from tests.volume import Volume, volume
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Volume]:
-    """A volume of a few megabytes, whose folder `night` is the current one."""
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Volume]:
+    """A volume of a few megabytes, which is the home; its folder `night` is the current one."""
     before = Path.cwd()
     with volume(tmp_path / "disk", num_bytes=64 << 20) as made:
         if made is None:
             pytest.skip("only who may mount a file system can let its power fail (root)")
+        monkeypatch.setenv("PIPELINE_HOME", str(made.folder))
+        subprocess.run(["git", "init", "--quiet", str(made.folder)], check=True)
         enter(made)
         try:
             yield made
@@ -65,3 +71,36 @@ def test_days_that_belong_to_a_night_are_whole_or_come_in_again_when_the_power_f
     again = run(2)
     assert (again.digest, again.late_days) == (batch.digest, batch.late_days)
     assert pq.read_table(part_of(nth(2)), partitioning=None).num_rows == 3
+
+
+@pytest.mark.slow
+def test_what_dvc_recorded_stays_so_when_the_power_fails_right_after(
+    small: Volume, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = make_repository(small.folder / "home", store=empty_store)
+    monkeypatch.setenv("PIPELINE_HOME", str(home))
+    os.chdir(home)
+    Path("dvc.yaml").write_text(STAGES)
+    for text in ("first", "second"):
+        Path("data/raw").mkdir(parents=True, exist_ok=True)
+        Path("data/raw/part.parquet").write_text(text)
+        snapshots.record("ingest")
+        recorded = snapshots.LOCK.read_text()
+        small.fail()
+        os.chdir("/")
+        small.restart()
+        os.chdir(home)
+        snapshots.recover()
+        assert snapshots.LOCK.read_text() == recorded
+        assert snapshots.is_current("ingest")
+
+
+@pytest.mark.slow
+def test_commands_that_only_read_leave_the_index_of_git_as_it_was(small: Volume, empty_store: Path) -> None:
+    home = make_repository(small.folder / "home", store=empty_store)
+    small.sync()
+    os.utime(home / "params.yaml", (1, 1))  # git would look into the file, and write the index anew
+    for _ in range(2):
+        assert checkout.git("status", "--porcelain", folder=home) == ""
+    fail(small)
+    assert checkout.git("status", "--porcelain", folder=home) == ""

@@ -32,11 +32,13 @@ def git(
 
     `at` is the time of a commit in seconds since 1970; without it git reads the clock of the machine.
     What a branch names is on the disk before the branch is moved; by git's default only the branch would be.
+    So is an index that is written; reading commands, such as `status`, write none.
     """
     dates = {f"GIT_{who}_DATE": f"@{int(at)}" for who in ("AUTHOR", "COMMITTER")} if at is not None else {}
-    environment = {**dates, **os.environ, **({"GIT_INDEX_FILE": str(index)} if index else {})}
+    environment = {"GIT_OPTIONAL_LOCKS": "0", **dates, **os.environ}
+    environment |= {"GIT_INDEX_FILE": str(index)} if index else {}
     done = subprocess.run(
-        ["git", "-c", "core.fsync=committed,loose-object", *arguments],
+        ["git", "-c", "core.fsync=all", *arguments],
         cwd=folder, env=environment, input=text, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:

@@ -14,6 +14,7 @@ import json
 import logging
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -49,12 +50,14 @@ from pipeline.contract.records import (
 )
 from pipeline.storage import signatures
 from pipeline.storage.checkout import git, home
+from pipeline.storage.journal import alone
 
 log = logging.getLogger(__name__)
 
 BRANCH = "refs/heads/nights"
 FETCHED = "refs/fetched-ledger/"  # the branch as remotes have it (pipeline/rollout/ledger_copy.py)
 NOTES = "refs/notes/nights"  # of the releases before
+GIT_LOCK_S = 5  # the most that a git which is alive may hold the branch's lock, which takes it milliseconds
 _FIRST = "0" * 40  # git's name for "this ref must not exist yet"
 
 
@@ -433,7 +436,7 @@ def _append(
         words = (*_identity(), *options, "commit-tree", tree_after(tip), *sign, *parents, "-F", "-")
         commit = git(*words, folder=home(), text=f"{subject}\n\n{trailers}", at=clock.now())
         try:
-            git("update-ref", "-m", subject, BRANCH, commit, tip or _FIRST, folder=home())
+            move_to(commit, expected=tip, message=subject)
             return commit
         except ReleaseError as error:
             if ledger_tip() == tip:  # else by a note, or it is said in the next round
@@ -500,8 +503,22 @@ def _copies() -> list[str]:
 
 
 def move_to(commit: str, *, expected: str, message: str) -> None:
-    """Lets the ledger end with this commit; ReleaseError if it does not end with `expected` any more."""
-    git("update-ref", "--create-reflog", "-m", message, BRANCH, commit, expected or _FIRST, folder=home())
+    """Lets the ledger end with this commit; ReleaseError if it does not end with `expected` any more.
+
+    A lock of the branch that a git left behind, which was killed or lost its power, is removed.
+    """
+    words = ("update-ref", "--create-reflog", "-m", message, BRANCH, commit, expected or _FIRST)
+    try:
+        git("-c", f"core.filesRefLockTimeout={1000 * GIT_LOCK_S}", *words, folder=home())
+    except ReleaseError:
+        path = git("rev-parse", "--path-format=absolute", "--git-path", f"{BRANCH}.lock", folder=home())
+        with alone(home() / "var" / "ledger.lock"):  # so that no two remove it, the later one a new lock
+            lock = Path(path)
+            if not lock.exists() or time.time() - lock.stat().st_mtime < GIT_LOCK_S:
+                raise
+            log.warning("git was interrupted while it moved %s; removing %s", BRANCH, lock)
+            lock.unlink()
+            git(*words, folder=home())
 
 
 def _damaged(commit: str, message: str) -> ReleaseError:

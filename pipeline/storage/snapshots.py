@@ -120,6 +120,7 @@ def _put_back() -> None:
         BEFORE.unlink()
     else:
         BEFORE.replace(LOCK)
+    disk.sync(Path())
 
 
 @contextlib.contextmanager
@@ -135,6 +136,7 @@ def _writing() -> Iterator[None]:
         yield
         disk.sync(Path())
         BEFORE.unlink(missing_ok=True)
+        records.sync(BEFORE.parent)  # else a failure of the power could bring it back, and undo later stages
 
 
 def holds(path: str, name: str) -> bool:

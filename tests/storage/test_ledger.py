@@ -117,3 +117,19 @@ def test_a_note_that_says_who_serves_is_a_fault() -> None:
     forged = checkout.git(*words)
     (fault,) = ledger.note_faults(forged)
     assert fault.startswith(f"note {forged[:9]} changes ") and "release.json" in fault
+
+
+def test_a_lock_of_the_branch_that_an_interrupted_git_left_is_removed_and_one_that_is_held_is_not(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "GIT_LOCK_S", 1)
+    first = close(1, after="", release=release_of(1))
+    lock = home / ".git" / "refs" / "heads" / "nights.lock"
+    lock.touch()
+    os.utime(lock, (time.time() + HOUR_S,) * 2)  # as if somebody took it again and again
+    with pytest.raises(ReleaseError, match=r"nights.lock': File exists.*nothing is changed"):
+        close(2, after=first)
+    assert (ledger.ledger_tip(), lock.exists()) == (first, True)
+    os.utime(lock, (1, 1))
+    second = close(2, after=first)
+    assert (ledger.ledger_tip(), lock.exists()) == (second, False)
