@@ -21,6 +21,12 @@ settings.load_profile("patient")
 os.environ.pop("MLFLOW_UI", None)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets all tests but those with the mark gpu, and the jobs that they start, run on the CPU."""
+    if "not gpu" in config.option.markexpr:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What is imported and collected lives as long as the process: nobody looks for garbage in it.

@@ -1,6 +1,7 @@
 """What is measured and trained is the same on a CUDA device: `pytest -m gpu`."""
 
 import itertools
+import subprocess
 import time
 from pathlib import Path
 
@@ -14,13 +15,16 @@ from pipeline.profiling import memory, roofline
 from pipeline.profiling.ab_timing import Variant
 from pipeline.profiling.harness import Harness
 from pipeline.profiling.timeline import timeline
+from pipeline.registry import confined
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import State
 from pipeline.training.checkpoint_saver import Saver
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
 from tests.fakes import LineWorkload, write_curve
+from tests.training import nights
 from tests.training.steps import steps
+from tests.training.test_interrupted import SLOW, Killer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -154,3 +158,47 @@ def test_a_checkpoint_is_of_the_weights_as_they_were_when_it_was_begun(tmp_path)
         saved = checkpoint.load(path).tensors["model"]
         assert saved["t"] == 3
         assert bool((saved["w"] == seen).all())
+
+
+@pytest.fixture(scope="module")
+def surroundings():
+    with nights.surroundings():
+        yield
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, surroundings) -> dict[str, torch.Tensor]:
+    """The weights of a job on one worker that nothing happened to."""
+    nights.lay_out(tmp_path_factory.mktemp("alone"))
+    training = nights.train(nights.night(), nights.make_params(dropout=0.0, **SLOW))
+    assert training.device == torch.cuda.get_device_name()
+    return nights.weights()
+
+
+def test_a_job_killed_at_any_moment_ends_as_one_left_alone(tmp_path, alone):
+    nights.lay_out(tmp_path)
+    killer = Killer("worker", "torchrun", "all")
+    training = nights.train(nights.night(), nights.make_params(dropout=0.0, **SLOW), between=killer)
+    assert not killer.victims
+    assert (training.num_samples, training.num_updates, training.stopped_by) == (3001, 94, "finished")
+    for name, weight in nights.weights().items():
+        torch.testing.assert_close(weight, alone[name], rtol=1e-5, atol=1e-6)
+
+
+def test_workers_that_share_a_gpu_train_the_model_of_one(tmp_path, alone):
+    nights.lay_out(tmp_path)
+    number = torch.cuda.device_count() + 1
+    training = nights.train(nights.night(), nights.make_params(num_workers=number, dropout=0.0))
+    assert training.device == f"{number} x {torch.cuda.get_device_name()}"
+    for name, weight in nights.weights().items():
+        torch.testing.assert_close(weight, alone[name], rtol=1e-4, atol=1e-5)
+
+
+def test_code_of_a_version_computes_on_the_device_though_it_is_confined(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, torch; weight = torch.ones(64, 64, device='cuda'); print(float((weight @ weight).sum()))"
+    )
+    command = confined.command(script, reads=[tmp_path])
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == (f"{64.0**3}\n", 0), done.stderr

@@ -1,4 +1,4 @@
-"""Chooses the device that a worker trains on: its own GPU or TPU chip, or the CPU."""
+"""Chooses the device that a worker trains on: a GPU or TPU chip, its own if there are enough, or the CPU."""
 
 import os
 import resource
@@ -16,8 +16,13 @@ def device() -> torch.device:
         return _tpu()
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def is_shared(device: torch.device) -> bool:
+    """Returns whether several workers of this machine train on the device, as there are fewer GPUs than them."""
+    return device.type == "cuda" and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count()
 
 
 def name(device: torch.device) -> str:

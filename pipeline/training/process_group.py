@@ -1,19 +1,17 @@
-"""Forms the group of all workers of a job: over nccl where each has a GPU, else over gloo.
+"""Forms the group of all workers of a job: over nccl where each has a GPU of its own, else over gloo.
 
-Only gloo joins a worker on a CPU with those on GPUs. Which devices the others have no worker knows, so each
-says its own by the store of the rendezvous before the group is formed.
+Only gloo joins a worker on a CPU with those on GPUs, and workers that share a GPU. Which devices the others
+have no worker knows, so each says its own by the store of the rendezvous before the group is formed.
 """
 
-from collections.abc import Sequence
 from datetime import timedelta
-from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-from pipeline.training.devices import name
+from pipeline.training.devices import is_shared, name
 
 KEY = "daybreak/device"  # in the store, with the rank of its worker
 
@@ -27,19 +25,17 @@ def form(device: torch.device, *, rank: int, world_size: int, timeout: timedelta
     if world_size == 1 or dist.is_initialized():
         return (own,) * world_size
     store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
-    names = exchanged(own, store=store, rank=rank, world_size=world_size)
+    possible = "nccl" if device.type == "cuda" and not is_shared(device) else "gloo"
+    said = exchanged(f"{possible} {own}", store=store, rank=rank, world_size=world_size)
+    transports, names = zip(*(one.split(" ", 1) for one in said), strict=True)
     dist.init_process_group(
-        transport(device, names), store=store, rank=rank, world_size=world_size, timeout=timeout
-    )
+        "nccl" if set(transports) == {"nccl"} else "gloo",
+        store=store, rank=rank, world_size=world_size, timeout=timeout,
+    )  # fmt: skip
     return names
 
 
 def exchanged(own: str, *, store: Store, rank: int, world_size: int) -> tuple[str, ...]:
-    """Returns the devices of all workers, which all call it together."""
+    """Returns what all workers say, by rank; all call it together."""
     store.set(f"{KEY}/{rank}", own)
     return tuple(store.get(f"{KEY}/{other}").decode() for other in range(world_size))
-
-
-def transport(device: torch.device, names: Sequence[str]) -> Literal["nccl", "gloo"]:
-    """Returns what carries the sums of workers on these devices, the same for each of them."""
-    return "nccl" if device.type == "cuda" and "CPU" not in names else "gloo"

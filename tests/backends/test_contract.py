@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 
 from pipeline.backends.kubernetes.kubernetes import Kubernetes
 from pipeline.backends.local import Local
@@ -223,7 +222,6 @@ def test_a_job_for_a_machine_that_it_does_not_have_is_refused_before_anything_st
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 @pytest.mark.parametrize("place", [local], indirect=True)  # of others, test_machine_trial.py has one
 def test_a_worker_without_the_gpus_of_its_machine_fails_the_job_with_a_sentence(place, tmp_path):
     job = place.job()

@@ -57,7 +57,6 @@ class Dying(LineWorkload):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="no fresh process on an accelerator")
 @pytest.mark.parametrize(
     ("end", "error", "reason"),
     [
@@ -104,7 +103,6 @@ class OfSentences(LineWorkload):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="no fresh process on an accelerator")
 def test_passes_are_measured_on_the_largest_sample(tmp_path):
     with memory.measuring(probe(OfSentences(), tmp_path)) as peaks:
         measured = peaks()

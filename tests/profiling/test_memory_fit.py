@@ -22,7 +22,6 @@ from pipeline.machines import this_machine
 from pipeline.profiling import memory, memory_fit
 from pipeline.profiling.harness import Harness
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the limit is that of a process on a CPU")
 MIB = 1 << 20
 
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from pipeline.contract.errors import JobError
 from pipeline.contract.records import Rental, Rung
@@ -16,7 +15,6 @@ from tests.training import nights
 
 WELL = GpuFacts(torch="2.13.0", cuda="13.0", driver="580.95.05", library=True)
 GIVEN = {gpus.MACHINE: "g2-standard-24", gpus.GPUS: "2 x L4"}
-blind = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +75,6 @@ def test_the_driver_is_the_one_that_the_kernel_has_loaded(tmp_path, line, versio
     assert driver(tmp_path / "none") == ""
 
 
-@blind
 def test_a_worker_without_the_gpus_of_its_machine_raises_and_one_that_was_given_none_does_not():
     check({})
     check(gpus.environment("n2-standard-8", ""))
@@ -112,7 +109,6 @@ def test_workers_are_told_of_the_gpus_of_the_machine_that_the_rung_names(tmp_pat
     assert not GIVEN.keys() & job.environment.keys()
 
 
-@blind
 @pytest.mark.slow
 def test_a_job_whose_worker_sees_no_gpu_fails_once_and_says_so(tmp_path):
     with nights.surroundings():

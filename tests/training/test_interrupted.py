@@ -118,8 +118,7 @@ def test_a_worker_that_is_stopped_is_noticed_by_the_other_and_all_go_on(tmp_path
     assert stop.sent_at
     assert training.num_restarts == 1
     assert training.epochs == alone.training.epochs
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    assert training.device == f"2 x {name}"  # what was trained on stands in the record
+    assert training.device == "2 x CPU"  # what was trained on stands in the record
     for name, weight in nights.weights().items():
         torch.testing.assert_close(weight, alone.weights[name], rtol=1e-6, atol=1e-6)
     (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())

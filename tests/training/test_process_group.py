@@ -1,14 +1,14 @@
 """Workers on unlike devices form one group over what joins all of them."""
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from pipeline.training.process_group import exchanged, transport
-
-GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
+from pipeline.training import process_group
+from pipeline.training.process_group import exchanged
 
 
 def test_each_worker_learns_the_devices_of_all():
@@ -22,13 +22,25 @@ def test_each_worker_learns_the_devices_of_all():
 
 
 @pytest.mark.parametrize(
-    ("names", "by_gpu", "by_cpu"),
+    ("own", "num_here", "other", "transport"),
     [
-        (("NVIDIA A100", "NVIDIA L4"), "nccl", None),
-        (("NVIDIA L4", "CPU"), "gloo", "gloo"),
-        (("CPU", "CPU"), None, "gloo"),
+        ("cuda", 1, "nccl NVIDIA A100", "nccl"),
+        ("cuda", 1, "gloo CPU", "gloo"),
+        ("cpu", 1, "nccl NVIDIA A100", "gloo"),
+        ("cuda", 2, "nccl NVIDIA A100", "gloo"),  # two workers share a GPU
+        ("cpu", 2, "gloo CPU", "gloo"),
     ],
 )
-def test_a_group_with_a_cpu_in_it_is_over_gloo_for_all(names, by_gpu, by_cpu):
-    assert by_gpu in (None, transport(GPU, names))
-    assert by_cpu in (None, transport(CPU, names))
+def test_a_group_is_over_nccl_where_each_worker_has_a_gpu_of_its_own(
+    monkeypatch, own, num_here, other, transport
+):
+    formed = []
+    store = dist.HashStore()
+    store.set(f"{process_group.KEY}/1", other)
+    monkeypatch.setattr(process_group, "rendezvous", lambda *_, **__: iter([(store, 0, 2)]))
+    monkeypatch.setattr(dist, "init_process_group", lambda over, **_: formed.append(over))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA L4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(num_here))
+    names = process_group.form(torch.device(own), rank=0, world_size=2, timeout=timedelta(seconds=1))
+    assert (formed, names) == ([transport], ("NVIDIA L4" if own == "cuda" else "CPU", other.split(" ", 1)[1]))
