@@ -200,5 +200,5 @@ def test_code_of_a_version_computes_on_the_device_though_it_is_confined(tmp_path
         "import sys, torch; weight = torch.ones(64, 64, device='cuda'); print(float((weight @ weight).sum()))"
     )
     command = confined.command(script, reads=[tmp_path])
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == (f"{64.0**3}\n", 0), done.stderr
