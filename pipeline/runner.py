@@ -328,13 +328,13 @@ def mark(name: str, **marks: str) -> None:
         return  # no night here, or no stage of it: a person's wrong answer is not a failure of the night
     for ending in ("error", "skipped"):
         path = records.RUN / f"{name}.{ending}"
-        if ending in marks:
-            try:
+        try:
+            if ending in marks:
                 records.replace_text(path, marks[ending] + "\n")
-            except OSError as error:  # as on a full disk: what the stage says matters more
-                log.warning("%s is not marked in %s: %s", name, path, error)
-        else:
-            path.unlink(missing_ok=True)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:  # as on a full disk: what the stage says matters more
+            log.warning("%s is not marked in %s: %s", name, path, error)
 
 
 def _fill(kind: Any, loaded: Params | None, folder: Path) -> Any:

@@ -7,8 +7,10 @@ their own. So the error is found among its causes, and else by the words of the 
 """
 
 import errno
+import logging
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +57,14 @@ def fault(error: BaseException) -> str:
         if number is not None:
             return f"{_what(number, path)}, then {_go_on()}"
     return ""
+
+
+def raise_fault(record: logging.LogRecord) -> bool:
+    """Raises what a library logs and goes on without, where it is the disk's: a filter of its logger."""
+    error = record.exc_info[1] if record.exc_info else sys.exc_info()[1]
+    if error and fault(error):
+        raise error
+    return True
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -131,7 +141,7 @@ def _what(number: int, path: Path) -> str:
     disk = folder.resolve()
     disk = next((each for each in (disk, *disk.parents) if each.is_mount()), disk)
     if number == errno.EROFS:
-        return f"the disk {disk} is read-only, or {path} is; make it writable"
+        return f"the disk {disk} is read-only, or {path.absolute()} is; make it writable"
     if number == errno.EDQUOT:
         return f"the quota of user {os.getuid()} on the disk {disk} is used up; free some space, or raise it"
     state = os.statvfs(folder)

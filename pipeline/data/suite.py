@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.contract import older, records
+from pipeline.contract import disk, older, records
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.params import Section
 from pipeline.contract.table import AnyColumn, Category, Float, Int, Table
@@ -273,6 +273,7 @@ class Judge:
         from pipeline.data import data_docs
 
         shutil.rmtree(self._docs, ignore_errors=True)
+        logging.getLogger("great_expectations.render.renderer.site_builder").addFilter(disk.raise_fault)
         self._context.add_data_docs_site("docs", data_docs.site(self._docs))
         self._context.build_data_docs(build_index=False)
         shutil.rmtree(self._docs / "static", ignore_errors=True)  # fonts and pictures of its own pages

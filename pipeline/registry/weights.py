@@ -32,7 +32,7 @@ def load_model(workload: Workload, folder: Path) -> "nn.Module":
     from pipeline.training.band_limited import new_model
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    # Else convolutions on a GPU round their factors to 10 bits (TF32): its scores would not be those of a CPU.
+    # Else a GPU rounds the factors of convolutions to 10 bits (TF32), and scores are not those of a CPU.
     torch.backends.cudnn.allow_tf32 = False
     facts = folder / "model.json"
     rate = json.loads(facts.read_text()).get("band_rate", 0.0) if facts.exists() else 0.0

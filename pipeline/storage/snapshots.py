@@ -320,7 +320,7 @@ def _waiting(action: Callable[[Any], T]) -> T:
     from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
     logging.getLogger("dvc").setLevel(logging.ERROR)  # it warns of an empty data/champion, which is intended
-    logging.getLogger("dvc_data.hashfile.transfer").addFilter(_raise_fault)
+    logging.getLogger("dvc_data.hashfile.transfer").addFilter(disk.raise_fault)
     attempts = Retrying(
         retry=retry_if_exception_type((LockError, RWLockFileCorruptedError)),
         stop=stop_after_delay(LOCK_WAIT_S),
@@ -342,14 +342,6 @@ def _waiting(action: Callable[[Any], T]) -> T:
         raise JobError(
             f"dvc failed: {' '.join(str(error).split())}; look at .dvc/tmp, then run this again"
         ) from error
-
-
-def _raise_fault(record: logging.LogRecord) -> bool:
-    """Raises what kept an object from the cache, where it is the disk: DVC logs it and goes on without it."""
-    error = record.exc_info[1] if record.exc_info else None
-    if error and disk.fault(error):
-        raise error
-    return True
 
 
 def _remove_torn(folder: Path) -> None:

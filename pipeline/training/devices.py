@@ -21,7 +21,7 @@ def device() -> torch.device:
 
 
 def is_shared(device: torch.device) -> bool:
-    """Returns whether several workers of this machine train on the device, as there are fewer GPUs than them."""
+    """Returns whether workers of this machine share the device, since it has fewer GPUs than workers."""
     return device.type == "cuda" and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count()
 
 
