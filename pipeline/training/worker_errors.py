@@ -74,7 +74,7 @@ def reason(folder: Path) -> str:
     """Returns why the job ended: the error of the first worker to fail in the newest start."""
     lines = jsonl.whole(folder / FILE)
     newest = [line for line in lines if line["attempt"] == lines[-1]["attempt"]]
-    return str(newest[0]["error"]) if newest else "killed from outside"
+    return str(newest[0]["error"]) if newest else "killed from outside, or ended before it could say why"
 
 
 def forget(folder: Path) -> None:
