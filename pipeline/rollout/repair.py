@@ -20,7 +20,7 @@ from datetime import date
 from functools import cached_property
 from pathlib import Path
 
-from pipeline.contract import older, records
+from pipeline.contract import disk, older, records
 from pipeline.contract.errors import PipelineError, ReleaseError, sentence
 from pipeline.contract.params import Params
 from pipeline.contract.records import Check, Version
@@ -46,6 +46,8 @@ def repair(params: Params) -> Iterator[Check]:
         try:
             for check in repaired(params):
                 num += 1
+                if check.ok:
+                    disk.sync(checkout.home())  # what is said to be repaired is so also if the power fails
                 yield check
         except (PipelineError, OSError) as error:
             num += 1
