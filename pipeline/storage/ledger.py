@@ -270,16 +270,23 @@ def commit_night(
     """Commits the night in `folder`, with this release; returns the commit, the same one on a retry.
 
     Neither the release nor the events that go with it are written to files before: a release that `close`
-    finds in a folder was decided. Raises ReleaseError, and changes nothing, if another night has moved the
-    ledger since `open`.
+    finds in a folder was decided. A night that failed was committed by `close`; where it goes on and promotes
+    after all, a second commit follows. Raises ReleaseError, and changes nothing, if another night has moved
+    the ledger since, or the night was closed with its champion and without a failure.
     """
-    if made := commit_of(night):
+    made = commit_of(night)
+    if made and (release is None or read_at(made, Release)):
         return made
-    newest = newest_entry()
-    if newest != night.previous:
+    if made and not any(name.endswith(".error") for name in _names_at(made, records.RUN)):
+        raise ReleaseError(
+            f"night {night.id} is closed, and its champion stays; nothing is changed, open a new night for "
+            f"{night.day}"
+        )
+    newest, follows = newest_entry(), made or night.previous
+    if newest != follows:
         winner = read_at(newest, Night)
         raise ReleaseError(
-            f"night {night.id} follows {night.previous[:9] or 'nothing'}, but night "
+            f"night {night.id} follows {follows[:9] or 'nothing'}, but night "
             f"{winner.id if winner else '?'} has moved the ledger to {newest[:9] or 'nothing'} since; "
             f"nothing is changed, open a new night for {night.day}"
         )
@@ -301,8 +308,12 @@ def commit_night(
     decided = release or records.find(Release, folder / records.RUN)
     trailers = f"Night: {night.id}\nServes: {decided.version if decided else 0}\n"
     return _append(
-        lambda tip: tree, after=night.previous, code=night.code_commit, subject=message, trailers=trailers
+        lambda tip: tree, after=follows, code=night.code_commit, subject=message, trailers=trailers
     )
+
+
+def _names_at(commit: str, folder: Path) -> list[str]:
+    return git("ls-tree", "--name-only", commit, f"{folder}/", folder=home()).splitlines()
 
 
 def commit_rollback(

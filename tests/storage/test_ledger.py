@@ -49,6 +49,36 @@ def test_a_night_of_code_that_is_the_newest_commit_of_the_ledger_follows_it() ->
     assert [commit.id for commit in ledger.commits()] == [second, first]
 
 
+def test_a_night_that_was_closed_as_failed_and_promotes_after_all_has_a_second_commit() -> None:
+    first = close(1, after="", release=release_of(1))
+    failed = closed_as_failed(2, after=first)
+    assert close(2, after=first) == failed
+    promoted = close(2, after=first, release=release_of(2))
+    assert close(2, after=first, release=release_of(2)) == close(2, after=first) == promoted
+    assert [commit.id for commit in ledger.commits()] == [promoted, failed, first]
+    assert [commit.serves for commit in ledger.releases()] == [2, 1]
+
+
+def test_a_closed_night_promotes_nothing_where_it_had_not_failed_or_another_was_closed_since() -> None:
+    first = close(1, after="", release=release_of(1))
+    second = close(2, after=first)
+    with pytest.raises(ReleaseError, match=r"is closed, and its champion stays; nothing is changed"):
+        close(2, after=first, release=release_of(2))
+    failed = closed_as_failed(3, after=second)
+    newest = close(4, after=failed)
+    with pytest.raises(ReleaseError, match=r"has moved the ledger to .* nothing is changed"):
+        close(3, after=second, release=release_of(3))
+    assert ledger.newest_entry() == newest
+
+
+def closed_as_failed(number: int, *, after: str) -> str:
+    error = records.RUN / "train.error"
+    records.replace_text(error, "no room\n")
+    commit = close(number, after=after)
+    error.unlink()
+    return commit
+
+
 @pytest.mark.parametrize(("version", "kept"), [(1, "close train"), (None, "promote train")])
 def test_the_stage_that_commits_a_night_is_not_kept_as_failed(version: int | None, kept: str) -> None:
     for stage in ("train", "promote", "close"):
