@@ -57,6 +57,13 @@ def rows(day: date, *, num_rows: int = 3, quantity: int = 1) -> pa.Table:
     return pa.Table.from_pylist(lines, schema=LINES.schema())
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home without nights: erasures are looked up there."""
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+
+
 @pytest.fixture
 def deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deliver:
     """Deliver days by their numbers to `../sales`, one file each; the current folder is a night's."""
