@@ -22,6 +22,7 @@ from pipeline.data.as_of import AsOf, OtherTable, partners_of
 from pipeline.data.ingest import ingest, part_of
 from tests.data.test_ingest import night
 
+pytestmark = pytest.mark.usefixtures("empty_home")
 FILES, DATABASE = "pipeline.data.source:Files", "pipeline.data.database:Database"
 BERLIN = ZoneInfo("Europe/Berlin")
 DAY = date(2025, 10, 26)  # Berlin's clocks show the hour from two to three twice

@@ -28,6 +28,7 @@ from pipeline.examples.shop.simulated_shop import Shop
 from pipeline.examples.shop.sold_lines import LINES
 from tests.data.test_source import ONLINE_RETAIL, PAYMENTS, THEIRS, payments
 
+pytestmark = pytest.mark.usefixtures("empty_home")
 FIRST = date(2025, 3, 1)
 ROOT = Path(__file__).parents[2]
 Deliver = Callable[..., None]
@@ -55,13 +56,6 @@ def rows(day: date, *, num_rows: int = 3, quantity: int = 1) -> pa.Table:
         for n in range(num_rows)
     ]  # fmt: skip
     return pa.Table.from_pylist(lines, schema=LINES.schema())
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home without nights: erasures are looked up there."""
-    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
 
 
 @pytest.fixture
