@@ -23,7 +23,7 @@ os.environ.pop("MLFLOW_UI", None)
 
 def pytest_configure(config: pytest.Config) -> None:
     """Lets all tests but those with the mark gpu, and the jobs that they start, run on the CPU."""
-    if "not gpu" in config.option.markexpr:
+    if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 

@@ -197,7 +197,7 @@ def test_workers_that_share_a_gpu_train_the_model_of_one(tmp_path, alone):
 def test_code_of_a_version_computes_on_the_device_though_it_is_confined(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys, torch; weight = torch.ones(64, 64, device='cuda'); print(float((weight @ weight).sum()))"
+        "import torch; weight = torch.ones(64, 64, device='cuda'); print(float((weight @ weight).sum()))"
     )
     command = confined.command(script, reads=[tmp_path])
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -329,3 +329,11 @@ def test_records_are_read_as_they_were_written_and_nothing_else(tmp_path: Path) 
     path.write_text(path.read_text().replace('"replaced"', '"repalced"'))
     with pytest.raises(records.DataError, match="replaced"):
         records.read(Release, tmp_path)
+
+
+def test_a_torn_index_of_the_checkout_does_not_keep_a_night_from_opening(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (repository / ".git" / "index").write_bytes(b"torn")
+    assert night.open(day=date(2026, 3, 4)).day == date(2026, 3, 4)
+    assert "whether there are files that are not part of this night is unknown" in caplog.text

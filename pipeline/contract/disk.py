@@ -60,7 +60,7 @@ def fault(error: BaseException) -> str:
 
 
 def raise_fault(record: logging.LogRecord) -> bool:
-    """Raises the error that a library logs and passes over, if the disk is to blame: a filter."""
+    """Filters a library's log: raises an error that the library only logs, where the disk is to blame."""
     error = record.exc_info[1] if record.exc_info else sys.exc_info()[1]
     if error and fault(error):
         raise error

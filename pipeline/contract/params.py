@@ -276,7 +276,8 @@ class TrainParams(Section):
     batch_size: int = Field(64, ge=1)
     """Samples of an update, over all workers. `rate` belongs to it."""
     num_workers: int = Field(1, ge=1)
-    """Training processes on the local machine. The catalog says how many a rented machine runs."""
+    """Training processes on the local machine; more than it has GPUs share them. The catalog says how
+    many a rented machine runs."""
     threads: Literal["fixed", "auto"] = "fixed"
     """`auto`: a process on each core of the machine that others leave free, more and fewer while training
     goes on, without GPUs. Runs can then not be repeated bit for bit (docs/threads.md)."""

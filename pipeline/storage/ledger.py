@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 BRANCH = "refs/heads/nights"
 FETCHED = "refs/fetched-ledger/"  # the branch as remotes have it (pipeline/rollout/ledger_copy.py)
 NOTES = "refs/notes/nights"  # of the releases before
-GIT_LOCK_S = 5  # the most that a git which is alive may hold the branch's lock, which takes it milliseconds
+GIT_LOCK_S = 5  # git holds its lock of a branch for milliseconds; an older one was left behind
 _FIRST = "0" * 40  # git's name for "this ref must not exist yet"
 
 
@@ -272,12 +272,12 @@ def commit_night(
     Neither the release nor the events that go with it are written to files before: a release that `close`
     finds in a folder was decided. A night that failed was committed by `close`; where it goes on and promotes
     after all, a second commit follows. Raises ReleaseError, and changes nothing, if another night has moved
-    the ledger since, or the night was closed with its champion and without a failure.
+    the ledger since, or if the night was closed without a failure and its champion stays.
     """
     made = commit_of(night)
     if made and (release is None or read_at(made, Release)):
         return made
-    if made and not any(name.endswith(".error") for name in _names_at(made, records.RUN)):
+    if made and not _had_failed(made):
         raise ReleaseError(
             f"night {night.id} is closed, and its champion stays; nothing is changed, open a new night for "
             f"{night.day}"
@@ -312,8 +312,10 @@ def commit_night(
     )
 
 
-def _names_at(commit: str, folder: Path) -> list[str]:
-    return git("ls-tree", "--name-only", commit, f"{folder}/", folder=home()).splitlines()
+def _had_failed(commit: str) -> bool:
+    """Returns whether a stage had failed when this night was committed."""
+    words = ("ls-tree", "--name-only", "--full-tree", commit, "--", f"{records.RUN}/")
+    return any(name.endswith(".error") for name in git(*words, folder=home()).splitlines())
 
 
 def commit_rollback(
@@ -516,7 +518,7 @@ def _copies() -> list[str]:
 def move_to(commit: str, *, expected: str, message: str) -> None:
     """Lets the ledger end with this commit; ReleaseError if it does not end with `expected` any more.
 
-    A lock of the branch that a git left behind, which was killed or lost its power, is removed.
+    Removes git's lock of the branch where a git process that was killed left it behind.
     """
     words = ("update-ref", "--create-reflog", "-m", message, BRANCH, commit, expected or _FIRST)
     try:

@@ -25,9 +25,9 @@ def form(device: torch.device, *, rank: int, world_size: int, timeout: timedelta
     if world_size == 1 or dist.is_initialized():
         return (own,) * world_size
     store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
-    possible = "nccl" if device.type == "cuda" and not is_shared(device) else "gloo"
-    said = exchanged(f"{possible} {own}", store=store, rank=rank, world_size=world_size)
-    transports, names = zip(*(one.split(" ", 1) for one in said), strict=True)
+    transport = "nccl" if device.type == "cuda" and not is_shared(device) else "gloo"
+    answers = exchanged(f"{transport} {own}", store=store, rank=rank, world_size=world_size)
+    transports, names = zip(*(one.split(" ", 1) for one in answers), strict=True)
     dist.init_process_group(
         "nccl" if set(transports) == {"nccl"} else "gloo",
         store=store, rank=rank, world_size=world_size, timeout=timeout,
