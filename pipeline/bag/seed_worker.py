@@ -36,6 +36,7 @@ from pipeline.training.termination import die_with_parent
 ORDER = "job.json"  # in the folder of the lease, so that it goes where the job goes
 STOP_S = 10  # from SIGTERM to SIGKILL of a run
 LOOK_S = 1.0  # between looks at what a run has saved
+LATER_S = 1.0  # by which a signal to all processes of a machine may reach this one later than the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,8 @@ class Worker:
             began = time.monotonic()
             status = self._ran(seed)
             elapsed_s = time.monotonic() - began
+            if status and not self._stopped:
+                time.sleep(LATER_S)  # or a run that a preemption ended would count as one that fails
             if self._stopped:
                 self._bag.save(self._name, seed)
             elif status:

@@ -106,6 +106,18 @@ def test_seeds_that_fail_twice_end_the_bag_where_the_others_are_too_few(tmp_path
     assert sorted(results(tmp_path)) == [1, 2, 3]
 
 
+@pytest.mark.slow
+def test_a_run_that_ends_before_its_machine_hears_of_the_preemption_is_lost_and_has_not_failed(
+    tmp_path: Path,
+) -> None:
+    """Slurm signals all processes of a step in turn, so that a run may be gone before its worker is told."""
+    first = f"touch {tmp_path}/told; (sleep 0.2; kill -TERM $PPID) & exit 1"
+    script = f"[ -e {tmp_path}/told ] || {{ {first}; }}; echo {{seed}} > {{folder}}/result"
+    outcome = dispatcher(tmp_path, bag(tmp_path, script, runs=1, needed=1), machines=1).run(nothing)
+    assert (outcome.num_done, outcome.num_lost) == (1, 1)
+    assert '"failed"' not in (tmp_path / "events.jsonl").read_text()
+
+
 def test_a_bag_is_run_by_one_process_at_a_time(tmp_path: Path) -> None:
     refused: list[str] = []
 
