@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from pipeline.storage import mlflow_client
 from pipeline.storage.traffic_log import Log, Traffic, open_log
 from tests.conftest import make_repository
 from tests.release.folders import PARAMS
@@ -46,7 +47,8 @@ def router(home_of_all: Path) -> Iterator[Running]:
     """A router that serves version 2, as the ledger says, and not what somebody moved MLflow's alias to."""
     with pytest.MonkeyPatch.context() as patch:
         live_in(home_of_all, patch)
-        alias = partial(MlflowClient().set_registered_model_alias, "daybreak", "champion")
+        client = MlflowClient(mlflow_client.tracking_uri())  # its default is where the test before was
+        alias = partial(client.set_registered_model_alias, "daybreak", "champion")
         alias("1")
         with running(home_of_all, ready=False) as serving:
             serving.log.change_traffic(lambda now: Traffic(revision=now.revision))
