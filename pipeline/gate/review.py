@@ -96,7 +96,7 @@ def _answer(night: Night, verdict: Verdict, *, approved: bool, by: str, reason: 
             f"the champion stays: version {verdict.challenger} was to be approved until {until}, "
             f"and it is {now:%Y-%m-%d %H:%M}"
         )
-    if any(commit.night == night.id and not commit.rollback for commit in ledger.commits()):
+    if ledger.is_over(night):
         raise NothingToDo(f"night {night.id} is closed and its champion stays; open a new night")
     if approved and verdict.inconclusive and not reason:
         raise ReleaseError(

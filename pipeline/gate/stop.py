@@ -52,7 +52,7 @@ def stop(
     """
     if release is not None:
         raise NothingToDo(f"version {release.version} of night {night.id} serves; use rollback")
-    if ledger.commit_of(night):
+    if ledger.is_over(night):
         raise NothingToDo(f"night {night.id} is closed, and its champion stays")
     asked_until = verdict.approve_until if verdict and not approvals.answer_to(verdict, approval) else None
     if asked_until and clock.utc() < asked_until:

@@ -8,6 +8,8 @@ rollback is a commit whose tree is that of the night which made the version that
 Nights and rollbacks are the entries of the ledger. What else has to be known for good, as that rows were
 erased, is a note: a commit with the tree before it and one record more. A night may follow the entry that it
 was opened after with notes in between, so that nobody loses a night because a note was written meanwhile.
+A night that was closed as failed, and then went on and promoted, has a second commit, which takes the place
+of the first: that one is no entry any more.
 """
 
 import json
@@ -15,7 +17,7 @@ import logging
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -261,6 +263,12 @@ def commit_of(night: Night) -> str:
         if commit.night == night.id and not commit.rollback:
             return commit.id
     return ""
+
+
+def is_over(night: Night) -> bool:
+    """Returns whether the night has its last commit: it promoted, or was closed without having failed."""
+    made = commit_of(night)
+    return bool(made) and not _had_failed(made)
 
 
 def commit_night(
@@ -556,10 +564,21 @@ def _entries(tip: str, limit: int | None) -> tuple[Commit, ...]:
     num = limit
     while True:
         commits = _commits(tip, num)
-        entries = tuple(one for one in commits if not one.is_note)[:limit]
+        entries = tuple(_in_force(commits))[:limit]
         if num is None or len(entries) == limit or len(commits) < num:
             return entries
-        num *= 2  # there were notes among them
+        num *= 2  # there were others among them
+
+
+def _in_force(commits: Iterable[Commit]) -> Iterator[Commit]:
+    """Yields the entries among commits, newest first, without those whose night has a later commit."""
+    later = None
+    for one in commits:
+        if one.is_note:
+            continue
+        if later is None or one.rollback or later.rollback or one.night != later.night:
+            yield one
+        later = one
 
 
 @lru_cache(maxsize=8)  # what a commit follows never changes

@@ -63,8 +63,6 @@ def main() -> None:
                     meet = partial(disturb, home, kinds, amid=amid, disk=disk, tally=tally)
                     night(NIGHT, "2026-03-04", home, meet=meet)
                     end = interruptions.outcome(home)
-                    # A night that `close` wrote as failed, and that went on, has two entries.
-                    end["ledger"] = list(dict.fromkeys(end["ledger"]))
                     interruptions.compare(" and ".join(kinds), end, undisturbed, tally)
                     for key in ("ledger", "cache", "files"):
                         tally["lost"] += sum(each not in end[key] for each in undisturbed[key])

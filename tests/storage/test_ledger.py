@@ -8,7 +8,9 @@ import pytest
 
 from pipeline.contract import clock, records
 from pipeline.contract.errors import ReleaseError
+from pipeline.contract.records import Night
 from pipeline.contract.units import HOUR_S
+from pipeline.rollout import audit
 from pipeline.storage import checkout, ledger
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back
 
@@ -49,14 +51,22 @@ def test_a_night_of_code_that_is_the_newest_commit_of_the_ledger_follows_it() ->
     assert [commit.id for commit in ledger.commits()] == [second, first]
 
 
-def test_a_night_that_was_closed_as_failed_and_promotes_after_all_has_a_second_commit() -> None:
+def test_a_night_that_was_closed_as_failed_and_promotes_after_all_is_one_entry() -> None:
     first = close(1, after="", release=release_of(1))
     failed = closed_as_failed(2, after=first)
     assert close(2, after=first) == failed
+    assert not ledger.is_over(records.read(Night))
+    ledger.note("a note in between", versions=[1])
     promoted = close(2, after=first, release=release_of(2))
     assert close(2, after=first, release=release_of(2)) == close(2, after=first) == promoted
-    assert [commit.id for commit in ledger.commits()] == [promoted, failed, first]
+    assert ledger.is_over(records.read(Night))
+    assert [commit.id for commit in ledger.commits()] == [promoted, first]
+    assert [commit.id for commit in ledger.commits(limit=2)] == [promoted, first]
     assert [commit.serves for commit in ledger.releases()] == [2, 1]
+    third = close(3, after=promoted)
+    assert [commit.id for commit in ledger.commits()] == [third, promoted, first]
+    texts = ledger.texts_at([third, promoted, first], list(map(records.path_of, audit.KINDS)))
+    assert not list(audit.chain_faults(ledger.commits(), [audit.decoded(files) for files in texts]))
 
 
 def test_a_closed_night_promotes_nothing_where_it_had_not_failed_or_another_was_closed_since() -> None:
