@@ -20,7 +20,7 @@ from pipeline.contract.errors import NothingToDo, ParamsError, PipelineError, Re
 from pipeline.contract.formats import one_line
 from pipeline.contract.records import Check
 from pipeline.report import notifier
-from pipeline.storage import checkout, ledger
+from pipeline.storage import checkout, ledger, ledger_notes
 
 if TYPE_CHECKING:
     from pipeline.report.running import RunningNight
@@ -413,7 +413,7 @@ def same_recipe(*, reason: str) -> int:
     if recipe == champion.lineage.get("recipe"):
         raise NothingToDo(f"the recipe is that of version {champion.version} as it is")
     text = f"the recipe was declared to be that of version {champion.version}: {reason}"
-    ledger.note(text, versions=(champion.version,), recipe=recipe)
+    ledger_notes.add(text, versions=(champion.version,), recipe=recipe)
     ledger_copy.push()
     print(text)
     return 0

@@ -23,7 +23,7 @@ from pipeline.rollout.targets import Target, release_targets
 from pipeline.statistics.control_chart import Mean
 from pipeline.statistics.level import Level, level
 from pipeline.statistics.result import Status
-from pipeline.storage import ledger
+from pipeline.storage import ledger, ledger_notes
 from pipeline.storage.ledger import Entry
 from pipeline.storage.mlflow_client import session
 
@@ -215,7 +215,7 @@ def _adopt(shown: int, params: WatchSections) -> str:
 
 
 def _note(edit: str, shown: int, serving: Release) -> None:
-    ledger.note(edit, versions=(shown, serving.version))
+    ledger_notes.add(edit, versions=(shown, serving.version))
     ledger_copy.push()
 
 

@@ -11,7 +11,7 @@ from pipeline.contract import older, records
 from pipeline.contract.params import JobSections
 from pipeline.contract.records import Champion, Night, Version
 from pipeline.contract.source_code import frame_digest, source_digest, source_files
-from pipeline.storage import ledger
+from pipeline.storage import ledger, ledger_notes
 
 LOCK = Path("dvc.lock")
 ADDED = ("band_rate", "threads", "follow_memory")  # keys of `train`, since the first release
@@ -45,7 +45,7 @@ def is_declared_equal(champion: Champion | None, params: JobSections) -> bool:
     if champion is None:
         return False
     tonight = recipe(params)
-    notes = ledger.notes(ledger.expect_signed())
+    notes = ledger_notes.read(ledger.expect_signed())
     return any(note.recipe == tonight and champion.version in note.versions for note in notes)
 
 

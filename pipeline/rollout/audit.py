@@ -19,7 +19,7 @@ from pipeline.contract.records import Approval, Check, Night, Refit, Release, Ve
 from pipeline.registry import aliases
 from pipeline.rollout import ledger_copy, rot, saga
 from pipeline.rollout.targets import release_targets
-from pipeline.storage import checkout, dvc_cache, erasures, ledger
+from pipeline.storage import checkout, dvc_cache, erasures, ledger, ledger_notes
 from pipeline.storage.ledger import Commit
 from pipeline.storage.mlflow_client import session
 
@@ -49,7 +49,7 @@ def _checks(params: Params) -> Iterator[Check]:
     yield signature
     texts = ledger.texts_at([commit.id for commit in commits], [*map(records.path_of, KINDS), LOCK])
     contents = [decoded(files) for files in texts]
-    faults = chain(chain_faults(commits, contents), ledger.note_faults(ledger.ledger_tip()))
+    faults = chain(chain_faults(commits, contents), ledger_notes.faults(ledger.ledger_tip()))
     yield _check("chain of nights", faults, f"{len(commits):,} entries follow each other")
     yield _check(
         "releases", release_faults(commits, contents), "each follows from a verdict and the one before"

@@ -26,7 +26,7 @@ from pipeline.contract.records import (
 )
 from pipeline.registry import approval
 from pipeline.report import outcome
-from pipeline.storage import checkout, ledger
+from pipeline.storage import checkout, ledger, ledger_notes
 from pipeline.storage.ledger import Commit, Entry
 
 FEWEST_DIGITS = 6  # of a digest, so that they name one thing
@@ -78,7 +78,7 @@ def why(number: int) -> list[tuple[str, str]]:
         *_judged(entry),
         *(
             ("erased" if note.erasure else "by hand", str(note))
-            for note in ledger.notes()
+            for note in ledger_notes.read()
             if number in note.versions
         ),
         ("served", "; ".join(_served(number, commits)) or "never"),

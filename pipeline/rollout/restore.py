@@ -17,7 +17,7 @@ from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError, w
 from pipeline.contract.params import ModelSections
 from pipeline.registry import aliases
 from pipeline.rollout import audit, ledger_copy
-from pipeline.storage import checkout, ledger, signatures
+from pipeline.storage import checkout, ledger, ledger_notes, signatures
 from pipeline.storage.mlflow_client import session
 from pipeline.storage.signatures import UNSIGNED
 
@@ -200,6 +200,6 @@ def _faults(commit: str) -> Iterator[str]:
     commits = ledger.commits_up_to(commit)
     texts = ledger.texts_at([one.id for one in commits], [*map(records.path_of, audit.KINDS)])
     contents = [audit.decoded(files) for files in texts]
-    if faults := [*audit.chain_faults(commits, contents), *ledger.note_faults(commit)]:
+    if faults := [*audit.chain_faults(commits, contents), *ledger_notes.faults(commit)]:
         raise ReleaseError(f"{commit[:9]} ends no whole ledger: {faults[0]}; choose another --commit")
     yield from (f"look at this first: {fault}" for fault in audit.release_faults(commits, contents))

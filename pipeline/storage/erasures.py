@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.records import Erasure, Note, replace_bytes
-from pipeline.storage import checkout, ledger
+from pipeline.storage import checkout, ledger, ledger_notes
 from pipeline.storage.journal import Journal
 
 KEY = Path("var/erasure.key")  # in the home
@@ -44,7 +44,7 @@ def erasures() -> list[Erasure]:
     among them, stand for those of a version.
     """
     try:
-        notes = ledger.notes(ledger.expect_signed())
+        notes = ledger_notes.read(ledger.expect_signed())
     except ParamsError:
         return []
     return [note.erasure for note in notes if note.erasure]
@@ -64,7 +64,7 @@ def note(erasure: Erasure) -> str:
         f"{erasure.unit}; {len(erasure.digests):,} digests became others; "
         f"{f'versions that learned from them: {learned}' if learned else 'no version learned from them'}"
     )
-    ledger.note(text, versions=erasure.versions, erasure=erasure)
+    ledger_notes.add(text, versions=erasure.versions, erasure=erasure)
     return text
 
 
@@ -80,13 +80,15 @@ def take_over() -> list[Note]:
 
     A call after a kill goes on with those that are left.
     """
-    beside, known = ledger.notes_beside(), set(map(str, ledger.notes()))
+    beside, known = ledger_notes.older_notes(), set(map(str, ledger_notes.read()))
     for one in beside:
         if str(one) not in known:
-            ledger.note(one.text, versions=one.versions, recipe=one.recipe, erasure=one.erasure, at=one.at)
+            ledger_notes.add(
+                one.text, versions=one.versions, recipe=one.recipe, erasure=one.erasure, at=one.at
+            )
     if beside:
         remember()
-        ledger.remove_notes_beside()
+        ledger_notes.remove_older_notes()
     return beside
 
 
@@ -95,7 +97,7 @@ def lost() -> str:
     _, commit = _key_file()
     if commit and not ledger.is_part(commit, ledger.ledger_tip()):
         return f"{checkout.home() / KEY} names an erasure by the ledger's commit {commit[:9]}"
-    if older := sum(note.erasure is not None for note in ledger.notes_beside()):
+    if older := sum(note.erasure is not None for note in ledger_notes.older_notes()):
         return f"git notes of before have {older} erasures, which python -m pipeline migrate takes over"
     return ""
 
@@ -212,5 +214,5 @@ def now_of_lock(text: str, changes: Mapping[str, str] | None = None) -> str:
 
 def of_version(number: int) -> str:
     """Returns a sentence where rows that a version learned from were erased; "" where none were."""
-    times = [one.at for one in ledger.notes() if one.erasure and number in one.erasure.versions]
+    times = [one.at for one in ledger_notes.read() if one.erasure and number in one.erasure.versions]
     return f"rows that version {number} learned from were erased on {times[-1]}" if times else ""

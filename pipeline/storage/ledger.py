@@ -5,11 +5,9 @@ records in it; its parents are the night before and the code commit. The branch 
 compare-and-swap (`git update-ref NEW OLD`), so of two nights that follow the same one, one wins. A
 rollback is a commit whose tree is that of the night which made the version that serves again.
 
-Nights and rollbacks are the entries of the ledger. What else has to be known for good, as that rows were
-erased, is a note: a commit with the tree before it and one record more. A night may follow the entry that it
-was opened after with notes in between, so that nobody loses a night because a note was written meanwhile.
-A night that was closed as failed, and then went on and promoted, has a second commit, which takes the place
-of the first: that one is no entry any more.
+Nights and rollbacks are the entries of the ledger; there are notes among them (ledger_notes.py). A night that
+was closed as failed, and then went on and promoted, has a second commit, which takes the place of the first:
+that one is no entry any more.
 """
 
 import json
@@ -24,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.contract import clock, older, records
+from pipeline.contract import clock, records
 from pipeline.contract.errors import DataError, ReleaseError
 from pipeline.contract.formats import one_line
 from pipeline.contract.records import (
@@ -32,12 +30,10 @@ from pipeline.contract.records import (
     Batch,
     Champion,
     Dataset,
-    Erasure,
     Evaluation,
     Event,
     Events,
     Night,
-    Note,
     Plan,
     Profile,
     R,
@@ -58,7 +54,6 @@ log = logging.getLogger(__name__)
 
 BRANCH = "refs/heads/nights"
 FETCHED = "refs/fetched-ledger/"  # the branch as remotes have it (pipeline/rollout/ledger_copy.py)
-NOTES = "refs/notes/nights"  # of the releases before
 GIT_LOCK_S = 5  # git holds its lock of a branch for milliseconds; an older one was left behind
 _FIRST = "0" * 40  # git's name for "this ref must not exist yet"
 
@@ -126,7 +121,7 @@ class Commit:
     night: str
     rollback: bool
     serves: int | None  # the version that serves from then on, 0: as before; None: the commit does not say
-    is_note: bool = False  # no night and no rollback; only `notes` and `audit` look at these
+    is_note: bool = False  # no night and no rollback
 
 
 _KINDS: tuple[type[Record], ...] = (
@@ -311,13 +306,11 @@ def commit_night(
         index = Path(scratch) / "index"  # the user's own index is left alone, also with --here
         git("read-tree", night.code_commit, folder=folder, index=index)
         git("add", "--force", "--", *names, folder=folder, index=index)
-        _put(release, events, index=index)
+        put_records(release, events, index=index)
         tree = git("write-tree", folder=folder, index=index)
     decided = release or records.find(Release, folder / records.RUN)
     trailers = f"Night: {night.id}\nServes: {decided.version if decided else 0}\n"
-    return _append(
-        lambda tip: tree, after=follows, code=night.code_commit, subject=message, trailers=trailers
-    )
+    return append(lambda tip: tree, after=follows, code=night.code_commit, subject=message, trailers=trailers)
 
 
 def _had_failed(commit: str) -> bool:
@@ -336,102 +329,21 @@ def commit_rollback(
     with tempfile.TemporaryDirectory() as scratch:
         index = Path(scratch) / "index"
         git("read-tree", target, folder=home(), index=index)
-        _put(release, verdict, Events(events=(event,)), index=index)
+        put_records(release, verdict, Events(events=(event,)), index=index)
         tree = git("write-tree", folder=home(), index=index)
     trailers = f"Night: {release.night}\nRollback: {release.version}\n"
-    return _append(lambda tip: tree, after=after, subject=message, trailers=trailers)
+    return append(lambda tip: tree, after=after, subject=message, trailers=trailers)
 
 
-def note(
-    text: str, *, versions: Sequence[int], recipe: str = "", erasure: Erasure | None = None, at: str = ""
-) -> str:
-    """Commits a sentence about these versions on top of the ledger; returns the commit.
-
-    Raises ReleaseError before the first night, and where the ledger has to be signed and is not.
-
-    Args:
-        text: what was seen or done.
-        versions: that it is about.
-        recipe: that a person declares to be the one that these versions were made by.
-        erasure: what was erased.
-        at: when, as 2011-09-30 03:00 UTC; now if empty.
-    """
-    made = Note(
-        at=at or f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", text=one_line(text), versions=tuple(versions),
-        recipe=recipe, erasure=erasure,
-    )  # fmt: skip
-
-    def tree_after(tip: str) -> str:
-        if not tip:
-            raise ReleaseError("no night was closed yet, so that there is no ledger to write to")
-        with tempfile.TemporaryDirectory() as scratch:
-            index = Path(scratch) / "index"
-            git("read-tree", tip, folder=home(), index=index)
-            _put(made, index=index)
-            return git("write-tree", folder=home(), index=index)
-
-    kind = "erasure" if erasure else "recipe" if recipe else "edit"
-    return _append(tree_after, after=None, subject=made.text, trailers=f"Note: {kind}\n")
-
-
-def notes(tip: str = "") -> tuple[Note, ...]:
-    """Returns the notes of the ledger, oldest first; up to a commit, its newest if left out."""
-    tip = tip or ledger_tip()
-    return _notes(tip) if tip else ()
-
-
-@lru_cache(maxsize=4)
-def _notes(tip: str) -> tuple[Note, ...]:
-    path = str(records.path_of(Note))
-    commits = [one.id for one in reversed(_commits(tip)) if one.is_note]
-    texts = texts_at(commits, [path])
-    return tuple(
-        records.loads(Note, files.get(path, ""), source=f"{commit[:9]}:{path}")
-        for commit, files in zip(commits, texts, strict=True)
-    )
-
-
-def notes_beside() -> list[Note]:
-    """Returns the notes of the releases before, which kept them as git's notes, oldest first."""
-    folder = home()
-    if not git("for-each-ref", NOTES, folder=folder):
-        return []
-    listed = git("notes", f"--ref={NOTES}", "list", folder=folder).splitlines()
-    texts = [git("cat-file", "blob", line.split()[0], folder=folder) for line in listed]
-    lines = [line for text in texts for line in text.splitlines() if line]
-    made = [records.loads(Note, json.dumps(older.note(line)), source=NOTES) for line in lines]
-    return sorted(made, key=lambda one: one.at)
-
-
-def remove_notes_beside() -> None:
-    """Removes the notes of the releases before."""
-    git("update-ref", "-d", NOTES, folder=home())
-
-
-def note_faults(tip: str) -> Iterator[str]:
-    """Yields a sentence for each note up to a commit that changes more than it may, newest first.
-
-    Who serves is read from the newest commit, so a note has to leave all other records as they were.
-    """
-    path = str(records.path_of(Note))
-    for one in _commits(tip) if tip else ():
-        if not one.is_note:
-            continue
-        words = ("diff-tree", "-r", "--name-only", "--no-commit-id", f"{one.id}^", one.id)
-        changed = git(*words, folder=home()).splitlines() if len(one.parents) == 1 else []
-        if changed != [path]:
-            yield f"note {one.id[:9]} changes {', '.join(changed[:3]) or 'no record'}, not {path} alone"
-
-
-def _put(*optional: Record | None, index: Path) -> None:
-    """Puts records into an index, without files; None is skipped."""
+def put_records(*optional: Record | None, index: Path) -> None:
+    """Puts records into an index of git, without files; None is skipped."""
     for record in filter(None, optional):
         blob = git("hash-object", "-w", "--stdin", folder=home(), text=records.dumps(record))
         entry = f"100644,{blob},{records.path_of(type(record))}"
         git("update-index", "--add", "--cacheinfo", entry, folder=home(), index=index)
 
 
-def _append(
+def append(
     tree_after: Callable[[str], str], *, after: str | None, code: str = "", subject: str, trailers: str
 ) -> str:
     """Makes the commit on top of the ledger, moves the branch to it, and returns it.
@@ -506,11 +418,11 @@ def lost() -> list[str]:
     fields = [line.split("|", 3) for line in shown.splitlines()]
     tip = ledger_tip()
     known = {parent for _, _, parents, _ in fields for parent in parents.split()}
-    known |= {one.id for one in _commits(tip)} if tip else set()
+    known |= {one.id for one in all_commits(tip)} if tip else set()
     at = {commit: int(time) for time, commit, _, kind in fields if kind and commit not in known}
     # Larger is likelier: the newest move of the branch, then the most nights, then the newest.
     rank = {commit: len(moves) - place for place, commit in reversed([*enumerate(moves)])}
-    return sorted(at, key=lambda one: (rank.get(one, 0), len(_commits(one)), at[one]), reverse=True)
+    return sorted(at, key=lambda one: (rank.get(one, 0), len(all_commits(one)), at[one]), reverse=True)
 
 
 def _copies() -> list[str]:
@@ -563,7 +475,7 @@ def _entries(tip: str, limit: int | None) -> tuple[Commit, ...]:
     """The ledger's entries up to `tip`, newest first."""
     num = limit
     while True:
-        commits = _commits(tip, num)
+        commits = all_commits(tip, num)
         entries = tuple(_in_force(commits))[:limit]
         if num is None or len(entries) == limit or len(commits) < num:
             return entries
@@ -582,8 +494,8 @@ def _in_force(commits: Iterable[Commit]) -> Iterator[Commit]:
 
 
 @lru_cache(maxsize=8)  # what a commit follows never changes
-def _commits(tip: str, limit: int | None = None) -> tuple[Commit, ...]:
-    """The ledger's commits up to `tip`, notes among them, newest first."""
+def all_commits(tip: str, limit: int | None = None) -> tuple[Commit, ...]:
+    """Returns the ledger's commits up to `tip`, notes and replaced ones among them, newest first."""
     keys = ("Night", "Rollback", "Serves", "Note")
     trailers = [f"%(trailers:key={key},valueonly,separator=%x20)" for key in keys]
     count = [] if limit is None else [f"--max-count={limit}"]

@@ -23,7 +23,7 @@ from pipeline.data.source import PART, write_partition
 from pipeline.examples.fraud.payments import Payments
 from pipeline.examples.shop.simulated_shop import Shop
 from pipeline.registry.weights import ARRAYS, MODEL
-from pipeline.storage import ledger, snapshots
+from pipeline.storage import ledger, ledger_notes, snapshots
 from tests.release.conftest import promote_night, register_night
 from tests.release.folders import make_evaluation
 
@@ -193,7 +193,7 @@ def standing(home: Path) -> dict[str, str]:
         for path in sorted((home / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts and path.name != ".git":
                 digests[str(path.relative_to(home))] = records.digest(path)
-    notes = [one.text for one in ledger.notes()]
+    notes = [one.text for one in ledger_notes.read()]
     with sqlite3.connect(home / "var" / "mlflow.db") as database:
         tags = database.execute("select version, key, value from model_version_tags order by 1, 2").fetchall()
     return digests | {

@@ -29,7 +29,7 @@ from pipeline.rollout import provenance
 from pipeline.rollout.audit import audit
 from pipeline.rollout.drill import drill
 from pipeline.serving import day_predictions
-from pipeline.storage import checkout, dvc_cache, erasures, ledger
+from pipeline.storage import checkout, dvc_cache, erasures, ledger, ledger_notes
 from pipeline.storage.traffic_log import Exposure, existing_log, open_log
 from tests.conftest import make_repository
 from tests.erasure import homes
@@ -233,7 +233,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     assert serving and [one.id for one in serving.exposures(None)] == ["1"]
     serving.close()
     assert faults() == []
-    assert ("erased", str(ledger.notes()[0])) in provenance.why(1)
+    assert ("erased", str(ledger_notes.read()[0])) in provenance.why(1)
     day_predictions.write_day(DAY, str(fraud / "again.csv"))  # the version is fetched and verified
     # The next night has neither these rows nor their arrays, and trains anew; the source still has the rows.
     night = homes.run_night(fraud, DAY + timedelta(days=2), with_version=True)
@@ -263,7 +263,7 @@ def test_what_rotted_is_refused_and_not_written_again_as_good(fraud: Path) -> No
         with pytest.raises(error, match=sentence):
             erased(unit)
         flip_a_bit(place)
-    assert ledger.notes() == ()
+    assert ledger_notes.read() == ()
     erasures.journal().remove()
     (fraud / erasures.KEY).unlink()
     assert {*standing.items()} <= {*homes.standing(fraud).items()}  # but for objects that nothing names

@@ -11,7 +11,7 @@ from pipeline.contract import params
 from pipeline.contract.params import Params
 from pipeline.contract.source_code import source_digest
 from pipeline.registry.lineage import is_declared_equal, is_refresh, recipe
-from pipeline.storage import ledger
+from pipeline.storage import ledger, ledger_notes
 from tests.dags.servers import IDENTITY
 from tests.release.ledgers import import_nights
 
@@ -39,7 +39,7 @@ def test_an_edit_that_changes_nothing_is_declared_so_with_a_reason(
     assert cli.main(["same-recipe", "--reason", "a comment was added"]) == 0
     said = f"the recipe was declared to be that of version {champion.version}: a comment was added"
     assert said in capsys.readouterr().out
-    assert [note.text for note in ledger.notes()] == [said]
+    assert [note.text for note in ledger_notes.read()] == [said]
     assert is_declared_equal(champion, tonight)
     use = {"use": "pipeline.examples.shop.regression:Regression", "hidden": 64}
     wider = params.check({"source": "a.b:C", "backend": "a.b:C", "workload": use})

@@ -33,7 +33,7 @@ from pipeline.evaluation.scores import read_scores
 from pipeline.gate import judge, watch
 from pipeline.registry import aliases
 from pipeline.rollout import promote, provenance, rollback
-from pipeline.storage import ledger, mlflow_client
+from pipeline.storage import ledger, ledger_notes, mlflow_client
 from tests.release.conftest import judge_night, promote_night, register_night
 from tests.release.folders import make_night
 
@@ -277,7 +277,7 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     assert [text.partition("UTC: ")[2] for text in edits] == [
         "alias champion was moved by hand to version 1, moved back to version 2"
     ]
-    assert [str(note) for note in ledger.notes()] == edits
+    assert [str(note) for note in ledger_notes.read()] == edits
     assert serving() == (2, 2)
     adopting = settings.model_copy(
         update={"watch": settings.watch.model_copy(update={"alias_edits": "adopt"})}

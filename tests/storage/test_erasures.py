@@ -11,7 +11,7 @@ from pipeline.contract import records
 from pipeline.contract.errors import DataError, ReleaseError
 from pipeline.contract.records import Erasure, Note, Release
 from pipeline.registry import packaging
-from pipeline.storage import checkout, erasures, ledger
+from pipeline.storage import checkout, erasures, ledger, ledger_notes
 from tests.rollout.ledgers import close, make_home, release_of
 
 KEY = b"k" * 32
@@ -100,14 +100,14 @@ def test_notes_of_the_release_before_are_taken_over_once_and_stop_nights_until_t
     (home / erasures.KEY).write_text(KEY.hex() + "\n")
     with pytest.raises(DataError, match=r"git notes of before have 1 erasures, which .* migrate takes over"):
         erasures.units()
-    assert ledger.notes() == ()
+    assert ledger_notes.read() == ()
     taken = erasures.take_over()
-    assert [(one.at, one.versions, one.erasure is None) for one in ledger.notes()] == [
+    assert [(one.at, one.versions, one.erasure is None) for one in ledger_notes.read()] == [
         ("2025-01-11 03:00 UTC", (1,), True),
         ("2025-01-12 03:00 UTC", (1,), False),
     ]
-    assert taken == list(ledger.notes())
+    assert taken == list(ledger_notes.read())
     units = erasures.units()
     assert units and "A1" in units
     assert erasures.take_over() == []
-    assert len(ledger.notes()) == 2
+    assert len(ledger_notes.read()) == 2

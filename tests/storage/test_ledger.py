@@ -11,7 +11,7 @@ from pipeline.contract.errors import ReleaseError
 from pipeline.contract.records import Night
 from pipeline.contract.units import HOUR_S
 from pipeline.rollout import audit
-from pipeline.storage import checkout, ledger
+from pipeline.storage import checkout, ledger, ledger_notes
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back
 
 
@@ -56,7 +56,7 @@ def test_a_night_that_was_closed_as_failed_and_promotes_after_all_is_one_entry()
     failed = closed_as_failed(2, after=first)
     assert close(2, after=first) == failed
     assert not ledger.is_over(records.read(Night))
-    ledger.note("a note in between", versions=[1])
+    ledger_notes.add("a note in between", versions=[1])
     promoted = close(2, after=first, release=release_of(2))
     assert close(2, after=first, release=release_of(2)) == close(2, after=first) == promoted
     assert ledger.is_over(records.read(Night))
@@ -123,15 +123,15 @@ def forget(commit: str) -> str:
 def test_a_note_is_no_night_and_a_night_that_was_open_meanwhile_follows_it() -> None:
     first = close(1, after="", release=release_of(1))
     for text in ("one", "two"):
-        ledger.note(text, versions=(1,))
+        ledger_notes.add(text, versions=(1,))
     assert ledger.champion_at(ledger.ledger_tip()) == ledger.champion_at(first)
     assert (ledger.newest_entry(), [one.id for one in ledger.commits(1)]) == (first, [first])
     second = close(2, after=first, release=release_of(2))
-    ledger.note("three", versions=(2,))
+    ledger_notes.add("three", versions=(2,))
     back = rolling_back(to=1).commit()
     assert [one.id for one in ledger.commits()] == [back, second, first]
     assert [one.id for one in ledger.commits(2)] == [back, second]
-    assert [(one.text, one.versions) for one in ledger.notes()] == [
+    assert [(one.text, one.versions) for one in ledger_notes.read()] == [
         ("one", (1,)),
         ("two", (1,)),
         ("three", (2,)),
@@ -142,7 +142,7 @@ def test_a_note_is_no_night_and_a_night_that_was_open_meanwhile_follows_it() -> 
 
 def test_a_note_that_is_newest_is_what_a_lost_ledger_is_brought_back_from() -> None:
     close(1, after="", release=release_of(1))
-    ledger.note("seen", versions=(1,))
+    ledger_notes.add("seen", versions=(1,))
     tip = ledger.ledger_tip()
     checkout.git("update-ref", "-d", ledger.BRANCH)
     assert ledger.lost()[0] == tip
@@ -150,12 +150,12 @@ def test_a_note_that_is_newest_is_what_a_lost_ledger_is_brought_back_from() -> N
 
 def test_a_note_that_says_who_serves_is_a_fault() -> None:
     close(1, after="", release=release_of(1))
-    ledger.note("seen", versions=(1,))
-    assert list(ledger.note_faults(ledger.ledger_tip())) == []
+    ledger_notes.add("seen", versions=(1,))
+    assert list(ledger_notes.faults(ledger.ledger_tip())) == []
     second = close(2, after=ledger.newest_entry(), release=release_of(2))
     words = ("commit-tree", f"{second}^{{tree}}", "-p", f"{second}^1", "-m", "seen\n\nNote: edit")
     forged = checkout.git(*words)
-    (fault,) = ledger.note_faults(forged)
+    (fault,) = ledger_notes.faults(forged)
     assert fault.startswith(f"note {forged[:9]} changes ") and "release.json" in fault
 
 
