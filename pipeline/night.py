@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, partial
@@ -20,6 +21,7 @@ from pipeline.contract import clock, days, disk, older, params, records, source_
 from pipeline.contract.errors import (
     JobError,
     NothingToDo,
+    NotYet,
     ParamsError,
     PipelineError,
     ReleaseError,
@@ -191,6 +193,7 @@ def close(night: Night, params: CloseSections) -> None:
     reaper.end_night(night, params.backend)
     if params.gate.scores != "replay":
         _end_experiment(night, params)
+    _mark_lost_promotion(night)
     failures = sorted(records.RUN.glob("*.error"), key=lambda path: path.stat().st_mtime)
     stage = failures[0].stem if failures else ""
     stopped = records.find(Stop)
@@ -219,6 +222,20 @@ def close(night: Night, params: CloseSections) -> None:
     if failure:
         again = f"python -m pipeline night --night {night.id}"
         log.error("%s\nthe champion stays; go on with: %s", failure, again)
+
+
+def _mark_lost_promotion(night: Night) -> None:
+    """Marks `promote` as failed where the version was to serve and does not, and nothing says why.
+
+    A stage that fails on a full disk cannot say so, and the night would end as if its champion was to stay.
+    """
+    verdict, marks = records.find(Verdict), [*records.RUN.glob("*.error")]
+    if verdict is None or marks or records.find(Stop) or ledger.is_over(night):
+        return
+    with suppress(NothingToDo, NotYet):
+        approval.check_promotion(night, verdict, records.find(Approval), now=clock.utc())
+        why = f"it was ended before version {verdict.challenger} served"
+        records.replace_text(records.RUN / "promote.error", f"{why}\n")
 
 
 def _end_experiment(night: Night, params: CloseSections) -> None:

@@ -299,6 +299,22 @@ def test_a_failed_night_closes_as_failed_and_keeps_the_champion(
 
 
 @pytest.mark.slow
+def test_a_night_whose_promotion_failed_without_a_word_is_closed_as_failed_and_may_promote_after_all(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stage cannot mark its failure where the disk takes no file any more."""
+    night = opened(repository)
+    promoted(1, night)
+    release = records.read(Release)
+    records.path_of(Release).unlink()
+    runner.run("close")
+    assert "promote failed: it was ended before version 1 served" in caplog.text
+    assert ledger.history()[0].serving is None
+    ledger.commit_night(night, message="it fits now", release=release)
+    assert [entry.serving and entry.serving.version for entry in ledger.history()] == [1]
+
+
+@pytest.mark.slow
 def test_a_rollback_has_the_tree_of_the_night_it_goes_back_to(repository: Path) -> None:
     one = opened(repository, day=date(2025, 1, 1))
     promoted(1, one)

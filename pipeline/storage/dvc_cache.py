@@ -38,9 +38,14 @@ def share(digests: Iterable[str], *, number: int, of: int) -> list[str]:
 
 
 def is_intact(digest: str, path: Path | None = None) -> bool:
-    """Returns whether a file, the object's own if left out, can be read and has the digest."""
+    """Returns whether a file, the object's own if left out, can be read and has the digest.
+
+    Raises PermissionError where this user may not read it: nothing is known of it, and no copy helps.
+    """
     try:
         return records.digest(path or path_of(digest)) == digest.removesuffix(FOLDER)
+    except PermissionError:
+        raise
     except OSError:
         return False
 

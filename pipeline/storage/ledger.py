@@ -261,9 +261,9 @@ def commit_of(night: Night) -> str:
 
 
 def is_over(night: Night) -> bool:
-    """Returns whether the night has its last commit: it promoted, or was closed without having failed."""
+    """Returns whether the night has its last commit: it promoted, or its champion stays for good."""
     made = commit_of(night)
-    return bool(made) and not _had_failed(made)
+    return bool(made) and not _may_go_on(made)
 
 
 def commit_night(
@@ -275,12 +275,12 @@ def commit_night(
     Neither the release nor the events that go with it are written to files before: a release that `close`
     finds in a folder was decided. A night that failed was committed by `close`; where it goes on and promotes
     after all, a second commit follows. Raises ReleaseError, and changes nothing, if another night has moved
-    the ledger since, or if the night was closed without a failure and its champion stays.
+    the ledger since, or if the night was closed with a verdict by which its champion stays.
     """
     made = commit_of(night)
     if made and (release is None or read_at(made, Release)):
         return made
-    if made and not _had_failed(made):
+    if made and not _may_go_on(made):
         raise ReleaseError(
             f"night {night.id} is closed, and its champion stays; nothing is changed, open a new night for "
             f"{night.day}"
@@ -313,10 +313,14 @@ def commit_night(
     return append(lambda tip: tree, after=follows, code=night.code_commit, subject=message, trailers=trailers)
 
 
-def _had_failed(commit: str) -> bool:
-    """Returns whether a stage had failed when this night was committed."""
+def _may_go_on(commit: str) -> bool:
+    """Returns whether the night may promote after this commit: a stage had failed, or it had no verdict."""
+    if read_at(commit, Release) or read_at(commit, Stop):
+        return False
+    verdict = read_at(commit, Verdict)
     words = ("ls-tree", "--name-only", "--full-tree", commit, "--", f"{records.RUN}/")
-    return any(name.endswith(".error") for name in git(*words, folder=home()).splitlines())
+    failed = any(name.endswith(".error") for name in git(*words, folder=home()).splitlines())
+    return failed or verdict is None or not verdict.challenger
 
 
 def commit_rollback(

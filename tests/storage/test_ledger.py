@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.contract import clock, records
 from pipeline.contract.errors import ReleaseError
-from pipeline.contract.records import Night
+from pipeline.contract.records import Night, Verdict
 from pipeline.contract.units import HOUR_S
 from pipeline.rollout import audit
 from pipeline.storage import checkout, ledger, ledger_notes
@@ -71,6 +71,10 @@ def test_a_night_that_was_closed_as_failed_and_promotes_after_all_is_one_entry()
 
 def test_a_closed_night_promotes_nothing_where_it_had_not_failed_or_another_was_closed_since() -> None:
     first = close(1, after="", release=release_of(1))
+    records.write(
+        Verdict(action="reject", champion=1, challenger=2, effect=None, low=None, high=None, num_samples=0,
+                reason="worse")
+    )  # fmt: skip
     second = close(2, after=first)
     with pytest.raises(ReleaseError, match=r"is closed, and its champion stays; nothing is changed"):
         close(2, after=first, release=release_of(2))
