@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,12 +174,25 @@ def _table_text(table: Table) -> str:
     label = table.label
     assert label is not None
     after = label.ripe_after.total_seconds() / 86_400
-    ripe = f", ripe_after=days({after:g})" if after else ""
+    arguments = [_literal(label.column)]
+    arguments += [f"ripe_after=days({after:g})"] if after else []
+    arguments += [_listed("classes=(", map(_literal, label.classes), depth=3)] if label.classes else []
     return (
         f"    table = Table(\n        time={_literal(table.time)},\n{unit}"
         f"        columns={{\n{columns}        }},\n"
-        f"        label=Label({_literal(label.column)}{ripe}),\n{zone}    )\n"
+        f"        {_listed('label=Label(', arguments, depth=2)},\n{zone}    )\n"
     )
+
+
+def _listed(opening: str, items: Iterable[str], *, depth: int) -> str:
+    """Returns items in parentheses, as a formatter breaks them into lines."""
+    listed, indent = list(items), "    " * depth
+    line = ", ".join(listed)
+    if len(f"{indent}{opening}{line}),") <= WIDTH and "\n" not in line:
+        return f"{opening}{line})"
+    if len(f"{indent}    {line}") <= WIDTH and "\n" not in line and not opening.endswith("=("):
+        return f"{opening}\n{indent}    {line}\n{indent})"
+    return f"{opening}\n" + "".join(f"{indent}    {one},\n" for one in listed) + f"{indent})"
 
 
 def _code(column: AnyColumn) -> str:

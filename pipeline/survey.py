@@ -12,6 +12,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,11 +37,12 @@ from pipeline.data import drift
 from pipeline.data.database import Database
 from pipeline.data.image_files import SUFFIXES as IMAGES
 from pipeline.data.image_files import ImageFiles
-from pipeline.data.source import PART, Files, conform
+from pipeline.data.source import DECIMAL_COMMA, END_US, PART, SINCE_1970, Files, conform
 from pipeline.data.source import SUFFIXES as TABLES
 
 MOST_DAYS, MOST_ROWS = 400, 2_000_000  # of the history that is looked at, the newest
 PEEK_ROWS = 100_000  # by which columns and times are known
+FROM_US = 1e15  # since 1970: numbers that are times are from September 2001 on
 MOST_VALUES = 1000  # of a category
 TEXT_CHARS = 30  # mean length of texts that people wrote
 FEW_CLASSES = 20
@@ -53,6 +55,8 @@ FORMATS = (
     "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M", "%d/%m/%Y", "%m/%d/%Y",
     "%d.%m.%Y", "%Y%m%d",
 )  # fmt: skip
+FILES = "pipeline.data.source:Files"
+DELIMITERS = (";", "\t", "|")  # that CSV has, beside the comma
 IS_ID = re.compile(r"(^|_)id$|[a-z]I[dD]$", re.ASCII)
 
 
@@ -102,6 +106,7 @@ def survey(
         DataError, ParamsError: there is nothing, or not what is needed; the sentence says what to do.
     """
     plug = _plug(url)
+    plug |= _dialect(plug)
     delivered = _peek(plug)
     names = delivered.column_names
     label = label or next((name for name in NAMES_OF_LABELS if name in names), "")
@@ -110,7 +115,7 @@ def survey(
     for option, name in (("time", time), ("label", label), ("unit", unit)):
         if name and name not in names:
             raise ParamsError(f"--{option} {name} is not in the data; name one of {', '.join(names)}")
-    plug |= _clock(delivered, time) | ({"zone": zone} if zone != "UTC" else {})
+    plug |= _clock(delivered, time, of_files=plug["use"] == FILES) | ({"zone": zone} if zone != "UTC" else {})
     parts = _history(plug)
     rows = pa.concat_tables(parts.values(), promote_options="permissive")
     typed = not all(_is_text(field.type) for field in delivered.schema)  # those of CSV are all text
@@ -118,12 +123,15 @@ def survey(
     columns[plug["cut_by"]] = Time()
     if unit:
         columns[unit] = Id(nullable=rows[unit].null_count > 0)
+    classes = _classes(rows[label]) if isinstance(columns[label], Category) else ()
+    if classes:
+        columns[label] = Int(min=0, max=len(classes) - 1, nullable=True)
     known = {name: column for name, column in columns.items() if column is not None}
     declared = Table(
         columns=known,
         time=plug["cut_by"],
         unit=unit,
-        label=Label(label, ripe_after=timedelta(days=max(ripe_days, 0))),
+        label=Label(label, ripe_after=timedelta(days=max(ripe_days, 0)), classes=classes),
         zone=zone,
     )
     as_found: Any = declared
@@ -131,7 +139,7 @@ def survey(
     _check_zone(days, declared)
     if ripe_days < 0:
         ripe_days = _days_without_label(days, label)
-        declared = replace(declared, label=Label(label, ripe_after=timedelta(days=ripe_days)))
+        declared = replace(declared, label=Label(label, timedelta(days=ripe_days), classes))
     labels = pa.concat_tables(days.values())[label]
     images = _images(delivered, known)
     num_classes = len(plug.get("classes", ())) or _num_classes(labels)
@@ -185,7 +193,33 @@ def _plug(url: str) -> dict[str, Any]:
     if _leads_to_images(url):
         classes = ImageFiles(url).folders()
         return {"use": "pipeline.data.image_files:ImageFiles", "url": url, "classes": list(classes)}
-    return {"use": "pipeline.data.source:Files", "url": url}
+    return {"use": FILES, "url": url}
+
+
+def _dialect(plug: dict[str, Any]) -> dict[str, str]:
+    """Returns the arguments of `Files` by which its newest file of CSV is read, without those that it has."""
+    if plug["use"] != FILES or not (head := Plug(**plug).make().head()):
+        return {}
+    found = {}
+    try:
+        text = head.decode()
+    except UnicodeDecodeError:
+        found["encoding"], text = "cp1252", head.decode("cp1252", errors="replace")  # as of spreadsheets
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "head.csv"
+        path.write_text(text)
+        try:
+            with duckdb.connect() as database:
+                sniffed = database.execute("SELECT Delimiter FROM sniff_csv(?)", [str(path)]).fetchone()
+        except duckdb.Error:
+            sniffed = None
+    if sniffed and sniffed[0] in DELIMITERS:
+        found["delimiter"] = sniffed[0]
+    rows = _peek(plug | found)
+    commas = [pc.match_substring_regex(column.drop_null(), DECIMAL_COMMA) for column in rows.columns]
+    if found.get("delimiter") and any(pc.all(each).as_py() for each in commas if len(each)):
+        found["decimal"] = ","
+    return found
 
 
 def _leads_to_images(url: str) -> bool:
@@ -212,8 +246,10 @@ def _peek(plug: dict[str, Any]) -> pa.Table:
     return rows
 
 
-def _clock(rows: pa.Table, wanted: str) -> dict[str, str]:
+def _clock(rows: pa.Table, wanted: str, *, of_files: bool) -> dict[str, str]:
     """Returns the arguments of a source that say which column is the time, and its format."""
+    if wanted and of_files and (unit := _unit_since_1970(rows[wanted])):
+        return {"cut_by": wanted, "time": unit}
     formats = {name: pattern for name in rows.column_names if (pattern := _format(rows[name])) is not None}
     if wanted and wanted not in formats:
         raise ParamsError(
@@ -241,10 +277,27 @@ def _format(values: pa.ChunkedArray) -> str | None:
             return "" if pc.all(pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d")).as_py() else None
         except pa.ArrowInvalid:
             continue
-    for form in FORMATS:
-        if pc.strptime(texts, format=form, unit="us", error_is_null=True).null_count == 0:
+    for form in FORMATS:  # whoever reads all rows names one that is wrong
+        times = pc.strptime(texts, format=form, unit="us", error_is_null=True)
+        if times.null_count <= MAX_QUARANTINED * len(texts):
             return form
     return None
+
+
+def _unit_since_1970(values: pa.ChunkedArray) -> str:
+    """Returns the unit in which numbers are times of the years 2001 to 2199; "" where they are none."""
+    numbers = values.drop_null()
+    if _is_text(numbers.type):
+        try:
+            numbers = numbers.cast(pa.float64())
+        except pa.ArrowInvalid:
+            return ""
+    if not any(is_kind(numbers.type) for is_kind in _NUMBERS):
+        return ""
+    ends = pc.min_max(numbers).as_py()
+    fits = [unit for unit, us in SINCE_1970.items()
+            if len(numbers) and ends["min"] * us >= FROM_US and ends["max"] * us < END_US]  # fmt: skip
+    return fits[0] if fits else ""
 
 
 def _history(plug: dict[str, Any]) -> dict[date, pa.Table]:
@@ -356,6 +409,15 @@ def _num_classes(values: pa.ChunkedArray) -> int:
     return len(numbers) if 3 <= len(numbers) <= FEW_CLASSES and numbers == [*range(len(numbers))] else 0
 
 
+def _classes(values: pa.ChunkedArray) -> tuple[str, ...]:
+    """Returns the classes of a label that is text, of two the rarer last; none where there are too many."""
+    counts = {str(each["values"]): each["counts"] for each in pc.value_counts(values.drop_null()).to_pylist()}
+    by_name = sorted(counts)
+    if len(counts) == 2:
+        return tuple(sorted(by_name, key=lambda name: -counts[name]))
+    return tuple(by_name) if 2 < len(counts) <= FEW_CLASSES else ()
+
+
 def _images(rows: pa.Table, columns: Mapping[str, AnyColumn]) -> ImageColumn | None:
     """Returns the first column of bytes of which most decode as images; None where there is none."""
     from pipeline.workloads.image_columns import MOST_SIZE, sizes
@@ -378,8 +440,12 @@ def _label(values: pa.ChunkedArray, name: str, *, late: bool, num_classes: int =
     if num_classes and _is_number(values.type) and not pa.types.is_boolean(values.type):
         return Int(min=0, max=num_classes - 1, nullable=nullable), False
     if _is_text(values.type):
-        some = ", ".join(repr(value) for value in pc.unique(known).to_pylist()[:3])
-        raise ParamsError(f"the label {name} is text ({some}); number its values at the source, as 0 and 1")
+        values = pc.unique(known).to_pylist()
+        some = ", ".join(map(repr, values[:3]))
+        raise ParamsError(
+            f"the label {name} is text with {len(values)} values ({some}, ...), more than classes have; name "
+            f"another by --label, or have a number delivered"
+        )
     if not _is_number(values.type):
         raise ParamsError(f"the label {name} is {values.type}, not a number; name another by --label")
     numbers = pc.unique(known.cast(pa.float64())).to_pylist()

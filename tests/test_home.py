@@ -194,8 +194,8 @@ def test_what_cannot_be_begun_with_is_refused_in_a_sentence(tmp_path: Path) -> N
     assert refused(tmp_path, rows(y=[1, 2, 3, 5] * 10)).startswith(
         "the label y has 4 values (1, 2, 3, 5), like classes that are not numbered from 0; number them 0, 1"
     )
-    assert refused(tmp_path, rows(y=["no", "yes"] * 20)).startswith(
-        "the label y is text ('no', 'yes'); number"
+    assert refused(tmp_path, rows(y=[f"n{n % 30}" for n in range(90)])).startswith(
+        "the label y is text with 30 values ('n0', 'n1', 'n2', ...), more than classes have; name another"
     )
     assert refused(tmp_path, good.slice(0, 0)).endswith("has no rows; check that the data is delivered")
     (tmp_path / "full").mkdir()
@@ -252,3 +252,49 @@ def test_labels_numbered_from_0_become_classes(tmp_path: Path) -> None:
     assert made.num_classes == 4
     assert "TableModel(state, num_outputs=4)" in (tmp_path / "new/new.py").read_text()
     assert formatted(tmp_path / "new/new.py")
+
+
+@pytest.mark.parametrize(
+    ("values", "classes", "metric"),
+    [
+        (["no", "no", "no", "yes"], ["no", "yes"], "AUC()"),  # of two, the rarer one is 1
+        (["tech", "sales", "billing", "other"], ["billing", "other", "sales", "tech"], "ClassLogLoss()"),
+        ([f"a long name {n}" for n in range(4)], [f"a long name {n}" for n in range(4)], "ClassLogLoss()"),
+    ],
+)
+def test_labels_that_are_text_become_classes_by_name(
+    values: list[str], classes: list[str], metric: str, tmp_path: Path
+) -> None:
+    pq.write_table(rows(y=values * 12, x=[0.5, 1.5] * 24), tmp_path / "data.parquet")
+    home.write(tmp_path / "new", str(tmp_path / "data.parquet"))
+    text = (tmp_path / "new/new.py").read_text()
+    assert metric in text and formatted(tmp_path / "new/new.py")
+    table = table_of(tmp_path / "new", "new:New")
+    assert table.label and list(table.label.classes) == classes
+    assert table.columns["y"] == Int(min=0, max=len(table.label.classes) - 1)
+    rehearse(tmp_path / "new")
+
+
+def test_csv_of_a_spreadsheet_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Semicolons, decimal commas, Windows' letters, and times as the country writes them."""
+    lines = ["Datum;Straße;Preis;y"]
+    lines += [f"{1 + n // 24:02}.03.2026 {n % 24:02}:00;Müllergasse;{n / 8:.3f};{n % 2}" for n in range(96)]
+    (tmp_path / "a.csv").write_bytes(
+        "\r\n".join(lines).replace(".", ",").replace(",03,", ".03.").encode("cp1252")
+    )
+    made = home.write(tmp_path / "new", str(tmp_path / "a.csv"))
+    arguments = {"encoding": "cp1252", "delimiter": ";", "decimal": ",", "cut_by": "Datum"}
+    assert arguments.items() <= made.plug.items()
+    assert made.plug["time"] == "%d.%m.%Y %H:%M" and made.num_days == 4
+    assert made.table.columns["Preis"] == Float(min=0)
+    assert made.ranges["Preis"] == (0, 95 / 8)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_since_1970_are_known_by_their_size_where_they_are_named(unit: str, tmp_path: Path) -> None:
+    times = rows(y=[0, 1] * 24)["t"].cast(pa.timestamp(unit)).cast(pa.int64())
+    table = pa.table({"at": times, "y": [0, 1] * 24, "x": [0.5, 1.5] * 24})
+    assert refused(tmp_path, table).startswith("no column is a time; name the one")
+    assert refused(tmp_path, table, time="x").startswith("--time x is double such as 0.5, not times")
+    made = home.write(tmp_path / "new", str(tmp_path / "data.parquet"), time="at")
+    assert (made.plug["time"], made.days) == (unit, (date(2025, 1, 1), date(2025, 1, 2)))

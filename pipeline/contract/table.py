@@ -109,6 +109,9 @@ class Label(Record):
 
     column: str
     ripe_after: timedelta = timedelta()
+    classes: tuple[
+        str, ...
+    ] = ()  # where it is delivered as text: what 0, 1, ... stand for; others are refused
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -26,7 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pipeline.contract.days import check_zone, hours_of
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.formats import size
-from pipeline.contract.table import Table
+from pipeline.contract.table import Label, Table
 from pipeline.machines import this_machine
 
 log = logging.getLogger(__name__)
@@ -36,10 +36,15 @@ PARQUET, JSON = (".parquet", ".pq"), (".jsonl", ".ndjson", ".json")  # JSON: an 
 TEXT = (*JSON, ".csv", ".tsv")
 SUFFIXES = (*PARQUET, *TEXT, *(f"{suffix}.gz" for suffix in TEXT))
 NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
+DECIMAL_COMMA = r"^([+-]?\d+),(\d+)$"
+NO_CLASS = -1  # below the least of a label, so that the row is quarantined
 NO_HOUR = -1  # of a day's files
 LEAST_BYTES = 4  # of a value in memory, about
 MEMORY_SHARE = 0.25  # of the memory here that a file may hold, unpacked
 BLOCK_BYTES = 1 << 26  # of JSON that is read at once; an object must fit into it
+HEAD_BYTES = 1 << 18  # of a file of CSV, by which its dialect is told
+SINCE_1970 = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0, "ns": 0.001}  # microseconds of a unit
+END_US = int(datetime(2200, 1, 1, tzinfo=UTC).timestamp() * 1e6)  # later times are of another unit
 
 
 def write_partition(rows: pa.Table, folder: Path) -> None:
@@ -72,6 +77,8 @@ def conform(rows: pa.Table, table: Table, *, origin: str, absent_is_null: bool =
     for field in table.schema():
         if given.count(field.name) == 1:
             array = rows[field.name]
+            if table.label and field.name == table.label.column and table.label.classes:
+                array = _numbered(array, table.label)
             try:
                 arrays.append(_cast(array, field.type, table.zone))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -108,9 +115,10 @@ class Files:
         columns: the table's name of a column to its name in the files, where they differ.
         cut_by: the table's name of the column whose day a row belongs to.
         time: strptime format of `cut_by` where it is text, such as `%d/%m/%Y %H:%M`; ISO 8601 if empty. `%z`
-            reads an offset.
+            reads an offset. `s`, `ms`, `us` or `ns` where it is a number of these since 1970, UTC.
         zone: in which a day begins, for times that have a zone; that of the table.
         delimiter: between the fields of a CSV file.
+        decimal: between the digits of a number in a CSV file: `,` is read as a point.
         encoding: of a CSV file.
         storage: options of the fsspec file system; credentials belong in the environment.
         links: follow links of a local folder that lead out of it, as those of git-annex do; who may write to
@@ -131,12 +139,13 @@ class Files:
         time: str = "",
         zone: str = "UTC",
         delimiter: str = ",",
+        decimal: Literal[".", ","] = ".",
         encoding: str = "utf8",
         storage: Mapping[str, Any] | None = None,
         links: bool = False,
         max_gb: float = 0,
     ) -> None:
-        if time and "%" not in time:
+        if time and "%" not in time and time not in SINCE_1970:
             raise ParamsError(
                 f"source.time is {time!r}, which is not a format such as %d/%m/%Y %H:%M; "
                 f"name a column under source.cut_by instead, as cut_by: {time}"
@@ -150,7 +159,7 @@ class Files:
         self.url = url
         self.columns = dict(columns or {})
         self.cut_by, self.time, self.zone = cut_by, time, zone
-        self.delimiter, self.encoding = delimiter, encoding
+        self.delimiter, self.decimal, self.encoding = delimiter, decimal, encoding
         self.links = links
         self.max_bytes = int(max_gb * 1e9) or int(MEMORY_SHARE * this_machine.installed_bytes())
         try:
@@ -184,9 +193,24 @@ class Files:
 
     def sample(self, num_rows: int) -> pa.Table:
         """Returns the first rows of the newest file, all columns."""
+        return self._read(self._newest()).slice(0, num_rows)
+
+    def head(self) -> bytes:
+        """Returns whole lines from the beginning of the newest file if that is CSV, unpacked; else b""."""
+        path = self._newest()
+        if path.lower().endswith((*PARQUET, *JSON, *(f"{suffix}.gz" for suffix in JSON))):
+            return b""
+        self._expect_file(path)
+        try:
+            with self._system.open(path, "rb", compression="infer") as file:
+                data: bytes = file.read(HEAD_BYTES)
+        except (OSError, EOFError):
+            return b""  # whoever reads it says why
+        return data if len(data) < HEAD_BYTES else data[: data.rfind(b"\n") + 1]
+
+    def _newest(self) -> str:
         dated = self._files_by_day()
-        path = dated[max(dated)][-1].path if dated else self._paths()[-1]
-        return self._read(path).slice(0, num_rows)
+        return dated[max(dated)][-1].path if dated else self._paths()[-1]
 
     def _files_by_day(self) -> dict[date, list["_File"]]:
         """Files of each day, in order; empty if the files are cut by time."""
@@ -349,8 +373,11 @@ class Files:
         return rows.select(kept).rename_columns([ours.get(name, name) for name in kept])
 
     def _parsed(self, rows: pa.Table) -> pa.Table:
-        """The rows with `cut_by` as times, where it is text in the format `time`."""
+        """The rows with `cut_by` as times, where it is in the format `time`."""
         texts = rows[self.cut_by]
+        if self.time in SINCE_1970:
+            times = _since_1970(texts, self.time, self.cut_by)
+            return rows.set_column(rows.column_names.index(self.cut_by), self.cut_by, times)
         if not _is_text(texts.type):
             return rows
         times = _without_overflow(
@@ -373,13 +400,33 @@ class Files:
             "parse_options": pyarrow.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
         }
         names = pyarrow.csv.open_csv(pa.BufferReader(data), **dialect).schema.names
-        return pyarrow.csv.read_csv(
+        rows = pyarrow.csv.read_csv(
             pa.BufferReader(data),
             **dialect,
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.string()), null_values=NULLS, strings_can_be_null=True
             ),
         )
+        if self.decimal == ".":
+            return rows
+        with_points = [pc.replace_substring_regex(each, DECIMAL_COMMA, r"\1.\2") for each in rows.columns]
+        return pa.table(with_points, schema=rows.schema)
+
+
+def _since_1970(values: pa.ChunkedArray, unit: str, name: str) -> pa.ChunkedArray:
+    """Returns the moments that numbers of a unit stand for; raises ArrowInvalid where one is none."""
+    try:
+        numbers = values.cast(pa.int64())
+        times = pc.multiply(numbers, int(SINCE_1970[unit])) if unit != "ns" else pc.divide(numbers, 1000)
+    except pa.ArrowInvalid:  # a part of a second
+        numbers = _parsed(values, pa.float64()) if _is_text(values.type) else values.cast(pa.float64())
+        times = pc.round(pc.multiply(numbers, SINCE_1970[unit])).cast(pa.int64())
+    wrong = pc.or_(pc.less(times, 0), pc.greater(times, END_US)).index(pa.scalar(True)).as_py()
+    if wrong >= 0:
+        raise pa.ArrowInvalid(
+            f"{name} of row {wrong + 1} is {values[wrong].as_py()}, not a time in {unit} since 1970"
+        )
+    return times.cast(pa.timestamp("us", "UTC"))
 
 
 def _without_overflow(texts: pa.ChunkedArray, times: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
@@ -419,6 +466,16 @@ def _read_json(data: bytes) -> pa.Table:
         return rows
     parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(texts))
     return pyarrow.json.read_json(pa.BufferReader(data), read_options=options, parse_options=parse)
+
+
+def _numbered(values: pa.ChunkedArray, label: Label) -> pa.ChunkedArray:
+    """Returns the places of classes that are text; NO_CLASS where a value is none of them."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if not _is_text(values.type):
+        return values
+    places = pc.index_in(values, pa.array(label.classes, values.type))
+    return pc.if_else(pc.and_(places.is_null(), values.is_valid()), pa.scalar(NO_CLASS, pa.int32()), places)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -8,14 +8,18 @@ the days before it (pipeline/data/day_history.py) stop the night; then neither f
 bad rows of tonight are kept in `data/run/bad_rows` to be looked at (pipeline/report/bad_rows.py). Great
 Expectations judges how many rows of each partition failed each rule, and the figures.
 
-`data/clean` is a function of (raw, table, rules) alone: their digest is kept beside the partitions, and if
-it differs all of `data/raw` is validated again. Partitions are replaced by a rename and never
-written to, since they may be links into a cache.
+A day that an earlier night brought in and did not pass, as it refused it or was ended, is judged again, by
+itself: it comes in, or a warning says why it stays out of training.
+
+`data/clean` is a function of raw, table, rules and which days passed: the digest of the rules is kept beside
+the partitions, and if it differs all days that passed are validated again. Partitions are replaced by a
+rename and never written to, since they may be links into a cache.
 """
 
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 CLEAN, QUARANTINE = Path("data/clean"), Path("data/quarantine")
 RULES = CLEAN / "RULES.txt"
 DOCS = records.RUN / "docs"
+PAGE = DOCS / "index.html"
 REFUSED = records.RUN / "bad_rows"  # those of a night that is stopped here
 
 log = logging.getLogger(__name__)
@@ -50,40 +55,40 @@ log = logging.getLogger(__name__)
 def validate(night: Night, batch: Batch, table: Table, sections: ValidateSections) -> Report:
     """Judges tonight's rows, separates the clean from the bad, and returns the findings.
 
-    The counts are of the rows judged tonight: those that came in, and all of `data/raw` when the rules
-    have changed. Raises DataError if the night must stop and ParamsError for a rule that is wrong.
+    The counts are of the rows judged tonight: those that came in, and those of all days that passed before
+    when the rules have changed. Raises DataError if the night must stop, ParamsError for a wrong rule.
     """
-    import pandas as pd
-
     shutil.rmtree(REFUSED, ignore_errors=True)  # of a call before
     params = sections.validate_
     suite = load(Path(params.suite))
     rules, digest = rules_of(suite, table), rules_digest(suite, table)
-    tonight = sorted({batch.day, *batch.late_days})
+    here, passed = partitions(RAW), partitions(CLEAN) if RULES.exists() else []
+    came_in = {batch.day, *batch.late_days}
+    left = [day for day in here if day < night.day and day not in {*came_in, *passed}]
+    if not passed:  # there is no night before that could have refused one of them
+        came_in, left = {*came_in, *left}, []
     changed = not RULES.exists() or RULES.read_text().strip() != digest
-    days = sorted({*tonight, *partitions(RAW)}) if changed else tonight
+    days = sorted({*came_in, *(set(here) & set(passed) if changed else ())})
     judge = Judge(docs=DOCS)
-    types = _types(days, table)
+    types = _types([*days, *left], table)
     of_schema = judge.findings("schema", schema_rules(table), types)
     if any(not finding.success for finding in of_schema):
         judge.publish()
-        raise DataError(_broken_schema(of_schema, types, days))
+        raise DataError(_broken_schema(of_schema, types, [*days, *left]))
     scan = PartitionScan(table, suite, rules, engine=sections.prepare.engine)
+    checks = _Checks(table=table, suite=suite, rules=rules, digest=digest, params=params)
     judged = {day: scan.judge(day) for day in days}
-    figures = pd.DataFrame([judged[day].figures for day in days])
-    of_days = judge.findings("days", suite.days, figures)
+    late, refused = _late(left, scan, checks, night)
+    came_in |= late.keys()
+    judged = dict(sorted((judged | late).items()))
+    days, tonight = list(judged), sorted(came_in)
     counts = _counts(judged, rules)
+    of_days = checks.findings(judged, judge)
     of_rows = judge.findings("rows", [_of_count(rule) for rule in rules], counts)
     docs = judge.publish()
     names = [rule.name for rule in rules]
     try:
-        if any(not finding.success for finding in of_days):
-            raise DataError(_broken_day(of_days, figures, days, docs))
-        _refuse_bad_rows([judged[day] for day in tonight], rules, limit=params.max_quarantined, docs=docs)
-        distances, note = _drift(night.day, judged, table, suite=suite, limit=params.max_drift)
-        figures_of_days, unusual = _unusual(
-            night, judged, table, came_in=tonight, suite=suite, rules=digest, params=params
-        )
+        distances, note, figures_of_days, unusual = checks.expect(judged, of_days, night, came_in=tonight)
     except DataError:
         for day in tonight:
             _write_bad(_rows(day, table), judged[day], names, part_of(day, REFUSED), key=table.key)
@@ -111,8 +116,77 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
         )
     return Report(
         num_rows=num_rows, num_clean=num_rows - num_bad, num_quarantined=num_bad,
-        expectations=(*expectations, *note, *unusual), drift=distances, digest=known_digests.digest(CLEAN),
+        expectations=(*expectations, *note, *unusual, *refused), drift=distances,
+        digest=known_digests.digest(CLEAN),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Checks:
+    """What days have to pass as a whole."""
+
+    table: Table
+    suite: Suite
+    rules: Sequence[Rule]
+    digest: str  # of the rules
+    params: ValidateParams
+
+    def findings(self, judged: Mapping[date, Judged], judge: Judge) -> list[Finding]:
+        """Returns what the suite's rules of days say."""
+        return judge.findings("days", self.suite.days, _figures(judged))
+
+    def expect(
+        self,
+        judged: Mapping[date, Judged],
+        of_days: Sequence[Finding],
+        night: Night,
+        *,
+        came_in: Sequence[date],
+    ) -> "_Passed":
+        """Returns what the report says of days that came in; DataError where they have to stop the night."""
+        params, suite = self.params, self.suite
+        if any(not finding.success for finding in of_days):
+            raise DataError(_broken_day(of_days, _figures(judged), list(judged)))
+        _refuse_bad_rows([judged[day] for day in came_in], self.rules, limit=params.max_quarantined)
+        distances, note = _drift(night.day, judged, self.table, suite=suite, limit=params.max_drift)
+        figures, unusual = _unusual(
+            night, judged, self.table, came_in=came_in, suite=suite, rules=self.digest, params=params
+        )
+        return distances, note, figures, unusual
+
+
+_Passed = tuple[
+    tuple[Drift, ...], tuple[Expectation, ...], dict[date, day_history.Known], tuple[Expectation, ...]
+]
+
+
+def _late(
+    days: Sequence[date], scan: PartitionScan, checks: _Checks, night: Night
+) -> tuple[dict[date, Judged], list[Expectation]]:
+    """Judges days of `data/raw` that no night has passed; returns those that pass now, and a line for others.
+
+    The night that brought such a day in refused it, or ended before it was judged.
+    """
+    passed: dict[date, Judged] = {}
+    refused = []
+    for day in days:
+        judged = {day: scan.judge(day)}
+        try:
+            of_days = checks.findings(judged, Judge(docs=DOCS))
+            checks.expect(judged, of_days, replace(night, day=day, id=str(day)), came_in=[day])
+            passed |= judged
+        except DataError as error:
+            log.warning("%s stays out of training: %s", day, error)
+            rule = f"{day} came in before and stays out of training: {error}"
+            refused.append(Expectation(rule=rule, column="(day)", num_failed=1, success=False))
+    return passed, refused
+
+
+def _figures(judged: Mapping[date, Judged]) -> "DataFrame":
+    """One line per partition: the figures of the day."""
+    import pandas as pd
+
+    return pd.DataFrame([one.figures for one in judged.values()])
 
 
 def partitions(folder: Path) -> list[date]:
@@ -172,7 +246,7 @@ def _counts(judged: Mapping[date, Judged], rules: Sequence[Rule]) -> "DataFrame"
     return pd.DataFrame(counts, columns=[rule.name for rule in rules]).astype("int64")
 
 
-def _broken_day(findings: Sequence[Finding], figures: "DataFrame", days: Sequence[date], docs: Path) -> str:
+def _broken_day(findings: Sequence[Finding], figures: "DataFrame", days: Sequence[date]) -> str:
     failures = []
     for finding in (finding for finding in findings if not finding.success):
         figure = finding.rule.kwargs.get("column")
@@ -180,11 +254,11 @@ def _broken_day(findings: Sequence[Finding], figures: "DataFrame", days: Sequenc
         failures.append(f"{finding.rule.name!r} fails ({', '.join(where) or 'all days'})")
     return (
         f"the day cannot be right: {' and '.join(failures)}; fix the source and ingest again, or change "
-        f"the group days of the suite (validate.suite); see {docs}"
+        f"the group days of the suite (validate.suite); see {PAGE}"
     )
 
 
-def _refuse_bad_rows(judged: Sequence[Judged], rules: Sequence[Rule], *, limit: float, docs: Path) -> None:
+def _refuse_bad_rows(judged: Sequence[Judged], rules: Sequence[Rule], *, limit: float) -> None:
     num_bad, num_rows = sum(len(one.bad) for one in judged), sum(one.num_rows for one in judged)
     if num_bad <= limit * num_rows:
         return
@@ -197,7 +271,7 @@ def _refuse_bad_rows(judged: Sequence[Judged], rules: Sequence[Rule], *, limit: 
     raise DataError(
         f"{num_bad:,} of {num_rows:,} rows ({num_bad / num_rows:.1%}) fail the rules, more than "
         f"{limit:.1%}; worst columns: {counts}; fix the source and ingest again, or raise "
-        f"validate.max_quarantined; see {docs}"
+        f"validate.max_quarantined; see {PAGE}"
     )
 
 

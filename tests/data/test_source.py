@@ -4,7 +4,7 @@ import csv
 import gzip
 import json
 import os
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import fsspec
@@ -398,6 +398,41 @@ def test_times_are_read_in_the_format_given_and_zones_become_that_of_the_table(t
     london = Table(columns=READINGS.columns, time="hour", zone="Europe/London")
     hours = conform(summer, london, origin="x")["hour"].to_pylist()
     assert hours == [datetime(2025, 7, 2, 0, 30), datetime(2025, 7, 1, 23, 30)]
+
+
+@pytest.mark.parametrize(("unit", "per_s"), [("s", 1), ("ms", 1000), ("us", 10**6), ("ns", 10**9)])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_times_since_1970_are_moments_of_the_zone(unit: str, per_s: int, suffix: str, tmp_path: Path) -> None:
+    moments = [datetime(2025, 6, 30, 23, 30, tzinfo=UTC), datetime(2025, 7, 1, 0, 30, 0, 250_000, UTC)]
+    milliseconds = [round(moment.timestamp() * 1000) for moment in moments]
+    numbers = [each * per_s // 1000 if per_s >= 1000 else each / 1000 for each in milliseconds]
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "csv":
+        path.write_text("meter,hour,kwh\n" + "".join(f"a,{number},1\n" for number in numbers))
+    else:
+        pq.write_table(pa.table({"meter": ["a", "a"], "hour": numbers, "kwh": [1, 1]}), path)
+    london = Table(columns=READINGS.columns, time="hour", zone="Europe/London")
+    source = Files(str(path), cut_by="hour", time=unit, zone="Europe/London")
+    assert source.days() == [date(2025, 7, 1)]
+    hours = fetched(source, date(2025, 7, 1), tmp_path, of=london)["hour"].to_pylist()
+    assert hours == [datetime(2025, 7, 1, 0, 30), datetime(2025, 7, 1, 1, 30, 0, 250_000)]
+    wrong = Files(str(path), cut_by="hour", time="s" if unit != "s" else "ns")
+    if unit == "s":
+        assert wrong.days() == [date(1970, 1, 1)]
+    else:
+        with pytest.raises(DataError, match=r"hour of row 1 is .*, not a time in s since 1970"):
+            wrong.days()
+
+
+def test_classes_that_are_text_are_numbered_and_a_value_that_is_none_of_them_is_none() -> None:
+    topics = Table(
+        columns={"at": Time(), "topic": Int(min=0, max=1, nullable=True)}, time="at",
+        label=Label("topic", classes=("sales", "tech")),
+    )  # fmt: skip
+    at = [datetime(2025, 7, 1)] * 4
+    for values in (["tech", "sales", "sails", None], [1, 0, -1, None]):
+        rows = conform(pa.table({"at": at, "topic": values}), topics, origin="x")
+        assert rows["topic"].to_pylist() == [1, 0, -1, None]  # -1 is below the least: to quarantine
 
 
 def payments(**columns: object) -> pa.Table:

@@ -28,6 +28,10 @@ TONIGHT = date(2025, 3, 14)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
+EDITED = """rows:
+  - {name: quantity is in range, type: expect_column_values_to_be_between,
+     kwargs: {column: quantity, min_value: -40, max_value: 40}}
+"""
 Change = Callable[[pd.DataFrame], pd.DataFrame | None]
 
 
@@ -47,6 +51,14 @@ def judge(day: date, *late: date, **params: Any) -> Report:
     """Validate in the current folder, the day and late ones."""
     batch = Batch(day=day, num_rows=0, num_bytes=0, digest="", late_days=late)
     return validate(night(day), batch, LINES, sections(SUITE, **params))
+
+
+def judged_by(folder: Path, text: str) -> Report:
+    """Validate tonight by a suite of that text."""
+    path = folder / "suite.yaml"
+    path.write_text(text)
+    batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=())
+    return validate(night(TONIGHT), batch, LINES, sections(path, max_quarantined=0.2))
 
 
 def rows_of(folder: Path, day: date) -> pd.DataFrame:
@@ -259,16 +271,34 @@ def test_validating_again_changes_no_byte_whatever_a_killed_call_left(here: Path
 def test_changed_rules_judge_all_days_again(here: Path) -> None:
     first = judge(TONIGHT)
     strict = here / "strict.yaml"
-    rule = """rows:
-  - {name: quantity is in range, type: expect_column_values_to_be_between,
-     kwargs: {column: quantity, min_value: -40, max_value: 40}}
-"""
-    strict.write_text(SUITE.read_text().replace("rows:\n", rule))
+    strict.write_text(SUITE.read_text().replace("rows:\n", EDITED))
     batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=())
     second = validate(night(TONIGHT), batch, LINES, sections(strict, max_quarantined=0.2))
     assert second.num_rows > 20 * first.num_rows
     assert all((rows_of(CLEAN, day)["quantity"] <= 40).all() for day in partitions(CLEAN))
     assert judge(TONIGHT).digest == first.digest  # a function of (raw, rules), whatever was before
+
+
+@pytest.mark.slow
+def test_a_day_that_no_night_has_passed_comes_in_with_the_next_and_one_that_was_refused_stays_out(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A night may have ended before it judged the day, or have refused it; edited rules change neither."""
+    ended, refused, num_days = TONIGHT - timedelta(days=1), TONIGHT - timedelta(days=2), len(partitions(RAW))
+    for day in (ended, refused):
+        shutil.rmtree(part_of(day, CLEAN).parent)
+    whole = part_of(refused).read_bytes()
+    change(lambda rows: rows.head(len(rows) // 20), refused)
+    for text in (SUITE.read_text(), SUITE.read_text().replace("rows:\n", EDITED)):
+        report = judged_by(here, text)
+        assert set(partitions(RAW)) - set(partitions(CLEAN)) == {refused}
+        assert f"{refused} stays out of training: {refused} is unlike the" in caplog.text
+        (kept_out,) = [one.rule for one in report.expectations if "stays out of training" in one.rule]
+        assert kept_out.startswith(f"{refused} came in before")
+        caplog.clear()
+    part_of(refused).write_bytes(whole)
+    judge(TONIGHT)
+    assert len(partitions(CLEAN)) == num_days
 
 
 @pytest.mark.slow
