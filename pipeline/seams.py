@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from pipeline.contract import params, records
 from pipeline.contract.errors import DataError, ParamsError, PipelineError
 from pipeline.contract.table import Table
-from pipeline.contract.workload import State, make_model
+from pipeline.contract.workload import State, make_model, write_state
 from pipeline.data import prepare, source, suite
 from pipeline.data.corrections import corrects, sample_rows
 from pipeline.data.features import CLEAN, is_ripe, past_of, samples_of
@@ -208,7 +208,7 @@ class Seams:
         if hasattr(self.workload, "fit"):
             with self._method("fit"):
                 state = prepare.fitted(self.workload, connection.read_parquet(str(part_of(day, CLEAN))))
-            prepare.write_state(prepare.ARRAYS, state)
+            write_state(prepare.ARRAYS, state)
             self._say("fit", _shapes(state) or "nothing")
         rows = pq.read_table(part_of(day, CLEAN), partitioning=None, page_checksum_verification=True)
         if corrects(self.workload):
@@ -334,7 +334,7 @@ class Seams:
         path = folder / "model.safetensors"
         write_tensors(path, dict(model.state_dict()))
         if state:
-            prepare.write_state(folder, state)
+            write_state(folder, state)
         with self._method("model"):
             loaded = load_model(self.workload, folder).cpu()
         again = self._predicted(loaded, batch) if predicted else {}

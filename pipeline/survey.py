@@ -119,7 +119,7 @@ def survey(
     parts = _history(plug)
     rows = pa.concat_tables(parts.values(), promote_options="permissive")
     typed = not all(_is_text(field.type) for field in delivered.schema)  # those of CSV are all text
-    columns = {name: _column(rows[name], name, typed=typed) for name in names}
+    columns = {name: _column(rows[name], name, typed=typed) if name else None for name in names}
     columns[plug["cut_by"]] = Time()
     if unit:
         columns[unit] = Id(nullable=rows[unit].null_count > 0)
@@ -152,7 +152,7 @@ def survey(
         plug=plug, table=table, binary=binary, days=tuple(days), num_days=len(_days(plug)),
         rows_per_day=float(np.mean(num_rows)), least_rows=min(num_rows), most_rows=max(num_rows),
         nulls=_nulls(days, table), ranges=_ranges(days, table), drift=_drift(days, table),
-        left_out=tuple(name for name, column in columns.items() if column is None),
+        left_out=tuple(name or "one without a name" for name, column in columns.items() if not column),
         num_classes=num_classes, images=images,
     )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """`python -m pipeline init`: a home from what the data looks like, or one sentence, nothing left behind."""
 
 import json
+import re
 import subprocess
 import sys
 from datetime import date
@@ -19,6 +20,7 @@ from pipeline.contract import params
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.source_code import frame_digest
 from pipeline.contract.table import Bool, Category, Float, Id, Int, Table, Text, Time, days
+from pipeline.contract.workload import read_state, write_state
 from pipeline.data import suite
 from pipeline.examples.fraud.payments import Payments
 from pipeline.rehearsal import rehearse
@@ -298,3 +300,21 @@ def test_times_since_1970_are_known_by_their_size_where_they_are_named(unit: str
     assert refused(tmp_path, table, time="x").startswith("--time x is double such as 0.5, not times")
     made = home.write(tmp_path / "new", str(tmp_path / "data.parquet"), time="at")
     assert (made.plug["time"], made.days) == (unit, (date(2025, 1, 1), date(2025, 1, 2)))
+
+
+def test_names_of_any_letters_go_through_every_seam_and_a_column_without_one_is_left_out(
+    tmp_path: Path,
+) -> None:
+    """As of a data frame whose index was written with it."""
+    odd = "Country/Region 50% =?#"
+    lines = [f'"",when,"{odd}",y'] + [
+        f"{n},2026-03-{1 + n // 24:02},{'ab'[n % 2]},{n % 2}" for n in range(96)
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    made = home.write(tmp_path / "new", str(tmp_path / "a.csv"))
+    assert made.left_out == ("one without a name",) and odd in made.table.columns
+    rehearse(tmp_path / "new")
+    names = {f"values_{odd}", "a=2Fb", "edges"}
+    write_state(tmp_path, {name: np.zeros(1) for name in names})
+    assert read_state(tmp_path).keys() == names
+    assert not re.search("[/%?#]", "".join(path.name for path in (tmp_path / "state").iterdir()))

@@ -9,6 +9,7 @@ dimension is the sample.
 """
 
 import inspect
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -134,4 +135,26 @@ def read_state(folder: Path) -> State:
     """Returns the state that is kept in a folder of arrays, or of a model; empty where there is none."""
     import numpy as np
 
-    return {path.stem: np.load(path, allow_pickle=False) for path in sorted((folder / STATE).glob("*.npy"))}
+    paths = sorted((folder / STATE).glob("*.npy"))
+    return {_ESCAPED.sub(_character, path.stem): np.load(path, allow_pickle=False) for path in paths}
+
+
+def write_state(folder: Path, state: State) -> None:
+    """Writes a state beside arrays or weights, one file an array."""
+    import numpy as np
+
+    (folder / STATE).mkdir()
+    for name, array in state.items():
+        np.save(folder / STATE / f"{_UNSAFE.sub(_escape, name)}.npy", array, allow_pickle=False)
+
+
+# What a path or MLflow's URIs would read in a name, as in that of a column which is called Country/Region.
+_UNSAFE, _ESCAPED = re.compile(r"[/\\%#?=]"), re.compile("=([0-9A-F]{2})")
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"={ord(match[0]):02X}"
+
+
+def _character(match: re.Match[str]) -> str:
+    return chr(int(match[1], 16))

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from math import asin, exp, log, sin, sqrt, tanh
+from math import asin, ceil, exp, floor, isfinite, log, sin, sqrt, tanh
 from math import atanh as fisher
 from typing import NamedTuple
 
@@ -88,7 +88,8 @@ class Limit:
         return max(low - value, value - high) / max(high - low, 1e-9)
 
     def __str__(self) -> str:
-        value, low, high = (_in_words(self.kind, number) for number in (self.value, self.low, self.high))
+        value = _in_words(self.kind, self.value)
+        low, high = (_in_words(self.kind, number) for number in self._shown())
         first, _, rest = self.name.partition(" ")
         if first == "several":
             column, _, of = rest.rpartition(" of ")
@@ -102,6 +103,12 @@ class Limit:
         else:
             sentence = f"{self.name} is correlated by {value}"
         return f"{sentence}, between {low} and {high} expected"
+
+    def _shown(self) -> tuple[float, float]:
+        """Returns the limits as they are written: 24 rows are outside of 24.3 to 94.2, which is 25 to 94."""
+        if self.kind != "count" or not (isfinite(self.low) and isfinite(self.high)):
+            return self.low, self.high
+        return ceil(self.low), floor(self.high)
 
 
 class Learned(NamedTuple):

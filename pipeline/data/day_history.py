@@ -13,7 +13,7 @@ import inspect
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -168,9 +168,9 @@ def judged(
 
 
 def expectations(
-    days: Sequence[Day], night: Night, suite: Suite, params: ValidateParams
+    days: Sequence[Day], night: Night, suite: Suite, params: ValidateParams, *, is_first: bool
 ) -> tuple[Expectation, ...]:
-    """Returns what the report says of these days.
+    """Returns what the report says of these days; `is_first` where no night has passed any yet.
 
     Raises DataError where a figure is outside that refuses its day, or that holds one which no person has
     accepted.
@@ -183,7 +183,11 @@ def expectations(
         stopping = [limit for limit in day.outside if severities[limit.name] != "warn"]
         may_be_accepted = all(severities[limit.name] == "hold" for limit in stopping)
         if stopping and not (may_be_accepted and day.day in params.accepted_days):
-            raise DataError(_stopped(day, stopping, night, may_be_accepted=may_be_accepted))
+            sentence = _stopped(day, stopping, night, may_be_accepted=may_be_accepted)
+            if is_first:  # files that were exported for a try often end amid a day
+                before = f"python -m pipeline night --day {day.day - timedelta(days=1)}"
+                sentence += f"; if it is not complete, begin with the day before: {before}"
+            raise DataError(sentence)
         expected += _expectations(day)
     return tuple(expected)
 

@@ -29,7 +29,7 @@ from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import PrepareParams, PrepareSections
 from pipeline.contract.records import Dataset, Night, Report
 from pipeline.contract.source_code import running_digest
-from pipeline.contract.workload import STATE, Prepared, State, Window, read_state
+from pipeline.contract.workload import Prepared, State, Window, read_state, write_state
 from pipeline.data.corrections import corrects, later_days, reach
 from pipeline.data.dialects import DUCKDB
 from pipeline.data.engines import read_parts
@@ -334,15 +334,6 @@ def fitted(workload: Any, rows: "ir.Table") -> State:
                 f"{type(workload).__name__}.fit: {name!r} is of {array.dtype}; return numbers, bools or text"
             )
     return state
-
-
-def write_state(folder: Path, state: State) -> None:
-    """Writes a state beside arrays or weights, one file an array."""
-    import numpy as np
-
-    (folder / STATE).mkdir()
-    for name, array in state.items():
-        np.save(folder / STATE / f"{name}.npy", array, allow_pickle=False)
 
 
 def _samples(day: date) -> Path:

@@ -330,7 +330,7 @@ def _unusual(
         false_alarms_per_year=params.false_alarms_per_year, off=off,
     )  # fmt: skip
     later = {day: known for day, known in kept.items() if day > night.day}
-    return history | later, day_history.expectations(unusual_days, night, suite, params)
+    return history | later, day_history.expectations(unusual_days, night, suite, params, is_first=not kept)
 
 
 def _clean_rows(day: date, judged: Mapping[date, Judged]) -> "drift.Rows":
