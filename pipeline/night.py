@@ -205,8 +205,8 @@ def close(night: Night, params: CloseSections) -> None:
     reason = approval.reason(verdict, records.find(Approval), over=True)
     if stopped and records.find(Release) is None:
         reason = outcome.stopped(stopped)
-    if made := ledger.commit_of(night):  # by `promote`, or by a call that was killed
-        happened = night_events.take_over(made)
+    if ledger.is_over(night):  # by `promote`, or by a call that was killed
+        happened = night_events.take_over(ledger.commit_of(night))
     else:
         happened = night_events.note(over=True)
     commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {reason}"[:200])

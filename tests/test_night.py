@@ -299,6 +299,27 @@ def test_a_failed_night_closes_as_failed_and_keeps_the_champion(
 
 
 @pytest.mark.slow
+def test_a_failed_night_that_goes_on_and_is_rejected_is_one_entry_with_its_verdict(repository: Path) -> None:
+    opened(repository)
+    failure = records.RUN / "train.error"
+    failure.write_text("no room\n")
+    for _ in range(2):
+        runner.run("close")
+        (entry,) = ledger.history()
+        assert entry.verdict and (entry.verdict.action, entry.verdict.failed) == ("no data", "train")
+    failure.unlink()
+    records.write(
+        Verdict(action="reject", champion=0, challenger=1, effect=-0.1, low=-0.2, high=0.0, num_samples=10,
+                reason="worse")
+    )  # fmt: skip
+    for _ in range(2):
+        runner.run("close")
+        (entry,) = ledger.history()
+        assert entry.verdict and (entry.verdict.action, entry.verdict.failed) == ("reject", "")
+    assert len(checkout.git("log", "--first-parent", "--format=%H", "nights", "^main").split()) == 2
+
+
+@pytest.mark.slow
 def test_a_night_whose_promotion_failed_without_a_word_is_closed_as_failed_and_may_promote_after_all(
     repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,8 +6,8 @@ compare-and-swap (`git update-ref NEW OLD`), so of two nights that follow the sa
 rollback is a commit whose tree is that of the night which made the version that serves again.
 
 Nights and rollbacks are the entries of the ledger; there are notes among them (ledger_notes.py). A night that
-was closed as failed, and then went on and promoted, has a second commit, which takes the place of the first:
-that one is no entry any more.
+was closed as failed, and then went on and was decided, has a second commit, which takes the place of the
+first: that one is no entry any more.
 """
 
 import json
@@ -273,12 +273,12 @@ def commit_night(
     """Commits the night in `folder`, with this release; returns the commit, the same one on a retry.
 
     Neither the release nor the events that go with it are written to files before: a release that `close`
-    finds in a folder was decided. A night that failed was committed by `close`; where it goes on and promotes
-    after all, a second commit follows. Raises ReleaseError, and changes nothing, if another night has moved
-    the ledger since, or if the night was closed with a verdict by which its champion stays.
+    finds in a folder was decided. A night that failed was committed by `close`; where it goes on and is
+    decided after all, a second commit follows. Raises ReleaseError, and changes nothing, if another night has
+    moved the ledger since, or if the night was closed with a verdict by which its champion stays.
     """
     made = commit_of(night)
-    if made and (release is None or read_at(made, Release)):
+    if made and (read_at(made, Release) or (release is None and not _says_more(folder, made))):
         return made
     if made and not _may_go_on(made):
         raise ReleaseError(
@@ -313,8 +313,15 @@ def commit_night(
     return append(lambda tip: tree, after=follows, code=night.code_commit, subject=message, trailers=trailers)
 
 
+def _says_more(folder: Path, commit: str) -> bool:
+    """Returns whether a night that had failed when it was committed, the newest, has a verdict by now."""
+    verdict = records.find(Verdict, folder / records.RUN)
+    is_new = verdict is not None and verdict.challenger != 0 and verdict != read_at(commit, Verdict)
+    return is_new and _may_go_on(commit) and newest_entry() == commit
+
+
 def _may_go_on(commit: str) -> bool:
-    """Returns whether the night may promote after this commit: a stage had failed, or it had no verdict."""
+    """Returns whether a night may be decided after this commit: a stage failed, or there was no verdict."""
     if read_at(commit, Release) or read_at(commit, Stop):
         return False
     verdict = read_at(commit, Verdict)
