@@ -106,7 +106,11 @@ def sync(folder: Path) -> None:
 
 
 def recover() -> None:
-    """Puts dvc.lock back as it was before a call that was killed while DVC wrote it."""
+    """Puts dvc.lock back as it was before a call that was killed while DVC wrote it.
+
+    Objects of the cache that a failure of the power left torn are removed: once they are write-protected, DVC
+    takes them for what their names say.
+    """
     if BEFORE.exists():
         with alone(BEFORE.with_suffix(".lock")):
             _put_back()
@@ -115,6 +119,12 @@ def recover() -> None:
 def _put_back() -> None:
     if not BEFORE.exists():
         return
+    began = BEFORE.stat().st_ctime  # all that was written before is on the disk
+    for digest in dvc_cache.objects():
+        path = dvc_cache.path_of(digest)
+        if path.stat().st_ctime >= began and not dvc_cache.is_intact(digest):
+            log.warning("%s was torn when the machine lost its power, and is removed", path)
+            path.unlink(missing_ok=True)
     if not BEFORE.read_text():  # there was none
         LOCK.unlink(missing_ok=True)
         BEFORE.unlink()

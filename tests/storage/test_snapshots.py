@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import ruamel.yaml
 
+from pipeline.contract import records
 from pipeline.contract.errors import DataError, sentence
 from pipeline.contract.records import digest as digest_of
 from pipeline.storage import mlflow_client, snapshots
@@ -105,6 +107,22 @@ def test_a_process_killed_while_dvc_writes_its_lock_leaves_it_as_it_was(
     assert (lock.read_text() if lock.exists() else None) == before
     snapshots.record("ingest")
     assert snapshots.is_current("ingest")
+
+
+def test_objects_that_a_lost_power_left_torn_are_removed_and_what_rotted_before_is_not(
+    recorded: Path,
+) -> None:
+    rotten, torn = (path for path in sorted((recorded / ".dvc/cache/files/md5").glob("??/*"))[:2])
+    for path in (rotten, torn):
+        path.chmod(0o644)
+    rotten.write_bytes(b"rotten")
+    time.sleep(0.05)  # the clock of the file system moves in steps
+    records.replace_text(snapshots.BEFORE, snapshots.LOCK.read_text())
+    torn.write_bytes(b"")
+    torn.chmod(0o444)  # DVC would take it for whole
+    snapshots.recover()
+    assert (rotten.exists(), torn.exists()) == (True, False)
+    assert not snapshots.BEFORE.exists()
 
 
 def test_what_finds_no_room_in_the_cache_ends_the_call_though_dvc_logs_it_and_goes_on(
