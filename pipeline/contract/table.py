@@ -109,9 +109,7 @@ class Label(Record):
 
     column: str
     ripe_after: timedelta = timedelta()
-    classes: tuple[
-        str, ...
-    ] = ()  # where it is delivered as text: what 0, 1, ... stand for; others are refused
+    classes: tuple[str, ...] = ()  # what 0, 1, ... stand for, where it is delivered as text
 
 
 @dataclass(frozen=True, kw_only=True)
