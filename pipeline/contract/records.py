@@ -453,6 +453,7 @@ class LiveMetric(Record):
     arguments: dict[str, Any] = field(default_factory=dict)
     is_first: bool = True  # of the workload's metrics
     has_label: bool = True  # else it is of the prediction alone
+    classes: tuple[str, ...] = ()  # names of the labels 0, 1, ..., by which users' labels may come
     margin: float = 0.0  # what it may be worse by
     low: float = 0.0  # the middle 99.8 % of the champion's held-out values are from here
     high: float = 0.0  # to here

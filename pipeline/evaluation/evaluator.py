@@ -218,7 +218,8 @@ def _judged(
     label = samples.column(workload.table.label.column) if has_label else np.zeros(len(samples))
     columns = judged(declared(workload), predicted, label)
     usual = predicted.get("champion", predicted["challenger"])
-    live = live_metrics(declared(workload), usual, label, has_label=has_label)
+    classes = workload.table.label.classes if workload.table.label else ()
+    live = live_metrics(declared(workload), usual, label, has_label=has_label, classes=classes)
     if hasattr(workload, "slices"):
         columns |= _sliced(workload, arms[0], batch_size=batch_size)
     if UNIT in samples[0]:

@@ -120,7 +120,7 @@ def judged(
 
 def live_metrics(
     metrics: "Sequence[Metric]", predicted: "Mapping[str, NDArray[Any]]", label: "NDArray[Any]", *,
-    has_label: bool,
+    has_label: bool, classes: tuple[str, ...] = (),
 ) -> tuple[LiveMetric, ...]:  # fmt: skip
     """Returns the metrics that have values of single samples, and what these are like held out."""
     usable = []
@@ -136,6 +136,7 @@ def live_metrics(
                 arguments=dict(vars(metric)),
                 is_first=not number,
                 has_label=has_label,
+                classes=classes,
                 low=low,
                 high=high,
                 margin=metric.margin * abs(float(values.mean())),

@@ -145,6 +145,7 @@ class RowScore:
     Args:
         metric: whose values are of single samples.
         has_label: whether rows have a label; else the metric is of the prediction alone.
+        classes: names of the labels 0, 1, ..., by which labels may come.
         low: of the range that the champion's held-out values are in.
         high: its end.
     """
@@ -153,6 +154,7 @@ class RowScore:
     has_label: bool
     low: float
     high: float
+    classes: tuple[str, ...] = ()
     of_lists = False
 
     def of(self, exposures: Sequence[Shown], *, until: float) -> float | None:
@@ -191,12 +193,22 @@ class RowScore:
         labels = np.zeros(len(predicted))
         if self.has_label:
             texts = shown.taken if shown.taken is not None and (shown.taken_at or 0.0) <= until else ()
-            labels = np.array([_number(text) for text in texts])
+            labels = np.array([self._label(text) for text in texts])
         if len(labels) != len(predicted):  # not told, or nobody knows which is whose
             return nothing
         known = ~np.isnan(labels)
         values = self.metric.sample_values(np.array(predicted)[known], labels[known])
         return np.asarray(values[np.isfinite(values)], dtype=np.float64)
+
+    def _label(self, text: str) -> float:
+        """Returns a label, kept as JSON, as a number; NaN where it is none, and no class."""
+        try:
+            value = json.loads(text)
+        except ValueError:
+            return np.nan
+        if value in self.classes:
+            return float(self.classes.index(value))
+        return float(value) if isinstance(value, int | float) else np.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,12 +240,3 @@ def reported(text: str) -> float | None:
     except ValueError:
         return None
     return kept.get("metric")
-
-
-def _number(text: str) -> float:
-    """Returns a label as a number; NaN where it is none."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return np.nan
-    return float(value) if isinstance(value, int | float) else np.nan

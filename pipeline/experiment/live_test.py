@@ -216,7 +216,9 @@ def _live_success(evaluation: Evaluation, params: GateParams) -> list[LiveMetric
 
 def _row_score(live: LiveMetric) -> RowScore:
     metric = Plug(use=live.use, **live.arguments).make()
-    return RowScore(metric=metric, has_label=live.has_label, low=live.low, high=live.high)
+    return RowScore(
+        metric=metric, has_label=live.has_label, classes=live.classes, low=live.low, high=live.high
+    )
 
 
 def look(

@@ -22,7 +22,15 @@ from pipeline.statistics.assignment import CHALLENGER
 from pipeline.statistics.paired import Rules
 from pipeline.statistics.result import Status
 from pipeline.storage.traffic_log import Exposure
-from pipeline.workloads.metrics import AUC, AbsoluteError, LogLoss, Perplexity, Pinball
+from pipeline.workloads.metrics import (
+    AUC,
+    AbsoluteError,
+    Accuracy,
+    ClassLogLoss,
+    LogLoss,
+    Perplexity,
+    Pinball,
+)
 from tests.release.folders import make_evaluation
 from tests.statistics.streams import Model, exposures, users
 
@@ -182,6 +190,23 @@ def test_users_judge_by_the_metrics_that_params_and_workload_name() -> None:
     assert rules.margin == pytest.approx(0.05 * error)
     assert [(one.name, one.is_guardrail) for one in others_by(evaluation, named)] == [("log loss", False)]
     assert others_by(replace(evaluation, live=None, live_others=()), named) == ()
+
+
+def test_labels_of_users_come_by_number_or_by_the_name_of_their_class() -> None:
+    chances = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])
+    labels, classes = np.array([0, 2]), ("sales", "tech", "billing")
+    (live, _) = live_metrics(
+        (ClassLogLoss(), Accuracy()), {"prediction": chances}, labels, has_label=True, classes=classes
+    )
+    evaluation = records.loads(
+        Evaluation, records.dumps(replace(make_evaluation("m"), live=live)), source="here"
+    )
+    by, _ = score_by(evaluation, GateParams(), rules=RULES)
+    for labels_of_users in (["sales", "billing"], [0, 2], [0, "billing"]):
+        score = by.of([shown(chances.tolist(), labels_of_users)], until=9.0)
+        assert score == pytest.approx(np.log([0.7, 0.8]).mean())
+    half = by.of([shown(chances.tolist(), ["sales", "none of them"])], until=9.0)
+    assert half == pytest.approx(np.log(0.7))
 
 
 def test_where_all_metrics_are_of_sets_users_cannot_decide() -> None:
