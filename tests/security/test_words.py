@@ -40,7 +40,7 @@ def test_a_commit_with_a_line_end_of_another_kind_in_its_subject_is_read(reposit
     """As a release before this one wrote it, or anybody by hand."""
     night = opened()
     made = ledger.commit_night(night, message="a reason")
-    message = f"2025-01-02: a\rreason\u2028of\x85old\n\nNight: {night.id}\nServes: 0\n"
+    message = f"2025-01-02: a\rreason\u2028of\x85old\n\nNight: {night.id}-again\nServes: 0\n"
     words = ["git", "commit-tree", f"{made}^{{tree}}", "-p", made, "-p", night.code_commit, "-F", "-"]
     second = subprocess.check_output(words, input=message.encode(), cwd=repository).decode().strip()
     subprocess.run(["git", "update-ref", ledger.BRANCH, second], cwd=repository, check=True)
