@@ -185,7 +185,7 @@ def _table_text(table: Table) -> str:
 
 
 def _listed(opening: str, items: Iterable[str], *, depth: int) -> str:
-    """Returns items in parentheses, as a formatter breaks them into lines."""
+    """Returns items in parentheses, as a formatter breaks them into lines; those of a tuple one a line."""
     listed, indent = list(items), "    " * depth
     line = ", ".join(listed)
     if len(f"{indent}{opening}{line}),") <= WIDTH and "\n" not in line:

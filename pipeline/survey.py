@@ -200,11 +200,11 @@ def _dialect(plug: dict[str, Any]) -> dict[str, str]:
     """Returns the arguments of `Files` by which its newest file of CSV is read, without those that it has."""
     if plug["use"] != FILES or not (head := Plug(**plug).make().head()):
         return {}
-    found = {}
+    dialect = {}
     try:
         text = head.decode()
     except UnicodeDecodeError:
-        found["encoding"], text = "cp1252", head.decode("cp1252", errors="replace")  # as of spreadsheets
+        dialect["encoding"], text = "cp1252", head.decode("cp1252", errors="replace")  # as of spreadsheets
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "head.csv"
         path.write_text(text)
@@ -214,12 +214,12 @@ def _dialect(plug: dict[str, Any]) -> dict[str, str]:
         except duckdb.Error:
             sniffed = None
     if sniffed and sniffed[0] in DELIMITERS:
-        found["delimiter"] = sniffed[0]
-    rows = _peek(plug | found)
+        dialect["delimiter"] = sniffed[0]
+    rows = _peek(plug | dialect)
     commas = [pc.match_substring_regex(column.drop_null(), DECIMAL_COMMA) for column in rows.columns]
-    if found.get("delimiter") and any(pc.all(each).as_py() for each in commas if len(each)):
-        found["decimal"] = ","
-    return found
+    if dialect.get("delimiter") and any(pc.all(each).as_py() for each in commas if len(each)):
+        dialect["decimal"] = ","
+    return dialect
 
 
 def _leads_to_images(url: str) -> bool:

@@ -116,7 +116,8 @@ class Label(Record):
 class Table(Record):
     """The rows of a partition.
 
-    Raises ParamsError where its time, unit, key or label is not among its columns, or the zone is unknown.
+    Raises ParamsError where its time, unit, key or label is not among its columns, where a label that has
+    classes is not declared as their number, or the zone is unknown.
     """
 
     columns: dict[str, AnyColumn]
@@ -138,6 +139,16 @@ class Table(Record):
         kind = type(self.columns[self.time])
         if kind is not Time:
             raise ParamsError(f"the table's time {self.time!r} is {kind.__name__}; declare it Time()")
+        if self.label and self.label.classes:
+            label, last = self.columns[self.label.column], len(self.label.classes) - 1
+            if not isinstance(label, Int) or (label.min, label.max) != (
+                0,
+                last,
+            ):  # else none would be refused
+                raise ParamsError(
+                    f"the table's label {self.label.column!r} has {last + 1} classes; declare it "
+                    f"Int(min=0, max={last})"
+                )
         check_zone(self.zone, of="the table's zone")
 
     @property

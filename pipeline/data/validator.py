@@ -64,23 +64,23 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
     rules, digest = rules_of(suite, table), rules_digest(suite, table)
     here, passed = partitions(RAW), partitions(CLEAN) if RULES.exists() else []
     came_in = {batch.day, *batch.late_days}
-    left = [day for day in here if day < night.day and day not in {*came_in, *passed}]
+    pending = [day for day in here if day < night.day and day not in {*came_in, *passed}]
     if not passed:  # there is no night before that could have refused one of them
-        came_in, left = {*came_in, *left}, []
+        came_in, pending = {*came_in, *pending}, []
     changed = not RULES.exists() or RULES.read_text().strip() != digest
     days = sorted({*came_in, *(set(here) & set(passed) if changed else ())})
     judge = Judge(docs=DOCS)
-    types = _types([*days, *left], table)
+    types = _types([*days, *pending], table)
     of_schema = judge.findings("schema", schema_rules(table), types)
     if any(not finding.success for finding in of_schema):
         judge.publish()
-        raise DataError(_broken_schema(of_schema, types, [*days, *left]))
+        raise DataError(_broken_schema(of_schema, types, [*days, *pending]))
     scan = PartitionScan(table, suite, rules, engine=sections.prepare.engine)
     checks = _Checks(table=table, suite=suite, rules=rules, digest=digest, params=params)
     judged = {day: scan.judge(day) for day in days}
-    late, refused = _late(left, scan, checks, night)
-    came_in |= late.keys()
-    judged = dict(sorted((judged | late).items()))
+    again, refused = _judged_again(pending, scan, checks, night)
+    came_in |= again.keys()
+    judged = dict(sorted((judged | again).items()))
     days, tonight = list(judged), sorted(came_in)
     counts = _counts(judged, rules)
     of_days = checks.findings(judged, judge)
@@ -160,7 +160,7 @@ _Passed = tuple[
 ]
 
 
-def _late(
+def _judged_again(
     days: Sequence[date], scan: PartitionScan, checks: _Checks, night: Night
 ) -> tuple[dict[date, Judged], list[Expectation]]:
     """Judges days of `data/raw` that no night has passed; returns those that pass now, and a line for others.

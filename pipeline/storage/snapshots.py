@@ -122,9 +122,10 @@ def _put_back() -> None:
     began = BEFORE.stat().st_ctime  # all that was written before is on the disk
     for digest in dvc_cache.objects():
         path = dvc_cache.path_of(digest)
-        if path.stat().st_ctime >= began and not dvc_cache.is_intact(digest):
-            log.warning("%s was torn when the machine lost its power, and is removed", path)
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another process removes what no night needs
+            if path.stat().st_ctime >= began and not dvc_cache.is_intact(digest):
+                path.unlink()
+                log.warning("%s was torn when the machine lost its power, and is removed", path)
     if not BEFORE.read_text():  # there was none
         LOCK.unlink(missing_ok=True)
         BEFORE.unlink()

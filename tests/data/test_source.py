@@ -435,6 +435,14 @@ def test_classes_that_are_text_are_numbered_and_a_value_that_is_none_of_them_is_
         assert rows["topic"].to_pylist() == [1, 0, -1, None]  # -1 is below the least: to quarantine
 
 
+def test_a_label_of_classes_is_their_number_or_a_value_that_is_none_of_them_would_be_trained_on() -> None:
+    for column in (Int(), Int(min=0, max=2), Category()):
+        with pytest.raises(ParamsError, match=r"'topic' has 2 classes; declare it Int\(min=0, max=1\)"):
+            Table(
+                columns={"at": Time(), "topic": column}, time="at", label=Label("topic", classes=("a", "b"))
+            )
+
+
 def payments(**columns: object) -> pa.Table:
     """Three card payments, as a CSV file or a data frame would have them, but for these columns."""
     plain = {
