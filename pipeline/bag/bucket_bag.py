@@ -13,11 +13,13 @@ given up for lost is removed again. Of a run that goes on, a copy of its folder 
 file changed, but for its log.
 """
 
+import contextlib
 import json
 import logging
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable
@@ -186,12 +188,16 @@ def _name(number: int) -> str:
 
 
 def _stats(folder: Path) -> Stats:
-    """Returns the size of each file of a run but its log, and when it changed."""
+    """Returns the size of each file of a run but its log, and when it changed.
+
+    The run may go on meanwhile: a file that it renames or removes before it is looked at is left out.
+    """
     stats = {}
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent) / name
-            if path != folder / LOG and path.is_file():
+            with contextlib.suppress(FileNotFoundError):
                 facts = path.stat()
-                stats[path.relative_to(folder).as_posix()] = facts.st_size, facts.st_mtime_ns
+                if path != folder / LOG and stat.S_ISREG(facts.st_mode):
+                    stats[path.relative_to(folder).as_posix()] = facts.st_size, facts.st_mtime_ns
     return stats
