@@ -27,7 +27,7 @@ from pipeline.contract import params, records
 from pipeline.contract.errors import DataError, ParamsError, PipelineError
 from pipeline.contract.table import Table
 from pipeline.contract.workload import State, make_model, write_state
-from pipeline.data import prepare, source, suite
+from pipeline.data import casts, prepare, source, suite
 from pipeline.data.corrections import corrects, sample_rows
 from pipeline.data.features import CLEAN, is_ripe, past_of, samples_of
 from pipeline.data.ingest import part_of
@@ -198,7 +198,7 @@ class Seams:
         if rows.schema.equals(self.table.schema()):
             return rows
         table: Any = self.table
-        return source.conform(rows, table, origin=f"{day}")
+        return casts.conform(rows, table, origin=f"{day}")
 
     def _samples(self, day: date) -> State:
         """Makes the samples of the day, by `fit` and `features`."""

@@ -34,10 +34,11 @@ from pipeline.contract.table import (
     Time,
 )
 from pipeline.data import drift
+from pipeline.data.casts import END_US, SINCE_1970, conform
 from pipeline.data.database import Database
 from pipeline.data.image_files import SUFFIXES as IMAGES
 from pipeline.data.image_files import ImageFiles
-from pipeline.data.source import DECIMAL_COMMA, END_US, PART, SINCE_1970, Files, conform
+from pipeline.data.source import DECIMAL_COMMA, PART, Files
 from pipeline.data.source import SUFFIXES as TABLES
 
 MOST_DAYS, MOST_ROWS = 400, 2_000_000  # of the history that is looked at, the newest

@@ -28,7 +28,8 @@ from pipeline.contract import records
 from pipeline.contract.data_source import Source
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import Plug
-from pipeline.data.source import PART, as_texts, moments_us, write_partition
+from pipeline.data.casts import as_texts, moments_us
+from pipeline.data.source import PART, write_partition
 
 Names = Sequence[str] | Mapping[str, str]  # ours, or ours to theirs
 MICROSECOND, DAY = timedelta(microseconds=1), timedelta(days=1)

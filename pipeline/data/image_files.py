@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.contract.errors import DataError
+from pipeline.data import day_files
 from pipeline.data.source import Files
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
@@ -45,7 +46,7 @@ class ImageFiles(Files):
     def folders(self) -> tuple[str, ...]:
         """Returns the names of folders that hold images, in order, without those that are parts of a day."""
         paths = [file.path for files in self._files_by_day().values() for file in files] or self._paths()
-        return tuple(sorted({self._parent(path) for path in paths} - {""}))
+        return tuple(sorted({day_files.folder_in(path, self._root) for path in paths} - {""}))
 
     def _rows_by_day(self) -> tuple[pa.Table, dict[Any, Any]]:
         raise DataError(

@@ -27,7 +27,8 @@ from pipeline.contract.errors import DataError, JobError, NothingToDo
 from pipeline.contract.params import IngestParams
 from pipeline.contract.records import Batch, Night
 from pipeline.contract.table import Table
-from pipeline.data.source import PART, conform, write_partition
+from pipeline.data.casts import conform
+from pipeline.data.source import PART, write_partition
 from pipeline.storage import erasures, known_digests
 
 if TYPE_CHECKING:

@@ -1,18 +1,16 @@
 """Brings in files, day by day: the source `Files`.
 
 A source (pipeline/contract/data_source.py) writes one partition a day, `part.parquet`: the rows as they were
-delivered, errors included. `ingest` casts them by `conform` to the columns of the workload's table. The same
+delivered, errors included. `ingest` casts them by casts.py to the columns of the workload's table. The same
 rows give the same bytes.
 """
 
-import contextlib
-import logging
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Mapping
+from datetime import date, timedelta
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import fsspec
 import numpy as np
@@ -26,10 +24,9 @@ from fsspec.implementations.local import LocalFileSystem
 from pipeline.contract.days import check_zone, hours_of
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.formats import size
-from pipeline.contract.table import Label, Table
+from pipeline.data import casts, day_files
+from pipeline.data.day_files import DayFile
 from pipeline.machines import this_machine
-
-log = logging.getLogger(__name__)
 
 PART = "part.parquet"
 PARQUET, JSON = (".parquet", ".pq"), (".jsonl", ".ndjson", ".json")  # JSON: an object a line
@@ -37,14 +34,10 @@ TEXT = (*JSON, ".csv", ".tsv")
 SUFFIXES = (*PARQUET, *TEXT, *(f"{suffix}.gz" for suffix in TEXT))
 NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
 DECIMAL_COMMA = r"^([+-]?\d+),(\d+)$"
-NO_CLASS = -1  # below the least of a label, so that the row is quarantined
-NO_HOUR = -1  # of a day's files
 LEAST_BYTES = 4  # of a value in memory, about
 MEMORY_SHARE = 0.25  # of the memory here that a file may hold, unpacked
 BLOCK_BYTES = 1 << 26  # of JSON that is read at once; an object must fit into it
 HEAD_BYTES = 1 << 18  # of a file of CSV, by which its dialect is told
-SINCE_1970 = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0, "ns": 0.001}  # microseconds of a unit
-END_US = int(datetime(2200, 1, 1, tzinfo=UTC).timestamp() * 1e6)  # later times are of another unit
 
 
 def write_partition(rows: pa.Table, folder: Path) -> None:
@@ -52,44 +45,6 @@ def write_partition(rows: pa.Table, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows = rows.combine_chunks()  # otherwise the chunks would change the bytes
     pq.write_table(rows, folder / PART, compression="zstd", write_page_checksum=True)
-
-
-def conform(rows: pa.Table, table: Table, *, origin: str, absent_is_null: bool = False) -> pa.Table:
-    """Returns the rows in the columns and types of the table; other columns are left out.
-
-    Times with a zone become times of the table's zone; NaN becomes null; codes lose the `.0` of tools that
-    keep whole numbers with gaps as floats. `origin` is what an error calls the rows. With `absent_is_null` a
-    nullable column that is not there is null, as in rows that are older than the column.
-
-    Raises:
-        DataError: columns are missing or of another type; the sentence names all of them.
-    """
-    if absent_is_null:
-        for field in table.schema():
-            if table.columns[field.name].nullable and field.name not in rows.column_names:
-                rows = rows.append_column(field, pa.nulls(len(rows), field.type))
-    given = rows.column_names
-    faults = [f"no {name}" for name in table.columns if name not in given]
-    faults += [f"two columns {name}" for name in table.columns if given.count(name) > 1]
-    if faults:
-        faults[-1] += f" among its columns {', '.join(given)}"
-    arrays = []
-    for field in table.schema():
-        if given.count(field.name) == 1:
-            array = rows[field.name]
-            if table.label and field.name == table.label.column and table.label.classes:
-                array = _numbered(array, table.label)
-            try:
-                arrays.append(_cast(array, field.type, table.zone))
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                reason = str(error).splitlines()[0]
-                faults.append(f"{field.name} is {array.type}, not {field.type}: {reason}")
-    if faults:
-        raise DataError(
-            f"{origin} has another schema: {'; '.join(faults)}; have it delivered in the old one, name the "
-            f"right columns under source.columns in params.yaml, or declare them in the workload's table"
-        )
-    return pa.table(arrays, schema=table.schema())
 
 
 class Files:
@@ -145,7 +100,7 @@ class Files:
         links: bool = False,
         max_gb: float = 0,
     ) -> None:
-        if time and "%" not in time and time not in SINCE_1970:
+        if time and "%" not in time and time not in casts.SINCE_1970:
             raise ParamsError(
                 f"source.time is {time!r}, which is not a format such as %d/%m/%Y %H:%M; "
                 f"name a column under source.cut_by instead, as cut_by: {time}"
@@ -166,7 +121,7 @@ class Files:
             self._system, self._root = fsspec.core.url_to_fs(_resolved(url), **(storage or {}))
         except (ValueError, ImportError, OSError) as error:
             raise ParamsError(f"source.url {url} cannot be used: {error}; fix it in params.yaml") from None
-        self._dated: dict[date, list[_File]] | None = None  # files of each day
+        self._dated: dict[date, list[DayFile]] | None = None  # files of each day
         self._table: tuple[pa.Table, dict[date, Any]] | None = None  # all rows, and where each day's are
 
     def days(self) -> list[date]:
@@ -176,14 +131,14 @@ class Files:
             return sorted(self._rows_by_day()[1])
         days = sorted(dated)
         hours = [file.hour for file in dated[days[-1]]]
-        return days if hours[-1] in (NO_HOUR, hours_of(days[-1], self.zone)[-1]) else days[:-1]
+        return days if hours[-1] in (day_files.NO_HOUR, hours_of(days[-1], self.zone)[-1]) else days[:-1]
 
     def fetch(self, day: date, folder: Path) -> None:
         """Writes the rows of `day`, in their order; DataError if they are missing or cannot be read."""
         dated = self._files_by_day()
         if dated:
             rows = self._joined([file.path for file in files]) if (files := dated.get(day)) else None
-            _warn_of_missing(day, [file.hour for file in files or ()], self.url, zone=self.zone)
+            day_files.warn_of_missing(day, [file.hour for file in files or ()], self.url, zone=self.zone)
         else:
             all_rows, where = self._rows_by_day()
             rows = all_rows.take(where[day]) if day in where else None
@@ -212,7 +167,7 @@ class Files:
         dated = self._files_by_day()
         return dated[max(dated)][-1].path if dated else self._paths()[-1]
 
-    def _files_by_day(self) -> dict[date, list["_File"]]:
+    def _files_by_day(self) -> dict[date, list[DayFile]]:
         """Files of each day, in order; empty if the files are cut by time."""
         if self._dated is None:
             try:
@@ -223,16 +178,17 @@ class Files:
                 ) from None
         return self._dated
 
-    def _list(self) -> dict[date, list["_File"]]:
-        if _PLACE.search(self._root):
-            files = list(_files_of_pattern(self._root, self._system.glob(_PLACE.sub(_stars, self._root))))
+    def _list(self) -> dict[date, list[DayFile]]:
+        if day_files.is_pattern(self._root):
+            paths = self._system.glob(day_files.globbed(self._root))
+            files = list(day_files.of_pattern(self._root, paths))
         elif len(paths := self._paths()) == 1:
             return {}
         else:
-            named = {path: _day_in(path.removeprefix(self._root)) for path in paths}
+            named = {path: day_files.day_in(path.removeprefix(self._root)) for path in paths}
             if not any(named.values()):
                 return {}
-            files = [_File(day, _hour_in(path), path) for path, day in named.items() if day]
+            files = [DayFile(day, day_files.hour_in(path), path) for path, day in named.items() if day]
             if nameless := [path for path in paths if not named[path]]:
                 raise DataError(
                     f"{self.url}: {len(nameless)} of {len(named)} files have no day in their names, such as "
@@ -240,7 +196,7 @@ class Files:
                 )
         if not files:
             raise DataError(f"{self.url} matches no file; check that the data is delivered, and source.url")
-        by_day: dict[date, list[_File]] = {}
+        by_day: dict[date, list[DayFile]] = {}
         for file in sorted(files):
             by_day.setdefault(file.day, []).append(file)
         return by_day
@@ -258,13 +214,6 @@ class Files:
                 f"{self.url} has no {self.kind}; check that the data is delivered, and source.url"
             )
         return sorted(paths)
-
-    def _parent(self, path: str) -> str:
-        """The name of the folder that a file is in; "" for none, and where that is a part of a day."""
-        name = path.removeprefix(self._root).rpartition("/")[0].rpartition("/")[2]
-        in_url = _PLACE.sub(_form, self._root).rpartition("/")[0].rpartition("/")[2]
-        is_of_day = bool(_PLACE.search(self._root) and re.search("%[YmdH]", in_url))
-        return "" if is_of_day or _day_in(name) or _hour_in(f"{name}/") != NO_HOUR else name
 
     def _rows_by_day(self) -> tuple[pa.Table, dict[date, Any]]:
         """All rows, and the row numbers of each day; read once."""
@@ -289,7 +238,7 @@ class Files:
                 f"file a day"
             )
         try:
-            return _cast(rows[self.cut_by], pa.timestamp("us"), self.zone)
+            return casts.in_zone(rows[self.cut_by], self.zone)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise DataError(
                 f"{self.url} cannot be cut into days: {self.cut_by} is {rows[self.cut_by].type}, not times: "
@@ -374,20 +323,7 @@ class Files:
 
     def _parsed(self, rows: pa.Table) -> pa.Table:
         """The rows with `cut_by` as times, where it is in the format `time`."""
-        texts = rows[self.cut_by]
-        if self.time in SINCE_1970:
-            times = _since_1970(texts, self.time, self.cut_by)
-            return rows.set_column(rows.column_names.index(self.cut_by), self.cut_by, times)
-        if not _is_text(texts.type):
-            return rows
-        times = _without_overflow(
-            texts, pc.strptime(texts, format=self.time, unit="us", error_is_null=True), self.time
-        )
-        if times.null_count > texts.null_count:
-            first = pc.and_(times.is_null(), texts.is_valid()).index(pa.scalar(True)).as_py()
-            raise pa.ArrowInvalid(
-                f"{self.cut_by} of row {first + 1} is {texts[first].as_py()!r}, not a time as {self.time}"
-            )
+        times = casts.times(rows[self.cut_by], self.time, name=self.cut_by)
         return rows.set_column(rows.column_names.index(self.cut_by), self.cut_by, times)
 
     def _read_csv(self, data: bytes) -> pa.Table:
@@ -413,40 +349,6 @@ class Files:
         return pa.table(with_points, schema=rows.schema)
 
 
-def _since_1970(values: pa.ChunkedArray, unit: str, name: str) -> pa.ChunkedArray:
-    """Returns the moments that numbers of a unit stand for; raises ArrowInvalid where one is none."""
-    try:
-        numbers = values.cast(pa.int64())
-        times = pc.multiply(numbers, int(SINCE_1970[unit])) if unit != "ns" else pc.divide(numbers, 1000)
-    except pa.ArrowInvalid:  # a part of a second
-        numbers = _parsed(values, pa.float64()) if _is_text(values.type) else values.cast(pa.float64())
-        times = pc.round(pc.multiply(numbers, SINCE_1970[unit])).cast(pa.int64())
-    wrong = pc.or_(pc.less(times, 0), pc.greater(times, END_US)).index(pa.scalar(True)).as_py()
-    if wrong >= 0:
-        raise pa.ArrowInvalid(
-            f"{name} of row {wrong + 1} is {values[wrong].as_py()}, not a time in {unit} since 1970"
-        )
-    return times.cast(pa.timestamp("us", "UTC"))
-
-
-def _without_overflow(texts: pa.ChunkedArray, times: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
-    """Returns the times with null for a day that its month does not have, such as 30 February.
-
-    The reader takes it for one of the first three days of the next month.
-    """
-    early = pc.fill_null(pc.less_equal(pc.day(times), 3), False)
-    wrong = []
-    for text in pc.unique(texts.filter(early)).to_pylist():
-        try:
-            datetime.strptime(text.strip(), form)
-        except ValueError as error:
-            if "day is out of range" in str(error):
-                wrong.append(text)
-    if not wrong:
-        return times
-    return pc.if_else(pc.is_in(texts, pa.array(wrong, texts.type)), pa.scalar(None, times.type), times)
-
-
 def _num_bytes(file: pq.ParquetFile) -> int:
     """Returns about what the rows of a file take: a million equal values may be written as two numbers."""
     facts = file.metadata
@@ -466,121 +368,6 @@ def _read_json(data: bytes) -> pa.Table:
         return rows
     parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(texts))
     return pyarrow.json.read_json(pa.BufferReader(data), read_options=options, parse_options=parse)
-
-
-def _numbered(values: pa.ChunkedArray, label: Label) -> pa.ChunkedArray:
-    """Returns the places of classes that are text; NO_CLASS where a value is none of them."""
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if not _is_text(values.type):
-        return values
-    places = pc.index_in(values, pa.array(label.classes, values.type))
-    return pc.if_else(pc.and_(places.is_null(), values.is_valid()), pa.scalar(NO_CLASS, pa.int32()), places)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def _cast(array: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.ChunkedArray:
-    """The column as `kind`, times in `zone`; raises pyarrow's errors."""
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
-    if pa.types.is_floating(array.type):
-        array = _without_nan(array)
-    if pa.types.is_timestamp(kind):
-        return _times(array, kind, zone)
-    if pa.types.is_string(kind):
-        return _codes(array.cast(kind))
-    if pa.types.is_boolean(kind) and not _is_text(array.type):
-        array = array.cast(pa.int64())
-        if not pc.all(pc.is_in(array, pa.array([0, 1, None]))).as_py():
-            raise pa.ArrowInvalid("a number other than 0 and 1 is neither true nor false")
-    if pa.types.is_temporal(array.type):
-        raise pa.ArrowInvalid("a time is not a number")
-    if pa.types.is_fixed_size_list(kind) and array.null_count:
-        first = array.is_null().index(pa.scalar(True)).as_py()
-        raise pa.ArrowInvalid(f"row {first + 1} is null, and Parquet keeps no missing vector")
-    cast = _parsed(array, kind) if _is_text(array.type) else array.cast(kind)
-    return _without_nan(cast) if pa.types.is_floating(kind) else cast
-
-
-def _without_nan(array: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
-
-
-def _times(array: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.ChunkedArray:
-    """Moments without a zone, those of `zone`."""
-    array = _as_delivered(array, kind)
-    if pa.types.is_timestamp(array.type) and array.type.tz:
-        array = pc.local_timestamp(array.cast(pa.timestamp(array.type.unit, zone)))
-    return array.cast(kind, safe=False)
-
-
-def _as_delivered(array: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Times with the zone that they came with, if any; text becomes `kind`, in UTC where it has offsets."""
-    if _is_text(array.type):
-        try:
-            return _parsed(array, kind)
-        except pa.ArrowInvalid as error:
-            try:
-                return array.cast(pa.timestamp("us", "UTC"))  # ISO 8601 with an offset
-            except pa.ArrowInvalid:
-                raise _mixed(array) or error from None
-    if not pa.types.is_temporal(array.type) and not pa.types.is_null(array.type):
-        raise pa.ArrowInvalid("a number is not a time")
-    return array
-
-
-def moments_us(array: pa.ChunkedArray, zone: str, *, twice: Literal["earliest", "latest"]) -> pa.ChunkedArray:
-    """Returns times as microseconds since 1970 UTC; raises ArrowInvalid where they are none.
-
-    Those without a zone are of `zone`. Where its clocks showed a time twice, `twice` says which one it is.
-    """
-    array, local = _as_delivered(array, pa.timestamp("us")), pa.timestamp("us")
-    if not (pa.types.is_timestamp(array.type) and array.type.tz):
-        array = pc.assume_timezone(array.cast(local, safe=False), zone, ambiguous=twice, nonexistent=twice)
-    return array.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
-
-
-def as_texts(array: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns ids as text, as a table has them, however they were delivered."""
-    return _cast(array, pa.string(), "UTC")
-
-
-def _mixed(texts: pa.ChunkedArray) -> pa.ArrowInvalid | None:
-    """Returns the error of times of which some have an offset; None where all have, or none has."""
-    have = pc.match_substring_regex(texts, r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$")
-    one, other = (have.index(pa.scalar(value)).as_py() for value in (True, False))
-    if min(one, other) < 0:
-        return None
-    return pa.ArrowInvalid(
-        f"row {one + 1} is {texts[one].as_py()!r}, with an offset, and row {other + 1} is "
-        f"{texts[other].as_py()!r}, without"
-    )
-
-
-def _parsed(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Text as `kind`; the error names the first value that is none, found by halving."""
-    try:
-        return texts.cast(kind)
-    except pa.ArrowInvalid:
-        low, high = 0, len(texts)  # those before `low` can be cast, one of those before `high` cannot
-        while high - low > 1:
-            middle = (low + high) // 2
-            try:
-                texts.slice(low, middle - low).cast(kind)
-                low = middle
-            except pa.ArrowInvalid:
-                high = middle
-        raise pa.ArrowInvalid(f"row {low + 1} is {texts[low].as_py()!r}") from None
-
-
-def _codes(array: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Codes without the `.0` of tools that keep numbers with gaps as floats."""
-    if pc.all(pc.match_substring_regex(array, r"^\d+(\.0)$")).as_py():
-        return pc.replace_substring_regex(array, r"\.0$", "")
-    return array
 
 
 def _place(origin: str, message: str) -> str:
@@ -606,75 +393,3 @@ def _resolved(url: str) -> str:
         if (folder / start).exists() or (start != url and (folder / start).parent.is_dir()):
             return str(folder / url)
     return url
-
-
-def _day_in(path: str) -> date | None:
-    """The last day in a path, such as `day=2025-01-31/part-0.parquet` or `sales_20250131.csv`."""
-    for year, _, month, day in reversed(re.findall(r"(?<!\d)(\d{4})(-?)(\d\d)\2(\d\d)(?!\d)", path)):
-        try:
-            return date(int(year), int(month), int(day))
-        except ValueError:
-            continue
-    return None
-
-
-def _hour_in(path: str) -> int:
-    """The hour of a folder such as `hour=07`; NO_HOUR where there is none."""
-    match = re.search(r"(?:^|/)hour=([01]?\d|2[0-3])(?=/)", path)
-    return int(match[1]) if match else NO_HOUR
-
-
-def _warn_of_missing(day: date, hours: Collection[int], url: str, *, zone: str) -> None:
-    """Warns of the hours of a day that were not delivered, where others were."""
-    missing = sorted(set(hours_of(day, zone)) - set(hours))
-    if missing and set(hours) - {NO_HOUR}:
-        log.warning(
-            "%s has no hour %s of %s; the day is taken as it is, and again once they are there, within "
-            "ingest.late_days", url, ", ".join(f"{hour:02}" for hour in missing), day,
-        )  # fmt: skip
-
-
-_PLACE = re.compile(r"\{(?:day|hour)(?::[^}]*)?\}")
-_FORMATS = {"{day}": "%Y-%m-%d", "{hour}": "%H"}
-_DIGITS = {"%Y": r"\d{4}", "%m": r"\d\d", "%d": r"\d\d", "%H": r"\d\d"}
-_OF_DAYS = {"%Y", "%m", "%d"}
-
-
-def _form(place: re.Match[str]) -> str:
-    return _FORMATS.get(place[0]) or place[0].partition(":")[2].removesuffix("}")
-
-
-def _stars(place: re.Match[str]) -> str:
-    """A star for each folder, as none reaches over a slash."""
-    return "/".join("*" * len(_form(place).split("/")))
-
-
-def _files_of_pattern(pattern: str, paths: Iterable[str]) -> Iterator["_File"]:
-    """The files whose path is `pattern` with a day filled in, and perhaps an hour."""
-    pieces: list[str] = []
-    end = 0
-    for place in _PLACE.finditer(pattern):
-        pieces.append(pattern[end : place.start()].replace("%", "%%"))
-        pieces += re.split(r"(%[YmdH])", _form(place))
-        end = place.end()
-    pieces.append(pattern[end:].replace("%", "%%"))
-    places = [piece for piece in pieces if piece in _DIGITS]
-    if not set(places) >= _OF_DAYS:
-        raise ParamsError(f"source.url {pattern} has no complete date; write {{day}} or {{day:%Y/%m/%d}}")
-    regex = re.compile("".join(f"({_DIGITS[p]})" if p in _DIGITS else re.escape(p) for p in pieces))
-    for path in paths:
-        match = regex.fullmatch(path.replace("%", "%%"))
-        values = set(zip(places, match.groups(), strict=True)) if match else set()
-        if len(values) == len(set(places)):  # a part that occurs twice has the same value twice
-            parts = {name: int(value) for name, value in values}
-            with contextlib.suppress(ValueError):
-                moment = datetime(parts["%Y"], parts["%m"], parts["%d"], parts.get("%H", 0))
-                yield _File(moment.date(), parts.get("%H", NO_HOUR), path)
-
-
-class _File(NamedTuple):
-    """A file, in the order in which a day's are joined."""
-
-    day: date
-    hour: int
-    path: str

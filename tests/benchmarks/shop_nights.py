@@ -38,12 +38,13 @@ from pipeline.contract.params import Params
 from pipeline.contract.records import Champion, Dataset, Night, Tuning
 from pipeline.contract.source_code import frame_digest, source_digest
 from pipeline.contract.workload import Window
+from pipeline.data.casts import conform
 from pipeline.data.corrections import reach
 from pipeline.data.features import rows_of
 from pipeline.data.ingest import part_of
 from pipeline.data.partition_scan import PartitionScan
 from pipeline.data.prepare import write_whole
-from pipeline.data.source import PART, Files, conform
+from pipeline.data.source import PART, Files
 from pipeline.data.suite import load, rules_of
 from pipeline.training import checkpoint
 from pipeline.training.engine import TorchEngine

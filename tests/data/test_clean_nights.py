@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.contract.records import Report
+from pipeline.data.casts import conform
 from pipeline.data.ingest import part_of
-from pipeline.data.source import Files, conform, write_partition
+from pipeline.data.source import Files, write_partition
 from pipeline.data.validator import RULES
 from pipeline.examples.shop.simulated_shop import Shop
 from pipeline.examples.shop.sold_lines import LINES

@@ -16,8 +16,9 @@ from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import ValidateParams, ValidateSections
 from pipeline.contract.records import Batch, Night, Report
 from pipeline.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
+from pipeline.data.casts import conform
 from pipeline.data.ingest import part_of
-from pipeline.data.source import conform, write_partition
+from pipeline.data.source import write_partition
 from pipeline.data.validator import CLEAN, QUARANTINE, validate
 
 TONIGHT = date(2025, 3, 14)

@@ -18,7 +18,8 @@ from pipeline import cli
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.records import digest
 from pipeline.contract.table import Bool, Bytes, Category, Float, Id, Int, Label, Table, Text, Time, days
-from pipeline.data.source import PART, Files, conform, write_partition
+from pipeline.data.casts import conform
+from pipeline.data.source import PART, Files, write_partition
 from pipeline.examples.shop.sold_lines import LINES
 
 DATA = Path(os.environ.get("DAYBREAK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import Plug
 from pipeline.contract.records import digest
-from pipeline.data.source import PART, conform
+from pipeline.data.casts import conform
+from pipeline.data.source import PART
 from pipeline.examples.shop.simulated_shop import Shop
 from pipeline.examples.shop.sold_lines import LINES
 

@@ -14,7 +14,7 @@ from pipeline.contract import params, records
 from pipeline.contract.errors import DataError, ReleaseError
 from pipeline.contract.params import Params
 from pipeline.contract.records import Check
-from pipeline.data import source
+from pipeline.data import casts, source
 from pipeline.examples.demand.demand import Demand
 from pipeline.rollout import repair, rot
 from pipeline.storage import checkout, dvc_cache, ledger, snapshots
@@ -71,7 +71,7 @@ def bring_in(settings: Params, day: date) -> None:
     folder = Path(f"data/raw/day={day}")
     settings.source.make().fetch(day, folder)
     rows = pq.read_table(folder / "part.parquet", partitioning=None)
-    source.write_partition(source.conform(rows, Demand.table, origin=str(day)), folder)
+    source.write_partition(casts.conform(rows, Demand.table, origin=str(day)), folder)
 
 
 def sentences(checks: Iterator[Check]) -> list[str]:

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from pipeline.contract.workload import Window
+from pipeline.data.casts import conform
 from pipeline.data.features import rows_of
-from pipeline.data.source import PART, conform
+from pipeline.data.source import PART
 from pipeline.examples.shop.catalogue import Catalogue
 from pipeline.examples.shop.recommender import Recommender
 from pipeline.examples.shop.simulated_shop import Shop

@@ -1,0 +1,228 @@
+"""Casts columns as they were delivered to those of a workload's table.
+
+Missing values become null, codes and times are brought into one form, and a value that cannot be cast is
+named with its row.
+"""
+
+from datetime import UTC, datetime
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.contract.errors import DataError
+from pipeline.contract.table import Label, Table
+
+NO_CLASS = -1  # below the least of a label, so that the row is quarantined
+SINCE_1970 = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0, "ns": 0.001}  # microseconds of a unit
+END_US = int(datetime(2200, 1, 1, tzinfo=UTC).timestamp() * 1e6)  # later times are of another unit
+
+
+def conform(rows: pa.Table, table: Table, *, origin: str, absent_is_null: bool = False) -> pa.Table:
+    """Returns the rows in the columns and types of the table; other columns are left out.
+
+    Times with a zone become times of the table's zone; NaN becomes null; codes lose the `.0` of tools that
+    keep whole numbers with gaps as floats. `origin` is what an error calls the rows. With `absent_is_null` a
+    nullable column that is not there is null, as in rows that are older than the column.
+
+    Raises:
+        DataError: columns are missing or of another type; the sentence names all of them.
+    """
+    if absent_is_null:
+        for field in table.schema():
+            if table.columns[field.name].nullable and field.name not in rows.column_names:
+                rows = rows.append_column(field, pa.nulls(len(rows), field.type))
+    given = rows.column_names
+    faults = [f"no {name}" for name in table.columns if name not in given]
+    faults += [f"two columns {name}" for name in table.columns if given.count(name) > 1]
+    if faults:
+        faults[-1] += f" among its columns {', '.join(given)}"
+    arrays = []
+    for field in table.schema():
+        if given.count(field.name) == 1:
+            array = rows[field.name]
+            if table.label and field.name == table.label.column and table.label.classes:
+                array = _numbered(array, table.label)
+            try:
+                arrays.append(_cast(array, field.type, table.zone))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                reason = str(error).splitlines()[0]
+                faults.append(f"{field.name} is {array.type}, not {field.type}: {reason}")
+    if faults:
+        raise DataError(
+            f"{origin} has another schema: {'; '.join(faults)}; have it delivered in the old one, name the "
+            f"right columns under source.columns in params.yaml, or declare them in the workload's table"
+        )
+    return pa.table(arrays, schema=table.schema())
+
+
+def times(values: pa.ChunkedArray, form: str, *, name: str) -> pa.ChunkedArray:
+    """Returns values of the column `name` as times, in a unit of `SINCE_1970` or in a format of strptime.
+
+    Values that are no text are returned as they are where `form` is a format. Raises ArrowInvalid, with the
+    row of the first value that is no such time.
+    """
+    if form in SINCE_1970:
+        return _since_1970(values, form, name)
+    if not _is_text(values.type):
+        return values
+    read = pc.strptime(values, format=form, unit="us", error_is_null=True)
+    read = _without_overflow(values, read, form)
+    if read.null_count > values.null_count:
+        first = pc.and_(read.is_null(), values.is_valid()).index(pa.scalar(True)).as_py()
+        raise pa.ArrowInvalid(f"{name} of row {first + 1} is {values[first].as_py()!r}, not a time as {form}")
+    return read
+
+
+def moments_us(array: pa.ChunkedArray, zone: str, *, twice: Literal["earliest", "latest"]) -> pa.ChunkedArray:
+    """Returns times as microseconds since 1970 UTC; raises ArrowInvalid where they are none.
+
+    Those without a zone are of `zone`. Where its clocks showed a time twice, `twice` says which one it is.
+    """
+    array, local = _as_delivered(array, pa.timestamp("us")), pa.timestamp("us")
+    if not (pa.types.is_timestamp(array.type) and array.type.tz):
+        array = pc.assume_timezone(array.cast(local, safe=False), zone, ambiguous=twice, nonexistent=twice)
+    return array.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
+
+
+def as_texts(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns ids as text, as a table has them, however they were delivered."""
+    return _cast(array, pa.string(), "UTC")
+
+
+def in_zone(array: pa.ChunkedArray, zone: str) -> pa.ChunkedArray:
+    """Returns times in `zone`, without it; raises pyarrow's errors where they are none."""
+    return _cast(array, pa.timestamp("us"), zone)
+
+
+def _since_1970(values: pa.ChunkedArray, unit: str, name: str) -> pa.ChunkedArray:
+    """Returns the moments that numbers of a unit stand for; raises ArrowInvalid where one is none."""
+    try:
+        numbers = values.cast(pa.int64())
+        times = pc.multiply(numbers, int(SINCE_1970[unit])) if unit != "ns" else pc.divide(numbers, 1000)
+    except pa.ArrowInvalid:  # a part of a second
+        numbers = _parsed(values, pa.float64()) if _is_text(values.type) else values.cast(pa.float64())
+        times = pc.round(pc.multiply(numbers, SINCE_1970[unit])).cast(pa.int64())
+    wrong = pc.or_(pc.less(times, 0), pc.greater(times, END_US)).index(pa.scalar(True)).as_py()
+    if wrong >= 0:
+        raise pa.ArrowInvalid(
+            f"{name} of row {wrong + 1} is {values[wrong].as_py()}, not a time in {unit} since 1970"
+        )
+    return times.cast(pa.timestamp("us", "UTC"))
+
+
+def _without_overflow(texts: pa.ChunkedArray, times: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
+    """Returns the times with null for a day that its month does not have, such as 30 February.
+
+    The reader takes it for one of the first three days of the next month.
+    """
+    early = pc.fill_null(pc.less_equal(pc.day(times), 3), False)
+    wrong = []
+    for text in pc.unique(texts.filter(early)).to_pylist():
+        try:
+            datetime.strptime(text.strip(), form)
+        except ValueError as error:
+            if "day is out of range" in str(error):
+                wrong.append(text)
+    if not wrong:
+        return times
+    return pc.if_else(pc.is_in(texts, pa.array(wrong, texts.type)), pa.scalar(None, times.type), times)
+
+
+def _numbered(values: pa.ChunkedArray, label: Label) -> pa.ChunkedArray:
+    """Returns the places of classes that are text; NO_CLASS where a value is none of them."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if not _is_text(values.type):
+        return values
+    places = pc.index_in(values, pa.array(label.classes, values.type))
+    return pc.if_else(pc.and_(places.is_null(), values.is_valid()), pa.scalar(NO_CLASS, pa.int32()), places)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _cast(array: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.ChunkedArray:
+    """The column as `kind`, times in `zone`; raises pyarrow's errors."""
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if pa.types.is_floating(array.type):
+        array = _without_nan(array)
+    if pa.types.is_timestamp(kind):
+        return _in_zone(array, kind, zone)
+    if pa.types.is_string(kind):
+        return _codes(array.cast(kind))
+    if pa.types.is_boolean(kind) and not _is_text(array.type):
+        array = array.cast(pa.int64())
+        if not pc.all(pc.is_in(array, pa.array([0, 1, None]))).as_py():
+            raise pa.ArrowInvalid("a number other than 0 and 1 is neither true nor false")
+    if pa.types.is_temporal(array.type):
+        raise pa.ArrowInvalid("a time is not a number")
+    if pa.types.is_fixed_size_list(kind) and array.null_count:
+        first = array.is_null().index(pa.scalar(True)).as_py()
+        raise pa.ArrowInvalid(f"row {first + 1} is null, and Parquet keeps no missing vector")
+    cast = _parsed(array, kind) if _is_text(array.type) else array.cast(kind)
+    return _without_nan(cast) if pa.types.is_floating(kind) else cast
+
+
+def _without_nan(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+
+
+def _in_zone(array: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.ChunkedArray:
+    """Moments without a zone, those of `zone`."""
+    array = _as_delivered(array, kind)
+    if pa.types.is_timestamp(array.type) and array.type.tz:
+        array = pc.local_timestamp(array.cast(pa.timestamp(array.type.unit, zone)))
+    return array.cast(kind, safe=False)
+
+
+def _as_delivered(array: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Times with the zone that they came with, if any; text becomes `kind`, in UTC where it has offsets."""
+    if _is_text(array.type):
+        try:
+            return _parsed(array, kind)
+        except pa.ArrowInvalid as error:
+            try:
+                return array.cast(pa.timestamp("us", "UTC"))  # ISO 8601 with an offset
+            except pa.ArrowInvalid:
+                raise _mixed(array) or error from None
+    if not pa.types.is_temporal(array.type) and not pa.types.is_null(array.type):
+        raise pa.ArrowInvalid("a number is not a time")
+    return array
+
+
+def _mixed(texts: pa.ChunkedArray) -> pa.ArrowInvalid | None:
+    """Returns the error of times of which some have an offset; None where all have, or none has."""
+    have = pc.match_substring_regex(texts, r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$")
+    one, other = (have.index(pa.scalar(value)).as_py() for value in (True, False))
+    if min(one, other) < 0:
+        return None
+    return pa.ArrowInvalid(
+        f"row {one + 1} is {texts[one].as_py()!r}, with an offset, and row {other + 1} is "
+        f"{texts[other].as_py()!r}, without"
+    )
+
+
+def _parsed(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Text as `kind`; the error names the first value that is none, found by halving."""
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        low, high = 0, len(texts)  # those before `low` can be cast, one of those before `high` cannot
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                texts.slice(low, middle - low).cast(kind)
+                low = middle
+            except pa.ArrowInvalid:
+                high = middle
+        raise pa.ArrowInvalid(f"row {low + 1} is {texts[low].as_py()!r}") from None
+
+
+def _codes(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Codes without the `.0` of tools that keep numbers with gaps as floats."""
+    if pc.all(pc.match_substring_regex(array, r"^\d+(\.0)$")).as_py():
+        return pc.replace_substring_regex(array, r"\.0$", "")
+    return array

@@ -1,0 +1,98 @@
+"""Tells the day, and perhaps the hour, that a file holds by its path."""
+
+import contextlib
+import logging
+import re
+from collections.abc import Collection, Iterable, Iterator
+from datetime import date, datetime
+from typing import NamedTuple
+
+from pipeline.contract.days import hours_of
+from pipeline.contract.errors import ParamsError
+
+log = logging.getLogger(__name__)
+
+NO_HOUR = -1  # of a day's files
+_PLACE = re.compile(r"\{(?:day|hour)(?::[^}]*)?\}")
+_FORMATS = {"{day}": "%Y-%m-%d", "{hour}": "%H"}
+_DIGITS = {"%Y": r"\d{4}", "%m": r"\d\d", "%d": r"\d\d", "%H": r"\d\d"}
+_OF_DAYS = {"%Y", "%m", "%d"}
+
+
+class DayFile(NamedTuple):
+    """A file, in the order in which a day's are joined."""
+
+    day: date
+    hour: int
+    path: str
+
+
+def is_pattern(path: str) -> bool:
+    """Returns whether a path has places for a day, such as `{day}` or `{day:%Y/%m/%d}`."""
+    return bool(_PLACE.search(path))
+
+
+def globbed(pattern: str) -> str:
+    """Returns the glob of a pattern's files: a star for each folder, as none reaches over a slash."""
+    return _PLACE.sub(lambda place: "/".join("*" * len(_form(place).split("/"))), pattern)
+
+
+def of_pattern(pattern: str, paths: Iterable[str]) -> Iterator[DayFile]:
+    """Yields the files whose path is `pattern` with a day filled in, and perhaps an hour."""
+    pieces: list[str] = []
+    end = 0
+    for place in _PLACE.finditer(pattern):
+        pieces.append(pattern[end : place.start()].replace("%", "%%"))
+        pieces += re.split(r"(%[YmdH])", _form(place))
+        end = place.end()
+    pieces.append(pattern[end:].replace("%", "%%"))
+    places = [piece for piece in pieces if piece in _DIGITS]
+    if not set(places) >= _OF_DAYS:
+        raise ParamsError(f"source.url {pattern} has no complete date; write {{day}} or {{day:%Y/%m/%d}}")
+    regex = re.compile("".join(f"({_DIGITS[p]})" if p in _DIGITS else re.escape(p) for p in pieces))
+    for path in paths:
+        match = regex.fullmatch(path.replace("%", "%%"))
+        values = set(zip(places, match.groups(), strict=True)) if match else set()
+        if len(values) == len(set(places)):  # a part that occurs twice has the same value twice
+            parts = {name: int(value) for name, value in values}
+            with contextlib.suppress(ValueError):
+                moment = datetime(parts["%Y"], parts["%m"], parts["%d"], parts.get("%H", 0))
+                yield DayFile(moment.date(), parts.get("%H", NO_HOUR), path)
+
+
+def day_in(path: str) -> date | None:
+    """Returns the last day in a path, such as `day=2025-01-31/part-0.parquet` or `sales_20250131.csv`."""
+    for year, _, month, day in reversed(re.findall(r"(?<!\d)(\d{4})(-?)(\d\d)\2(\d\d)(?!\d)", path)):
+        try:
+            return date(int(year), int(month), int(day))
+        except ValueError:
+            continue
+    return None
+
+
+def hour_in(path: str) -> int:
+    """Returns the hour of a folder such as `hour=07`; NO_HOUR where there is none."""
+    match = re.search(r"(?:^|/)hour=([01]?\d|2[0-3])(?=/)", path)
+    return int(match[1]) if match else NO_HOUR
+
+
+def warn_of_missing(day: date, hours: Collection[int], url: str, *, zone: str) -> None:
+    """Warns of the hours of a day that were not delivered, where others were."""
+    missing = sorted(set(hours_of(day, zone)) - set(hours))
+    if missing and set(hours) - {NO_HOUR}:
+        log.warning(
+            "%s has no hour %s of %s; the day is taken as it is, and again once they are there, within "
+            "ingest.late_days", url, ", ".join(f"{hour:02}" for hour in missing), day,
+        )  # fmt: skip
+
+
+def folder_in(path: str, pattern: str) -> str:
+    """Returns the name of the folder that a file is in; "" for none, and where that is a part of a day."""
+    name = path.removeprefix(pattern).rpartition("/")[0].rpartition("/")[2]
+    in_pattern = _PLACE.sub(_form, pattern).rpartition("/")[0].rpartition("/")[2]
+    is_of_day = is_pattern(pattern) and re.search("%[YmdH]", in_pattern)
+    return "" if is_of_day or day_in(name) or hour_in(f"{name}/") != NO_HOUR else name
+
+
+def _form(place: re.Match[str]) -> str:
+    return _FORMATS.get(place[0]) or place[0].partition(":")[2].removesuffix("}")
