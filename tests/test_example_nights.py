@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.contract.records import Evaluation, Verdict
+from pipeline.storage import checkout
 from tests.dags.servers import IDENTITY
 from tests.test_own_data import ROOT, SMALL, of, run
 
@@ -85,7 +86,9 @@ def test_a_night_of_molecules_whose_days_are_bags_of_simulations(tmp_path: Path)
     assert "pair potential" in verdict.reason
     assert 0 < evaluation.metrics["energy drift"] < 5  # meV an atom
     run(folder=home, shell="python next_runs.py --day 2026-03-03 --runs 2")
-    asked = json.loads((home / "var/next_runs/2026-03-03.json").read_text())
+    asked = json.loads((home / "next_runs/2026-03-03.json").read_text())
+    travels = [path.relative_to(home).as_posix() for path in checkout.unignored(home)]
+    assert "next_runs/2026-03-03.json" in travels  # to machines that see another disk
     run(folder=home, shell="python simulate.py --day 2026-03-03 --seed 0 --out .")
     frames = pq.read_table(home / "frames.parquet")
     assert frames["positions"][0].as_py() == [value for atom in asked[0]["positions"] for value in atom]

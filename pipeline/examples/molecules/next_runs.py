@@ -4,7 +4,7 @@
 
 Clusters are moved by the champion from frames of the newest bag, at several temperatures. Where its members
 first disagree more than on nearly all of these frames, a run of the reference is to begin (query by
-committee; Seung et al. 1992): var/next_runs/DAY.json has these, and `simulate.py` reads them. Where they are
+committee; Seung et al. 1992): next_runs/DAY.json has these, and `simulate.py` reads them. Where they are
 fewer than the bag's runs, the others begin as ever. It also says what a step costs by the reference and by
 the network.
 """

@@ -6,7 +6,7 @@ The reference is effective medium theory (Jacobsen et al. 1996) as ASE has it. A
 and gives the same frames from the same day and seed, so that one that is lost is simply run again. It leaves
 `frames.parquet`: FRAMES rows of a trajectory at constant energy, with the reference's energy and forces.
 
-Where and how hot a run begins is what `next_runs.py` has asked for that day, in var/next_runs/DAY.json, by
+Where and how hot a run begins is what `next_runs.py` has asked for that day, in next_runs/DAY.json, by
 its seed. Without that it is the icosahedron, at one temperature of a fixed list.
 """
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from copper import FRAMES, NUM_ATOMS, STEP, Floats, thermal
 
-NEXT_RUNS = Path("var/next_runs")
+NEXT_RUNS = Path("next_runs")
 TEMPERATURES = (300.0, 600.0, 900.0, 1200.0)  # K
 SETTLE_STEPS, STEPS_APART = 100, 20
 
