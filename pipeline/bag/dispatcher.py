@@ -40,7 +40,7 @@ from pipeline.spot.hazard import PRIOR_LOSSES, learned
 from pipeline.spot.preemptions import MEAN_TIME_TO_FAILURE_S, MEAN_TIME_TO_INTERRUPTION_S
 from pipeline.spot.survival import Exponential, Lifetime
 from pipeline.storage.journal import Timeout, alone
-from pipeline.training import gpus
+from pipeline.training import gpus, worker_errors
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +90,7 @@ class Dispatcher:
         self._folder, self._setup = opened(folder, bag), setup
         self._began_at, self._ask_at = time.time(), 0.0
         self._rule: tuple[tuple[bool, int], Reuse] | None = None
+        self._never = ""  # why the backend will never take such a machine
 
     @property
     def bag(self) -> Bag:
@@ -104,7 +105,8 @@ class Dispatcher:
     def run(self, show: Callable[[State], None]) -> Outcome:
         """Runs the bag until enough runs are done; `show` is called with the state at each look.
 
-        Raises JobError if too many seeds fail, workers fail, its time is over, or another process runs it.
+        Raises JobError if too many seeds fail, workers fail, the backend refuses its machines for good, its
+        time is over, or another process runs it.
         Its machines are ended in any case, on Ctrl-C too.
         """
         try:
@@ -185,6 +187,7 @@ class Dispatcher:
         self._folder.add("end", lease=lease.name, state=state, time=time.time())
         if state == "refused":
             self._ask_at = time.time() + REFUSED_S
+            self._never = worker_errors.final(self._folder.lease(lease.name))
 
     def _ask(self) -> None:
         """Asks for one more machine, by a name that no other home has in the same bucket."""
@@ -241,6 +244,8 @@ class Dispatcher:
                 f"{counted(len(state.given_up), 'seed')} of bag {bag.name} failed twice, {done}; look at "
                 f"{self._folder.work(worst) / LOG}, or lower --needed"
             )
+        if self._never and not state.live:
+            raise JobError(f"bag {bag.name} gets no machines, {done}: {self._never}")
         own = [lease for lease in state.leases.values() if lease.asked_at >= self._began_at]
         ended = [lease for lease in own if not lease.live][-MOST_BROKEN:]
         if len(ended) == MOST_BROKEN and all(lease.state == "failed" for lease in ended):

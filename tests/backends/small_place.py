@@ -38,11 +38,12 @@ class Thing:
 
 @dataclass
 class Cloud:
-    """What outlives a backend; `away` and `full` are its moods, and a reply may be lost."""
+    """What outlives a backend; `away`, `full` and `unknown` are its moods, and a reply may be lost."""
 
     things: dict[str, Thing] = field(default_factory=dict)
     away: bool = False
     full: bool = False
+    unknown: bool = False
     replies_lost: int = 0
 
 
@@ -53,6 +54,7 @@ class SmallPlace(Renting):
     faults: Mapping[str, Fault] = {
         **COMMON,
         "full": Fault(state="refused", text="all of {what} is taken{said}; wait"),
+        "unknown": Fault(state="refused", final=True, text="there is no {what}{said}; name another"),
     }
 
     def __init__(self, cloud: Cloud, *, bucket: str = "") -> None:
@@ -63,6 +65,8 @@ class SmallPlace(Renting):
         self._answer()
         if self.cloud.full:
             raise Refused("no rack is free", cause="full")
+        if self.cloud.unknown:
+            raise Refused("no rack has such", cause="unknown")
         words = [sys.executable, "-m", ENTRYPOINT, "--until", str(request.until), "--workers",
                  str(request.job.num_workers), "--", request.job.module, *request.job.arguments]  # fmt: skip
         environment = {**os.environ, **request.job.environment, "PIPELINE_ATTEMPT": request.attempt}

@@ -163,6 +163,20 @@ class SharedRack(SmallPlace):
     shares_disk = True
 
 
+@pytest.mark.parametrize("machines", [1, 3])
+def test_a_bag_whose_machines_are_refused_for_good_ends_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machines: int
+) -> None:
+    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    rack = SharedRack(Cloud(unknown=True))
+    rental = Rental(machine=MACHINE.name, region=MACHINE.region, strategy="spot")
+    setup = Setup(backend=rack, machine=MACHINE, num_machines=machines)
+    runner = Dispatcher(tmp_path / BAGS / "b", replace(bag(tmp_path, SLEEP), rental=rental), setup)
+    with pytest.raises(JobError, match=r"gets no machines, 0 of 4 runs done: there is no 1 x .*name another"):
+        runner.run(nothing)
+    assert not rack.live()
+
+
 @pytest.mark.slow
 def test_a_rented_machine_is_billed_and_reaped_as_any_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
