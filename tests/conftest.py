@@ -15,7 +15,7 @@ from hypothesis import settings
 import pipeline  # noqa: F401  before torch: it says how threads wait
 
 # The machine that tests has other work; what must be quick is timed in benchmarks.
-settings.register_profile("patient", deadline=None)
+settings.register_profile("patient", deadline=None, max_examples=50)
 settings.load_profile("patient")
 # The Makefile exports it for `up`; pages link to MLflow where it is set: a test that wants links sets it.
 os.environ.pop("MLFLOW_UI", None)

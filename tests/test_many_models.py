@@ -62,7 +62,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     assert "Airflow retrain.language, router /models/language" in said
     nights = []
     for name, folder in folders.items():
-        few = [*PARAMS[name], *SMALL, "train.epochs=1"]
+        few = [*PARAMS[name], *SMALL, "train.epochs=1", "profile.steps=2", "smoke_test.samples=0"]
         words = ["night", "--night", "one", *(word for one in few for word in ("--set", one))]
         with (root / f"{name}.txt").open("w") as output:
             call = [sys.executable, "-m", "pipeline", *words]

@@ -12,9 +12,9 @@ from tests.dags.servers import IDENTITY
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
-    "source={use: 'pipeline.examples.shop.simulated_shop:Shop', start: '2026-01-05', num_customers: 300, "
-    "orders_per_day: 60}",
-    "ingest.history_days=40", "profile.batch_sizes=[32]", "smoke_test.samples=20", "gate.margin=5",
+    "source={use: 'pipeline.examples.shop.simulated_shop:Shop', start: '2026-01-05', num_customers: 150, "
+    "orders_per_day: 30}",
+    "ingest.history_days=20", "profile.batch_sizes=[32]", "profile.steps=2",
 ]  # fmt: skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -66,9 +66,7 @@ def test_the_first_step_for_a_workload_works_and_an_edit_of_it_is_what_runs(clon
     (line,) = re.findall(r"^python -m pipeline (night --here --set workload=.*)$",
                          (clone / "CONTRIBUTING.md").read_text(), re.MULTILINE)  # fmt: skip
     small = [word for assignment in SMALL for word in ("--set", assignment)]
-    log = pipeline(
-        clone, *line.split(), *small, "--day", "2026-03-10", "--night", "one", "--until", "evaluate"
-    )
+    log = pipeline(clone, *line.split(), *small, "--day", "2026-03-10", "--night", "one", "--until", "train")
     assert "params.yaml here is changed: workload=my_package.my_module:MyWorkload" in log
     assert (clone / "data/work/jobs").exists(), log
     first = jobs(clone)

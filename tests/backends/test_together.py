@@ -1,7 +1,7 @@
 """Two machines train tonight's model together, also when both are taken away, wherever they are rented.
 
 Each place is seen in what is its own: disks that go with the machines on Vertex AI, a job of unlike parts on
-Slurm, two jobs and a number of workers that changes on Kubernetes. How jobs of alike and unlike machines end
+Slurm, a number of workers that changes on Kubernetes. How jobs of alike and unlike machines end
 in each place is in test_contract.py and in the place's own tests.
 """
 
@@ -88,25 +88,6 @@ def test_unlike_nodes_of_slurm_share_batches_by_speed_and_lose_one_of_them(clust
     assert "workers differ in speed; shares of a batch are now" in (night.job / "log.txt").read_text()
     assert night.training
     assert night.training.device == "2 x CPU"
-
-
-def test_unlike_pods_of_kubernetes_share_batches_by_speed_and_lose_one_of_them(kubernetes, folder, tmp_path):
-    (tmp_path / "machines.csv").write_text(
-        "name,device,num_devices,vcpus,memory_gb,options,usd_per_hour\n"
-        "one,cpu,0,2,4,pool=main,3.60\n"
-        "other,cpu,0,1,2,pool=spot spot=true,1.80\n"
-    )
-    bucket = f"file://{tmp_path}/bucket"
-    backend = Kubernetes(image="eu.example/trainer:1", machines=str(tmp_path / "machines.csv"), bucket=bucket)
-    rental = Rental(machine="one", num_machines=2, others=(Pool(machine="other"),))
-    night = TrainingNight(folder, backend, rental=rental, bucket=bucket, slow_machine="other")
-    night.until_saved()
-    (others,) = (job for job in kubernetes.objects["jobs"] if job.endswith("-others"))
-    kubernetes.lose_node(others)
-    trained_by_two(night)
-    logs = "".join(path.read_text() for path in tmp_path.rglob("daybreak-*.log"))
-    assert "workers differ in speed; shares of a batch are now" in logs
-    wait(lambda: not kubernetes.live())
 
 
 def test_pods_go_on_without_a_lost_node_and_take_in_one_that_comes(kubernetes, folder, tmp_path):

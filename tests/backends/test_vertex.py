@@ -535,7 +535,7 @@ def test_a_submission_that_is_killed_at_any_line_ends_in_one_job(service, tmp_pa
         return vertex(service.url)
 
     lines = killed.lines_of(make, job(tmp_path / "whole", name="whole"))
-    for line in range(3, lines, lines // 12):
+    for line in range(3, lines, lines // 4):
         wanted = job(tmp_path / str(line), name=f"j{line}")
         assert killed.submit(make, wanted, line=line)[0] == killed.KILLED
         vertex(service.url).submit(wanted)

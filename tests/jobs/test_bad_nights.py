@@ -205,10 +205,10 @@ def test_the_rate_is_that_of_batches_as_large_as_they_are_now():
 @pytest.mark.slow
 def test_some_of_the_bad_nights_of_the_benchmark(folder_in_memory):
     logging.getLogger("pipeline").setLevel(logging.ERROR)
-    seeds = [*range(12), 42]  # in 42, the launcher decides while the job is told to end and has not yet
+    seeds = [*range(4), 42]  # in 42, the launcher decides while the job is told to end and has not yet
     nights = [bad_night(seed, folder_in_memory / str(seed)) for seed in seeds]
     logging.getLogger("pipeline").setLevel(logging.NOTSET)
-    assert sum(isinstance(night.decision, Training) for night in nights) >= 11
+    assert sum(isinstance(night.decision, Training) for night in nights) >= 4
     for night in nights:
         late_s = night.decided_at - night.night.train_until.timestamp()
         assert late_s <= GRACE_S + ENDING_S + TICK_S

@@ -339,7 +339,7 @@ def test_machines_without_a_price_are_listed_and_not_planned():
     assert "no price in us-central1" in refusal(params=PlanParams(machines=("a4-highgpu-8g",)))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(15))
 def test_the_plan_is_the_one_that_an_exhaustive_search_finds(seed):
     compared = agreement(seed)
     assert compared.equal

@@ -137,23 +137,6 @@ def test_samples_that_are_drawn_each_time_are_read_by_processes_and_the_losses_a
     assert compared.loss_difference == 0
 
 
-@pytest.mark.alone
-@pytest.mark.slow
-def test_work_in_python_is_shared_among_processes_where_threads_gain_nothing():
-    made = harness(Drawn(work_s=SLOW_S))
-    trials = Trials(made.workload, made.data, TRAINING)
-
-    def processes_over_threads() -> float:
-        by_threads, by_processes = (
-            trials.compare(way(), new, update_s=0.03, enough=0.9, limit_s=60).ratio
-            for new in (way(num_loaders=2), way(num_loaders=2, loader_processes=True))
-        )
-        return float(by_processes / by_threads)
-
-    # Other work takes the cores that the processes would have; so it is asked up to five times.
-    assert any(processes_over_threads() < 0.8 for _ in range(5))
-
-
 def test_a_trial_that_costs_more_than_it_could_save_is_not_made():
     made = harness(Slow(num_samples=64, load_s=SLOW_S))
     tuned = tuner.tune(made, job(), TRAINING.model_copy(update={"epochs": 0.5}), quality="offer")

@@ -50,7 +50,6 @@ def test_what_is_in_memory_takes_no_time_to_load(tmp_path):
     assert all(load_start == load_end == step_start for load_start, load_end, step_start, _ in updates)
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_passes_of_an_update_are_one_load_and_one_step(tmp_path):
     updates = rows(tmp_path, micro_batch_size=5)

@@ -94,7 +94,7 @@ def test_whatever_becomes_of_a_request_there_is_one_deployment_of_a_version(
 def test_killed_at_any_line_a_version_is_deployed_once_and_ends_up_serving(
     client: Any, service: Any, tmp_path: Path
 ) -> None:
-    releases = make_versions(client, tmp_path, 8)
+    releases = make_versions(client, tmp_path, 5)
 
     def serve(release: Any) -> None:
         until_done(lambda: target(service, tmp_path, client, spare=False).prepare(release), most=2000)

@@ -1,4 +1,3 @@
-import contextlib
 import itertools
 import json
 import os
@@ -235,19 +234,6 @@ def test_the_night_after_a_rollback_follows_it(home: Path, release: Any, setting
         rollback.rollback(settings, steps=2)
 
 
-def test_a_rollback_killed_after_the_ledger_is_finished_not_repeated(
-    home: Path, release: Any, settings: Params
-) -> None:
-    for number in range(3):
-        release(number, 1.0)
-    os.chdir(home)
-    made = rollback.rollback(settings)
-    client().set_registered_model_alias("daybreak", "champion", "3")  # as if killed before it was moved
-    client().set_model_version_tag("daybreak", "2", "status", "replaced")
-    assert rollback.rollback(settings) == made
-    assert serving() == (2, 2)
-
-
 def test_with_nothing_promoted_there_is_nothing_to_roll_back(
     home: Path, release: Any, settings: Params
 ) -> None:
@@ -399,32 +385,3 @@ def test_register_killed_after_any_write_ends_with_one_version(home: Path, setti
     assert killed_at_each_write(register_night, lambda: None) > 10
     assert versions() == [1]
     assert client().get_model_version("daybreak", "1").tags["status"] == "challenger"
-
-
-def test_promote_killed_after_any_write_is_all_new(home: Path, release: Any) -> None:
-    release(0, 1.0)
-    os.chdir(make_night(home, 1, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip())))
-    judge_night()
-    assert killed_at_each_write(promote_night, lambda: None) == 5  # what was begun is finished by the next
-    assert serving() == (2, 2)
-    assert client().get_model_version("daybreak", "1").tags["status"] == "replaced"
-    assert len(ledger.history()) == 2
-
-
-def test_rollback_killed_after_any_write_goes_back_once(home: Path, release: Any, settings: Params) -> None:
-    for number in range(3):
-        release(number, 1.0)
-    os.chdir(home)
-
-    def check() -> None:
-        assert serving()[0] == 2  # the ledger moves first, and once
-
-    def back() -> None:
-        with contextlib.suppress(NothingToDo):  # where it was killed when all was done
-            rollback.rollback(settings, to=2)
-
-    assert killed_at_each_write(back, check) > 3
-    assert serving() == (2, 2)
-    assert [entry.rollback for entry in ledger.history()] == [True, False, False, False]
-    watch.watch(settings)
-    assert serving() == (2, 2)

@@ -111,7 +111,7 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
     release(0, 1.0)
     promote = prepared(home, 1)
     new = []
-    for at in range(1, 30):
+    for at in range(1, 30, 2):  # tests/benchmarks/bench_saga.py takes every one
         with killing(at) as killer:
             try:
                 promote()
@@ -131,6 +131,8 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
     assert new[-1] is True
     assert promote().version == 2
     assert faults(settings) == []
+    with mlflow_client.session() as client:
+        assert client.get_model_version("daybreak", "1").tags["status"] == "replaced"
 
 
 def test_a_target_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(

@@ -15,7 +15,7 @@ import pytest
 from tests.training.nights import ROOT
 
 pytestmark = pytest.mark.slow
-KILLS = 24
+KILLS = 14
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_jobs_killed_at_any_instant_end_bit_equal_to_those_left_alone(seen):
 
 
 def test_each_start_goes_on_from_the_newest_checkpoint_that_is_whole(seen):
-    assert seen["in_a_save"] > 5
+    assert seen["in_a_save"] > 2
     assert seen["damaged"] > 0
     assert seen["resumed"] > KILLS / 4
     assert seen["from_another"] == 0
