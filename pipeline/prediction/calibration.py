@@ -8,8 +8,8 @@ have: the job, and the kind of device.
 
 Nights may be wrong. One that physics forbids (faster than its operations at the device's peak rate) is left
 out, and so is one that the newest others at the same setting contradict. All else is believed, and widens the
-interval where it contradicts the forecast: by all that it is beyond the forecast's interval where it is
-alone, and by that over n^2 once n nights have said so.
+interval where it contradicts the forecast: one night may be a fluke, so the interval reaches from what it
+took back to the forecast's own, around the middle of this way; after n nights, over an n^2-th of it.
 """
 
 from collections import Counter
@@ -131,8 +131,9 @@ class Calibration:
         for there, alike in kinds.items():
             forecast = model.forecast(alike, there)
             shifts = forecast.log_s - forecast.before_log_s
-            contradicted = np.maximum(0.0, np.abs(shifts) - Z90 * forecast.before_spread)
-            spreads = np.hypot(forecast.spread, contradicted / max(1, num_nights) ** 2)
+            beyond = np.sign(shifts) * np.maximum(0.0, np.abs(shifts) - Z90 * forecast.before_spread)
+            halfway = beyond / 2 / max(1, num_nights) ** 2
+            shifts, spreads = shifts - halfway, np.hypot(forecast.spread, np.abs(halfway) / Z90)
             for setting, shift, spread in zip(alike, shifts, spreads, strict=True):
                 corrections[setting] = Correction(
                     shift=float(shift), spread=float(spread), num_nights=num_nights

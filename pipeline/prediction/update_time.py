@@ -302,11 +302,11 @@ def _passes(
     beside = num_loaders > 0  # loading and steps overlap, and the longer of the two counts
     loads = ~beside | (loading_s > step_s)
     steps = ~(beside & loads)
-    spreads = (
-        doubt + storage[1],
-        np.hypot(doubt, _relative(line.fixed_error, line.fixed)),
-        np.hypot(doubt + apart, _relative(line.per_sample_error, line.per_sample)),
-    )
+    # The error of the line where it is used, as one of its parts may be hardly there: on a busy machine its
+    # error is a thousand times the part, and that of the whole step is not.
+    error_s = np.hypot(passes * line.fixed_error, samples * line.per_sample_error * scale)
+    relative = np.log1p(np.divide(error_s, step_s, out=np.zeros_like(step_s), where=step_s > 0)) / Z90
+    spreads = (doubt + storage[1], np.hypot(doubt, relative), np.hypot(doubt + apart, relative))
     return (
         num_loaders.astype(int),
         np.array([loading_s * loads, fixed_s * steps, grows_s * steps]),

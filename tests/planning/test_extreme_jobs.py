@@ -37,7 +37,7 @@ TABLE = [
     ("no budget", {"budget_usd": 0}, "local", "the machine at hand is free and in time"),
     ("eighty minutes of work in thirty", {"hours": 0.5, "job": profile(step_s=5e-3)},
      "a2-highgpu-1g, spot, in us-central1", "only a rented device is in time, and one is enough"),
-    ("a minute", {"hours": 1 / 60}, "refused: night.train_hours 0.284", "a minute is less than any start"),
+    ("a minute", {"hours": 1 / 60}, "refused: night.train_hours 0.283", "a minute is less than any start"),
     ("a month of work in a night", MONTH, "a2-megagpu-16g, spot, in us-central1",
      "sixteen devices that share one start cost least"),
     ("a month, never preempted", MONTH | may(spot=False), "a2-megagpu-16g, in us-central1",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.contract.records import Rental
 from pipeline.machines.catalog import local, rented
+from pipeline.machines.startup import Z90
 from pipeline.prediction.calibration import Calibration, Past, Update, ratio
 from pipeline.prediction.costs import predict
 from pipeline.prediction.measurements import Setting
@@ -122,6 +123,15 @@ def test_one_night_that_contradicts_the_forecast_widens_it():
     calm, odd = correction([night(1.0)]), correction([night(8.0)])
     assert odd.shift > math.log(3)
     assert odd.spread > 2 * calm.spread
+
+
+@pytest.mark.parametrize("ratio", [10.0, 100.0, 1000.0])
+def test_one_night_that_took_far_longer_is_covered_and_does_not_forbid_the_next(ratio):
+    once, twice = correction([night(ratio)]), correction([night(ratio)] * 2)
+    assert once.shift + Z90 * once.spread >= 0.95 * math.log(ratio)
+    assert once.shift - Z90 * once.spread <= math.log(ratio) / 2  # it may be a fluke
+    assert once.shift + 2.326 * once.spread <= 1.3 * math.log(ratio)  # with 99 %
+    assert twice.shift > 0.85 * math.log(ratio)
 
 
 def test_what_the_network_takes_is_not_blamed_on_the_device():
