@@ -27,9 +27,7 @@ from pipeline.data.daily_limits import AGAIN, QUARANTINED, Limit, Limits, learn
 from pipeline.data.day_figures import WINDOW, Figure, figures_of
 from pipeline.data.day_sample import SKETCH, Sample, read_sample, sample_of, similarity, sketch_of
 from pipeline.data.features import is_ripe
-from pipeline.data.ingest import part_of
 from pipeline.data.suite import Suite
-from pipeline.storage import known_digests
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,7 +95,7 @@ def write(history: Mapping[date, Known]) -> None:
 
 def completed(
     kept: Mapping[date, Known], days: Sequence[date], table: Table, *, by: date, rules: str,
-    rows: "Rows", num_bad: Callable[[date], int],
+    of_rows: Mapping[date, str], rows: "Rows", num_bad: Callable[[date], int],
 ) -> dict[date, Known]:  # fmt: skip
     """Returns the figures of all these days; those that are kept are computed only where they are outdated.
 
@@ -107,11 +105,12 @@ def completed(
         table: of the rows.
         by: the night's day; labels that are not known by then have no figures.
         rules: digest of the rules on rows.
+        of_rows: digests of the raw rows that the clean ones are of, by day.
         rows: returns the clean rows of a day.
         num_bad: returns the number of its other rows.
     """
     ripe = {day: is_ripe(table, day, by=by) for day in days}
-    of = _digests(days, ripe, table, rules)
+    of = _digests(of_rows, ripe, table, rules)
     history = {day: kept[day] for day in days if day in kept and kept[day].of == of[day]}
     missing = [day for day in days if day not in history]
     sampled: dict[date, Sample] = {}
@@ -231,16 +230,17 @@ def _expectations(day: Day) -> Iterator[Expectation]:
         yield Expectation(rule=day.known.note, column="(day)", num_failed=0, success=True)
 
 
-def _digests(days: Sequence[date], ripe: Mapping[date, bool], table: Table, rules: str) -> dict[date, str]:
+def _digests(
+    of_rows: Mapping[date, str], ripe: Mapping[date, bool], table: Table, rules: str
+) -> dict[date, str]:
     """Returns the digest of what the figures of each day are of."""
-    parts = known_digests.digests(part_of(day) for day in days)
     shared = [rules, records.dumps(table), inspect.getsource(day_figures), inspect.getsource(day_sample)]
 
     def digest(day: date) -> str:
-        text = json.dumps([parts[part_of(day)], ripe[day], *shared])
+        text = json.dumps([of_rows[day], ripe[day], *shared])
         return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
-    return {day: digest(day) for day in days}
+    return {day: digest(day) for day in ripe}
 
 
 def _again(day: date, history: Mapping[date, Known]) -> Figure:

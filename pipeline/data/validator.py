@@ -8,14 +8,16 @@ the days before it (pipeline/data/day_history.py) stop the night; then neither f
 bad rows of tonight are kept in `data/run/bad_rows` to be looked at (pipeline/report/bad_rows.py). Great
 Expectations judges how many rows of each partition failed each rule, and the figures.
 
-A day that an earlier night brought in and did not pass, as it refused it or was ended, is judged again, by
-itself: it comes in, or a warning says why it stays out of training.
+A day that never passed, as the night that brought it in refused it or was ended, is judged again by itself:
+it comes in, or a warning says why it stays out of training. So is a day that passed, and whose rows were
+restated or got labels in a night that did not: until the new rows pass, the old ones stay.
 
-`data/clean` is a function of raw, table, rules and which days passed: the digest of the rules is kept beside
-the partitions, and if it differs all days that passed are validated again. Partitions are replaced by a
-rename and never written to, since they may be links into a cache.
+`data/clean` is a function of raw, table, rules and which days passed: the digests of the rules, and of the
+raw rows of each day, are kept beside the partitions; if the rules differ, all days that passed are validated
+again. Partitions are replaced by a rename and never written to, since they may be links into a cache.
 """
 
+import json
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -37,7 +39,7 @@ from pipeline.data.partition_scan import Judged, PartitionScan
 from pipeline.data.row_rules import BETWEEN
 from pipeline.data.source import PART
 from pipeline.data.suite import Finding, Judge, Rule, Suite, load, rules_digest, rules_of, schema_rules
-from pipeline.storage import known_digests
+from pipeline.storage import erasures, known_digests
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 CLEAN, QUARANTINE = Path("data/clean"), Path("data/quarantine")
 RULES = CLEAN / "RULES.txt"
+OF_RAW = CLEAN / "RAW.json"  # digest of the raw rows that each day's were split from
 DOCS = records.RUN / "docs"
 PAGE = DOCS / "index.html"
 REFUSED = records.RUN / "bad_rows"  # those of a night that is stopped here
@@ -62,13 +65,14 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
     params = sections.validate_
     suite = load(Path(params.suite))
     rules, digest = rules_of(suite, table), rules_digest(suite, table)
-    here, passed = partitions(RAW), partitions(CLEAN) if RULES.exists() else []
-    came_in = {batch.day, *batch.late_days}
-    pending = [day for day in here if day < night.day and day not in {*came_in, *passed}]
-    if not passed:  # there is no night before that could have refused one of them
-        came_in, pending = {*came_in, *pending}, []
+    here, passed = partitions(RAW), set(partitions(CLEAN)) if RULES.exists() else set()
+    split_from = {**(raw := _raw_digests(here)), **_split_from()}
+    outdated = {day for day in passed & raw.keys() if split_from[day] != raw[day]}
+    late = passed.intersection(batch.late_days) if passed else here  # others are judged by themselves
+    came_in = {batch.day, *(day for day in late if day <= night.day)}
+    pending = [day for day in here if day < night.day and day not in came_in and day not in passed - outdated]
     changed = not RULES.exists() or RULES.read_text().strip() != digest
-    days = sorted({*came_in, *(set(here) & set(passed) if changed else ())})
+    days = sorted({*came_in, *(passed.intersection(here) - set(pending) if changed else ())})
     judge = Judge(docs=DOCS)
     types = _types([*days, *pending], table)
     of_schema = judge.findings("schema", schema_rules(table), types)
@@ -76,10 +80,10 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
         judge.publish()
         raise DataError(_broken_schema(of_schema, types, [*days, *pending]))
     scan = PartitionScan(table, suite, rules, engine=sections.prepare.engine)
-    checks = _Checks(table=table, suite=suite, rules=rules, digest=digest, params=params)
+    checks = _Checks(table=table, suite=suite, rules=rules, digest=digest, params=params, raw=raw,
+                     split_from=split_from)  # fmt: skip
     judged = {day: scan.judge(day) for day in days}
-    again, refused = _judged_again(pending, scan, checks, night)
-    came_in |= again.keys()
+    again, refused = _judged_again(pending, scan, checks, night, restated=outdated)
     judged = dict(sorted((judged | again).items()))
     days, tonight = list(judged), sorted(came_in)
     counts = _counts(judged, rules)
@@ -88,7 +92,9 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
     docs = judge.publish()
     names = [rule.name for rule in rules]
     try:
-        distances, note, figures_of_days, unusual = checks.expect(judged, of_days, night, came_in=tonight)
+        distances, note, figures_of_days, unusual = checks.expect(
+            judged, of_days, night, came_in=tonight, by=night.day
+        )
     except DataError:
         for day in tonight:
             _write_bad(_rows(day, table), judged[day], names, part_of(day, REFUSED), key=table.key)
@@ -101,6 +107,8 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
         for gone in set(partitions(CLEAN)) - set(days):
             shutil.rmtree(part_of(gone, CLEAN).parent)
             shutil.rmtree(part_of(gone, QUARANTINE).parent, ignore_errors=True)
+    _note_split_from({**split_from, **{day: raw[day] for day in judged}})
+    if changed:
         disk.sync(CLEAN)
         records.replace_text(RULES, digest + "\n")  # last: a killed call is repeated in full
     day_history.write(figures_of_days)
@@ -130,6 +138,8 @@ class _Checks:
     rules: Sequence[Rule]
     digest: str  # of the rules
     params: ValidateParams
+    raw: Mapping[date, str]  # digest of the rows of each day, as they came in
+    split_from: Mapping[date, str]  # of those that its clean ones were split from
 
     def findings(self, judged: Mapping[date, Judged], judge: Judge) -> list[Finding]:
         """Returns what the suite's rules of days say."""
@@ -142,16 +152,21 @@ class _Checks:
         night: Night,
         *,
         came_in: Sequence[date],
+        by: date,
     ) -> "_Passed":
-        """Returns what the report says of days that came in; DataError where they have to stop the night."""
+        """Returns what the report says of days that came in; DataError where they have to stop the night.
+
+        Labels that are known `by` then are judged, too.
+        """
         params, suite = self.params, self.suite
         if any(not finding.success for finding in of_days):
             raise DataError(_broken_day(of_days, _figures(judged), list(judged)))
         _refuse_bad_rows([judged[day] for day in came_in], self.rules, limit=params.max_quarantined)
         distances, note = _drift(night.day, judged, self.table, suite=suite, limit=params.max_drift)
         figures, unusual = _unusual(
-            night, judged, self.table, came_in=came_in, suite=suite, rules=self.digest, params=params
-        )
+            night, judged, self.table, came_in=came_in, by=by, suite=suite, rules=self.digest, params=params,
+            of_rows={**self.split_from, **{day: self.raw[day] for day in judged}},
+        )  # fmt: skip
         return distances, note, figures, unusual
 
 
@@ -161,11 +176,11 @@ _Passed = tuple[
 
 
 def _judged_again(
-    days: Sequence[date], scan: PartitionScan, checks: _Checks, night: Night
+    days: Sequence[date], scan: PartitionScan, checks: _Checks, night: Night, *, restated: set[date]
 ) -> tuple[dict[date, Judged], list[Expectation]]:
-    """Judges days of `data/raw` that no night has passed; returns those that pass now, and a line for others.
+    """Judges days of `data/raw` that wait to pass; returns those that pass now, and a line for each other.
 
-    The night that brought such a day in refused it, or ended before it was judged.
+    Each is judged by the days before it and by the labels that are known tonight.
     """
     passed: dict[date, Judged] = {}
     refused = []
@@ -173,11 +188,13 @@ def _judged_again(
         judged = {day: scan.judge(day)}
         try:
             of_days = checks.findings(judged, Judge(docs=DOCS))
-            checks.expect(judged, of_days, replace(night, day=day, id=str(day)), came_in=[day])
+            alone = replace(night, day=day, id=str(day))
+            checks.expect(judged, of_days, alone, came_in=[day], by=night.day)
             passed |= judged
         except DataError as error:
-            log.warning("%s stays out of training: %s", day, error)
-            rule = f"{day} came in before and stays out of training: {error}"
+            stays = "is trained on as it was before" if day in restated else "stays out of training"
+            log.warning("%s %s: %s", day, stays, error)
+            rule = f"{day} came in before and {stays}: {error}"
             refused.append(Expectation(rule=rule, column="(day)", num_failed=1, success=False))
     return passed, refused
 
@@ -192,6 +209,27 @@ def _figures(judged: Mapping[date, Judged]) -> "DataFrame":
 def partitions(folder: Path) -> list[date]:
     """Returns the days that have a partition in the folder, in order."""
     return sorted(date.fromisoformat(path.parent.name[4:]) for path in folder.glob(f"day=*/{PART}"))
+
+
+def _raw_digests(days: Sequence[date]) -> dict[date, str]:
+    """Returns the digest of the rows of each day, as they came in."""
+    digests = known_digests.digests(part_of(day) for day in days)
+    return {day: digests[part_of(day)] for day in days}
+
+
+def _split_from() -> dict[date, str]:
+    """Returns the digest of the raw rows that each clean day was split from, as far as it was noted."""
+    if not OF_RAW.exists():  # of a release before
+        return {}
+    rewritten = erasures.changed()  # without the rows of units that were erased
+    noted = json.loads(OF_RAW.read_text())
+    return {date.fromisoformat(day): rewritten.get(of, of) for day, of in noted.items()}
+
+
+def _note_split_from(digests: Mapping[date, str]) -> None:
+    """Notes what each clean day was split from, by the digests of the raw rows."""
+    noted = {str(day): digests[day] for day in partitions(CLEAN) if day in digests}
+    records.replace_text(OF_RAW, json.dumps(noted, indent=0) + "\n")
 
 
 def _types(days: Sequence[date], table: Table) -> "DataFrame":
@@ -299,8 +337,8 @@ def _drift(
 
 
 def _unusual(
-    night: Night, judged: Mapping[date, Judged], table: Table, *, came_in: Sequence[date], suite: Suite,
-    rules: str, params: ValidateParams,
+    night: Night, judged: Mapping[date, Judged], table: Table, *, came_in: Sequence[date], by: date,
+    suite: Suite, rules: str, params: ValidateParams, of_rows: Mapping[date, str],
 ) -> "tuple[dict[date, day_history.Known], tuple[Expectation, ...]]":  # fmt: skip
     """Returns the figures of all days, and what the report says of tonight's; DataError if they stop it."""
     import pyarrow as pa
@@ -322,9 +360,11 @@ def _unusual(
         return int(pq.read_metadata(part).num_rows) if part.exists() else 0
 
     days = [day for day in sorted({*judged, *partitions(CLEAN)}) if day <= night.day]
-    history = day_history.completed(kept, days, table, by=night.day, rules=rules, rows=rows, num_bad=num_bad)
+    history = day_history.completed(
+        kept, days, table, by=by, rules=rules, of_rows=of_rows, rows=rows, num_bad=num_bad
+    )
     off = [name for name, how in suite.limits.items() if how == "off"]
-    labelled = [day for day in days if is_ripe(table, day, by=night.day)][-1:]  # its labels are known now
+    labelled = [day for day in days if is_ripe(table, day, by=by)][-1:]  # its labels are known now
     unusual_days = day_history.judged(
         history, kept, {*labelled, *(day for day in came_in if day <= night.day)}, night=night.day,
         false_alarms_per_year=params.false_alarms_per_year, off=off,

@@ -20,6 +20,7 @@ from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time
 from pipeline.data.day_figures import WINDOW
 from pipeline.data.day_history import FIGURES
 from pipeline.data.ingest import part_of
+from pipeline.data.source import write_partition
 from pipeline.data.validator import CLEAN, validate
 
 FIRST, NUM_DAYS = date(2025, 1, 6), 60
@@ -162,12 +163,51 @@ def test_a_late_day_is_judged_and_an_unchanged_one_is_not_again(here: Path) -> N
     tomorrow = TONIGHT + timedelta(days=1)
     deliver(TONIGHT, times=1.5)
     deliver(tomorrow)
-    with pytest.raises(DataError, match=f"{TONIGHT} is unlike the 60 days before it"):
-        judge(tomorrow, TONIGHT)
+    (kept_out,) = [rule for rule in broken(judge(tomorrow, TONIGHT)) if "came in before" in rule]
+    assert f"stays out of training: {TONIGHT} is unlike the 60 days before it" in kept_out
     judge(tomorrow, TONIGHT, accepted_days=(TONIGHT,))
     after = tomorrow + timedelta(days=1)
     deliver(after)
     assert not any(f"{TONIGHT}" in rule for rule in broken(judge(after, TONIGHT)))
+
+
+def test_a_day_restated_in_a_night_that_is_refused_reaches_training_with_the_next(here: Path) -> None:
+    restated, good = FIRST + timedelta(days=50), TONIGHT + timedelta(days=1)
+    before = part_of(restated, CLEAN).read_bytes()
+    rows = pq.read_table(part_of(restated), partitioning=None)
+    write_partition(rows.slice(1), part_of(restated).parent)
+    deliver(TONIGHT, times=1.5)
+    with pytest.raises(DataError, match=f"{TONIGHT} is unlike"):
+        judge(TONIGHT, restated)
+    assert part_of(restated, CLEAN).read_bytes() == before
+    deliver(good)
+    report = judge(good)
+    assert len(pq.read_table(part_of(restated, CLEAN), partitioning=None)) == len(rows) - 1
+    assert [rule[:30] for rule in broken(report)] == [f"{TONIGHT} came in before and "]
+
+
+def test_new_rows_of_an_old_day_that_do_not_pass_leave_those_that_did(here: Path) -> None:
+    restated, night, later = FIRST + timedelta(days=50), TONIGHT, TONIGHT + timedelta(days=1)
+    before = part_of(restated, CLEAN).read_bytes()
+    deliver(restated, times=1.5)
+    deliver(night)
+    with pytest.raises(DataError, match=f"{restated} is unlike"):
+        judge(night, restated)
+    deliver(later)
+    for day in (night, later):
+        (kept,) = broken(judge(day))
+        assert kept.startswith(f"{restated} came in before and is trained on as it was before: {restated} is")
+        assert part_of(restated, CLEAN).read_bytes() == before
+
+
+def test_a_day_that_was_refused_and_is_delivered_again_stops_no_later_night(here: Path) -> None:
+    deliver(TONIGHT, times=1.5)
+    with pytest.raises(DataError, match=f"{TONIGHT} is unlike"):
+        judge(TONIGHT)
+    deliver(TONIGHT, times=1.6)
+    deliver(TONIGHT + timedelta(days=1))
+    (kept_out,) = broken(judge(TONIGHT + timedelta(days=1), TONIGHT))
+    assert kept_out.startswith(f"{TONIGHT} came in before and stays out of training")
 
 
 def test_a_short_history_says_that_there_are_no_limits_yet(
