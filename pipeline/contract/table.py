@@ -11,6 +11,7 @@ serves. It is a record as well, `data/run/table.json`, so that stages need not i
     )
 """
 
+import json
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Off = Literal[
     "nulls", "range", "values", "drift", "null drift", "limits"
 ]  # what is derived from a column's type
+CLASSES = b"classes"  # of a label, as metadata of its field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,10 +160,19 @@ class Table(Record):
         return {name: column for name, column in self.columns.items() if name != hidden}
 
     def schema(self) -> "pa.Schema":
-        """Returns the columns' types in Arrow, in order."""
+        """Returns the columns' types in Arrow, in order; that of a label has its classes as metadata."""
         import pyarrow as pa
 
-        return pa.schema([(name, arrow_type(column)) for name, column in self.columns.items()])
+        fields = {name: pa.field(name, arrow_type(column)) for name, column in self.columns.items()}
+        if self.label and self.label.classes:
+            field = fields[self.label.column]
+            fields[field.name] = field.with_metadata({CLASSES: json.dumps(self.label.classes)})
+        return pa.schema([*fields.values()])
+
+
+def classes_of(field: "pa.Field") -> tuple[str, ...]:
+    """Returns the classes that the numbers of a label's column stand for; none if it does not say."""
+    return tuple(json.loads((field.metadata or {}).get(CLASSES, b"[]")))
 
 
 def arrow_type(column: AnyColumn) -> "pa.DataType":

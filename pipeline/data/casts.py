@@ -4,6 +4,7 @@ Missing values become null, codes and times are brought into one form, and a val
 named with its row.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.contract.errors import DataError
-from pipeline.contract.table import Label, Table
+from pipeline.contract.table import Label, Table, classes_of
 
 NO_CLASS = -1  # below the least of a label, so that the row is quarantined
 SINCE_1970 = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0, "ns": 0.001}  # microseconds of a unit
@@ -42,7 +43,7 @@ def conform(rows: pa.Table, table: Table, *, origin: str, absent_is_null: bool =
         if given.count(field.name) == 1:
             array = rows[field.name]
             if table.label and field.name == table.label.column and table.label.classes:
-                array = _numbered(array, table.label)
+                array = _numbered(array, table.label, before=classes_of(rows.schema.field(field.name)))
             try:
                 arrays.append(_cast(array, field.type, table.zone))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -129,12 +130,18 @@ def _without_overflow(texts: pa.ChunkedArray, times: pa.ChunkedArray, form: str)
     return pc.if_else(pc.is_in(texts, pa.array(wrong, texts.type)), pa.scalar(None, times.type), times)
 
 
-def _numbered(values: pa.ChunkedArray, label: Label) -> pa.ChunkedArray:
-    """Returns the places of classes that are text; NO_CLASS where a value is none of them."""
+def _numbered(values: pa.ChunkedArray, label: Label, *, before: Sequence[str]) -> pa.ChunkedArray:
+    """Returns the places of classes that are text; NO_CLASS where a value is none of them.
+
+    Numbers are taken to be places already: among the classes of `before`, where there are any.
+    """
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     if not _is_text(values.type):
-        return values
+        places = {name: place for place, name in enumerate(label.classes)}
+        moved = pa.array([places.get(name, NO_CLASS) for name in before], pa.int64())
+        known = pc.and_(pc.greater_equal(values, 0), pc.less(values, len(before)))
+        return pc.if_else(known, moved.take(pc.if_else(known, values, 0)), values) if before else values
     places = pc.index_in(values, pa.array(label.classes, values.type))
     return pc.if_else(pc.and_(places.is_null(), values.is_valid()), pa.scalar(NO_CLASS, pa.int32()), places)
 

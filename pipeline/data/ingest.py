@@ -26,7 +26,7 @@ from pipeline.contract.days import check_over
 from pipeline.contract.errors import DataError, JobError, NothingToDo
 from pipeline.contract.params import IngestParams
 from pipeline.contract.records import Batch, Night
-from pipeline.contract.table import Table
+from pipeline.contract.table import Table, classes_of
 from pipeline.data.casts import conform
 from pipeline.data.source import PART, write_partition
 from pipeline.storage import erasures, known_digests
@@ -132,7 +132,8 @@ def _days_until_ripe(table: Table) -> int:
 def _has_columns_of(table: Table, part: Path) -> bool:
     import pyarrow.parquet as pq
 
-    return bool(pq.read_schema(part).equals(table.schema()))
+    there, wanted = pq.read_schema(part), table.schema()
+    return bool(there.equals(wanted)) and list(map(classes_of, there)) == list(map(classes_of, wanted))
 
 
 def _wanted(

@@ -201,14 +201,15 @@ class RowScore:
         return np.asarray(values[np.isfinite(values)], dtype=np.float64)
 
     def _label(self, text: str) -> float:
-        """Returns a label, kept as JSON, as a number; NaN where it is none, and no class."""
+        """Returns a label, kept as JSON, as a number; NaN where it is none, or not of a class."""
         try:
             value = json.loads(text)
         except ValueError:
             return np.nan
         if value in self.classes:
             return float(self.classes.index(value))
-        return float(value) if isinstance(value, int | float) else np.nan
+        is_number = isinstance(value, int | float) and (not self.classes or value in range(len(self.classes)))
+        return float(value) if is_number else np.nan
 
 
 @dataclass(frozen=True, kw_only=True)

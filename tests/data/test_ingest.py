@@ -21,7 +21,7 @@ from pipeline.contract import records
 from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError
 from pipeline.contract.params import IngestParams
 from pipeline.contract.records import Batch, Night
-from pipeline.contract.table import Category, Table
+from pipeline.contract.table import Category, Int, Label, Table, Time
 from pipeline.data.ingest import RAW, WORK, ingest, part_of
 from pipeline.data.source import PART, Files, write_partition
 from pipeline.examples.shop.simulated_shop import Shop
@@ -437,6 +437,26 @@ def test_a_column_that_the_table_gains_comes_in_for_all_days(deliver: Deliver, t
     with pytest.raises(DataError, match="no store among its columns"):
         deliver(4)
         ingest(night(nth(4)), Files("../sales/{day}.parquet"), needed, IngestParams())
+
+
+def test_numbers_of_days_that_are_no_longer_delivered_follow_their_classes(
+    tmp_path: Path, deliver: Deliver
+) -> None:
+    def fields(*classes: str) -> Table:
+        columns = {"time": Time(), "topic": Int(min=0, max=len(classes) - 1)}
+        return Table(columns=columns, time="time", label=Label("topic", classes=classes))
+
+    def come_in(number: int, table: Table) -> list[list[int]]:
+        at = datetime.combine(nth(number), datetime.min.time())
+        told = pa.table({"time": [at] * 2, "topic": ["billing", "sales"]})
+        pq.write_table(told, tmp_path / "sales" / f"{nth(number)}.parquet")
+        ingest(night(nth(number)), Files("../sales/{day}.parquet"), table, IngestParams(late_days=0))
+        parts = [pq.read_table(part_of(nth(n)), partitioning=None) for n in range(number + 1)]
+        return [part["topic"].to_pylist() for part in parts]
+
+    assert come_in(0, fields("billing", "sales")) == [[0, 1]]
+    (tmp_path / "sales" / f"{nth(0)}.parquet").unlink()
+    assert come_in(1, fields("billing", "legal", "sales")) == [[0, 2], [0, 2]]
 
 
 def test_labels_that_come_late_are_looked_back_for_until_they_are_all_in(deliver: Deliver) -> None:

@@ -437,6 +437,22 @@ def test_classes_that_are_text_are_numbered_and_a_value_that_is_none_of_them_is_
         assert rows["topic"].to_pylist() == [1, 0, -1, None]  # -1 is below the least: to quarantine
 
 
+def test_numbers_of_classes_become_those_of_the_classes_by_now() -> None:
+    def topics(*classes: str) -> Table:
+        return Table(
+            columns={"at": Time(), "topic": Int(min=0, max=len(classes) - 1, nullable=True)}, time="at",
+            label=Label("topic", classes=classes),
+        )  # fmt: skip
+
+    at, before = [datetime(2025, 7, 1)] * 5, topics("billing", "sales", "tech")
+    rows = conform(
+        pa.table({"at": at, "topic": ["tech", "sales", "sails", None, "billing"]}), before, origin="x"
+    )
+    now = conform(rows, topics("billing", "legal", "tech"), origin="x")
+    assert now["topic"].to_pylist() == [2, -1, -1, None, 0]
+    assert conform(now, before, origin="x")["topic"].to_pylist() == [2, -1, -1, None, 0]
+
+
 def test_a_label_of_classes_is_their_number_or_a_value_that_is_none_of_them_would_be_trained_on() -> None:
     for column in (Int(), Int(min=0, max=2), Category()):
         with pytest.raises(ParamsError, match=r"'topic' has 2 classes; declare it Int\(min=0, max=1\)"):

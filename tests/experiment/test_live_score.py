@@ -205,8 +205,9 @@ def test_labels_of_users_come_by_number_or_by_the_name_of_their_class() -> None:
     for labels_of_users in (["sales", "billing"], [0, 2], [0, "billing"]):
         score = by.of([shown(chances.tolist(), labels_of_users)], until=9.0)
         assert score == pytest.approx(np.log([0.7, 0.8]).mean())
-    half = by.of([shown(chances.tolist(), ["sales", "none of them"])], until=9.0)
-    assert half == pytest.approx(np.log(0.7))
+    for wrong in ("none of them", 3, -1, 1.5):
+        half = by.of([shown(chances.tolist(), ["sales", wrong])], until=9.0)
+        assert half == pytest.approx(np.log(0.7))
 
 
 def test_where_all_metrics_are_of_sets_users_cannot_decide() -> None:
