@@ -169,6 +169,8 @@ def _cast(array: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.ChunkedArr
     if pa.types.is_fixed_size_list(kind) and array.null_count:
         first = array.is_null().index(pa.scalar(True)).as_py()
         raise pa.ArrowInvalid(f"row {first + 1} is null, and Parquet keeps no missing vector")
+    if _is_text(array.type) and pa.types.is_integer(kind):  # tools write 1.0 where a column has gaps
+        array = pc.replace_substring_regex(array.cast(pa.large_string()), r"^(-?\d+)\.0+$", r"\1")
     cast = _parsed(array, kind) if _is_text(array.type) else array.cast(kind)
     return _without_nan(cast) if pa.types.is_floating(kind) else cast
 

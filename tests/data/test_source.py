@@ -486,6 +486,22 @@ def test_each_type_of_a_table_is_cast_to() -> None:
 
 
 @pytest.mark.parametrize(
+    ("texts", "numbers"),
+    [(["1.0", "", "-3.00"], [1, None, -3]), (["7", "0.0", "2.000"], [7, 0, 2])],
+)
+def test_whole_numbers_of_a_column_with_gaps_lose_their_point(
+    texts: list[str], numbers: list[int | None], tmp_path: Path
+) -> None:
+    """As pandas writes them to CSV."""
+    (tmp_path / "2025-01-31.csv").write_text(
+        "said,text,length\n" + "".join(f"2025-01-31,a,{each}\n" for each in texts)
+    )
+    lines = Table(time="said", columns={"said": Time(), "text": Text(), "length": Int(nullable=True)})
+    rows = fetched(Files(f"{tmp_path}/{{day}}.csv"), SECOND, tmp_path, lines)
+    assert rows["length"].to_pylist() == numbers
+
+
+@pytest.mark.parametrize(
     ("columns", "reason"),
     [
         ({"amount": ["1", "2,5", "x"]}, "amount is string, not double: row 2 is '2,5'"),
@@ -494,6 +510,7 @@ def test_each_type_of_a_table_is_cast_to() -> None:
         ({"at": ["2025-07-01", "soon", None]}, "at is string, .*: row 2 is 'soon'"),
         ({"online": [0, 1, 2]}, "online is int64, not bool: a number other than 0 and 1"),
         ({"online": ["yes", None, None]}, "online is string, not bool: row 1 is 'yes'"),
+        ({"fraud": ["1.0", "0.5", "x"]}, "fraud is string, not int64: row 2 is '0.5'"),
         ({"fraud": [0.5, 1, 0]}, "fraud is double, not int64: Float value 0.5"),
         ({"embedding": [[1, 2], [3], [4, 5]]}, "embedding is list.*, not fixed_size_list"),
         ({"embedding": [[1, 2], None, [4, 5]]}, "embedding is list.*: row 2 is null, and Parquet keeps no"),
