@@ -36,6 +36,7 @@ def init(
     *,
     from_: str,
     time: str = "",
+    time_format: str = "",
     label: str = "",
     unit: str = "",
     ripe_after: float = -1.0,
@@ -47,6 +48,7 @@ def init(
         folder: a new folder, or an empty one
         from_: URL of parquet, CSV or JSON lines (file, folder, glob or {day}), or of a database, as URL#table
         time: column whose day a row belongs to; the only time if left out
+        time_format: strptime format of the time where it is text, day or month first; found if left out
         label: column to predict; one named label, target or y if left out
         unit: column of what is independent of each other, as accounts
         ripe_after: days until a label is known; as the newest days without labels say, if left out
@@ -55,8 +57,9 @@ def init(
     from pipeline import home
 
     survey = home.write(
-        Path(folder), from_, time=time, label=label, unit=unit, ripe_days=ripe_after, zone=zone
-    )
+        Path(folder), from_, time=time, time_format=time_format, label=label, unit=unit,
+        ripe_days=ripe_after, zone=zone,
+    )  # fmt: skip
     size = f"{survey.num_days} days of {survey.rows_per_day:,.0f} rows"
     known = survey.table.label
     late = f", labels {known.ripe_after.days} days late" if known and known.ripe_after else ""

@@ -8,7 +8,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,18 @@ MAX_QUARANTINED = 0.05  # of a night's rows, as `init` writes it into params.yam
 NUM_IMAGES = 50  # that are decoded to see what they are
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating)
 NAMES_OF_LABELS = ("label", "target", "y")
-FORMATS = (
-    "%Y-%m-%d %H:%M:%S.%f", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S",
-    "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M", "%d/%m/%Y", "%m/%d/%Y",
-    "%d.%m.%Y", "%Y%m%d",
+FORMATS = tuple(
+    day + clock
+    for day in (
+        "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y%m%d",
+        "%d/%m/%y", "%m/%d/%y", "%d.%m.%y",
+    )
+    for clock in (" %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", "")
 )  # fmt: skip
+SINCE = datetime(1970, 1, 1)  # earlier times are no times: `%Y` reads 25 as the year 25
+NUM_FILES = 8  # from the oldest to the newest, by which the format of times is known
 FILES = "pipeline.data.source:Files"
+ISO = ("",)  # the formats of times that need none
 DELIMITERS = (";", "\t", "|")  # that CSV has, beside the comma
 IS_ID = re.compile(r"(^|_)id$|[a-z]I[dD]$", re.ASCII)
 
@@ -91,13 +97,15 @@ class Survey:
 
 
 def survey(
-    url: str, *, time: str = "", label: str = "", unit: str = "", ripe_days: float = -1, zone: str = "UTC"
-) -> Survey:
+    url: str, *, time: str = "", time_format: str = "", label: str = "", unit: str = "",
+    ripe_days: float = -1, zone: str = "UTC",
+) -> Survey:  # fmt: skip
     """Returns what is found at a URL.
 
     Args:
         url: as of `Files`, or of SQLAlchemy with `#table`.
         time: the column of the time; the only one of that type if empty.
+        time_format: of the time, where it is text, as of `Files`; found if empty.
         label: the column to predict; one that is named label, target or y if empty.
         unit: the column of what is independent of each other, as accounts.
         ripe_days: days until labels are known; less than 0: as many as the newest days without any label.
@@ -116,7 +124,7 @@ def survey(
     for option, name in (("time", time), ("label", label), ("unit", unit)):
         if name and name not in names:
             raise ParamsError(f"--{option} {name} is not in the data; name one of {', '.join(names)}")
-    plug |= _clock(delivered, time, of_files=plug["use"] == FILES) | ({"zone": zone} if zone != "UTC" else {})
+    plug |= _clock(delivered, plug, time, time_format) | ({"zone": zone} if zone != "UTC" else {})
     parts = _history(plug)
     rows = pa.concat_tables(parts.values(), promote_options="permissive")
     typed = not all(_is_text(field.type) for field in delivered.schema)  # those of CSV are all text
@@ -247,42 +255,103 @@ def _peek(plug: dict[str, Any]) -> pa.Table:
     return rows
 
 
-def _clock(rows: pa.Table, wanted: str, *, of_files: bool) -> dict[str, str]:
+def _clock(rows: pa.Table, plug: dict[str, Any], wanted: str, form: str) -> dict[str, str]:
     """Returns the arguments of a source that say which column is the time, and its format."""
-    if wanted and of_files and (unit := _unit_since_1970(rows[wanted])):
+    if wanted and form:
+        return {"cut_by": wanted, "time": form}
+    if wanted and plug["use"] == FILES and (unit := _unit_since_1970(rows[wanted])):
         return {"cut_by": wanted, "time": unit}
-    formats = {name: pattern for name in rows.column_names if (pattern := _format(rows[name])) is not None}
-    if wanted and wanted not in formats:
+    given = (form,) if form else FORMATS
+    names = [wanted] if wanted else rows.column_names
+    formats = {name: found for name in names if (found := _formats(rows[name], given))}
+    if wanted and not formats:
         raise ParamsError(
             f"--time {wanted} is {rows[wanted].type} such as {rows[wanted][0]}, not times; name another, or "
             f"have it delivered as 2025-01-31 13:45:00"
         )
-    if not wanted and len(formats) != 1:
-        have = f"the columns {', '.join(formats)} are times" if formats else "no column is a time"
+    if len(formats) != 1:
+        have = (
+            f"the columns {', '.join(formats)} are times"
+            if formats
+            else f"no column is a time{form and f' as {form}'}"
+        )
         named = formats or rows.column_names
         raise ParamsError(f"{have}; name the one whose day a row belongs to by --time: {', '.join(named)}")
-    name = wanted or next(iter(formats))
-    return {"cut_by": name, **({"time": formats[name]} if formats[name] else {})}
+    (name, found), *_ = formats.items()
+    return {"cut_by": name} if found == ISO else {"cut_by": name, "time": _settled(name, found, rows, plug)}
 
 
-def _format(values: pa.ChunkedArray) -> str | None:
-    """Returns the format of times that are text, "" where none is needed, None where values are no times."""
+def _formats(values: pa.ChunkedArray, given: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Returns which of the given formats fit; ISO where none is needed, none where values are no times."""
     if pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
-        return ""
+        return ISO
     texts = values.drop_null()
     if not _is_text(values.type) or not len(texts):
-        return None
+        return ()
     for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
         try:
             texts.cast(kind)
-            return "" if pc.all(pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d")).as_py() else None
+            if pc.all(pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d")).as_py():
+                return ISO
+            break
         except pa.ArrowInvalid:
             continue
-    for form in FORMATS:  # whoever reads all rows names one that is wrong
-        times = pc.strptime(texts, format=form, unit="us", error_is_null=True)
-        if times.null_count <= MAX_QUARANTINED * len(texts):
-            return form
-    return None
+    most = MAX_QUARANTINED * len(texts)  # whoever reads all rows names one that is wrong
+    return tuple(form for form in given if _times(texts, form).null_count <= most)
+
+
+def _times(texts: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
+    """Returns texts as times; null where one is none, or before 1970."""
+    times = pc.strptime(texts, format=form, unit="us", error_is_null=True)
+    return pc.if_else(pc.less(times, pa.scalar(SINCE, times.type)), pa.scalar(None, times.type), times)
+
+
+def _settled(name: str, forms: tuple[str, ...], rows: pa.Table, plug: dict[str, Any]) -> str:
+    """Returns which of the formats of a column is right, by rows of files from the oldest to the newest.
+
+    It reads the most values. Of those that read as many and give other days, such as 12/01/2025, it is the
+    one by which files are nearest to the days of their names, or else the one by which rows are in order.
+    """
+    parts = Plug(**plug).make().spread(NUM_FILES) if plug["use"] == FILES else [(None, rows)]
+    texts = [(day, part[name].drop_null()) for day, part in parts if part.column_names.count(name) == 1]
+    num_values = sum(len(values) for _, values in texts)
+    read = {form: [(day, _times(values, form)) for day, values in texts] for form in forms}
+    wrong = {form: sum(times.null_count for _, times in read[form]) for form in forms}
+    least = min(wrong.values())
+    if least > MAX_QUARANTINED * num_values:
+        raise ParamsError(
+            f"{least:,} of {num_values:,} values of {name} are not times as {forms[0]}, nor as any format "
+            f"that is known; name theirs by --time-format, or have them delivered as 2025-01-31 13:45:00"
+        )
+    first, *others = (form for form in forms if wrong[form] == least)
+    left = [first, *(form for form in others if read[form] != read[first])]
+    for figure in (_days_off, _is_disordered):
+        figures = {form: figure(read[form]) for form in left}
+        left = [form for form in left if figures[form] == min(figures.values())]
+    if len(left) > 1:
+        some = next(values[0] for _, values in texts if len(values))
+        raise ParamsError(
+            f"{name} may be {left[0]} or {left[1]}, which give other days, as of {some}; name the right one "
+            f"by --time-format, as --time-format '{left[1]}'"
+        )
+    return left[0]
+
+
+def _days_off(parts: list[tuple[date | None, pa.ChunkedArray]]) -> int:
+    """Returns how far times are from the days of their files, all together; 0 where files have no day."""
+    numbers = [
+        times.drop_null().cast(pa.date32()).cast(pa.int32()).to_numpy() - (day - SINCE.date()).days
+        for day, times in parts
+        if day
+    ]
+    return sum(int(np.abs(each).sum()) for each in numbers)
+
+
+def _is_disordered(parts: list[tuple[date | None, pa.ChunkedArray]]) -> bool:
+    """Returns whether some rows are of an earlier day than the row before, and some of a later one."""
+    days = [times.drop_null().cast(pa.date32()).cast(pa.int32()).to_numpy() for _, times in parts]
+    steps = np.diff(np.concatenate(days))
+    return bool((steps < 0).any() and (steps > 0).any())
 
 
 def _unit_since_1970(values: pa.ChunkedArray) -> str:
@@ -366,7 +435,7 @@ def _number(values: pa.ChunkedArray, *, nullable: bool, name: str, whole: bool) 
 
 def _textual(values: pa.ChunkedArray, *, nullable: bool, typed: bool, name: str) -> AnyColumn:
     texts = values.drop_null()
-    if _format(values) == "":
+    if _formats(values) == ISO:
         return Time(nullable=nullable)
     coded = pc.any(pc.match_substring_regex(texts, r"^[+-]?0\d")).as_py()  # 007 is not 7
     if not typed and not coded:

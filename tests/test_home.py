@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from datetime import date
+from datetime import date, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -318,3 +318,64 @@ def test_names_of_any_letters_go_through_every_seam_and_a_column_without_one_is_
     write_state(tmp_path, {name: np.zeros(1) for name in names})
     assert read_state(tmp_path).keys() == names
     assert not re.search("[/%?#]", "".join(path.name for path in (tmp_path / "state").iterdir()))
+
+
+DAY_FIRST, MONTH_FIRST = "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M"
+
+
+def times_of(form: str, first: datetime, num_days: int) -> list[str]:
+    """Twelve rows a day."""
+    return [(first + timedelta(hours=2 * n)).strftime(form) for n in range(12 * num_days)]
+
+
+def lines_of(times: list[str]) -> str:
+    return "t,y\n" + "".join(f"{time},{n % 2}\n" for n, time in enumerate(times))
+
+
+@pytest.mark.parametrize(
+    ("form", "num_days", "a_file"),
+    [
+        (MONTH_FIRST, 14, 99),  # of which the first twelve could have the day first
+        (DAY_FIRST, 14, 99),
+        (MONTH_FIRST, 12, 1),  # told by the names of files
+        (DAY_FIRST, 12, 1),
+        ("%d.%m.%y", 3, 99),  # not of the year 25
+        ("%m/%d/%y", 14, 99),
+        ("%m/%d/%Y %I:%M %p", 14, 99),
+    ],
+)
+def test_the_format_of_times_is_known_by_all_rows(
+    form: str, num_days: int, a_file: int, tmp_path: Path
+) -> None:
+    (tmp_path / "rows").mkdir()
+    first = datetime(2025, 12, 1)
+    times = times_of(form, first, num_days)
+    for start in range(0, num_days, a_file):
+        path = tmp_path / f"rows/{first.date() + timedelta(start)}.csv"
+        path.write_text(lines_of(times[12 * start : 12 * (start + a_file)]))
+    url = str(tmp_path / "rows" if a_file == 1 else path)
+    found = survey.survey(url)
+    assert (found.plug["time"], found.days[0], found.num_days) == (form, first.date(), num_days)
+
+
+def test_who_names_the_format_decides_whether_the_day_is_first(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(lines_of(times_of(MONTH_FIRST, datetime(2025, 12, 1), 12)))
+    asked = (
+        f"^t may be {DAY_FIRST} or {MONTH_FIRST}, which give other days, as of 12/01/2025 00:00; name the "
+        f"right one by --time-format, as --time-format '{MONTH_FIRST}'$"
+    )
+    with pytest.raises(ParamsError, match=asked):
+        survey.survey(str(path))
+    for time in ("", "t"):
+        found = survey.survey(str(path), time=time, time_format=MONTH_FIRST)
+        assert found.days[-1] == date(2025, 12, 12)
+    with pytest.raises(ParamsError, match=r"^no column is a time as %d.%m.%y; name the one"):
+        survey.survey(str(path), time_format="%d.%m.%y")
+
+
+def test_rows_in_order_tell_whether_the_day_is_first(tmp_path: Path) -> None:
+    days = [datetime(2025, month, day) for month in (1, 2, 3) for day in range(1, 13)]
+    lines = [time for day in days for time in times_of(MONTH_FIRST, day, 1)]
+    (tmp_path / "a.csv").write_text(lines_of(lines))
+    assert survey.survey(str(tmp_path / "a.csv")).plug["time"] == MONTH_FIRST

@@ -150,6 +150,16 @@ class Files:
         """Returns the first rows of the newest file, all columns."""
         return self._read(self._newest()).slice(0, num_rows)
 
+    def spread(self, num_files: int) -> list[tuple[date | None, pa.Table]]:
+        """Returns the rows of some files from the oldest to the newest, each with the day that it is of."""
+        dated = self._files_by_day()
+        files: list[tuple[date | None, str]] = [
+            (day, file.path) for day in sorted(dated) for file in dated[day]
+        ]
+        files = files or [(None, path) for path in self._paths()]
+        chosen = np.unique(np.linspace(0, len(files) - 1, num_files).astype(int))
+        return [(files[n][0], self._read(files[n][1])) for n in chosen]
+
     def head(self) -> bytes:
         """Returns whole lines from the beginning of the newest file if that is CSV, unpacked; else b""."""
         path = self._newest()
