@@ -64,6 +64,8 @@ NUM_FILES = 8  # from the oldest to the newest, by which the format of times is 
 FILES = "pipeline.data.source:Files"
 ISO = ("",)  # the formats of times that need none
 DELIMITERS = (";", "\t", "|")  # that CSV has, beside the comma
+MAX_INT = 2**63 - 1
+LARGE = r"^\d{19,}$"  # whole numbers that may be beyond it
 IS_ID = re.compile(r"(^|_)id$|[a-z]I[dD]$", re.ASCII)
 
 
@@ -405,9 +407,7 @@ def _column(values: pa.ChunkedArray, name: str, *, typed: bool) -> AnyColumn | N
     if _is_text(kind):
         return _textual(values, nullable=nullable, typed=typed, name=name)
     if any(is_kind(kind) for is_kind in (*_NUMBERS, pa.types.is_decimal)):
-        return _number(
-            values.cast(pa.float64()), nullable=nullable, name=name, whole=pa.types.is_integer(kind)
-        )
+        return _number(values, nullable=nullable, name=name)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         sizes = pc.unique(pc.list_value_length(values).drop_null()).to_pylist()
         vector = len(sizes) == 1 and sizes[0] and pa.types.is_floating(kind.value_type)
@@ -422,11 +422,14 @@ _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], Callable[..., AnyColumn]], ..
 )  # fmt: skip
 
 
-def _number(values: pa.ChunkedArray, *, nullable: bool, name: str, whole: bool) -> AnyColumn:
-    low = pc.min(values).as_py()
-    # Tools that have no null for whole numbers make floats of them.
-    whole = whole or (nullable and bool(pc.all(pc.equal(values, pc.round(values))).as_py()))
-    if whole and IS_ID.search(name) and len(pc.unique(values)) > FEW_CLASSES:
+def _number(values: pa.ChunkedArray, *, nullable: bool, name: str) -> AnyColumn:
+    numbers = values.cast(pa.float64(), safe=False)  # beyond 2 ** 53 about
+    low, whole = pc.min(numbers).as_py(), pa.types.is_integer(values.type)
+    if not whole and nullable:  # Tools that have no null for whole numbers make floats of them.
+        whole = pc.all(pc.and_(pc.is_finite(numbers), pc.equal(numbers, pc.round(numbers)))).as_py()
+    if whole and IS_ID.search(name) and pc.count_distinct(values).as_py() > FEW_CLASSES:
+        return Id(nullable=nullable)
+    if pa.types.is_uint64(values.type) and pc.max(values).as_py() > MAX_INT:
         return Id(nullable=nullable)
     if whole:
         return Int(min=0 if low >= 0 else None, nullable=nullable)
@@ -446,9 +449,9 @@ def _textual(values: pa.ChunkedArray, *, nullable: bool, typed: bool, name: str)
                 continue
             if pa.types.is_boolean(kind):
                 return Bool(nullable=nullable)
-            return _number(
-                cast.cast(pa.float64()), nullable=nullable, name=name, whole=pa.types.is_integer(kind)
-            )
+            if pa.types.is_floating(kind) and pc.all(pc.match_substring_regex(texts, LARGE)).as_py():
+                return Id(nullable=nullable)
+            return _number(cast, nullable=nullable, name=name)
     num_values = len(pc.unique(texts))
     spaced = pc.mean(pc.match_substring(texts, " ").cast(pa.float64())).as_py() > 0.5
     if spaced and pc.mean(pc.utf8_length(texts)).as_py() > TEXT_CHARS and num_values > len(texts) / 10:
@@ -464,7 +467,7 @@ def _is_binary(values: pa.ChunkedArray) -> bool:
     """Returns whether labels are 0 and 1, or true and false."""
     if not _is_number(values.type):
         return False
-    return set(pc.unique(values.drop_null().cast(pa.float64())).to_pylist()) == {0.0, 1.0}
+    return set(pc.unique(values.drop_null().cast(pa.float64(), safe=False)).to_pylist()) == {0.0, 1.0}
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -475,7 +478,7 @@ def _num_classes(values: pa.ChunkedArray) -> int:
     """Returns the number of classes where labels are 0, 1, ... without a gap, three or more; else 0."""
     if not pa.types.is_integer(values.type) and not pa.types.is_floating(values.type):
         return 0
-    numbers = sorted(pc.unique(values.drop_null().cast(pa.float64())).to_pylist())
+    numbers = sorted(pc.unique(values.drop_null().cast(pa.float64(), safe=False)).to_pylist())
     return len(numbers) if 3 <= len(numbers) <= FEW_CLASSES and numbers == [*range(len(numbers))] else 0
 
 
@@ -518,7 +521,7 @@ def _label(values: pa.ChunkedArray, name: str, *, late: bool, num_classes: int =
         )
     if not _is_number(values.type):
         raise ParamsError(f"the label {name} is {values.type}, not a number; name another by --label")
-    numbers = pc.unique(known.cast(pa.float64())).to_pylist()
+    numbers = pc.unique(known.cast(pa.float64(), safe=False)).to_pylist()
     if len(numbers) < 2:
         constant = f"is {numbers[0]:g}" if numbers else "is null"
         raise DataError(
@@ -529,13 +532,13 @@ def _label(values: pa.ChunkedArray, name: str, *, late: bool, num_classes: int =
         if pa.types.is_boolean(values.type):
             return Bool(nullable=nullable), True
         return Int(min=0, max=1, nullable=nullable), True
-    if len(numbers) <= FEW_CLASSES and all(value == int(value) for value in numbers):
+    if len(numbers) <= FEW_CLASSES and all(value.is_integer() for value in numbers):
         shown = ", ".join(f"{value:g}" for value in sorted(numbers)[:6])
         raise ParamsError(
             f"the label {name} has {len(numbers)} values ({shown}), like classes that are not numbered from "
             f"0; number them 0, 1, ... at the source, without a gap"
         )
-    whole = all(value == int(value) for value in numbers)
+    whole = all(value.is_integer() for value in numbers)
     return (Int if whole else Float)(nullable=nullable), False
 
 
@@ -552,9 +555,10 @@ def _ranges(days: dict[date, pa.Table], table: Table) -> dict[str, tuple[float, 
     ranges = {}
     for name, column in table.features.items():
         if isinstance(column, Int) or (isinstance(column, Float) and not column.size):
-            ends = [pc.min_max(part[name]).as_py() for part in days.values()]
-            lows, highs = ([end[side] for end in ends if end[side] is not None] for side in ("min", "max"))
-            ranges[name] = (min(lows), max(highs))
+            finite = [part[name].filter(pc.is_finite(part[name])) for part in days.values()]
+            ends = [pc.min_max(values).as_py() for values in finite if len(values)]
+            if ends:
+                ranges[name] = (min(end["min"] for end in ends), max(end["max"] for end in ends))
     return ranges
 
 

@@ -379,3 +379,27 @@ def test_rows_in_order_tell_whether_the_day_is_first(tmp_path: Path) -> None:
     lines = [time for day in days for time in times_of(MONTH_FIRST, day, 1)]
     (tmp_path / "a.csv").write_text(lines_of(lines))
     assert survey.survey(str(tmp_path / "a.csv")).plug["time"] == MONTH_FIRST
+
+
+@pytest.mark.parametrize(
+    ("values", "column", "ends"),
+    [
+        (pa.array(range(2**60, 2**60 + 48)), Int(min=0), (2**60, 2**60 + 47)),
+        (pa.array(range(2**63, 2**63 + 48), pa.uint64()), Id(), None),
+        (pa.array([1.0, None, 2.0, np.inf] * 12), Float(min=0, nullable=True), (1, 2)),
+        (pa.array([-np.inf, np.inf] * 24), Float(), None),
+    ],
+)
+def test_numbers_that_are_large_or_infinite_are_looked_at(
+    values: pa.Array, column: object, ends: object, tmp_path: Path
+) -> None:
+    pq.write_table(rows(x=values, y=[0, 1] * 24), tmp_path / "a.parquet")
+    made = home.write(tmp_path / "new", str(tmp_path / "a.parquet"))
+    assert (made.table.columns["x"], made.ranges.get("x")) == (column, ends)
+
+
+def test_ids_beyond_a_float_are_told_apart_and_an_infinite_label_is_a_number(tmp_path: Path) -> None:
+    lines = "".join(f"2025-01-01,{2**60 + n},{2**63 + n},{n / 7 if n else 'inf'}\n" for n in range(48))
+    (tmp_path / "a.csv").write_text(f"t,user_id,code,y\n{lines}")
+    columns = survey.survey(str(tmp_path / "a.csv")).table.columns
+    assert (columns["user_id"], columns["code"], columns["y"]) == (Id(), Id(), Float())
