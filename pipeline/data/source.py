@@ -326,7 +326,16 @@ class Files:
             )
 
     def _renamed(self, rows: pa.Table) -> pa.Table:
-        """The rows under the table's names; a column whose name another one takes is left out."""
+        """The rows under the table's names; a column whose name another one takes is left out.
+
+        Columns of one name are numbered, so that none is taken for the other.
+        """
+        names = rows.column_names
+        if len(set(names)) < len(names):
+            nth = [(name, names[: n + 1].count(name), names.count(name)) for n, name in enumerate(names)]
+            rows = rows.rename_columns(
+                [f"{name} ({n} of {num})".strip() if num > 1 else name for name, n, num in nth]
+            )
         ours = {theirs: name for name, theirs in self.columns.items() if theirs in rows.column_names}
         kept = [name for name in rows.column_names if name in ours or name not in ours.values()]
         return rows.select(kept).rename_columns([ours.get(name, name) for name in kept])

@@ -117,6 +117,22 @@ def test_a_renamed_column_takes_the_place_of_one_that_has_its_name(tmp_path: Pat
     assert pq.read_table(tmp_path / "out" / PART).to_pylist() == [{"price": "2"}]
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_columns_of_one_name_are_numbered(suffix: str, tmp_path: Path) -> None:
+    names, path = ["said", "text", "length", "length", "", ""], tmp_path / f"2025-01-31.{suffix}"
+    if suffix == "csv":
+        path.write_text(f"{','.join(names)}\n2025-01-31,a,1,2,,\n")
+    else:
+        pq.write_table(pa.Table.from_arrays([pa.array([name]) for name in names], names), path)
+    with pytest.raises(DataError, match=r"no length among .*text, length \(1 of 2\), length \(2 of 2\)"):
+        fetched(Files(f"{tmp_path}/{{day}}.{suffix}"), SECOND, tmp_path, LINES_OF_TEXT)
+    chosen = Files(f"{tmp_path}/{{day}}.{suffix}", columns={"number": "length (2 of 2)"})
+    assert "number" in chosen.sample(1).column_names
+    (tmp_path / "a.csv").write_text("said,said\n2025-01-31,a\n")
+    with pytest.raises(DataError, match=r"no column said to cut .* columns said \(1 of 2\), said \(2 of 2\)"):
+        Files(f"{tmp_path}/a.csv", cut_by="said", time="%Y").days()
+
+
 def test_json_text_that_looks_like_a_time_stays_text(tmp_path: Path) -> None:
     (tmp_path / "2025-01-30.jsonl").write_text('{"name": "2025-01-30"}\n{"name": "2025-01-31"}\n')
     Files(f"{tmp_path}/{{day}}.jsonl").fetch(FIRST, tmp_path / "out")
