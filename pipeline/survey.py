@@ -63,6 +63,8 @@ SINCE = datetime(1970, 1, 1)  # earlier times are no times: `%Y` reads 25 as the
 NUM_FILES = 8  # from the oldest to the newest, by which the format of times is known
 FILES = "pipeline.data.source:Files"
 ISO = ("",)  # the formats of times that need none
+NUMBER, WHOLE = r"^[+-]?\d*\.?\d+$", r"^[+-]?\d+$"
+THOUSANDS = r"^[+-]?[1-9]\d{0,2}(,\d{3})+$"  # as 1,000, which is not one
 DELIMITERS = (";", "\t", "|")  # that CSV has, beside the comma
 MAX_INT = 2**63 - 1
 LARGE = r"^\d{19,}$"  # whole numbers that may be beyond it
@@ -227,10 +229,17 @@ def _dialect(plug: dict[str, Any]) -> dict[str, str]:
     if sniffed and sniffed[0] in DELIMITERS:
         dialect["delimiter"] = sniffed[0]
     rows = _peek(plug | dialect)
-    commas = [pc.match_substring_regex(column.drop_null(), DECIMAL_COMMA) for column in rows.columns]
-    if dialect.get("delimiter") and any(pc.all(each).as_py() for each in commas if len(each)):
-        dialect["decimal"] = ","
+    columns = [column.drop_null() for column in rows.columns if column.null_count < len(column)]
+    points = any(_all_are(column, NUMBER) and not _all_are(column, WHOLE) for column in columns)
+    if dialect.get("delimiter") and not points:
+        commas = [column for column in columns if _all_are(column, DECIMAL_COMMA)]
+        if not all(_all_are(column, THOUSANDS) for column in commas):
+            dialect["decimal"] = ","
     return dialect
+
+
+def _all_are(texts: pa.ChunkedArray, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
 
 
 def _leads_to_images(url: str) -> bool:

@@ -292,6 +292,25 @@ def test_csv_of_a_spreadsheet_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert made.ranges["Preis"] == (0, 95 / 8)
 
 
+@pytest.mark.parametrize(
+    ("columns", "decimal"),
+    [
+        (["0.942", "1,000"], None),  # the point is that of numbers, and the comma that of thousands
+        (["3", "1,000"], None),
+        (["3", "1,000,000"], None),
+        (["3", "0,125"], ","),
+        (["a.b", "0,942"], ","),
+        (["01.12.2025", "1,5"], ","),
+    ],
+)
+def test_a_comma_of_thousands_is_no_decimal_comma(
+    columns: list[str], decimal: str | None, tmp_path: Path
+) -> None:
+    lines = "".join(f"2025-01-01;{';'.join(columns)};{n % 2}\n" for n in range(48))
+    (tmp_path / "a.csv").write_text(f"t;a;b;y\n2025-01-01;7;;0\n{lines}")
+    assert survey.survey(str(tmp_path / "a.csv"), time="t").plug.get("decimal") == decimal
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_times_since_1970_are_known_by_their_size_where_they_are_named(unit: str, tmp_path: Path) -> None:
     times = rows(y=[0, 1] * 24)["t"].cast(pa.timestamp(unit)).cast(pa.int64())
