@@ -121,16 +121,18 @@ def survey(
     plug = _plug(url)
     plug |= _dialect(plug)
     delivered = _peek(plug)
-    names = delivered.column_names
+    if time and time not in delivered.column_names:
+        raise _not_in_data("time", time, delivered.column_names)
+    plug |= _clock(delivered, plug, time, time_format) | ({"zone": zone} if zone != "UTC" else {})
+    parts = _history(plug)
+    rows = pa.concat_tables([delivered.slice(0, 0), *parts.values()], promote_options="permissive")
+    names = rows.column_names  # of all days: JSON has no column where no row has a value
     label = label or next((name for name in NAMES_OF_LABELS if name in names), "")
     if not label:
         raise ParamsError(f"nothing says what to predict; name a column by --label: {', '.join(names)}")
-    for option, name in (("time", time), ("label", label), ("unit", unit)):
+    for option, name in (("label", label), ("unit", unit)):
         if name and name not in names:
-            raise ParamsError(f"--{option} {name} is not in the data; name one of {', '.join(names)}")
-    plug |= _clock(delivered, plug, time, time_format) | ({"zone": zone} if zone != "UTC" else {})
-    parts = _history(plug)
-    rows = pa.concat_tables(parts.values(), promote_options="permissive")
+            raise _not_in_data(option, name, names)
     typed = not all(_is_text(field.type) for field in delivered.schema)  # those of CSV are all text
     columns = {name: _column(rows[name], name, typed=typed) if name else None for name in names}
     columns[plug["cut_by"]] = Time()
@@ -148,7 +150,7 @@ def survey(
         zone=zone,
     )
     as_found: Any = declared
-    days = {day: conform(part, as_found, origin=str(day)) for day, part in parts.items()}
+    days = {day: conform(part, as_found, origin=str(day), absent_is_null=True) for day, part in parts.items()}
     _check_zone(days, declared)
     if ripe_days < 0:
         ripe_days = _days_without_label(days, label)
@@ -168,6 +170,10 @@ def survey(
         left_out=tuple(name or "one without a name" for name, column in columns.items() if not column),
         num_classes=num_classes, images=images,
     )  # fmt: skip
+
+
+def _not_in_data(option: str, name: str, names: list[str]) -> ParamsError:
+    return ParamsError(f"--{option} {name} is not in the data; name one of {', '.join(names)}")
 
 
 def _check_zone(days: dict[date, pa.Table], table: Table) -> None:

@@ -160,6 +160,23 @@ def test_json_lines_of_a_day_each_and_a_sql_table_are_known_too(payments: Path, 
     assert other.table.columns["amount"] == survey.table.columns["amount"] == Float(min=0)
 
 
+def test_a_key_that_no_line_of_some_days_has_is_null_there(tmp_path: Path) -> None:
+    for day in (1, 2, 3):
+        lines: list[dict[str, object]] = [{"t": f"2025-01-0{day}", "x": n / 2} for n in range(24)]
+        for n, line in enumerate(lines):
+            line.update({"y": n % 2} if day < 3 else {})
+            line.update({"coupon": "half", "pieces": 3} if day == 2 and n % 2 else {})
+        text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        (tmp_path / f"2025-01-0{day}.jsonl").write_text(text)
+    made = survey.survey(f"{tmp_path}/{{day}}.jsonl", label="y")
+    assert made.table.columns == {
+        "t": Time(), "x": Float(min=0), "y": Int(min=0, max=1, nullable=True),
+        "coupon": Category(nullable=True), "pieces": Int(min=0, nullable=True),
+    }  # fmt: skip
+    assert made.table.label and made.table.label.ripe_after == days(1)
+    assert (made.nulls, made.ranges["pieces"]) == ({"coupon": 1, "pieces": 1}, (3, 3))
+
+
 def refused(tmp_path: Path, rows: pa.Table, **options: str) -> str:
     """The sentence, after a look that nothing is left behind."""
     path = tmp_path / "data.parquet"
