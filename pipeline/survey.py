@@ -138,6 +138,8 @@ def survey(
     columns[plug["cut_by"]] = Time()
     if unit:
         columns[unit] = Id(nullable=rows[unit].null_count > 0)
+    if columns[label] is None:
+        _label(rows[label], label, late=False)  # says what is wrong with it
     classes = _classes(rows[label]) if isinstance(columns[label], Category) else ()
     if classes:
         columns[label] = Int(min=0, max=len(classes) - 1, nullable=True)
@@ -282,9 +284,10 @@ def _clock(rows: pa.Table, plug: dict[str, Any], wanted: str, form: str) -> dict
     names = [wanted] if wanted else rows.column_names
     formats = {name: found for name in names if (found := _formats(rows[name], given))}
     if wanted and not formats:
+        wrong = _first_that_is_none(rows[wanted])
         raise ParamsError(
-            f"--time {wanted} is {rows[wanted].type} such as {rows[wanted][0]}, not times; name another, or "
-            f"have it delivered as 2025-01-31 13:45:00"
+            f"--time {wanted} is {rows[wanted].type} such as {wrong}, not times; name another, or have it "
+            f"delivered as 2025-01-31 13:45:00"
         )
     if len(formats) != 1:
         have = (
@@ -315,6 +318,16 @@ def _formats(values: pa.ChunkedArray, given: tuple[str, ...] = ()) -> tuple[str,
             continue
     most = MAX_QUARANTINED * len(texts)  # whoever reads all rows names one that is wrong
     return tuple(form for form in given if _times(texts, form).null_count <= most)
+
+
+def _first_that_is_none(values: pa.ChunkedArray) -> str:
+    """Returns the first value that is no time, with its row where most others are times."""
+    if _is_text(values.type):
+        is_time = pc.fill_null(pc.match_substring_regex(values, r"^\d{4}-\d\d-\d\d"), True)
+        if len(values) / 2 < pc.sum(is_time).as_py() < len(values):
+            n = is_time.index(pa.scalar(False)).as_py()
+            return f"{values[n]} of row {n + 1:,}"
+    return str(values[0])
 
 
 def _times(texts: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
@@ -527,33 +540,35 @@ def _label(values: pa.ChunkedArray, name: str, *, late: bool, num_classes: int =
     nullable = late or len(known) < len(values)
     if num_classes and _is_number(values.type) and not pa.types.is_boolean(values.type):
         return Int(min=0, max=num_classes - 1, nullable=nullable), False
-    if _is_text(values.type):
-        values = pc.unique(known).to_pylist()
-        some = ", ".join(map(repr, values[:3]))
-        raise ParamsError(
-            f"the label {name} is text with {len(values)} values ({some}, ...), more than classes have; name "
-            f"another by --label, or have a number delivered"
-        )
-    if not _is_number(values.type):
+    is_text = _is_text(values.type)
+    if len(known) and not is_text and not _is_number(values.type):
         raise ParamsError(f"the label {name} is {values.type}, not a number; name another by --label")
-    numbers = pc.unique(known.cast(pa.float64(), safe=False)).to_pylist()
-    if len(numbers) < 2:
-        constant = f"is {numbers[0]:g}" if numbers else "is null"
+    found = []
+    if len(known):
+        found = pc.unique(known if is_text else known.cast(pa.float64(), safe=False)).to_pylist()
+    if len(found) < 2:
+        constant = "null" if not found else repr(found[0]) if is_text else f"{found[0]:g}"
         raise DataError(
-            f"the label {name} {constant} in all {len(values):,} rows, so that there is nothing to learn; "
+            f"the label {name} is {constant} in all {len(values):,} rows, so that there is nothing to learn; "
             f"name another by --label, or have rows delivered with others"
         )
-    if set(numbers) == {0.0, 1.0}:
+    if is_text:
+        some = ", ".join(map(repr, found[:3]))
+        raise ParamsError(
+            f"the label {name} is text with {len(found)} values ({some}, ...), more than classes have; name "
+            f"another by --label, or have a number delivered"
+        )
+    if set(found) == {0.0, 1.0}:
         if pa.types.is_boolean(values.type):
             return Bool(nullable=nullable), True
         return Int(min=0, max=1, nullable=nullable), True
-    if len(numbers) <= FEW_CLASSES and all(value.is_integer() for value in numbers):
-        shown = ", ".join(f"{value:g}" for value in sorted(numbers)[:6])
+    if len(found) <= FEW_CLASSES and all(value.is_integer() for value in found):
+        shown = ", ".join(f"{value:g}" for value in sorted(found)[:6])
         raise ParamsError(
-            f"the label {name} has {len(numbers)} values ({shown}), like classes that are not numbered from "
+            f"the label {name} has {len(found)} values ({shown}), like classes that are not numbered from "
             f"0; number them 0, 1, ... at the source, without a gap"
         )
-    whole = all(value.is_integer() for value in numbers)
+    whole = all(value.is_integer() for value in found)
     return (Int if whole else Float)(nullable=nullable), False
 
 

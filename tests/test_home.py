@@ -210,6 +210,21 @@ def test_what_cannot_be_begun_with_is_refused_in_a_sentence(tmp_path: Path) -> N
     )
     same = refused(tmp_path, rows(y=[0] * 40))
     assert same.startswith("the label y is 0 in all 40 rows, so that there is nothing to learn; name another")
+    no = refused(tmp_path, rows(y=["no"] * 40))
+    assert no.startswith(
+        "the label y is 'no' in all 40 rows, so that there is nothing to learn; name another"
+    )
+    for kind in (pa.null(), pa.float64(), pa.string(), pa.list_(pa.int8())):
+        null = refused(tmp_path, rows(y=pa.nulls(40, kind)))
+        assert null.startswith("the label y is null in all 40 rows, so that there is nothing to learn; name")
+    assert refused(tmp_path, rows(y=[{"a": 1}] * 40)) == (
+        "the label y is struct<a: int64>, not a number; name another by --label"
+    )
+    footed = rows(y=[0, 1] * 20).set_column(0, "t", [[f"2025-01-{n + 10}" for n in range(20)] * 2])
+    footed = footed.set_column(0, "t", [[*footed["t"].to_pylist()[:39], "Total"]])
+    assert refused(tmp_path, footed, time="t").startswith(
+        "--time t is string such as Total of row 40, not times; name another, or have it delivered as 2025"
+    )
     assert refused(tmp_path, rows(y=[1, 2, 3, 5] * 10)).startswith(
         "the label y has 4 values (1, 2, 3, 5), like classes that are not numbered from 0; number them 0, 1"
     )

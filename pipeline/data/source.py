@@ -362,10 +362,20 @@ class Files:
                 column_types=dict.fromkeys(names, pa.string()), null_values=NULLS, strings_can_be_null=True
             ),
         )
+        names = [name if name in self.columns.values() else name.strip(" ") for name in rows.column_names]
+        rows = pa.table([_stripped(each) for each in rows.columns], names)
         if self.decimal == ".":
             return rows
         with_points = [pc.replace_substring_regex(each, DECIMAL_COMMA, r"\1.\2") for each in rows.columns]
         return pa.table(with_points, schema=rows.schema)
+
+
+def _stripped(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns texts without the blanks around them; null where no value is left."""
+    if not pc.any(pc.match_substring_regex(texts, "^ | $")).as_py():
+        return texts
+    texts = pc.utf8_trim(texts, " ")
+    return pc.if_else(pc.is_in(texts, pa.array(NULLS)), pa.scalar(None, texts.type), texts)
 
 
 def _num_bytes(file: pq.ParquetFile) -> int:

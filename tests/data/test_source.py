@@ -117,6 +117,15 @@ def test_a_renamed_column_takes_the_place_of_one_that_has_its_name(tmp_path: Pat
     assert pq.read_table(tmp_path / "out" / PART).to_pylist() == [{"price": "2"}]
 
 
+def test_blanks_around_fields_and_names_of_csv_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "2025-01-30.csv").write_text("a, b , c,d\n1, 2.5 ,x y,0\n3, , NaN, 0\n")
+    Files(f"{tmp_path}/{{day}}.csv", columns={"third": " c", "fourth": "d"}).fetch(FIRST, tmp_path / "out")
+    assert pq.read_table(tmp_path / "out" / PART).to_pylist() == [
+        {"a": "1", "b": "2.5", "third": "x y", "fourth": "0"},
+        {"a": "3", "b": None, "third": None, "fourth": "0"},
+    ]
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_columns_of_one_name_are_numbered(suffix: str, tmp_path: Path) -> None:
     names, path = ["said", "text", "length", "length", "", ""], tmp_path / f"2025-01-31.{suffix}"
