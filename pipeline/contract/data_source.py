@@ -10,7 +10,8 @@ class Source(Protocol):
     """A place that data comes from, one day at a time.
 
     One that joins other tables may have `joined`, by each day that was fetched and the name of each table the
-    digest of its rows that were used: the night's record keeps it.
+    digest of its rows that were used: the night's record keeps it. Where `omits_nulls` is true, a nullable
+    column that is missing on a day is null in all of its rows, as a key that no object of JSON has.
     """
 
     def days(self) -> Iterable[date]:

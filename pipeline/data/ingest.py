@@ -165,7 +165,8 @@ def _fetch(
             part = part_of(day, work)
             try:
                 source.fetch(day, part.parent)
-                left_out |= _conform(day, part, table, erased=erased, absent_is_null=day in outdated)
+                absent_is_null = day in outdated or getattr(source, "omits_nulls", False)
+                left_out |= _conform(day, part, table, erased=erased, absent_is_null=absent_is_null)
             except DataError as error:
                 if first or day == tonight:
                     raise

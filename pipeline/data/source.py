@@ -146,6 +146,11 @@ class Files:
             raise DataError(f"{self.url} has nothing for {day}; check that the day is delivered")
         write_partition(rows, folder)
 
+    @property
+    def omits_nulls(self) -> bool:
+        """Whether files have no column where no row has a value, as those of JSON."""
+        return self._newest().lower().removesuffix(".gz").endswith(JSON)
+
     def sample(self, num_rows: int) -> pa.Table:
         """Returns the first rows of the newest file, all columns."""
         return self._read(self._newest()).slice(0, num_rows)

@@ -439,6 +439,19 @@ def test_a_column_that_the_table_gains_comes_in_for_all_days(deliver: Deliver, t
         ingest(night(nth(4)), Files("../sales/{day}.parquet"), needed, IngestParams())
 
 
+def test_a_key_that_no_object_of_a_day_has_is_null_and_a_column_that_others_lack_is_missing(
+    tmp_path: Path, deliver: Deliver
+) -> None:
+    table = Table(columns={"time": Time(), "coupon": Category(nullable=True)}, time="time")
+    for suffix in ("jsonl", "csv"):
+        lines = {"jsonl": '{"time": "2025-03-01 10:00:00"}\n', "csv": "time\n2025-03-01 10:00:00\n"}
+        (tmp_path / "sales" / f"{nth(0)}.{suffix}").write_text(lines[suffix])
+    ingest(night(nth(0)), Files("../sales/{day}.jsonl"), table, IngestParams())
+    assert pq.read_table(part_of(nth(0)), partitioning=None)["coupon"].to_pylist() == [None]
+    with pytest.raises(DataError, match="no coupon among its columns time"):
+        ingest(night(nth(0), id="again"), Files("../sales/{day}.csv"), table, IngestParams())
+
+
 def test_numbers_of_days_that_are_no_longer_delivered_follow_their_classes(
     tmp_path: Path, deliver: Deliver
 ) -> None:
