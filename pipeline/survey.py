@@ -34,7 +34,7 @@ from pipeline.contract.table import (
     Time,
 )
 from pipeline.data import drift
-from pipeline.data.casts import END_US, SINCE_1970, conform
+from pipeline.data.casts import END_US, SINCE_1970, conform, in_zone
 from pipeline.data.database import Database
 from pipeline.data.image_files import SUFFIXES as IMAGES
 from pipeline.data.image_files import ImageFiles
@@ -125,7 +125,7 @@ def survey(
         raise _not_in_data("time", time, delivered.column_names)
     plug |= _clock(delivered, plug, time, time_format) | ({"zone": zone} if zone != "UTC" else {})
     parts = _history(plug)
-    rows = pa.concat_tables([delivered.slice(0, 0), *parts.values()], promote_options="permissive")
+    rows = _joined([delivered.slice(0, 0), *parts.values()])
     names = rows.column_names  # of all days: JSON has no column where no row has a value
     label = label or next((name for name in NAMES_OF_LABELS if name in names), "")
     if not label:
@@ -284,10 +284,14 @@ def _clock(rows: pa.Table, plug: dict[str, Any], wanted: str, form: str) -> dict
     names = [wanted] if wanted else rows.column_names
     formats = {name: found for name in names if (found := _formats(rows[name], given))}
     if wanted and not formats:
-        wrong = _first_that_is_none(rows[wanted])
+        if wrong := _wrong_times(rows[wanted]):
+            raise ParamsError(
+                f"--time {wanted} is not times in all rows: {wrong}; have it left out or set right, or name "
+                f"another column"
+            )
         raise ParamsError(
-            f"--time {wanted} is {rows[wanted].type} such as {wrong}, not times; name another, or have it "
-            f"delivered as 2025-01-31 13:45:00"
+            f"--time {wanted} is {rows[wanted].type} such as {rows[wanted][0]}, not times; name another, or "
+            f"have it delivered as 2025-01-31 13:45:00"
         )
     if len(formats) != 1:
         have = (
@@ -320,14 +324,17 @@ def _formats(values: pa.ChunkedArray, given: tuple[str, ...] = ()) -> tuple[str,
     return tuple(form for form in given if _times(texts, form).null_count <= most)
 
 
-def _first_that_is_none(values: pa.ChunkedArray) -> str:
-    """Returns the first value that is no time, with its row where most others are times."""
-    if _is_text(values.type):
-        is_time = pc.fill_null(pc.match_substring_regex(values, r"^\d{4}-\d\d-\d\d"), True)
-        if len(values) / 2 < pc.sum(is_time).as_py() < len(values):
-            n = is_time.index(pa.scalar(False)).as_py()
-            return f"{values[n]} of row {n + 1:,}"
-    return str(values[0])
+def _wrong_times(values: pa.ChunkedArray) -> str:
+    """Returns which row has text that is no time where most rows have times; "" where that is not so."""
+    if not _is_text(values.type):
+        return ""
+    share = pc.mean(pc.match_substring_regex(values, r"^\d{4}-\d\d-\d\d").cast(pa.int8()))
+    try:
+        if (share.as_py() or 0) > 0.5:
+            in_zone(values, "UTC")
+    except pa.ArrowInvalid as error:
+        return str(error)
+    return ""
 
 
 def _times(texts: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
@@ -417,6 +424,16 @@ def _history(plug: dict[str, Any]) -> dict[date, pa.Table]:
             if num_rows >= MOST_ROWS:
                 break
     return dict(sorted(parts.items()))
+
+
+def _joined(parts: list[pa.Table]) -> pa.Table:
+    try:
+        return pa.concat_tables(parts, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(
+            f"days have columns of different types: {str(error).splitlines()[0]}; have all days delivered "
+            f"with the same types"
+        ) from None
 
 
 def _is_text(kind: pa.DataType) -> bool:

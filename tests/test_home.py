@@ -177,6 +177,14 @@ def test_a_key_that_no_line_of_some_days_has_is_null_there(tmp_path: Path) -> No
     assert (made.nulls, made.ranges["pieces"]) == ({"coupon": 1, "pieces": 1}, (3, 3))
 
 
+def test_days_whose_types_do_not_go_together_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    for day, value in ((1, "a"), (2, 7)):
+        lines = [json.dumps({"t": f"2025-01-0{day}", "x": value, "y": n % 2}) for n in range(9)]
+        (tmp_path / f"2025-01-0{day}.jsonl").write_text("\n".join(lines))
+    with pytest.raises(DataError, match=r"^days have columns of different types: .* x "):
+        survey.survey(f"{tmp_path}/{{day}}.jsonl", time="t", label="y")
+
+
 def refused(tmp_path: Path, rows: pa.Table, **options: str) -> str:
     """The sentence, after a look that nothing is left behind."""
     path = tmp_path / "data.parquet"
@@ -223,7 +231,7 @@ def test_what_cannot_be_begun_with_is_refused_in_a_sentence(tmp_path: Path) -> N
     footed = rows(y=[0, 1] * 20).set_column(0, "t", [[f"2025-01-{n + 10}" for n in range(20)] * 2])
     footed = footed.set_column(0, "t", [[*footed["t"].to_pylist()[:39], "Total"]])
     assert refused(tmp_path, footed, time="t").startswith(
-        "--time t is string such as Total of row 40, not times; name another, or have it delivered as 2025"
+        "--time t is not times in all rows: row 40 is 'Total'; have it left out or set right, or name another"
     )
     assert refused(tmp_path, rows(y=[1, 2, 3, 5] * 10)).startswith(
         "the label y has 4 values (1, 2, 3, 5), like classes that are not numbered from 0; number them 0, 1"
