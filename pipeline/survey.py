@@ -125,8 +125,9 @@ def survey(
         raise _not_in_data("time", time, delivered.column_names)
     plug |= _clock(delivered, plug, time, time_format) | ({"zone": zone} if zone != "UTC" else {})
     parts = _history(plug)
-    rows = _joined([delivered.slice(0, 0), *parts.values()])
-    names = rows.column_names  # of all days: JSON has no column where no row has a value
+    rows = _joined([*parts.values()])
+    known = dict.fromkeys([*delivered.column_names, *rows.column_names])  # JSON has no column without a value
+    names = [name for name in known if name in rows.column_names]
     label = label or next((name for name in NAMES_OF_LABELS if name in names), "")
     if not label:
         raise ParamsError(f"nothing says what to predict; name a column by --label: {', '.join(names)}")
