@@ -126,8 +126,7 @@ def survey(
     plug |= _clock(delivered, plug, time, time_format) | ({"zone": zone} if zone != "UTC" else {})
     parts = _history(plug)
     rows = _joined([*parts.values()])
-    known = dict.fromkeys([*delivered.column_names, *rows.column_names])  # JSON has no column without a value
-    names = [name for name in known if name in rows.column_names]
+    names = rows.column_names  # of all days: JSON has no column where no row has a value
     label = label or next((name for name in NAMES_OF_LABELS if name in names), "")
     if not label:
         raise ParamsError(f"nothing says what to predict; name a column by --label: {', '.join(names)}")
