@@ -152,7 +152,11 @@ def survey(
         zone=zone,
     )
     as_found: Any = declared
-    days = {day: conform(part, as_found, origin=str(day), absent_is_null=True) for day, part in parts.items()}
+    omits_nulls = getattr(Plug(**plug).make(), "omits_nulls", False)
+    days = {
+        day: conform(part, as_found, origin=str(day), absent_is_null=omits_nulls)
+        for day, part in parts.items()
+    }
     _check_zone(days, declared)
     if ripe_days < 0:
         ripe_days = _days_without_label(days, label)

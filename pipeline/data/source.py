@@ -288,7 +288,7 @@ class Files:
                 if parquet:
                     delivered = pq.ParquetFile(file)
                     self._expect_room(_num_bytes(delivered), origin)
-                    rows = delivered.read()
+                    rows = _without_views(delivered.read())
                 else:
                     data = file.read(self.max_bytes + 1)
                     self._expect_room(len(data), origin)
@@ -381,6 +381,12 @@ def _stripped(texts: pa.ChunkedArray) -> pa.ChunkedArray:
         return texts
     texts = pc.utf8_trim(texts, " ")
     return pc.if_else(pc.is_in(texts, pa.array(NULLS)), pa.scalar(None, texts.type), texts)
+
+
+def _without_views(rows: pa.Table) -> pa.Table:
+    """Returns the rows with plain texts and bytes, as Arrow cannot take rows of views."""
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return rows.cast(pa.schema([field.with_type(plain.get(field.type, field.type)) for field in rows.schema]))
 
 
 def _num_bytes(file: pq.ParquetFile) -> int:
