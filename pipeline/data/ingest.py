@@ -160,12 +160,13 @@ def _fetch(
     left_out: set[str] = set()
     erased = erasures.units()
     silent = len(days) < SHOW_PROGRESS_FROM or None  # None: silent unless on a terminal
+    omits_nulls = bool(days) and getattr(source, "omits_nulls", False)
     try:
         for day in tqdm(days, desc="ingest", unit="day", disable=silent):
             part = part_of(day, work)
             try:
                 source.fetch(day, part.parent)
-                absent_is_null = day in outdated or getattr(source, "omits_nulls", False)
+                absent_is_null = omits_nulls or day in outdated
                 left_out |= _conform(day, part, table, erased=erased, absent_is_null=absent_is_null)
             except DataError as error:
                 if first or day == tonight:
