@@ -198,7 +198,8 @@ class Seams:
         if rows.schema.equals(self.table.schema()):
             return rows
         table: Any = self.table
-        return casts.conform(rows, table, origin=f"{day}")
+        omits_nulls = getattr(plug, "omits_nulls", False)
+        return casts.conform(rows, table, origin=f"{day}", absent_is_null=omits_nulls)
 
     def _samples(self, day: date) -> State:
         """Makes the samples of the day, by `fit` and `features`."""

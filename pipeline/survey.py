@@ -67,7 +67,6 @@ NUMBER, WHOLE = r"^[+-]?\d*\.?\d+$", r"^[+-]?\d+$"
 THOUSANDS = r"^[+-]?[1-9]\d{0,2}(,\d{3})+$"  # as 1,000, which is not one
 DELIMITERS = (";", "\t", "|")  # that CSV has, beside the comma
 MAX_INT = 2**63 - 1
-LARGE = r"^\d{19,}$"  # whole numbers that may be beyond it
 IS_ID = re.compile(r"(^|_)id$|[a-z]I[dD]$", re.ASCII)
 
 
@@ -354,7 +353,11 @@ def _settled(name: str, forms: tuple[str, ...], rows: pa.Table, plug: dict[str, 
     one by which files are nearest to the days of their names, or else the one by which rows are in order.
     """
     parts = Plug(**plug).make().spread(NUM_FILES) if plug["use"] == FILES else [(None, rows)]
-    texts = [(day, part[name].drop_null()) for day, part in parts if part.column_names.count(name) == 1]
+    texts = [
+        (day, part[name].drop_null())
+        for day, part in parts
+        if part.column_names.count(name) == 1 and _is_text(part[name].type)
+    ]
     num_values = sum(len(values) for _, values in texts)
     read = {form: [(day, _times(values, form)) for day, values in texts] for form in forms}
     wrong = {form: sum(times.null_count for _, times in read[form]) for form in forms}
@@ -498,7 +501,7 @@ def _textual(values: pa.ChunkedArray, *, nullable: bool, typed: bool, name: str)
                 continue
             if pa.types.is_boolean(kind):
                 return Bool(nullable=nullable)
-            if pa.types.is_floating(kind) and pc.all(pc.match_substring_regex(texts, LARGE)).as_py():
+            if pa.types.is_floating(kind) and pc.all(pc.match_substring_regex(texts, r"^\d+$")).as_py():
                 return Id(nullable=nullable)
             return _number(cast, nullable=nullable, name=name)
     num_values = len(pc.unique(texts))

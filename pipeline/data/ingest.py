@@ -109,7 +109,12 @@ def fetch_again(day: date, digest: str, *, source: Source, table: Table, work: P
         part.parent.mkdir(parents=True, exist_ok=True)
         source.fetch(day, part.parent)
         if part.exists():
-            _conform(day, part, table, erased=erased, absent_is_null=absent_is_null)
+            try:
+                _conform(day, part, table, erased=erased, absent_is_null=absent_is_null)
+            except DataError:
+                if absent_is_null:
+                    raise
+                continue
             if records.digest(part) == digest:
                 return part
     return None
@@ -133,7 +138,12 @@ def _has_columns_of(table: Table, part: Path) -> bool:
     import pyarrow.parquet as pq
 
     there, wanted = pq.read_schema(part), table.schema()
-    return bool(there.equals(wanted)) and list(map(classes_of, there)) == list(map(classes_of, wanted))
+    return bool(there.equals(wanted)) and _classes(there) == _classes(wanted)
+
+
+def _classes(schema: "pa.Schema") -> list[tuple[str, ...]]:
+    """Returns the classes of each column; none of those that are no label."""
+    return [classes_of(field) for field in schema]
 
 
 def _wanted(
@@ -253,7 +263,7 @@ def _same(one: Path, other: Path) -> bool:
     rows, others = (
         pq.read_table(path, partitioning=None, page_checksum_verification=True) for path in (one, other)
     )
-    return bool(rows.equals(others))
+    return bool(rows.equals(others)) and _classes(rows.schema) == _classes(others.schema)
 
 
 def _num_rows(part: Path) -> int:

@@ -265,7 +265,8 @@ class Files:
         """The rows of several files, one after the other."""
         parts = [self._read(path) for path in paths]
         for path, part in zip(paths, parts, strict=True):
-            if others := sorted(set(part.column_names) ^ set(parts[0].column_names)):
+            others = sorted(set(part.column_names) ^ set(parts[0].column_names))
+            if others and not self.omits_nulls:
                 raise DataError(
                     f"{path} has other columns than {paths[0]}: {', '.join(others)} in one of them alone; "
                     f"have all files delivered with the same columns"

@@ -67,11 +67,12 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
     rules, digest = rules_of(suite, table), rules_digest(suite, table)
     here, passed = partitions(RAW), set(partitions(CLEAN)) if RULES.exists() else set()
     split_from = {**(raw := _raw_digests(here)), **_split_from()}
-    outdated = {day for day in passed & raw.keys() if split_from[day] != raw[day]}
+    changed = not RULES.exists() or RULES.read_text().strip() != digest
+    # By other rules or columns all days that passed are judged together, so that no clean row is compared.
+    outdated = {day for day in passed & raw.keys() if split_from[day] != raw[day] and not changed}
     late = passed.intersection(batch.late_days) if passed else here  # others are judged by themselves
     came_in = {batch.day, *(day for day in late if day <= night.day)}
     pending = [day for day in here if day < night.day and day not in came_in and day not in passed - outdated]
-    changed = not RULES.exists() or RULES.read_text().strip() != digest
     days = sorted({*came_in, *(passed.intersection(here) - set(pending) if changed else ())})
     judge = Judge(docs=DOCS)
     types = _types([*days, *pending], table)
@@ -83,7 +84,7 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
     checks = _Checks(table=table, suite=suite, rules=rules, digest=digest, params=params, raw=raw,
                      split_from=split_from)  # fmt: skip
     judged = {day: scan.judge(day) for day in days}
-    again, refused = _judged_again(pending, scan, checks, night, restated=outdated)
+    again, refused = _judged_again(pending, scan, checks, night, beside=judged, restated=outdated)
     judged = dict(sorted((judged | again).items()))
     days, tonight = list(judged), sorted(came_in)
     counts = _counts(judged, rules)
@@ -176,11 +177,13 @@ _Passed = tuple[
 
 
 def _judged_again(
-    days: Sequence[date], scan: PartitionScan, checks: _Checks, night: Night, *, restated: set[date]
-) -> tuple[dict[date, Judged], list[Expectation]]:
+    days: Sequence[date], scan: PartitionScan, checks: _Checks, night: Night, *,
+    beside: Mapping[date, Judged], restated: set[date],
+) -> tuple[dict[date, Judged], list[Expectation]]:  # fmt: skip
     """Judges days of `data/raw` that wait to pass; returns those that pass now, and a line for each other.
 
-    Each is judged by the days before it and by the labels that are known tonight.
+    Each is judged by the days before it, of which some are judged anew `beside` it, and by the labels that
+    are known tonight.
     """
     passed: dict[date, Judged] = {}
     refused = []
@@ -189,7 +192,8 @@ def _judged_again(
         try:
             of_days = checks.findings(judged, Judge(docs=DOCS))
             alone = replace(night, day=day, id=str(day))
-            checks.expect(judged, of_days, alone, came_in=[day], by=night.day)
+            earlier = {other: one for other, one in beside.items() if other < day}
+            checks.expect(judged | earlier, of_days, alone, came_in=[day], by=night.day)
             passed |= judged
         except DataError as error:
             stays = "is trained on as it was before" if day in restated else "stays out of training"

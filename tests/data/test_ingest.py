@@ -459,9 +459,9 @@ def test_numbers_of_days_that_are_no_longer_delivered_follow_their_classes(
         columns = {"time": Time(), "topic": Int(min=0, max=len(classes) - 1)}
         return Table(columns=columns, time="time", label=Label("topic", classes=classes))
 
-    def come_in(number: int, table: Table) -> list[list[int]]:
+    def come_in(number: int, table: Table, *told_as: str) -> list[list[int]]:
         at = datetime.combine(nth(number), datetime.min.time())
-        told = pa.table({"time": [at] * 2, "topic": ["billing", "sales"]})
+        told = pa.table({"time": [at] * 2, "topic": told_as or ["billing", "sales"]})
         pq.write_table(told, tmp_path / "sales" / f"{nth(number)}.parquet")
         ingest(night(nth(number)), Files("../sales/{day}.parquet"), table, IngestParams(late_days=0))
         parts = [pq.read_table(part_of(nth(n)), partitioning=None) for n in range(number + 1)]
@@ -470,6 +470,9 @@ def test_numbers_of_days_that_are_no_longer_delivered_follow_their_classes(
     assert come_in(0, fields("billing", "sales")) == [[0, 1]]
     (tmp_path / "sales" / f"{nth(0)}.parquet").unlink()
     assert come_in(1, fields("billing", "legal", "sales")) == [[0, 2], [0, 2]]
+    renamed = fields("b", "l", "s")  # at the source, too: day 0 cannot follow, day 2 is as delivered
+    assert come_in(2, fields("billing", "legal", "sales"))[2] == [0, 2]
+    assert come_in(2, renamed, "b", "s") == [[-1, -1], [-1, -1], [0, 2]]
 
 
 def test_labels_that_come_late_are_looked_back_for_until_they_are_all_in(deliver: Deliver) -> None:

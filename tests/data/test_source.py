@@ -169,15 +169,23 @@ def test_without_the_column_of_the_time_a_file_cannot_be_cut(tmp_path: Path) -> 
 
 
 def test_files_of_a_day_with_other_columns_or_types_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a_20250130.jsonl").write_text('{"meter": "a"}\n')
-    (tmp_path / "b_20250130.jsonl").write_text('{"meter": "a", "kwh": 1}\n')
+    (tmp_path / "a_20250130.csv").write_text("meter\na\n")
+    (tmp_path / "b_20250130.csv").write_text("meter,kwh\na,1\n")
     with pytest.raises(
         DataError, match=r"b_20250130.* other columns than .*a_20250130.*: kwh in one of them"
     ):
         Files(str(tmp_path)).fetch(FIRST, tmp_path / "out")
-    (tmp_path / "b_20250130.jsonl").write_text('{"meter": 1}\n')
+
+
+def test_files_of_json_may_omit_a_key_and_their_types_are_the_same(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a_20250130.jsonl").write_text('{"meter": "a"}\n')
+    (tmp_path / "in" / "b_20250130.jsonl").write_text('{"meter": "a", "kwh": 1}\n')
+    Files(str(tmp_path / "in")).fetch(FIRST, tmp_path / "out")
+    assert pq.read_table(tmp_path / "out" / PART, partitioning=None)["kwh"].to_pylist() == [None, 1]
+    (tmp_path / "in" / "b_20250130.jsonl").write_text('{"meter": 1}\n')
     with pytest.raises(DataError, match=r"columns of different types: .*; have all files delivered"):
-        Files(str(tmp_path)).fetch(FIRST, tmp_path / "out")
+        Files(str(tmp_path / "in")).fetch(FIRST, tmp_path / "out")
 
 
 @pytest.mark.slow
