@@ -59,12 +59,12 @@ FORMATS = tuple(
     )
     for clock in (" %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", "")
 )  # fmt: skip
-SINCE = datetime(1970, 1, 1)  # earlier times are no times: `%Y` reads 25 as the year 25
+SINCE = datetime(1970, 1, 1)  # an earlier time shows a wrong format: `%Y` reads 25 as the year 25
 NUM_FILES = 8  # from the oldest to the newest, by which the format of times is known
 FILES = "pipeline.data.source:Files"
 ISO = ("",)  # the formats of times that need none
 NUMBER, WHOLE = r"^[+-]?\d*\.?\d+$", r"^[+-]?\d+$"
-THOUSANDS = r"^[+-]?[1-9]\d{0,2}(,\d{3})+$"  # as 1,000, which is not one
+THOUSANDS = r"^[+-]?[1-9]\d{0,2}(,\d{3})+$"  # as 1,000, whose comma is not a decimal one
 DELIMITERS = (";", "\t", "|")  # that CSV has, beside the comma
 MAX_INT = 2**63 - 1
 IS_ID = re.compile(r"(^|_)id$|[a-z]I[dD]$", re.ASCII)
@@ -285,7 +285,7 @@ def _clock(rows: pa.Table, plug: dict[str, Any], wanted: str, form: str) -> dict
         return {"cut_by": wanted, "time": unit}
     given = (form,) if form else FORMATS
     names = [wanted] if wanted else rows.column_names
-    formats = {name: found for name in names if (found := _formats(rows[name], given))}
+    formats = {name: fitting for name in names if (fitting := _formats(rows[name], given))}
     if wanted and not formats:
         if wrong := _wrong_times(rows[wanted]):
             raise ParamsError(
@@ -297,19 +297,16 @@ def _clock(rows: pa.Table, plug: dict[str, Any], wanted: str, form: str) -> dict
             f"have it delivered as 2025-01-31 13:45:00"
         )
     if len(formats) != 1:
-        have = (
-            f"the columns {', '.join(formats)} are times"
-            if formats
-            else f"no column is a time{form and f' as {form}'}"
-        )
+        none = f"no column is a time as {form}" if form else "no column is a time"
+        have = f"the columns {', '.join(formats)} are times" if formats else none
         named = formats or rows.column_names
         raise ParamsError(f"{have}; name the one whose day a row belongs to by --time: {', '.join(named)}")
-    (name, found), *_ = formats.items()
-    return {"cut_by": name} if found == ISO else {"cut_by": name, "time": _settled(name, found, rows, plug)}
+    ((name, fitting),) = formats.items()
+    return {"cut_by": name} | ({} if fitting == ISO else {"time": _settled(name, fitting, rows, plug)})
 
 
 def _formats(values: pa.ChunkedArray, given: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Returns which of the given formats fit; ISO where none is needed, none where values are no times."""
+    """Returns which of the given formats fit; ISO if no format is needed, () if the values are not times."""
     if pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
         return ISO
     texts = values.drop_null()
@@ -328,7 +325,7 @@ def _formats(values: pa.ChunkedArray, given: tuple[str, ...] = ()) -> tuple[str,
 
 
 def _wrong_times(values: pa.ChunkedArray) -> str:
-    """Returns which row has text that is no time where most rows have times; "" where that is not so."""
+    """Returns the first row whose text is not a time, if most rows have times; otherwise ""."""
     if not _is_text(values.type):
         return ""
     share = pc.mean(pc.match_substring_regex(values, r"^\d{4}-\d\d-\d\d").cast(pa.int8()))
@@ -341,7 +338,7 @@ def _wrong_times(values: pa.ChunkedArray) -> str:
 
 
 def _times(texts: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
-    """Returns texts as times; null where one is none, or before 1970."""
+    """Returns texts as times; null where a text does not have the format, or is a time before 1970."""
     times = pc.strptime(texts, format=form, unit="us", error_is_null=True)
     return pc.if_else(pc.less(times, pa.scalar(SINCE, times.type)), pa.scalar(None, times.type), times)
 
@@ -382,7 +379,7 @@ def _settled(name: str, forms: tuple[str, ...], rows: pa.Table, plug: dict[str, 
 
 
 def _days_off(parts: list[tuple[date | None, pa.ChunkedArray]]) -> int:
-    """Returns how far times are from the days of their files, all together; 0 where files have no day."""
+    """Returns by how many days times miss the days of their files, in total; 0 if no file has a day."""
     numbers = [
         times.drop_null().cast(pa.date32()).cast(pa.int32()).to_numpy() - (day - SINCE.date()).days
         for day, times in parts
@@ -475,7 +472,7 @@ _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], Callable[..., AnyColumn]], ..
 
 
 def _number(values: pa.ChunkedArray, *, nullable: bool, name: str) -> AnyColumn:
-    numbers = values.cast(pa.float64(), safe=False)  # beyond 2 ** 53 about
+    numbers = values.cast(pa.float64(), safe=False)  # inexact beyond 2 ** 53, which is enough for a range
     low, whole = pc.min(numbers).as_py(), pa.types.is_integer(values.type)
     if not whole and nullable:  # Tools that have no null for whole numbers make floats of them.
         whole = pc.all(pc.and_(pc.is_finite(numbers), pc.equal(numbers, pc.round(numbers)))).as_py()
@@ -501,7 +498,7 @@ def _textual(values: pa.ChunkedArray, *, nullable: bool, typed: bool, name: str)
                 continue
             if pa.types.is_boolean(kind):
                 return Bool(nullable=nullable)
-            if pa.types.is_floating(kind) and pc.all(pc.match_substring_regex(texts, r"^\d+$")).as_py():
+            if pa.types.is_floating(kind) and _all_are(texts, WHOLE):  # beyond 64 bits
                 return Id(nullable=nullable)
             return _number(cast, nullable=nullable, name=name)
     num_values = len(pc.unique(texts))
@@ -567,32 +564,32 @@ def _label(values: pa.ChunkedArray, name: str, *, late: bool, num_classes: int =
     is_text = _is_text(values.type)
     if len(known) and not is_text and not _is_number(values.type):
         raise ParamsError(f"the label {name} is {values.type}, not a number; name another by --label")
-    found = []
+    distinct = []
     if len(known):
-        found = pc.unique(known if is_text else known.cast(pa.float64(), safe=False)).to_pylist()
-    if len(found) < 2:
-        constant = "null" if not found else repr(found[0]) if is_text else f"{found[0]:g}"
+        distinct = pc.unique(known if is_text else known.cast(pa.float64(), safe=False)).to_pylist()
+    if len(distinct) < 2:
+        constant = "null" if not distinct else repr(distinct[0]) if is_text else f"{distinct[0]:g}"
         raise DataError(
             f"the label {name} is {constant} in all {len(values):,} rows, so that there is nothing to learn; "
             f"name another by --label, or have rows delivered with others"
         )
     if is_text:
-        some = ", ".join(map(repr, found[:3]))
+        some = ", ".join(map(repr, distinct[:3]))
         raise ParamsError(
-            f"the label {name} is text with {len(found)} values ({some}, ...), more than classes have; name "
-            f"another by --label, or have a number delivered"
+            f"the label {name} is text with {len(distinct)} values ({some}, ...), more than classes have; "
+            f"name another by --label, or have a number delivered"
         )
-    if set(found) == {0.0, 1.0}:
+    if set(distinct) == {0.0, 1.0}:
         if pa.types.is_boolean(values.type):
             return Bool(nullable=nullable), True
         return Int(min=0, max=1, nullable=nullable), True
-    if len(found) <= FEW_CLASSES and all(value.is_integer() for value in found):
-        shown = ", ".join(f"{value:g}" for value in sorted(found)[:6])
+    if len(distinct) <= FEW_CLASSES and all(value.is_integer() for value in distinct):
+        shown = ", ".join(f"{value:g}" for value in sorted(distinct)[:6])
         raise ParamsError(
-            f"the label {name} has {len(found)} values ({shown}), like classes that are not numbered from "
+            f"the label {name} has {len(distinct)} values ({shown}), like classes that are not numbered from "
             f"0; number them 0, 1, ... at the source, without a gap"
         )
-    whole = all(value.is_integer() for value in found)
+    whole = all(value.is_integer() for value in distinct)
     return (Int if whole else Float)(nullable=nullable), False
 
 

@@ -396,7 +396,7 @@ def lines_of(times: list[str]) -> str:
     [
         (MONTH_FIRST, 14, 99),  # of which the first twelve could have the day first
         (DAY_FIRST, 14, 99),
-        (MONTH_FIRST, 12, 1),  # told by the names of files
+        (MONTH_FIRST, 12, 1),  # by the names of the files
         (DAY_FIRST, 12, 1),
         ("%d.%m.%y", 3, 99),  # not of the year 25
         ("%m/%d/%y", 14, 99),
@@ -413,8 +413,8 @@ def test_the_format_of_times_is_known_by_all_rows(
         path = tmp_path / f"rows/{first.date() + timedelta(start)}.csv"
         path.write_text(lines_of(times[12 * start : 12 * (start + a_file)]))
     url = str(tmp_path / "rows" if a_file == 1 else path)
-    found = survey.survey(url)
-    assert (found.plug["time"], found.days[0], found.num_days) == (form, first.date(), num_days)
+    inspected = survey.survey(url)
+    assert (inspected.plug["time"], inspected.days[0], inspected.num_days) == (form, first.date(), num_days)
 
 
 def test_who_names_the_format_decides_whether_the_day_is_first(tmp_path: Path) -> None:
@@ -427,8 +427,8 @@ def test_who_names_the_format_decides_whether_the_day_is_first(tmp_path: Path) -
     with pytest.raises(ParamsError, match=asked):
         survey.survey(str(path))
     for time in ("", "t"):
-        found = survey.survey(str(path), time=time, time_format=MONTH_FIRST)
-        assert found.days[-1] == date(2025, 12, 12)
+        inspected = survey.survey(str(path), time=time, time_format=MONTH_FIRST)
+        assert inspected.days[-1] == date(2025, 12, 12)
     with pytest.raises(ParamsError, match=r"^no column is a time as %d.%m.%y; name the one"):
         survey.survey(str(path), time_format="%d.%m.%y")
 

@@ -90,7 +90,7 @@ class Dispatcher:
         self._folder, self._setup = opened(folder, bag), setup
         self._began_at, self._ask_at = time.time(), 0.0
         self._rule: tuple[tuple[bool, int], Reuse] | None = None
-        self._never = ""  # why the backend will never take such a machine
+        self._refusal = ""  # reason, if the backend will never take such a machine
 
     @property
     def bag(self) -> Bag:
@@ -187,7 +187,7 @@ class Dispatcher:
         self._folder.add("end", lease=lease.name, state=state, time=time.time())
         if state == "refused":
             self._ask_at = time.time() + REFUSED_S
-            self._never = worker_errors.final(self._folder.lease(lease.name))
+            self._refusal = worker_errors.final(self._folder.lease(lease.name))
 
     def _ask(self) -> None:
         """Asks for one more machine, by a name that no other home has in the same bucket."""
@@ -244,8 +244,8 @@ class Dispatcher:
                 f"{counted(len(state.given_up), 'seed')} of bag {bag.name} failed twice, {done}; look at "
                 f"{self._folder.work(worst) / LOG}, or lower --needed"
             )
-        if self._never and not state.live:
-            raise JobError(f"bag {bag.name} gets no machines, {done}: {self._never}")
+        if self._refusal and not state.live:
+            raise JobError(f"bag {bag.name} gets no machines, {done}: {self._refusal}")
         own = [lease for lease in state.leases.values() if lease.asked_at >= self._began_at]
         ended = [lease for lease in own if not lease.live][-MOST_BROKEN:]
         if len(ended) == MOST_BROKEN and all(lease.state == "failed" for lease in ended):

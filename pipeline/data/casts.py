@@ -60,8 +60,8 @@ def conform(rows: pa.Table, table: Table, *, origin: str, absent_is_null: bool =
 def times(values: pa.ChunkedArray, form: str, *, name: str) -> pa.ChunkedArray:
     """Returns values of the column `name` as times, in a unit of `SINCE_1970` or in a format of strptime.
 
-    Values that are no text are returned as they are where `form` is a format. Raises ArrowInvalid, with the
-    row of the first value that is no such time.
+    With a format of strptime, values that are not text are returned unchanged. Raises ArrowInvalid, which
+    names the row of the first value that cannot be read.
     """
     if form in SINCE_1970:
         return _since_1970(values, form, name)
@@ -131,9 +131,9 @@ def _without_overflow(texts: pa.ChunkedArray, times: pa.ChunkedArray, form: str)
 
 
 def _numbered(values: pa.ChunkedArray, label: Label, *, before: Sequence[str]) -> pa.ChunkedArray:
-    """Returns the places of classes that are text; NO_CLASS where a value is none of them.
+    """Returns the numbers of classes that are given by name; NO_CLASS for a name that is not among them.
 
-    Numbers are taken to be places already: among the classes of `before`, where there are any.
+    Values that are numbers already stand for the classes of `before`, if there are any, and are renumbered.
     """
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)

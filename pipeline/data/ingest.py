@@ -142,7 +142,7 @@ def _has_columns_of(table: Table, part: Path) -> bool:
 
 
 def _classes(schema: "pa.Schema") -> list[tuple[str, ...]]:
-    """Returns the classes of each column; none of those that are no label."""
+    """Returns the classes of each column; () for a column that is not a label with classes."""
     return [classes_of(field) for field in schema]
 
 

@@ -148,7 +148,7 @@ class Files:
 
     @property
     def omits_nulls(self) -> bool:
-        """Whether files have no column where no row has a value, as those of JSON."""
+        """Whether a file lacks a column in which no row has a value, as one of JSON does."""
         return self._newest().lower().removesuffix(".gz").endswith(JSON)
 
     def sample(self, num_rows: int) -> pa.Table:
@@ -156,7 +156,10 @@ class Files:
         return self._read(self._newest()).slice(0, num_rows)
 
     def spread(self, num_files: int) -> list[tuple[date | None, pa.Table]]:
-        """Returns the rows of some files from the oldest to the newest, each with the day that it is of."""
+        """Returns the rows of up to `num_files` files, evenly spaced from the oldest to the newest.
+
+        Each comes with the day in its name; None where files have no day in their names.
+        """
         dated = self._files_by_day()
         files: list[tuple[date | None, str]] = [
             (day, file.path) for day in sorted(dated) for file in dated[day]

@@ -157,7 +157,7 @@ class _Checks:
     ) -> "_Passed":
         """Returns what the report says of days that came in; DataError where they have to stop the night.
 
-        Labels that are known `by` then are judged, too.
+        Labels that are known by the end of the day `by` are judged, too.
         """
         params, suite = self.params, self.suite
         if any(not finding.success for finding in of_days):

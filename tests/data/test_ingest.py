@@ -459,10 +459,10 @@ def test_numbers_of_days_that_are_no_longer_delivered_follow_their_classes(
         columns = {"time": Time(), "topic": Int(min=0, max=len(classes) - 1)}
         return Table(columns=columns, time="time", label=Label("topic", classes=classes))
 
-    def come_in(number: int, table: Table, *told_as: str) -> list[list[int]]:
+    def come_in(number: int, table: Table, *topics: str) -> list[list[int]]:
         at = datetime.combine(nth(number), datetime.min.time())
-        told = pa.table({"time": [at] * 2, "topic": told_as or ["billing", "sales"]})
-        pq.write_table(told, tmp_path / "sales" / f"{nth(number)}.parquet")
+        delivered = pa.table({"time": [at] * 2, "topic": topics or ["billing", "sales"]})
+        pq.write_table(delivered, tmp_path / "sales" / f"{nth(number)}.parquet")
         ingest(night(nth(number)), Files("../sales/{day}.parquet"), table, IngestParams(late_days=0))
         parts = [pq.read_table(part_of(nth(n)), partitioning=None) for n in range(number + 1)]
         return [part["topic"].to_pylist() for part in parts]

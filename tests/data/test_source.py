@@ -472,8 +472,8 @@ def test_classes_that_are_text_are_numbered_and_a_value_that_is_none_of_them_is_
 
 def test_views_of_texts_are_read_as_texts(tmp_path: Path) -> None:
     at = [datetime(2025, 7, 1, 9), datetime(2025, 7, 2, 9)]
-    told = pa.table({"at": at, "text": pa.array(["a", "b"], pa.string_view())})
-    pq.write_table(told, tmp_path / "a.parquet")
+    rows = pa.table({"at": at, "text": pa.array(["a", "b"], pa.string_view())})
+    pq.write_table(rows, tmp_path / "a.parquet")
     Files(str(tmp_path / "a.parquet"), cut_by="at").fetch(date(2025, 7, 2), tmp_path)
     assert pq.read_table(tmp_path / PART, partitioning=None)["text"].to_pylist() == ["b"]
 
