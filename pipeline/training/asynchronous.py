@@ -123,6 +123,7 @@ class AsynchronousEngine(TorchEngine):
         self._num_batches = 0
         self._again: deque[_Batch] = deque()  # batches to train on, undone ones first
         self._since: list[_Batch] = []  # batches since `_copy` was taken
+        self._judged = 0  # of these, in windows that were judged
         self._copy: list[Tensor] = []
         self._pieces: deque[_Piece] = deque()
         self._sent: dict[int, deque[_Piece]] = {}  # what each worker has
@@ -161,8 +162,9 @@ class AsynchronousEngine(TorchEngine):
             while math.isnan(self._loss) and not self._newest and not self._overflowed:
                 self._collect(pool)
                 self._send_all()
-            is_long = pool.now() > self._window_from + WINDOW_S and len(self._since) >= LEAST_BATCHES
-            if self._overflowed or len(self._since) >= self._window or (is_long and not self._again):
+            length = len(self._since) - self._judged
+            is_long = pool.now() > self._window_from + WINDOW_S and length >= LEAST_BATCHES
+            if self._overflowed or length >= self._window or (is_long and not self._again):
                 self._end_window()
         if self._newest:
             self._loss = sum(loss for loss, _ in self._newest) / sum(number for _, number in self._newest)
@@ -201,7 +203,7 @@ class AsynchronousEngine(TorchEngine):
     def _seen(self) -> Window:
         """Returns what the batches of this window gave so far."""
         return Window(
-            first=self._since[0].number,
+            first=self._since[self._judged].number,
             num_samples=sum(number for _, number in self._losses.values()),
             elapsed_s=max(self._workers().now() - self._window_from, 1e-9),
             losses=(math.nan,)
@@ -224,13 +226,23 @@ class AsynchronousEngine(TorchEngine):
             log.debug("a loss of %.4g at %.0f samples/s: %s", window.loss, window.speed, self.setting)
             if undo:
                 self._undo()
-        self._since = []
+        if self.policy.risen is None:
+            self._since, self._judged = [], 0
+        else:  # all since the copy may have to be undone
+            self._judged, self._window = len(self._since), self.policy.window
+            self._window_from, self._losses = self._workers().now(), {}
 
     def _undo(self) -> None:
         """Goes back to the weights before the window, and has its batches trained on again."""
         self._shared.restore(self._copy)
         self._again.extendleft(reversed(self._since))
         self._newest, self._overflowed, self._copy = [], None, []
+
+    def _is_harmed(self) -> bool:
+        """Returns whether the loss is above its level, so that no checkpoint may hold these weights."""
+        assert self.policy
+        met = bool(self._overflowed or self._losses)
+        return self.policy.risen is not None or (met and self.policy.harms(self._seen()))
 
     def _not_finite(self, piece: _Piece) -> NotFinite:
         samples = ", ".join(map(str, piece.indices[:MAX_NAMED].tolist()))
@@ -413,8 +425,7 @@ class AsynchronousEngine(TorchEngine):
         self._drain()
         if self._overflowed and not self._copy:
             raise self._not_finite(self._overflowed)
-        met = self._overflowed or self._losses
-        if self.policy and self._since and self._copy and met and self.policy.harms(self._seen()):
+        if self.policy and self._since and self._copy and self._is_harmed():
             self.policy = self.policy.undone()
             self._undo()
         while self._again:  # one worker takes what was undone
@@ -425,7 +436,7 @@ class AsynchronousEngine(TorchEngine):
             self._drain()
             if self._overflowed:
                 raise self._not_finite(self._overflowed)
-        self._since = []  # a window with a pause in it is not judged
+        self._since, self._judged = [], 0  # a window with a pause in it is not judged
         self._updates = self._number
         state = super().save()
         return State(tensors=state.tensors, scalars={**state.scalars, "batches": self._num_batches})
@@ -450,5 +461,6 @@ class AsynchronousEngine(TorchEngine):
     def _end_workers(self) -> None:
         if self._pool:
             self._pool.close()
-        self._pool, self._sent, self._leave_at, self._since = None, {}, {}, []
+        self._pool, self._sent, self._leave_at = None, {}, {}
+        self._since, self._judged = [], 0
         self._pieces.clear()

@@ -15,14 +15,15 @@ Where n exceeds k, n/k batches are in flight, and gradients are late: others' up
 that does harm depends on the curvature, which nothing tells beforehand: the noise scale (noise.py) calls a
 problem hopeless on which late gradients do no harm. So it is tried on the problem itself: a window of batches
 is trained on with late gradients, undone, and trained on again as before. Both began at the same weights and
-saw the same samples, so the difference of their losses, batch by batch, is due to lateness. It may eat up
-at most half of the time that is gained, by the slope of the loss. It is tried again and again, within
-a small share of the time.
+saw the same samples, so the difference of their losses, batch by batch, is due to lateness. It may
+not cost more than the time that is gained, by the slope of the loss. What lateness adds to a loss because it
+is measured before the updates in flight are made is left out. It is tried again and again, within a small
+share of the time.
 
 Goodput is samples a second times progress by a sample, where a lateness that was refused makes none. A
 change is made only if goodput is predicted to rise, and taken back if it is measurably no faster. An
-asynchronous window whose loss rises is undone. What was refused is tried again later, after twice as long
-each time, and lateness at most half as much.
+asynchronous window whose loss rises is undone, unless the loss falls again soon enough. What was refused is
+tried again within the same share of the time, in longer windows, with at most half the lateness.
 
 Pure: the engine (asynchronous.py) measures windows, and does what is decided here.
 """
@@ -38,12 +39,11 @@ NEARLY_BEST = 0.97  # of the best predicted goodput: with so much fewer workers 
 HARM = 4.0  # standard errors by which a loss must rise for it not to be chance
 MOST_ERROR = 2.0  # times the standard error of the window before that one may have
 DOUBT = 1.0  # standard errors by which the difference that lateness makes may be chance
-EATEN = 0.5  # most of the time gained that lateness may cost
 LEVEL = 0.5  # weight of the newest window in the smoothed loss
 REMEMBERED = 0.995  # of the costs of updates, by each next one
-PATIENCE = 16  # windows until lateness that was refused is tried again, half of it, doubled with each refusal
-FORGOTTEN = 64  # windows after which all speeds are measured anew
-CHECKING = 0.03  # most of all time that is spent on trying lateness again beside what it replaced
+FORGOTTEN = 64  # windows after which speeds are measured anew, and any lateness may be tried
+CHECKING = 0.03  # most of all time that is spent on trials of lateness, but for the first
+WAITING = 0.2  # most of all time that is spent on losses that rise, and do not fall again
 SHORTEST, TRIAL, LONGEST = 8, 32, 128  # batches of windows: of the first, of most, of asynchronous ones
 MOMENTUM_LEFT = 0.01  # an optimizer that keeps a velocity goes on to do so
 GIVE_UP_BELOW, TAKE_FROM = 0.5, 0.75  # parts of a core that have to be free, to keep it and to take it
@@ -120,10 +120,11 @@ def _error(values: Sequence[float]) -> float:
     return math.sqrt(sum((each - mean) ** 2 for each in values)) / len(values)
 
 
-def pays(late: Window, window: Window, *, every: int = 1) -> bool:
+def pays(late: Window, window: Window, *, every: int = 1, behind: float = 0.0) -> bool:
     """Returns whether what is faster and late pays, by windows on the same batches, with it and without.
 
-    Losses of the second half of the batches are compared, of which each `every`-th can be.
+    Losses of the second half of the batches are compared, of which each `every`-th can be. `behind`: updates
+    that the weights lack at which a late loss is measured; they are made in the end, and are no harm.
     """
     if not all(map(math.isfinite, (*late.losses, *window.losses))) or late.speed <= window.speed:
         return False
@@ -133,7 +134,8 @@ def pays(late: Window, window: Window, *, every: int = 1) -> bool:
     slope, start = linear_regression(range(length), window.losses)
     rest = [loss - start - slope * n for n, loss in enumerate(window.losses)]
     # Batches: the middle of the second half, by the share of the time that was saved until then.
-    due = EATEN * 0.75 * length * (1 - window.speed / late.speed)
+    due = 0.75 * length * (1 - window.speed / late.speed)
+    due += fmean(min(n, behind) for n in range(length)[second])
     doubt = DOUBT * math.hypot(_error(rises), due * math.sqrt(12) / length * _error(rest))
     return fmean(rises) <= due * max(0.0, -slope) + doubt
 
@@ -196,13 +198,14 @@ class ThreadPolicy:
     checked_late: float = 0.0  # lateness that paid
     num_checks: int = 0
     check_s: float = 0.0  # that the last one cost by training on its batches again
-    checked_s: float = 0.0  # that all of them cost
+    checked_s: float = 0.0  # that all trials of lateness cost
+    risen: tuple[float, float] | None = None  # loss of the last window, and seconds since it has risen
+    waited_s: float = 0.0  # for losses that had risen, in vain
     elapsed_s: float = 0.0  # of all windows
     num_windows: int = 0
     num_settled: int = 0  # windows since the setting has changed
     num_undone: int = 0  # for harm
     num_refused: int = 0  # for lateness
-    again_at: int = 0  # window from which more lateness may be tried again
     level: tuple[float, float] | None = None  # smoothed loss and its standard error
     speed: float = 0.0  # samples/s of the accepted setting; 0: not measured
     calibrations: tuple[float, float, float] = (0.0, 0.0, 0.0)  # speed by that predicted, by kind; 0: unknown
@@ -221,8 +224,15 @@ class ThreadPolicy:
         if not self.setting.is_asynchronous:
             return TRIAL
         if self.on_trial:
-            return min(TRIAL, SHORTEST << min(8, self.num_checks))
+            return self._trial
+        if self.risen is not None:
+            return TRIAL
         return min(LONGEST, TRIAL << min(8, self.num_settled))
+
+    @property
+    def _trial(self) -> int:
+        """Batches of a trial of lateness."""
+        return min(TRIAL, SHORTEST << min(8, self.num_checks + self.num_refused))
 
     def give_up(self, free_cores: float) -> "ThreadPolicy":
         """Returns the state with no more workers than there are cores, at once and without a trial."""
@@ -246,11 +256,15 @@ class ThreadPolicy:
         `costs` is None while it is not known. `may_undo` says whether the weights before the window were
         kept, as they are where some of it was asynchronous.
         """
+        elapsed_s = self.elapsed_s + window.elapsed_s
         if may_undo and self.harms(window):
-            return self.undone(), True
+            if not self._may_fall(window):
+                return replace(self, elapsed_s=elapsed_s).undone(window.elapsed_s), True
+            risen = window.loss, self._risen_s + window.elapsed_s
+            return replace(self, risen=risen, elapsed_s=elapsed_s), False
         state = replace(
-            self, num_windows=self.num_windows + 1, num_settled=self.num_settled + 1,
-            elapsed_s=self.elapsed_s + window.elapsed_s,
+            self, num_windows=self.num_windows + 1, num_settled=self.num_settled + 1, elapsed_s=elapsed_s,
+            risen=None,
         )._fresh()  # fmt: skip
         if may_undo and self.on_trial and self.setting.lateness > self.checked_late:
             return replace(state, setting=self.accepted, late=(self.setting, window)), True
@@ -273,15 +287,36 @@ class ThreadPolicy:
         usual = min(window.error, MOST_ERROR * self.before_error)  # a loss that explodes varies as much
         return window.loss - loss > HARM * math.hypot(usual, error)
 
-    def undone(self) -> "ThreadPolicy":
-        """Returns the state after a window that did harm: its batches are trained on together."""
+    def _may_fall(self, window: Window) -> bool:
+        """Returns whether a loss that rose is expected to be where it was within the time left for that.
+
+        Where the curvature is more than late gradients bear, the loss rises, the weights move to where the
+        curvature is less, and the loss falls again (a catapult: Lewkowycz et al. 2020).
+        """
+        if not math.isfinite(window.loss) or self.on_trial or self.level is None:
+            return False
+        most_s = WAITING * self.elapsed_s
+        left_s = most_s - self.waited_s - self._risen_s - window.elapsed_s
+        if self.risen is None or left_s >= most_s / 2:  # it may rise further before it falls
+            return left_s >= window.elapsed_s
+        rise, fall = window.loss - self.level[0], self.risen[0] - window.loss
+        return fall > 0 and window.elapsed_s * rise / fall <= left_s
+
+    @property
+    def _risen_s(self) -> float:
+        return self.risen[1] if self.risen else 0.0
+
+    def undone(self, elapsed_s: float = 0.0) -> "ThreadPolicy":
+        """Returns the state after windows that did harm, the last of them in so many seconds."""
+        cost_s = self._risen_s + elapsed_s
         n = self.setting.num_workers
         together = Setting(num_workers=n, num_parts=n) if n > 1 else ALONE
         kept = together if self.accepted.is_asynchronous else self.accepted
         state = replace(
-            self, accepted=kept, late=None, checked_late=0.0, speed=0.0, num_undone=self.num_undone + 1
-        )
-        return state._refused(self.setting)
+            self, accepted=kept, late=None, checked_late=0.0, speed=0.0, num_undone=self.num_undone + 1,
+            risen=None, waited_s=self.waited_s + (cost_s if self.risen else 0.0),
+        )  # fmt: skip
+        return state._refused(self.setting, cost_s=cost_s)
 
     def wanted(self, limit: int, *, costs: Costs | None) -> int:
         """Returns how many cores this run would use of so many, for those who share them."""
@@ -323,17 +358,23 @@ class ThreadPolicy:
         kept = min(self.setting.num_workers, math.floor(free_cores + 1 - GIVE_UP_BELOW))
         cores = max(1, kept, math.floor(free_cores + 1 - TAKE_FROM))
         now = self.goodput(self.setting, costs=costs)
-        waits = self.num_windows < self.again_at
-        for most_late in (self.checked_late,) if waits else (self.checked_late, math.inf):
+        for most_late in (self.checked_late, math.inf) if self._may_try() else (self.checked_late,):
             best = self.best(cores, costs=costs, most_late=most_late)
             if self.goodput(best, costs=costs) > (1 + MIN_GAIN) * now:
                 return replace(self, accepted=self.setting, setting=best, num_settled=0)
         return self
 
+    def _may_try(self) -> bool:
+        """Returns whether a trial of more lateness is within the time left for trials."""
+        if not (self.num_checks or self.num_refused):
+            return True
+        trial_s = self._trial * self.batch_size / self.speed if self.speed else math.inf
+        return self.checked_s + trial_s <= CHECKING * self.elapsed_s
+
     def _paired(self, setting: Setting, late: Window, window: Window) -> "ThreadPolicy":
         """Returns the state after both windows of a trial of lateness, on the same batches."""
-        if not pays(late, window):
-            return replace(self, speed=window.speed)._refused(setting)
+        if not pays(late, window, behind=(setting.num_workers - 1) / setting.num_parts):
+            return replace(self, speed=window.speed)._refused(setting, cost_s=late.elapsed_s)
         return replace(
             self, setting=setting, accepted=setting, speed=late.speed, checked_late=setting.lateness,
             most_late=max(self.most_late, 2 * setting.lateness), num_settled=0,
@@ -341,18 +382,18 @@ class ThreadPolicy:
             checked_s=self.checked_s + window.elapsed_s,
         )  # fmt: skip
 
-    def _refused(self, late: Setting) -> "ThreadPolicy":
-        """Returns the state after a setting whose lateness does not pay."""
+    def _refused(self, late: Setting, *, cost_s: float) -> "ThreadPolicy":
+        """Returns the state after a setting whose lateness does not pay; half of it is tried next."""
         return replace(
             self, setting=self.accepted, most_late=late.lateness / 2, num_refused=self.num_refused + 1,
-            again_at=self.num_windows + PATIENCE * 2 ** min(self.num_refused, 6), num_settled=0,
+            checked_s=self.checked_s + cost_s, num_settled=0,
         )  # fmt: skip
 
     def _fresh(self) -> "ThreadPolicy":
-        """Returns the state without speeds that were measured long ago."""
+        """Returns the state without speeds and refusals of long ago."""
         if self.num_windows % FORGOTTEN:
             return self
-        return replace(self, slower=(), calibrations=(self.calibrations[0], 0.0, 0.0))
+        return replace(self, slower=(), most_late=math.inf, calibrations=(self.calibrations[0], 0.0, 0.0))
 
     def _seen(self, window: Window, costs: Costs | None) -> "ThreadPolicy":
         """Returns the state that knows loss and speed of this window of `self.setting`."""

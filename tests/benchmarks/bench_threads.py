@@ -10,8 +10,9 @@ real, computed at the weights of the moment at which the virtual worker begins.
     synchronous   a batch divided among all cores, which wait for each other; adding up costs nothing
     auto          train.threads: auto
 
-The time is that until the held-out loss is what `fixed` reaches at REACHED of its samples. Constants of the
-policy were chosen at seed 0, which is not judged. One row is of the real cores.
+The time is that until the held-out loss has fallen by FALLEN of what that of `fixed` has at REACHED of its
+samples: all of it could be one lucky look, which no other run has. Constants of the policy were chosen at
+seeds 0 to 7, which are not judged. One row is of the real cores.
 """
 
 import math
@@ -46,7 +47,7 @@ from tests.training.virtual_cores import UpdateCost, VirtualCores
 SEEDS = range(101, 103) if frame.QUICK else range(101, 105)
 MOST = 8  # cores
 EVERY = 32  # batches between looks at the held-out loss
-REACHED = 0.6  # share of the samples of `fixed` after which its loss is the target
+FALLEN, REACHED = 0.99, 0.6  # shares of the fall of the loss, and of the samples of `fixed`
 BETWEEN_S = (0.2, 1.5)  # seconds until the cores change
 FREE = UpdateCost(pass_s=0.0, sample_s=0.0, apply_s=0.0, add_s=0.0)
 WAYS = ("fixed", "unadjusted", "synchronous", "auto")
@@ -353,7 +354,8 @@ def judged(problem: Problem) -> tuple[dict[str, float], dict[str, object]]:
     for seed in SEEDS:
         trace = Trace.drawn(seed)
         runs = {way: train(problem, way, seed=seed, cost=cost, trace=trace) for way in WAYS}
-        target = next(loss for _, share, loss in runs["fixed"].losses if share >= REACHED)
+        reached = next(loss for _, share, loss in runs["fixed"].losses if share >= REACHED)
+        target = FALLEN * reached + (1 - FALLEN) * runs["fixed"].losses[0][2]
         for way, run in runs.items():
             times[way].append(run.time_to(target))
             finals[way].append(run.final)

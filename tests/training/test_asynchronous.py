@@ -130,6 +130,27 @@ def test_a_window_that_does_harm_is_undone_and_its_samples_are_trained_on_again(
     assert any(not torch.equal(weight, before[name]) for name, weight in engine.weights().items())
 
 
+@pytest.mark.parametrize("num_batches", [2 * TRIAL, 12 * TRIAL], ids=["saved meanwhile", "in vain"])
+def test_windows_in_which_a_loss_is_expected_to_fall_again_are_undone_together(num_batches):
+    """The level is one that no loss reaches, so that each asynchronous window rises above it."""
+    engine = made(counted.Counted(), counted.Samples(), cores=4)
+    engine.policy = ThreadPolicy(
+        batch_size=8, setting=FOUR, accepted=FOUR, level=(-1e9, 0.0), elapsed_s=4.0, num_windows=1
+    )
+    times = np.zeros(100)
+    waited = False
+    for number in range(num_batches):
+        share = np.arange(8 * number, 8 * number + 8) % 100
+        engine.step(share, batch_size=8, rate=8.0, signals=Signals())
+        times[share] += 1
+        waited |= engine.policy.risen is not None
+    engine.save()
+    assert waited
+    assert engine.policy.num_undone >= 1
+    assert engine.policy.risen is None
+    assert engine.weights()["weight"][:, 0].tolist() == times.tolist()
+
+
 def test_a_sample_without_an_answer_is_named_whoever_met_it(folder):
     workload = Momentum(poison=13)
     engine = made(workload, workload.dataset(folder, "train"), cores=4, setting=FOUR)
