@@ -22,8 +22,6 @@ FILE = "machines.csv"
 class Cluster(Renting):
     """Jobs on a cluster of the team's."""
 
-    joins = False  # whether a job may have machines of several kinds
-
     def __init__(self, *, machines: str, bucket: str = "", retry: RetryPolicy = AT_ONCE) -> None:
         """Keeps the file of the team's machines; "" is `machines.csv`, or the nodes where there is none."""
         super().__init__(bucket=bucket, retry=retry)
@@ -33,9 +31,15 @@ class Cluster(Renting):
     def nodes(self) -> Sequence[Node]:
         """Returns the nodes that take jobs; raises Unreachable or Refused where the cluster does not say."""
 
+    @property
+    @abstractmethod
+    def joins(self) -> bool:
+        """Returns whether a job may have machines of several kinds."""
+
     def machines(self) -> Sequence[Machine]:
         """Returns the machines of the team's file, or those that the nodes are."""
-        return tuple(replace(each.machine, joins=self.joins) for each in self.own())
+        joins = self.joins
+        return tuple(replace(each.machine, joins=joins) for each in self.own())
 
     def own(self) -> tuple[OwnMachine, ...]:
         """Returns them with the words for each."""

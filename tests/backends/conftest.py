@@ -69,8 +69,13 @@ def cluster(
 
 
 @pytest.fixture
-def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["FakeCluster"]:
-    """A cluster on loopback with two nodes, and a home of its own with the file of its machines."""
+def kubernetes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator["FakeCluster"]:
+    """A cluster on loopback with two nodes, and a home of its own with the file of its machines.
+
+    With the parameter "jobsets" it has that kind.
+    """
     from tests.backends.fake_cluster import FakeCluster
 
     (tmp_path / "machines.csv").write_text(PODS)
@@ -78,6 +83,7 @@ def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Fak
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
     with FakeCluster(tmp_path / "cluster", image=IMAGE) as made:
         monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig))
+        made.has_job_sets = getattr(request, "param", "jobs") == "jobsets"
         made.add_node("a", labels={"pool": "main"})
         made.add_node("b", labels={"pool": "spot", "spot": "true"}, taints=("spot",))
         yield made

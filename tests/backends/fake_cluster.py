@@ -5,7 +5,8 @@ selectors select, a Job's controller does what the documentation of Indexed Jobs
 and success policy, replacement of pods, deadline, suspension. A pod that no node fits stays unschedulable, a
 container that dies tells its exit code, and events tell what keeps pods from being made or started. A Job of
 a queue has a Workload, as Kueue makes it, and waits for `admit`. Pods of several see each other by their
-names: each process has an /etc/hosts of its own.
+names: each process has an /etc/hosts of its own. With `has_job_sets` it is a cluster with JobSets, whose
+controller makes the Jobs (fake_job_sets.py); what happens to a job is then asked for by the JobSet's name.
 """
 
 import base64
@@ -27,14 +28,17 @@ from urllib.parse import parse_qs, urlsplit
 
 import kubernetes_validate
 
+from tests.backends import fake_job_sets
+
 VERSION = "1.34"
 PATHS = re.compile(
-    r"^/(?:api/v1|apis/(?P<group>batch|authorization\.k8s\.io)/v1|apis/kueue\.x-k8s\.io/v1beta2)"
+    r"^/(?:api/v1|apis/(?:batch|authorization\.k8s\.io)/v1|apis/kueue\.x-k8s\.io/v1beta2"
+    r"|apis/jobset\.x-k8s\.io/v1alpha2)"
     r"(?:/namespaces/(?P<namespace>[^/]+))?"
     r"/(?P<kind>[a-z]+)(?:/(?P<name>[^/]+))?$"
 )
 QUEUE, JOB_UID = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/job-uid"
-KUEUE = {"name": "kueue.x-k8s.io", "preferredVersion": {"version": "v1beta2"}}
+JOBS = ("jobs", "jobsets")  # kinds that a job may be
 OURS = ("index", "owner", "replaced", "terminating", "oom")  # metadata of pods that no cluster has
 OF_A_JOB = "batch.kubernetes.io/job-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -78,8 +82,9 @@ class FakeCluster:
     def __init__(self, folder: Path, *, image: dict[str, str]) -> None:
         self.folder, self.image = folder, image
         self.objects: dict[str, dict[str, dict[str, Any]]] = {
-            kind: {} for kind in ("jobs", "pods", "services", "secrets", "nodes", "events", "workloads")
+            kind: {} for kind in (*JOBS, "pods", "services", "secrets", "nodes", "events", "workloads")
         }
+        self.has_job_sets = False
         self.queues: dict[str, str] = {}  # LocalQueues of Kueue, and why each takes no jobs
         self.failing: dict[str, tuple[str, str]] = {}  # why Jobs will have failed once their pods have ended
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -91,8 +96,8 @@ class FakeCluster:
         self.disturb: Callable[[], str] = lambda: ""
         self.is_away = False
         self.has_controllers = True  # else Jobs stay as they are made
-        self.quota: int | None = None  # Jobs at most
-        self.denied = ""  # what a webhook says to Jobs
+        self.quota: int | None = None  # Jobs at most, and as many JobSets
+        self.denied = ""  # what a webhook says to Jobs and JobSets
         self.forbidden: set[str] = set()
         self.lock = threading.RLock()
         self._over = threading.Event()
@@ -144,16 +149,31 @@ class FakeCluster:
         }
 
     def live(self) -> list[dict[str, Any]]:
-        """Jobs that have not ended."""
+        """JobSets that have not ended, and Jobs of no such JobSet."""
         with self.lock:
-            return [job for job in self.objects["jobs"].values() if not _ended(job)]
+            sets = [made for made in self.objects["jobsets"].values() if not _ended(made)]
+            uids = [made["metadata"]["uid"] for made in sets]
+            jobs = self.objects["jobs"].values()
+            return [*sets, *(job for job in jobs if not _ended(job) and _owner(job) not in uids)]
+
+    def heads(self) -> dict[str, dict[str, Any]]:
+        """JobSets, and Jobs of none, by name."""
+        jobs = self.objects["jobs"].items()
+        alone = {name: job for name, job in jobs if "controller" not in _reference(job)}
+        return self.objects["jobsets"] | alone
 
     def pods_of(self, job: str) -> list[dict[str, Any]]:
-        """Pods of a Job that are not replaced by others, by index."""
+        """Pods of a Job or JobSet that are not replaced by others, by index."""
         with self.lock:
-            mine = [pod for pod in self.objects["pods"].values() if pod["metadata"]["owner"] == job]
+            owners = {job, *(each["metadata"]["name"] for each in self._jobs_of(job))}
+            mine = [pod for pod in self.objects["pods"].values() if pod["metadata"]["owner"] in owners]
             mine = [pod for pod in mine if "replaced" not in pod["metadata"]]
             return sorted(mine, key=lambda pod: int(pod["metadata"]["index"]))
+
+    def _jobs_of(self, name: str) -> list[dict[str, Any]]:
+        """Jobs of a JobSet."""
+        uid = self.objects["jobsets"].get(name, {}).get("metadata", {}).get("uid")
+        return [job for job in self.objects["jobs"].values() if uid and _owner(job) == uid]
 
     def disrupt(
         self, job: str, *, reason: str = "PreemptionByScheduler", indexes: tuple[int, ...] = ()
@@ -192,7 +212,7 @@ class FakeCluster:
     def suspend(self, job: str) -> None:
         """What Kueue does with a Job that makes room for another: its pods go, and it waits again."""
         with self.lock:
-            self.objects["jobs"][job]["spec"]["suspend"] = True
+            self.heads()[job]["spec"]["suspend"] = True
             self._workload(job, [
                 condition("Evicted", reason="Preempted", message="Preempted to accommodate a workload"),
                 condition("QuotaReserved", status="False", reason="Pending", message="insufficient quota"),
@@ -206,7 +226,7 @@ class FakeCluster:
 
     def _workload(self, job: str, conditions: list[dict[str, str]]) -> None:
         """Keeps what Kueue says of a Job, if it is of a queue."""
-        made = self.objects["jobs"][job]["metadata"]
+        made = self.heads()[job]["metadata"]
         if queue := made["labels"].get(QUEUE):
             self.objects["workloads"][job] = {
                 "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
@@ -233,9 +253,7 @@ class FakeCluster:
     def admit(self, job: str) -> None:
         """What Kueue does with a Job that has its turn."""
         with self.lock:
-            made = self.objects["jobs"][job]
-            made["spec"]["suspend"] = False
-            made["status"]["conditions"] = [condition("Suspended", status="False", reason="JobResumed")]
+            self.heads()[job]["spec"]["suspend"] = False
             self._workload(job, [condition("QuotaReserved", reason="QuotaReserved")])
 
     @contextmanager
@@ -262,9 +280,11 @@ class FakeCluster:
         """What the API answers; Refusal with its status."""
         parts = urlsplit(url)
         if parts.path == "/apis/":
-            return {"kind": "APIGroupList", "groups": [KUEUE] if self.queues else []}
+            kueue = [_group("kueue.x-k8s.io", "v1beta2")] if self.queues else []
+            job_set = [_group("jobset.x-k8s.io", "v1alpha2")] if self.has_job_sets else []
+            return {"kind": "APIGroupList", "groups": [*kueue, *job_set]}
         match = PATHS.match(parts.path)
-        if match is None:
+        if match is None or (match["kind"] == "jobsets" and not self.has_job_sets):
             raise Refusal(404, "NotFound", f"the server could not find {parts.path}")
         kind, name = match["kind"], match["name"] or ""
         query = {key: values[0] for key, values in parse_qs(parts.query).items()}
@@ -319,10 +339,8 @@ class FakeCluster:
     def _create(
         self, kind: str, body: dict[str, Any], *, namespace: str, for_good: bool = True
     ) -> dict[str, Any]:
-        try:
-            kubernetes_validate.validate(body, VERSION, strict=True)
-        except kubernetes_validate.ValidationError as error:
-            raise Refusal(422, "Invalid", f"{kind} is invalid: {error.message}") from None
+        if lack := _lack(kind, body):
+            raise Refusal(422, "Invalid", f"{kind} is invalid: {lack}")
         for key, value in body["metadata"].get("labels", {}).items():
             if not re.fullmatch(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", value):
                 raise Refusal(422, "Invalid", f"label {key}: invalid value {value!r}")
@@ -343,8 +361,8 @@ class FakeCluster:
             made["status"]["conditions"] = [
                 condition("Suspended", reason="JobSuspended", message="in the queue")
             ]
-        self.objects[kind][name] = made
-        if kind == "jobs":
+        self.objects[kind][name] = made if kind != "jobsets" else fake_job_sets.defaulted(made)
+        if name in self.heads() and kind in JOBS:
             queue = made["metadata"].get("labels", {}).get(QUEUE, "")
             is_there = queue in self.queues
             why = "insufficient unused quota for cpu" if is_there else f"LocalQueue {queue} doesn't exist"
@@ -359,32 +377,81 @@ class FakeCluster:
             raise Refusal(409, "AlreadyExists", f'{kind} "{name}" already exists')
         if namespace != NAMESPACE:
             raise Refusal(404, "NotFound", f'namespaces "{namespace}" not found')
-        if kind == "jobs" and self.denied:
+        if kind in JOBS and self.denied:
             raise Refusal(403, "Forbidden", self.denied)
-        if kind == "jobs" and self.quota is not None and len(self.live()) >= self.quota:
+        num_live = sum(not _ended(made) for made in self.objects[kind].values()) if kind in JOBS else 0
+        if kind in JOBS and self.quota is not None and num_live >= self.quota:
             raise Refusal(
-                403, "Forbidden", f'jobs "{name}" is forbidden: exceeded quota: team, used: {self.quota}'
+                403, "Forbidden", f'{kind} "{name}" is forbidden: exceeded quota: team, used: {self.quota}'
             )
 
     def _delete(self, kind: str, name: str, options: dict[str, Any]) -> dict[str, Any]:
         made = self._get(kind, name)
-        assert kind == "jobs"
+        assert kind in JOBS
         assert options["propagationPolicy"] == "Foreground"
         own = [job for job in self.objects["jobs"].values() if _owner(job) == made["metadata"]["uid"]]
         for job in (made, *own):
-            job["metadata"]["deletionTimestamp"] = now()
-            for pod in self.pods_of(job["metadata"]["name"]):
-                self._terminate(pod["metadata"]["name"])
+            self._doom(job)
         return made
+
+    def _doom(self, job: dict[str, Any]) -> None:
+        """It will be gone when its pods have ended."""
+        job["metadata"]["deletionTimestamp"] = now()
+        for pod in self.pods_of(job["metadata"]["name"]):
+            self._terminate(pod["metadata"]["name"])
 
     # What controllers, scheduler and kubelets do
 
     def _control(self) -> None:
         while not self._over.wait(TICK_S):
             with self.lock:
-                for job in list(self.objects["jobs"].values()):
-                    if self.has_controllers or job["metadata"].get("deletionTimestamp"):
-                        self._reconcile(job)
+                for kind, reconcile in (("jobsets", self._reconcile_set), ("jobs", self._reconcile)):
+                    for made in list(self.objects[kind].values()):
+                        if self.has_controllers or made["metadata"].get("deletionTimestamp"):
+                            reconcile(made)
+
+    def _reconcile_set(self, made: dict[str, Any]) -> None:
+        """One look of JobSet's controller at a JobSet."""
+        jobs = self._jobs_of(made["metadata"]["name"])
+        if made["metadata"].get("deletionTimestamp"):
+            if not jobs:
+                self._remove(made, kind="jobsets")
+            return
+        if _ended(made):
+            for job in jobs:
+                if not _ended(job):
+                    self._doom(job)
+            return
+        if ended := fake_job_sets.next_condition(made, jobs, holds=_holds):
+            kind, reason, message = ended
+            made["status"] = {
+                "conditions": [condition(kind, reason=reason, message=message)], "terminalState": kind,
+                "restarts": 0,
+            }  # fmt: skip
+            return
+        self._make_jobs_of(made)
+        suspends = made["spec"].get("suspend", False)
+        for job in self._jobs_of(made["metadata"]["name"]):
+            job["spec"]["suspend"] = suspends
+        if suspends != _holds(made, "Suspended"):
+            reason, message = ("SuspendedJobs", "suspended") if suspends else ("ResumeJobs", "resumed")
+            made["status"] = {"restarts": 0, "conditions": [condition(
+                "Suspended", status=str(suspends), reason=reason, message=f"jobset is {message}"
+            )]}  # fmt: skip
+
+    def _make_jobs_of(self, made: dict[str, Any]) -> None:
+        namespace = made["metadata"]["namespace"]
+        service = fake_job_sets.service(made)
+        if service and service["metadata"]["name"] not in self.objects["services"]:
+            self._create("services", service, namespace=namespace)
+        for job in fake_job_sets.jobs(made):
+            if job["metadata"]["name"] not in self.objects["jobs"]:
+                try:
+                    self._create("jobs", job, namespace=namespace)
+                except Refusal as refusal:
+                    said = refusal.body["message"]
+                    text = f'job "{job["metadata"]["name"]}" creation failed with error: {said}'
+                    self._event(made, "JobCreationFailed", text)
 
     def _reconcile(self, job: dict[str, Any]) -> None:
         name = job["metadata"]["name"]
@@ -393,13 +460,15 @@ class FakeCluster:
         over = all(pod["status"]["phase"] in ("Succeeded", "Failed", "Pending") for pod in pods)
         if job["metadata"].get("deletionTimestamp"):
             if over:
-                self._remove(job)
+                self._remove(job, kind="jobs")
             return
         if _ended(job):
             return
         if job["spec"].get("suspend"):
             self._hold(job, pods)
             return
+        if _holds(job, "Suspended"):
+            job["status"]["conditions"] = [condition("Suspended", status="False", reason="JobResumed")]
         job["status"].setdefault("startTime", now())
         started = datetime.fromisoformat(job["status"]["startTime"].replace("Z", "+00:00"))
         late = (datetime.now(UTC) - started).total_seconds() > job["spec"]["activeDeadlineSeconds"] + 1
@@ -600,9 +669,9 @@ class FakeCluster:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
 
-    def _remove(self, job: dict[str, Any]) -> None:
+    def _remove(self, job: dict[str, Any], *, kind: str) -> None:
         name = job["metadata"]["name"]
-        del self.objects["jobs"][name]
+        del self.objects[kind][name]
         self.objects["workloads"].pop(name, None)
         for kind in ("secrets", "services"):
             self.objects[kind] = {
@@ -628,13 +697,38 @@ def _local_queue(name: str, why: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _group(name: str, version: str) -> dict[str, Any]:
+    known = {"groupVersion": f"{name}/{version}", "version": version}
+    return {"name": name, "versions": [known], "preferredVersion": known}
+
+
+def _lack(kind: str, body: dict[str, Any]) -> str:
+    """What is wrong with an object; "" if nothing is."""
+    if kind == "jobsets":
+        return fake_job_sets.lacks(body)
+    try:
+        kubernetes_validate.validate(body, VERSION, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return str(error.message)
+    return ""
+
+
+def _reference(made: dict[str, Any]) -> dict[str, Any]:
+    owner: dict[str, Any] = made["metadata"].get("ownerReferences", [{}])[0]
+    return owner
+
+
 def _owner(made: dict[str, Any]) -> str:
-    return str(made["metadata"].get("ownerReferences", [{}])[0].get("uid", ""))
+    return str(_reference(made).get("uid", ""))
+
+
+def _holds(made: dict[str, Any], kind: str) -> bool:
+    conditions = made["status"].get("conditions", ())
+    return any(each["type"] == kind and each["status"] == "True" for each in conditions)
 
 
 def _ended(job: dict[str, Any]) -> bool:
-    conditions = job["status"].get("conditions", ())
-    return any(each["type"] in ("Complete", "Failed") and each["status"] == "True" for each in conditions)
+    return any(_holds(job, kind) for kind in ("Complete", "Completed", "Failed"))
 
 
 class _Server(ThreadingHTTPServer):

@@ -1,7 +1,8 @@
 """What every backend keeps: one live job per name, its end told, nothing left running.
 
 Local runs on this machine, Vertex on a service on loopback that runs each replica as a process, Kubernetes
-on an API server on loopback whose pods are processes, Slurm on a cluster of two nodes whose daemons run here.
+on an API server on loopback whose pods are processes, with JobSets and without, Slurm on a cluster of two
+nodes whose daemons run here.
 """
 
 import os
@@ -84,6 +85,11 @@ def slurm(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     return Place(backend(), job, preempt, lambda: None, f"7 {tmp_path / 'none'}", backend)
 
 
+def job_sets(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    request.getfixturevalue("kubernetes").has_job_sets = True
+    return kubernetes(tmp_path, request)
+
+
 def kubernetes(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     cluster = request.getfixturevalue("kubernetes")
 
@@ -129,6 +135,7 @@ def small(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
         pytest.param(vertex, marks=pytest.mark.slow),
         pytest.param(slurm, marks=pytest.mark.slow),
         pytest.param(kubernetes, marks=pytest.mark.slow),
+        pytest.param(job_sets, marks=pytest.mark.slow),
     ]
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:

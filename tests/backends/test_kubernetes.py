@@ -1,9 +1,13 @@
-"""A cluster on loopback: whatever goes wrong with calls, nodes or queues, one Job, and a reason."""
+"""A cluster on loopback: whatever goes wrong with calls, nodes or queues, one job, and a reason.
+
+A job is an Indexed Job, or where the cluster has that kind, a JobSet; tests of what differs run with both.
+"""
 
 import json
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +21,7 @@ import pytest
 
 from pipeline.backends.faults import COMMON
 from pipeline.backends.kubernetes import kubernetes as backend_module
-from pipeline.backends.kubernetes import pod_status
+from pipeline.backends.kubernetes import manifest, pod_status
 from pipeline.backends.kubernetes.kubernetes import Kubernetes
 from pipeline.backends.kubernetes.manifest import QUEUE
 from pipeline.backends.place import Unreachable
@@ -28,7 +32,7 @@ from pipeline.jobs import reaper
 from pipeline.machines import catalog
 from pipeline.storage import checkout
 from tests import cloud_storage
-from tests.backends import rented
+from tests.backends import fake_job_sets, rented
 from tests.backends.fake_cluster import VERSION
 from tests.backends.rented import end, wait
 from tests.fakes import read_lines
@@ -38,6 +42,8 @@ pytestmark = pytest.mark.slow  # the client takes seconds to import
 
 ROOT = Path(__file__).parents[2]
 SLEEP = "sleep 60"
+both_kinds = pytest.mark.parametrize("kubernetes", ["jobs", "jobsets"], indirect=True)
+job_sets = pytest.mark.parametrize("kubernetes", ["jobsets"], indirect=True)
 
 
 @pytest.fixture
@@ -66,14 +72,26 @@ def name_of(handle: str) -> str:
     return handle.partition(" ")[0]
 
 
+def manifest_of(asked: Job) -> dict[str, Any]:
+    """A JobSet of two machines."""
+    part = manifest.Part(machine=catalog.rented()[0], count=2, selector={})
+    site = manifest.Site(namespace="default", image="eu.example/trainer:1")
+    attempt = manifest.Attempt(
+        job=asked, name="daybreak-set-1", staged="job", labels={}, annotations={}, left_s=60, until=0
+    )
+    return manifest.job_set(attempt, [part], site=site, of_jobs={})
+
+
 def reasons(folder: Path) -> list[str]:
     return [line["error"] for line in read_lines(folder / "job" / "errors.jsonl")]
 
 
 @pytest.mark.parametrize(
-    ("kind", "how"),
-    [*(("jobs", how) for how in ("refuse", "busy", "conflict", "cut before", "cut after", "half")),
-     ("secrets", "cut after")],
+    ("kubernetes", "kind", "how"),
+    [*(("jobs", "jobs", how) for how in ("refuse", "busy", "conflict", "cut before", "cut after", "half")),
+     ("jobs", "secrets", "cut after"),
+     *(("jobsets", kind, "cut after") for kind in ("jobsets", "apis", "selfsubjectaccessreviews"))],
+    indirect=["kubernetes"],
 )  # fmt: skip
 def test_whatever_becomes_of_a_call_there_is_one_job_and_it_runs(kubernetes, made, job, tmp_path, how, kind):
     with kubernetes.troubled(how, kind=kind):
@@ -83,6 +101,7 @@ def test_whatever_becomes_of_a_call_there_is_one_job_and_it_runs(kubernetes, mad
             assert "is not known to be taken: the cluster does not answer" in str(error)
     handle = made().submit(job("exit 0"))
     assert end(made(), handle) == "succeeded"
+    assert list(kubernetes.heads()) == [name_of(handle)]
     assert len(kubernetes.objects["jobs"]) == 1
     assert made().submit(job("exit 1")) == handle
 
@@ -105,6 +124,7 @@ def test_a_job_whose_journal_was_lost_is_adopted(kubernetes, made, job, tmp_path
     assert len(kubernetes.live()) == 1
 
 
+@both_kinds
 def test_two_that_submit_at_once_get_the_same_job(kubernetes, made, job):
     with ThreadPoolExecutor(4) as pool:
         handles = list(pool.map(lambda _: made().submit(job()), range(4)))
@@ -112,6 +132,68 @@ def test_two_that_submit_at_once_get_the_same_job(kubernetes, made, job):
     assert len(kubernetes.live()) == 1
 
 
+@job_sets
+def test_a_job_is_a_job_set_where_the_cluster_has_them_and_the_account_may(kubernetes, made, job):
+    """What is a Job stays one when the cluster gets JobSets, or the account the right to them."""
+    kubernetes.has_job_sets = False
+    first = made().submit(job(name="a"))
+    kubernetes.has_job_sets = True
+    kubernetes.forbidden = {"create jobsets"}
+    assert made().submit(job(name="a")) == first
+    second = made().submit(job(name="b"))
+    kubernetes.forbidden = set()
+    assert made().submit(job(name="b")) == second
+    third = made().submit(job(name="c"))
+    assert list(kubernetes.objects["jobsets"]) == [name_of(third)]
+    assert made().submit(job(name="c")) == third
+    for handle in (first, second, third):
+        wait(lambda handle=handle: made().state(handle) == "running")
+    assert {each.job for each in made().live()} == {"a", "b", "c"}
+    kubernetes.forbidden = {"list jobsets"}
+    assert made().state(third) == "running"
+    assert {each.job for each in made().live()} == {"a", "b"}
+
+
+@job_sets
+def test_the_jobs_of_a_job_set_that_ends_end_with_it(kubernetes, made, job):
+    """Nothing is restarted, and nothing is left of it when it is deleted."""
+    handle = made().submit(job("exit 3", num_machines=2))
+    name = name_of(handle)
+    made_set = kubernetes.objects["jobsets"][name]
+    wait(lambda: kubernetes.objects["jobs"])
+    (child,) = kubernetes.objects["jobs"].values()
+    alone = {"activeDeadlineSeconds", "backoffLimit", "completions", "podFailurePolicy", "template"}
+    (template,) = made_set["spec"]["replicatedJobs"]
+    assert alone <= template["template"]["spec"].keys()
+    assert "daybreak" not in child["metadata"]["labels"]  # by which a home finds its jobs
+    assert end(made(), handle) == "failed"
+    assert [child["metadata"]["name"] for child in kubernetes.objects["jobs"].values()] == [f"{name}-first-0"]
+    wait(lambda: made_set["status"].get("terminalState") == "Failed")
+    made().end(name)
+    wait(lambda: not kubernetes.objects["jobsets"])
+    left = {kind for kind in ("jobs", "pods", "services", "secrets") if kubernetes.objects[kind]}
+    assert not left
+
+
+@both_kinds
+def test_pods_know_their_names_and_that_of_the_first(kubernetes, made, job, tmp_path):
+    code = (
+        "import os, pathlib, socket; from pipeline.backends.kubernetes.pod_entrypoint import place; "
+        "here = place(os.environ); first, port = here.master.split(':'); "
+        "[socket.gethostbyname(name) for name in (here.host, first)]; "
+        f"path = pathlib.Path('{tmp_path}', f'{{here.rank}} of {{here.num_nodes}}'); "
+        "path.write_text(here.host + ' ' + first)"
+    )
+    handle = made().submit(job(f'{sys.executable} -c "{code}"', num_machines=2))
+    assert end(made(), handle) == "succeeded"
+    name = name_of(handle)
+    pods = f"{name}-first-0" if kubernetes.has_job_sets else name
+    for rank in (0, 1):
+        expected = f"{pods}-{rank}.{name} {pods}-0.{name}"
+        assert (tmp_path / f"{rank} of 2").read_text() == expected
+
+
+@both_kinds
 def test_each_way_a_job_may_end_has_its_word(kubernetes, made, job, tmp_path):
     def after(name: str, act: Callable[[str], None], script: str = SLEEP) -> tuple[str, str]:
         handle = made().submit(job(script, name=name))
@@ -168,6 +250,7 @@ def test_what_the_autoscaler_says_of_a_pod_without_a_node_is_told_while_it_waits
     assert waits(tmp_path).startswith("0/2 nodes are available")
 
 
+@both_kinds
 @pytest.mark.parametrize(
     ("image", "text"),
     [
@@ -214,6 +297,7 @@ def test_a_quota_that_is_used_up_refuses_the_machine_and_the_next_is_asked_for(
     assert len(kubernetes.live()) == 1
 
 
+@both_kinds
 def test_a_queue_of_kueue_admits_a_job_when_it_is_its_turn(kubernetes, made, job, tmp_path):
     kubernetes.queues = {"team-a": ""}
     backend = made(queue="team-a")
@@ -265,6 +349,7 @@ def test_check_says_whether_kueue_has_the_queue(kubernetes, made):
     assert "LocalQueue team-b takes no jobs (ClusterQueue: ClusterQueue is stopped)" in checked("team-b")[1]
 
 
+@both_kinds
 def test_what_the_cluster_of_the_tests_answers_is_by_the_published_schemas(kubernetes, made, job):
     made().submit(job("exit 3", name="a"))
     made().submit(job(name="b", num_machines=2))
@@ -277,6 +362,14 @@ def test_what_the_cluster_of_the_tests_answers_is_by_the_published_schemas(kuber
         assert items
         for each in items:
             kubernetes_validate.validate(each, VERSION, strict=True)
+    for each in kubernetes.objects["jobsets"].values():
+        assert not fake_job_sets.lacks(each)
+    given = manifest_of(job(num_machines=2))
+    assert not fake_job_sets.lacks(given)
+    network = {"network": {"enableDNSHostnames": "yes"}}
+    assert "valid boolean" in fake_job_sets.lacks({**given, "spec": {**given["spec"], **network}})
+    nothing = {**given, "spec": {**given["spec"], "parallelism": 1}}
+    assert fake_job_sets.lacks(nothing) == "unknown field .spec.parallelism"
 
 
 def test_of_events_the_newest_counts_and_of_one_moment_what_came_of_the_warning():
@@ -368,6 +461,7 @@ def unlike(kubernetes: Any, job: Callable[..., Job], tmp_path: Path) -> Callable
     return lambda script=SLEEP: job(script, machine="one", num_machines=2, others=(Pool(machine="other"),))
 
 
+@both_kinds
 def test_unlike_nodes_are_two_jobs_of_one_and_each_knows_which_machine_it_is(
     kubernetes, made, unlike, tmp_path
 ):
@@ -375,13 +469,17 @@ def test_unlike_nodes_are_two_jobs_of_one_and_each_knows_which_machine_it_is(
     script = f"touch {tmp_path}/$PIPELINE_MACHINE; {both}"
     handle = made().submit(unlike(script))
     assert made().submit(unlike(script)) == handle
-    assert list(kubernetes.objects["jobs"]) == [name_of(handle), f"{name_of(handle)}-others"]
+    names = [f"{name_of(handle)}-first-0", f"{name_of(handle)}-others-0"]
+    if not kubernetes.has_job_sets:
+        names = [name_of(handle), f"{name_of(handle)}-others"]
+    wait(lambda: list(kubernetes.objects["jobs"]) == names)
     nodes = [job["spec"]["template"]["spec"]["nodeSelector"] for job in kubernetes.objects["jobs"].values()]
     assert nodes == [{"pool": "main"}, {"pool": "spot", "spot": "true"}]
     assert end(made(), handle) == "succeeded"
     assert not kubernetes.live()
 
 
+@both_kinds
 @pytest.mark.parametrize("failing", ["one", "other"])
 def test_an_error_on_a_node_of_either_kind_ends_the_whole_job(kubernetes, made, unlike, tmp_path, failing):
     handle = made().submit(unlike(f"test $PIPELINE_MACHINE = {failing} && exit 3; {SLEEP}"))
@@ -390,19 +488,20 @@ def test_an_error_on_a_node_of_either_kind_ends_the_whole_job(kubernetes, made, 
     assert not kubernetes.live()
 
 
+@both_kinds
 def test_a_lost_node_of_the_other_kind_takes_the_whole_job_which_starts_anew(
     kubernetes, made, unlike, tmp_path
 ):
     handle = made().submit(unlike())
     wait(lambda: made().state(handle) == "running")
-    kubernetes.lose_node(f"{name_of(handle)}-others")
+    kubernetes.lose_node(f"{name_of(handle)}-others{'-0' if kubernetes.has_job_sets else ''}")
     assert end(made(), handle) == "preempted"
     assert "DeletionByPodGC" in reasons(tmp_path)[-1]
     assert not kubernetes.live()
     again = made().submit(unlike())
     wait(lambda: made().state(again) == "running")
     made().cancel(again)
-    assert not kubernetes.objects["jobs"]
+    assert not [job for job in kubernetes.objects["jobs"] if job.startswith(name_of(again))]
 
 
 def test_a_job_gets_none_of_its_nodes_where_the_quota_is_of_one_job(kubernetes, made, unlike, tmp_path):
@@ -412,12 +511,46 @@ def test_a_job_gets_none_of_its_nodes_where_the_quota_is_of_one_job(kubernetes, 
     wait(lambda: not kubernetes.objects["jobs"])
 
 
+@job_sets
+def test_a_job_set_gets_none_of_its_nodes_where_one_of_its_jobs_is_not_made(
+    kubernetes, made, unlike, tmp_path
+):
+    kubernetes.quota = 1
+    handle = made().submit(unlike())
+    wait(lambda: kubernetes.objects["events"])
+    time.sleep(1.1)  # times of the API are whole seconds
+    assert made().state(handle) == "queued"
+    assert "others-0" in waits(tmp_path)
+    assert end(made(wait_minutes=0), handle) == "refused"
+    text = r"makes no pods of job j on 1 x one \+ 1 x other .*\(JobCreationFailed: .*exceeded quota: team"
+    assert re.search(text, reasons(tmp_path)[-1])
+    wait(lambda: not kubernetes.heads())
+
+
+@job_sets
+def test_a_queue_admits_unlike_machines_as_one_job_set(kubernetes, made, unlike):
+    kubernetes.queues = {"team": ""}
+    backend = made(queue="team")
+    assert all(machine.joins for machine in backend.machines())
+    handle = backend.submit(unlike("exit 0"))
+    wait(lambda: len(kubernetes.objects["jobs"]) == 2)
+    assert backend.state(handle) == "queued"
+    assert not kubernetes.objects["pods"]
+    assert list(kubernetes.objects["workloads"]) == [name_of(handle)]
+    kubernetes.admit(name_of(handle))
+    assert end(backend, handle) == "succeeded"
+    assert len(kubernetes.objects["pods"]) == 2
+    with kubernetes.away():
+        assert all(machine.joins for machine in made(queue="team").machines())
+
+
 def test_a_queue_which_would_admit_two_jobs_one_by_one_gets_none(kubernetes, made, unlike):
     with pytest.raises(JobError, match="such a job on the cluster has machines of one kind"):
         made(queue="team").submit(unlike())
     assert not kubernetes.objects["jobs"]
 
 
+@both_kinds
 def test_a_job_of_no_open_night_is_ended_by_the_reaper(kubernetes, made, job, tmp_path, monkeypatch):
     subprocess.run(["git", "init", "--quiet", str(tmp_path / "home")], check=True)
     made().submit(job())
@@ -426,6 +559,18 @@ def test_a_job_of_no_open_night_is_ended_by_the_reaper(kubernetes, made, job, tm
     monkeypatch.setattr(reaper, "YOUNG", timedelta(0))
     reaper.reap(backend=made())
     wait(lambda: not kubernetes.live())
+
+
+def test_check_says_what_a_job_is(kubernetes, made):
+    jobs, why = "jobs run as Indexed Jobs", "the cluster has no JobSets"
+    assert checked(made())["JobSet"] == (True, f"{jobs}: {why}")
+    text = f"{jobs}, on machines of one kind, as there is a queue: {why}"
+    assert checked(made(queue="team"))["JobSet"] == (True, text)
+    kubernetes.has_job_sets = True
+    assert checked(made())["JobSet"] == (True, "jobs run as JobSets")
+    kubernetes.forbidden = {"delete jobsets"}
+    text = f"{jobs}: this account may not create, list, delete jobsets of jobset.x-k8s.io in default"
+    assert checked(made())["JobSet"] == (True, text)
 
 
 def test_check_says_what_the_account_may_not_do(kubernetes, made):
@@ -445,6 +590,7 @@ def checked(backend: Kubernetes) -> dict[str, tuple[bool, str]]:
     return {what: (ok, text) for what, ok, text in backend.preflight(())}
 
 
+@both_kinds
 def test_check_asks_for_a_job_on_each_machine_and_looks_for_its_devices(kubernetes, made, tmp_path):
     def jobs(**given: Any) -> dict[str, tuple[bool, str]]:
         texts = [(ok, text) for what, ok, text in made(**given).preflight(()) if what == "job"]
@@ -463,7 +609,8 @@ def test_check_asks_for_a_job_on_each_machine_and_looks_for_its_devices(kubernet
     assert (ok, text[: len(why)]) == (False, why)
     kubernetes.add_node("a", labels={"pool": "main"}, **{"nvidia.com/gpu": "2"})
     assert jobs() == {**everywhere, "l4": (True, taken)}
-    assert not kubernetes.objects["jobs"]
+    assert not kubernetes.heads()
+    assert ("POST jobsets" in kubernetes.calls) == kubernetes.has_job_sets
     assert {text for _, text in jobs(namespace="other").values()} == {
         'namespaces "other" not found; look at namespace other, its quotas and its policies'
     }
@@ -509,7 +656,7 @@ def test_a_deadline_that_the_cluster_keeps_is_no_error_of_the_code():
         "message": "Job was active longer",
     }
     job = {"spec": {"completions": 1}, "status": {"conditions": [failed]}}
-    assert pod_status.seen([job], []).cause == "overtime"
+    assert pod_status.seen(job, [job], []).cause == "overtime"
     assert COMMON["overtime"].state == "preempted"
 
 
@@ -518,12 +665,15 @@ def test_the_role_in_deploy_lets_the_backend_do_what_it_does_and_no_more(kuberne
     kubernetes.queues = {"team-a": ""}
     backend = made(queue="team-a", machines="")
     assert list(backend.preflight(()))
-    backend = made(queue="team-a")
-    handle = backend.submit(job(num_machines=2))
-    backend.state(handle)
-    kubernetes.admit(name_of(handle))
-    backend.state(handle)
-    backend.cancel(handle)
+    for has_job_sets in (False, True):
+        kubernetes.has_job_sets = has_job_sets
+        backend = made(queue="team-a")
+        handle = backend.submit(job(machine="nowhere", num_machines=2))
+        backend.state(handle)
+        kubernetes.admit(name_of(handle))
+        wait(lambda: kubernetes.objects["events"])
+        backend.state(handle)
+        backend.cancel(handle)
     verbs = {"POST": "create", "GET": "list", "DELETE": "delete"}
     done = {(verbs[method], kind) for method, kind in (call.split() for call in kubernetes.calls)}
     roles = [each for each in built("airflow") if each["kind"] in ("Role", "ClusterRole")]

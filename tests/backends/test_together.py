@@ -1,7 +1,7 @@
 """Two machines train tonight's model together, also when both are taken away, wherever they are rented.
 
 Each place is seen in what is its own: disks that go with the machines on Vertex AI, a job of unlike parts on
-Slurm, a number of workers that changes on Kubernetes. How jobs of alike and unlike machines end
+Slurm, a number of workers that changes in a JobSet on Kubernetes. How jobs of alike and unlike machines end
 in each place is in test_contract.py and in the place's own tests.
 """
 
@@ -90,6 +90,7 @@ def test_unlike_nodes_of_slurm_share_batches_by_speed_and_lose_one_of_them(clust
     assert night.training.device == "2 x CPU"
 
 
+@pytest.mark.parametrize("kubernetes", ["jobsets"], indirect=True)
 def test_pods_go_on_without_a_lost_node_and_take_in_one_that_comes(kubernetes, folder, tmp_path):
     bucket = f"file://{tmp_path}/bucket"
     backend = Kubernetes(

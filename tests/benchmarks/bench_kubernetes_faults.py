@@ -1,6 +1,7 @@
 """Is it ever two Jobs, is one ever left, and is the word for its end the right one? On a cluster on loopback.
 
-What is done to jobs is in tests/benchmarks/disturbed.py, the cluster is tests/backends/fake_cluster.py. Two
+What is done to jobs is in tests/benchmarks/disturbed.py, the cluster is tests/backends/fake_cluster.py. Of
+its four processes two have a cluster with JobSets and two one without; each end is planted in both. Two
 real things are compressed: an API server that is away for 90 s is one that misses 90 looks, and the launcher
 asks again for a refused machine after a second instead of minutes.
 
@@ -29,6 +30,7 @@ from tests.benchmarks import disturbed
 from tests.benchmarks.disturbed import AWAY_S, End, Fault, How, Place, looks_amid
 
 PARTS = 4  # processes
+WITH_JOB_SETS = (2, 3)  # the processes whose clusters have JobSets
 PATIENCE_S = 1.0
 SPOT = {"pool": "spot", "spot": "true"}
 DISRUPTIONS = (
@@ -69,7 +71,7 @@ class Cluster(Place):
 
     def alone(self, name: str, handle: str) -> bool:
         with self.cluster.lock:
-            jobs = self.cluster.objects["jobs"].values()
+            jobs = self.cluster.heads().values()
             made = [job["metadata"] for job in jobs if job["metadata"]["labels"]["daybreak/job"] == name]
         secrets = [secret for secret in self.cluster.objects["secrets"] if secret == handle.partition(" ")[0]]
         return len(secrets) == 1 and [each["name"] for each in made] == [handle.partition(" ")[0]]
@@ -112,7 +114,7 @@ class Cluster(Place):
         one_of_two = 'test "$JOB_COMPLETION_INDEX" = 0 && exit 3; exec sleep 60'
         denied, nowhere = "admission webhook x denied the request", {"machine": "nowhere"}
         never = partial(End, waits=True)  # it does not run for long enough to be acted on
-        return (
+        ends = (
             *disrupted,
             never("done", "succeeded", script="exit 0"),
             never("an exit status of its own", "failed", "status 3", script="exit 3"),
@@ -146,6 +148,10 @@ class Cluster(Place):
                 script="test -e back || exec sleep 60", act=self._evict_and_admit),
             End("cancelled", "preempted", act=self._cancel),
         )  # fmt: skip
+        assert len(ends) % PARTS == len(WITH_JOB_SETS), (
+            "each is dealt to a cluster with JobSets and one without"
+        )
+        return (*ends, *ends)
 
     def _evict_only_by_status(self, job: str) -> None:
         with self.cluster.lock:
@@ -157,18 +163,20 @@ class Cluster(Place):
         """Pods that were removed by force: the Job has failed, and nobody knows why."""
         self.cluster.kill(job)
         with self.cluster.lock:
+            (owner,) = {pod["metadata"]["owner"] for pod in self.cluster.pods_of(job)}
             for pod in self.cluster.pods_of(job):
                 del self.cluster.objects["pods"][pod["metadata"]["name"]]
             failed = condition(
                 "Failed", reason="BackoffLimitExceeded", message="Job has reached the backoff limit"
             )
-            self.cluster.objects["jobs"][job]["status"]["conditions"] = [failed]
+            self.cluster.objects["jobs"][owner]["status"]["conditions"] = [failed]
 
     def _delete(self, job: str) -> None:
-        self.cluster.answer(
-            "DELETE", f"/apis/batch/v1/namespaces/default/jobs/{job}", {"propagationPolicy": "Foreground"}
-        )
-        wait(lambda: job not in self.cluster.objects["jobs"])
+        path = "batch/v1/namespaces/default/jobs"
+        if self.cluster.has_job_sets:
+            path = "jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
+        self.cluster.answer("DELETE", f"/apis/{path}/{job}", {"propagationPolicy": "Foreground"})
+        wait(lambda: job not in self.cluster.heads())
 
     def _cancel(self, job: str) -> None:
         (handle,) = [each.handle for each in self.backend().live() if each.handle.startswith(job)]
@@ -232,12 +240,13 @@ class Cluster(Place):
 
 
 @contextmanager
-def place(folder: Path) -> Iterator[Place]:
+def place(folder: Path, part: int) -> Iterator[Place]:
     """A cluster with a node of its own and two spot nodes."""
     (folder / "machines.csv").write_text(PODS)
     (folder / "cluster").mkdir()
     with FakeCluster(folder / "cluster", image=IMAGE) as cluster:
         cluster.queues = {"team-a": ""}
+        cluster.has_job_sets = part in WITH_JOB_SETS
         cluster.add_node("a", labels={"pool": "main"})
         for name in ("b", "c"):
             cluster.add_node(name, labels=SPOT, taints=("spot",))

@@ -285,7 +285,7 @@ class Slurms(Place):
 
 
 @contextmanager
-def place(folder: Path) -> Iterator[Place]:
+def place(folder: Path, _: int) -> Iterator[Place]:
     """A cluster of two nodes, with programs of ours before Slurm's."""
     (folder / "machines.csv").write_text(MACHINES)
     given = {"SLURM_CONF": str(folder / "slurm" / "slurm.conf"), "PYTHONPATH": str(ROOT)}

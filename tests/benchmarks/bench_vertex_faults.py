@@ -263,7 +263,7 @@ def looks(place: Place, folder: Path, part: int, parts: int) -> dict[str, float]
 
 
 @contextmanager
-def place(folder: Path) -> Iterator[Place]:
+def place(folder: Path, _: int) -> Iterator[Place]:
     """A service, and a folder for its bucket."""
     quiet = patch.dict(os.environ, GOOGLE_API_USE_CLIENT_CERTIFICATE="false", NO_GCE_CHECK="true")
     soon = patch.multiple("pipeline.jobs.escalation", PATIENCE_S=PATIENCE_S)

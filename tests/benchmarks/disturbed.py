@@ -361,13 +361,16 @@ def targets(*, lines: int, calls: int) -> dict[str, frame.Target]:
 
 
 Measure = Callable[[Place, Path, int, int], dict[str, float]]
+Make = Callable[
+    [Path, int], AbstractContextManager[Place]
+]  # of a place in a folder, for the part of that number
 
 
 @dataclass(frozen=True)
 class _Part:
     """A share of it, in a process of its own."""
 
-    make: Callable[[Path], AbstractContextManager[Place]]
+    make: Make
     measures: Sequence[Measure]
     parts: int
 
@@ -376,7 +379,7 @@ class _Part:
         figures: dict[str, float] = {}
         with tempfile.TemporaryDirectory() as scratch, nights.surroundings():
             folder = Path(scratch).resolve()
-            with patch.dict(os.environ, PIPELINE_HOME=str(folder / "home")), self.make(folder) as place:
+            with patch.dict(os.environ, PIPELINE_HOME=str(folder / "home")), self.make(folder, part) as place:
                 assert home_token()
                 for measure in self.measures:
                     began = time.monotonic()
@@ -392,7 +395,7 @@ ALL: tuple[Measure, ...] = (*SUBMISSIONS, planted_ends, training)
 
 def run(
     name: str,
-    make: Callable[[Path], AbstractContextManager[Place]],
+    make: Make,
     *,
     measures: Sequence[Measure],
     parts: int,

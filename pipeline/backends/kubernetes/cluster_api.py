@@ -1,4 +1,4 @@
-"""Talks to a cluster by the official client, in plain values: Jobs, pods, events, nodes, Kueue's Workloads.
+"""Talks to a cluster by the official client, in plain values: Jobs, JobSets, pods, events, nodes, Workloads.
 
 Nothing is decided here but what an answer means: that the cluster is out of reach, that it has an object of
 that name already, that it does not allow it.
@@ -7,13 +7,15 @@ that name already, that it does not allow it.
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
+from pipeline.backends.kubernetes.manifest import JOBSET, JOBSET_VERSION
 from pipeline.backends.place import Refused, Unreachable
 
 AWAY = "the cluster does not answer"
 KUEUE = "kueue.x-k8s.io"  # a group of the API
+JOBSET_VERBS = ("create", "list", "delete")  # what a night needs of JobSets
 JOB_UID = f"{KUEUE}/job-uid"  # label of a Workload
 CALL_S = (5.0, 30.0)  # to connect, and for the answer
 RAW: dict[str, Any] = {"_request_timeout": CALL_S, "_preload_content": False}
@@ -29,14 +31,18 @@ class ClusterApi:
 
     def jobs(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
         """Returns the Jobs with these labels, oldest first."""
-        selector = ",".join(f"{key}={value}" for key, value in labels.items())
-        jobs = self._listed(self._batch.list_namespaced_job, label_selector=selector)
+        jobs = self._listed(self._batch.list_namespaced_job, label_selector=_selector(labels))
         return sorted(jobs, key=lambda job: (job["metadata"]["creationTimestamp"], job["metadata"]["name"]))
+
+    def job_sets(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Returns the JobSets with these labels; nothing where the cluster does not have that kind."""
+        call = self._of_job_sets("list")
+        answer = self._whole(lambda: call(label_selector=_selector(labels), **RAW), unless=404)
+        return list(answer.get("items", ()))
 
     def pods(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
         """Returns the pods with these labels."""
-        selector = ",".join(f"{key}={value}" for key, value in labels.items())
-        return self._listed(self._core.list_namespaced_pod, label_selector=selector)
+        return self._listed(self._core.list_namespaced_pod, label_selector=_selector(labels))
 
     def events(self, uid: str) -> list[dict[str, Any]]:
         """Returns what happened to the object of that uid; nothing where this account may not list events."""
@@ -46,7 +52,7 @@ class ClusterApi:
             return []
 
     def workload(self, uid: str) -> dict[str, Any] | None:
-        """Returns what Kueue has of the Job of that uid.
+        """Returns what Kueue has of the Job or JobSet of that uid.
 
         It is None where it has nothing yet, or this account may not list it.
         """
@@ -63,43 +69,53 @@ class ClusterApi:
 
     def _kueue(self, plural: str, **arguments: str) -> dict[str, Any]:
         """Returns a list of Kueue's in its newest version; an empty one where the cluster has no Kueue."""
-        if not self._kueue_version:
+        version = next(iter(self._versions.get(KUEUE, ())), "")
+        if not version:
             return {}
         call = self._custom.list_namespaced_custom_object
         return self._whole(
-            lambda: call(KUEUE, self._kueue_version, self.namespace, plural, **RAW, **arguments), unless=404
+            lambda: call(KUEUE, version, self.namespace, plural, **RAW, **arguments), unless=404
         )
 
     def nodes(self) -> list[dict[str, Any]]:
         """Returns the nodes of the cluster."""
         return list(self._whole(lambda: self._core.list_node(**RAW))["items"])
 
-    def create_job(self, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Creates a Job and returns it; None where there is one of that name."""
-        return self._created(self._batch.create_namespaced_job, manifest)
+    @cached_property
+    def serves_job_sets(self) -> bool:
+        """Returns whether the cluster has JobSets."""
+        return JOBSET_VERSION in self._versions.get(JOBSET, ())
 
-    def try_job(self, manifest: Mapping[str, Any]) -> None:
-        """Asks whether a Job would be created, by all that the cluster checks; Refused says why not."""
-        call = self._batch.create_namespaced_job
-        self._whole(lambda: call(self.namespace, dict(manifest), dry_run="All", **RAW))
+    @cached_property
+    def makes_job_sets(self) -> bool:
+        """Returns whether this account has all it needs to run jobs as JobSets."""
+        try:
+            return self.serves_job_sets and all(
+                self.may(verb, "jobsets", group=JOBSET) for verb in JOBSET_VERBS
+            )
+        except Refused:
+            return False
 
-    def create_service(self, manifest: Mapping[str, Any]) -> None:
-        """Creates a service, unless there is one of that name."""
-        self._created(self._core.create_namespaced_service, manifest)
+    def create(self, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Creates an object and returns it; None where there is one of that kind and name."""
+        call = self._creation(manifest["kind"])
+        return self._whole(lambda: call(body=dict(manifest), **RAW), unless=409) or None
 
-    def create_secret(self, manifest: Mapping[str, Any]) -> None:
-        """Creates a secret, unless there is one of that name."""
-        self._created(self._core.create_namespaced_secret, manifest)
+    def try_out(self, manifest: Mapping[str, Any]) -> None:
+        """Asks whether an object would be created, by all that the cluster checks; Refused says why not."""
+        call = self._creation(manifest["kind"])
+        self._whole(lambda: call(body=dict(manifest), dry_run="All", **RAW))
 
     def delete_job(self, name: str) -> None:
         """Deletes a Job with its pods; no error if it is gone."""
+        self._delete(partial(self._batch.delete_namespaced_job, namespace=self.namespace), name)
 
-        def call() -> Any:
-            return self._batch.delete_namespaced_job(
-                name, self.namespace, propagation_policy="Foreground", **RAW
-            )
+    def delete_job_set(self, name: str) -> None:
+        """Deletes a JobSet with its Jobs and their pods; no error if it is gone."""
+        self._delete(self._of_job_sets("delete"), name)
 
-        self._whole(call, unless=404)
+    def _delete(self, call: Callable[..., Any], name: str) -> None:
+        self._whole(lambda: call(name=name, propagation_policy="Foreground", **RAW), unless=404)
 
     def may(self, verb: str, resource: str, *, group: str = "") -> bool:
         """Returns whether this account may do that in the namespace."""
@@ -146,15 +162,18 @@ class ClusterApi:
         return client.CustomObjectsApi(self._client)
 
     @cached_property
-    def _kueue_version(self) -> str:
-        """The version of Kueue's API that the cluster prefers; "" where it has no Kueue."""
+    def _versions(self) -> dict[str, list[str]]:
+        """The versions of each group of the API that the cluster has, the one that it prefers first."""
         from kubernetes import client
 
         call = client.ApisApi(self._client).get_api_versions
         groups: Sequence[dict[str, Any]] = self._whole(lambda: call(**RAW))["groups"]
-        return next(
-            (str(group["preferredVersion"]["version"]) for group in groups if group["name"] == KUEUE), ""
-        )
+        return {
+            str(group["name"]): [
+                str(each["version"]) for each in (group["preferredVersion"], *group["versions"])
+            ]
+            for group in groups
+        }
 
     @cached_property
     def _authorization(self) -> Any:
@@ -166,10 +185,18 @@ class ClusterApi:
         listed: list[dict[str, Any]] = self._whole(lambda: call(self.namespace, **RAW, **arguments))["items"]
         return listed
 
-    def _created(self, call: Callable[..., Any], manifest: Mapping[str, Any]) -> dict[str, Any] | None:
-        return self._whole(
-            lambda: call(self.namespace, dict(manifest), **RAW), unless=409
-        ) or None  # fmt: skip
+    def _creation(self, kind: str) -> Callable[..., Any]:
+        """Returns the call that creates an object of that kind."""
+        if kind == "JobSet":
+            return self._of_job_sets("create")
+        api = self._batch if kind == "Job" else self._core
+        return partial(getattr(api, f"create_namespaced_{kind.lower()}"), namespace=self.namespace)
+
+    def _of_job_sets(self, verb: str) -> Callable[..., Any]:
+        return partial(
+            getattr(self._custom, f"{verb}_namespaced_custom_object"),
+            group=JOBSET, version=JOBSET_VERSION, namespace=self.namespace, plural="jobsets",
+        )  # fmt: skip
 
     def _whole(self, call: Callable[[], Any], *, unless: int = 0) -> dict[str, Any]:
         """Returns the JSON of the answer; an empty one at the HTTP status `unless`.
@@ -192,6 +219,10 @@ class ClusterApi:
             raise Refused(_said(error)) from None
         except (HTTPError, OSError) as error:
             raise Unreachable(f"{AWAY}: {' '.join(str(error).split())[:200]}") from None
+
+
+def _selector(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
 def _reason(error: Any) -> str:

@@ -1,17 +1,19 @@
 """Checks whether a cluster would take a job as params.yaml has it, before one waits for what never comes.
 
 Nothing is changed: a Job on each machine is created by a dry run, which passes the namespace, its policies
-and quotas, and the API's validation.
+and quotas, and the API's validation; where jobs are JobSets, so is one of these.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
 from pipeline.backends.image import look_up
 from pipeline.backends.kubernetes import manifest, node_labels, pod_status
-from pipeline.backends.kubernetes.cluster_api import KUEUE, ClusterApi
-from pipeline.backends.kubernetes.manifest import Part, Site
+from pipeline.backends.kubernetes.cluster_api import JOBSET_VERBS, KUEUE, ClusterApi
+from pipeline.backends.kubernetes.manifest import JOBSET, Attempt, Part, Site
+from pipeline.backends.kubernetes.pod_entrypoint import SET_STEM, STEM
 from pipeline.backends.place import Refused, Unreachable
 from pipeline.backends.staging import writable
 from pipeline.contract.backend import Job
@@ -43,6 +45,7 @@ def findings(
             for verb in verbs.split()
             if not api.may(verb, resource, group=group)
         ]
+        kind = _kind(site, api)
     except (Unreachable, Refused) as error:
         yield "cluster", False, f"{error}; look at the kubeconfig and backend.context"
         return
@@ -53,6 +56,7 @@ def findings(
             f"that may (docs/kubernetes.md)"
         )
     yield "cluster", not lacks, text
+    yield "JobSet", *kind
     if site.queue:
         yield "queue", *_queue(site, api)
     yield from _machines(site, api, machines=machines, file=file)
@@ -63,6 +67,17 @@ def findings(
         yield "bucket", True, writable(site.bucket)
     except ParamsError as error:
         yield "bucket", False, str(error)
+
+
+def _kind(site: Site, api: ClusterApi) -> tuple[bool, str]:
+    """Returns whether jobs run as JobSets or, which is no error, as Indexed Jobs."""
+    if api.makes_job_sets:
+        return True, "jobs run as JobSets"
+    queued = ", on machines of one kind, as there is a queue" if site.queue else ""
+    why = "the cluster has no JobSets"
+    if api.serves_job_sets:
+        why = f"this account may not {', '.join(JOBSET_VERBS)} jobsets of {JOBSET} in {site.namespace}"
+    return True, f"jobs run as Indexed Jobs{queued}: {why}"
 
 
 def _queue(site: Site, api: ClusterApi) -> tuple[bool, str]:
@@ -115,12 +130,14 @@ def _job(
         name="check", module="pipeline", rental=Rental(machine=machine.name), folder="check", timeout_s=60
     )
     part = Part(machine=machine, count=1, selector=selector)
-    asked = manifest.indexed_job(
-        job, part, name="daybreak-check", staged="check", site=site, labels={}, annotations={}, left_s=60,
-        until=0,
-    )  # fmt: skip
+    attempt = Attempt(
+        job=job, name=f"{STEM}check", staged="check", labels={}, annotations={}, left_s=60, until=0
+    )
+    of_set = replace(attempt, name=f"{SET_STEM}check")
     try:
-        api.try_job(asked)
+        api.try_out(manifest.indexed_job(attempt, part, site=site))
+        if api.makes_job_sets:
+            api.try_out(manifest.job_set(of_set, [part], site=site, of_jobs={}))
     except (Unreachable, Refused) as error:
         return False, f"{error}; look at namespace {site.namespace}, its quotas and its policies"
     taken = "the cluster would take a job"

@@ -1,12 +1,13 @@
-"""Runs a job on a Kubernetes cluster as an Indexed Job.
+"""Runs a job on a Kubernetes cluster as a JobSet where the cluster has that kind, else as an Indexed Job.
 
-A Job is named by its token: where the reply to a request was lost, the same name is asked for again, and the
-cluster says that it has it. Machines of another kind are the pods of a second Job: as soon as one of the two
-has ended the job has, and the other is deleted.
+A job is named by its token: where the reply to a request was lost, the same name is asked for again, and the
+cluster says that it has it. The name also tells whether it is a JobSet. Machines of another kind are the pods
+of a second Job: as soon as one of the two has ended the job has, and the other is deleted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Literal
@@ -15,8 +16,8 @@ from pipeline.backends.cluster import Cluster
 from pipeline.backends.faults import COMMON, GOES_ON, NEXT, Fault
 from pipeline.backends.kubernetes import cluster_check, manifest, node_labels, pod_status
 from pipeline.backends.kubernetes.cluster_api import ClusterApi
-from pipeline.backends.kubernetes.manifest import Part, Site
-from pipeline.backends.kubernetes.pod_entrypoint import NAME, NUM_PODS
+from pipeline.backends.kubernetes.manifest import Attempt, Part, Site
+from pipeline.backends.kubernetes.pod_entrypoint import NAME, NUM_PODS, SET_STEM, STEM, is_job_set
 from pipeline.backends.kubernetes.pod_status import Seen
 from pipeline.backends.place import AT_ONCE, JobRequest, Refused, Rented, Unreachable, machines_of
 from pipeline.backends.submission_journal import Submission
@@ -25,9 +26,8 @@ from pipeline.contract.errors import ParamsError
 from pipeline.machines.nodes import Node
 from pipeline.machines.own_machines import OwnMachine
 
-# Annotations of a Job.
+# Annotations of a Job or JobSet.
 JOB, NIGHT, FOLDER, UNTIL = "daybreak/job", "daybreak/night", "daybreak/folder", "daybreak/until"
-STEM = "daybreak-"  # of the name of a Job, before its token
 END_S = 120.0  # in which a deleted Job is gone
 IMAGE_S = 300.0  # for an image that cannot be pulled: a registry may be away for moments
 
@@ -70,7 +70,6 @@ class Kubernetes(Cluster):
         )
         self._api = ClusterApi(namespace=namespace, context=context)
         self._context = context
-        self.joins = not queue  # which would admit two Jobs one by one
         self.faults = {
             **COMMON,
             "not taken": Fault(
@@ -107,6 +106,18 @@ class Kubernetes(Cluster):
             ),
         }  # fmt: skip
 
+    @cached_property
+    def joins(self) -> bool:
+        """Returns whether a job may have machines of several kinds.
+
+        A queue admits a JobSet as a whole, but two Jobs one by one. While the cluster does not answer, a job
+        that has such machines keeps them.
+        """
+        try:
+            return not self.site.queue or self._api.makes_job_sets
+        except Unreachable:
+            return True
+
     @property
     def cluster(self) -> str:
         """Returns the name of its context."""
@@ -131,32 +142,45 @@ class Kubernetes(Cluster):
         return machines
 
     def make(self, request: JobRequest) -> Rented:
-        """Creates the Job, or returns the one of that name; of two kinds of machines both Jobs or none."""
-        job, name = request.job, f"{STEM}{request.attempt}"
-        first, *_ = self._parts(job)
+        """Creates the JobSet or Job, or returns the one of that name.
+
+        Of two Jobs for two kinds of machines it creates both or none.
+        """
+        is_set = self._api.makes_job_sets
+        name, job = f"{SET_STEM if is_set else STEM}{request.attempt}", request.job
         notes = {JOB: job.name, NIGHT: job.night, FOLDER: str(request.folder), UNTIL: str(request.until)}
-        made = self._api.create_job(
-            manifest.indexed_job(
-                job, first, name=name, site=self.site, labels=_labels(request.labels),
-                staged=request.folder.name, annotations=notes, left_s=request.run_s, until=request.until,
-            )
+        attempt = Attempt(
+            job=job, name=name, staged=request.folder.name, labels=_labels(request.labels), annotations=notes,
+            left_s=request.run_s, until=request.until,
         )  # fmt: skip
+        parts = self._parts(job)
+        if is_set:
+            asked = manifest.job_set(attempt, parts, site=self.site, of_jobs=_attempt(name))
+            made = self._api.create(asked)
+        else:
+            made = self._make_jobs(attempt, parts)
         if made:
-            try:
-                self._make_others(job, made)
-            except Refused:
-                self._api.delete_job(name)
-                raise
-            return _rented([made], (), pod_status.seen([made], ()))
+            return _found(made)
         there = self.find((), attempt=request.attempt)
         if not there:
-            raise Unreachable(f"the cluster does not answer: it has Job {name}, and does not list it")
+            raise Unreachable(f"the cluster does not answer: it has job {name}, and does not list it")
         return there[0]
 
-    def attached(self, rented: Rented, job: Job) -> None:
-        """Creates what the pods of a Job wait for, if a kill came in between.
+    def _make_jobs(self, attempt: Attempt, parts: Sequence[Part]) -> dict[str, Any] | None:
+        made = self._api.create(manifest.indexed_job(attempt, parts[0], site=self.site))
+        try:
+            if made:
+                self._make_others(attempt.job, made)
+        except Refused:
+            self._api.delete_job(attempt.name)
+            raise
+        return made
 
-        It is a service, where there are several, a Job for those of another kind, and then the secret.
+    def attached(self, rented: Rented, job: Job) -> None:
+        """Creates what the pods of a job wait for, if a kill came in between.
+
+        It is a service, where there are several, a Job for those of another kind, and then the secret. The
+        first two a JobSet has by its controller.
         """
         name, num_pods = rented.name, job.rental.num_machines
         made: Mapping[str, Any] = rented.evidence
@@ -164,24 +188,23 @@ class Kubernetes(Cluster):
         labels, pods = {"daybreak": self.home}, _attempt(name)
         environment = {key: value for key, value in job.environment.items() if key != "PYTHONPATH"}
         environment |= {"PIPELINE_ATTEMPT": rented.attempt, NUM_PODS: str(num_pods), NAME: name}
-        if num_pods > 1:
-            self._api.create_service(manifest.service(name, labels=labels, owner=owner, pods=pods))
-        self._make_others(job, made)
-        self._api.create_secret(manifest.secret(name, environment, labels=labels, owner=owner))
+        if not is_job_set(name):
+            if num_pods > 1:
+                self._api.create(manifest.service(name, labels=labels, owner=owner, pods=pods))
+            self._make_others(job, made)
+        self._api.create(manifest.secret(name, environment, labels=labels, owner=owner))
 
     def _make_others(self, job: Job, made: Mapping[str, Any]) -> None:
         """Creates the Jobs of machines of other kinds, with the time of the first Job, which owns them."""
         meta = made["metadata"]
         notes = meta["annotations"]
+        attempt = Attempt(
+            job=job, name=meta["name"], staged=Path(notes[FOLDER]).name, labels=_attempt(meta["name"]),
+            annotations={}, left_s=made["spec"]["activeDeadlineSeconds"], until=float(notes[UNTIL]),
+        )  # fmt: skip
+        owners = [manifest.owner_of(meta["name"], meta["uid"])]
         for part in self._parts(job)[1:]:
-            self._api.create_job(
-                manifest.indexed_job(
-                    job, part, name=meta["name"], site=self.site, labels=_attempt(meta["name"]),
-                    annotations={}, owners=[manifest.owner_of(meta["name"], meta["uid"])],
-                    staged=Path(notes[FOLDER]).name, left_s=made["spec"]["activeDeadlineSeconds"],
-                    until=float(notes[UNTIL]),
-                )
-            )  # fmt: skip
+            self._api.create(manifest.indexed_job(attempt, part, site=self.site, owners=owners))
 
     def _parts(self, job: Job) -> list[Part]:
         """Returns the machines of the job by kind."""
@@ -195,22 +218,28 @@ class Kubernetes(Cluster):
         return parts
 
     def find(self, regions: Iterable[str], **labels: str) -> list[Rented]:
-        """Returns the Jobs of this home with these labels."""
-        jobs = self._api.jobs(_labels({"daybreak": self.home, **labels}))
-        return [_rented([job], (), pod_status.seen([job], ())) for job in jobs]
+        """Returns the jobs of this home with these labels."""
+        wanted = _labels({"daybreak": self.home, **labels})
+        try:
+            sets = self._api.job_sets(wanted)
+        except Refused:  # then this account has made none
+            sets = []
+        return [_found(made) for made in (*self._api.jobs(wanted), *sets)]
 
     def get(self, name: str) -> Rented | None:
-        """Returns the job of that name, as its Jobs and their pods say."""
+        """Returns the job of that name, as it, its Jobs and their pods say, which are read in that order."""
+        sets = self._api.job_sets(_attempt(name)) if is_job_set(name) else []
         jobs = self._jobs(name)
-        if not jobs:
+        head = next(iter(sets if is_job_set(name) else jobs), None)
+        if head is None:
             return None
         pods = self._api.pods(_attempt(name))
-        seen = pod_status.seen(jobs, pods)
+        seen = pod_status.seen(head, jobs, pods)
         if seen.cause == "suspended" and self.site.queue:
-            seen = pod_status.seen(jobs, pods, workload=self._api.workload(jobs[0]["metadata"]["uid"]))
-        if uid := pod_status.puzzling(seen.cause, jobs, pods):
+            seen = pod_status.seen(head, jobs, pods, workload=self._api.workload(head["metadata"]["uid"]))
+        if uid := pod_status.puzzling(seen.cause, head, jobs, pods):
             seen = pod_status.explained(seen, self._api.events(uid))
-        return _rented(jobs, pods, seen)
+        return _rented(head, jobs, pods, seen)
 
     def _jobs(self, name: str) -> list[dict[str, Any]]:
         """Returns the Jobs of a job, that of its first pod first."""
@@ -225,16 +254,19 @@ class Kubernetes(Cluster):
             for job in left:
                 self._api.delete_job(job["metadata"]["name"])
             if monotonic() > until:
-                raise Unreachable(f"a part of Job {submission.resource} does not end; look at its pods")
+                raise Unreachable(f"a part of job {submission.resource} does not end; look at its pods")
             sleep(self.retry.first_pause_s)
         return super().explained(rented, submission, folder)
 
     def end(self, name: str) -> None:
-        """Deletes the Job, and its pods before it."""
-        self._api.delete_job(name)
+        """Deletes the job, and its pods before it."""
+        if is_job_set(name):
+            self._api.delete_job_set(name)
+        else:
+            self._api.delete_job(name)
 
     def owns(self, name: str) -> bool:
-        """Returns whether it is the name of a Job of ours."""
+        """Returns whether it is the name of a job of ours."""
         return name.startswith(STEM)
 
     def log_of(self, name: str, folder: Path) -> str:
@@ -250,31 +282,40 @@ class Kubernetes(Cluster):
         )
 
 
-def _rented(jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], seen: Seen) -> Rented:
-    """Returns a job as its Jobs, that of its first pod first, and their pods say."""
-    meta = jobs[0]["metadata"]
-    there, started, ended = pod_status.times(jobs, pods)
+def _found(made: Mapping[str, Any]) -> Rented:
+    """Returns a job as its Job or JobSet alone says."""
+    jobs = () if is_job_set(made["metadata"]["name"]) else (made,)
+    return _rented(made, jobs, (), pod_status.seen(made, jobs, ()))
+
+
+def _rented(
+    head: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], seen: Seen
+) -> Rented:
+    """Returns a job as its JobSet or first Job, its Jobs and their pods say."""
+    meta = head["metadata"]
+    there, started, ended = pod_status.times((head, *jobs), pods)
     state: Literal["queued", "running", "succeeded", "ended"] = "ended"
     if seen.cause == "done":
         state = "succeeded"
     elif seen.cause in pod_status.LIVE:
         state = "running" if seen.cause == "running" else "queued"
     notes, attempt = meta.get("annotations", {}), meta["labels"]["daybreak/attempt"]
+    stem = SET_STEM if is_job_set(meta["name"]) else STEM
     return Rented(
-        name=f"{STEM}{attempt}", state=state, created_at=pod_status.moment(meta["creationTimestamp"]),
+        name=f"{stem}{attempt}", state=state, created_at=pod_status.moment(meta["creationTimestamp"]),
         attempt=attempt, job=notes.get(JOB, ""), night=notes.get(NIGHT, ""),
         folder=notes.get(FOLDER, ""), cause=seen.cause, since=seen.since, said=seen.text, status=seen.status,
-        there_at=there, started_at=started, ended_at=ended, evidence=jobs[0],
+        there_at=there, started_at=started, ended_at=ended, evidence=head,
     )  # fmt: skip
 
 
 def _attempt(name: str) -> dict[str, str]:
     """Returns the label of all that belongs to a job of that name."""
-    return _labels({"attempt": name.removeprefix(STEM)})
+    return _labels({"attempt": name.removeprefix(SET_STEM if is_job_set(name) else STEM)})
 
 
 def _labels(facts: Mapping[str, str]) -> dict[str, str]:
-    """Returns labels of a Job; their values begin and end with a letter or digit."""
+    """Returns labels of a job; their values begin and end with a letter or digit."""
     return {
         key if key == "daybreak" else f"daybreak/{key}": label(value).strip("-_") or "none"
         for key, value in facts.items()

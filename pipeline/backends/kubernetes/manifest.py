@@ -1,10 +1,11 @@
-"""Builds what a cluster gets for a job: an Indexed Job, a headless service, a secret with its environment.
+"""Builds what a cluster gets for a job: a JobSet or an Indexed Job, and a secret with its environment.
 
-The pods of a Job are its machines. Each has a stable name behind the service, by which those of several find
-each other. A disruption (preemption, eviction, a drained node) ends the Job, as the launcher decides what
-comes next, and is told from an error of the user's code by the conditions of the pod. Where a job may go on
-with fewer machines, a disrupted pod is replaced instead, and the Job ends with its first pod. Machines of
-another kind are the pods of a second Job, which belongs to the first. Pure.
+The pods of a Job are its machines. Each has a stable name behind a headless service, by which those of
+several find each other. A disruption (preemption, eviction, a drained node) ends the Job, as the launcher
+decides what comes next, and is told from an error of the user's code by the conditions of the pod. Where a
+job may go on with fewer machines, a disrupted pod is replaced instead, and the Job ends with its first pod.
+Machines of another kind are the pods of a second Job. A JobSet makes both Jobs and the service; without
+JobSet the second Job belongs to the first, as does the service, which is then built here. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from pipeline.backends.kubernetes.pod_entrypoint import FIRST_POD, MIN_PODS, job_name
+from pipeline.backends.kubernetes.pod_entrypoint import (
+    FIRST_POD,
+    MIN_PODS,
+    is_job_set,
+    job_name,
+    replicated_job,
+)
 from pipeline.contract.backend import Job
 from pipeline.contract.machine import Machine
 from pipeline.training import gpus
@@ -21,6 +28,7 @@ WORKER = "worker"  # the container
 GPU, TPU = "nvidia.com/gpu", "google.com/tpu"  # resources of a node, and keys of its taint
 TOPOLOGY = "cloud.google.com/gke-tpu-topology"  # label of a node: how the chips of its slice are joined
 QUEUE = "kueue.x-k8s.io/queue-name"
+JOBSET, JOBSET_VERSION = "jobset.x-k8s.io", "v1alpha2"  # group of the API
 ENTRYPOINT = ("python", "-m", "pipeline.backends.kubernetes.pod_entrypoint")
 GRACE_S = 60  # from SIGTERM to SIGKILL, for a last checkpoint
 KEPT_S = 2 * 86_400  # that an ended Job stays, so that a look the next day sees why it ended
@@ -50,33 +58,89 @@ class Part:
     first: int = 0  # machines of the job that come before these
 
 
-def indexed_job(
-    job: Job, part: Part, *, name: str, staged: str, site: Site, labels: Mapping[str, str],
-    annotations: Mapping[str, str], left_s: float, until: float, owners: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:  # fmt: skip
-    """Returns the Job that a part of the job's machines are.
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """What is asked for by one attempt at a job, on whatever machines."""
 
-    Args:
-        job: what runs.
-        part: what it runs on.
-        name: of the Job of the first part, unique to this attempt.
-        staged: name of the job in the bucket, the same for all attempts.
-        site: the settings of the backend.
-        labels: by which it is found.
-        annotations: what a person may want to know.
-        left_s: how long it may run, in seconds; the cluster ends it then.
-        until: when the module ends by itself, in seconds since 1970.
-        owners: with which it is deleted.
+    job: Job
+    name: str  # of the JobSet or the Job of the first part, and of the service and the secret
+    staged: str  # name of the job in the bucket, the same for all attempts
+    labels: Mapping[str, str]  # by which it is found; its pods have them, too
+    annotations: Mapping[str, str]  # what a person may want to know
+    left_s: float  # how long it may run, in seconds; the cluster ends it then
+    until: float  # when the module ends by itself, in seconds since 1970
+
+
+def indexed_job(
+    attempt: Attempt, part: Part, *, site: Site, owners: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Returns the Job that a part of the job's machines are; it is deleted with its `owners`."""
+    name = job_name(attempt.name, first=part.first)
+    made = _object("batch/v1", "Job", name, _spec(attempt, part, site=site), attempt=attempt, site=site)
+    if owners:
+        made["metadata"]["ownerReferences"] = [dict(owner) for owner in owners]
+    return made
+
+
+def job_set(
+    attempt: Attempt, parts: Sequence[Part], *, site: Site, of_jobs: Mapping[str, str]
+) -> dict[str, Any]:
+    """Returns the JobSet that the job is: each part of its machines is a Job of it, with labels `of_jobs`.
+
+    It is done when the Job of the first part is, and fails with any of them: the others are then deleted,
+    and nothing is restarted, as that is up to the launcher.
     """
+    jobs = [
+        {
+            "name": replicated_job(first=part.first),
+            "replicas": 1,
+            "template": {
+                "metadata": {"labels": dict(of_jobs)},
+                "spec": _spec(attempt, part, site=site),
+            },
+        }
+        for part in parts
+    ]
+    spec: dict[str, Any] = {
+        "replicatedJobs": jobs,
+        "network": {
+            "enableDNSHostnames": attempt.job.rental.num_machines > 1,
+            "publishNotReadyAddresses": True,  # workers meet before any of them is ready
+        },
+        "successPolicy": {"operator": "All", "targetReplicatedJobs": [jobs[0]["name"]]},
+        "failurePolicy": {"maxRestarts": 0},
+    }
+    return _object(f"{JOBSET}/{JOBSET_VERSION}", "JobSet", attempt.name, spec, attempt=attempt, site=site)
+
+
+def _object(
+    version: str, kind: str, name: str, spec: Mapping[str, Any], *, attempt: Attempt, site: Site
+) -> dict[str, Any]:
+    """Returns a Job or JobSet, which waits in the queue if the site has one."""
+    queued = {"suspend": True} if site.queue else {}
+    marks = {QUEUE: site.queue} if site.queue else {}
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "labels": {**attempt.labels, **marks},
+            "annotations": dict(attempt.annotations),
+        },
+        "spec": {**spec, "ttlSecondsAfterFinished": KEPT_S, **queued},
+    }
+
+
+def _spec(attempt: Attempt, part: Part, *, site: Site) -> dict[str, Any]:
+    """Returns what a Job by itself and one of a JobSet have in common."""
     count = part.count
-    is_elastic = 0 < site.min_machines < count and not job.rental.others
+    is_elastic = 0 < site.min_machines < count and not attempt.job.rental.others
     spec: dict[str, Any] = {
         "completions": count,
         "parallelism": count,
         "completionMode": "Indexed",
         "backoffLimit": 0,
-        "activeDeadlineSeconds": max(1, int(left_s)),
-        "ttlSecondsAfterFinished": KEPT_S,
+        "activeDeadlineSeconds": max(1, int(attempt.left_s)),
         "podFailurePolicy": {
             "rules": [
                 {
@@ -90,30 +154,19 @@ def indexed_job(
             ]
         },
         "template": {
-            "metadata": {"labels": dict(labels)},
-            "spec": _pod(job, part, name=name, staged=staged, site=site, until=until),
+            "metadata": {"labels": dict(attempt.labels)},
+            "spec": _pod(attempt, part, site=site),
         },
     }
     if is_elastic:
         spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
         (container,) = spec["template"]["spec"]["containers"]
         container.setdefault("env", []).append({"name": MIN_PODS, "value": str(site.min_machines)})
-    marked = dict(labels)
-    if site.queue:
-        spec["suspend"] = True
-        marked[QUEUE] = site.queue
-    metadata: dict[str, Any] = {
-        "name": job_name(name, first=part.first),
-        "labels": marked,
-        "annotations": dict(annotations),
-    }
-    if owners:
-        metadata["ownerReferences"] = [dict(owner) for owner in owners]
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+    return spec
 
 
-def _pod(job: Job, part: Part, *, name: str, staged: str, site: Site, until: float) -> dict[str, Any]:
-    machine, selector = part.machine, part.selector
+def _pod(attempt: Attempt, part: Part, *, site: Site) -> dict[str, Any]:
+    job, machine, selector = attempt.job, part.machine, part.selector
     asked: dict[str, str] = {
         "cpu": f"{int(1000 * SHARE * machine.vcpus)}m",
         "memory": str(int(SHARE * machine.memory_bytes)),
@@ -122,15 +175,15 @@ def _pod(job: Job, part: Part, *, name: str, staged: str, site: Site, until: flo
     if device:
         asked[device] = str(machine.num_devices)
     num_workers = machine.num_processes if job.rental.others and job.num_workers else job.num_workers
-    words = ["--until", str(until), "--workers", str(num_workers)]
+    words = ["--until", str(attempt.until), "--workers", str(num_workers)]
     if site.bucket:
-        words += ["--bucket", site.bucket, "--job", staged, "--folder", job.folder]
+        words += ["--bucket", site.bucket, "--job", attempt.staged, "--folder", job.folder]
     container: dict[str, Any] = {
         "name": WORKER,
         "image": (machine.is_tpu and site.tpu_image) or site.image,
         "command": list(ENTRYPOINT),
         "args": [*words, "--", job.module, *job.arguments],
-        "envFrom": [{"secretRef": {"name": name}}],
+        "envFrom": [{"secretRef": {"name": attempt.name}}],
         "resources": {"requests": asked, "limits": asked},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
@@ -144,7 +197,7 @@ def _pod(job: Job, part: Part, *, name: str, staged: str, site: Site, until: flo
     taints = dict.fromkeys([*selector, *([device] if device else [])])
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
-        "subdomain": name,
+        "subdomain": attempt.name,
         "terminationGracePeriodSeconds": GRACE_S,
         "automountServiceAccountToken": False,
         "nodeSelector": dict(selector),
@@ -187,8 +240,9 @@ def secret(
 
 
 def owner_of(name: str, uid: str) -> dict[str, Any]:
-    """Returns the reference that ties an object to the Job."""
-    return {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid, "blockOwnerDeletion": False}
+    """Returns the reference that ties an object to the Job or JobSet of that name."""
+    version, kind = (f"{JOBSET}/{JOBSET_VERSION}", "JobSet") if is_job_set(name) else ("batch/v1", "Job")
+    return {"apiVersion": version, "kind": kind, "name": name, "uid": uid, "blockOwnerDeletion": False}
 
 
 def device_of(machine: Machine) -> str:

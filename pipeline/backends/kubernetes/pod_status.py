@@ -1,10 +1,10 @@
 """Says what a job does, what it waits for, and why it ended, from what the cluster has of it. Pure.
 
-A job has a Job for each kind of its machines; these have pods, and a Workload where Kueue admits them. What
-keeps a pod from being made or started is in events alone.
+A job has a Job for each kind of its machines, perhaps in a JobSet; these have pods, and a Workload where
+Kueue admits them. What keeps a pod from being made or started is in events alone.
 
-Everything is read from fields with fixed words: conditions of Jobs, pods and Workloads, reasons of events,
-reasons and exit codes of containers. The sentences beside them are shown, never read.
+Everything is read from fields with fixed words: conditions of JobSets, Jobs, pods and Workloads, reasons of
+events, reasons and exit codes of containers. The sentences beside them are shown, never read.
 """
 
 from collections import Counter
@@ -25,6 +25,7 @@ LIVE: frozenset[Cause] = frozenset((
     "suspended", "not admitted", "no pods", "unschedulable", "not started", "no image", "starting", "running",
 ))  # fmt: skip
 STARTING: tuple[Cause, ...] = ("starting", "unschedulable")  # what events say more of
+DONE = frozenset(("Complete", "Completed"))  # conditions of a Job, and of a JobSet
 NO_POD = "FailedCreate"  # reason of an event of a Job: by a quota of the namespace, or a webhook
 # Reasons of events of a pod that no node has room for: what an autoscaler does about it.
 AUTOSCALER = frozenset(("TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp"))
@@ -47,30 +48,56 @@ class Seen:
 
 
 def seen(
+    head: Mapping[str, Any],
     jobs: Sequence[Mapping[str, Any]],
     pods: Sequence[Mapping[str, Any]],
     *,
     workload: Mapping[str, Any] | None = None,
 ) -> Seen:
-    """Returns what the objects say, as the API gives them; the first Job is that of the first pod."""
-    job, conditions = jobs[0], _true(jobs[0])
-    if "Complete" in conditions or "SuccessCriteriaMet" in conditions:
+    """Returns what the objects say, as the API gives them.
+
+    Args:
+        head: the JobSet, or without one the Job of the first pod.
+        jobs: the Jobs, `head` among them where it is one.
+        pods: those of all Jobs.
+        workload: what Kueue has of `head`.
+    """
+    conditions = _true(head)
+    if DONE & conditions.keys() or "SuccessCriteriaMet" in conditions:
         return Seen(cause="done")
+    # A Job says why it failed; a JobSet, that one did.
     failures = [each["Failed"] for each in map(_true, jobs) if "Failed" in each]
     failures += [each["FailureTarget"] for each in map(_true, jobs) if "FailureTarget" in each]
+    failures += [conditions["Failed"]] if "Failed" in conditions else []
     if failures:
         return _failed(failures[0], pods)
-    if "Suspended" in conditions or (job["spec"].get("suspend")):
+    if "Suspended" in conditions or head["spec"].get("suspend"):
         return _queued(workload) or Seen(
             cause="suspended", text=conditions.get("Suspended", {}).get("message", "")
         )
+    return _under_way(head, jobs, pods)
+
+
+def _under_way(
+    head: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]
+) -> Seen:
+    """Returns how far a job is that has neither ended nor waits for its turn."""
+    specs = _specs(head, jobs)
     running = [pod for pod in pods if pod.get("status", {}).get("phase") in ("Running", "Succeeded")]
-    if "successPolicy" in job["spec"] and any(_is_first(pod) for pod in running):
+    if "successPolicy" in specs[0] and any(_is_first(pod) for pod in running):
         return Seen(cause="running")  # it goes on without the others
     if hindered := _hindered(pods):
         return hindered
-    whole = len(running) >= sum(each["spec"]["completions"] for each in jobs)
+    if len(jobs) < len(specs) and "deletionTimestamp" not in head["metadata"]:
+        return Seen(cause="no pods", since=moment(head["metadata"]["creationTimestamp"]))
+    whole = len(running) >= sum(spec["completions"] for spec in specs)
     return Seen(cause="running" if whole else "starting")
+
+
+def _specs(head: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns the specs of all Jobs that there are, or will be by the JobSet; that of the first pod first."""
+    of_set = [each["template"]["spec"] for each in head["spec"].get("replicatedJobs", ())]
+    return of_set or [job["spec"] for job in jobs]
 
 
 def _queued(workload: Mapping[str, Any] | None) -> Seen | None:
@@ -95,11 +122,18 @@ def stopped(queue: Mapping[str, Any]) -> str:
     return next(map(_words, inactive), "")
 
 
-def puzzling(cause: Cause, jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the uid of what events say more of: a Job without all its pods, or a pod that does not start.
+def puzzling(
+    cause: Cause,
+    head: Mapping[str, Any],
+    jobs: Sequence[Mapping[str, Any]],
+    pods: Sequence[Mapping[str, Any]],
+) -> str:
+    """Returns the uid of what events say more of, "" where nothing is to be asked.
 
-    It is "" where nothing is to be asked.
+    It is a JobSet without all its Jobs, a Job without all its pods, or a pod that does not start.
     """
+    if cause == "no pods":
+        return str(head["metadata"]["uid"])
     if cause not in STARTING:
         return ""
     num_pods = Counter(pod["metadata"]["labels"].get(OF_A_JOB) for pod in pods)
@@ -117,7 +151,7 @@ def explained(seen: Seen, events: Sequence[Mapping[str, Any]]) -> Seen:
     # Of a second that has a warning and what came of it, the latter.
     newest = max(events, key=lambda event: (_last(event), event.get("type") != "Warning"))
     text = "; ".join(filter(None, (seen.text, _words(newest))))
-    if newest.get("type") != "Warning" or seen.cause == "unschedulable":
+    if newest.get("type") != "Warning" or seen.cause in ("unschedulable", "no pods"):
         return replace(seen, text=text)
     cause: Cause = "no pods" if newest.get("reason") == NO_POD else "not started"
     return Seen(cause=cause, text=text, since=_first(newest))
@@ -188,7 +222,10 @@ def is_over(job: Mapping[str, Any]) -> bool:
 def times(
     jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]
 ) -> tuple[datetime | None, datetime | None, datetime | None]:
-    """Returns when the first node had its pod, when the first container began, and when the last ended."""
+    """Returns when the first node had its pod, when the first container began, and when the last ended.
+
+    `jobs` may have the JobSet among them.
+    """
     placed = [moment(at) for pod in pods if (at := pod.get("status", {}).get("startTime"))]
     started = [
         moment(at)
@@ -203,7 +240,7 @@ def times(
 
 def _ended(job: Mapping[str, Any]) -> str:
     conditions = _true(job)
-    over = next((conditions[kind] for kind in ("Complete", "Failed") if kind in conditions), {})
+    over = next((conditions[kind] for kind in (*DONE, "Failed") if kind in conditions), {})
     return str(job.get("status", {}).get("completionTime") or over.get("lastTransitionTime") or "")
 
 
