@@ -3,6 +3,7 @@
 #   docker build --target trainer .   jobs on rented machines: torch, and what reads a bucket
 #   docker build --target serving .   models to users: MLflow, FastAPI
 #   docker build .                    nights: Airflow, MLflow, DVC, the clients of the cloud
+# --build-arg EXTRAS=gcp,kubernetes,kubernetes-executor,lineage,login,postgres adds what deploy/kubernetes-executor needs.
 # --build-arg DEVICE=cpu takes torch without CUDA, some gigabytes less; DEVICE=cu126 the one for CUDA 12.6, which
 # runs on drivers from 525 on, where that of PyPI, for CUDA 13.0, needs 580; DEVICE=tpu, for the trainer, takes
 # torch_xla and the torch that it was built for.
@@ -40,7 +41,8 @@ RUN uv pip install --group serving -c constraints.txt -c hashes.txt
 FROM build AS build-airflow
 COPY pipeline/__init__.py pipeline/
 # The dependencies only: the code is the checkout that PIPELINE_HOME mounts, one commit per night.
-RUN uv pip install '.[gcp,kubernetes,lineage,login,postgres]' -c constraints.txt -c hashes.txt && uv pip uninstall daybreak
+ARG EXTRAS=gcp,kubernetes,lineage,login,postgres
+RUN uv pip install ".[$EXTRAS]" -c constraints.txt -c hashes.txt && uv pip uninstall daybreak
 
 FROM python:${PYTHON} AS run
 # git: the ledger. g++: torch.compile writes C++ and calls it. Not pinned, as above.

@@ -1,7 +1,9 @@
 """Defines a task that calls a command again until it is done, and holds no worker in between.
 
-The exit status of the command decides the state of the task: 75 asks for another call, as of a sensor; 99
-says that there is nothing to do, which the shell sensor of Airflow cannot express.
+Where each task has a pod of its own, it keeps that pod instead: another pod for each call would take longer
+to start than the call takes. The exit status of the command decides the state of the task: 75 asks for
+another call, as of a sensor; 99 says that there is nothing to do, which the shell sensor of Airflow cannot
+express.
 """
 
 import os
@@ -18,6 +20,8 @@ NOTHING_TO_DO = 99
 # Nothing starts a task again sooner: Airflow 3.3 may take the exit of one run for the loss of the next
 # (dags/review.py says how), and a scheduler on a busy machine reads an exit some seconds late.
 SETTLED = timedelta(seconds=10)
+# deploy/kubernetes-executor sets it for whatever reads the DAGs, and for the tasks.
+IN_PODS = "KubernetesExecutor" in os.environ.get("AIRFLOW__CORE__EXECUTOR", "")
 
 
 class CommandSensor(BaseSensorOperator):
@@ -41,15 +45,25 @@ class CommandSensor(BaseSensorOperator):
         self.bash_command = bash_command
         self.env = env
         self.retry_failures = retry_failures
-        super().__init__(mode="reschedule", poke_interval=SETTLED.total_seconds(), **arguments)
+        mode = "poke" if IN_PODS else "reschedule"
+        super().__init__(mode=mode, poke_interval=SETTLED.total_seconds(), **arguments)
 
-    def poke(self, context: Any) -> bool:
-        """Runs the command once, and returns whether it is done.
+    def execute(self, context: Any) -> Any:
+        """Calls the command until it is done, or, where no pod is kept, once.
 
-        It is called hundreds of times: the log has the command once, and then what it says.
+        The command is called hundreds of times: the log has it once, and then what it says.
         """
         if context["ti"].get_first_reschedule_date(context) is None:
             self.log.info("Running command: %s", self.bash_command)
+        return super().execute(context)
+
+    def on_kill(self) -> None:
+        """Ends the task of a pod that has been told to end, so that a retry in another pod goes on."""
+        if IN_PODS:
+            raise AirflowException("the pod was told to end")
+
+    def poke(self, context: Any) -> bool:
+        """Runs the command once, and returns whether it is done."""
         status = self._status()
         if status in (0, NOT_YET):
             return status == 0

@@ -35,7 +35,7 @@ from airflow.sdk import (
     chain,
 )
 from airflow.sdk.exceptions import ParamValidationError
-from command_sensor import CommandSensor
+from command_sensor import IN_PODS, CommandSensor
 from homes import Home
 from verdict import Verdict
 
@@ -103,7 +103,8 @@ OPEN = " ".join(
         '${DAY:+--day "$DAY"}',
         '${DUE:+--due "$DUE"}',
         *(f'${{{name}:+--set "{key}=${name}"}}' for name, key in ASSIGN.items()),
-        '--trigger "$TRIGGER" --warm',
+        '--trigger "$TRIGGER"',
+        *([] if IN_PODS else ["--warm"]),  # what it keeps for later stages would end with its pod
     ]
 )
 IN_NIGHT = "/nights/{{ run_id | night }}"
@@ -174,7 +175,10 @@ def nights_of(home: Home) -> DAG:
             # A clear queues a run again, and Airflow 3.3 cannot clear a run whose alert counts from there.
             reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
             interval=timedelta(hours=hours) + OPENED_WITHIN,
-            callback=SyncCallback("notify.late", kwargs={"hours": hours}),
+            # Airflow's KubernetesExecutor cannot run it, and a scheduler that asks it to would end.
+            callback=SyncCallback(
+                "notify.late", kwargs={"hours": hours}, executor="LocalExecutor" if IN_PODS else None
+            ),
         ),
         tags=home.tags,
     ) as dag:

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 WORKLOADS = ("Deployment", "StatefulSet", "Job", "CronJob")
 # What another place needs: where the volume of PostgreSQL is, and a file that is no bind mount.
 OTHER = {"PGDATA", "MLFLOW_AUTH_CONFIG_PATH", "MLFLOW_ARTIFACTS_DESTINATION"}
+OVERLAYS = ("airflow", "kubernetes-executor", "cron")
 needs_kustomize = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="no kubectl here, which has Kustomize"
 )
@@ -43,6 +44,8 @@ def pods(name: str) -> dict[str, dict[str, Any]]:
         if each["kind"] in WORKLOADS:
             spec = each["spec"]["jobTemplate"]["spec"] if each["kind"] == "CronJob" else each["spec"]
             templates[each["metadata"]["name"]] = spec["template"]
+    if name == "kubernetes-executor":
+        templates["stage"] = stage_pod()
     return templates
 
 
@@ -55,6 +58,13 @@ def containers(name: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
             *template["spec"]["containers"], *template["spec"].get("initContainers", ()),
         ]
     }  # fmt: skip
+
+
+def stage_pod() -> dict[str, Any]:
+    """The pod of a task, as Airflow finds it in deploy/kubernetes-executor."""
+    (template,) = [each for each in built("kubernetes-executor") if each["metadata"]["name"] == "stage-pod"]
+    pod: dict[str, Any] = YAML(typ="safe").load(template["data"]["pod.yaml"])
+    return pod
 
 
 def environment(container: dict[str, Any]) -> dict[str, str]:
@@ -77,7 +87,7 @@ def test_every_object_is_written_as_the_api_has_it(version):
 
 
 @needs_kustomize
-@pytest.mark.parametrize("name", ["airflow", "cron"])
+@pytest.mark.parametrize("name", OVERLAYS)
 @pytest.mark.parametrize("version", ["1.30", "1.34"])
 def test_every_object_is_built_as_the_api_has_it(name, version):
     import kubernetes_validate
@@ -112,7 +122,7 @@ def test_each_service_runs_as_compose_runs_it():
 
 
 @needs_kustomize
-@pytest.mark.parametrize("name", ["airflow", "cron"])
+@pytest.mark.parametrize("name", OVERLAYS)
 def test_no_pod_has_rights_that_it_does_not_need(name):
     for key, (container, template) in containers(name).items():
         allowed = container["securityContext"]
@@ -125,15 +135,16 @@ def test_no_pod_has_rights_that_it_does_not_need(name):
         assert container["resources"]["limits"]["memory"], key
         assert re.search(r":\d+\.\d+", container["image"]), key
         paths = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
-        stages = template["spec"]["serviceAccountName"] == "stages"
-        assert stages or "/daybreak" not in paths, key
+        # What runs the stages writes to the home, and what notes there that a night is late.
+        writes = template["spec"]["serviceAccountName"] in ("stages", "scheduler")
+        assert writes or "/daybreak" not in paths, key
         for variable, value in environment(container).items():
             if re.search("PASSWORD|SECRET|KEY|TOKEN", variable) and not variable.endswith(("_FILE", "_PATH")):
                 assert re.fullmatch(r"\{secret \w+\}", value), variable
 
 
 @needs_kustomize
-@pytest.mark.parametrize("name", ["airflow", "cron"])
+@pytest.mark.parametrize("name", OVERLAYS)
 def test_a_pod_may_reach_what_its_settings_name_and_nothing_else(name):
     rules = [each for each in built(name) if each["kind"] == "NetworkPolicy"]
     assert any(each["spec"]["podSelector"] == {} and "ingress" not in each["spec"] for each in rules)
@@ -146,6 +157,64 @@ def test_a_pod_may_reach_what_its_settings_name_and_nothing_else(name):
             reaches = labels.get(f"reaches-{service}") == "yes"
             # Whoever migrates has Airflow's settings, and talks to its database only.
             assert reaches == named or pod == "airflow-migrate", (pod, service)
+
+
+@needs_kustomize
+def test_a_task_in_a_pod_has_what_the_scheduler_has_where_it_runs_the_stages():
+    """The same but for Airflow's database and keys, which it does not need."""
+    alone, _ = containers("kubernetes-executor")["stage/base"]
+    among, scheduler = containers("airflow")["airflow-scheduler/airflow-scheduler"]
+    assert alone["command"] == among["command"]
+    for same in ("securityContext", "resources", "volumeMounts"):
+        assert alone[same] == among[same], same
+    given, asked = environment(alone), environment(among)
+    executor = containers("kubernetes-executor")["airflow-scheduler/airflow-scheduler"][0]
+    assert given.pop("AIRFLOW__CORE__EXECUTOR") == environment(executor)["AIRFLOW__CORE__EXECUTOR"]
+    assert given.items() <= asked.items()
+    assert {key for key in asked.keys() - given.keys() if not key.startswith("AIRFLOW__CORE__")} == {
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__API_AUTH__JWT_SECRET",
+    }  # fmt: skip
+    pod = stage_pod()
+    assert pod["spec"]["serviceAccountName"] == "stages"
+    assert pod["spec"]["securityContext"] == scheduler["spec"]["securityContext"]
+    labels = {"app": "airflow-scheduler"} | {key: "yes" for key in pod["metadata"]["labels"] if key != "app"}
+    assert labels == scheduler["metadata"]["labels"]
+    assert secrets_of(pod) == secrets_of(scheduler) - {"airflow_database", "airflow_jwt"}
+
+
+@needs_kustomize
+def test_a_scheduler_that_makes_pods_has_neither_the_rights_nor_the_secrets_of_the_stages():
+    container, scheduler = containers("kubernetes-executor")["airflow-scheduler/airflow-scheduler"]
+    assert scheduler["spec"]["serviceAccountName"] == "scheduler"
+    assert secrets_of(scheduler) == {"airflow_database", "airflow_jwt"}
+    assert not [key for key in environment(container) if key.startswith(("MLFLOW_TRACKING", "DAYBREAK"))]
+    granted = {each["metadata"]["name"]: each for each in built("kubernetes-executor") if "subjects" in each}
+    (role,) = [each for each in granted.values() if each["subjects"][0]["name"] == "scheduler"]
+    assert (role["kind"], role["metadata"]["namespace"]) == ("RoleBinding", "daybreak")
+    readers = containers("kubernetes-executor")["airflow-dag-processor/airflow-dag-processor"][0]
+    key = "AIRFLOW__CORE__EXECUTOR"
+    assert environment(readers)[key] == environment(container)[key]
+
+
+@needs_kustomize
+def test_the_overlays_of_the_page_put_the_names_of_a_team_everywhere(tmp_path):
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    overlays = re.findall(r"```yaml\n# kustomization.yaml\n(.*?)```", page, flags=re.DOTALL)
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    (tmp_path / "my-daybreak").mkdir()
+    for text in overlays:
+        (tmp_path / "my-daybreak" / "kustomization.yaml").write_text(text)
+        words = ["kubectl", "kustomize", str(tmp_path / "my-daybreak")]
+        done = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        objects = YAML(typ="safe").load_all(done)
+        named = {(each["kind"], each["metadata"]["name"]): each for each in objects}
+        assert "my-team" in named["ConfigMap", "home"]["data"]["repository"]
+        scheduler = named["Deployment", "airflow-scheduler"]["spec"]["template"]["spec"]["containers"][0]
+        assert scheduler["image"] == "registry.example/daybreak:0.1.0"
+        if ("ConfigMap", "stage-image") in named:  # where Kustomize sees no image
+            of_stages = named["ConfigMap", "stage-image"]["data"]
+            assert f"{of_stages['repository']}:{of_stages['tag']}" == scheduler["image"]
+    assert ["kubernetes-executor" in text for text in overlays] == [False, True]
 
 
 def test_what_reads_the_dags_also_reads_when_a_night_starts():

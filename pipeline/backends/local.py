@@ -48,8 +48,14 @@ class Local(Backend):
         """Starts the job unless it runs or has succeeded; returns its folder as the handle.
 
         Raises JobError for a job that is meant for another machine: its result here would be mistaken for one
-        from there.
+        from there. Raises ParamsError in a pod that Airflow made for one task: no other sees its processes.
         """
+        if os.environ.get("AIRFLOW_IS_K8S_EXECUTOR_POD"):
+            raise ParamsError(
+                "Airflow's KubernetesExecutor runs this stage in a pod of its own, whose processes no other "
+                "stage sees, so nothing is trained here; set backend.use to a place that has machines, such "
+                "as pipeline.backends.kubernetes.kubernetes:Kubernetes"
+            )
         if replace(job.rental, backend="") != Rental(machine=LOCAL):
             raise JobError(
                 f"job {job.name} is for {job.rental}, but backend Local has only the machine at hand; "

@@ -42,7 +42,6 @@ JOBS = ("jobs", "jobsets")  # kinds that a job may be
 OURS = ("index", "owner", "replaced", "terminating", "oom")  # metadata of pods that no cluster has
 OF_A_JOB = "batch.kubernetes.io/job-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
-NAMESPACE = "default"  # the only one
 TICK_S = 0.05
 HANG_S = 1.5  # of a call that hangs
 
@@ -79,6 +78,8 @@ REFUSALS = {
 class FakeCluster:
     """The server, its objects, and what may go wrong."""
 
+    namespace = "default"  # the only one
+
     def __init__(self, folder: Path, *, image: dict[str, str]) -> None:
         self.folder, self.image = folder, image
         self.objects: dict[str, dict[str, dict[str, Any]]] = {
@@ -102,7 +103,7 @@ class FakeCluster:
         self.lock = threading.RLock()
         self._over = threading.Event()
         self._uid = 0
-        self.server = _Server(("127.0.0.1", 0), _handler(self))
+        self.server = _Server(("127.0.0.1", 0), self.handler())
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         self.kubeconfig = folder / "kubeconfig"
@@ -276,6 +277,10 @@ class FakeCluster:
 
     # The API
 
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        """What answers each request."""
+        return _handler(self)
+
     def answer(self, method: str, url: str, body: Any) -> dict[str, Any]:
         """What the API answers; Refusal with its status."""
         parts = urlsplit(url)
@@ -375,7 +380,7 @@ class FakeCluster:
         """Refuses what may not be made here."""
         if name in self.objects[kind]:
             raise Refusal(409, "AlreadyExists", f'{kind} "{name}" already exists')
-        if namespace != NAMESPACE:
+        if namespace != self.namespace:
             raise Refusal(404, "NotFound", f'namespaces "{namespace}" not found')
         if kind in JOBS and self.denied:
             raise Refusal(403, "Forbidden", self.denied)

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.backends.local import Local
 from pipeline.contract.backend import Job
-from pipeline.contract.errors import JobError
+from pipeline.contract.errors import JobError, ParamsError
 from pipeline.contract.records import Rental
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +48,13 @@ def test_a_job_for_another_machine_is_refused_rather_than_run_here(tmp_path, cha
     asked = replace(job(tmp_path, "exit 0"), rental=Rental(**{"machine": "local", **changes}))
     with pytest.raises(JobError, match=rf"job j is for {asked.rental}, but backend Local has only the"):
         Local().submit(asked)
+    assert not (tmp_path / "job").exists()
+
+
+def test_nothing_is_trained_in_a_pod_that_other_stages_do_not_see(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_IS_K8S_EXECUTOR_POD", "True")  # as Airflow sets it
+    with pytest.raises(ParamsError, match=r"a pod of its own, .* set backend.use"):
+        Local().submit(job(tmp_path, "exit 0"))
     assert not (tmp_path / "job").exists()
 
 

@@ -120,7 +120,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def server(call: list[str], *, given: dict[str, str], folder: Path, up: Callable[[], bool]) -> Iterator[None]:
+def server(
+    call: list[str], *, given: dict[str, str], folder: Path, up: Callable[[], bool]
+) -> Iterator["subprocess.Popen[bytes]"]:
     """A server in a session of its own, from when it is up to the end of the block."""
     log = folder / f"{call[0]}.log"
     with log.open("w") as out:
@@ -133,7 +135,7 @@ def server(call: list[str], *, given: dict[str, str], folder: Path, up: Callable
             assert process.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < end, log.read_text()[-3000:]
             time.sleep(0.5)
-        yield
+        yield process
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)

@@ -133,11 +133,11 @@ class ClusterApi:
         try:
             if not self._context:
                 try:
-                    config.load_incluster_config()  # type: ignore[no-untyped-call]
+                    config.load_incluster_config()
                     return client.ApiClient()
                 except ConfigException:
                     pass
-            return config.new_client_from_config(  # type: ignore[no-untyped-call]
+            return config.new_client_from_config(
                 config_file=os.environ.get("KUBECONFIG"), context=self._context or None
             )
         except (ConfigException, OSError) as error:

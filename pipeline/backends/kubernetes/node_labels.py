@@ -30,7 +30,7 @@ def offered(node: Mapping[str, Any]) -> Node | None:
     labels, spec, status = node["metadata"].get("labels") or {}, node.get("spec") or {}, node["status"]
     allocatable = status.get("allocatable") or {}
     cpu, memory, gpus = (
-        parse_quantity(allocatable.get(name, "0"))  # type: ignore[no-untyped-call]
+        parse_quantity(allocatable.get(name, "0"))
         for name in ("cpu", "memory", GPU)
     )  # fmt: skip
     selector = {key: labels[key] for key in (TYPE, *(PRODUCTS if gpus else ())) if key in labels}
