@@ -36,7 +36,8 @@ PURE = {
     "machines.catalog", "machines.fees", "machines.pricelist", "machines.rates", "machines.startup",
     "profiling.bounds", "profiling.explain", "profiling.remedies",
     "registry.approval",
-    "training.batch_schedule", "training.batching", "training.learning_rate", "training.noise",
+    "training.batch_schedule", "training.batching", "training.learning_rate", "training.loss_watch",
+    "training.noise",
     "training.sample_audit", "training.sample_order",
 }  # fmt: skip
 HEAVY = {"torch", "mlflow", "dvc", "great_expectations", "google", "ibis", "airflow"}

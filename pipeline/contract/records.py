@@ -370,7 +370,8 @@ class Plan(Record):
     mean_time_to_loss_s: float | None = None  # of spot machines, all of the job together
     worst_usd: float | None = None  # of a plan on spot, if the rest has to be bought
     sizes: tuple[Size, ...] = ()  # of batches to choose among, the planned one first; none where it stays
-    explore_usd: float = 0.0  # of expected_usd: beyond the best that is known, to learn
+    # Of expected_usd: beyond the best that is known, to learn; below 0 where it costs less if it is in time.
+    explore_usd: float = 0.0
     gpus: str = ""  # of one machine, "2 x L4"; "" for none
     share: str = ""  # of the machines that it has in common with other models; "" where it has none
     base_samples: int = 0  # `num_samples` in batches of the recipe's size; 0: as many as the recipe says
@@ -420,6 +421,8 @@ class Training(Record):
     logs: str = ""  # where a person reads what the last job printed: a path or an address
     warm: bool | None = None  # did it begin with the champion's weights? None: nobody told
     sync: "Sync | None" = None  # when its workers agreed at last; None: nobody told
+    # Seconds and updates from their first start to the last heartbeat before the next; None: there was none.
+    before_restart: tuple[float, int] | None = None
     # Updates of worker 0 that were taken otherwise than planned, as memory was short, by how.
     short_of_memory: dict[str, int] = field(default_factory=dict)
 

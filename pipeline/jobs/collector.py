@@ -2,9 +2,11 @@
 
 import logging
 import shutil
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from pipeline.contract import records
 from pipeline.contract.errors import JobError
@@ -81,6 +83,20 @@ def _fetch_copies(folder: Path, recipe: Recipe) -> None:
         log.warning("copies of checkpoints in %s cannot be read: %s", recipe.copies, error)
 
 
+def _before_restart(
+    starts: Sequence[Mapping[str, Any]], beats: Sequence[Mapping[str, Any]]
+) -> tuple[float, int] | None:
+    """Returns the seconds and updates of the workers before their first restart; None without one."""
+    if len(starts) < 2:
+        return None
+    began, again = (datetime.fromisoformat(each["time"]) for each in starts[:2])
+    first = [beat for beat in beats if began <= datetime.fromisoformat(beat["time"]) < again]
+    if not first:
+        return None
+    ran_s = (datetime.fromisoformat(first[-1]["time"]) - began).total_seconds()
+    return round(ran_s, 3), first[-1]["num_updates"]
+
+
 def collect(folder: Path, attempts: Attempts, *, cost_usd: float, logs: str, into: Path = MODEL) -> Training:
     """Copies the model to the folder `into`, whole or not at all, and returns the record of the training.
 
@@ -110,6 +126,7 @@ def collect(folder: Path, attempts: Attempts, *, cost_usd: float, logs: str, int
     beats = jsonl.whole(folder / "progress.jsonl")
     shares = [each["device_use"] for each in beats if each.get("device_use") is not None]
     return Training(
+        before_restart=_before_restart(starts, beats),
         model_digest=result.model_digest,
         num_samples=result.num_samples,
         num_updates=result.num_updates,

@@ -12,8 +12,10 @@ The rungs, in order:
 "Shorten the evaluation" is not a rung: evaluation comes after `train_until`, in its own time, so that a
 shorter one would not help training. This module decides on the first three. A faster rung is taken as late
 as possible: work that may be late stays where it is, and is measured, until `PATIENCE_S` before the last
-moment to start the last rung that would be in time, or until the trainer would begin to finish early. A queue
-is left in the same way, so early that each of the other rungs can be waited for as long.
+moment to start the last rung that would be in time, or until the trainer would begin to finish early. Where
+no rung would be in time with the required chance, it moves at once to the surest one, if that is in time more
+likely than not and the current one is not. A queue is left in the same way, so early that each of the other
+rungs can be waited for as long.
 
 Refused machines are left at once, for the cheapest rung that was not refused and keeps both limits, even if
 it is slower or costs more; a place that does not answer for `PATIENCE_S`, or three times as long as planned,
@@ -49,6 +51,7 @@ from pipeline.training.learning_rate import MARGIN
 Standing = Literal["none", "queued", "running", "refused"]  # refused: a few minutes ago at most
 PATIENCE_S = 2 * TICK_S
 FORGET_S = HOUR_S  # after which a refusal no longer counts
+EVEN = 0.5  # chance of being in time, or not
 LEAST_SPREAD = 0.02  # lower bound of the standard deviation of the logarithm of a time
 
 
@@ -323,9 +326,18 @@ def _up(plan: Plan, sight: Sight, best: Rung) -> Rung | None:
         if last or _finishes_early(plan, sight, best):
             return min(in_time, key=lambda rung: _rest_usd(plan, sight, rung))
         return None
-    if queued and late and later:  # part of the work, on what is available
+    return _best_effort(plan, sight, later, best) if late and later else None
+
+
+def _best_effort(plan: Plan, sight: Sight, later: Sequence[Rung], best: Rung) -> Rung | None:
+    """Returns the rung to take where none is sure to be in time; None to stay."""
+    if sight.state == "queued":  # part of the work, on what is available
         return max(later, key=lambda rung: _share(plan, sight, rung))
-    return None
+    paid = [rung for rung in later if _rest_usd(plan, sight, rung) <= sight.left_usd]
+    if not paid or sight.rate is None or forecast(plan, sight, best).chance >= EVEN:
+        return None
+    surest = max(paid, key=lambda rung: forecast(plan, sight, rung).chance)
+    return surest if forecast(plan, sight, surest).chance >= EVEN else None
 
 
 def _keeps(plan: Plan, sight: Sight, rung: Rung) -> bool:

@@ -3,18 +3,17 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from math import inf
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from pipeline.jobs.outlook import Outlook, Rate, measured
+from pipeline.training.loss_watch import rose
 from pipeline.training.recipe import Progress
 
 QUIET_HANGS = 5  # times train.hang_after_s without a heartbeat: the workers' own watchdogs hang, too
 QUIET_UPDATES = 20  # and the time of as many updates
 ENOUGH = 8  # heartbeats to compare the loss before and after a move
 LOW_USE = 0.5  # of a device, below which another one with the same samples would train about as fast
-CLEARLY = 4.0  # standard deviations of a heartbeat's loss
-LEAST_RISE = 0.05  # of it
 IN_PLACE_S = 120.0  # on top, in which torchrun may have restarted the workers
 
 
@@ -70,7 +69,7 @@ class Heartbeats:
         after = [beat.loss for beat in self.since(at)][-ENOUGH:]
         if min(len(before), len(after)) < ENOUGH:
             return False
-        return fmean(after) > fmean(before) + max(CLEARLY * stdev(before), LEAST_RISE * abs(fmean(before)))
+        return rose(before, after)
 
     def hang(
         self, now: float, *, asked_at: float, run_at: float, start_s: float, hang_after_s: float,

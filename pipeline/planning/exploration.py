@@ -6,22 +6,27 @@ nights that will profit, is larger (expected improvement, Mockus 1975), and if t
 is left. The search that Scavenger (CCGrid'23) does in one go over four corners is thus spread over nights,
 and stops by itself once nothing promises enough.
 
+A way that may be late is tried, too, if the launcher can save the night (trials.py); tonight then costs what
+that is expected to cost. It saves something only if it turns out to be in time with the chance that a plan
+needs, so no other improvement counts (constrained expected improvement, Schonlau 1998; Gardner 2014). The
+best known way is always in time with that chance.
+
 `Prospects` hold what is known of the ways to run the job: of a night's candidates by profile, roofline, and
 what ledger_history.py and efficiency.py learned from the nights.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from math import inf
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from pipeline.contract.units import HOUR_S
+from pipeline.planning.trials import CERTAIN, Trial, Weighed
 from pipeline.prediction.calibration import NIGHTS_AHEAD
-
-CERTAIN = 0.95  # chance that exploring costs no more than is left for it, and no more than the budget
 
 LEAST = 0.005  # least expected saving that is worth another way, as a share of the best's cost or time
 
@@ -37,7 +42,9 @@ class Prospects:
     hours: Array  # to the quality, median
     usd: Array
     spread: Array  # deviation of the logarithm of both, which nights may reduce
-    late: Array  # cost tonight as a multiple of the expected one, at most, with a chance of CERTAIN
+    most_hours: Array  # with which it would be in time with the chance that a plan needs; inf: it is
+    tonight_usd: Array  # expected
+    worst_usd: Array  # tonight, with a chance of CERTAIN
     allowed: NDArray[np.bool_]  # tonight
     best: int  # index of the best known way
 
@@ -52,21 +59,6 @@ class Step:
     reason: str
 
 
-class Weighed(Protocol):
-    """A feasible way to run the job, as the search weighs it."""
-
-    @property
-    def expected_s(self) -> float:
-        """Median of the time."""
-
-    @property
-    def expected_usd(self) -> float:
-        """Dollars for that time."""
-
-    def time_s(self, chance: float) -> float:
-        """Returns the seconds within which it is done with this chance."""
-
-
 def of_ways(
     ranked: Sequence[Weighed],
     *,
@@ -74,23 +66,36 @@ def of_ways(
     doubts: Sequence[float],
     num_nights: Sequence[int],
     budget_usd: float,
+    trials: Sequence[Trial[Weighed]] = (),
 ) -> Prospects:
-    """Returns the prospects of a night's feasible candidates, best first; none of them risks the deadline.
+    """Returns the prospects of a night's feasible candidates, best first, then of the ways of trials.
 
     `doubts` are deviations of the logarithm of the samples that the quality needs, against the best's.
     `num_nights` is how often each was run: another night hardly reduces what is still uncertain after those.
     """
-    hours: Array = np.array([way.expected_s / HOUR_S for way in ranked], np.float64)
-    usd: Array = np.array([way.expected_usd for way in ranked], np.float64)
-    late: Array = np.array([way.time_s(CERTAIN) / HOUR_S for way in ranked], np.float64) / hours
-    spread = np.hypot(np.log(late) / ndtri(CERTAIN), doubts) / (1 + np.asarray(num_nights, np.float64))
+    ways = [*ranked, *(trial.way for trial in trials)]
+    nights = 1 + np.asarray(num_nights, np.float64)
+    hours: Array = np.array([way.expected_s / HOUR_S for way in ways], np.float64)
+    usd: Array = np.array([way.expected_usd for way in ways], np.float64)
+    late: Array = np.array([way.time_s(CERTAIN) / HOUR_S for way in ways], np.float64) / hours
+    of_time = np.log(late) / ndtri(CERTAIN)
+    spread = np.hypot(of_time, doubts) / nights
+    # What nights leave uncertain still has to fit between the time and the deadline.
+    lasting = of_time * np.sqrt(1 - nights**-2.0)
+    margins = [(inf, 0.0)] * len(ranked) + [(t.deadline_s, float(ndtri(t.confidence))) for t in trials]
+    deadline_s, z = np.array(margins, np.float64).reshape(-1, 2).T
+    tonight_usd, worst_usd = usd.copy(), usd * late
+    tonight_usd[len(ranked) :] = [trial.expected_usd for trial in trials]
+    worst_usd[len(ranked) :] = [trial.worst_usd for trial in trials]
     return Prospects(
         names=names,
         hours=hours,
         usd=usd,
         spread=np.maximum(spread, 1e-6),
-        late=late,
-        allowed=usd * late <= budget_usd,
+        most_hours=deadline_s / HOUR_S * np.exp(-z * lasting),
+        tonight_usd=tonight_usd,
+        worst_usd=worst_usd,
+        allowed=worst_usd <= budget_usd,
         best=0,
     )
 
@@ -99,11 +104,12 @@ def next_step(known: Prospects, *, objective: Objective, explore_usd: float) -> 
     """Returns the way for tonight, given what is known and what is left to spend on exploring."""
     best = known.best
     value = known.usd if objective == "cost" else known.hours
-    saved = _improvement(value, known.spread, float(value[best]))
+    most = np.minimum(value[best], value / known.hours * known.most_hours)
+    saved = _improvement(value, known.spread, most=most, best=float(value[best]))
     # Hours have no price of their own, so an hour saved is worth what an hour of the best costs.
     rate = 1.0 if objective == "cost" else float(known.usd[best] / known.hours[best]) or 1.0
-    price = np.maximum(0.0, known.usd - known.usd[best])
-    worst = known.usd * known.late - known.usd[best]  # most that exploring may cost
+    price = np.maximum(0.0, known.tonight_usd - known.usd[best])
+    worst = known.worst_usd - known.usd[best]  # most that exploring may cost
     gain = np.where(known.allowed & (worst <= explore_usd), NIGHTS_AHEAD * rate * saved - price, -np.inf)
     gain[saved < LEAST * value[best]] = -np.inf
     gain[best] = 0.0
@@ -120,10 +126,13 @@ def next_step(known: Prospects, *, objective: Objective, explore_usd: float) -> 
     )
 
 
-def _improvement(value: Array, spread: Array, best: float) -> Array:
-    """Returns the expected amount by which a lognormal value is below the best: E[max(0, best - V)]."""
+def _improvement(value: Array, spread: Array, *, most: Array, best: float) -> Array:
+    """Returns what lognormal values up to `most` are below the best: E[(best - V) 1{V <= most}].
+
+    `most` is at most the best; with the best it is the expected improvement.
+    """
     if best <= 0:  # nothing is cheaper than free
         return np.zeros(len(value))
-    apart = np.log(best / np.maximum(value, 1e-9 * best)) / spread
+    apart = np.log(np.maximum(most, 1e-9 * best) / np.maximum(value, 1e-9 * best)) / spread
     expected: Array = best * ndtr(apart) - value * np.exp(spread**2 / 2) * ndtr(apart - spread)
     return np.maximum(expected, 0.0)

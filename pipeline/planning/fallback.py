@@ -24,11 +24,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
-from pipeline.contract.records import Night, Plan, Pool, Profile, Rung
-from pipeline.machines.startup import BEFORE_WORK
+from pipeline.contract.records import EVERY_UPDATE, Night, Plan, Pool, Profile, Rung, Sync
 from pipeline.planning.batch_growth import sizes
 from pipeline.planning.candidates import Job, Way, way_of
-from pipeline.planning.search import Candidate, Choice, Limits, by_cost
+from pipeline.planning.search import Candidate, Choice, Limits, by_cost, frontier
+from pipeline.planning.trials import Trial, could_save, trial_of
 from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.costs import time_to_save_s
 from pipeline.prediction.time_budget import Window
@@ -94,13 +94,54 @@ def _bought(candidate: Candidate, by_way: Mapping[Way, Candidate], limits: Limit
     return [bought] if bought and limits.in_time(bought) and not bought.hindrance else []
 
 
+def trials(
+    offered: Iterable[Candidate], ranked: Sequence[Candidate], limits: Limits, *, sync: Sync | None
+) -> list[Trial[Candidate]]:
+    """Returns the trials of ways on demand that may be late; a rung of the plan could save each night.
+
+    `ranked` are the feasible candidates; `sync` is the job's. Spot is late by its losses, not by its rate.
+    """
+    rescues: dict[tuple[int, Sync], list[Candidate]] = {}
+    for each in ranked:
+        if _is_rung(each):
+            rescues.setdefault((each.estimate.batch_size, each.estimate.sync), []).append(each)
+    by_checkpoint = {checkpoint: frontier(each) for checkpoint, each in rescues.items()}
+    late = (
+        each for each in offered
+        if _is_rung(each) and not limits.in_time(each) and limits.in_budget(each)
+        and (sync is not None or each.estimate.sync == EVERY_UPDATE)
+    )  # fmt: skip
+    tried = (
+        trial_of(
+            each, by_checkpoint.get((each.estimate.batch_size, each.estimate.sync), ()),
+            deadline_s=limits.deadline_s, confidence=limits.confidence,
+        )
+        for each in late
+    )  # fmt: skip
+    return [trial for trial in tried if trial]
+
+
+def _is_rung(candidate: Candidate) -> bool:
+    """Returns whether machines of one kind are rented on demand, and at once."""
+    return candidate.rental.strategy == "on-demand" and not (candidate.hindrance or candidate.rental.others)
+
+
 def _faster(held: Sequence[Candidate], others: Sequence[Candidate], limits: Limits) -> list[Candidate]:
-    """Returns the candidates that can start much later than all cheaper ones; the last can wait longest."""
+    """Returns the candidates that can start much later than all cheaper ones; the last can wait longest.
+
+    Where the plan itself may be late, the first one is what could save the night.
+    """
     least_s = min(each.time_s(limits.confidence) for each in held)
     faster = []
     for candidate in others:
         time_s = candidate.time_s(limits.confidence)
-        if time_s < MUCH_LATER * least_s:
+        if least_s > limits.deadline_s:
+            is_faster = could_save(
+                candidate, start_s=held[0].start_s, deadline_s=limits.deadline_s, confidence=limits.confidence
+            )
+        else:
+            is_faster = time_s < MUCH_LATER * least_s
+        if is_faster:
             least_s = time_s
             faster.append(candidate)
     return faster if len(faster) <= NUM_FASTER else [*faster[: NUM_FASTER - 1], faster[-1]]
@@ -157,7 +198,7 @@ def on_spot(
     """
     if not made.rental.is_spot:
         return made
-    restart_s = sum(part.seconds for part in best.estimate.parts if part.name in BEFORE_WORK)
+    restart_s = best.estimate.start_s
     work_s = best.estimate.expected_s - restart_s
     hazard = known.hazard if known and known.hazard else PRIOR
     schedule = saves(

@@ -187,7 +187,7 @@ def _planned(
             choice = search(offered, limits=limits, objective=planning.ranking)
         if choice is None:
             raise PlanError(infeasible(night, tonight, there, relax(offered, limits=limits), epochs))
-    choice, explore_usd = _explored(choice, planning, job=job, left_usd=left_usd, budget_usd=night.budget_usd)
+    choice, explore_usd = _explored(choice, offered, limits, planning, job=job, left_usd=left_usd)
     rest = offered
     if (
         job.sync is None and choice.best.estimate.sync.every > 1
@@ -239,12 +239,25 @@ def _split(
 
 
 def _explored(
-    choice: Choice, params: "PlanParams", *, job: Job, left_usd: float, budget_usd: float
+    choice: Choice,
+    offered: Sequence[Candidate],
+    limits: Limits,
+    params: "PlanParams",
+    *,
+    job: Job,
+    left_usd: float,
 ) -> tuple[Choice, float]:
-    """Returns the choice with the way worth exploring tonight as its best, and the extra cost of that."""
+    """Returns the choice with the way worth exploring tonight as its best, and what it costs beyond the best.
+
+    The latter is below 0 where a way that may be late is cheaper if it is in time.
+    """
     priced = params.ranking == "time" and params.usd_per_hour_saved is not None
-    ways = [each for each in choice.ranked if not each.rental.others]
-    if params.ranking == "knee" or priced or left_usd <= 0 or len(ways) < 2 or choice.best is not ways[0]:
+    ranked = [each for each in choice.ranked if not each.rental.others]
+    if params.ranking == "knee" or priced or left_usd <= 0 or choice.best is not ranked[0]:
+        return choice, 0.0
+    trials = fallback.trials(offered, ranked, limits, sync=job.sync)
+    ways = [*ranked, *(trial.way for trial in trials)]
+    if len(ways) < 2:
         return choice, 0.0
     from pipeline.planning.exploration import next_step, of_ways
 
@@ -253,13 +266,14 @@ def _explored(
     # What another batch size reaches can only be compared with a size that was run.
     comparable = base in job.efficiency.batch_sizes
     known = of_ways(
-        ways,
+        ranked,
         names=[label(c, choice.best) for c in ways],
         doubts=[job.efficiency.spread(c.estimate.batch_size, base) * comparable for c in ways],
         num_nights=[
             runs.get((c.machine.name, c.estimate.batch_size, c.rental.num_machines), 0) for c in ways
         ],
-        budget_usd=budget_usd,
+        budget_usd=limits.budget_usd,
+        trials=trials,
     )
     step = next_step(known, objective=params.ranking, explore_usd=left_usd)
     if step.taken == step.best:
@@ -268,7 +282,11 @@ def _explored(
     rest = (each for each in choice.ranked if each is not taken)
     reason = f"{label(choice.best, taken)} is the best that is known, but tonight explores: {step.reason}"
     reason += f", of ${left_usd:.2f} left of plan.explore_usd"
-    return replace(choice, best=taken, ranked=(taken, *rest), runner_up=reason), step.explore_usd
+    if step.taken >= len(ranked):
+        rescue = trials[step.taken - len(ranked)].rescue
+        reason += f"; if it turns out to be late, {label(rescue, taken)} takes over in time"
+    more_usd = taken.expected_usd - choice.best.expected_usd
+    return replace(choice, best=taken, ranked=(taken, *rest), runner_up=reason), more_usd
 
 
 def _plan(

@@ -63,8 +63,9 @@ def summary(plan: Plan, night: Night) -> str:
     )
     if plan.price_dated and (plan.usd_per_hour or not plan.rental.is_local):
         text += f" {price(plan)}."
-    if plan.explore_usd > 0 and not plan.base_samples and not (night.chosen and night.chosen.tried):
-        return f"{text} Exploring, for {dollars(plan.explore_usd)} more: {plan.runner_up}."
+    if plan.explore_usd and not plan.base_samples and not (night.chosen and night.chosen.tried):
+        more = "more" if plan.explore_usd > 0 else "less"
+        return f"{text} Exploring, for {dollars(abs(plan.explore_usd))} {more}: {plan.runner_up}."
     return f"{text} Next best: {plan.runner_up}." if plan.runner_up else text
 
 

@@ -54,6 +54,11 @@ class Candidate:
         """Median of the time, after the longest wait."""
         return self.rental.max_wait_s + self.estimate.expected_s
 
+    @property
+    def start_s(self) -> float:
+        """Seconds of `expected_s` until it trains."""
+        return self.rental.max_wait_s + self.estimate.start_s
+
     @cached_property
     def expected_usd(self) -> float:
         """Expected cost of the billed time, in dollars."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import EVERY_UPDATE, Profile, Rental, Sync
 from pipeline.contract.units import HOUR_S
-from pipeline.machines.startup import DATA, QUEUE, START, Part, Wait, waits
+from pipeline.machines.startup import BEFORE_WORK, DATA, QUEUE, START, Part, Wait, waits
 from pipeline.prediction import local_updates
 from pipeline.prediction.calibration import Calibration
 from pipeline.prediction.update_time import PARTS, Updates, updates
@@ -61,6 +61,11 @@ class Estimate:
     def expected_s(self) -> float:
         """Median of the time."""
         return sum(part.seconds for part in self.parts)
+
+    @property
+    def start_s(self) -> float:
+        """Seconds of `expected_s` until it trains: the queue, the start-up and the data."""
+        return sum(part.seconds for part in self.parts if part.name in BEFORE_WORK)
 
     @property
     def expected_usd(self) -> float:

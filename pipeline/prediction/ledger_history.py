@@ -8,10 +8,11 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from math import inf
 
 from pipeline.contract.machine import Machine
-from pipeline.contract.records import Night, Plan, Profile, Rental
+from pipeline.contract.records import Night, Plan, Profile, Rental, Training
 from pipeline.contract.units import HOUR_S
 from pipeline.machines import catalog
 from pipeline.machines.startup import IN_RUN_S, wait
@@ -28,6 +29,8 @@ from pipeline.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
 
+ELSEWHERE = ("on-demand", "next rung", "scale up", "step down", "undo")  # changes of machines
+LEAST_S = 120.0  # before a restart, from which an update's time is learned
 CAUSED = ("prepare", "profile", "plan", "train")  # stages that may fail by what a night takes up
 
 
@@ -73,7 +76,7 @@ def before(night: Night, *, limit: int = NIGHTS) -> list[Entry]:
 
 def explored_usd(entries: Sequence[Entry]) -> float:
     """Returns the dollars that the last nights spent on trying other ways than the best known one."""
-    tried = [e for e in entries[-NIGHTS_AHEAD:] if e.plan and e.plan.explore_usd > 0]
+    tried = [e for e in entries[-NIGHTS_AHEAD:] if e.plan and e.plan.explore_usd]
     best_usd = [(e, e.plan.expected_usd - e.plan.explore_usd) for e in tried if e.plan]
     return sum(max(0.0, (e.training.cost_usd if e.training else 0.0) - usd) for e, usd in best_usd)
 
@@ -87,7 +90,10 @@ def card_of(entries: Sequence[Entry]) -> Scorecard | None:
 def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Past | None:
     """Returns a night's update relative to its profile's prediction; None where there is no usable ratio."""
     plan, training, profile = entry.plan, entry.training, entry.profile
-    if not (plan and training and profile and entry.dataset) or training.num_restarts:
+    if not (plan and training and profile and entry.dataset):
+        return None
+    ran = _as_planned(training)
+    if ran is None:
         return None
     machine = _machine(plan.rental, profile, entry.night, machines)
     if machine is None:
@@ -111,12 +117,8 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
     )
     if predicted is None:
         return None
-    times = ratio(
-        elapsed_s=training.elapsed_s,
-        start_s=IN_RUN_S,
-        num_updates=training.num_updates,
-        update_s=predicted.seconds,
-    )
+    elapsed_s, num_updates = ran
+    times = ratio(elapsed_s=elapsed_s, start_s=IN_RUN_S, num_updates=num_updates, update_s=predicted.seconds)
     if times is None:
         return None
     return Past(
@@ -128,6 +130,22 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
         ratio=times,
         least_ratio=_least_s(as_run, on, plan) / predicted.seconds,
     )
+
+
+def _as_planned(training: Training) -> tuple[float, int] | None:
+    """Returns the seconds and updates of a night on the machines of its plan.
+
+    Of a night whose workers were restarted, perhaps on other machines, these are the ones before. None where
+    the first machines were others already, or nothing is known of the time before.
+    """
+    if training.ended_at:
+        began_at = training.ended_at - timedelta(seconds=training.elapsed_s)
+        if any(taken.name in ELSEWHERE and taken.time <= began_at for taken in training.rungs):
+            return None
+    if training.num_restarts:
+        before = training.before_restart
+        return before if before and before[0] >= LEAST_S else None
+    return training.elapsed_s, training.num_updates
 
 
 def _least_s(profile: Profile, machine: Machine, plan: Plan) -> float:

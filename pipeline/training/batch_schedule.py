@@ -5,9 +5,10 @@ OSDI'21), B / update_s(B) * (phi + b) / (phi + B); b cancels where sizes are com
 sizes that the plan gives for this machine gains 5 % over the current one, the batch grows by one size towards
 it, or shrinks to it at once, as its rate was used before. So it grows as the noise does, and follows the
 machine: where a run is resumed on another one, a batch that is too large there is not even begun. It is never
-below the planned size. The decision depends only on these sizes, the noise observed and the position, all of
-which the job and its checkpoints keep: a run that is interrupted changes its batch at the same update. The
-same samples come in the same order; there are fewer updates.
+below the planned size. If the loss rises after it has grown (loss_watch.py), it goes back to the size before,
+and never beyond that again. The decision depends only on these sizes, the noise and losses observed and the
+position, all of which the job and its checkpoints keep: a run that is interrupted changes its batch at the
+same update. The same samples come in the same order; there are fewer updates.
 
 AdaScale (train.scaling: adascale): tau counts the updates at the base size that the updates taken stand for;
 it grows by the gain of each update. Progress is the share of tau that is done, and at least the share of
@@ -21,6 +22,7 @@ from typing import Any
 
 from pipeline.contract.records import Size
 from pipeline.training.learning_rate import Rule
+from pipeline.training.loss_watch import LossWatch
 from pipeline.training.noise import Noise
 
 MIN_GAIN = 0.05  # of goodput
@@ -66,6 +68,8 @@ class BatchSchedule:
         self._iterations = base_samples / base_size  # scale-invariant iterations of the whole training
         self._offered = sizes
         self._sizes = [(0, batch_size)]  # with the position from which each applies
+        self._most = inf  # size that the loss bore
+        self._watch = LossWatch()
         self._looks = 0
         self.noise = Noise(smoothing=SMOOTHING)
         self.tau = 0.0
@@ -93,8 +97,10 @@ class BatchSchedule:
             return batch_size / self._base_size
         return self.noise.gain(times=batch_size / self._base_size, base_size=self._base_size)
 
-    def step(self, batch_size: int, *, noise: tuple[float, float] | None) -> None:
+    def step(self, batch_size: int, *, loss: float, noise: tuple[float, float] | None) -> None:
         """Records an update of this size, with |g|^2 and tr(Sigma) if they were measured."""
+        if self._offered:
+            self._watch.add(loss)
         if self._rule == "adascale":
             self.tau += self.gain(batch_size)
         if noise:
@@ -111,18 +117,31 @@ class BatchSchedule:
         """Whether tau has reached the number of updates at the base size."""
         return self._rule == "adascale" and self.tau >= self._iterations
 
+    @property
+    def undo_to(self) -> int:
+        """The size to go back to, as the loss has risen since batches grew; 0 where it has not."""
+        return self._watch.undo_to
+
     def next_size(self, *, seen: int, most: float) -> int:
         """Returns the batch size to change to now, at most `most`; 0 to keep the current size."""
         start, size = self._sizes[-1]
         if not self._offered or start > seen:
             return 0
-        best = self._best(size, most=most)
+        if self.undo_to:
+            return self.undo_to
+        best = self._best(size, most=min(most, self._most))
         if best > size:
             return min(each.batch_size for each in self._offered if each.batch_size > size)
         return best if best < size else 0
 
     def resize(self, size: int, *, start: int) -> None:
         """Uses this batch size from the position `start` on."""
+        if size > self._sizes[-1][1]:
+            self._watch.grew(self._sizes[-1][1])
+        else:
+            if size == self.undo_to:
+                self._most = size
+            self._watch.reset()
         self._sizes.append((start, size))
 
     def _best(self, size: int, *, most: float) -> int:
@@ -144,12 +163,18 @@ class BatchSchedule:
             "noise": asdict(self.noise),
             "tau": self.tau,
             "machine": self._machine,
+            "most": self._most if self._most < inf else None,
+            "watch": self._watch.save(),
         }
 
     def load(self, state: dict[str, Any], *, seen: int) -> None:
         """Restores the state that `save` returned at a position, and shrinks the batch on another machine."""
         self._sizes = [(start, size) for start, size in state["sizes"]]
         self._looks, self.noise, self.tau = state["looks"], Noise(**state["noise"]), state["tau"]
+        if state.get("most") is not None:
+            self._most = state["most"]
+        if "watch" in state:  # checkpoints of releases before have none
+            self._watch.load(state["watch"])
         size = self.size(seen)
         if state.get("machine", self._machine) != self._machine and self._best(size, most=size) < size:
             self.resize(self._best(size, most=size), start=seen)

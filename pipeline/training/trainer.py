@@ -174,7 +174,7 @@ class Trainer:
         self.audit.add(position, share)
         self.seen = after
         self.num_updates += 1
-        self.batch_schedule.step(size, noise=step.noise)
+        self.batch_schedule.step(size, loss=step.loss, noise=step.noise)
         if self._batching:
             if self._batching.observe(step.times_s, sizes=self._sizes) and not self.engine.rank:
                 log.info("workers differ in speed; shares of a batch are now %s", self._batching.sizes)
@@ -209,12 +209,14 @@ class Trainer:
 
     def _resize(self, size: int) -> None:
         """Switches to batches of another size, from the first one that is not yet being loaded."""
+        is_undone = size == self.batch_schedule.undo_to
         self.batch_schedule.resize(size, start=self._reach)
         if self._batching:
             self._batching = Batching(batch_size=size, world_size=self.engine.world_size)
         if not self.engine.rank:
             scale = self.batch_schedule.noise.scale
-            log.info("batches of %d from %d on: the noise scale is %.4g", size, self._reach, scale)
+            why = "the loss has risen since they grew" if is_undone else f"the noise scale is {scale:.4g}"
+            log.info("batches of %d from %d on: %s", size, self._reach, why)
 
     def _after(self, updates: int) -> int:
         """Returns the position after so many more updates."""

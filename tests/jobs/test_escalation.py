@@ -73,6 +73,20 @@ def test_a_faster_machine_is_gone_to_at_the_last_moment_and_not_before():
     assert choose(plan, replace(late, now=UNTIL.timestamp() - 600)).rung == late.rung
 
 
+def test_where_none_is_sure_to_be_in_time_the_surest_is_taken_at_once():
+    plan = plan_of(share=0.6)
+    late = running(plan, hours=0.3, share=0.02, speed=0.25)
+    choice = choose(plan, late)
+    assert choice.rung
+    assert (choice.rung.rental.machine, choice.name) == ("c", "scale up")
+    words = re.search(r"c, in us-central1 takes ([\d,]+) s at most", choice.reason)
+    assert words
+    assert float(words[1].replace(",", "")) > late.deadline - late.now
+    assert choose(plan, replace(late, left_usd=2.0)).rung == late.rung
+    hopeless = running(plan, hours=0.3, share=0.01, speed=0.1)
+    assert choose(plan, hopeless).rung == hopeless.rung
+
+
 def test_machines_that_do_not_come_for_minutes_are_left_as_if_they_were_refused():
     plan = plan_of(share=0.6)
     asked = sight(plan, state="queued")

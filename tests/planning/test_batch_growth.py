@@ -129,7 +129,7 @@ def seconds(app: str, before: Way, after: Way, *, follows: bool) -> float:
             rest_s += updates * update_s(app, after, size)
         seen += round(updates * size)
         for _ in range(LEAST_LOOKS):
-            made.step(size, noise=(exp(draw.gauss(0, 0.33)), noise * exp(draw.gauss(0, 0.33))))
+            made.step(size, loss=1.0, noise=(exp(draw.gauss(0, 0.33)), noise * exp(draw.gauss(0, 0.33))))
         if size := made.next_size(seen=seen, most=1e9):
             made.resize(size, start=seen)
     return rest_s

@@ -6,9 +6,10 @@ from math import exp, log
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from pipeline.planning.exploration import Step, next_step, of_ways
+from pipeline.planning.trials import trial_of
 
 ROOMY_USD = 1e9
 
@@ -20,6 +21,7 @@ class Way:
     hours: float
     usd_per_hour: float = 1.0
     spread: float = 0.3
+    start_s: float = 0.0
 
     @property
     def expected_s(self) -> float:
@@ -32,6 +34,9 @@ class Way:
     def time_s(self, chance: float) -> float:
         return self.expected_s * exp(float(ndtri(chance)) * self.spread)
 
+    def chance(self, seconds: float) -> float:
+        return float(ndtr(log(seconds / self.expected_s) / self.spread))
+
 
 def step_of(
     *ways: Way,
@@ -39,13 +44,18 @@ def step_of(
     budget_usd: float = ROOMY_USD,
     runs: tuple[int, ...] = (),
     objective: str = "cost",
+    late: tuple[Way, ...] = (),
+    deadline_hours: float = 6.0,
 ) -> Step:
+    trials = [trial_of(way, ways, deadline_s=deadline_hours * 3600, confidence=0.9) for way in late]
+    num_ways = len(ways) + len(late)
     prospects = of_ways(
         ways,
-        names=[f"way {place}" for place in range(len(ways))],
-        doubts=[0.0] * len(ways),
-        num_nights=runs or (0,) * len(ways),
+        names=[f"way {place}" for place in range(num_ways)],
+        doubts=[0.0] * num_ways,
+        num_nights=runs or (0,) * num_ways,
         budget_usd=budget_usd,
+        trials=[trial for trial in trials if trial],
     )
     return next_step(prospects, objective=objective, explore_usd=explore_usd)
 
@@ -77,6 +87,29 @@ def test_a_way_whose_worst_is_over_the_budget_is_not_tried():
 def test_what_is_faster_and_dearer_is_tried_only_for_time(objective, taken):
     faster = Way(hours=0.9, usd_per_hour=4.0, spread=0.1)
     assert step_of(KNOWN, faster, objective=objective).taken == taken
+
+
+SURE, CHEAP = Way(hours=3.0, usd_per_hour=3.0, spread=0.02), Way(hours=5.5, spread=0.1)
+
+
+def test_a_cheaper_way_that_may_be_late_is_tried_where_the_night_can_be_saved():
+    assert CHEAP.chance(6 * 3600) < 0.9
+    step = step_of(SURE, late=(CHEAP,))
+    assert step.taken == 1
+    assert step.explore_usd == 0  # expected, since being saved is no dearer than the best by much
+    assert step_of(SURE, late=(CHEAP,), explore_usd=0.0).taken == 0
+
+
+def test_what_may_be_late_is_not_tried_where_saving_the_night_is_over_the_budget():
+    assert step_of(SURE, late=(CHEAP,), budget_usd=9.2).taken == 0
+
+
+def test_what_would_save_only_by_being_late_is_not_tried():
+    later = Way(hours=5.99, spread=0.02)
+    assert later.chance(6 * 3600) > 0.5
+    assert step_of(SURE, late=(later,)).taken == 1
+    # Its nights differ by as much as is left to the deadline, so it will never be sure enough.
+    assert step_of(SURE, late=(later,), runs=(5, 9)).taken == 0
 
 
 @settings(max_examples=25)

@@ -63,14 +63,14 @@ class World:
         return self.usd(way, DATASET.num_samples * self.needed(way.batch_size))
 
 
-def run(world: World, repository: Path, *, count: int) -> list[Plan]:
+def run(world: World, repository: Path, *, count: int, hours: float = 18) -> list[Plan]:
     """Plan, train and close so many nights in a row."""
     code = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=repository, text=True).strip()
     plans = []
     for number in range(count):
         tonight = replace(
             night(), id=f"night-{number}", started_at=STARTED + timedelta(days=number), code_commit=code,
-            train_until=STARTED + timedelta(days=number, hours=18),
+            train_until=STARTED + timedelta(days=number, hours=hours),
             decide_until=STARTED + timedelta(days=number, hours=24), previous=ledger.ledger_tip(),
         )  # fmt: skip
         made = plan(tonight, DATASET, PROFILE, None, backend=ScriptedBackend(), params=PARAMS)
@@ -109,3 +109,18 @@ def test_nights_explore_within_their_cap_and_end_with_what_is_cheapest(world, re
     costs = [world.usd_to_quality(made) for made in plans]
     assert costs[-1] <= 1.02 * min(costs)
     assert costs[-1] < 0.95 * costs[0]
+
+
+@pytest.mark.slow
+def test_nights_try_what_the_forecast_is_not_sure_is_in_time_and_keep_it(repository):
+    """In eight hours the first forecast is sure of four fast machines only, at four times the dollars."""
+    world = World(machine_times=1.0, beyond=0.0)
+    plans = run(world, repository, count=6, hours=8)
+    tried = [made for made in plans if made.chance < TOLD.confidence]
+    assert tried
+    for made in tried:
+        assert made.explore_usd < 0
+        assert "if it turns out to be late, g2-standard-24 takes over in time" in made.runner_up
+        assert any(rung.rental.machine == "g2-standard-24" for rung in made.ladder)
+    costs = [world.usd_to_quality(made) for made in plans]
+    assert costs[-1] == min(costs) < 0.4 * costs[0]

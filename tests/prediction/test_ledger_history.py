@@ -11,7 +11,7 @@ import pytest
 from pipeline.contract import records
 from pipeline.contract.params import Params, PlanParams, TrainParams
 from pipeline.contract.records import Evaluation, Live, Night, Plan, Profile, Taken, Training, Verdict
-from pipeline.machines.startup import BEFORE_WORK
+from pipeline.machines.startup import BEFORE_WORK, IN_RUN_S
 from pipeline.planning import planner
 from pipeline.planning.plan_stage import plan
 from pipeline.prediction import ledger_history
@@ -106,6 +106,32 @@ def test_what_cannot_be_learned_from_is_widened_for(nights):
     assert width(made) > 1.5 * width(planned(night()))
 
 
+def ran(training: Training) -> ledger.Entry:
+    return ledger.Entry(
+        commit="c", subject="s", rollback=False, night=night(), dataset=DATASET, profile=PROFILE,
+        plan=planned(night()), training=training,
+    )  # fmt: skip
+
+
+def test_a_night_that_was_restarted_teaches_what_its_updates_took_before():
+    whole = took(planned(night()), 1.0)
+    again = replace(whole, num_restarts=1, elapsed_s=9e9)
+    assert learned([ran(again)]).past == []
+    update_s = (whole.elapsed_s - IN_RUN_S) / whole.num_updates
+    first = replace(again, before_restart=(2000 * 1.4 * update_s + IN_RUN_S, 2000))
+    assert learned([ran(first)]).past[0].ratio == pytest.approx(1.4 * learned([ran(whole)]).past[0].ratio)
+    assert learned([ran(replace(again, before_restart=(60.0, 300)))]).past == []
+
+
+def test_a_night_on_other_machines_from_the_beginning_teaches_nothing_of_the_planned_ones():
+    ended_at = STARTED + timedelta(hours=9)
+    whole = replace(took(planned(night()), 1.0), ended_at=ended_at)
+    asked_at = ended_at - timedelta(seconds=whole.elapsed_s + 60)
+    elsewhere = Taken(time=asked_at, name="next rung", usd=1.0, reason="refused")
+    assert len(learned([ran(whole)]).past) == 1
+    assert learned([ran(replace(whole, rungs=(elsewhere,)))]).past == []
+
+
 def test_nights_that_came_later_do_not_change_the_plan(nights, repository):
     tonight = nights([1.2] * 3)
     before = planned(tonight)
@@ -131,6 +157,8 @@ def test_what_was_spent_on_trying_is_what_it_took_beyond_the_best():
     plain = replace(tried, explore_usd=0.0)
     entries = [explored(tried, cost_usd=6.0), explored(plain, cost_usd=99.0), explored(tried, cost_usd=1.0)]
     assert ledger_history.explored_usd(entries) == pytest.approx(3.0)
+    late = replace(tried, explore_usd=-1.0)  # cheaper than the best, at $6, had it been in time
+    assert ledger_history.explored_usd([explored(late, cost_usd=8.0)]) == pytest.approx(2.0)
 
 
 def test_a_night_tries_what_may_be_cheaper_while_dollars_are_left_for_that():

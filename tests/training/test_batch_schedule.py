@@ -1,6 +1,7 @@
 """When a batch grows or shrinks, and how far AdaScale has come."""
 
 import json
+import random
 from itertools import pairwise
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.contract.records import Size
 from pipeline.training.batch_schedule import LEAST_LOOKS, BatchSchedule
+from pipeline.training.loss_watch import BLOCK, ENOUGH
 
 positive = st.floats(1e-3, 1e6)
 
@@ -23,7 +25,7 @@ def pace(*, rule="by_optimizer", batch_size=64, num_samples=10_000, offered=()) 
 def after_updates(made: BatchSchedule, *, scale: float, times: int = LEAST_LOOKS) -> BatchSchedule:
     """The pace after so many updates that show this noise scale."""
     for _ in range(times):
-        made.step(64, noise=(1.0, scale))
+        made.step(64, loss=1.0, noise=(1.0, scale))
     return made
 
 
@@ -88,12 +90,53 @@ def test_few_looks_the_end_of_a_rule_or_a_size_not_yet_taken_leave_it_as_it_is()
     assert (made.size(639), made.size(640)) == (64, 128)
 
 
+def losses_at(made: BatchSchedule, loss: float, *, blocks: int = ENOUGH) -> BatchSchedule:
+    """The pace after updates in its size that have this loss, more or less."""
+    draw = random.Random(0)
+    for _ in range(BLOCK * blocks):
+        made.step(made.size(0), loss=loss + draw.gauss(0, 0.02), noise=(1.0, 1000.0))
+    return made
+
+
+def grown(made: BatchSchedule, *, to: int) -> BatchSchedule:
+    """The pace after it has grown at once to this size, as the noise wants."""
+    while (size := made.next_size(seen=0, most=to)) > 0:
+        made.resize(size, start=0)
+    assert made.size(0) == to
+    return made
+
+
+def test_a_growth_after_which_the_loss_rises_is_undone_and_not_tried_again():
+    made = losses_at(pace(offered=sizes(fixed_s=1.0, per_sample_s=0.0)), 1.0)
+    losses_at(grown(made, to=128), 1.0)
+    losses_at(grown(made, to=256), 1.3, blocks=ENOUGH - 1)
+    assert made.next_size(seen=0, most=1e9) == 0  # not enough has been seen
+    losses_at(made, 1.3)
+    assert made.next_size(seen=0, most=1e9) == 128
+    made.resize(128, start=0)
+    losses_at(made, 1.0)
+    assert made.next_size(seen=0, most=1e9) == 0
+
+
+def test_growths_in_quick_succession_are_undone_as_one():
+    made = losses_at(pace(offered=sizes(fixed_s=1.0, per_sample_s=0.0)), 1.0)
+    losses_at(grown(made, to=256), 1.3)
+    assert made.next_size(seen=0, most=1e9) == 64
+
+
+@pytest.mark.parametrize("after", [0.7, 1.0, 1.04])
+def test_a_growth_after_which_the_loss_falls_or_hardly_rises_is_kept(after):
+    made = losses_at(pace(offered=sizes(fixed_s=1.0, per_sample_s=0.0)), 1.0)
+    losses_at(grown(made, to=256), after, blocks=5 * ENOUGH)
+    assert made.next_size(seen=0, most=1e9) == 0
+
+
 @given(st.lists(st.tuples(st.floats(-1, 10), st.floats(-10, 1e4)), max_size=40))
 def test_what_was_saved_decides_the_same(estimates):
     free = sizes(fixed_s=1.0, per_sample_s=0.0)
     made, other = (pace(rule="adascale", batch_size=128, offered=free) for _ in range(2))
     for estimate in estimates:
-        made.step(128, noise=estimate)
+        made.step(128, loss=1.0, noise=estimate)
     made.resize(256, start=1000)
     other.load(json.loads(json.dumps(made.save())), seen=900)
     assert other.save() == made.save()
@@ -104,13 +147,13 @@ def test_what_was_saved_decides_the_same(estimates):
 @given(positive, positive, st.integers(1, 8))
 def test_tau_grows_by_the_gain_and_is_done_after_the_updates_it_stands_for(square, variance, times):
     made = pace(rule="adascale", batch_size=64 * times, num_samples=6400)
-    made.step(64 * times, noise=(square, variance))
+    made.step(64 * times, loss=1.0, noise=(square, variance))
     assert made.tau == pytest.approx(1)  # nothing was known of the noise
     gain = made.gain(64 * times)
     assert gain == pytest.approx((square + variance / 64) / (square + variance / 64 / times))
     updates = 1
     while not made.done:
-        made.step(64 * times, noise=None)
+        made.step(64 * times, loss=1.0, noise=None)
         updates += 1
     assert updates == pytest.approx(1 + 99 / gain, abs=1)
 

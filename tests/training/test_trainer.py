@@ -367,6 +367,34 @@ def test_batches_follow_noise_and_machine_at_the_same_updates_however_often_it_i
     assert max(rates["whole"][moved_after:]) <= 1
 
 
+class Hurt(CountingEngine):
+    """An engine whose loss is higher in batches of 32 and more."""
+
+    def step(self, indices: Any, *, batch_size: int, rate: float, signals: Any) -> Any:
+        self.loss = (1.3 if batch_size >= 32 else 1.0) + 0.01 * math.sin(self.count.sum())
+        return super().step(indices, batch_size=batch_size, rate=rate, signals=signals)
+
+
+def test_a_growth_that_hurts_the_loss_is_undone_at_the_same_update_however_often_it_is_ended(tmp_path):
+    """Twenty looks at the noise let it grow twice; the losses of 32 updates tell that it hurts."""
+    made = recipe(num_samples=4000, sizes=FREE, tuning=Tuning(num_loaders=3))
+    rates: dict[str, list[float]] = {}
+    taken: dict[str, list[tuple[int, int]]] = {}
+    for name, ends in (("whole", []), ("ended", [1, 20, 21, 25, 40, 53, 54, 55, 56, 57, 58, 80])):
+        rates[name] = []
+        for stop_after in [*ends, math.inf]:
+            engine = Hurt(num_samples=40)
+            engine.noise = (1.0, 1e4)
+            run = Run(tmp_path / name, engine, made, stop_after=stop_after - len(rates[name]))
+            run.run()
+            rates[name] += engine.rates
+        assert engine.count.tolist() == [100] * 40
+        taken[name] = run.trainer.batch_schedule.save()["sizes"]
+    assert [size for _, size in taken["whole"]] == [8, 16, 32, 8]
+    assert taken["ended"] == taken["whole"]
+    assert rates["ended"] == rates["whole"]
+
+
 def test_a_batch_that_is_not_the_one_of_the_rate_takes_the_rate_of_the_rule(tmp_path):
     engine = CountingEngine(num_samples=40)
     Run(tmp_path, engine, recipe(num_samples=800, batch_size=32, base_batch_size=8, rate=1.0)).run()
