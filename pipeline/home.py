@@ -333,7 +333,7 @@ class Scaled(nn.Module):
 
 def params_text(survey: "Survey", name: str, *, title: str) -> str:
     """Returns params.yaml, with sizes for the number of rows."""
-    from pipeline.survey import MAX_QUARANTINED
+    from pipeline.survey_source import MAX_QUARANTINED
 
     source = ", ".join(f"{key}: {json.dumps(value)}" for key, value in survey.plug.items())
     window = min(survey.num_days, 400)
