@@ -31,6 +31,7 @@ from pipeline.contract.table import (
 )
 from pipeline.data import drift
 from pipeline.data.casts import conform
+from pipeline.survey_joins import Join, chosen, joins_of, tables_of, with_joins
 from pipeline.survey_source import (
     ISO,
     MAX_QUARANTINED,
@@ -85,44 +86,41 @@ class Survey:
     left_out: tuple[str, ...] = ()  # columns of types that a table has not
     num_classes: int = 0  # of a label 0, 1, ...; 0: it is none
     images: "ImageColumn | None" = None  # what a column of bytes holds, if it is images
+    joined: tuple[str, ...] = ()  # which other tables join the rows, and how
+    apart: tuple[str, ...] = ()  # which do not, and why
 
 
 def survey(
     url: str, *, time: str = "", time_format: str = "", label: str = "", unit: str = "",
-    ripe_days: float = -1, zone: str = "UTC",
+    ripe_days: float = -1, zone: str = "UTC", table: str = "",
 ) -> Survey:  # fmt: skip
     """Returns what is found at a URL.
 
     Args:
-        url: as of `Files`, or of SQLAlchemy with `#table`.
+        url: as of `Files`, or of SQLAlchemy with `#table`; a folder of several tables, or SQLAlchemy's with
+            `#` alone, for all tables of a database.
         time: the column of the time; the only one of that type if empty.
         time_format: of the time, where it is text, as of `Files`; found if empty.
         label: the column to predict; one that is named label, target or y if empty.
         unit: the column of what is independent of each other, as accounts.
         ripe_days: days until labels are known; less than 0: as many as the newest days without any label.
         zone: in which a day of the data begins, for times that have an offset.
+        table: of several, the one whose rows are learned from; the one that has the label if empty.
 
     Raises:
         DataError, ParamsError: there is nothing, or not what is needed; the sentence says what to do.
     """
-    plug = plug_of(url)
-    plug |= dialect_of(plug)
-    delivered = peek(plug)
-    if time and time not in delivered.column_names:
-        raise not_in_data("time", time, delivered.column_names)
-    plug |= clock_of(delivered, plug, time, time_format) | ({"zone": zone} if zone != "UTC" else {})
-    parts = history_of(plug)
-    rows = joined([*parts.values()])
+    data = _data(url, time=time, time_format=time_format, label=label, unit=unit, zone=zone, table=table)
+    plug, parts, time, label = data.plug, data.parts, data.time, data.label
+    rows = joined(list(parts.values()))
     names = rows.column_names  # of all days: JSON has no column where no row has a value
-    label = label or next((name for name in NAMES_OF_LABELS if name in names), "")
+    label = label or next((each for each in NAMES_OF_LABELS if each in names), "")
     if not label:
         raise ParamsError(f"nothing says what to predict; name a column by --label: {', '.join(names)}")
-    for option, name in (("label", label), ("unit", unit)):
-        if name and name not in names:
-            raise not_in_data(option, name, names)
-    typed = not all(is_text(field.type) for field in delivered.schema)  # those of CSV are all text
-    columns = {name: _column(rows[name], name, typed=typed) if name else None for name in names}
-    columns[plug["cut_by"]] = Time()
+    for option, given in (("label", label), ("unit", unit)):
+        if given and given not in names:
+            raise not_in_data(option, given, names)
+    columns = _columns(rows, data)
     if unit:
         columns[unit] = Id(nullable=rows[unit].null_count > 0)
     if columns[label] is None:
@@ -133,7 +131,7 @@ def survey(
     known = {name: column for name, column in columns.items() if column is not None}
     declared = Table(
         columns=known,
-        time=plug["cut_by"],
+        time=time,
         unit=unit,
         label=Label(label, ripe_after=timedelta(days=max(ripe_days, 0)), classes=classes),
         zone=zone,
@@ -149,20 +147,85 @@ def survey(
         ripe_days = _days_without_label(days, label)
         declared = replace(declared, label=Label(label, timedelta(days=ripe_days), classes))
     labels = pa.concat_tables(days.values())[label]
-    images = _images(delivered, known)
+    images = _images(data.delivered, known)
     num_classes = len(plug.get("classes", ())) or _num_classes(labels)
     if images and _is_binary(labels):
         num_classes = num_classes or 2
     kind, binary = _label(labels, label, late=ripe_days > 0, num_classes=num_classes)
-    table = replace(declared, columns=known | {label: kind})
+    as_known = replace(declared, columns=known | {label: kind})
     num_rows = [len(part) for part in days.values()]
     return Survey(
-        plug=plug, table=table, binary=binary, days=tuple(days), num_days=len(days_of(plug)),
+        plug=plug, table=as_known, binary=binary, days=tuple(days), num_days=len(days_of(plug)),
         rows_per_day=float(np.mean(num_rows)), least_rows=min(num_rows), most_rows=max(num_rows),
-        nulls=_nulls(days, table), ranges=_ranges(days, table), drift=_drift(days, table),
+        nulls=_nulls(days, as_known), ranges=_ranges(days, as_known), drift=_drift(days, as_known),
         left_out=tuple(name or "one without a name" for name, column in columns.items() if not column),
         num_classes=num_classes, images=images,
+        joined=data.joined_in_words(rows), apart=data.apart_in_words(),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Data:
+    """The rows to learn from, and what other tables give them."""
+
+    plug: dict[str, Any]
+    delivered: pa.Table  # some rows, without what other tables give
+    time: str
+    label: str
+    parts: dict[date, pa.Table]
+    name: str  # of the table; empty: there is one
+    joins: dict[str, Join]
+    apart: dict[str, str]  # why a table is not joined
+
+    def joined_in_words(self, rows: pa.Table) -> tuple[str, ...]:
+        """Returns how each table is joined to all rows."""
+        return tuple(
+            f"{self.name} is joined with {other} {join.in_words(rows)}" for other, join in self.joins.items()
+        )
+
+    def apart_in_words(self) -> tuple[str, ...]:
+        """Returns why other tables are not."""
+        return tuple(f"{other} is not joined: {reason}" for other, reason in self.apart.items())
+
+
+def _data(
+    url: str, *, time: str, time_format: str, label: str, unit: str, zone: str, table: str
+) -> _Data:  # fmt: skip
+    """Returns the rows at a URL, joined with the other tables there; arguments as of `survey`."""
+    others = tables_of(url)
+    name = ""
+    if others:
+        named = [each for each in (time, label, unit) if each]
+        name = chosen(others, table=table, needed=named, labels=[label] if label else NAMES_OF_LABELS)
+        url = others.pop(name)
+    elif table:
+        raise ParamsError(f"--table {table} is for several tables, and --from leads to one; leave it out")
+    plug = plug_of(url)
+    plug |= dialect_of(plug)
+    delivered = peek(plug)
+    if time and time not in delivered.column_names:
+        raise not_in_data("time", time, delivered.column_names)
+    plug |= clock_of(delivered, plug, time, time_format) | ({"zone": zone} if zone != "UTC" else {})
+    time = plug["cut_by"]
+    label = label or next((each for each in NAMES_OF_LABELS if each in delivered.column_names), "")
+    joins, apart = joins_of(others, delivered, time=time, label=label, zone=zone)
+    plug = with_joins(plug, joins, zone=zone)
+    return _Data(
+        plug=plug, delivered=delivered, time=time, label=label, parts=history_of(plug), name=name,
+        joins=joins, apart=apart,
+    )  # fmt: skip
+
+
+def _columns(rows: pa.Table, data: _Data) -> dict[str, AnyColumn | None]:
+    """Returns the column of a table for each of all rows; None where a table has no such type."""
+    typed = not all(is_text(field.type) for field in data.delivered.schema)  # those of CSV are all text
+    columns = {each: _column(rows[each], each, typed=typed) if each else None for each in rows.column_names}
+    for join in data.joins.values():
+        for each in join.columns:
+            column = _column(rows[each], each, typed=join.typed)
+            columns[each] = replace(column, nullable=True) if column else None  # a row may have no partner
+    columns[data.time] = Time()
+    return columns
 
 
 def _check_zone(days: dict[date, pa.Table], table: Table) -> None:
@@ -287,7 +350,7 @@ def _images(rows: pa.Table, columns: Mapping[str, AnyColumn]) -> ImageColumn | N
     from pipeline.workloads.image_columns import MOST_SIZE, sizes
 
     for name, column in columns.items():
-        if isinstance(column, Bytes):
+        if isinstance(column, Bytes) and name in rows.column_names:  # none of another table
             some = rows[name].drop_null().slice(0, NUM_IMAGES)
             decoded = sizes(some)
             if len(decoded) > len(some) / 2:
