@@ -41,8 +41,12 @@ def init(
     unit: str = "",
     ripe_after: float = -1.0,
     zone: str = "UTC",
+    table: str = "",
 ) -> int:
     """Write a repository for a model of your data: its table, its limits and its params, to go on from.
+
+    Of several tables, as in a folder with a folder or file of each, or in a whole database, written URL#,
+    one has the rows to learn from; others are joined to these as of time, where both tell how.
 
     Args:
         folder: a new folder, or an empty one
@@ -53,17 +57,22 @@ def init(
         unit: column of what is independent of each other, as accounts
         ripe_after: days until a label is known; as the newest days without labels say, if left out
         zone: time zone in which a day of the data begins, as Europe/Berlin, for times with an offset
+        table: of several, the table whose rows are learned from; the one that has the label if left out
     """
     from pipeline import home
 
     survey = home.write(
         Path(folder), from_, time=time, time_format=time_format, label=label, unit=unit,
-        ripe_days=ripe_after, zone=zone,
+        ripe_days=ripe_after, zone=zone, table=table,
     )  # fmt: skip
     size = f"{survey.num_days} days of {survey.rows_per_day:,.0f} rows"
     known = survey.table.label
     late = f", labels {known.ripe_after.days} days late" if known and known.ripe_after else ""
     print(f"{folder}: {len(survey.table.columns)} columns, {size}{late}")
+    for sentence in survey.joined:
+        print(f"{sentence}; to change it, edit source.tables in {folder}/params.yaml")
+    for sentence in survey.apart:
+        log.warning("%s", sentence)
     if survey.left_out:
         log.warning("left out, as null or of a type that no table has: %s", ", ".join(survey.left_out))
     print(f"Next: cd {folder} && python -m pipeline try")

@@ -333,9 +333,8 @@ class Scaled(nn.Module):
 
 def params_text(survey: "Survey", name: str, *, title: str) -> str:
     """Returns params.yaml, with sizes for the number of rows."""
-    from pipeline.survey import MAX_QUARANTINED
+    from pipeline.survey_source import MAX_QUARANTINED
 
-    source = ", ".join(f"{key}: {json.dumps(value)}" for key, value in survey.plug.items())
     window = min(survey.num_days, 400)
     num_rows = survey.rows_per_day * window
     batch_size = 2 ** min(max(round(math.log2(max(num_rows, 1) / 400)), 5), 10)
@@ -348,7 +347,7 @@ def params_text(survey: "Survey", name: str, *, title: str) -> str:
     return f"""\
 # What you decide; `python -m pipeline check` examines it.
 
-source: {{{source}}}
+{_source_text(survey.plug)}
 workload: {name}:{_class_name(name)}
 backend: pipeline.backends.local:Local
 
@@ -386,6 +385,33 @@ register: {{name: {register}}}
 gate:
   margin:                                    # empty: 1 % of the champion's value of the first metric
 """
+
+
+def _source_text(plug: dict[str, Any]) -> str:
+    """Returns the source as YAML: one line, or with joined tables a line for each thing to look at."""
+    if "tables" not in plug:
+        return f"source: {_flow(plug)}"
+    lines = ["source:"]
+    lines += [f"  {key}: {_flow(value)}" for key, value in plug.items() if key != "tables"]
+    lines += ["  tables:                                    # joined as of time; docs/own-data.md says how"]
+    for name, arguments in plug["tables"].items():
+        lines += [f"    {json.dumps(name)}:"]
+        lines += [
+            f"      {key}: {_flow(value)}{'  # review' if key.endswith('_hours') else ''}"
+            for key, value in arguments.items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _flow(value: Any) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    plain = all(re.fullmatch(r"[A-Za-z_]+", key) for key in value)
+    return (
+        "{"
+        + ", ".join(f"{key if plain else json.dumps(key)}: {json.dumps(of)}" for key, of in value.items())
+        + "}"
+    )
 
 
 def expectations_text(survey: "Survey") -> str:
@@ -467,6 +493,9 @@ def readme_text(survey: "Survey", name: str, *, title: str) -> str:
             f"\nLeft out, as they are null in all rows or of a type that no table has: "
             f"{', '.join(f'`{one_line(name)}`' for name in survey.left_out)}.\n"
         )
+    tables = "".join(f"\n- {one_line(sentence)}" for sentence in (*survey.joined, *survey.apart))
+    if tables:
+        left_out += f"\nTables, of which `source` in `params.yaml` is to be looked at:\n{tables}\n"
     return f"""\
 # {title}
 

@@ -4,21 +4,17 @@ What it finds is a proposal: `init` writes it as a table and as limits, for peop
 """
 
 import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime, timedelta
-from pathlib import Path
+from datetime import date, timedelta
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from pipeline.contract.errors import DataError, ParamsError, without_password
+from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import Plug
 from pipeline.contract.table import (
     AnyColumn,
@@ -34,38 +30,31 @@ from pipeline.contract.table import (
     Time,
 )
 from pipeline.data import drift
-from pipeline.data.casts import END_US, SINCE_1970, conform, in_zone
-from pipeline.data.database import Database
-from pipeline.data.image_files import SUFFIXES as IMAGES
-from pipeline.data.image_files import ImageFiles
-from pipeline.data.source import DECIMAL_COMMA, PART, Files
-from pipeline.data.source import SUFFIXES as TABLES
+from pipeline.data.casts import conform
+from pipeline.survey_joins import Join, chosen, joins_of, tables_of, with_joins
+from pipeline.survey_source import (
+    ISO,
+    MAX_QUARANTINED,
+    NUMBERS,
+    WHOLE,
+    all_are,
+    clock_of,
+    days_of,
+    dialect_of,
+    formats_of,
+    history_of,
+    is_text,
+    joined,
+    not_in_data,
+    peek,
+    plug_of,
+)
 
-MOST_DAYS, MOST_ROWS = 400, 2_000_000  # of the history that is looked at, the newest
-PEEK_ROWS = 100_000  # by which columns and times are known
-FROM_US = 1e15  # since 1970: numbers that are times are from September 2001 on
 MOST_VALUES = 1000  # of a category
 TEXT_CHARS = 30  # mean length of texts that people wrote
 FEW_CLASSES = 20
-MAX_QUARANTINED = 0.05  # of a night's rows, as `init` writes it into params.yaml
 NUM_IMAGES = 50  # that are decoded to see what they are
-_NUMBERS = (pa.types.is_integer, pa.types.is_floating)
 NAMES_OF_LABELS = ("label", "target", "y")
-FORMATS = tuple(
-    day + clock
-    for day in (
-        "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y%m%d",
-        "%d/%m/%y", "%m/%d/%y", "%d.%m.%y",
-    )
-    for clock in (" %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", "")
-)  # fmt: skip
-SINCE = datetime(1970, 1, 1)  # an earlier time shows a wrong format: `%Y` reads 25 as the year 25
-NUM_FILES = 8  # from the oldest to the newest, by which the format of times is known
-FILES = "pipeline.data.source:Files"
-ISO = ("",)  # the formats of times that need none
-NUMBER, WHOLE = r"^[+-]?\d*\.?\d+$", r"^[+-]?\d+$"
-THOUSANDS = r"^[+-]?[1-9]\d{0,2}(,\d{3})+$"  # as 1,000, whose comma is not a decimal one
-DELIMITERS = (";", "\t", "|")  # that CSV has, beside the comma
 MAX_INT = 2**63 - 1
 IS_ID = re.compile(r"(^|_)id$|[a-z]I[dD]$", re.ASCII)
 
@@ -97,44 +86,41 @@ class Survey:
     left_out: tuple[str, ...] = ()  # columns of types that a table has not
     num_classes: int = 0  # of a label 0, 1, ...; 0: it is none
     images: "ImageColumn | None" = None  # what a column of bytes holds, if it is images
+    joined: tuple[str, ...] = ()  # which other tables join the rows, and how
+    apart: tuple[str, ...] = ()  # which do not, and why
 
 
 def survey(
     url: str, *, time: str = "", time_format: str = "", label: str = "", unit: str = "",
-    ripe_days: float = -1, zone: str = "UTC",
+    ripe_days: float = -1, zone: str = "UTC", table: str = "",
 ) -> Survey:  # fmt: skip
     """Returns what is found at a URL.
 
     Args:
-        url: as of `Files`, or of SQLAlchemy with `#table`.
+        url: as of `Files`, or of SQLAlchemy with `#table`; a folder of several tables, or SQLAlchemy's with
+            `#` alone, for all tables of a database.
         time: the column of the time; the only one of that type if empty.
         time_format: of the time, where it is text, as of `Files`; found if empty.
         label: the column to predict; one that is named label, target or y if empty.
         unit: the column of what is independent of each other, as accounts.
         ripe_days: days until labels are known; less than 0: as many as the newest days without any label.
         zone: in which a day of the data begins, for times that have an offset.
+        table: of several, the one whose rows are learned from; the one that has the label if empty.
 
     Raises:
         DataError, ParamsError: there is nothing, or not what is needed; the sentence says what to do.
     """
-    plug = _plug(url)
-    plug |= _dialect(plug)
-    delivered = _peek(plug)
-    if time and time not in delivered.column_names:
-        raise _not_in_data("time", time, delivered.column_names)
-    plug |= _clock(delivered, plug, time, time_format) | ({"zone": zone} if zone != "UTC" else {})
-    parts = _history(plug)
-    rows = _joined([*parts.values()])
+    data = _data(url, time=time, time_format=time_format, label=label, unit=unit, zone=zone, table=table)
+    plug, parts, time, label = data.plug, data.parts, data.time, data.label
+    rows = joined(list(parts.values()))
     names = rows.column_names  # of all days: JSON has no column where no row has a value
-    label = label or next((name for name in NAMES_OF_LABELS if name in names), "")
+    label = label or next((each for each in NAMES_OF_LABELS if each in names), "")
     if not label:
         raise ParamsError(f"nothing says what to predict; name a column by --label: {', '.join(names)}")
-    for option, name in (("label", label), ("unit", unit)):
-        if name and name not in names:
-            raise _not_in_data(option, name, names)
-    typed = not all(_is_text(field.type) for field in delivered.schema)  # those of CSV are all text
-    columns = {name: _column(rows[name], name, typed=typed) if name else None for name in names}
-    columns[plug["cut_by"]] = Time()
+    for option, given in (("label", label), ("unit", unit)):
+        if given and given not in names:
+            raise not_in_data(option, given, names)
+    columns = _columns(rows, data)
     if unit:
         columns[unit] = Id(nullable=rows[unit].null_count > 0)
     if columns[label] is None:
@@ -145,7 +131,7 @@ def survey(
     known = {name: column for name, column in columns.items() if column is not None}
     declared = Table(
         columns=known,
-        time=plug["cut_by"],
+        time=time,
         unit=unit,
         label=Label(label, ripe_after=timedelta(days=max(ripe_days, 0)), classes=classes),
         zone=zone,
@@ -161,24 +147,85 @@ def survey(
         ripe_days = _days_without_label(days, label)
         declared = replace(declared, label=Label(label, timedelta(days=ripe_days), classes))
     labels = pa.concat_tables(days.values())[label]
-    images = _images(delivered, known)
+    images = _images(data.delivered, known)
     num_classes = len(plug.get("classes", ())) or _num_classes(labels)
     if images and _is_binary(labels):
         num_classes = num_classes or 2
     kind, binary = _label(labels, label, late=ripe_days > 0, num_classes=num_classes)
-    table = replace(declared, columns=known | {label: kind})
+    as_known = replace(declared, columns=known | {label: kind})
     num_rows = [len(part) for part in days.values()]
     return Survey(
-        plug=plug, table=table, binary=binary, days=tuple(days), num_days=len(_days(plug)),
+        plug=plug, table=as_known, binary=binary, days=tuple(days), num_days=len(days_of(plug)),
         rows_per_day=float(np.mean(num_rows)), least_rows=min(num_rows), most_rows=max(num_rows),
-        nulls=_nulls(days, table), ranges=_ranges(days, table), drift=_drift(days, table),
+        nulls=_nulls(days, as_known), ranges=_ranges(days, as_known), drift=_drift(days, as_known),
         left_out=tuple(name or "one without a name" for name, column in columns.items() if not column),
         num_classes=num_classes, images=images,
+        joined=data.joined_in_words(rows), apart=data.apart_in_words(),
     )  # fmt: skip
 
 
-def _not_in_data(option: str, name: str, names: list[str]) -> ParamsError:
-    return ParamsError(f"--{option} {name} is not in the data; name one of {', '.join(names)}")
+@dataclass(frozen=True, kw_only=True)
+class _Data:
+    """The rows to learn from, and what other tables give them."""
+
+    plug: dict[str, Any]
+    delivered: pa.Table  # some rows, without what other tables give
+    time: str
+    label: str
+    parts: dict[date, pa.Table]
+    name: str  # of the table; empty: there is one
+    joins: dict[str, Join]
+    apart: dict[str, str]  # why a table is not joined
+
+    def joined_in_words(self, rows: pa.Table) -> tuple[str, ...]:
+        """Returns how each table is joined to all rows."""
+        return tuple(
+            f"{self.name} is joined with {other} {join.in_words(rows)}" for other, join in self.joins.items()
+        )
+
+    def apart_in_words(self) -> tuple[str, ...]:
+        """Returns why other tables are not."""
+        return tuple(f"{other} is not joined: {reason}" for other, reason in self.apart.items())
+
+
+def _data(
+    url: str, *, time: str, time_format: str, label: str, unit: str, zone: str, table: str
+) -> _Data:  # fmt: skip
+    """Returns the rows at a URL, joined with the other tables there; arguments as of `survey`."""
+    others = tables_of(url)
+    name = ""
+    if others:
+        named = [each for each in (time, label, unit) if each]
+        name = chosen(others, table=table, needed=named, labels=[label] if label else NAMES_OF_LABELS)
+        url = others.pop(name)
+    elif table:
+        raise ParamsError(f"--table {table} is for several tables, and --from leads to one; leave it out")
+    plug = plug_of(url)
+    plug |= dialect_of(plug)
+    delivered = peek(plug)
+    if time and time not in delivered.column_names:
+        raise not_in_data("time", time, delivered.column_names)
+    plug |= clock_of(delivered, plug, time, time_format) | ({"zone": zone} if zone != "UTC" else {})
+    time = plug["cut_by"]
+    label = label or next((each for each in NAMES_OF_LABELS if each in delivered.column_names), "")
+    joins, apart = joins_of(others, delivered, time=time, label=label, zone=zone)
+    plug = with_joins(plug, joins, zone=zone)
+    return _Data(
+        plug=plug, delivered=delivered, time=time, label=label, parts=history_of(plug), name=name,
+        joins=joins, apart=apart,
+    )  # fmt: skip
+
+
+def _columns(rows: pa.Table, data: _Data) -> dict[str, AnyColumn | None]:
+    """Returns the column of a table for each of all rows; None where a table has no such type."""
+    typed = not all(is_text(field.type) for field in data.delivered.schema)  # those of CSV are all text
+    columns = {each: _column(rows[each], each, typed=typed) if each else None for each in rows.column_names}
+    for join in data.joins.values():
+        for each in join.columns:
+            column = _column(rows[each], each, typed=join.typed)
+            columns[each] = replace(column, nullable=True) if column else None  # a row may have no partner
+    columns[data.time] = Time()
+    return columns
 
 
 def _check_zone(days: dict[date, pa.Table], table: Table) -> None:
@@ -202,248 +249,6 @@ def _days_without_label(days: dict[date, pa.Table], label: str) -> int:
     return (max(days) - max(known)).days if known else 0
 
 
-def _plug(url: str) -> dict[str, Any]:
-    """Returns the source of a URL, as in params.yaml but for the column of the time."""
-    address, sign, table = url.partition("#")
-    if sign and ("://" in address or address.startswith("$")):
-        if without_password(address) != address and ":" in address.split("@")[0].partition("://")[2]:
-            raise ParamsError(
-                "the URL has a password, which would be committed; put the URL into a variable of the "
-                "environment, and write --from '$NAME#table'"
-            )
-        return {"use": "pipeline.data.database:Database", "url": address, "table": table}
-    if "://" not in url and not url.startswith(("$", "~", "/")):
-        url = f"{Path.cwd()}/{url}"
-    if _leads_to_images(url):
-        classes = ImageFiles(url).folders()
-        return {"use": "pipeline.data.image_files:ImageFiles", "url": url, "classes": list(classes)}
-    return {"use": FILES, "url": url}
-
-
-def _dialect(plug: dict[str, Any]) -> dict[str, str]:
-    """Returns the arguments of `Files` by which its newest file of CSV is read, without those that it has."""
-    if plug["use"] != FILES or not (head := Plug(**plug).make().head()):
-        return {}
-    dialect = {}
-    try:
-        text = head.decode()
-    except UnicodeDecodeError:
-        dialect["encoding"], text = "cp1252", head.decode("cp1252", errors="replace")  # as of spreadsheets
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "head.csv"
-        path.write_text(text)
-        try:
-            with duckdb.connect() as database:
-                sniffed = database.execute("SELECT Delimiter FROM sniff_csv(?)", [str(path)]).fetchone()
-        except duckdb.Error:
-            sniffed = None
-    if sniffed and sniffed[0] in DELIMITERS:
-        dialect["delimiter"] = sniffed[0]
-    rows = _peek(plug | dialect)
-    columns = [column.drop_null() for column in rows.columns if column.null_count < len(column)]
-    points = any(_all_are(column, NUMBER) and not _all_are(column, WHOLE) for column in columns)
-    if dialect.get("delimiter") and not points:
-        commas = [column for column in columns if _all_are(column, DECIMAL_COMMA)]
-        if not all(_all_are(column, THOUSANDS) for column in commas):
-            dialect["decimal"] = ","
-    return dialect
-
-
-def _all_are(texts: pa.ChunkedArray, pattern: str) -> bool:
-    return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
-
-
-def _leads_to_images(url: str) -> bool:
-    """Returns whether a URL names image files, or is a local folder with such files and none of a table."""
-    if url.lower().endswith(IMAGES):
-        return True
-    folder = Path(url).expanduser()
-    if not folder.is_dir():
-        return False
-    names = [path.name.lower() for path in folder.rglob("*") if path.is_file()]
-    return any(name.endswith(IMAGES) for name in names) and not any(name.endswith(TABLES) for name in names)
-
-
-def _days(plug: dict[str, Any]) -> list[date]:
-    return sorted(Plug(**plug).make().days())
-
-
-def _peek(plug: dict[str, Any]) -> pa.Table:
-    """Returns some rows as they are delivered."""
-    source: Files | Database = Plug(**plug).make()
-    rows = source.sample(PEEK_ROWS)
-    if not len(rows):
-        raise DataError(f"{without_password(plug['url'])} has no rows; check that the data is delivered")
-    return rows
-
-
-def _clock(rows: pa.Table, plug: dict[str, Any], wanted: str, form: str) -> dict[str, str]:
-    """Returns the arguments of a source that say which column is the time, and its format."""
-    if wanted and form:
-        return {"cut_by": wanted, "time": form}
-    if wanted and plug["use"] == FILES and (unit := _unit_since_1970(rows[wanted])):
-        return {"cut_by": wanted, "time": unit}
-    given = (form,) if form else FORMATS
-    names = [wanted] if wanted else rows.column_names
-    formats = {name: fitting for name in names if (fitting := _formats(rows[name], given))}
-    if wanted and not formats:
-        if wrong := _wrong_times(rows[wanted]):
-            raise ParamsError(
-                f"--time {wanted} is not times in all rows: {wrong}; have it left out or set right, or name "
-                f"another column"
-            )
-        raise ParamsError(
-            f"--time {wanted} is {rows[wanted].type} such as {rows[wanted][0]}, not times; name another, or "
-            f"have it delivered as 2025-01-31 13:45:00"
-        )
-    if len(formats) != 1:
-        none = f"no column is a time as {form}" if form else "no column is a time"
-        have = f"the columns {', '.join(formats)} are times" if formats else none
-        named = formats or rows.column_names
-        raise ParamsError(f"{have}; name the one whose day a row belongs to by --time: {', '.join(named)}")
-    ((name, fitting),) = formats.items()
-    return {"cut_by": name} | ({} if fitting == ISO else {"time": _settled(name, fitting, rows, plug)})
-
-
-def _formats(values: pa.ChunkedArray, given: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Returns which of the given formats fit; ISO if no format is needed, () if the values are not times."""
-    if pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
-        return ISO
-    texts = values.drop_null()
-    if not _is_text(values.type) or not len(texts):
-        return ()
-    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
-        try:
-            texts.cast(kind)
-            if pc.all(pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d")).as_py():
-                return ISO
-            break
-        except pa.ArrowInvalid:
-            continue
-    most = MAX_QUARANTINED * len(texts)  # whoever reads all rows names one that is wrong
-    return tuple(form for form in given if _times(texts, form).null_count <= most)
-
-
-def _wrong_times(values: pa.ChunkedArray) -> str:
-    """Returns the first row whose text is not a time, if most rows have times; otherwise ""."""
-    if not _is_text(values.type):
-        return ""
-    share = pc.mean(pc.match_substring_regex(values, r"^\d{4}-\d\d-\d\d").cast(pa.int8()))
-    try:
-        if (share.as_py() or 0) > 0.5:
-            in_zone(values, "UTC")
-    except pa.ArrowInvalid as error:
-        return str(error)
-    return ""
-
-
-def _times(texts: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
-    """Returns texts as times; null where a text does not have the format, or is a time before 1970."""
-    times = pc.strptime(texts, format=form, unit="us", error_is_null=True)
-    return pc.if_else(pc.less(times, pa.scalar(SINCE, times.type)), pa.scalar(None, times.type), times)
-
-
-def _settled(name: str, forms: tuple[str, ...], rows: pa.Table, plug: dict[str, Any]) -> str:
-    """Returns which of the formats of a column is right, by rows of files from the oldest to the newest.
-
-    It reads the most values. Of those that read as many and give other days, such as 12/01/2025, it is the
-    one by which files are nearest to the days of their names, or else the one by which rows are in order.
-    """
-    parts = Plug(**plug).make().spread(NUM_FILES) if plug["use"] == FILES else [(None, rows)]
-    texts = [
-        (day, part[name].drop_null())
-        for day, part in parts
-        if part.column_names.count(name) == 1 and _is_text(part[name].type)
-    ]
-    num_values = sum(len(values) for _, values in texts)
-    read = {form: [(day, _times(values, form)) for day, values in texts] for form in forms}
-    wrong = {form: sum(times.null_count for _, times in read[form]) for form in forms}
-    least = min(wrong.values())
-    if least > MAX_QUARANTINED * num_values:
-        raise ParamsError(
-            f"{least:,} of {num_values:,} values of {name} are not times as {forms[0]}, nor as any format "
-            f"that is known; name theirs by --time-format, or have them delivered as 2025-01-31 13:45:00"
-        )
-    first, *others = (form for form in forms if wrong[form] == least)
-    left = [first, *(form for form in others if read[form] != read[first])]
-    for figure in (_days_off, _is_disordered):
-        figures = {form: figure(read[form]) for form in left}
-        left = [form for form in left if figures[form] == min(figures.values())]
-    if len(left) > 1:
-        some = next(values[0] for _, values in texts if len(values))
-        raise ParamsError(
-            f"{name} may be {left[0]} or {left[1]}, which give other days, as of {some}; name the right one "
-            f"by --time-format, as --time-format '{left[1]}'"
-        )
-    return left[0]
-
-
-def _days_off(parts: list[tuple[date | None, pa.ChunkedArray]]) -> int:
-    """Returns by how many days times miss the days of their files, in total; 0 if no file has a day."""
-    numbers = [
-        times.drop_null().cast(pa.date32()).cast(pa.int32()).to_numpy() - (day - SINCE.date()).days
-        for day, times in parts
-        if day
-    ]
-    return sum(int(np.abs(each).sum()) for each in numbers)
-
-
-def _is_disordered(parts: list[tuple[date | None, pa.ChunkedArray]]) -> bool:
-    """Returns whether some rows are of an earlier day than the row before, and some of a later one."""
-    days = [times.drop_null().cast(pa.date32()).cast(pa.int32()).to_numpy() for _, times in parts]
-    steps = np.diff(np.concatenate(days))
-    return bool((steps < 0).any() and (steps > 0).any())
-
-
-def _unit_since_1970(values: pa.ChunkedArray) -> str:
-    """Returns the unit in which numbers are times of the years 2001 to 2199; "" where they are none."""
-    numbers = values.drop_null()
-    if _is_text(numbers.type):
-        try:
-            numbers = numbers.cast(pa.float64())
-        except pa.ArrowInvalid:
-            return ""
-    if not any(is_kind(numbers.type) for is_kind in _NUMBERS):
-        return ""
-    ends = pc.min_max(numbers).as_py()
-    fits = [unit for unit, us in SINCE_1970.items()
-            if len(numbers) and ends["min"] * us >= FROM_US and ends["max"] * us < END_US]  # fmt: skip
-    return fits[0] if fits else ""
-
-
-def _history(plug: dict[str, Any]) -> dict[date, pa.Table]:
-    """Returns the rows of the newest days, as delivered."""
-    source = Plug(**plug).make()
-    days = sorted(source.days())
-    if not days:
-        raise DataError(f"{without_password(plug['url'])} has no day with rows; check that it is delivered")
-    parts: dict[date, pa.Table] = {}
-    num_rows = 0
-    with tempfile.TemporaryDirectory() as scratch:
-        for day in reversed(days[-MOST_DAYS:]):
-            source.fetch(day, Path(scratch))
-            rows = pq.read_table(Path(scratch) / PART, partitioning=None, page_checksum_verification=True)
-            num_rows += len(rows)
-            parts |= {day: rows} if len(rows) else {}
-            if num_rows >= MOST_ROWS:
-                break
-    return dict(sorted(parts.items()))
-
-
-def _joined(parts: list[pa.Table]) -> pa.Table:
-    try:
-        return pa.concat_tables(parts, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise DataError(
-            f"days have columns of different types: {str(error).splitlines()[0]}; have all days delivered "
-            f"with the same types"
-        ) from None
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def _column(values: pa.ChunkedArray, name: str, *, typed: bool) -> AnyColumn | None:
     """Returns the column of a table that values fit into; None where a table has no such type."""
     if pa.types.is_dictionary(values.type):
@@ -453,9 +258,9 @@ def _column(values: pa.ChunkedArray, name: str, *, typed: bool) -> AnyColumn | N
     kind, nullable = values.type, values.null_count > 0
     if values.null_count == len(values):
         return None
-    if _is_text(kind):
+    if is_text(kind):
         return _textual(values, nullable=nullable, typed=typed, name=name)
-    if any(is_kind(kind) for is_kind in (*_NUMBERS, pa.types.is_decimal)):
+    if any(is_kind(kind) for is_kind in (*NUMBERS, pa.types.is_decimal)):
         return _number(values, nullable=nullable, name=name)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         sizes = pc.unique(pc.list_value_length(values).drop_null()).to_pylist()
@@ -487,7 +292,7 @@ def _number(values: pa.ChunkedArray, *, nullable: bool, name: str) -> AnyColumn:
 
 def _textual(values: pa.ChunkedArray, *, nullable: bool, typed: bool, name: str) -> AnyColumn:
     texts = values.drop_null()
-    if _formats(values) == ISO:
+    if formats_of(values) == ISO:
         return Time(nullable=nullable)
     coded = pc.any(pc.match_substring_regex(texts, r"^[+-]?0\d")).as_py()  # 007 is not 7
     if not typed and not coded:
@@ -498,7 +303,7 @@ def _textual(values: pa.ChunkedArray, *, nullable: bool, typed: bool, name: str)
                 continue
             if pa.types.is_boolean(kind):
                 return Bool(nullable=nullable)
-            if pa.types.is_floating(kind) and _all_are(texts, WHOLE):  # beyond 64 bits
+            if pa.types.is_floating(kind) and all_are(texts, WHOLE):  # beyond 64 bits
                 return Id(nullable=nullable)
             return _number(cast, nullable=nullable, name=name)
     num_values = len(pc.unique(texts))
@@ -545,7 +350,7 @@ def _images(rows: pa.Table, columns: Mapping[str, AnyColumn]) -> ImageColumn | N
     from pipeline.workloads.image_columns import MOST_SIZE, sizes
 
     for name, column in columns.items():
-        if isinstance(column, Bytes):
+        if isinstance(column, Bytes) and name in rows.column_names:  # none of another table
             some = rows[name].drop_null().slice(0, NUM_IMAGES)
             decoded = sizes(some)
             if len(decoded) > len(some) / 2:
@@ -561,19 +366,19 @@ def _label(values: pa.ChunkedArray, name: str, *, late: bool, num_classes: int =
     nullable = late or len(known) < len(values)
     if num_classes and _is_number(values.type) and not pa.types.is_boolean(values.type):
         return Int(min=0, max=num_classes - 1, nullable=nullable), False
-    is_text = _is_text(values.type)
-    if len(known) and not is_text and not _is_number(values.type):
+    of_text = is_text(values.type)
+    if len(known) and not of_text and not _is_number(values.type):
         raise ParamsError(f"the label {name} is {values.type}, not a number; name another by --label")
     distinct = []
     if len(known):
-        distinct = pc.unique(known if is_text else known.cast(pa.float64(), safe=False)).to_pylist()
+        distinct = pc.unique(known if of_text else known.cast(pa.float64(), safe=False)).to_pylist()
     if len(distinct) < 2:
-        constant = "null" if not distinct else repr(distinct[0]) if is_text else f"{distinct[0]:g}"
+        constant = "null" if not distinct else repr(distinct[0]) if of_text else f"{distinct[0]:g}"
         raise DataError(
             f"the label {name} is {constant} in all {len(values):,} rows, so that there is nothing to learn; "
             f"name another by --label, or have rows delivered with others"
         )
-    if is_text:
+    if of_text:
         some = ", ".join(map(repr, distinct[:3]))
         raise ParamsError(
             f"the label {name} is text with {len(distinct)} values ({some}, ...), more than classes have; "

@@ -123,6 +123,11 @@ class AsOf:
         """Returns the days that have rows, in order."""
         return self._source.days()
 
+    @property
+    def omits_nulls(self) -> bool:
+        """Whether the rows lack a column in which none has a value."""
+        return bool(getattr(self._source, "omits_nulls", False))
+
     def fetch(self, day: date, folder: Path) -> None:
         """Writes the rows of `day` with the columns of the other tables, null where a row has no partner.
 

@@ -76,6 +76,13 @@ class Database:
             table = self._table()
             return _read(connection, sa.select(table).limit(num_rows), table)
 
+    def tables(self) -> list[str]:
+        """Returns the names of all tables, of the schema that the url leads to."""
+        import sqlalchemy as sa
+
+        with self._connected() as connection:
+            return sorted(sa.inspect(connection).get_table_names())
+
     @property
     def _dialect(self) -> str:
         return str(self._engine.dialect.name)

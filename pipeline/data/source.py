@@ -155,6 +155,13 @@ class Files:
         """Returns the first rows of the newest file, all columns."""
         return self._read(self._newest()).slice(0, num_rows)
 
+    def files(self) -> list[str]:
+        """Returns the paths of the files in the folder that the url names, from there; none for no folder."""
+        if day_files.is_pattern(self._root) or any(sign in self._root for sign in "*?["):
+            return []
+        root = self._root.rstrip("/")
+        return [path.removeprefix(f"{root}/") for path in self._paths()] if self._system.isdir(root) else []
+
     def spread(self, num_files: int) -> list[tuple[date | None, pa.Table]]:
         """Returns the rows of up to `num_files` files, evenly spaced from the oldest to the newest.
 

@@ -4,6 +4,10 @@ The policy (memory_policy.py) decides; this module measures and acts. Where a la
 not fit any more, it raises `ShortOfMemory`: the engine then repeats the update on a lower rung, so that no
 sample is lost or counted twice, before the kernel kills. What the heap keeps of freed memory is given back
 first. Workers on one machine share what is free.
+
+Where convolutions may be band-limited, freed memory is given back at once, from the beginning: in a heap,
+what a pass keeps of each layer would lie amid what it freed, which can then neither be given back nor hold
+what the next layer needs. By a pass of 30 layers at a rate of 0.75, which keeps 24 MiB, a heap grew by 140.
 """
 
 import ctypes
@@ -31,6 +35,8 @@ LOOK_EVERY_S = 0.005  # within a pass: a look takes 30 microseconds
 AHEAD = 0.1  # the most that is expected to be lost during an update, as a share of what is left
 WATCHED = 4.0  # times the peak: layers look where the limit is lower
 MEASURE_EVERY_S = 0.05  # of updates that are shorter, several are measured together
+# Of malloc.h: blocks of this size are the system's as soon as they are freed, and so is the end of the heap.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, GIVEN_BACK_BYTES = -1, -3, 32 << 10
 CLEAR, STATM, STATUS = (Path(f"/proc/self/{name}") for name in ("clear_refs", "statm", "status"))
 
 
@@ -45,7 +51,8 @@ class HostMemory:
         self._free = FreeMemory()
         self._statm, self._status = (os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in (STATM, STATUS))
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
-        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        libc = ctypes.CDLL(None)
+        self._trim, self._mallopt = (getattr(libc, name, None) for name in ("malloc_trim", "mallopt"))
         self._sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     def free_bytes(self) -> int | None:
@@ -73,6 +80,12 @@ class HostMemory:
         if self._trim:
             self._trim(0)
 
+    def give_back_at_once(self) -> None:
+        """Has the allocator give memory back when it is freed, which takes time, rather than keep it."""
+        if self._trim and self._mallopt:  # glibc's
+            for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+                self._mallopt(parameter, GIVEN_BACK_BYTES)
+
 
 class DeviceMemory:
     """What this process uses of its GPU's memory, and what it may still take."""
@@ -98,6 +111,9 @@ class DeviceMemory:
         """Gives freed memory back to the device."""
         torch.cuda.empty_cache()
 
+    def give_back_at_once(self) -> None:
+        """Leaves the cache as it is: what is free in it counts as free."""
+
 
 def memory_of(device: torch.device) -> HostMemory | DeviceMemory | None:
     """Returns the memory that this worker trains in; None where it cannot be followed."""
@@ -120,6 +136,8 @@ class MemoryGuard:
     ) -> None:
         self._model, self._memory, self._tuning, self._clock = model, memory, tuning, clock
         self._band_rates = BAND_RATES if band_limits and limitable(model) else ()
+        if self._band_rates:
+            memory.give_back_at_once()
         self._can_recompute = bool(blocks(model))
         self._policy = MemoryPolicy((Rung(micro_batch_size=0),))  # until the first update begins
         self._began = self._looked = -1.0

@@ -7,7 +7,8 @@ the spectrum that convolutions leave out (Dziedzic et al. 2019). A rung fits if
 
 where `peak` is the most that this process has used on it, `own` what it uses now, and `free` what it may
 still take: the right side is the limit as it is for this process, less what others use. The peak of a rung
-that has not been taken is estimated from one that has: what grows with a pass is in proportion to it. Among
+that has not been taken is estimated from one that has: what grows with a pass is in proportion to it, and no
+less than was measured of one that keeps less. Among
 rungs that fit, the recipe's own goes before all, then the least change of the model, then the fastest by
 what was measured. All but band-limiting leave the gradient as it is, up to the order of summing.
 """
@@ -105,7 +106,8 @@ class MemoryPolicy:
             return own_bytes
         nearest = min(self._peaks, key=lambda known: abs(math.log(known.memory / rung.memory)))
         growth = max(0, max(self._peaks[nearest]) - own_bytes)
-        return own_bytes + math.ceil(growth * rung.memory / nearest.memory)
+        smaller = [max(peaks) for known, peaks in self._peaks.items() if known.memory < rung.memory]
+        return max(own_bytes + math.ceil(growth * rung.memory / nearest.memory), *smaller, 0)
 
     def fits(self, rung: Rung, *, own_bytes: int, free_bytes: int, reserves: float = 1.0) -> bool:
         """Returns whether an update on this rung leaves so many reserves."""

@@ -14,7 +14,6 @@ Then the same with one long signal a sample behind a BatchNorm: no pass can be s
 computed again, so that only leaving out high frequencies helps, where that is allowed.
 """
 
-import ctypes
 import multiprocessing
 import os
 import random
@@ -53,7 +52,6 @@ EPOCHS, BATCH, WIDTH, LAYERS = 2, 400, 16, 2
 LENGTH, LONG_LAYERS, LONG_UPDATES = 1 << 17, 30, 20
 WHOLE, FALLEN = 1.3, 0.6  # of the peak without a limit, and of the whole limit
 MIB = 1 << 20
-M_MMAP_THRESHOLD = -3  # of malloc.h: larger blocks go back to the system as soon as they are freed
 
 
 class Digits:
@@ -199,7 +197,6 @@ def train(work: Path, folder: Path) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ["PIPELINE_HOME"] = str(work)
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MIB)
     worker.set_up_process()
     os._exit(worker.main(work))
 

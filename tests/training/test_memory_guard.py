@@ -1,6 +1,11 @@
 """A run goes on where its memory limit falls, with the same gradient, and as before where it rises again."""
 
+import json
+import subprocess
+import sys
+
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -42,6 +47,8 @@ class Memory:
     def reset_peak(self) -> None: ...
 
     def release(self) -> None: ...
+
+    def give_back_at_once(self) -> None: ...
 
 
 def guarded(
@@ -110,3 +117,32 @@ def test_convolutions_are_limited_only_while_memory_is_short():
         kinds.append(sum(isinstance(part, BandLimitedConv1d) for part in engine.model))
     assert kinds == [0, 0, 0, 2, 2, 0]
     assert list(engine.short_of_memory) == ["passes of 1 sample, convolutions without 75% of the spectrum"]
+
+
+FREES_AMID_WHAT_STAYS = """
+import json, sys
+import torch
+from pipeline.training.memory_guard import HostMemory
+
+memory = HostMemory()
+if sys.argv[1] == "at once":
+    memory.give_back_at_once()
+before = memory.own_bytes()
+blocks = [torch.ones(100_000) for _ in range(400)]
+last = torch.ones(100_000)
+full = memory.own_bytes()
+blocks.clear()
+print(json.dumps([full - before, memory.own_bytes() - before]))
+"""
+
+
+@pytest.mark.slow
+def test_freed_memory_is_given_back_although_what_stays_lies_behind_it():
+    grown = {}
+    for how in ("by default", "at once"):
+        process = subprocess.run([sys.executable, "-c", FREES_AMID_WHAT_STAYS, how], capture_output=True,
+                                 check=True, env={"MALLOC_MMAP_THRESHOLD_": str(MIB)})  # fmt: skip
+        grown[how] = json.loads(process.stdout)
+    assert all(full > 150 * MIB for full, _ in grown.values())
+    assert grown["at once"][1] < 20 * MIB  # some of it is torch's own
+    assert grown["by default"][1] > 100 * MIB  # so that it matters

@@ -52,6 +52,17 @@ def test_the_model_is_changed_only_where_nothing_else_fits():
     assert chosen == [0.0, 0.5, 0.75]
 
 
+def test_a_rung_that_keeps_more_is_expected_to_take_no_less_than_one_that_was_measured():
+    whole, half, quarter = rungs = ladder(
+        Rung(micro_batch_size=1), can_recompute=False, band_rates=(0.5, 0.75)
+    )
+    policy = MemoryPolicy(rungs)
+    policy.observe(whole, peak_bytes=IDLE + 100 * MIB)
+    policy.observe(quarter, peak_bytes=IDLE + 90 * MIB)  # more than estimated
+    assert policy.peak(half, own_bytes=IDLE) >= IDLE + 90 * MIB
+    assert policy.choose(quarter, own_bytes=IDLE, free_bytes=88 * MIB) == quarter  # none fits
+
+
 @given(
     st.lists(st.integers(250 * MIB, 2000 * MIB), min_size=1, max_size=30),
     st.booleans(),

@@ -1,0 +1,293 @@
+"""Finds how a team's data is read: which source it is, its dialect, its time, and the newest of its days."""
+
+import tempfile
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.contract.errors import DataError, ParamsError, without_password
+from pipeline.contract.params import Plug
+from pipeline.data.casts import END_US, SINCE_1970, in_zone
+from pipeline.data.database import Database
+from pipeline.data.image_files import SUFFIXES as IMAGES
+from pipeline.data.image_files import ImageFiles
+from pipeline.data.source import DECIMAL_COMMA, PART, Files
+from pipeline.data.source import SUFFIXES as TABLES
+
+MOST_DAYS, MOST_ROWS = 400, 2_000_000  # of the history that is looked at, the newest
+PEEK_ROWS = 100_000  # by which columns and times are known
+FROM_US = 1e15  # since 1970: numbers that are times are from September 2001 on
+MAX_QUARANTINED = 0.05  # of a night's rows, as `init` writes it into params.yaml
+NUMBERS = (pa.types.is_integer, pa.types.is_floating)
+FORMATS = tuple(
+    day + clock
+    for day in (
+        "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y%m%d",
+        "%d/%m/%y", "%m/%d/%y", "%d.%m.%y",
+    )
+    for clock in (" %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", "")
+)  # fmt: skip
+SINCE = datetime(1970, 1, 1)  # an earlier time shows a wrong format: `%Y` reads 25 as the year 25
+NUM_FILES = 8  # from the oldest to the newest, by which the format of times is known
+FILES = "pipeline.data.source:Files"
+ISO = ("",)  # the formats of times that need none
+NUMBER, WHOLE = r"^[+-]?\d*\.?\d+$", r"^[+-]?\d+$"
+THOUSANDS = r"^[+-]?[1-9]\d{0,2}(,\d{3})+$"  # as 1,000, whose comma is not a decimal one
+DELIMITERS = (";", "\t", "|")  # that CSV has, beside the comma
+
+
+def not_in_data(option: str, name: str, names: list[str]) -> ParamsError:
+    """Returns the error that an option names a column that the data has not."""
+    return ParamsError(f"--{option} {name} is not in the data; name one of {', '.join(names)}")
+
+
+def plug_of(url: str) -> dict[str, Any]:
+    """Returns the source of a URL, as in params.yaml but for the column of the time."""
+    address, sign, table = url.partition("#")
+    if sign and ("://" in address or address.startswith("$")):
+        if without_password(address) != address and ":" in address.split("@")[0].partition("://")[2]:
+            raise ParamsError(
+                "the URL has a password, which would be committed; put the URL into a variable of the "
+                "environment, and write --from '$NAME#table'"
+            )
+        return {"use": "pipeline.data.database:Database", "url": address, "table": table}
+    if "://" not in url and not url.startswith(("$", "~", "/")):
+        url = f"{Path.cwd()}/{url}"
+    if _leads_to_images(url):
+        classes = ImageFiles(url).folders()
+        return {"use": "pipeline.data.image_files:ImageFiles", "url": url, "classes": list(classes)}
+    return {"use": FILES, "url": url}
+
+
+def dialect_of(plug: dict[str, Any]) -> dict[str, str]:
+    """Returns the arguments of `Files` by which its newest file of CSV is read, without those that it has."""
+    if plug["use"] != FILES or not (head := Plug(**plug).make().head()):
+        return {}
+    dialect = {}
+    try:
+        text = head.decode()
+    except UnicodeDecodeError:
+        dialect["encoding"], text = "cp1252", head.decode("cp1252", errors="replace")  # as of spreadsheets
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "head.csv"
+        path.write_text(text)
+        try:
+            with duckdb.connect() as database:
+                sniffed = database.execute("SELECT Delimiter FROM sniff_csv(?)", [str(path)]).fetchone()
+        except duckdb.Error:
+            sniffed = None
+    if sniffed and sniffed[0] in DELIMITERS:
+        dialect["delimiter"] = sniffed[0]
+    rows = peek(plug | dialect)
+    columns = [column.drop_null() for column in rows.columns if column.null_count < len(column)]
+    points = any(all_are(column, NUMBER) and not all_are(column, WHOLE) for column in columns)
+    if dialect.get("delimiter") and not points:
+        commas = [column for column in columns if all_are(column, DECIMAL_COMMA)]
+        if not all(all_are(column, THOUSANDS) for column in commas):
+            dialect["decimal"] = ","
+    return dialect
+
+
+def all_are(texts: pa.ChunkedArray, pattern: str) -> bool:
+    """Returns whether a pattern is found in all texts."""
+    return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
+
+
+def _leads_to_images(url: str) -> bool:
+    """Returns whether a URL names image files, or is a local folder with such files and none of a table."""
+    if url.lower().endswith(IMAGES):
+        return True
+    folder = Path(url).expanduser()
+    if not folder.is_dir():
+        return False
+    names = [path.name.lower() for path in folder.rglob("*") if path.is_file()]
+    return any(name.endswith(IMAGES) for name in names) and not any(name.endswith(TABLES) for name in names)
+
+
+def days_of(plug: dict[str, Any]) -> list[date]:
+    """Returns the days that have rows, in order."""
+    return sorted(Plug(**plug).make().days())
+
+
+def peek(plug: dict[str, Any]) -> pa.Table:
+    """Returns some rows as they are delivered."""
+    source: Files | Database = Plug(**plug).make()
+    rows = source.sample(PEEK_ROWS)
+    if not len(rows):
+        raise DataError(f"{without_password(plug['url'])} has no rows; check that the data is delivered")
+    return rows
+
+
+def clock_of(rows: pa.Table, plug: dict[str, Any], wanted: str, form: str) -> dict[str, str]:
+    """Returns the arguments of a source that say which column is the time, and its format."""
+    if wanted and form:
+        return {"cut_by": wanted, "time": form}
+    if wanted and plug["use"] == FILES and (unit := _unit_since_1970(rows[wanted])):
+        return {"cut_by": wanted, "time": unit}
+    given = (form,) if form else FORMATS
+    names = [wanted] if wanted else rows.column_names
+    formats = {name: fitting for name in names if (fitting := formats_of(rows[name], given))}
+    if wanted and not formats:
+        if wrong := _wrong_times(rows[wanted]):
+            raise ParamsError(
+                f"--time {wanted} is not times in all rows: {wrong}; have it left out or set right, or name "
+                f"another column"
+            )
+        raise ParamsError(
+            f"--time {wanted} is {rows[wanted].type} such as {rows[wanted][0]}, not times; name another, or "
+            f"have it delivered as 2025-01-31 13:45:00"
+        )
+    if len(formats) != 1:
+        none = f"no column is a time as {form}" if form else "no column is a time"
+        have = f"the columns {', '.join(formats)} are times" if formats else none
+        named = formats or rows.column_names
+        raise ParamsError(f"{have}; name the one whose day a row belongs to by --time: {', '.join(named)}")
+    ((name, fitting),) = formats.items()
+    return {"cut_by": name} | ({} if fitting == ISO else {"time": _settled(name, fitting, rows, plug)})
+
+
+def formats_of(values: pa.ChunkedArray, given: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Returns which of the given formats fit; ISO if no format is needed, () if the values are not times."""
+    if pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
+        return ISO
+    texts = values.drop_null()
+    if not is_text(values.type) or not len(texts):
+        return ()
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        try:
+            texts.cast(kind)
+            if pc.all(pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d")).as_py():
+                return ISO
+            break
+        except pa.ArrowInvalid:
+            continue
+    most = MAX_QUARANTINED * len(texts)  # whoever reads all rows names one that is wrong
+    return tuple(form for form in given if _times(texts, form).null_count <= most)
+
+
+def _wrong_times(values: pa.ChunkedArray) -> str:
+    """Returns the first row whose text is not a time, if most rows have times; otherwise ""."""
+    if not is_text(values.type):
+        return ""
+    share = pc.mean(pc.match_substring_regex(values, r"^\d{4}-\d\d-\d\d").cast(pa.int8()))
+    try:
+        if (share.as_py() or 0) > 0.5:
+            in_zone(values, "UTC")
+    except pa.ArrowInvalid as error:
+        return str(error)
+    return ""
+
+
+def _times(texts: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
+    """Returns texts as times; null where a text does not have the format, or is a time before 1970."""
+    times = pc.strptime(texts, format=form, unit="us", error_is_null=True)
+    return pc.if_else(pc.less(times, pa.scalar(SINCE, times.type)), pa.scalar(None, times.type), times)
+
+
+def _settled(name: str, forms: tuple[str, ...], rows: pa.Table, plug: dict[str, Any]) -> str:
+    """Returns which of the formats of a column is right, by rows of files from the oldest to the newest.
+
+    It reads the most values. Of those that read as many and give other days, such as 12/01/2025, it is the
+    one by which files are nearest to the days of their names, or else the one by which rows are in order.
+    """
+    parts = Plug(**plug).make().spread(NUM_FILES) if plug["use"] == FILES else [(None, rows)]
+    texts = [
+        (day, part[name].drop_null())
+        for day, part in parts
+        if part.column_names.count(name) == 1 and is_text(part[name].type)
+    ]
+    num_values = sum(len(values) for _, values in texts)
+    read = {form: [(day, _times(values, form)) for day, values in texts] for form in forms}
+    wrong = {form: sum(times.null_count for _, times in read[form]) for form in forms}
+    least = min(wrong.values())
+    if least > MAX_QUARANTINED * num_values:
+        raise ParamsError(
+            f"{least:,} of {num_values:,} values of {name} are not times as {forms[0]}, nor as any format "
+            f"that is known; name theirs by --time-format, or have them delivered as 2025-01-31 13:45:00"
+        )
+    first, *others = (form for form in forms if wrong[form] == least)
+    left = [first, *(form for form in others if read[form] != read[first])]
+    for figure in (_days_off, _is_disordered):
+        figures = {form: figure(read[form]) for form in left}
+        left = [form for form in left if figures[form] == min(figures.values())]
+    if len(left) > 1:
+        some = next(values[0] for _, values in texts if len(values))
+        raise ParamsError(
+            f"{name} may be {left[0]} or {left[1]}, which give other days, as of {some}; name the right one "
+            f"by --time-format, as --time-format '{left[1]}'"
+        )
+    return left[0]
+
+
+def _days_off(parts: list[tuple[date | None, pa.ChunkedArray]]) -> int:
+    """Returns by how many days times miss the days of their files, in total; 0 if no file has a day."""
+    numbers = [
+        times.drop_null().cast(pa.date32()).cast(pa.int32()).to_numpy() - (day - SINCE.date()).days
+        for day, times in parts
+        if day
+    ]
+    return sum(int(np.abs(each).sum()) for each in numbers)
+
+
+def _is_disordered(parts: list[tuple[date | None, pa.ChunkedArray]]) -> bool:
+    """Returns whether some rows are of an earlier day than the row before, and some of a later one."""
+    days = [times.drop_null().cast(pa.date32()).cast(pa.int32()).to_numpy() for _, times in parts]
+    steps = np.diff(np.concatenate(days))
+    return bool((steps < 0).any() and (steps > 0).any())
+
+
+def _unit_since_1970(values: pa.ChunkedArray) -> str:
+    """Returns the unit in which numbers are times of the years 2001 to 2199; "" where they are none."""
+    numbers = values.drop_null()
+    if is_text(numbers.type):
+        try:
+            numbers = numbers.cast(pa.float64())
+        except pa.ArrowInvalid:
+            return ""
+    if not any(is_kind(numbers.type) for is_kind in NUMBERS):
+        return ""
+    ends = pc.min_max(numbers).as_py()
+    fits = [unit for unit, us in SINCE_1970.items()
+            if len(numbers) and ends["min"] * us >= FROM_US and ends["max"] * us < END_US]  # fmt: skip
+    return fits[0] if fits else ""
+
+
+def history_of(plug: dict[str, Any]) -> dict[date, pa.Table]:
+    """Returns the rows of the newest days, as delivered."""
+    source = Plug(**plug).make()
+    days = sorted(source.days())
+    if not days:
+        raise DataError(f"{without_password(plug['url'])} has no day with rows; check that it is delivered")
+    parts: dict[date, pa.Table] = {}
+    num_rows = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for day in reversed(days[-MOST_DAYS:]):
+            source.fetch(day, Path(scratch))
+            rows = pq.read_table(Path(scratch) / PART, partitioning=None, page_checksum_verification=True)
+            num_rows += len(rows)
+            parts |= {day: rows} if len(rows) else {}
+            if num_rows >= MOST_ROWS:
+                break
+    return dict(sorted(parts.items()))
+
+
+def joined(parts: list[pa.Table]) -> pa.Table:
+    """Returns the rows of several days; DataError where their columns are of unlike types."""
+    try:
+        return pa.concat_tables(parts, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(
+            f"days have columns of different types: {str(error).splitlines()[0]}; have all days delivered "
+            f"with the same types"
+        ) from None
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Returns whether a type is text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
