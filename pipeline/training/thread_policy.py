@@ -257,7 +257,9 @@ class ThreadPolicy:
         kept, as they are where some of it was asynchronous.
         """
         elapsed_s = self.elapsed_s + window.elapsed_s
-        if may_undo and self.harms(window):
+        tries_late = may_undo and self.on_trial and self.setting.lateness > self.checked_late
+        # What is tried is judged by the same batches without it, not by those before.
+        if may_undo and not (tries_late and math.isfinite(window.loss)) and self.harms(window):
             if not self._may_fall(window):
                 return replace(self, elapsed_s=elapsed_s).undone(window.elapsed_s), True
             risen = window.loss, self._risen_s + window.elapsed_s
@@ -266,7 +268,7 @@ class ThreadPolicy:
             self, num_windows=self.num_windows + 1, num_settled=self.num_settled + 1, elapsed_s=elapsed_s,
             risen=None,
         )._fresh()  # fmt: skip
-        if may_undo and self.on_trial and self.setting.lateness > self.checked_late:
+        if tries_late:
             return replace(state, setting=self.accepted, late=(self.setting, window)), True
         state = state._seen(window, costs)
         if self.late and self.late[1].first == window.first:
