@@ -225,7 +225,7 @@ def _rung_at(plan: Plan, sight: Sight, place: Place, *, like: Rung) -> Rung:
     """Returns the rung of the same machines in that zone, on spot or on demand."""
     same = (
         rung
-        for rung in rungs(plan, sight)
+        for rung in (like, *rungs(plan, sight))  # a job that stepped down is on a rung beside these
         if rung.rental.is_spot == place.spot
         and rung.rental.num_machines == like.rental.num_machines
         and steering.zone_of(rung.rental) == place.zone

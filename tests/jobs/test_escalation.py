@@ -12,6 +12,7 @@ from pipeline.contract.records import Plan, Rental, Rung
 from pipeline.jobs import escalation
 from pipeline.jobs.escalation import PATIENCE_S, Sight, choose, forecast
 from pipeline.jobs.outlook import Rate
+from pipeline.spot.steering import on_demand
 from tests.jobs import plans
 from tests.jobs.cloud import BEGUN, HOUR_S, night_of, plan_of
 
@@ -223,6 +224,13 @@ def test_spot_elsewhere_has_the_same_safety_net():
         ("a", plans.HOME, "on-demand"),
         "on-demand",
     )  # the cheapest of them
+
+
+def test_spot_that_a_job_has_stepped_down_to_is_kept_though_the_ladder_has_it_on_demand_alone():
+    plan = planned(strategy="spot")
+    here = next(rung for rung in plan.ladder if rung.rental.is_spot and on_demand(plan, of=rung))
+    plan = replace(plan, ladder=tuple(rung for rung in plan.ladder if rung != here), cheaper=(here,))
+    assert choose(plan, running(plan, hours=0.5, share=0.2, rung=here)).rung == here
 
 
 def test_what_is_bought_and_waited_for_is_not_left_for_spot_again():
