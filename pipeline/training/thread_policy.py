@@ -44,6 +44,7 @@ REMEMBERED = 0.995  # of the costs of updates, by each next one
 FORGOTTEN = 64  # windows after which speeds are measured anew, and any lateness may be tried
 CHECKING = 0.03  # most of all time that is spent on trials of lateness, but for the first
 WAITING = 0.2  # most of all time that is spent on losses that rise, and do not fall again
+MOST_RISEN = 8  # windows that a loss may stay above its level: a step may have to train on all of them again
 SHORTEST, TRIAL, LONGEST = 8, 32, 128  # batches of windows: of the first, of most, of asynchronous ones
 MOMENTUM_LEFT = 0.01  # an optimizer that keeps a velocity goes on to do so
 GIVE_UP_BELOW, TAKE_FROM = 0.5, 0.75  # parts of a core that have to be free, to keep it and to take it
@@ -186,6 +187,15 @@ def momentum_left(tuned: float, *, num_workers: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rise:
+    """Windows whose loss is above its level."""
+
+    loss: float  # of the last one
+    elapsed_s: float  # of all
+    num_windows: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ThreadPolicy:
     """The state of the decision; each method returns the next one."""
 
@@ -199,7 +209,7 @@ class ThreadPolicy:
     num_checks: int = 0
     check_s: float = 0.0  # that the last one cost by training on its batches again
     checked_s: float = 0.0  # that all trials of lateness cost
-    risen: tuple[float, float] | None = None  # loss of the last window, and seconds since it has risen
+    risen: "Rise | None" = None  # of the loss, if it may fall again
     waited_s: float = 0.0  # for losses that had risen, in vain
     elapsed_s: float = 0.0  # of all windows
     num_windows: int = 0
@@ -262,8 +272,11 @@ class ThreadPolicy:
         if may_undo and not (tries_late and math.isfinite(window.loss)) and self.harms(window):
             if not self._may_fall(window):
                 return replace(self, elapsed_s=elapsed_s).undone(window.elapsed_s), True
-            risen = window.loss, self._risen_s + window.elapsed_s
-            return replace(self, risen=risen, elapsed_s=elapsed_s), False
+            rise = Rise(
+                loss=window.loss, elapsed_s=self._risen_s + window.elapsed_s,
+                num_windows=self.risen.num_windows + 1 if self.risen else 1,
+            )  # fmt: skip
+            return replace(self, risen=rise, elapsed_s=elapsed_s), False
         state = replace(
             self, num_windows=self.num_windows + 1, num_settled=self.num_settled + 1, elapsed_s=elapsed_s,
             risen=None,
@@ -299,14 +312,16 @@ class ThreadPolicy:
             return False
         most_s = WAITING * self.elapsed_s
         left_s = most_s - self.waited_s - self._risen_s - window.elapsed_s
+        if self.risen and self.risen.num_windows >= MOST_RISEN:
+            return False
         if self.risen is None or left_s >= most_s / 2:  # it may rise further before it falls
             return left_s >= window.elapsed_s
-        rise, fall = window.loss - self.level[0], self.risen[0] - window.loss
+        rise, fall = window.loss - self.level[0], self.risen.loss - window.loss
         return fall > 0 and window.elapsed_s * rise / fall <= left_s
 
     @property
     def _risen_s(self) -> float:
-        return self.risen[1] if self.risen else 0.0
+        return self.risen.elapsed_s if self.risen else 0.0
 
     def undone(self, elapsed_s: float = 0.0) -> "ThreadPolicy":
         """Returns the state after windows that did harm, the last of them in so many seconds."""
@@ -386,8 +401,10 @@ class ThreadPolicy:
 
     def _refused(self, late: Setting, *, cost_s: float) -> "ThreadPolicy":
         """Returns the state after a setting whose lateness does not pay; half of it is tried next."""
+        # Harm may show only when its cores are gone, and then says nothing of what is left of it.
+        most_late = late.lateness / 2 if late.is_asynchronous else self.most_late
         return replace(
-            self, setting=self.accepted, most_late=late.lateness / 2, num_refused=self.num_refused + 1,
+            self, setting=self.accepted, most_late=most_late, num_refused=self.num_refused + 1,
             checked_s=self.checked_s + cost_s, num_settled=0,
         )  # fmt: skip
 

@@ -209,16 +209,16 @@ class PodCluster(FakeCluster):
     def _events(self, query: dict[str, str]) -> Iterator[dict[str, Any]]:
         """What a watch tells: the pods there are, where it begins at no version, and then what happens.
 
-        A pod whose labels change such that they are selected no more is told as deleted.
+        A pod whose labels change so that it is no longer selected is reported as deleted.
         """
         selector, since = query.get("labelSelector", ""), int(query.get("resourceVersion") or 0)
         until = time.monotonic() + float(query["timeoutSeconds"])
         with self.lock:
-            told: list[dict[str, Any]] = []
+            events: list[dict[str, Any]] = []
             if not since:
-                told = [{"type": "ADDED", "object": deepcopy(pod)} for pod in self._listed(query)]
+                events = [{"type": "ADDED", "object": deepcopy(pod)} for pod in self._listed(query)]
                 since = self._version
-        yield from told
+        yield from events
         while time.monotonic() < until and not self._over.is_set():
             with self._news:
                 self._news.wait(0.5)

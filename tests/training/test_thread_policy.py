@@ -12,6 +12,7 @@ from pipeline.training.thread_policy import (
     CHECKING,
     FORGOTTEN,
     LONGEST,
+    MOST_RISEN,
     WAITING,
     CostLine,
     Costs,
@@ -198,6 +199,14 @@ def test_a_loss_that_rises_and_does_not_fall_is_undone_when_half_of_the_time_for
     assert (policy.risen, policy.setting) == (None, together(8))
     assert policy.waited_s == pytest.approx(num_windows * window(1.5).elapsed_s)
     assert policy.waited_s == pytest.approx(WAITING / 2 * policy.elapsed_s, abs=window(1.5).elapsed_s)
+
+
+def test_a_loss_is_not_waited_for_longer_than_one_step_may_train_again():
+    policy, undone, num_windows = asynchronous(elapsed_s=1e6), False, 0
+    while not undone:
+        policy, undone = judged(policy, window(1.5), free=8.0, costs=DEAR)
+        num_windows += 1
+    assert num_windows == MOST_RISEN + 1
 
 
 @given(st.lists(st.floats(1.1, 3), min_size=1, max_size=40))
