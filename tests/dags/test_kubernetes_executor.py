@@ -66,12 +66,13 @@ RUNS = "/api/v2/dags/part/dagRuns"
 
 
 def manifest(kind: str, name: str) -> dict[str, Any]:
-    (found,) = [
+    """The only object of that kind and name in the overlay."""
+    (only,) = [
         each
         for each in built("kubernetes-executor")
         if (each["kind"], each["metadata"]["name"]) == (kind, name)
     ]
-    return found
+    return only
 
 
 def of_scheduler() -> dict[str, str]:
