@@ -1,9 +1,9 @@
 """Follows the memory limit while a worker trains: between updates, and in each layer of a pass.
 
-The policy (memory_policy.py) decides; this module measures and acts. Where a layer begins and the pass would
-not fit any more, it raises `ShortOfMemory`: the engine then repeats the update on a lower rung, so that no
-sample is lost or counted twice, before the kernel kills. What the heap keeps of freed memory is given back
-first. Workers on one machine share what is free.
+The policy (memory_policy.py) decides; this module measures and acts. Where a layer begins, forward or
+backward, and the pass would not fit any more, it raises `ShortOfMemory`: the engine then repeats the update
+on a lower rung, so that no sample is lost or counted twice, before the kernel kills. What the heap keeps of
+freed memory is given back first. Workers on one machine share what is free.
 
 Where convolutions may be band-limited, freed memory is given back at once, from the beginning: in a heap,
 what a pass keeps of each layer would lie amid what it freed, which can then neither be given back nor hold
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from pipeline.contract.records import Tuning
@@ -146,6 +146,8 @@ class MemoryGuard:
         self.taken: Counter[str] = Counter()  # updates on other rungs than the recipe's own
         self.peak_bytes = 0  # that was ever measured
         self._left_bytes = self._ahead_bytes = 0  # at the last choice, and what it may lose until the next
+        self._own_bytes = self._free_bytes = 0  # at the last look
+        self._most_taken_bytes = 0  # between two looks of an update
         self._hooks: list[RemovableHandle] = []  # on each layer, where memory may become short within a pass
 
     def begin(self, micro_batch_size: int, *, num_samples: int, failed: Iterable[Rung] = ()) -> Rung:
@@ -209,6 +211,7 @@ class MemoryGuard:
         rung = self._policy.choose(
             self.rung, own_bytes=own, free_bytes=free - self._ahead_bytes, failed=failed
         )
+        self._own_bytes, self._free_bytes, self._most_taken_bytes = own, free, 0
         if rung != self.rung:
             log.warning(
                 "memory: %.0f MiB used, %.0f MiB left; going on with %s", own / 2**20, free / 2**20, rung
@@ -223,11 +226,9 @@ class MemoryGuard:
     def _watch(self, needed: bool) -> None:
         """Has each layer look at the memory, or none of them, as that takes time where layers are small."""
         if needed and not self._hooks:
-            self._hooks = [
-                module.register_forward_pre_hook(self._look)
-                for module in self._model.modules()
-                if next(module.children(), None) is None
-            ]
+            layers = [each for each in self._model.modules() if next(each.children(), None) is None]
+            self._hooks = [layer.register_forward_pre_hook(self._look_before) for layer in layers]
+            self._hooks += [layer.register_forward_hook(self._look_in_backward) for layer in layers]
         elif not needed:
             while self._hooks:
                 self._hooks.pop().remove()
@@ -245,7 +246,15 @@ class MemoryGuard:
             self.taken[str(self.rung)] += 1
         return self.rung
 
-    def _look(self, module: nn.Module, inputs: object) -> None:
+    def _look_before(self, layer: nn.Module, inputs: object) -> None:
+        self._look()
+
+    def _look_in_backward(self, layer: nn.Module, inputs: object, output: object) -> None:
+        """Has the backward pass look where it begins with this layer."""
+        if isinstance(output, Tensor) and output.requires_grad:
+            output.register_hook(lambda gradient: self._look())
+
+    def _look(self) -> None:
         """Raises ShortOfMemory where the pass would not fit any more."""
         now = self._clock()
         if now < self._looked + LOOK_EVERY_S or self.is_lowest:
@@ -255,5 +264,13 @@ class MemoryGuard:
         if free is None:
             return
         ahead = max(self._ahead_bytes, self._falling(own + free))
+        taken = min(own - self._own_bytes, self._free_bytes - free)  # neither libraries nor the limit's fall
+        self._most_taken_bytes = max(self._most_taken_bytes, taken)
+        self._own_bytes, self._free_bytes = own, free
+        is_known = self._policy.is_known(self.rung)
+        if not is_known or own > self._policy.peak(self.rung, own_bytes=0):
+            ahead += self._most_taken_bytes  # as the next layer may take as much
         if not self._policy.fits(self.rung, own_bytes=own, free_bytes=free - ahead):
+            if not is_known:
+                self.fail()
             raise ShortOfMemory(f"{free:,} bytes are left, and {self.rung} take more")

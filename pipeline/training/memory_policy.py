@@ -8,7 +8,8 @@ the spectrum that convolutions leave out (Dziedzic et al. 2019). A rung fits if
 where `peak` is the most that this process has used on it, `own` what it uses now, and `free` what it may
 still take: the right side is the limit as it is for this process, less what others use. The peak of a rung
 that has not been taken is estimated from one that has: what grows with a pass is in proportion to it, and no
-less than was measured of one that keeps less. Among
+less than was measured of one that keeps less. Computing activations again is expected to save nothing until
+it has been tried: where one layer takes most of the memory, it saves none. Among
 rungs that fit, the recipe's own goes before all, then the least change of the model, then the fastest by
 what was measured. All but band-limiting leave the gradient as it is, up to the order of summing.
 """
@@ -16,7 +17,7 @@ what was measured. All but band-limiting leave the gradient as it is, up to the 
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 RESERVE_BYTES, RESERVE = 8 << 20, 0.02  # of the peak: pages that are not the process's own, and noise
 UP = 2.0  # reserves that a dearer rung must leave before it is taken again
@@ -104,10 +105,12 @@ class MemoryPolicy:
             return max(own_bytes, *self._peaks[rung])
         if not self._peaks:
             return own_bytes
-        nearest = min(self._peaks, key=lambda known: abs(math.log(known.memory / rung.memory)))
+        alike = [known for known in self._peaks if known.recompute == rung.recompute]
+        memory = (rung if alike else replace(rung, recompute=False)).memory
+        nearest = min(alike or self._peaks, key=lambda known: abs(math.log(known.memory / memory)))
         growth = max(0, max(self._peaks[nearest]) - own_bytes)
         smaller = [max(peaks) for known, peaks in self._peaks.items() if known.memory < rung.memory]
-        return max(own_bytes + math.ceil(growth * rung.memory / nearest.memory), *smaller, 0)
+        return max(own_bytes + math.ceil(growth * memory / nearest.memory), *smaller, 0)
 
     def fits(self, rung: Rung, *, own_bytes: int, free_bytes: int, reserves: float = 1.0) -> bool:
         """Returns whether an update on this rung leaves so many reserves."""

