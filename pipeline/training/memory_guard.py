@@ -147,7 +147,7 @@ class MemoryGuard:
         self.peak_bytes = 0  # that was ever measured
         self._left_bytes = self._ahead_bytes = 0  # at the last choice, and what it may lose until the next
         self._own_bytes = self._free_bytes = 0  # at the last look
-        self._most_taken_bytes = 0  # between two looks of an update
+        self._layer_bytes = 0.0  # the most that was taken between two looks, for each sample of the pass
         self._hooks: list[RemovableHandle] = []  # on each layer, where memory may become short within a pass
 
     def begin(self, micro_batch_size: int, *, num_samples: int, failed: Iterable[Rung] = ()) -> Rung:
@@ -202,7 +202,7 @@ class MemoryGuard:
         left = own + free
         self._ahead_bytes = self._falling(left)
         self._left_bytes = left
-        if failed or not self._policy.fits(self.rung, own_bytes=own, free_bytes=free - self._ahead_bytes):
+        if failed or not self._fits(own, free, self._ahead_bytes):
             self._memory.release()
             own, free = self._memory.own_bytes(), self._memory.free_bytes() or 0
         known = self._policy.is_known(self.rung)
@@ -211,7 +211,7 @@ class MemoryGuard:
         rung = self._policy.choose(
             self.rung, own_bytes=own, free_bytes=free - self._ahead_bytes, failed=failed
         )
-        self._own_bytes, self._free_bytes, self._most_taken_bytes = own, free, 0
+        self._own_bytes, self._free_bytes = own, free
         if rung != self.rung:
             log.warning(
                 "memory: %.0f MiB used, %.0f MiB left; going on with %s", own / 2**20, free / 2**20, rung
@@ -252,7 +252,7 @@ class MemoryGuard:
     def _look_in_backward(self, layer: nn.Module, inputs: object, output: object) -> None:
         """Has the backward pass look where it begins with this layer."""
         if isinstance(output, Tensor) and output.requires_grad:
-            output.register_hook(lambda gradient: self._look())
+            output.register_hook(lambda gradient: self._look())  # type: ignore[no-untyped-call]
 
     def _look(self) -> None:
         """Raises ShortOfMemory where the pass would not fit any more."""
@@ -263,14 +263,16 @@ class MemoryGuard:
         own, free = self._memory.own_bytes(), self._memory.free_bytes()
         if free is None:
             return
-        ahead = max(self._ahead_bytes, self._falling(own + free))
         taken = min(own - self._own_bytes, self._free_bytes - free)  # neither libraries nor the limit's fall
-        self._most_taken_bytes = max(self._most_taken_bytes, taken)
+        self._layer_bytes = max(self._layer_bytes, taken / self.rung.micro_batch_size)
         self._own_bytes, self._free_bytes = own, free
-        is_known = self._policy.is_known(self.rung)
-        if not is_known or own > self._policy.peak(self.rung, own_bytes=0):
-            ahead += self._most_taken_bytes  # as the next layer may take as much
-        if not self._policy.fits(self.rung, own_bytes=own, free_bytes=free - ahead):
-            if not is_known:
+        if not self._fits(own, free, max(self._ahead_bytes, self._falling(own + free))):
+            if not self._policy.is_known(self.rung):
                 self.fail()
             raise ShortOfMemory(f"{free:,} bytes are left, and {self.rung} take more")
+
+    def _fits(self, own: int, free: int, ahead: int) -> bool:
+        """Returns whether the pass fits, or where none was measured that took as much, another layer of it."""
+        if not self._policy.is_known(self.rung) or own > self._policy.peak(self.rung, own_bytes=0):
+            ahead += int(self._layer_bytes * self.rung.micro_batch_size)
+        return self._policy.fits(self.rung, own_bytes=own, free_bytes=free - ahead)

