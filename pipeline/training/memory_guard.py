@@ -272,7 +272,7 @@ class MemoryGuard:
             raise ShortOfMemory(f"{free:,} bytes are left, and {self.rung} take more")
 
     def _fits(self, own: int, free: int, ahead: int) -> bool:
-        """Returns whether the pass fits, or where none was measured that took as much, another layer of it."""
+        """Returns whether the pass fits; where none that was measured took as much, another layer of it."""
         if not self._policy.is_known(self.rung) or own > self._policy.peak(self.rung, own_bytes=0):
             ahead += int(self._layer_bytes * self.rung.micro_batch_size)
         return self._policy.fits(self.rung, own_bytes=own, free_bytes=free - ahead)
