@@ -87,7 +87,7 @@ night: setup ## one night through Airflow, in this terminal: [DAY=2026-11-20]
 	DAYBREAK_UP="$(PIPELINE_HOME)" DAY=$(DAY) python dags/retrain.py make night 2>&1 | tee $(VAR)/night.log | awk "$$PROGRESS" \
 	  || { echo "The night failed; the reason stands above, all of it in $(VAR)/night.log"; exit 1; }
 	@COLUMNS=$${COLUMNS:-140} python -m pipeline status --last 5
-	@echo "Look further: make report opens the report, make up starts Airflow and MLflow, git log nights -- is the ledger"
+	@echo "Look further: make report opens the board, make up starts Airflow and MLflow, git log nights -- is the ledger"
 
 # Of Airflow's log: which stage runs, and what it says to a person.
 define PROGRESS

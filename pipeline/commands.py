@@ -220,14 +220,15 @@ def bag(
     """Run a command once per seed on the planned machines, which may be taken away, until enough are done.
 
     Args:
-        program: with its arguments, in which {seed} stands for 0 to RUNS - 1 and {folder} for where it writes
+        program: the command with its arguments, in which {seed} stands for 0 to RUNS - 1
+            and {folder} for where it writes
         runs: how many seeds
         needed: how many runs have to be done; all of them if left out
         machines: how many at once; plan.max_machines if left out
-        minutes: that one run takes, to predict cost and time; nothing is predicted if left out
+        minutes: minutes that one run takes, to predict cost and time; nothing is predicted if left out
         save_s: seconds in which it saves its state to {folder}; 0: a lost run starts over
-        hours: after which its machines end; the same command goes on
-        name: of the folder var/bags/NAME; after the program if left out
+        hours: hours after which its machines end; the same command then continues the bag
+        name: name of the folder var/bags/NAME; derived from the program if left out
         dry_run: only predict cost and time
         json_: print the prediction and the outcome as JSON
     """
@@ -389,7 +390,7 @@ def who_used(what: str, *, json_: bool = False) -> int:
 
 
 def migrate() -> int:
-    """Rewrite what the release before wrote in today's form, params.yaml and notes, and say what changed."""
+    """Rewrite params.yaml and notes of the previous release in the current form, and say what changed."""
     from pipeline.rollout import ledger_copy
     from pipeline.storage import erasures
 
@@ -519,7 +520,7 @@ def serve(*, host: str = "", port: int = -1) -> int:
 
 
 def pages(*, host: str = "127.0.0.1", port: int = 8010) -> int:
-    """Show the nights of all models as pages that move while a night runs, at /nights, until Ctrl-C.
+    """Show the nights of all models as pages that update while a night runs, at /nights, until Ctrl-C.
 
     Args:
         host: address to listen on

@@ -323,7 +323,7 @@ class TrainParams(Section):
     that does not suffice, convolutions without high frequencies too, which may cost quality; `off`: nothing.
     Where memory is free again, it goes on as before (docs/train.md)."""
     checkpoint_every_s: float | None = Field(None, gt=0)
-    """Seconds between checkpoints; empty: the plan decides, by the danger of losing machines."""
+    """Seconds between checkpoints; empty: the plan decides, from the hazard of losing machines."""
     checkpoints: str = ""
     """Folder for copies of checkpoints that outlive the machine: a path, or a URL of fsspec such as
     `gs://bucket/checkpoints`; empty: they stay in the job's folder. Credentials belong in the environment."""

@@ -382,7 +382,7 @@ class Plan(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch(Record):
-    """An epoch of which the ledger of samples proves that each sample came exactly once."""
+    """An epoch of which the sample audit proves that each sample came exactly once."""
 
     num_samples: int
     whole: bool  # or the part that was trained on

@@ -192,7 +192,7 @@ def waits(device_use: float | None) -> str:
 
 
 def proven(epochs: Sequence[Epoch]) -> str:
-    """Returns what the ledger of samples proves, in a sentence; "" where no ledger was kept."""
+    """Returns what the sample audit proves, in a sentence; "" where there was none."""
     if not epochs:
         return ""
     whole = [epoch for epoch in epochs if epoch.whole]
@@ -203,7 +203,7 @@ def proven(epochs: Sequence[Epoch]) -> str:
     digests = [epoch.digest for epoch in epochs]
     shown = ", ".join(digests if len(digests) <= SHOWN else [*digests[: SHOWN - 1], "...", digests[-1]])
     return (
-        f"The ledger of samples proves that none came twice or was left out: {', '.join(parts)}; "
+        f"The sample audit proves that none came twice or was left out: {', '.join(parts)}; "
         f"digest{'s' if len(digests) > 1 else ''} {shown}."
     )
 

@@ -156,7 +156,7 @@ def test_the_ledger_of_samples_is_told_in_a_sentence_and_not_where_none_was_kept
         f"left out: 9 whole epochs of 20, 7 of another; digests {0:016x}, {1:016x}, {2:016x}, ..., f" in text
     )
     none = replace(night, training=replace(night.training, epochs=()))
-    assert "ledger of samples" not in text_of(page(lay(none, folder), []))
+    assert "sample audit" not in text_of(page(lay(none, folder), []))
 
 
 def test_the_rungs_that_training_took_are_told_with_their_cost_and_reason(folder: Path, first: str) -> None:

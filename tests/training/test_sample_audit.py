@@ -1,4 +1,4 @@
-"""The ledger of samples: whatever happens, it proves each sample once per epoch, and sees every fault."""
+"""The sample audit: whatever happens, it proves each sample once per epoch, and sees every fault."""
 
 import json
 from typing import Any
