@@ -50,10 +50,14 @@ def sets(assignments: list[str]) -> list[str]:
 
 @contextmanager
 def home(within: Path | None = None) -> Iterator[Path]:
-    """A clone of this checkout at HEAD, in a folder that is removed afterwards; it is made in `within`."""
+    """A clone of this checkout at HEAD, in a folder that is removed afterwards; it is made in `within`.
+
+    A ledger of the checkout's own is left out, as nights in the clone would be refused beside it.
+    """
     folder = Path(tempfile.mkdtemp(prefix="daybreak-", dir=within))
     try:
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder / "home")], check=True)
+        clone = ["git", "clone", "--quiet", "--single-branch"]
+        subprocess.run([*clone, str(ROOT), str(folder / "home")], check=True)
         for key, value in (("user.name", "A Benchmark"), ("user.email", "bench@example.org")):
             subprocess.run(["git", "config", key, value], cwd=folder / "home", check=True)
         yield folder / "home"
