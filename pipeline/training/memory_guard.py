@@ -267,12 +267,16 @@ class MemoryGuard:
         self._layer_bytes = max(self._layer_bytes, taken / self.rung.micro_batch_size)
         self._own_bytes, self._free_bytes = own, free
         if not self._fits(own, free, max(self._ahead_bytes, self._falling(own + free))):
-            if not self._policy.is_known(self.rung):
+            if self._is_unmeasured(own):
                 self.fail()
             raise ShortOfMemory(f"{free:,} bytes are left, and {self.rung} take more")
 
+    def _is_unmeasured(self, own: int) -> bool:
+        """Returns whether no pass that was measured on this rung took as much."""
+        return not self._policy.is_known(self.rung) or own > self._policy.peak(self.rung, own_bytes=0)
+
     def _fits(self, own: int, free: int, ahead: int) -> bool:
-        """Returns whether the pass fits; where none that was measured took as much, another layer of it."""
-        if not self._policy.is_known(self.rung) or own > self._policy.peak(self.rung, own_bytes=0):
+        """Returns whether the pass fits; beyond what was measured, whether another layer of it would."""
+        if self._is_unmeasured(own):
             ahead += int(self._layer_bytes * self.rung.micro_batch_size)
         return self._policy.fits(self.rung, own_bytes=own, free_bytes=free - ahead)
