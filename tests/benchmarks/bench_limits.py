@@ -25,6 +25,8 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import lru_cache
+from importlib import import_module
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,7 +62,7 @@ class Digits:
     """Digits of MNIST and a network that keeps 250 KiB a sample for its backward pass."""
 
     def __init__(self, seed: int = 0) -> None:
-        images, labels = mnist()
+        images, labels = digits()
         order = np.random.default_rng(seed).permutation(len(images))
         self._pixels = torch.from_numpy(images[order])
         self._labels = torch.from_numpy(labels[order].astype(np.int64))
@@ -88,6 +90,12 @@ class Digits:
     def score(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Returns 1 for each image that is named rightly, else 0."""
         return (model(batch[0]).argmax(dim=1) == batch[1]).float()
+
+
+@lru_cache(maxsize=1)
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """Returns MNIST's images and labels."""
+    return apart(mnist)
 
 
 class Samples(torch.utils.data.Dataset[Any]):
@@ -300,7 +308,8 @@ def series(
     workload: type, *, runs: int, follow: str, ignoring: int = IGNORING, over_updates: int = FALL_UPDATES
 ) -> tuple[list[Run], list[Run], list[Run]]:
     """Runs whose limit stays, those that follow it while it falls, and those that do not."""
-    warm_up(workload)
+    workload()  # reads what all workers read
+    apart(warm_up, workload)
     # The first of a group's runs may be charged for pages of libraries that nobody had used for minutes.
     free = min((run(workload, 0, limit=None, fall=None, follow="off") for _ in range(2)), key=peak_of)
     limit = int(WHOLE * free.peak_bytes)
@@ -351,19 +360,16 @@ def figures_of(name: str, steady: list[Run], followed: list[Run], ignored: list[
 
 
 def warm_up(workload: type) -> None:
-    """Imports and reads all that a worker does, so that a group holds what training takes alone."""
+    """Trains a little, so that the pages of libraries are charged to no worker's group."""
     torch.set_num_threads(1)
     made = workload()
-    engine = TorchEngine(
-        made, made.dataset(Path(), "train"), seed=0, micro_batch_size=2, tuning=Tuning(),
-        follow_memory="same_gradient",  # band_limited would set the allocator of all runs
-    )  # fmt: skip
+    engine = TorchEngine(made, made.dataset(Path(), "train"), seed=0, micro_batch_size=2, tuning=Tuning())
     engine.step(np.arange(2), batch_size=2, rate=0.0, signals=Signals())
 
 
 def main() -> None:
     """All series."""
-    digits = figures_of("digits", *apart(series, Digits, runs=RUNS, follow="same_gradient"))
+    images = figures_of("digits", *apart(series, Digits, runs=RUNS, follow="same_gradient"))
     at_once = apart(series, Digits, runs=AT_ONCE, follow="same_gradient", ignoring=0, over_updates=0)
     long = figures_of("long signal", *apart(series, Long, runs=LONG_RUNS, follow="band_limited"))
     targets: dict[str, frame.Target] = {
@@ -379,8 +385,8 @@ def main() -> None:
         "digits, at once: runs": AT_ONCE,
         "digits, at once: killed where it falls and is followed": sum(each.killed for each in at_once[1]),
     }
-    frame.finish("limits", digits | sudden | long, targets)
+    frame.finish("limits", images | sudden | long, targets)
 
 
 if __name__ == "__main__":
-    main()
+    import_module("tests.benchmarks.bench_limits").main()  # by the name that workers import it by
