@@ -1,8 +1,8 @@
 """Rolls back: `rollback` lets an earlier version serve again; `drill` checks every night that it could.
 
 A rollback needs no proof, only a reason. Serving, registry and data revision go back together, or not at
-all. Its task has no retries: a second try after a finished one would go back twice, and the hourly watch
-finishes an interrupted one. The task is called again while an endpoint gets the version ready. Its log ends
+all. Its task is called again while an endpoint gets the version ready; with `--once`, a call after a finished
+one does not go back twice. It has no retries, as the hourly watch finishes an interrupted one. Its log ends
 with the release.
 """
 
@@ -34,7 +34,8 @@ FORM = {
 TYPED = {
     "TO": "{{ params.to or '' }}",
     "STEPS": "{{ params.steps }}",
-    "REASON": "{{ params.reason }} (by Airflow run {{ run_id }})",
+    "REASON": "{{ params.reason }}",
+    "ONCE": "by Airflow run {{ run_id }}",
     "BY": "{{ dag_run.triggering_user_name or '' }}",
 }
 
@@ -55,7 +56,9 @@ def rollback_of(home: Home) -> DAG:
         CommandSensor(
             task_id="rollback",
             bash_command=notify.command(
-                home, 'rollback ${TO:+--to "$TO"} --steps "$STEPS" --reason "$REASON" ${BY:+--by "$BY"}'
+                home,
+                'rollback ${TO:+--to "$TO"} --steps "$STEPS" --reason "$REASON" --once "$ONCE" '
+                '${BY:+--by "$BY"}',
             ),
             env=TYPED,
             timeout=timedelta(hours=3).total_seconds(),

@@ -23,11 +23,12 @@ from pipeline.storage.mlflow_client import session
 
 log = logging.getLogger(__name__)
 
+RECENT = 20  # entries in which a request is looked for that may be made again
 TOLD_WITHIN = timedelta(days=1)  # of a rollback whose process was killed before it told people
 
 
 def rollback(
-    params: ModelSections, *, to: int = 0, steps: int = 1, reason: str = "", by: str = ""
+    params: ModelSections, *, to: int = 0, steps: int = 1, reason: str = "", by: str = "", once: str = ""
 ) -> Release:
     """Lets an earlier version serve again: alias and data revision go back together, and are read back.
 
@@ -40,6 +41,7 @@ def rollback(
         steps: how many promotions to take back.
         reason: kept in the ledger and in the registry.
         by: who rolls back; you if left out
+        once: of a request that may be made again, such as "run 7": one that the ledger has is not repeated
     """
     name = params.register_.name
     with session() as client:
@@ -59,11 +61,14 @@ def rollback(
             ledger_copy.push()
             assert newest.release is not None
             return newest.release
+        if once and (done := _done(once)):
+            return done
         releases = ledger.releases()
         number = to or steps_back(releases, steps)
         if number == serving.version:
             raise NothingToDo(f"version {number} serves already")
         (made,) = ledger.entries_of([promotion_of(releases, number)])
+        why = f"{reason or 'no reason given'}{f' ({once})' if once else ''}"
         verdict = Verdict(
             action="reject",
             champion=number,
@@ -72,7 +77,7 @@ def rollback(
             low=None,
             high=None,
             num_samples=0,
-            reason=f"rolled back from version {serving.version} to {number}: {reason or 'no reason given'}",
+            reason=f"rolled back from version {serving.version} to {number}: {why}",
         )
         assert made.release is not None
         release = Release(
@@ -84,7 +89,10 @@ def rollback(
             lineage=made.release.lineage,
         )
         event = night_events.rolled_back(
-            release, by=by or user(), reason=one_line(reason), at=datetime.now(UTC).replace(microsecond=0)
+            release,
+            by=by or user(),
+            reason=one_line(why if once else reason),
+            at=datetime.now(UTC).replace(microsecond=0),
         )
         move = saga.Move(
             kind="rollback",
@@ -99,6 +107,14 @@ def rollback(
         open_lineage.send(commit)
         ledger_copy.push()
         return release
+
+
+def _done(once: str) -> Release | None:
+    """Returns the release of the rollback that this request has made, where the newest entries have it."""
+    for entry in ledger.history(limit=RECENT):
+        if entry.rollback and entry.verdict and entry.verdict.reason.endswith(f"({once})"):
+            return entry.release
+    return None
 
 
 def tell_newest() -> None:

@@ -222,6 +222,16 @@ def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: A
         rollback.rollback(settings, to=9)
 
 
+def test_a_request_that_is_made_again_goes_back_once(home: Path, release: Any, settings: Params) -> None:
+    for number in range(3):
+        release(number, 1.0)
+    os.chdir(home)
+    first = rollback.rollback(settings, reason="complaints", by="ann", once="run 7")
+    assert rollback.rollback(settings, reason="complaints", by="ann", once="run 7") == first
+    assert serving() == (2, 2)
+    assert rollback.rollback(settings, reason="complaints", by="ann", once="run 8").version == 1
+
+
 def test_the_night_after_a_rollback_follows_it(home: Path, release: Any, settings: Params) -> None:
     release(0, 1.0)
     release(1, 1.0)
