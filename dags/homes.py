@@ -44,7 +44,9 @@ def homes() -> list[Home]:
     path = LEAD / "fleet.yaml"
     try:
         named = (yaml.safe_load(path.read_text()) or {}).get("homes") or [] if path.exists() else []
-    except (OSError, yaml.YAMLError, AttributeError) as error:
+        if not isinstance(named, list):
+            raise TypeError(f"homes is {named!r}; make it a list")
+    except (OSError, yaml.YAMLError, AttributeError, TypeError) as error:
         log.error("%s cannot be read: %s", path, error)
         return [OWN]
     members: dict[str, Home] = {}

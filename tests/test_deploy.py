@@ -199,7 +199,7 @@ def test_a_scheduler_that_makes_pods_has_neither_the_rights_nor_the_secrets_of_t
 @needs_kustomize
 def test_the_overlays_of_the_page_put_the_names_of_a_team_everywhere(tmp_path):
     page = (ROOT / "docs" / "kubernetes.md").read_text()
-    overlays = re.findall(r"```yaml\n# kustomization.yaml\n(.*?)```", page, flags=re.DOTALL)
+    overlays = re.findall(r"```yaml\n# my-daybreak/kustomization.yaml[^\n]*\n(.*?)```", page, flags=re.DOTALL)
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
     (tmp_path / "my-daybreak").mkdir()
     for text in overlays:

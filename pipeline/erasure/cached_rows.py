@@ -156,9 +156,11 @@ def find(objects: Objects, *, column: str, unit: str) -> CachedRows:
 
 
 def wanted(objects: Objects) -> tuple[set[str], set[str]]:
-    """Returns the objects that nights name by now, and all that they have ever named."""
+    """Returns the objects that nights name by now, or .dvc files do, and all that nights have ever named."""
     changes = erasures.changed()
-    keep, ever = set[str](), {*changes}
+    own = dvc_cache.added()
+    keep = own | {part["md5"] for digest in own for part in _entries(objects, digest) or ()}
+    ever = {*changes}
     for digest in {digest for digests in named_outputs().values() for digest in digests}:
         for one in filter(None, {digest, changes.get(digest, digest)}):
             parts = {one, *(entry["md5"] for entry in _entries(objects, one) or ())}

@@ -28,7 +28,7 @@ from pipeline.registry import aliases
 from pipeline.rollout import targets
 from pipeline.rollout.endpoint import TAG
 from pipeline.rollout.rollback import promotion_of, steps_back
-from pipeline.storage import checkout, erasures, ledger
+from pipeline.storage import checkout, dvc_cache, erasures, ledger
 from pipeline.storage.ledger import Commit
 from pipeline.storage.mlflow_client import session
 
@@ -153,7 +153,7 @@ def _worktrees(names: Iterable[str], *, dry_run: bool) -> Freed:
 
 
 def _cache(kept: Sequence[Commit], *, dry_run: bool) -> Freed:
-    """Deletes the objects of DVC's cache that no kept night names, and no worktree.
+    """Deletes the objects of DVC's cache that no kept night names, no worktree, and no .dvc file.
 
     Deletes none where the list of a folder's files cannot be read, as it is then not known what to keep.
     """
@@ -163,7 +163,8 @@ def _cache(kept: Sequence[Commit], *, dry_run: bool) -> Freed:
     texts += [path.read_text() for path in (home / LOCK, *home.glob(f"nights/*/{LOCK}")) if path.exists()]
     wanted: set[str] = set()
     changes = erasures.changed()
-    for digest in {digest for text in set(texts) for digest in outputs(erasures.now_of_lock(text, changes))}:
+    of_nights = {digest for text in set(texts) for digest in outputs(erasures.now_of_lock(text, changes))}
+    for digest in of_nights | dvc_cache.added():
         wanted.add(digest)
         listing = cache / digest[:2] / digest[2:]
         try:

@@ -69,6 +69,16 @@ def files_of(outs: dict[str, str]) -> Iterator[tuple[str, str]]:
             yield f"{path}/{entry['relpath']}", entry["md5"]
 
 
+def added() -> set[str]:
+    """Returns the digests in .dvc files of the checkout, which `dvc add` writes: they belong to no night.
+
+    DVC refuses to write such a file where git ignores it.
+    """
+    files = [path for path in checkout.unignored(checkout.home()) if path.suffix == ".dvc"]
+    read = [YAML(typ="safe").load(path.read_text()) or {} for path in files]
+    return {out["md5"] for each in read for out in each.get("outs", ()) if "md5" in out}
+
+
 def missing(lock: str) -> dict[str, str]:
     """Returns the outputs of a dvc.lock that the cache lacks: their paths by digest."""
     outs = outputs(lock)

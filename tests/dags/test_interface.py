@@ -222,8 +222,8 @@ def test_a_rollback_is_asked_for_in_a_browser(standalone: Any, page: Any) -> Non
     page.get_by_role("button", name="Trigger").last.click()
     standalone.until(lambda: ["rollback"] in [call[:1] for call in calls(standalone)])
     (said,) = [call for call in calls(standalone) if call[0] == "rollback"]
-    assert said[:4] == ["rollback", "--steps", "1", "--reason"]
-    assert said[4].startswith("worse on returns (by Airflow run manual__")
+    assert said[:6] == ["rollback", "--steps", "1", "--reason", "worse on returns", "--once"]
+    assert said[6].startswith("by Airflow run manual__")
 
 
 def test_each_process_that_is_killed_during_a_night_comes_back_and_the_night_ends_without_an_answer(

@@ -172,6 +172,15 @@ def test_data_of_a_worktree_stays_and_an_open_night_stops_it(home: Path) -> None
 
 
 @pytest.mark.slow
+def test_what_a_team_added_by_itself_stays(home: Path) -> None:
+    own, folder = put("a file of the team's"), put_folder("one of a folder")
+    for name, digest in (("file", own), ("folder", folder)):
+        (home / f"{name}.dvc").write_text(f"outs:\n- md5: {digest}\n  hash: md5\n  path: {name}\n")
+    assert [one.num for one in prune(sections(keep_days=35))][1] == 6  # those of old nights
+    assert {"a file of the team's", "one of a folder"} <= cached()
+
+
+@pytest.mark.slow
 def test_nothing_is_deleted_where_a_list_of_files_is_lost(home: Path) -> None:
     newest = f"data of {datetime.now(UTC).date()}"
     before = cached()
