@@ -51,12 +51,16 @@ class Database:
             ) from None
 
     def days(self) -> list[date]:
-        """Returns the days that have rows, in order."""
+        """Returns the days that have rows, in order; DataError if values of `cut_by` are not times."""
         with self._connected() as connection:
-            rows = connection.execute(
-                days_query(self._cut_table(), self._cut_by, self._dialect, zone=self._zone)
+            query = days_query(self._cut_table(), self._cut_by, self._dialect, zone=self._zone)
+            rows = connection.execute(query).all()
+        if any(None in row for row in rows):  # as SQLite says of what it cannot read
+            raise DataError(
+                f"{self._name} cannot be cut into days: {self._cut_by} has values that are not times; have "
+                f"them as 2025-01-31 13:45:00, or name another column in source.cut_by"
             )
-            return sorted(date(*(int(part) for part in row)) for row in rows)
+        return sorted(date(*(int(part) for part in row)) for row in rows)
 
     def fetch(self, day: date, folder: Path) -> None:
         """Writes the rows of `day` by time, then by the other columns; DataError if there are none."""
@@ -138,13 +142,16 @@ def day_query(table: "sa.Table", cut_by: str, dialect: str, day: date, *, zone: 
     import sqlalchemy as sa
 
     column: Any = table.columns[cut_by]
+    cut: Any = column
     ends: list[Any] = [day, day + timedelta(days=1)]
-    if not isinstance(column.type, sa.Date):
+    if dialect == "sqlite":  # keeps times as text; all spellings of a time begin with the day
+        cut, ends = sa.type_coerce(column, sa.String), [str(end) for end in ends]
+    elif not isinstance(column.type, sa.Date):
         own = ZoneInfo(zone) if _has_zone(column, dialect) else None
         ends = [datetime.combine(end, time(), own) for end in ends]
         ends = [end.astimezone(UTC) if own else end for end in ends]
     others = [_ordered(other, dialect) for other in table.columns if other is not column]
-    of_day = sa.select(table).where(column >= ends[0], column < ends[1])
+    of_day = sa.select(table).where(cut >= ends[0], cut < ends[1])
     return of_day.order_by(column, *others)
 
 

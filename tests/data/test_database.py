@@ -1,6 +1,7 @@
 """A table of a real PostgreSQL as a source, and what is sent to BigQuery."""
 
 import json
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -153,6 +154,36 @@ def test_init_and_try_begin_with_a_table_of_postgresql(
     )
     rehearse(folder)
     assert "\nok " in capfd.readouterr().out
+
+
+def sqlite_of(folder: Path, columns: str, rows: list[tuple[Any, ...]]) -> str:
+    """Returns the url of a database with a table `sales` of these rows."""
+    with sqlite3.connect(folder / "shop.db") as connection:
+        connection.execute(f"CREATE TABLE sales ({columns})")
+        connection.executemany(f"INSERT INTO sales VALUES ({', '.join('?' * len(rows[0]))})", rows)
+    connection.close()
+    return f"sqlite:///{folder}/shop.db"
+
+
+@pytest.mark.parametrize("kind", ["DATETIME", "TEXT"])
+@pytest.mark.parametrize(
+    "midnight", ["2025-01-02 00:00:00", "2025-01-02 00:00:00.000000", "2025-01-02T00:00:00", "2025-01-02"]
+)
+def test_midnight_in_sqlite_begins_its_day_however_it_is_written(
+    tmp_path: Path, kind: str, midnight: str
+) -> None:
+    next_midnight = midnight.replace("-02", "-03")
+    times = ["2025-01-01 23:59:59", midnight, "2025-01-02T23:59:59", next_midnight]
+    url = sqlite_of(tmp_path, f"n INTEGER, time {kind}", list(enumerate(times)))
+    source = Database(url, table="sales")
+    numbers = {day.day: fetched(source, day, tmp_path)["n"].to_pylist() for day in source.days()}
+    assert numbers == {1: [0], 2: [1, 2], 3: [3]}
+
+
+def test_numbers_in_sqlite_are_refused_as_times(tmp_path: Path) -> None:
+    url = sqlite_of(tmp_path, "time INTEGER", [(1_735_776_000,), (1_735_862_400,)])
+    with pytest.raises(DataError, match="sales cannot be cut into days: time has values that are not times"):
+        Database(url, table="sales").days()
 
 
 AS_ASKED = {
