@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import Plug
-from pipeline.data.casts import as_texts, in_zone, moments_us
+from pipeline.data.casts import codes, in_zone, moments_us
 from pipeline.survey_source import (
     FILES,
     FORMATS,
@@ -339,7 +339,7 @@ def _values(rows: pa.Table, but: set[str]) -> dict[str, pa.Array]:
             column = column.cast(column.type.value_type)
         is_key: list[Callable[[pa.DataType], bool]] = [is_text, pa.types.is_integer]
         if name and name not in but and any(fits(column.type) for fits in is_key):
-            texts = pc.unique(as_texts(column).drop_null())
+            texts = pc.unique(codes(column).drop_null())
             if len(texts) and not (all_are(texts, NUMBER) and not all_are(texts, WHOLE)):
                 values[name] = texts
     return values
@@ -373,13 +373,13 @@ def _is_text_key(ours: pa.Array, theirs: pa.Array) -> bool:
 
 def _num_twice(rows: pa.Table, moments: pa.ChunkedArray, key: Iterable[str]) -> int:
     """Returns how many rows have the key and time of another."""
-    columns = {f"k{n}": as_texts(rows[name]) for n, name in enumerate(key)} | {"at": moments}
+    columns = {f"k{n}": codes(rows[name]) for n, name in enumerate(key)} | {"at": moments}
     return len(rows) - len(pa.table(columns).group_by([*columns]).aggregate([]))
 
 
 def _gaps_us(rows: pa.Table, moments: pa.ChunkedArray, key: list[str]) -> Any:
     """Returns the distances in time of rows that follow each other with the same key."""
-    columns = {f"k{n}": as_texts(rows[name]) for n, name in enumerate(key)} | {"at": moments}
+    columns = {f"k{n}": codes(rows[name]) for n, name in enumerate(key)} | {"at": moments}
     ordered = pa.table(columns).drop_null().sort_by([(name, "ascending") for name in columns])
     gaps = np.diff(ordered["at"].to_numpy())
     same = np.ones(len(gaps), dtype=bool)

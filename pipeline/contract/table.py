@@ -12,6 +12,7 @@ serves. It is a record as well, `data/run/table.json`, so that stages need not i
 """
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +28,7 @@ Off = Literal[
     "nulls", "range", "values", "drift", "null drift", "limits"
 ]  # what is derived from a column's type
 CLASSES = b"classes"  # of a label, as metadata of its field
+WHOLE_FLOAT = r"(-?[0-9]+)\.0"  # as tools write whole numbers where a column has gaps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,10 @@ class Bool(Column):
 
 @dataclass(frozen=True, kw_only=True)
 class Category(Column):
-    """Text with few values, only those of `values` where it names any."""
+    """Text with few values, only those of `values` where it names any.
+
+    A whole number is kept without `.0`, unless `values` name it so.
+    """
 
     values: tuple[str, ...] = ()
     kind: Literal["category"] = "category"
@@ -73,7 +78,7 @@ class Category(Column):
 
 @dataclass(frozen=True, kw_only=True)
 class Id(Column):
-    """Text that names one of many things; no drift is measured."""
+    """Text that names one of many things; no drift is measured. A whole number is kept without `.0`."""
 
     kind: Literal["id"] = "id"
 
@@ -173,6 +178,21 @@ class Table(Record):
 def classes_of(field: "pa.Field") -> tuple[str, ...]:
     """Returns the classes that the numbers of a label's column stand for; none if it does not say."""
     return tuple(json.loads((field.metadata or {}).get(CLASSES, b"[]")))
+
+
+def code(text: str) -> str:
+    """Returns an id as a table has it: a whole number without `.0`, whatever else is in its column.
+
+    >>> code("17850.0"), code("1.50"), code("v2.0")
+    ('17850', '1.50', 'v2.0')
+    """
+    match = re.fullmatch(WHOLE_FLOAT, text)
+    return match[1] if match else text
+
+
+def spellings(code: str) -> tuple[str, ...]:
+    """Returns an id as a table has it, and as clients, or partitions of releases before, may have it."""
+    return (code, f"{code}.0") if re.fullmatch("-?[0-9]+", code) else (code,)
 
 
 def arrow_type(column: AnyColumn) -> "pa.DataType":

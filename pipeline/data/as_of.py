@@ -28,7 +28,7 @@ from pipeline.contract import records
 from pipeline.contract.data_source import Source
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import Plug
-from pipeline.data.casts import as_texts, moments_us
+from pipeline.data.casts import codes, moments_us
 from pipeline.data.source import PART, write_partition
 
 Names = Sequence[str] | Mapping[str, str]  # ours, or ours to theirs
@@ -177,7 +177,7 @@ def partners_of(rows: pa.Table, theirs: pa.Table, table: OtherTable, *, time: st
     for name, part, us, key in (
         ("ours", rows, known_us, list(table.key)), ("theirs", theirs, theirs_us, list(table.key.values())),
     ):  # fmt: skip
-        by_key = {own: as_texts(part[column]) for own, column in zip(keys, key, strict=True)}
+        by_key = {own: codes(part[column]) for own, column in zip(keys, key, strict=True)}
         connection.register(name, pa.table({"number": np.arange(len(part)), "known_us": us, **by_key}))
     by, same = ", ".join(["known_us", *keys]), "".join(f" AND ours.{key} = newest.{key}" for key in keys)
     query = f"""

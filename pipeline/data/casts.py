@@ -4,7 +4,7 @@ Missing values become null, codes and times are brought into one form, and a val
 named with its row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -12,18 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.contract.errors import DataError
-from pipeline.contract.table import Label, Table, classes_of
+from pipeline.contract.table import WHOLE_FLOAT, Category, Id, Label, Table, classes_of
 
 NO_CLASS = -1  # below the least of a label, so that the row is quarantined
 SINCE_1970 = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0, "ns": 0.001}  # microseconds of a unit
+MAX_EXACT = 2.0**53  # whole numbers beyond are not exact as floats
 END_US = int(datetime(2200, 1, 1, tzinfo=UTC).timestamp() * 1e6)  # later times are of another unit
 
 
 def conform(rows: pa.Table, table: Table, *, origin: str, absent_is_null: bool = False) -> pa.Table:
     """Returns the rows in the columns and types of the table; other columns are left out.
 
-    Times with a zone become times of the table's zone; NaN becomes null; codes lose the `.0` of tools that
-    keep whole numbers with gaps as floats. `origin` is what an error calls the rows. With `absent_is_null` a
+    Times with a zone become times of the table's zone; NaN becomes null; ids and categories are as `codes`
+    has them. `origin` is what an error calls the rows. With `absent_is_null` a
     nullable column that is not there is null, as in rows that are older than the column.
 
     Raises:
@@ -41,20 +42,27 @@ def conform(rows: pa.Table, table: Table, *, origin: str, absent_is_null: bool =
     arrays = []
     for field in table.schema():
         if given.count(field.name) == 1:
-            array = rows[field.name]
-            if table.label and field.name == table.label.column and table.label.classes:
-                array = _numbered(array, table.label, before=classes_of(rows.schema.field(field.name)))
             try:
-                arrays.append(_cast(array, field.type, table.zone))
+                arrays.append(_conformed(rows, field, table))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 reason = str(error).splitlines()[0]
-                faults.append(f"{field.name} is {array.type}, not {field.type}: {reason}")
+                faults.append(f"{field.name} is {rows[field.name].type}, not {field.type}: {reason}")
     if faults:
         raise DataError(
             f"{origin} has another schema: {'; '.join(faults)}; have it delivered in the old one, name the "
             f"right columns under source.columns in params.yaml, or declare them in the workload's table"
         )
     return pa.table(arrays, schema=table.schema())
+
+
+def _conformed(rows: pa.Table, field: pa.Field, table: Table) -> pa.ChunkedArray:
+    """A column of the rows as a field of the table; raises pyarrow's errors."""
+    array, column = rows[field.name], table.columns[field.name]
+    if isinstance(column, Id | Category):
+        return codes(array, declared=getattr(column, "values", ()))
+    if table.label and field.name == table.label.column and table.label.classes:
+        array = _numbered(array, table.label, before=classes_of(rows.schema.field(field.name)))
+    return _cast(array, field.type, table.zone)
 
 
 def times(values: pa.ChunkedArray, form: str, *, name: str) -> pa.ChunkedArray:
@@ -86,9 +94,21 @@ def moments_us(array: pa.ChunkedArray, zone: str, *, twice: Literal["earliest", 
     return array.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
 
 
-def as_texts(array: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns ids as text, as a table has them, however they were delivered."""
-    return _cast(array, pa.string(), "UTC")
+def codes(array: pa.ChunkedArray, *, declared: Collection[str] = ()) -> pa.ChunkedArray:
+    """Returns ids or categories as text, however they were delivered; raises pyarrow's errors.
+
+    Whole numbers are without the `.0` of tools that keep them as floats where a column has gaps. Each value
+    is looked at by itself, so that it is the same text on every day and in a request. `declared` ones stay.
+    """
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if pa.types.is_floating(array.type):
+        return _numbers_as_text(_without_nan(array))
+    texts = array.cast(pa.string())
+    if not pc.any(pc.ends_with(texts, ".0")).as_py():
+        return texts
+    short = pc.replace_substring_regex(texts, f"^{WHOLE_FLOAT}$", r"\1")
+    return pc.if_else(pc.is_in(texts, pa.array(declared, texts.type)), texts, short) if declared else short
 
 
 def in_zone(array: pa.ChunkedArray, zone: str) -> pa.ChunkedArray:
@@ -159,7 +179,7 @@ def _cast(array: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.ChunkedArr
     if pa.types.is_timestamp(kind):
         return _in_zone(array, kind, zone)
     if pa.types.is_string(kind):
-        return _codes(array.cast(kind))
+        return array.cast(kind)
     if pa.types.is_boolean(kind) and not _is_text(array.type):
         array = array.cast(pa.int64())
         if not pc.all(pc.is_in(array, pa.array([0, 1, None]))).as_py():
@@ -230,8 +250,8 @@ def _parsed(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         raise pa.ArrowInvalid(f"row {low + 1} is {texts[low].as_py()!r}") from None
 
 
-def _codes(array: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Codes without the `.0` of tools that keep numbers with gaps as floats."""
-    if pc.all(pc.match_substring_regex(array, r"^\d+(\.0)$")).as_py():
-        return pc.replace_substring_regex(array, r"\.0$", "")
-    return array
+def _numbers_as_text(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floats as text, whole ones in full: Arrow alone would write 123456789012 as 1.23456789012e+11."""
+    whole = pc.and_(pc.equal(numbers, pc.round(numbers)), pc.less(pc.abs(numbers), MAX_EXACT))
+    in_full = pc.if_else(whole, numbers, pa.scalar(None, numbers.type)).cast(pa.int64())
+    return pc.coalesce(in_full.cast(pa.string()), numbers.cast(pa.string()))

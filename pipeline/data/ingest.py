@@ -27,7 +27,7 @@ from pipeline.contract.errors import DataError, JobError, NothingToDo
 from pipeline.contract.params import IngestParams
 from pipeline.contract.records import Batch, Night
 from pipeline.contract.table import Table, classes_of
-from pipeline.data.casts import conform
+from pipeline.data.casts import codes, conform
 from pipeline.data.source import PART, write_partition
 from pipeline.storage import erasures, known_digests
 
@@ -222,12 +222,12 @@ def _conform(
 
 
 def without(rows: "pa.Table", column: str, units: Container[str]) -> "pa.Table":
-    """Returns the rows whose unit, as text, is not among these; all where there is no such column."""
+    """Returns the rows whose unit, by `codes`, is not among these; all where there is no such column."""
     import pyarrow as pa
 
     if column not in rows.column_names:
         return rows
-    named = rows[column].cast(pa.string()).combine_chunks().dictionary_encode()
+    named = codes(rows[column]).combine_chunks().dictionary_encode()
     gone = pa.array([unit in units for unit in named.dictionary.to_pylist()], pa.bool_())
     is_gone = gone.take(named.indices).fill_null(False)  # a row without a unit stays
     return rows.filter(pa.compute.invert(is_gone))

@@ -23,6 +23,7 @@ from pipeline.contract import older, params, records
 from pipeline.contract.errors import DataError, ParamsError, PipelineError, ReleaseError, sentence
 from pipeline.contract.params import Params
 from pipeline.contract.records import Dataset, Erasure, Night
+from pipeline.contract.table import code, spellings
 from pipeline.data import prepare
 from pipeline.data.ingest import without
 from pipeline.data.source import PART
@@ -61,7 +62,7 @@ def erase(unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
             "the table of the workload has no unit, so that it is not known whose a row is; name the column "
             "that says it, unit= of the Table"
         )
-    home = checkout.home()
+    home, unit = checkout.home(), code(unit)
     with checkout.folders_alone(home):
         expect_ledger(loaded)
         _expect_quiet()
@@ -253,7 +254,8 @@ def _serving(home: Path, column: str, unit: str, loaded: Params, *, dry_run: boo
         path.unlink(missing_ok=True)
     if serving := existing_log(loaded.serving, home):
         try:
-            yield f"{serving.erase(unit, dry_run=dry_run):,} exposures in the log of serving"
+            num = sum(serving.erase(one, dry_run=dry_run) for one in spellings(unit))
+            yield f"{num:,} exposures in the log of serving"
         finally:
             serving.close()
     written = {line["to"]: None for line in jsonl.whole(home / day_predictions.WRITTEN)}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.records import Version
+from pipeline.contract.table import code
 from pipeline.data.ingest import without
 from pipeline.data.source import PART
 from pipeline.erasure.cached_rows import parquet
@@ -133,7 +134,7 @@ def _files(folder: Path, *, column: str, unit: str) -> Iterator[tuple[Path, byte
         if column not in table.get("columns", ()):
             continue
         place = table["columns"].index(column)
-        left = [number for number, row in enumerate(table["data"]) if str(row[place]) != unit]
+        left = [number for number, row in enumerate(table["data"]) if code(str(row[place])) != unit]
         if len(left) < len(table["data"]):
             table["data"] = [table["data"][number] for number in left]
             if "index" in table:

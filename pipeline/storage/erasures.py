@@ -19,6 +19,7 @@ from ruamel.yaml import YAML
 
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.records import Erasure, Note, replace_bytes
+from pipeline.contract.table import code, spellings
 from pipeline.storage import checkout, ledger, ledger_notes
 from pipeline.storage.journal import Journal
 
@@ -34,7 +35,7 @@ class ErasedUnits:
     hashes: frozenset[str]
 
     def __contains__(self, unit: object) -> bool:
-        return hash_of(str(unit), self.key) in self.hashes
+        return any(hash_of(one, self.key) in self.hashes for one in spellings(code(str(unit))))
 
 
 def erasures() -> list[Erasure]:

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.table import AnyColumn, Table
 from pipeline.contract.workload import EPOCH, State
+from pipeline.data.casts import codes
 from pipeline.data.features import features_of, past_of, read_clean
 
 if TYPE_CHECKING:
@@ -207,6 +208,8 @@ def _cast(values: Any, column: AnyColumn, to: "pa.DataType", zone: str) -> Any:
     }.get(column.kind, text or types.is_integer(dtype))  # fmt: skip
     if not fits:
         raise TypeError(f"it is {dtype}")
+    if column.kind in ("id", "category"):
+        return codes(array, declared=getattr(column, "values", ()))
     return array.cast(to)
 
 

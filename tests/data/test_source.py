@@ -421,6 +421,26 @@ def test_codes_stay_text_and_numbers_become_codes(tmp_path: Path) -> None:
     assert conform(coded, LINES, origin="x").equals(TWO_DAYS)
 
 
+def test_an_id_is_the_same_text_whatever_else_is_in_its_column() -> None:
+    table = Table(
+        columns={
+            "at": Time(), "who": Id(nullable=True), "shelf": Category(nullable=True),
+            "release": Category(values=("1.0", "1.1")), "note": Text(),
+        }, time="at",
+    )  # fmt: skip
+    others = {"shelf": ["-3.0", "3.5"], "release": ["1.0", "1.1"], "note": ["5.0", "v 2.0"]}
+    for odd in ("17850", "guest", "17850.00", "v1.0", "1.5", None):
+        rows = {"at": [datetime(2025, 7, 1)] * 2, "who": ["17850.0", odd], **others}
+        made = conform(pa.table(rows), table, origin="x")
+        assert made["who"].to_pylist() == ["17850", odd]
+        assert made["shelf"].to_pylist() == ["-3", "3.5"]
+        assert (made["release"].to_pylist(), made["note"].to_pylist()) == (others["release"], others["note"])
+    of_floats = {"who": [123456789012.0, float("nan")], "shelf": pa.array([7.0, 0.5], pa.float32())}
+    made = conform(pa.table(rows | of_floats), table, origin="x")
+    assert made["who"].to_pylist() == ["123456789012", None]
+    assert made["shelf"].to_pylist() == ["7", "0.5"]
+
+
 def test_times_are_read_in_the_format_given_and_zones_become_that_of_the_table(tmp_path: Path) -> None:
     write_csv(tmp_path / "british.csv", TWO_DAYS, time="%d/%m/%Y %H:%M")
     source = Files(str(tmp_path / "british.csv"), time="%d/%m/%Y %H:%M")

@@ -5,11 +5,13 @@ import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from pipeline.contract import records
 from pipeline.contract.errors import DataError, ReleaseError
 from pipeline.contract.records import Erasure, Note, Release
+from pipeline.data.ingest import without
 from pipeline.registry import packaging
 from pipeline.storage import checkout, erasures, ledger, ledger_notes
 from tests.rollout.ledgers import close, make_home, release_of
@@ -111,3 +113,12 @@ def test_notes_of_the_release_before_are_taken_over_once_and_stop_nights_until_t
     assert units and "A1" in units
     assert erasures.take_over() == []
     assert len(ledger_notes.read()) == 2
+
+
+@pytest.mark.parametrize("erased", ["17850", "17850.0"])  # of before, where another id kept its column so
+def test_an_erased_unit_stays_out_however_its_id_is_written(erased: str) -> None:
+    units = erasures.ErasedUnits(key=KEY, hashes=frozenset({erasures.hash_of(erased, KEY)}))
+    for ids in (["17850.0", "guest"], ["17850", "178500"], [17850, 178500], [17850.0, None]):
+        rows = pa.table({"customer": ids})
+        assert without(rows, "customer", units)["customer"].to_pylist() == ids[1:]
+        assert without(rows, "customer", {"17850"})["customer"].to_pylist() == ids[1:]

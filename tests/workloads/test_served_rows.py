@@ -17,6 +17,7 @@ import torch
 from pipeline.contract.errors import DataError
 from pipeline.contract.table import Bool, Bytes, Float, Id, Table, Text, Time
 from pipeline.contract.workload import make_model, read_state
+from pipeline.data.casts import conform
 from pipeline.data.features import read_clean
 from pipeline.data.prepare import ARRAYS, partitions
 from pipeline.workloads.served_rows import ServedRows, as_records, conformed, serves_rows
@@ -116,6 +117,15 @@ def test_a_row_may_leave_out_what_may_be_null() -> None:
     assert as_records(rows)[1] == {
         **ROW, "note": "é", "vector": [1.0, 2.5], "new": True, "image": "AAE=",
     }  # fmt: skip
+
+
+def test_an_id_of_a_request_is_as_those_of_training() -> None:
+    table = Table(columns={"at": Time(), "account": Id()}, time="at")
+    ids = ["17850.0", "17850", "v1.0", "17850.50"]
+    rows = [{"at": datetime(2025, 3, 31), "account": each} for each in ids]
+    trained = conform(pa.Table.from_pylist(rows), table, origin="x")
+    assert conformed(rows, table).equals(trained)
+    assert trained["account"].to_pylist() == ["17850", "17850", *ids[2:]]
 
 
 def test_a_time_comes_in_every_form_into_the_zone_of_the_table() -> None:
