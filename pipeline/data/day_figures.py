@@ -141,7 +141,7 @@ class _Together:
         order, starts, key, at, of_row = self._grouped(keys)
         if not len(starts):
             return logs
-        sums = np.add.reduceat(np.nan_to_num(logs)[order], starts)
+        sums = np.add.reduceat(np.where(np.isfinite(logs), logs, 0)[order], starts)
         counts = np.add.reduceat(np.isfinite(logs)[order].astype(np.float64), starts)
         means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
         before = np.full((len(means), USUAL_DAYS), np.nan)

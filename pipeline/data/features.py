@@ -131,11 +131,12 @@ def features_of(workload: Any, rows: "pa.Table", state: State, past: Past) -> "d
             raise _wrong(workload, name, f"has shape {list(array.shape)}", f"[{len(rows)}, ...], one a row")
         if array.dtype.kind not in "biuf":
             raise _wrong(workload, name, f"is of {array.dtype}", "numbers or bools")
+        if array.dtype == np.float64:
+            with np.errstate(over="ignore"):  # beyond float32 is infinity, and no number either
+                array = array.astype(np.float32)
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             lost = int((~np.isfinite(array)).sum())
             raise _wrong(workload, name, f"has {lost:,} values that are not finite", "a number for each")
-        if array.dtype == np.float64:
-            array = array.astype(np.float32)
         arrays[name] = np.ascontiguousarray(array)
     return arrays
 
@@ -156,7 +157,7 @@ def labels_of(table: Table, rows: "pa.Table") -> "dict[str, NDArray[Any]]":
 
     They are float32 or int64, shape [len(rows)], and float32 [len(rows), size] where the label is a vector.
 
-    Raises DataError where a label is not a number, or a vector of numbers.
+    Raises DataError where a label is not a number, or a vector of numbers, or infinite as float32.
     """
     import numpy as np
     import pyarrow as pa
@@ -167,14 +168,28 @@ def labels_of(table: Table, rows: "pa.Table") -> "dict[str, NDArray[Any]]":
     kind = rows.schema.field(name).type
     if pa.types.is_fixed_size_list(kind):
         vectors = rows[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        return {name: vectors.reshape(len(rows), kind.list_size).astype(np.float32)}
+        return {name: _as_float32(vectors, name).reshape(len(rows), kind.list_size)}
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise DataError(
             f"the label {name} is {kind}, not a number; declare it Float(), Int() or Bool(), "
             f"and number its values at the source"
         )
     values = rows[name].to_numpy(zero_copy_only=False)
-    return {name: values.astype(np.int64 if pa.types.is_integer(kind) else np.float32)}
+    return {name: values.astype(np.int64) if pa.types.is_integer(kind) else _as_float32(values, name)}
+
+
+def _as_float32(values: "NDArray[Any]", name: str) -> "NDArray[np.float32]":
+    """Returns labels as they are trained on; DataError where one is infinite, which makes every loss NaN."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        labels = values.astype(np.float32)
+    if lost := int(np.isinf(labels).sum()):
+        raise DataError(
+            f"the label {name} has {lost:,} values that are infinite as float32; set them right at the "
+            f"source, or add a rule to the suite (validate.suite) that sends their rows to quarantine"
+        )
+    return labels
 
 
 def _named(made: Any, workload: Any) -> Mapping[str, Any]:

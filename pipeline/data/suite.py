@@ -37,6 +37,7 @@ Group = Literal["schema", "days", "rows"]
 HOUR, COPIES = "hour", "copies"  # columns that every partition has, if a rule names them
 NUM_ROWS = "num_rows"  # a figure that every day has
 MIDNIGHT = "hours since midnight"  # `hour` by a name that no column of a table has
+LARGEST = 3.4028234663852886e38  # of float32, in which models are trained: beyond is infinity
 IN_SET = "expect_column_values_to_be_in_set"
 
 
@@ -154,8 +155,10 @@ def _derived(table: Table) -> Iterator[Rule]:
             kwargs: dict[str, Any] = {"column": name}
             yield Rule(name=f"{name} is there", type="expect_column_values_to_not_be_null", kwargs=kwargs)
     for name, column in table.columns.items():
-        if bounds := _bounds(column):
-            yield Rule(name=f"{name} is in range", type=BETWEEN, kwargs={"column": name, **bounds})
+        declared = _bounds(column)
+        if bounds := _finite(column) | declared:
+            what = "in range" if declared else "a finite number"
+            yield Rule(name=f"{name} is {what}", type=BETWEEN, kwargs={"column": name, **bounds})
         if isinstance(column, Category) and column.values and "values" not in column.off:
             kwargs = {"column": name, "value_set": list(column.values)}
             yield Rule(name=f"{name} is a known value", type=IN_SET, kwargs=kwargs)
@@ -167,6 +170,12 @@ def _derived(table: Table) -> Iterator[Rule]:
         kwargs = {"column_list": list(table.key)}
         name = f"{' and '.join(table.key)} comes once"
         yield Rule(name=name, type="expect_compound_columns_to_be_unique", kwargs=kwargs, column=table.key[0])
+
+
+def _finite(column: AnyColumn) -> dict[str, float]:
+    """Returns the bounds of numbers that are finite: one label that is not makes every loss NaN."""
+    is_number = isinstance(column, Float) and not column.size and "range" not in column.off
+    return {"min_value": -LARGEST, "max_value": LARGEST} if is_number else {}
 
 
 def _bounds(column: AnyColumn) -> dict[str, float]:

@@ -93,6 +93,18 @@ def test_an_item_has_its_usual_price(samples: list[Sample], limits: Limits) -> N
     assert "far price by item" in outside(samples, limits, others)
 
 
+def test_an_infinite_price_moves_no_usual_one(samples: list[Sample], limits: Limits) -> None:
+    earlier = samples[-2].day
+
+    def relations(price: float | None) -> dict[str, Figure]:
+        """Those of the last day, where the first price of the day before is this one."""
+        changed = sample(earlier, rows(earlier, price=lambda values: [price, *values[1:]]))
+        figures = figures_of([*samples[:-2], changed, samples[-1]], PAYMENTS, [limits.day])[limits.day]
+        return {name: figure for name, figure in figures.items() if "price by" in name}
+
+    assert relations(float("inf")) == relations(None)
+
+
 def test_an_account_has_its_country(samples: list[Sample], limits: Limits) -> None:
     moved = rows(limits.day, country=lambda values: values[::-1])
     assert "new account with country" in outside(samples, limits, moved)

@@ -41,6 +41,7 @@ READINGS = Table(
     time="hour", unit="meter", key=("meter", "hour"),
     columns={"meter": Id(), "hour": Time(), "kwh": Float(min=0, nullable=True)},
 )  # fmt: skip
+WEATHER = Table(time="hour", columns={"hour": Time(), "celsius": Float(nullable=True)})
 LINES_OF_TEXT = Table(time="said", columns={"said": Time(), "text": Text(), "length": Int(min=0)})
 
 Make = Callable[..., pa.Table]
@@ -65,6 +66,10 @@ def payments(day: date) -> dict[str, list[Any]]:
 def readings(day: date) -> dict[str, list[Any]]:
     n = range(NUM_ROWS)
     return {"meter": [f"m{i}" for i in n], "hour": times(day), "kwh": [i / 10 for i in n]}
+
+
+def weather(day: date) -> dict[str, list[Any]]:
+    return {"hour": times(day), "celsius": [None if i % 7 else i - 120 for i in range(NUM_ROWS)]}
 
 
 def lines(day: date) -> dict[str, list[Any]]:
@@ -118,9 +123,13 @@ def test_clean_days_pass_with_no_suite_at_all(
     assert rows_of(CLEAN).equals(rows_of(Path("data/raw")))
 
 
+MAKERS = {id(PAYMENTS): payments, id(READINGS): readings, id(WEATHER): weather, id(LINES_OF_TEXT): lines}
 FAULTS: dict[str, tuple[Table, str, Any, str]] = {
     "no amount": (PAYMENTS, "amount", None, "amount is there"),
     "a negative amount": (PAYMENTS, "amount", -0.01, "amount is in range"),
+    "an infinite reading": (READINGS, "kwh", float("inf"), "kwh is in range"),
+    "an infinite temperature": (WEATHER, "celsius", float("-inf"), "celsius is a finite number"),
+    "a temperature beyond float32": (WEATHER, "celsius", 3.5e38, "celsius is a finite number"),
     "an unknown category": (PAYMENTS, "mcc", "c", "mcc is a known value"),
     "a vector out of range": (PAYMENTS, "embedding", [0.5, 1.5], "embedding is in range"),
     "a label that is none": (PAYMENTS, "fraud", 2, "fraud is in range"),
@@ -135,7 +144,7 @@ FAULTS: dict[str, tuple[Table, str, Any, str]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_bad_row_goes_to_quarantine_by_what_the_table_says(name: str) -> None:
     table, column, value, rule = FAULTS[name]
-    made = {id(PAYMENTS): payments, id(READINGS): readings, id(LINES_OF_TEXT): lines}[id(table)](TONIGHT)
+    made = MAKERS[id(table)](TONIGHT)
     made[column][3] = value
     write(table, made, TONIGHT)
     report = judge(table)
@@ -143,6 +152,13 @@ def test_a_bad_row_goes_to_quarantine_by_what_the_table_says(name: str) -> None:
     assert set(bad["rule"].to_pylist()) == {rule}
     assert len(bad) == report.num_quarantined == (2 if "twice" in name else 1)
     assert {e.rule: e.num_failed for e in report.expectations if not e.success} == {rule: len(bad)}
+
+
+def test_what_is_not_a_number_is_null_and_no_fault() -> None:
+    made = weather(TONIGHT)
+    made["celsius"][3] = float("nan")
+    write(WEATHER, made, TONIGHT)
+    assert judge(WEATHER).num_quarantined == 0
 
 
 SUITE = """

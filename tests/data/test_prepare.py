@@ -60,6 +60,8 @@ class Payments(TableWorkload):
             columns["seen"] = np.array(["a"] * len(rows))
         if self.wrong == "infinite":
             columns["seen"][0] = np.inf
+        if self.wrong == "beyond float32":
+            columns["seen"][0] = 1e39
         if self.wrong == "name":
             columns["fraud"] = columns["seen"]
         if self.wrong == "shape":
@@ -225,6 +227,7 @@ def test_a_call_that_was_killed_before_its_end_is_repeated(monkeypatch: pytest.M
         ("length", r"'seen' has shape \[39\]; return \[40, \.\.\.\], one a row"),
         ("kind", "'seen' is of <U1; return numbers or bools"),
         ("infinite", "'seen' has 1 values that are not finite"),
+        ("beyond float32", "'seen' has 1 values that are not finite"),
         ("name", "an array named 'fraud', which the label or the unit has"),
         ("nothing", "return a dict of arrays by name, at least one"),
         ("shape", "return the same names, types and shapes for all rows"),
@@ -267,3 +270,15 @@ def test_a_label_may_be_a_vector() -> None:
     rows = pa.table({"at": [datetime(2025, 1, 1)] * 4, "answer": answers}, schema=table.schema())
     known = rows.filter(pc.is_valid(rows["answer"]))
     assert labels_of(table, known.slice(1))["answer"].tolist() == [[3.0, 4.0], [5.0, 6.0]]
+
+
+@pytest.mark.parametrize(("size", "bad"), [(0, float("inf")), (0, -1e39), (2, [1.0, float("inf")])])
+def test_a_label_that_is_infinite_is_refused_before_any_training(size: int, bad: Any) -> None:
+    """Where a suite lets it through: one makes every loss NaN for as long as it is in the window."""
+    table = Table(time="at", columns={"at": Time(), "answer": Float(size=size)}, label=Label("answer"))
+    sound = [1.0, float("nan")] if size else 1.0  # NaN may be what an element's mask is
+    rows = {"at": [datetime(2025, 1, 1)] * 3, "answer": [sound] * 3}
+    assert len(labels_of(table, pa.table(rows, schema=table.schema()))["answer"]) == 3
+    rows["answer"][1] = bad
+    with pytest.raises(DataError, match="the label answer has 1 values that are infinite as float32"):
+        labels_of(table, pa.table(rows, schema=table.schema()))

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipeline.contract.errors import ParamsError
@@ -44,6 +45,21 @@ def test_rules_follow_from_the_types_of_a_table() -> None:
         "amount is in range", "mcc is a known value", "fraud is in range",
         "at is on the day of its partition", "id and at comes once",
     ]  # fmt: skip
+
+
+def test_a_number_is_finite_unless_its_range_is_off() -> None:
+    numbers = {
+        "free": Float(), "low": Float(min=0), "both": Float(min=0, max=1e300), "any": Float(off=("range",)),
+        "vector": Float(size=2), "whole": Int(),
+    }  # fmt: skip
+    table = Table(time="at", columns={"at": Time(off=("range",)), **numbers})
+    largest = float(np.finfo(np.float32).max)
+    bounds = {rule.name: rule.kwargs for rule in rules_of(Suite(), table) if "is there" not in rule.name}
+    assert bounds == {
+        "free is a finite number": {"column": "free", "min_value": -largest, "max_value": largest},
+        "low is in range": {"column": "low", "min_value": 0, "max_value": largest},
+        "both is in range": {"column": "both", "min_value": 0, "max_value": 1e300},
+    }
 
 
 def test_the_time_may_be_off_the_day_where_its_range_is_off() -> None:
