@@ -17,7 +17,7 @@ from pipeline.data.casts import END_US, SINCE_1970, in_zone
 from pipeline.data.database import Database
 from pipeline.data.image_files import SUFFIXES as IMAGES
 from pipeline.data.image_files import ImageFiles
-from pipeline.data.source import DECIMAL_COMMA, PART, Files
+from pipeline.data.source import PART, Files
 from pipeline.data.source import SUFFIXES as TABLES
 
 MOST_DAYS, MOST_ROWS = 400, 2_000_000  # of the history that is looked at, the newest
@@ -38,6 +38,7 @@ NUM_FILES = 8  # from the oldest to the newest, by which the format of times is 
 FILES = "pipeline.data.source:Files"
 ISO = ("",)  # the formats of times that need none
 NUMBER, WHOLE = r"^[+-]?\d*\.?\d+$", r"^[+-]?\d+$"
+COMMA_OR_WHOLE = r"^[+-]?\d+(,\d+)?$"  # 5 beside 4,5
 THOUSANDS = r"^[+-]?[1-9]\d{0,2}(,\d{3})+$"  # as 1,000, whose comma is not a decimal one
 DELIMITERS = (";", "\t", "|")  # that CSV has, beside the comma
 
@@ -88,8 +89,9 @@ def dialect_of(plug: dict[str, Any]) -> dict[str, str]:
     columns = [column.drop_null() for column in rows.columns if column.null_count < len(column)]
     points = any(all_are(column, NUMBER) and not all_are(column, WHOLE) for column in columns)
     if dialect.get("delimiter") and not points:
-        commas = [column for column in columns if all_are(column, DECIMAL_COMMA)]
-        if not all(all_are(column, THOUSANDS) for column in commas):
+        numbers = [column for column in columns if all_are(column, COMMA_OR_WHOLE)]
+        commas = [column.filter(pc.match_substring(column, ",")) for column in numbers]
+        if not all(all_are(column, THOUSANDS) for column in commas if len(column)):
             dialect["decimal"] = ","
     return dialect
 

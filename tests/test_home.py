@@ -351,6 +351,17 @@ def test_a_comma_of_thousands_is_no_decimal_comma(
     assert survey.survey(str(tmp_path / "a.csv"), time="t").plug.get("decimal") == decimal
 
 
+@pytest.mark.parametrize(("values", "decimal"), [(["4,5", "5"], ","), (["1,000", "500"], None)])
+def test_a_decimal_comma_is_known_where_other_values_are_whole(
+    values: list[str], decimal: str | None, tmp_path: Path
+) -> None:
+    lines = "".join(f"2025-01-01;{values[n % 3 == 0]};{n % 2}\n" for n in range(48))
+    (tmp_path / "a.csv").write_text(f"t;a;y\n{lines}")
+    made = survey.survey(str(tmp_path / "a.csv"), time="t")
+    assert made.plug.get("decimal") == decimal
+    assert (made.table.columns["a"] == Float(min=0)) is bool(decimal)
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_times_since_1970_are_known_by_their_size_where_they_are_named(unit: str, tmp_path: Path) -> None:
     times = rows(y=[0, 1] * 24)["t"].cast(pa.timestamp(unit)).cast(pa.int64())
