@@ -34,6 +34,7 @@ TEXT = (*JSON, ".csv", ".tsv")
 SUFFIXES = (*PARQUET, *TEXT, *(f"{suffix}.gz" for suffix in TEXT))
 NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
 DECIMAL_COMMA = r"^([+-]?\d+),(\d+)$"
+GLOB = r"[*?\[]"  # signs of one
 LEAST_BYTES = 4  # of a value in memory, about
 MEMORY_SHARE = 0.25  # of the memory here that a file may hold, unpacked
 BLOCK_BYTES = 1 << 26  # of JSON that is read at once; an object must fit into it
@@ -157,7 +158,7 @@ class Files:
 
     def files(self) -> list[str]:
         """Returns the paths of the files in the folder that the url names, from there; none for no folder."""
-        if day_files.is_pattern(self._root) or any(sign in self._root for sign in "*?["):
+        if day_files.is_pattern(self._root) or re.search(GLOB, self._root):
             return []
         root = self._root.rstrip("/")
         return [path.removeprefix(f"{root}/") for path in self._paths()] if self._system.isdir(root) else []
@@ -210,7 +211,7 @@ class Files:
         elif len(paths := self._paths()) == 1:
             return {}
         else:
-            named = {path: day_files.day_in(path.removeprefix(self._root)) for path in paths}
+            named = {path: day_files.day_in(path.removeprefix(self._fixed())) for path in paths}
             if not any(named.values()):
                 return {}
             files = [DayFile(day, day_files.hour_in(path), path) for path, day in named.items() if day]
@@ -226,9 +227,13 @@ class Files:
             by_day.setdefault(file.day, []).append(file)
         return by_day
 
+    def _fixed(self) -> str:
+        """The folder that all paths have in common, whose name is not looked at for a day."""
+        return re.split(GLOB, self._root)[0].rpartition("/")[0] if re.search(GLOB, self._root) else self._root
+
     def _paths(self) -> list[str]:
         """The files that the url stands for, in order."""
-        if any(sign in self._root for sign in "*?["):
+        if re.search(GLOB, self._root):
             paths = [path for path in self._system.glob(self._root) if path.lower().endswith(self.suffixes)]
         elif self._system.isdir(self._root):
             paths = [path for path in self._system.find(self._root) if path.lower().endswith(self.suffixes)]

@@ -227,6 +227,7 @@ def test_each_row_belongs_to_exactly_one_day(
         ),
         ("sales", ["day=2025-01-30/part-0.parquet", "day=2025-01-31/part-0.parquet"]),
         ("sales/*.parquet", ["shop_20250130.parquet", "shop_20250131.parquet"]),
+        ("sales/*/*.parquet", ["2025-01-30/a.parquet", "2025-01-31/a.parquet"]),
     ],
 )
 @pytest.mark.parametrize("scheme", ["memory://", "file://", ""])
@@ -397,6 +398,15 @@ def test_files_without_a_day_in_their_names_are_cut_by_time(tmp_path: Path) -> N
     for name in ("a", "b"):
         pq.write_table(TWO_DAYS, tmp_path / f"{name}.parquet")
     assert fetched(Files(str(tmp_path)), SECOND, tmp_path / "out").num_rows == 2
+
+
+@pytest.mark.parametrize("url", ["exported-2025-02-01/*.parquet", "exported-2025-02-01/[ab].parquet"])
+def test_a_day_in_the_fixed_part_of_a_glob_is_not_that_of_its_rows(url: str, tmp_path: Path) -> None:
+    folder = tmp_path / "exported-2025-02-01"
+    folder.mkdir()
+    for number, name in enumerate(("a", "b")):
+        pq.write_table(TWO_DAYS.slice(number, 2 - number), folder / f"{name}.parquet")
+    assert Files(f"{tmp_path}/{url}").days() == [FIRST, SECOND]
 
 
 def test_a_relative_path_is_found_from_a_folder_further_down(
