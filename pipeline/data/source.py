@@ -413,6 +413,8 @@ def _num_bytes(file: pq.ParquetFile) -> int:
 
 
 def _read_json(data: bytes) -> pa.Table:
+    if not data.strip():  # a day without rows
+        return pa.table({})
     options = pyarrow.json.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
     rows = pyarrow.json.read_json(pa.BufferReader(data), read_options=options)
     # The reader takes text that looks like a time for one, also where it is the name of a thing.

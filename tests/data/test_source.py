@@ -409,6 +409,17 @@ def test_a_day_in_the_fixed_part_of_a_glob_is_not_that_of_its_rows(url: str, tmp
     assert Files(f"{tmp_path}/{url}").days() == [FIRST, SECOND]
 
 
+@pytest.mark.parametrize("content", ["", " \n\n"])
+def test_a_file_of_json_without_a_line_is_a_day_without_rows(content: str, tmp_path: Path) -> None:
+    for day, text in ((FIRST, '{"item": "a"}\n'), (SECOND, content)):
+        (tmp_path / f"{day}.jsonl").write_text(text)
+    source = Files(f"{tmp_path}/{{day}}.jsonl")
+    assert source.days() == [FIRST, SECOND]
+    for day, num_rows in ((FIRST, 1), (SECOND, 0)):
+        source.fetch(day, tmp_path / "out")
+        assert pq.read_table(tmp_path / "out" / PART).num_rows == num_rows
+
+
 def test_a_relative_path_is_found_from_a_folder_further_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
