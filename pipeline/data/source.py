@@ -34,6 +34,7 @@ TEXT = (*JSON, ".csv", ".tsv")
 SUFFIXES = (*PARQUET, *TEXT, *(f"{suffix}.gz" for suffix in TEXT))
 NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
 DECIMAL_COMMA = r"^([+-]?\d+),(\d+)$"
+ASCII = bytes(range(128)) + b'\x1b$B$"\x1b(B'  # which is a letter in ISO 2022
 GLOB = r"[*?\[]"  # signs of one
 LEAST_BYTES = 4  # of a value in memory, about
 MEMORY_SHARE = 0.25  # of the memory here that a file may hold, unpacked
@@ -367,12 +368,15 @@ class Files:
         return rows.set_column(rows.column_names.index(self.cut_by), self.cut_by, times)
 
     def _read_csv(self, data: bytes) -> pa.Table:
+        encoding = self.encoding
+        if ASCII.decode(encoding, "replace") != ASCII.decode():  # as UTF-16: a letter may have a quote's byte
+            data, encoding = data.decode(encoding).encode(), "utf8"
         if data.count(b'"') % 2:  # the reader would take the rest of the file for one value
             odd = next(n for n, line in enumerate(data.splitlines(), 1) if line.count(b'"') % 2)
             raise pa.ArrowInvalid(f"Row #{odd}: a quote is opened and never closed")
         dialect = {
             # with threads an error has no line number
-            "read_options": pyarrow.csv.ReadOptions(use_threads=False, encoding=self.encoding),
+            "read_options": pyarrow.csv.ReadOptions(use_threads=False, encoding=encoding),
             "parse_options": pyarrow.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
         }
         names = pyarrow.csv.open_csv(pa.BufferReader(data), **dialect).schema.names

@@ -420,6 +420,18 @@ def test_a_file_of_json_without_a_line_is_a_day_without_rows(content: str, tmp_p
         assert pq.read_table(tmp_path / "out" / PART).num_rows == num_rows
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-8-sig", "cp1251", "iso2022_jp"])
+def test_letters_that_have_the_byte_of_a_quote_are_no_quotes(encoding: str, tmp_path: Path) -> None:
+    text = "あ" if encoding == "iso2022_jp" else "Тверь"  # U+0422, and 0x22 within an escape of JIS
+    lines = ["hour,meter,kwh", f'2025-01-30T09:00:00,"{text}, 1",2']
+    (tmp_path / "a.csv").write_bytes("\n".join(lines).encode(encoding))
+    rows = Files(str(tmp_path / "a.csv"), cut_by="hour", encoding=encoding).sample(9)
+    assert rows.to_pylist() == [{"hour": "2025-01-30T09:00:00", "meter": f"{text}, 1", "kwh": "2"}]
+    (tmp_path / "a.csv").write_bytes("\n".join([*lines, '2025-01-30T09:00:00,"open,2']).encode(encoding))
+    with pytest.raises(DataError, match="line 3: a quote is opened and never closed"):
+        Files(str(tmp_path / "a.csv"), cut_by="hour", encoding=encoding).sample(9)
+
+
 def test_a_relative_path_is_found_from_a_folder_further_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
