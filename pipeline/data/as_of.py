@@ -85,10 +85,12 @@ class OtherTable:
                 except DataError:
                     if other <= day:
                         raise
-        parts = [self._rows[other] for other in wanted if other in self._rows]
+        parts = [self._rows[other] for other in wanted if len(self._rows.get(other, ()))]
         return pa.concat_tables(parts, promote_options="permissive") if parts else None
 
     def _columns_of(self, rows: pa.Table) -> pa.Table:
+        if not len(rows):  # they may have no columns
+            return rows
         names = dict.fromkeys([self.time, *self.key.values(), *self.columns.values()])
         _expect(names, rows)
         return rows.select(list(names))
@@ -137,7 +139,8 @@ class AsOf:
         rows = _fetched(self._source, day)
         columns: dict[str, pa.ChunkedArray] = {}
         digests: dict[str, str] = {}
-        for name, table in self._tables.items():
+        tables = self._tables if len(rows) else {}  # else the rows may have no columns
+        for name, table in tables.items():
             if both := set(table.columns) & set(rows.column_names):
                 raise ParamsError(
                     f"the rows have a column {min(both)} of their own; name that of {name} otherwise, "

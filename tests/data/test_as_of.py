@@ -197,6 +197,20 @@ def test_a_day_before_any_weather_has_none_and_a_file_of_tomorrow_may_be_broken(
     assert records.digest(part_of(DAY))
 
 
+def test_an_empty_file_of_either_table_is_a_day_without_rows(folder: Path) -> None:
+    sell(folder, DAY)
+    measure(folder, (18, 7.5), day=DAY - timedelta(days=1))
+    (folder / f"weather-{DAY}.jsonl").write_text("")
+    run(DAY, joined(max_age_hours=13))
+    assert degrees() == [7.5, None, None, None]  # of 7:00 UTC in shop 1, which is 13 hours later
+    (folder / "empty-2025-03-01.jsonl").write_text("\n")
+    weather = {"rows": {"use": FILES, "url": "../weather-{day}.jsonl"}, "time": "at", "columns": ["celsius"]}
+    rows = {"use": FILES, "url": "../empty-{day}.jsonl"}
+    source = AsOf(rows, tables={"weather": weather | {"max_age_hours": 6}}, time="at")
+    source.fetch(date(2025, 3, 1), folder / "out")
+    assert pq.read_table(folder / "out" / "part.parquet").num_rows == 0
+
+
 def test_what_cannot_be_joined_is_said(folder: Path) -> None:
     sell(folder, DAY)
     measure(folder, (6, 4.0))
