@@ -67,7 +67,7 @@ class Database:
         with self._connected() as connection:
             table = self._cut_table()
             query = day_query(table, self._cut_by, self._dialect, day, zone=self._zone)
-            rows = _read(connection, query, table)
+            rows = _read(connection, query, table, what=f"{self._name} on {day}")
         if not len(rows):
             raise DataError(f"{self._name} has nothing for {day}; check that the day is delivered")
         write_partition(rows, folder)
@@ -78,7 +78,7 @@ class Database:
 
         with self._connected() as connection:
             table = self._table()
-            return _read(connection, sa.select(table).limit(num_rows), table)
+            return _read(connection, sa.select(table).limit(num_rows), table, what=self._name)
 
     def tables(self) -> list[str]:
         """Returns the names of all tables, of the schema that the url leads to."""
@@ -173,8 +173,11 @@ def _ordered(column: Any, dialect: str) -> Any:
     return sa.cast(column, sa.Text) if isinstance(column.type, sa.JSON | sa.ARRAY) else column
 
 
-def _read(connection: "sa.Connection", query: "sa.Select[Any]", table: "sa.Table") -> pa.Table:
-    """Returns the rows of a query on a table, in the types of its columns."""
+def _read(connection: "sa.Connection", query: "sa.Select[Any]", table: "sa.Table", *, what: str) -> pa.Table:
+    """Returns the rows of a query on a table, in the types of its columns.
+
+    Raises DataError, which says `what` the rows are, where the values of a column are of unlike types.
+    """
     names, dialect = list(table.columns.keys()), connection.dialect.name
     kinds = [kind_of(column, dialect) for column in table.columns]
     result = connection.execution_options(stream_results=True, max_row_buffer=NUM_ROWS).execute(query)
@@ -186,7 +189,13 @@ def _read(connection: "sa.Connection", query: "sa.Select[Any]", table: "sa.Table
     ]
     if not parts:
         return pa.table([pa.array([], kind or pa.null()) for kind in kinds], names)
-    return pa.concat_tables(parts, promote_options="permissive")
+    try:
+        return pa.concat_tables(parts, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:  # which names the column and both types
+        raise DataError(
+            f"{what} has a column whose values are of unlike types: {str(error).splitlines()[0]}; have it "
+            f"hold one type, or read a view that casts it"
+        ) from None
 
 
 def kind_of(column: Any, dialect: str) -> "pa.DataType | None":

@@ -186,6 +186,17 @@ def test_numbers_in_sqlite_are_refused_as_times(tmp_path: Path) -> None:
         Database(url, table="sales").days()
 
 
+def test_a_column_of_unlike_types_is_named_with_its_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite keeps any value in any column; those of a later batch are read after the earlier ones."""
+    monkeypatch.setattr("pipeline.data.database.NUM_ROWS", 2)
+    rows = [("2025-01-02", amount) for amount in (1, 2, "three", "four")]
+    source = Database(sqlite_of(tmp_path, "time DATE, amount INTEGER", rows), table="sales")
+    with pytest.raises(DataError, match=r"sales on 2025-01-02 has a column .* amount .*int64 vs string"):
+        source.fetch(date(2025, 1, 2), tmp_path)
+
+
 AS_ASKED = {
     sa.TIMESTAMP: (
         "EXTRACT(day FROM datetime(`payments`.`at`, %(datetime_1:STRING)s))", "TIMESTAMP",
