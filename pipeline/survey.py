@@ -31,6 +31,7 @@ from pipeline.contract.table import (
 )
 from pipeline.data import drift
 from pipeline.data.casts import conform
+from pipeline.data.suite import expect_names
 from pipeline.survey_joins import Join, chosen, joins_of, tables_of, with_joins
 from pipeline.survey_source import (
     ISO,
@@ -129,6 +130,7 @@ def survey(
     if classes:
         columns[label] = Int(min=0, max=len(classes) - 1, nullable=True)
     known = {name: column for name, column in columns.items() if column is not None}
+    expect_names(known)
     declared = Table(
         columns=known,
         time=time,

@@ -362,6 +362,14 @@ def test_a_decimal_comma_is_known_where_other_values_are_whole(
     assert (made.table.columns["a"] == Float(min=0)) is bool(decimal)
 
 
+def test_names_of_columns_that_no_rule_could_name_are_refused(tmp_path: Path) -> None:
+    numbers: list[object] = [0, 1] * 24
+    assert refused(tmp_path, rows(y=numbers, File_row_number=numbers)).startswith(
+        "a column is called File_row_number"
+    )
+    assert refused(tmp_path, rows(y=numbers, x=numbers, X=numbers)).startswith("there are columns x and X")
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_times_since_1970_are_known_by_their_size_where_they_are_named(unit: str, tmp_path: Path) -> None:
     times = rows(y=[0, 1] * 24)["t"].cast(pa.timestamp(unit)).cast(pa.int64())

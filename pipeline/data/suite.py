@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -28,6 +28,7 @@ from pipeline.contract import disk, older, records
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.params import Section
 from pipeline.contract.table import AnyColumn, Category, Float, Int, Table
+from pipeline.data.engines import AT_MIDNIGHT, NUMBER
 from pipeline.data.row_rules import BETWEEN
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ Group = Literal["schema", "days", "rows"]
 HOUR, COPIES = "hour", "copies"  # columns that every partition has, if a rule names them
 NUM_ROWS = "num_rows"  # a figure that every day has
 MIDNIGHT = "hours since midnight"  # `hour` by a name that no column of a table has
+RESERVED = (NUMBER, AT_MIDNIGHT, MIDNIGHT)
 LARGEST = 3.4028234663852886e38  # of float32, in which models are trained: beyond is infinity
 IN_SET = "expect_column_values_to_be_in_set"
 
@@ -124,15 +126,17 @@ def load(path: Path) -> Suite:
 def rules_of(suite: Suite, table: Table) -> tuple[Rule, ...]:
     """Returns the rules on rows: those of the table first, then those of the suite.
 
-    A rule of the suite takes the place of one of the table that has its name. Raises ParamsError where the
-    suite gives a name of the table's to another column, or a limit of drift to none.
+    A rule of the suite takes the place of one of the table that has its name. Raises ParamsError where a
+    name of a column cannot be queried, and where the suite gives one of the table's to another column, or a
+    limit of drift to none.
     """
+    expect_names(table.columns)
     names = [name.lower() for name in (*table.columns, *suite.columns)]
-    if same := [name for name in (*suite.columns, *table.columns) if names.count(name.lower()) > 1]:
+    if same := [name for name in suite.columns if names.count(name.lower()) > 1]:
         raise ParamsError(
-            f"there are two columns {same[0]}, as SQL knows no upper case and lower; rename one of them"
+            f"there are two columns {same[0]}, as SQL knows no upper case and lower; rename the suite's"
         )
-    if taken := [name for name in suite.columns if name.lower() in (HOUR, COPIES)]:
+    if taken := [name for name in suite.columns if name.lower() in (HOUR, COPIES, *RESERVED)]:
         raise ParamsError(
             f"the suite derives the column {taken[0]}, which is there already; give it another name"
         )
@@ -145,6 +149,21 @@ def rules_of(suite: Suite, table: Table) -> tuple[Rule, ...]:
     own = {rule.name: rule for rule in suite.rows}
     derived = [own.pop(rule.name, rule) for rule in _derived(table)]
     return (*derived, *own.values())
+
+
+def expect_names(names: Collection[str]) -> None:
+    """Raises ParamsError where SQL cannot tell columns of a table apart, or its queries have such a name."""
+    lower = [name.lower() for name in names]
+    if same := [name for name in names if lower.count(name.lower()) > 1]:
+        raise ParamsError(
+            f"there are columns {' and '.join(same[:2])}, which are one for SQL, as it knows no upper case "
+            f"and lower; rename one at the source, or under source.columns"
+        )
+    if taken := [name for name in names if name.lower() in RESERVED]:
+        raise ParamsError(
+            f"a column is called {taken[0]}, as one that the rules' queries add; rename it at the source, or "
+            f"under source.columns"
+        )
 
 
 def _derived(table: Table) -> Iterator[Rule]:

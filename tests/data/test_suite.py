@@ -130,10 +130,27 @@ def test_a_wrong_suite_is_refused_in_a_sentence(text: str, reason: str, tmp_path
     ("values", "reason"),
     [
         ({"columns": {"Amount": "1"}}, "there are two columns Amount, as SQL knows no"),
+        ({"columns": {"more": "1", "More": "2"}}, "there are two columns more, as SQL knows no"),
         ({"columns": {"copies": "1"}}, "derives the column copies, which is there already"),
+        ({"columns": {"File_midnight": "1"}}, "derives the column File_midnight, which is there already"),
         ({"drift": {"item": 0.5, "amount": 0.1}}, "limits the drift of item, which the table has not"),
     ],
 )
 def test_a_suite_of_another_table_is_refused(values: dict[str, Any], reason: str) -> None:
     with pytest.raises(ParamsError, match=reason):
         rules_of(Suite.model_validate(values), Table(**PAYMENTS))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Amount", "columns amount and Amount, which are one for SQL.*; rename one at the source, or under"),
+        ("file_row_number", "a column is called file_row_number.*; rename it at the source, or under source"),
+        ("FILE_MIDNIGHT", "a column is called FILE_MIDNIGHT"),
+        ("hours since midnight", "a column is called hours since midnight"),
+    ],
+)
+def test_a_name_of_a_column_that_queries_cannot_have_is_refused_by_itself(name: str, reason: str) -> None:
+    table = Table(**PAYMENTS | {"columns": PAYMENTS["columns"] | {name: Int()}})
+    with pytest.raises(ParamsError, match=reason):
+        rules_of(Suite(), table)
