@@ -30,7 +30,7 @@ from pipeline.contract.workload import State, make_model, write_state
 from pipeline.data import casts, prepare, source, suite
 from pipeline.data.corrections import corrects, sample_rows
 from pipeline.data.features import CLEAN, is_ripe, past_of, samples_of
-from pipeline.data.ingest import part_of
+from pipeline.data.ingest import part_of, partitions
 from pipeline.data.partition_scan import PartitionScan
 from pipeline.data.row_rules import failing
 from pipeline.evaluation.scoring import check_shape, declared, judged
@@ -216,7 +216,7 @@ class Seams:
             with self._method("corrected"):
                 rows = sample_rows(self.workload, rows, [])
             self._say("corrected", f"{len(rows):,} rows stay")
-        past = past_of(self.workload, day, prepare.partitions(CLEAN))
+        past = past_of(self.workload, day, partitions(CLEAN))
         with self._method("features"):
             arrays = samples_of(self.workload, rows, state, past)
         prepare.write_samples(prepare.ARRAYS / f"day={day}", arrays)

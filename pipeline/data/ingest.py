@@ -61,7 +61,7 @@ def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> 
     check_over(night.day, table.zone, at=night.started_at)
     work = WORK / night.id
     moved = _finish(work)
-    here = set(_days_here())
+    here = set(partitions(RAW))
     offered = [day for day in sorted(set(source.days())) if day <= night.day]
     if night.day not in here and night.day not in offered:
         newest = f"its newest before that is {offered[-1]}" if offered else "nor for any day before"
@@ -125,8 +125,9 @@ def part_of(day: date, folder: Path = RAW) -> Path:
     return folder / f"day={day}" / PART
 
 
-def _days_here() -> list[date]:
-    return sorted(date.fromisoformat(part.parent.name[4:]) for part in RAW.glob(f"day=*/{PART}"))
+def partitions(folder: Path) -> list[date]:
+    """Returns the days that have a partition in the folder, in order."""
+    return sorted(date.fromisoformat(path.parent.name[4:]) for path in folder.glob(f"day=*/{PART}"))
 
 
 def _days_until_ripe(table: Table) -> int:

@@ -34,8 +34,7 @@ from pipeline.data.corrections import corrects, later_days, reach
 from pipeline.data.dialects import DUCKDB
 from pipeline.data.engines import read_parts
 from pipeline.data.features import CLEAN, is_ripe, past_of, read_clean, rows_of, samples_of
-from pipeline.data.ingest import part_of
-from pipeline.data.source import PART
+from pipeline.data.ingest import part_of, partitions
 from pipeline.storage import known_digests
 
 if TYPE_CHECKING:
@@ -128,11 +127,6 @@ def make_again(dataset: Dataset, night: Night, sections: PrepareSections) -> Non
         ),
     )  # fmt: skip
     _whole_window(workload, window, here, sections)
-
-
-def partitions(folder: Path) -> list[date]:
-    """Returns the days that have a partition in the folder, in order."""
-    return sorted(date.fromisoformat(path.parent.name[4:]) for path in folder.glob(f"day=*/{PART}"))
 
 
 def _window(ripe: Sequence[date], days: Sequence[date], params: PrepareParams) -> Window:

@@ -34,7 +34,7 @@ from pipeline.contract.table import Table
 from pipeline.data import day_history, drift
 from pipeline.data.day_sample import columns_of
 from pipeline.data.features import is_ripe
-from pipeline.data.ingest import RAW, part_of
+from pipeline.data.ingest import RAW, part_of, partitions
 from pipeline.data.partition_scan import Judged, PartitionScan
 from pipeline.data.row_rules import BETWEEN
 from pipeline.data.source import PART
@@ -208,11 +208,6 @@ def _figures(judged: Mapping[date, Judged]) -> "DataFrame":
     import pandas as pd
 
     return pd.DataFrame([one.figures for one in judged.values()])
-
-
-def partitions(folder: Path) -> list[date]:
-    """Returns the days that have a partition in the folder, in order."""
-    return sorted(date.fromisoformat(path.parent.name[4:]) for path in folder.glob(f"day=*/{PART}"))
 
 
 def _raw_digests(days: Sequence[date]) -> dict[date, str]:

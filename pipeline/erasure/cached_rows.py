@@ -44,7 +44,7 @@ class Objects:
     """The objects of this home's cache, and of the remote where there is one."""
 
     def __init__(self, remote: Any, *, dry_run: bool) -> None:
-        self._cache = checkout.home() / ".dvc" / "cache" / "files" / "md5"
+        self._cache = dvc_cache.folder()
         self._remote, self._dry_run = remote, dry_run
 
     def read(self, digest: str) -> bytes | None:
@@ -95,7 +95,7 @@ class Objects:
 
     def path(self, digest: str) -> Path:
         """Returns where the cache has an object."""
-        return self._cache / digest[:2] / digest[2:]
+        return dvc_cache.path_of(digest, self._cache)
 
 
 @contextmanager

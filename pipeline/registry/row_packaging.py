@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.contract.errors import DataError
 from pipeline.contract.table import AnyColumn, Table
 from pipeline.data.features import CLEAN, read_clean
-from pipeline.data.ingest import part_of
-from pipeline.data.prepare import partitions
+from pipeline.data.ingest import part_of, partitions
 from pipeline.registry.weights import ARRAYS, MODEL, PAST, load_rows
 from pipeline.workloads.served_rows import as_records, conformed
 

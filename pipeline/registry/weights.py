@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.contract import records
 from pipeline.contract.errors import DataError
 from pipeline.contract.workload import Workload, read_state
-from pipeline.data.ingest import part_of
-from pipeline.data.prepare import partitions
+from pipeline.data.ingest import part_of, partitions
 from pipeline.workloads.served_rows import ServedRows
 
 if TYPE_CHECKING:

@@ -181,7 +181,7 @@ def _allowed(verdict: dict[str, Any], approval: dict[str, Any], number: int) -> 
 
 def _data(locks: Sequence[tuple[Commit, str]], *, changes: Mapping[str, str]) -> Check:
     """Checks that the cache has the files that dvc.lock of the newest nights names, those in folders too."""
-    cache = checkout.home() / ".dvc" / "cache" / "files" / "md5"
+    cache = dvc_cache.folder()
     wanted: dict[str, str] = {}
     for commit, text in locks:
         lock = YAML(typ="safe").load(erasures.now_of_lock(text, changes)) or {}
@@ -191,7 +191,7 @@ def _data(locks: Sequence[tuple[Commit, str]], *, changes: Mapping[str, str]) ->
                     wanted.setdefault(out["md5"], f"{out['path']} of {commit.night}")
     missing, num_objects = [], 0
     for digest, where in wanted.items():
-        listing = cache / digest[:2] / digest[2:]
+        listing = dvc_cache.path_of(digest, cache)
         num_objects += 1
         if not listing.exists():
             missing.append(f"{where} ({digest[:9]}) is not in the cache")
@@ -203,7 +203,7 @@ def _data(locks: Sequence[tuple[Commit, str]], *, changes: Mapping[str, str]) ->
             continue
         parts = [part["md5"] for part in json.loads(listing.read_text())]
         num_objects += len(parts)
-        lost = [part for part in parts if not (cache / part[:2] / part[2:]).exists()]
+        lost = [part for part in parts if not dvc_cache.path_of(part, cache).exists()]
         if lost:
             missing.append(f"{len(lost)} of {len(parts)} files of {where} are not in the cache")
     return _check("DVC objects", iter(missing), f"{num_objects:,} of {len(locks)} nights are there")

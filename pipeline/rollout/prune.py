@@ -157,8 +157,7 @@ def _cache(kept: Sequence[Commit], *, dry_run: bool) -> Freed:
 
     Deletes none where the list of a folder's files cannot be read, as it is then not known what to keep.
     """
-    home = checkout.home()
-    cache = home / ".dvc" / "cache" / "files" / "md5"
+    home, cache = checkout.home(), dvc_cache.folder()
     texts = [files[LOCK] for files in ledger.texts_at([one.id for one in kept], [LOCK]) if LOCK in files]
     texts += [path.read_text() for path in (home / LOCK, *home.glob(f"nights/*/{LOCK}")) if path.exists()]
     wanted: set[str] = set()
@@ -166,7 +165,7 @@ def _cache(kept: Sequence[Commit], *, dry_run: bool) -> Freed:
     of_nights = {digest for text in set(texts) for digest in outputs(erasures.now_of_lock(text, changes))}
     for digest in of_nights | dvc_cache.added():
         wanted.add(digest)
-        listing = cache / digest[:2] / digest[2:]
+        listing = dvc_cache.path_of(digest, cache)
         try:
             if digest.endswith(".dir"):
                 wanted |= {part["md5"] for part in json.loads(listing.read_text())}

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.contract import params, records
 from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError, ReleaseError
 from pipeline.data.features import CLEAN
-from pipeline.data.ingest import part_of
-from pipeline.data.prepare import partitions
+from pipeline.data.ingest import part_of, partitions
 from pipeline.registry import aliases, packaging
 from pipeline.serving.loading import case_of, recorded
 from pipeline.serving.version_process import NoAnswer, VersionProcess

@@ -21,9 +21,9 @@ def folder() -> Path:
     return checkout.home() / ".dvc" / "cache" / "files" / "md5"
 
 
-def path_of(digest: str) -> Path:
-    """Returns the file of an object."""
-    return folder() / digest[:2] / digest[2:]
+def path_of(digest: str, cache: Path | None = None) -> Path:
+    """Returns the file of an object; `cache` is the home's if none is given, which asks git for it."""
+    return (cache or folder()) / digest[:2] / digest[2:]
 
 
 def objects() -> list[str]:

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from pipeline.contract import disk, records
 from pipeline.contract.errors import DataError, JobError
-from pipeline.storage import checkout, dvc_cache
+from pipeline.storage import dvc_cache
 from pipeline.storage.journal import alone
 
 log = logging.getLogger(__name__)
@@ -95,12 +95,12 @@ def sync(folder: Path) -> None:
     """
     if not (folder / LOCK).exists():
         return
-    cache = checkout.home() / ".dvc" / "cache" / "files" / "md5"
+    cache = dvc_cache.folder()
     digests = set(re.findall(r"md5: '?([0-9a-f]{32}(?:\.dir)?)", (folder / LOCK).read_text()))
-    for listing in [cache / one[:2] / one[2:] for one in digests if one.endswith(".dir")]:
+    for listing in [dvc_cache.path_of(one, cache) for one in digests if one.endswith(dvc_cache.FOLDER)]:
         if listing.exists():
             digests |= {entry["md5"] for entry in json.loads(listing.read_text())}
-    objects = [path for one in digests if (path := cache / one[:2] / one[2:]).exists()]
+    objects = [path for one in digests if (path := dvc_cache.path_of(one, cache)).exists()]
     for path in (*objects, *{path.parent for path in objects}, *[cache] * bool(objects)):
         records.sync(path)
 
@@ -156,7 +156,7 @@ def holds(path: str, name: str) -> bool:
     digests = [out["md5"] for stage in lock["stages"].values() for out in stage.get("outs", ())
                if out["path"] == path and out["md5"].endswith(".dir")]  # fmt: skip
     cache = Path(_waiting(lambda repo: repo.cache.local.path))
-    listings = [cache / digest[:2] / digest[2:] for digest in digests]
+    listings = [dvc_cache.path_of(digest, cache) for digest in digests]
     return any(
         name in {entry["relpath"] for entry in json.loads(listing.read_text())}
         for listing in listings
@@ -251,7 +251,7 @@ def _damaged(digests: dict[str, str], cache: Path) -> dict[Path, Path]:
     """Files here whose bytes are not those of their digest, each with the file of the cache it came from."""
 
     def cached(digest: str) -> Path:
-        return cache / digest[:2] / digest[2:]
+        return dvc_cache.path_of(digest, cache)
 
     def differs(file: Path, digest: str) -> bool:
         return not file.is_file() or records.digest(file) != digest

@@ -18,7 +18,8 @@ from pipeline.contract.params import Plug, PrepareParams, PrepareSections
 from pipeline.contract.records import Dataset, Night, Report
 from pipeline.contract.table import Id, Int, Label, Table, Time, days
 from pipeline.data.features import past_of, read_clean
-from pipeline.data.prepare import ARRAYS, CLEAN, SAMPLES, partitions, prepare, remake
+from pipeline.data.ingest import partitions
+from pipeline.data.prepare import ARRAYS, CLEAN, SAMPLES, prepare, remake
 from pipeline.workloads.samples import Samples
 from pipeline.workloads.served_rows import ServedRows
 from pipeline.workloads.table_workload import TableWorkload

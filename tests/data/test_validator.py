@@ -17,8 +17,8 @@ from pipeline.contract.errors import DataError
 from pipeline.contract.params import ValidateParams, ValidateSections
 from pipeline.contract.records import Batch, Night, Report
 from pipeline.data import suite, validator
-from pipeline.data.ingest import RAW, part_of
-from pipeline.data.validator import CLEAN, DOCS, QUARANTINE, partitions, validate
+from pipeline.data.ingest import RAW, part_of, partitions
+from pipeline.data.validator import CLEAN, DOCS, QUARANTINE, validate
 from pipeline.examples.shop.simulated_shop import Shop
 from pipeline.examples.shop.sold_lines import LINES
 

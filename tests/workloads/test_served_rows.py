@@ -19,7 +19,8 @@ from pipeline.contract.table import Bool, Bytes, Float, Id, Table, Text, Time
 from pipeline.contract.workload import make_model, read_state
 from pipeline.data.casts import conform
 from pipeline.data.features import read_clean
-from pipeline.data.prepare import ARRAYS, partitions
+from pipeline.data.ingest import partitions
+from pipeline.data.prepare import ARRAYS
 from pipeline.workloads.served_rows import ServedRows, as_records, conformed, serves_rows
 from pipeline.workloads.table_workload import TableWorkload
 from tests.workloads import payments
