@@ -268,8 +268,12 @@ class MemoryGuard:
         self._own_bytes, self._free_bytes = own, free
         if not self._fits(own, free, max(self._ahead_bytes, self._falling(own + free))):
             if self._is_unmeasured(own):
-                self.fail()
+                self._policy.observe(self.rung, peak_bytes=own + self._layer())
             raise ShortOfMemory(f"{free:,} bytes are left, and {self.rung} take more")
+
+    def _layer(self) -> int:
+        """Returns the most that a layer took, in passes of this size."""
+        return int(self._layer_bytes * self.rung.micro_batch_size)
 
     def _is_unmeasured(self, own: int) -> bool:
         """Returns whether no pass that was measured on this rung took as much."""
@@ -278,5 +282,5 @@ class MemoryGuard:
     def _fits(self, own: int, free: int, ahead: int) -> bool:
         """Returns whether the pass fits; beyond what was measured, whether another layer of it would."""
         if self._is_unmeasured(own):
-            ahead += int(self._layer_bytes * self.rung.micro_batch_size)
+            ahead += self._layer()
         return self._policy.fits(self.rung, own_bytes=own, free_bytes=free - ahead)
