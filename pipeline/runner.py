@@ -255,12 +255,25 @@ def nights(*, first: date, last: date, set: list[str] | None = None) -> int:
     for number, day in enumerate(days, 1):
         log.info("night %d of %d: %s", number, len(days), day)
         words = ["night", "--day", str(day), "--trigger", f"nights {first} to {last}", *assignments]
-        command = [sys.executable, "-m", "pipeline", *words]
-        if subprocess.run(command, cwd=checkout.home(), check=False).returncode:
+        if _exit_status([sys.executable, "-m", "pipeline", *words]):
             failures.append(str(day))
     if failures:
         raise JobError(f"{len(failures)} of {len(days)} nights failed: {', '.join(failures)}; see above")
     return 0
+
+
+def _exit_status(command: list[str]) -> int:
+    """Runs a night as a process of its own in the home, and returns its exit status.
+
+    A terminal's Ctrl-C reaches the night too, which then ends its jobs: `subprocess.run` would kill it after
+    a quarter of a second, and a rented machine would go on costing money. A second Ctrl-C waits no longer.
+    """
+    night = subprocess.Popen(command, cwd=checkout.home())
+    try:
+        return night.wait()
+    except KeyboardInterrupt:
+        night.wait()
+        raise
 
 
 def arguments(function: Callable[..., Any], folder: Path = Path()) -> dict[str, Any]:

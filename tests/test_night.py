@@ -3,21 +3,25 @@
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from pipeline import cli, night, runner
+from pipeline import cli, dvc_file, night, runner
 from pipeline.contract import params, records
 from pipeline.contract.errors import ParamsError, ReleaseError
 from pipeline.contract.records import Events, Night, Release, Verdict
 from pipeline.contract.table import Table, Time
 from pipeline.report import night_events
 from pipeline.storage import checkout, ledger
+from tests.fakes import ScriptedBackend, TwoDays
 
 
 def opened(home: Path, **options: object) -> Night:
@@ -374,3 +378,43 @@ def test_a_torn_index_of_the_checkout_does_not_keep_a_night_from_opening(
     (repository / ".git" / "index").write_bytes(b"torn")
     assert night.open(day=date(2026, 3, 4)).day == date(2026, 3, 4)
     assert "whether there are files that are not part of this night is unknown" in caplog.text
+
+
+class Endless(TwoDays):
+    """Source that is fetching until Ctrl-C."""
+
+    def fetch(self, day: date, folder: Path) -> None:
+        Path(os.environ["PIPELINE_HOME"], "var", "fetching").touch()
+        time.sleep(600)
+
+
+class Cloud(ScriptedBackend):
+    """Backend that is made in a second, as the client of a cloud is."""
+
+    def __init__(self) -> None:
+        time.sleep(1)
+        super().__init__()
+
+
+@pytest.mark.slow
+def test_ctrl_c_on_nights_waits_until_the_night_has_ended_its_jobs(
+    repository: Path, commit: Callable[[str], str]
+) -> None:
+    (repository / "dvc.yaml").write_text(dvc_file.text(repository))
+    commit("Write the stages")
+    words = ["nights", "--first", "2025-01-01", "--last", "2025-01-02"]
+    for plug in ("source=Endless", "workload=OnTheDateLine", "backend=Cloud"):
+        words += ["--set", plug.replace("=", "=tests.test_night:")]
+    # A shell's background job, which may have started this test, ignores Ctrl-C.
+    heeds_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    nights = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *words], cwd=repository, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, start_new_session=True,
+        preexec_fn=heeds_ctrl_c,  # noqa: PLW1509
+    )  # fmt: skip
+    while not (repository / "var" / "fetching").exists():
+        assert nights.poll() is None, nights.communicate()
+        time.sleep(0.05)
+    os.killpg(nights.pid, signal.SIGINT)  # as a terminal does
+    assert "night 2025-01-01 is stopped; go on with" in nights.communicate(timeout=120)[1]
+    assert nights.returncode == 130
