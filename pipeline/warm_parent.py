@@ -99,6 +99,7 @@ def run(words: Sequence[str], *, folder: Path, libraries: Sequence[str], stdout:
     Ctrl-C is passed on, and raised again when the command has ended. What the command prints goes to the file
     descriptor `stdout`, and to standard error.
     """
+    signal.siginterrupt(signal.SIGINT, True)  # polars, which MLflow imports, has waiting calls begin again
     with socket.socket(socket.AF_UNIX) as connection:
         command = 0
         try:

@@ -90,9 +90,9 @@ def process(folder: Path, name: str, key: str = "pid") -> psutil.Process:
     return psutil.Process(int(str(said(folder, name)[key])))
 
 
-def ask(folder: Path, *words: str, **options: Any) -> "subprocess.Popen[str]":
+def ask(folder: Path, *words: str, before: str = "", **options: Any) -> "subprocess.Popen[str]":
     """Starts a process that asks for a command, with a session of its own as a task of Airflow has."""
-    command = [sys.executable, "-c", ASK, str(folder), *words]
+    command = [sys.executable, "-c", before + ASK, str(folder), *words]
     return subprocess.Popen(command, text=True, start_new_session=True, **options)
 
 
@@ -179,8 +179,12 @@ def test_a_command_ends_with_who_asked_for_it(
     assert said(folder, "plan")["has"]
 
 
-def test_ctrl_c_ends_the_command_and_not_the_parent(parent: psutil.Process, folder: Path) -> None:
-    with ask(folder, "train", "0", "60", stderr=subprocess.DEVNULL) as asked:
+@pytest.mark.parametrize("before", ["", "import signal; signal.siginterrupt(signal.SIGINT, False)\n"])
+def test_ctrl_c_ends_the_command_and_not_the_parent(
+    parent: psutil.Process, folder: Path, before: str
+) -> None:
+    """Also where a library, as polars, has made the system restart calls that a signal interrupts."""
+    with ask(folder, "train", "0", "60", before=before, stderr=subprocess.DEVNULL) as asked:
         wait_for(folder / "train.json")
         command = process(folder, "train")
         os.killpg(asked.pid, signal.SIGINT)
