@@ -101,7 +101,7 @@ def gate(
     if champion and night.chosen and night.chosen.is_refresh:
         refresh = True  # whatever differs, earlier nights have proven to be better
     rules = rules_of(params.gate, refresh=refresh, evaluation=evaluation)
-    scores, past = read_scores() or {}, ledger.history(LOOKED_AT)
+    scores, past = read_scores() or {}, _earlier(night, LOOKED_AT)
     chance = None if champion is None or refresh else _chance(night, params.gate)
     if chance is not None:
         rules = replace(rules, alpha=2 * chance)
@@ -149,8 +149,13 @@ def rules_for_users(rules: Rules, chance: float | None) -> Rules:
 
 
 def _chance(night: Night, params: GateParams) -> float:
-    year = ledger.history(NIGHTS_PER_YEAR + LOOKED_AT)
+    year = _earlier(night, NIGHTS_PER_YEAR + LOOKED_AT)
     return chance_of(year, day=night.day, alpha=params.alpha, per_year=params.false_promotions_per_year)
+
+
+def _earlier(night: Night, limit: int) -> list[ledger.Entry]:
+    """Returns the newest entries of the ledger but tonight's own, which a night that goes on after `close` has."""
+    return [entry for entry in ledger.history(limit) if entry.rollback or entry.night.id != night.id]
 
 
 def judge_scores(

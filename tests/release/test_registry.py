@@ -201,6 +201,23 @@ def test_what_earlier_nights_proved_better_is_judged_as_a_refresh_and_spends_no_
     assert (bought.action, bought.false_promotion_chance) == ("promote", None), bought.reason
 
 
+def test_a_night_that_goes_on_after_it_was_closed_has_the_same_verdict(
+    home: Path, release: Any, settings: Params
+) -> None:
+    """Its own entry of the ledger is none of an earlier night."""
+    release(0, 1.0)
+    champion = ledger.champion_at(ledger.ledger_tip())
+    os.chdir(make_night(home, 1, weight=1.0, champion=champion))
+    judge_night()
+    night, inputs = records.read(Night), (records.read(Evaluation), records.read(Version), champion)
+    another = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": 9})})
+    first = judge.gate(night, *inputs, another)
+    records.write(first)
+    ledger.commit_night(night, message="promote failed")
+    again = judge.gate(night, *inputs, another)
+    assert (first.false_promotion_chance, replace(again, decided_at=first.decided_at)) == (0.025, first)
+
+
 def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: Any, settings: Params) -> None:
     for number in range(3):
         release(number, 1.0)
