@@ -2,8 +2,10 @@
 
 A challenger of the champion's recipe on newer data is a refresh: it is promoted when it is proven no worse
 than the margin, since freshness is why one retrains. A changed recipe must be proven better. On the first
-night there is no champion, and the challenger must be proven better than the popularity baseline. Where
-nothing can be judged, the champion stays, and the verdict says why.
+night there is no champion, and the challenger must be proven better than a simple rule: for a table the best
+constant, otherwise the workload's baseline `popularity`, or without one of that name the weakest of its own;
+where there is none, it is promoted. Where nothing can be judged, the champion stays, and the verdict says
+why.
 
 By `gate.scores`, held-out scores decide, or users who meet one model or the other
 (pipeline/experiment/live_test.py), or both.
@@ -154,7 +156,7 @@ def _chance(night: Night, params: GateParams) -> float:
 
 
 def _earlier(night: Night, limit: int) -> list[ledger.Entry]:
-    """Returns the newest entries of the ledger but tonight's own, which a night that goes on after `close` has."""
+    """Returns the newest entries of the ledger but tonight's own, which one that goes on after `close` has."""
     return [entry for entry in ledger.history(limit) if entry.rollback or entry.night.id != night.id]
 
 
