@@ -5,6 +5,7 @@
 What it writes belongs to the team from then on; nothing writes it again.
 """
 
+import contextlib
 import importlib.machinery
 import json
 import keyword
@@ -52,6 +53,7 @@ def write(folder: Path, url: str, **options: Any) -> "Survey":
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ParamsError(f"{folder} is not empty; name a folder that is, or a new one")
+    registered_name(folder.resolve().name)  # rather than refuse it after the data was read
     from pipeline.survey import survey
 
     surveyed = survey(url, **options)
@@ -82,6 +84,20 @@ def module_name(folder: str) -> str:
     paths = [path for path in sys.path if Path(path or ".").resolve() != Path.cwd()]
     taken = importlib.machinery.PathFinder.find_spec(name, paths) or name in sys.stdlib_module_names
     return f"{name}_model" if taken or keyword.iskeyword(name) else name
+
+
+def registered_name(folder: str) -> str:
+    """Returns the name in MLflow of the model of a folder; ParamsError where no letter or digit is left.
+
+    >>> registered_name("card fraud"), registered_name("2025")
+    ('card-fraud', '2025')
+    """
+    name = re.sub(r"[^\w.-]+", "-", folder, flags=re.ASCII)
+    if not re.search("[A-Za-z0-9]", name):  # all such folders would be one model
+        raise ParamsError(
+            f"the folder {folder!r} gives the model no name in MLflow; use letters of A to Z or digits in it"
+        )
+    return name
 
 
 def files(survey: "Survey", name: str, *, title: str) -> dict[str, str]:
@@ -127,8 +143,8 @@ def _body(survey: "Survey") -> str:
     images = survey.images
     if images is None or not survey.num_classes:
         return CLASSES if survey.num_classes else BINARY if survey.binary else NUMBER
-    body = IMAGES.replace('"IMAGE"', _literal(images.column)).replace("SIZE", str(images.size))
-    return body.replace("COLOR", str(images.color)).replace("CHANNELS", "3" if images.color else "1")
+    body = IMAGES.replace("SIZE", str(images.size)).replace("COLOR", str(images.color))
+    return body.replace("CHANNELS", "3" if images.color else "1")
 
 
 def _class_name(name: str) -> str:
@@ -141,8 +157,10 @@ def module_text(survey: "Survey", name: str) -> str:
     kinds = {type(column).__name__ for column in survey.table.columns.values()} | {"Label", "Table"}
     late = survey.table.label is not None and bool(survey.table.label.ripe_after)
     names = [*sorted(kinds), *(["days"] if late else [])]
-    body = _body(survey).replace('"LABEL"', label).replace("CLASSES", str(survey.num_classes))
-    imports, methods = body.split("# ---\n")
+    imports, methods = _body(survey).replace("CLASSES", str(survey.num_classes)).split("# ---\n")
+    # All at once and last, since a column's name may hold any of these words.
+    literals = {'"LABEL"': label, '"IMAGE"': _literal(survey.images.column) if survey.images else ""}
+    methods = re.sub('"LABEL"|"IMAGE"', lambda found: literals[found[0]], methods)
     return (
         f'"""Predicts {label[1:-1]}; written by `python -m pipeline init`, and yours from now on."""\n\n'
         f"{imports.replace('# TABLE', _import('pipeline.contract.table', names))}"
@@ -151,9 +169,14 @@ def module_text(survey: "Survey", name: str) -> str:
     )
 
 
-def _literal(name: str) -> str:
-    """Returns a name of the data as a string of Python: what it holds ends no string, and is not run."""
-    return json.dumps(name, ensure_ascii=False)
+def _literal(value: Any) -> str:
+    """Returns a name of the data as a string of Python or YAML: what it holds ends no string, and is not run.
+
+    YAML also has what else JSON has, but not its pairs of escapes for letters beyond U+FFFF, which are
+    written as they are. What does not print is escaped.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return re.sub("[\x7f-\x9f\u2028\u2029\ufeff]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _label(table: Table) -> str:
@@ -343,7 +366,6 @@ def params_text(survey: "Survey", name: str, *, title: str) -> str:
     test_days = min(max(math.ceil(2000 / survey.rows_per_day), 1), max(window // 5, 1))
     history = (max(survey.days) - min(survey.days)).days  # what the limits were proposed from
     batch_sizes = ", ".join(str(batch_size * factor // 4) for factor in (1, 2, 4, 8))
-    register = re.sub(r"[^\w.-]+", "-", title, flags=re.ASCII)
     return f"""\
 # What you decide; `python -m pipeline check` examines it.
 
@@ -380,7 +402,7 @@ train:
 
 evaluate: {{batch_size: 1024}}
 
-register: {{name: {register}}}
+register: {{name: {_literal(registered_name(title))}}}
 
 gate:
   margin:                                    # empty: 1 % of the champion's value of the first metric
@@ -395,7 +417,7 @@ def _source_text(plug: dict[str, Any]) -> str:
     lines += [f"  {key}: {_flow(value)}" for key, value in plug.items() if key != "tables"]
     lines += ["  tables:                                    # joined as of time; docs/own-data.md says how"]
     for name, arguments in plug["tables"].items():
-        lines += [f"    {json.dumps(name)}:"]
+        lines += [f"    {_literal(name)}:"]
         lines += [
             f"      {key}: {_flow(value)}{'  # review' if key.endswith('_hours') else ''}"
             for key, value in arguments.items()
@@ -405,11 +427,11 @@ def _source_text(plug: dict[str, Any]) -> str:
 
 def _flow(value: Any) -> str:
     if not isinstance(value, dict):
-        return json.dumps(value)
+        return _literal(value)
     plain = all(re.fullmatch(r"[A-Za-z_]+", key) for key in value)
     return (
         "{"
-        + ", ".join(f"{key if plain else json.dumps(key)}: {json.dumps(of)}" for key, of in value.items())
+        + ", ".join(f"{key if plain else _literal(key)}: {_literal(of)}" for key, of in value.items())
         + "}"
     )
 
@@ -423,21 +445,20 @@ def expectations_text(survey: "Survey") -> str:
         figure = f"nulls_of_{name}"
         quoted = name.replace('"', '""')
         share_of_nulls = f'avg(("{quoted}" IS NULL)::INT)'
-        figures.append(f"  {json.dumps(figure)}: {json.dumps(share_of_nulls)}")
+        figures.append(f"  {_literal(figure)}: {_literal(share_of_nulls)}")
         high = min(1.0, _rounded_up(2 * share + 0.01))
         days.append(_rule(f"{name} is null no more than usual", figure, column=name, high=high))
     rows = []
     for name, (low, high) in survey.ranges.items():
         column = survey.table.columns[name]
         span = (high - low) or abs(high) or 1.0
-        least = (
-            None if isinstance(column, Int | Float) and column.min is not None else -_rounded_up(span - low)
-        )
-        rows.append(
-            _rule(f"{name} is in the range seen, widened", name, low=least, high=_rounded_up(high + span))
-        )
+        bounded = isinstance(column, Int | Float) and column.min is not None
+        below, above = _bound(span - low), _bound(high + span)
+        least = None if bounded or below is None else -below
+        if least is not None or above is not None:
+            rows.append(_rule(f"{name} is in the range seen, widened", name, low=least, high=above))
     drift = [
-        f"  {json.dumps(name)}: {min(0.95, max(0.2, math.ceil((value * 1.25 + 0.05) * 20) / 20)):g}  # review"
+        f"  {_literal(name)}: {min(0.95, max(0.2, math.ceil((value * 1.25 + 0.05) * 20) / 20)):g}  # review"
         for name, value in survey.drift.items()
     ]
     if survey.images:
@@ -463,25 +484,32 @@ def _rule(
     name: str, of: str, *, column: str = "", low: float | None = None, high: float | None = None
 ) -> str:
     kwargs = {"column": of, "min_value": low, "max_value": high}
-    given = ", ".join(f"{key}: {json.dumps(value)}" for key, value in kwargs.items() if value is not None)
-    blamed = f" column: {json.dumps(column)}," if column else ""
+    given = ", ".join(f"{key}: {_literal(value)}" for key, value in kwargs.items() if value is not None)
+    blamed = f" column: {_literal(column)}," if column else ""
     return (
-        f"  - {{name: {json.dumps(name)}, type: expect_column_values_to_be_between,{blamed}\n"
+        f"  - {{name: {_literal(name)}, type: expect_column_values_to_be_between,{blamed}\n"
         f"     kwargs: {{{given}}}}}  # review"
     )
 
 
 def _rounded_up(value: float) -> float:
-    """Returns the value, away from 0 to two digits.
+    """Returns the value, away from 0 to two digits; 0 for one that is next to nothing.
 
-    >>> _rounded_up(1234), _rounded_up(0.0321), _rounded_up(-17.2)
-    (1300, 0.033, -18)
+    >>> _rounded_up(1234), _rounded_up(0.0321), _rounded_up(-17.2), _rounded_up(5e-324)
+    (1300, 0.033, -18, 0)
     """
-    if not value:
+    if abs(value) < 1e-300:  # a tenth of it might be no number any more
         return 0
     step = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
     rounded = math.copysign(math.ceil(abs(value) / step - 1e-9), value) * step
     return round(rounded) if abs(rounded) >= 10 else float(f"{rounded:.2g}")
+
+
+def _bound(value: float) -> float | None:
+    """Returns the value away from 0 to two digits; None where that is no finite number."""
+    with contextlib.suppress(OverflowError, ValueError):
+        return _rounded_up(value)
+    return None
 
 
 def readme_text(survey: "Survey", name: str, *, title: str) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
@@ -481,3 +482,75 @@ def test_ids_beyond_a_float_are_told_apart_and_an_infinite_label_is_a_number(tmp
     (tmp_path / "a.csv").write_text(f"t,user_id,code,y\n{lines}")
     columns = survey.survey(str(tmp_path / "a.csv")).table.columns
     assert (columns["user_id"], columns["code"], columns["y"]) == (Id(), Id(), Float())
+
+
+def written(survey_: survey.Survey, folder: Path, title: str = "new") -> Path:
+    """The files of a home of what was found, in a folder."""
+    for path, text in home.files(survey_, "new", title=title).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return folder
+
+
+def test_words_of_the_template_in_names_of_columns_stay_as_they_are(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        for day in (1, 2):
+            folder = tmp_path / "pets" / f"2026-03-{day:02}" / name
+            folder.mkdir(parents=True)
+            Image.new("RGB", (16, 16), (day, 0, 0)).save(folder / "0.png")
+    found = survey.survey(str(tmp_path / "pets"))
+    images, label = found.images, found.table.label
+    assert images and label
+    for word in ("SIZE_IMG COLOR CHANNELS CLASSES LABEL", "IMAGE", '"LABEL"'):
+        text = home.module_text(replace(found, images=replace(images, column=word)), "new")
+        assert f"pixels(rows[{json.dumps(word)}], size=16, color=True)" in text
+        columns = {word if name == label.column else name: of for name, of in found.table.columns.items()}
+        table = replace(found.table, columns=columns, label=replace(label, column=word))
+        text = home.module_text(replace(found, table=table), "new")
+        assert f"batch[{json.dumps(word)}] == n for n in range(2)" in text
+        compile(text, "new.py", "exec")
+
+
+def test_letters_beyond_the_first_plane_and_what_does_not_print_are_read_as_written(tmp_path: Path) -> None:
+    odd = "pri\U0001f600ce\x7f\x85\u2028"
+    lines = [f"when,{odd},y", *(f"2026-03-{1 + n // 24:02},{n or ''},{n % 2}" for n in range(96))]
+    (tmp_path / "\U0001f600.csv").write_text("\n".join(lines))
+    made = survey.survey(str(tmp_path / "\U0001f600.csv"))
+    assert odd in made.table.columns
+    folder = written(made, tmp_path / "new")
+    assert str(tmp_path / "\U0001f600.csv") in str(params.load(folder).source)
+    limits = suite.load(folder / "data/expectations.yaml")
+    assert odd in {rule.kwargs["column"] for rule in limits.rows}
+    assert f"nulls_of_{odd}" in limits.figures
+
+
+@pytest.mark.parametrize("title", ["2025", "true", "null", "1e3", "2025-01-01", "card fraud"])
+def test_the_name_of_any_folder_is_that_of_a_model(tmp_path: Path, title: str) -> None:
+    (tmp_path / "a.csv").write_text(lines_of(times_of("%Y-%m-%d %H:%M", datetime(2026, 3, 1), 3)))
+    folder = written(survey.survey(str(tmp_path / "a.csv")), tmp_path / "new", title)
+    assert params.load(folder).register_.name == title.replace(" ", "-")
+
+
+def test_a_folder_that_would_have_the_name_of_others_in_mlflow_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("t,y\n")
+    with pytest.raises(ParamsError, match="'данные' gives the model no name in MLflow; use letters"):
+        home.write(tmp_path / "данные", str(tmp_path / "a.csv"))
+    assert not (tmp_path / "данные").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1.7976931348623157e308, {}),
+        (8e307, {"max_value": 1.6e308}),
+        (5e-324, {"max_value": 0}),
+    ],
+)
+def test_extreme_numbers_have_no_bound_or_0(tmp_path: Path, value: float, expected: dict[str, float]) -> None:
+    lines = ["t,x,y", *(f"2026-03-{1 + n // 24:02},{(n % 3 == 1) * value},{n % 2}" for n in range(96))]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    folder = written(survey.survey(str(tmp_path / "a.csv")), tmp_path / "new")
+    bounds = [rule.kwargs for rule in suite.load(folder / "data/expectations.yaml").rows]
+    assert [each for each in bounds if each["column"] == "x"] == (
+        [{"column": "x", **expected}] if expected else []
+    )

@@ -156,7 +156,7 @@ def _chance(night: Night, params: GateParams) -> float:
 
 
 def _earlier(night: Night, limit: int) -> list[ledger.Entry]:
-    """Returns the newest entries of the ledger but tonight's own, which one that goes on after `close` has."""
+    """Returns the newest entries of the ledger without tonight's, which there is if it was closed before."""
     return [entry for entry in ledger.history(limit) if entry.rollback or entry.night.id != night.id]
 
 
