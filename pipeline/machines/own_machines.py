@@ -6,7 +6,8 @@
 
 A device that the catalog knows (`python -m pipeline prices`) brings its speed and memory; of another the
 columns `device_memory_gb`, `flops_per_s` and `bandwidth_gb_per_s` say them. `link_gb_per_s` is between the
-devices of a machine, `network_gb_per_s` between machines, one way. A price that is left out is 0.
+devices of a machine, and needed where that has several of such a device; `network_gb_per_s` is between
+machines, that of an Ethernet of 10 Gbit/s if left out; both one way. A price that is left out is 0.
 `spot_options` make a machine one that may be taken away. All columns after the fifth may be left out. The
 machine `local` is the one at hand, for the backend Local alone: how fast it is the profile measures.
 """
@@ -27,6 +28,7 @@ NEEDED = ("name", "device", "num_devices", "vcpus", "memory_gb")
 RATES = ("device_memory_gb", "flops_per_s", "bandwidth_gb_per_s", "link_gb_per_s", "network_gb_per_s")
 OPTIONAL = (*RATES, "count", "usd_per_hour", "spot_usd_per_hour", "options", "spot_options")
 GB = 1e9
+ETHERNET_GB_PER_S = 1.25  # 10 Gbit/s, between machines where nothing else is known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +108,13 @@ def _machine(cells: "_Cells", *, prices: dict[Strategy, Price]) -> Machine:
     joined = [each for each in alike if each.link_bytes_per_s and num_devices > 1]
     known = next(iter([*joined, *alike]), None)
     share = vcpus / known.vcpus if known and not num_devices else 1.0  # CPUs are listed by their cores
+    link = cells.number("link_gb_per_s", known.link_bytes_per_s / GB if known else 0.0)
+    network = cells.number("network_gb_per_s", known.network_bytes_per_s / GB if known else 0.0)
+    if num_devices > 1 and not (link or network) and cells.text("name") != LOCAL:
+        raise ParamsError(
+            f"{cells.where}: the catalog does not know how fast {num_devices} x {device} reach each other; "
+            f"add the column link_gb_per_s, such as 25 for PCIe 4.0 of 16 lanes"
+        )
     on_device = (known.device_memory_bytes if known else 0.0) if num_devices else memory
     machine = Machine(
         name=cells.text("name"),
@@ -119,9 +128,8 @@ def _machine(cells: "_Cells", *, prices: dict[Strategy, Price]) -> Machine:
         bandwidth_bytes_per_s=GB
         * cells.number("bandwidth_gb_per_s", share * known.bandwidth_bytes_per_s / GB if known else 0.0),
         flops_per_s=cells.number("flops_per_s", share * known.flops_per_s if known else 0.0),
-        link_bytes_per_s=GB * cells.number("link_gb_per_s", known.link_bytes_per_s / GB if known else 0.0),
-        network_bytes_per_s=GB
-        * cells.number("network_gb_per_s", known.network_bytes_per_s / GB if known else 0.0),
+        link_bytes_per_s=GB * link,
+        network_bytes_per_s=GB * (network or ETHERNET_GB_PER_S),
         spot="spot" in prices,
         flex=False,
         region="",

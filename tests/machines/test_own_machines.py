@@ -5,8 +5,13 @@ import pytest
 from pipeline.contract.errors import ParamsError
 from pipeline.machines import catalog
 from pipeline.machines.own_machines import read
+from pipeline.prediction.update_time import LATENCY_S, _sync_s
+from tests.planning.jobs import profile
 
 HEAD = "name,device,num_devices,vcpus,memory_gb,count,options,usd_per_hour,spot_options,spot_usd_per_hour\n"
+UNKNOWN = (
+    "name,device,num_devices,vcpus,memory_gb,device_memory_gb,flops_per_s,bandwidth_gb_per_s,link_gb_per_s\n"
+)
 
 
 @pytest.fixture
@@ -40,14 +45,33 @@ def test_a_device_of_the_catalog_brings_its_speed_and_cpus_are_as_fast_as_they_h
 
 
 def test_a_device_that_the_catalog_does_not_know_says_its_speed_itself(written):
-    head = "name,device,num_devices,vcpus,memory_gb,device_memory_gb,flops_per_s,bandwidth_gb_per_s\n"
-    (own,) = read(written(head + "gaudi,Gaudi 3,8,96,1000,128,1.8e15,3700\n"))
+    (own,) = read(written(UNKNOWN + "gaudi,Gaudi 3,8,96,1000,128,1.8e15,3700,75\n"))
     assert own.machine.flops_per_s == 1.8e15
     assert own.machine.bandwidth_bytes_per_s == 3.7e12
     with pytest.raises(
         ParamsError, match=r"line 2: the catalog does not know Gaudi 3; add the column flops_"
     ):
-        read(written(head + "gaudi,Gaudi 3,8,96,1000,128,,3700\n"))
+        read(written(UNKNOWN + "gaudi,Gaudi 3,8,96,1000,128,,3700,75\n"))
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "link", "across", "rate"),
+    [(2, "12", 1, 12e9), (1, "", 2, 1.25e9), (2, "12", 2, 1.25e9)],
+)
+def test_workers_on_a_device_that_the_catalog_does_not_know_sum_gradients_by_its_link_or_ethernet(
+    written, num_devices, link, across, rate
+):
+    line = f"rig,RTX 3090,{num_devices},32,128,24,3.5e13,936"
+    (own,) = read(written(f"{UNKNOWN}{line},{link}\n"))
+    job = profile()
+    latency_s = LATENCY_S if across > 1 else LATENCY_S / 5
+    took_s = _sync_s(job, own.machine, num_machines=across)
+    assert took_s == pytest.approx(job.sync_bytes.fixed / rate + 2 * latency_s)
+    if num_devices > 1:
+        with pytest.raises(
+            ParamsError, match=r"line 2: .* how fast 2 x RTX 3090 reach each other; add the col"
+        ):
+            read(written(f"{UNKNOWN}{line},\n"))
 
 
 @pytest.mark.parametrize(
