@@ -26,6 +26,7 @@ from typing import Any
 
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.records import digest, replace_text
+from pipeline.contract.source_code import archived_name
 from pipeline.storage import checkout
 from pipeline.storage.bucket import BucketFolder, inside, is_here
 
@@ -105,7 +106,7 @@ def _pack_code(night: Path, path: Path) -> str:
 
     So what a workload reads beside its modules, a vocabulary as well as a configuration, is there too.
     """
-    names = sorted(file.relative_to(night).as_posix() for file in code_files(night))
+    names = sorted(archived_name(file, night) for file in code_files(night))
     if not names:
         return ""
     seen = hashlib.md5(usedforsecurity=False)

@@ -8,6 +8,7 @@ workload that comes with Daybreak, its own folder does, so that an edit of the r
 import ast
 import hashlib
 import importlib.util
+import os
 from collections.abc import Iterable
 from functools import cache, lru_cache
 from pathlib import Path
@@ -29,8 +30,19 @@ def source_digest(use: str) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
+def archived_name(path: Path, folder: Path) -> str:
+    """Returns the name of a file in an archive of a folder; ParamsError where it is not UTF-8."""
+    name = path.relative_to(folder).as_posix()
+    if (written := os.fsencode(name)) != name.encode(errors="replace"):
+        raise ParamsError(
+            f"the name of the file {written!r} is not UTF-8, so that it cannot travel with the code; "
+            f"rename it, or have git ignore it"
+        )
+    return name
+
+
 def expect_small(files: Iterable[Path], *, what: str, max_mb: float) -> None:
-    """Raises ParamsError where files hold more than may travel, and names the largest.
+    """Raises ParamsError where files hold more than may travel, naming the largest, or one cannot travel.
 
     Args:
         files: that would travel.
@@ -38,6 +50,8 @@ def expect_small(files: Iterable[Path], *, what: str, max_mb: float) -> None:
         max_mb: `night.max_code_mb`.
     """
     sizes = {path: path.stat().st_size for path in files}
+    for path in sizes:
+        archived_name(path, Path(path.anchor))
     total = sum(sizes.values())
     if total > max_mb * 1e6:
         largest = sorted(sizes, key=lambda path: -sizes[path])[:3]

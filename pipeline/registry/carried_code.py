@@ -29,7 +29,7 @@ from typing import Any
 
 from pipeline.contract import records
 from pipeline.contract.errors import ParamsError, ReleaseError
-from pipeline.contract.source_code import imported_files
+from pipeline.contract.source_code import archived_name, imported_files
 from pipeline.registry import confined
 from pipeline.storage import checkout
 
@@ -116,8 +116,11 @@ def files_of(top: Path) -> list[Path]:
 
 
 def pack(paths: Sequence[Path], archive: Path) -> None:
-    """Packs these modules and packages, less what git ignores: the same files make the same bytes."""
-    files = sorted((path.relative_to(top.parent).as_posix(), path) for top in paths for path in files_of(top))
+    """Packs these modules and packages, less what git ignores: the same files make the same bytes.
+
+    Raises ParamsError where the name of a file is not UTF-8.
+    """
+    files = sorted((archived_name(path, top.parent), path) for top in paths for path in files_of(top))
     with zipfile.ZipFile(archive, "w") as packed:
         for name, path in files:
             packed.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)  # without times

@@ -126,7 +126,9 @@ def unignored(folder: Path, *, leaving_out: Iterable[str] = (), around: tuple[Pa
     words = [*listed, *(f":!{name}" for name in leaving_out)]
     done = subprocess.run(words, cwd=folder, capture_output=True, check=False)
     named = (
-        [folder / name for name in done.stdout.decode().split("\0") if name] if not done.returncode else []
+        [folder / name for name in os.fsdecode(done.stdout).split("\0") if name]
+        if not done.returncode
+        else []
     )
     around = (*around, folder.resolve())
     files = [path for path in named if path.is_file()]

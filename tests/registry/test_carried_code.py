@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.contract.errors import ReleaseError
+from pipeline.contract.errors import ParamsError, ReleaseError
+from pipeline.contract.source_code import expect_small
 from pipeline.registry import carried_code
 
 WORKLOAD = """\
@@ -76,6 +77,21 @@ def test_a_version_carries_what_git_does_not_ignore_of_the_package_links_and_all
             f"team/{name}" for name in (".gitignore", "__init__.py", "late.py", "numbers.py", "plus.txt",
                                         "shared/tables.csv", "words.txt", "work.py")
         )  # fmt: skip
+
+
+def test_a_file_whose_name_is_not_utf_8_is_refused_in_a_sentence_unless_git_ignores_it(
+    tmp_path: Path,
+) -> None:
+    package = team(tmp_path / "shop" / "team", base=1)
+    (package / os.fsdecode(b"gr\xf6\xdfe.csv")).write_text("a,b\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path / "shop", check=True)
+    message = r"the name of the file b'team/gr\\xf6\\xdfe.csv' is not UTF-8, .*; rename it, or have git"
+    with pytest.raises(ParamsError, match=message):
+        carried_code.pack([package], tmp_path / "code.zip")
+    with pytest.raises(ParamsError, match="is not UTF-8"):  # as when a night opens
+        expect_small(carried_code.files_of(package), what="into each version", max_mb=1)
+    (package / ".gitignore").write_text("*.csv\n")
+    carried_code.pack([package], tmp_path / "code.zip")
 
 
 def test_a_package_that_is_installed_in_an_ignored_folder_is_carried_whole(tmp_path: Path) -> None:
