@@ -226,14 +226,14 @@ class BucketFolder:
 
     def bring_thing(self, thing: str, folder: Path) -> None:
         """Fetches a folder, unless it is here whole already; DataError if it is not whole there."""
-        text = self.text(THINGS, thing, WHOLE)
-        if text is None:
-            raise DataError(f"{self.url} has no things/{thing}; run train again, which sends it")
-        listed: Mapping[str, tuple[int, str]] = json.loads(text)
-        if all(_is(folder / name, *facts) for name, facts in listed.items()):
+        listed = self._list_of(thing)
+        if listed is None:
+            raise DataError(f"{self.url} has no whole things/{thing}; run train again, which sends it")
+        if folder.is_dir() and all(_is(folder / name, *facts) for name, facts in listed.items()):
             return
         fresh = folder.with_name(f".{folder.name}.new")
         shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)  # also for a folder without files
         files = self.files
         for name, (size, md5) in listed.items():
             path = inside(fresh, name)

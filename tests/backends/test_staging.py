@@ -105,6 +105,23 @@ def test_what_has_not_changed_is_sent_once(depot, job):
     assert None not in before.values()
 
 
+@pytest.mark.parametrize("text", ['{"x.npy": [1000', '["x.npy"]', '{"x.npy": 1000}', "null"])
+def test_a_folder_whose_list_is_torn_is_not_there(tmp_path, depot, job, text):
+    packed(depot, job)
+    depot.files.pipe_file(depot.at("things", "d", "whole.json"), text.encode())
+    with pytest.raises(DataError, match="has no whole things/d; run train again"):
+        depot.bring_thing("d", tmp_path / "brought")
+    assert not (tmp_path / "brought").exists()
+
+
+def test_a_folder_without_files_is_brought_as_one(tmp_path, depot):
+    (tmp_path / "empty").mkdir()
+    depot.send_thing(tmp_path / "empty", "e")
+    for _ in range(2):
+        depot.bring_thing("e", tmp_path / "brought")
+        assert (tmp_path / "brought").is_dir()
+
+
 @pytest.mark.parametrize("loss", ["removed", "shorter", "torn list"])
 def test_what_a_lifecycle_rule_or_a_kill_took_a_part_of_is_not_believed_and_sent_again(
     tmp_path, depot, job, loss
@@ -149,7 +166,7 @@ def test_a_sending_that_was_killed_is_done_anew(tmp_path, depot, job):
     packed(depot, job)
     depot.files.rm_file(depot.at("things", "d", "whole.json"))
     depot.files.pipe_file(depot.at("things", "d", "x.npy"), b"half")
-    with pytest.raises(DataError, match="has no things/d; run train again"):
+    with pytest.raises(DataError, match="has no whole things/d; run train again"):
         unpack(depot, "j", tmp_path / "machine", tmp_path / "machine" / "j")
     packed(depot, job)
     unpack(depot, "j", tmp_path / "machine", tmp_path / "machine" / "j")
