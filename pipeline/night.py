@@ -210,15 +210,17 @@ def close(night: Night, params: CloseSections) -> None:
     else:
         happened = night_events.note(over=True)
     commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
-    notifier.tell(*happened)
-    open_lineage.send(commit)
-    log.info("night %s is commit %s of the ledger", night.id, commit[:9])
-    ledger_copy.push()
-    snapshots.push()
-    review.show_report(night, commit=commit)
-    _prune()
-    _reread(params)
-    warm_parent.end(Path())
+    try:
+        notifier.tell(*happened)
+        open_lineage.send(commit)
+        log.info("night %s is commit %s of the ledger", night.id, commit[:9])
+        ledger_copy.push()
+        snapshots.push()
+        review.show_report(night, commit=commit)
+        _prune()
+        _reread(params)
+    finally:
+        warm_parent.end(Path())
     if failure:
         again = f"python -m pipeline night --night {night.id}"
         log.error("%s\nthe champion stays; go on with: %s", failure, again)
@@ -389,9 +391,13 @@ def _reread(params: CloseSections) -> None:
     from pipeline.rollout import rot
 
     of = params.night.reread_nights
-    num_nights = sum(not commit.rollback for commit in ledger.commits())  # a rollback reads no share
-    objects = dvc_cache.share(dvc_cache.objects(), number=num_nights, of=of)
-    faults = [str(fault) for fault in rot.in_cache(objects)]
+    try:
+        num_nights = sum(not commit.rollback for commit in ledger.commits())  # a rollback reads no share
+        objects = dvc_cache.share(dvc_cache.objects(), number=num_nights, of=of)
+        faults = [str(fault) for fault in rot.in_cache(objects)]
+    except Exception as error:  # noqa: BLE001 - whatever it is, the night is in the ledger
+        log.warning("DVC's cache could not be read again: %s", sentence(error))
+        return
     log.info("read again: %d objects of DVC's cache, of which %d are damaged", len(objects), len(faults))
     if faults:
         text = f"{len(faults)} files have rotted: {'; '.join(faults[:3])}; run python -m pipeline repair"

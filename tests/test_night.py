@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, dvc_file, night, runner
+from pipeline import cli, dvc_file, night, runner, warm_parent
 from pipeline.contract import params, records
 from pipeline.contract.errors import ParamsError, ReleaseError
 from pipeline.contract.records import Events, Night, Release, Verdict
 from pipeline.contract.table import Table, Time
 from pipeline.report import night_events
-from pipeline.storage import checkout, ledger
+from pipeline.storage import checkout, dvc_cache, ledger
 from tests.fakes import ScriptedBackend, TwoDays
 
 
@@ -378,6 +378,19 @@ def test_a_torn_index_of_the_checkout_does_not_keep_a_night_from_opening(
     (repository / ".git" / "index").write_bytes(b"torn")
     assert night.open(day=date(2026, 3, 4)).day == date(2026, 3, 4)
     assert "whether there are files that are not part of this night is unknown" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_night_whose_cache_cannot_be_read_again_is_closed_and_ends_its_parent(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(repository)
+    (dvc_cache.path_of("zz" + "not-hexadecimal-of-30-letters.") / "of-a-person").mkdir(parents=True)
+    warm_parent.NOTE.write_text("no socket")
+    runner.run("close")
+    assert "DVC's cache could not be read again" in caplog.text
+    assert len(ledger.history()) == 1
+    assert not warm_parent.NOTE.exists()
 
 
 class Endless(TwoDays):

@@ -45,9 +45,12 @@ class Fault:
 
 
 def in_cache(digests: Sequence[str]) -> Iterator[Fault]:
-    """Yields those of these objects of DVC's cache whose bytes do not have their digest."""
+    """Yields those of these objects of DVC's cache whose bytes do not have their digest.
+
+    One that is gone has not rotted: another night's `prune` may run meanwhile. `missing` finds those needed.
+    """
     for digest in digests:
-        if not dvc_cache.is_intact(digest):
+        if not dvc_cache.is_intact(digest) and dvc_cache.path_of(digest).exists():
             yield Fault(where=f"object {digest} of DVC's cache", name=digest)
 
 

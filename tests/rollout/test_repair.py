@@ -281,3 +281,11 @@ def test_a_night_tells_people_of_what_its_share_shows(
     _reread(settings.model_copy(update={"night": settings.night.model_copy(update={"reread_nights": 1})}))
     assert "1 files have rotted" in heard.read_text()
     assert "python -m pipeline repair" in heard.read_text()
+
+
+def test_what_goes_while_it_is_read_again_has_not_rotted(settings: Params) -> None:
+    """As where another night prunes meanwhile."""
+    digests = dvc_cache.objects()
+    dvc_cache.path_of(digests[0]).unlink()
+    flip_a_bit(dvc_cache.path_of(digests[1]))
+    assert [fault.name for fault in rot.in_cache(digests)] == [digests[1]]
