@@ -68,7 +68,10 @@ def experiment_name() -> str:
 
 @contextlib.contextmanager
 def session() -> Iterator["MlflowClient"]:
-    """Yields a client of MLflow once it answers; JobError, in one sentence, if it does not or stops."""
+    """Yields a client of MLflow once it answers; JobError, in one sentence, if it does not or stops.
+
+    What else fails meanwhile, as a file of ours on a full disk, is raised as it is.
+    """
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     import mlflow
@@ -82,7 +85,7 @@ def session() -> Iterator["MlflowClient"]:
     except _faults() as error:
         if _is_refused(error):
             raise _refusal(uri) from error
-        if not _is_unreachable(error):
+        if _is_of_files(error) or not _is_unreachable(error):
             raise
         raise _no_answer(uri, error, "in the middle of the stage") from error
 
@@ -127,7 +130,8 @@ def champion_tag(name: str) -> tuple[int, str] | None:
     there is no such alias, and where it does not answer at once.
     """
     uri = tracking_uri()
-    with contextlib.suppress(OSError, ValueError, sqlite3.Error):
+    # The last three are of an answer that is not MLflow's, as a login page's.
+    with contextlib.suppress(OSError, ValueError, sqlite3.Error, KeyError, TypeError, AttributeError):
         if path := _file(uri):
             return _tag_in_file(path, name)
         if uri.startswith(("http:", "https:")):
@@ -285,6 +289,15 @@ def _is_unreachable(error: Any) -> bool:
     refused = getattr(error, "error_code", "") == "TEMPORARILY_UNAVAILABLE" or "API request to" in message
     is_request = hasattr(error, "error_code")
     return refused if is_request else True
+
+
+def _is_of_files(error: BaseException) -> bool:
+    """Whether it is the system's, but of no connection: MLflow's client opens none but by requests."""
+    import requests
+
+    return isinstance(error, OSError) and not isinstance(
+        error, ConnectionError | TimeoutError | requests.RequestException
+    )
 
 
 def _is_refused(error: BaseException) -> bool:

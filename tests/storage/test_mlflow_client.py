@@ -4,10 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import requests
 
 from pipeline.contract.errors import JobError
 from pipeline.storage import mlflow_client
@@ -54,3 +57,47 @@ def test_a_lost_database_is_one_sentence_and_is_not_created_again(repository: Pa
         client.search_registered_models()
     assert "\n" not in str(refused.value)
     assert (store.read_bytes() if store.exists() else None) == before
+
+
+@pytest.mark.slow
+def test_a_file_of_ours_that_fails_is_not_taken_for_mlflow_and_a_lost_connection_is(repository: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"scores[.]npy"), mlflow_client.session():
+        Path("scores.npy").read_bytes()
+    stopped = pytest.raises(JobError, match="does not answer in the middle of the stage")
+    for error in (ConnectionResetError("reset by peer"), requests.ReadTimeout("too slow")):
+        with stopped, mlflow_client.session():
+            raise error
+    with stopped, mlflow_client.session() as client:
+        (repository / "var" / "mlflow.db").write_bytes(b"overwritten" * 1000)
+        client.search_registered_models()
+
+
+class OtherJson(BaseHTTPRequestHandler):
+    """Answers with 200 and JSON that is not MLflow's, as a proxy with a login does."""
+
+    body = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"login": "please"}', b"[1]", b'{"model_version": "1"}', b"null", b"<html>"]
+)
+def test_a_server_that_answers_with_other_json_has_no_champion(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OtherJson, "body", body)
+    with HTTPServer(("127.0.0.1", 0), OtherJson) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
+            assert mlflow_client.champion_tag("daybreak") is None
+        finally:
+            server.shutdown()
+            thread.join()
