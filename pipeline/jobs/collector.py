@@ -16,7 +16,7 @@ from pipeline.spot import observed_lifetimes
 from pipeline.storage import jsonl
 from pipeline.training import checkpoint, worker_errors
 from pipeline.training.recipe import Recipe, Result
-from pipeline.training.worker import ended_early_by, write_facts
+from pipeline.training.worker import complete_model, ended_early_by
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +56,8 @@ def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
     shutil.rmtree(model, ignore_errors=True)
     model.mkdir()
     shutil.copy(path / "model.safetensors", model)
-    write_facts(model, recipe, seen=scalars["seen"])
     result = Result(
-        model_digest=records.digest(model),
+        model_digest=complete_model(model, recipe, seen=scalars["seen"]),
         num_samples=scalars["seen"],
         num_updates=scalars["num_updates"],
         stopped_by=by,

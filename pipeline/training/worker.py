@@ -252,10 +252,7 @@ def _export(
     fresh = folder / f".model.{os.getpid()}"
     fresh.mkdir()
     checkpoint.write_tensors(fresh / "model.safetensors", weights)
-    write_facts(fresh, recipe, seen=outcome.seen)
-    if (state := Path(recipe.arrays) / STATE).exists():
-        shutil.copytree(state, fresh / STATE)
-    digest = records.digest(fresh)
+    digest = complete_model(fresh, recipe, seen=outcome.seen)
     disk.sync(fresh)
     shutil.rmtree(folder / "model", ignore_errors=True)
     fresh.rename(folder / "model")
@@ -273,6 +270,14 @@ def _export(
         short_of_memory=engine.short_of_memory,
     )
     records.write(result, folder)
+
+
+def complete_model(folder: Path, recipe: Recipe, *, seen: int) -> str:
+    """Lays beside a model's weights what they need to be loaded: facts and state; returns the digest of all."""
+    write_facts(folder, recipe, seen=seen)
+    if (state := Path(recipe.arrays) / STATE).exists():
+        shutil.copytree(state, folder / STATE)
+    return records.digest(folder)
 
 
 def write_facts(folder: Path, recipe: Recipe, *, seen: int) -> None:

@@ -3,16 +3,20 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from pipeline.contract.backend import OutOfTime
 from pipeline.contract.errors import JobError, NotYet
+from pipeline.contract.params import Plug
 from pipeline.contract.records import Night
+from pipeline.contract.workload import make_model, write_state
 from pipeline.jobs import escalation, launcher
 from pipeline.jobs.collector import MODEL
 from pipeline.jobs.launcher import JOBS, recipe_of
 from pipeline.jobs.submissions import Attempts
+from pipeline.registry.weights import load_model
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import State
 from pipeline.training.checkpoint_copies import CheckpointCopies
@@ -22,6 +26,7 @@ from pipeline.training.sample_order import indices
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, finish, job_folder
 from tests.training import nights
+from tests.workloads.payments import Payments
 
 pytestmark = pytest.mark.usefixtures("folder")
 RUNG = escalation.first(nights.plan(), train_until=NIGHT.train_until, confidence=0.99)
@@ -77,6 +82,22 @@ def test_past_the_deadline_the_last_good_checkpoint_is_the_model():
     facts = json.loads((MODEL / "model.json").read_text())
     assert facts["seen"] == 320
     assert facts["workload"] == "tests.fakes:LineWorkload"
+
+
+def test_the_model_of_a_checkpoint_is_loaded_though_it_is_made_from_what_fit_has_made():
+    night = nights.night(seconds=-60)
+    payments = Plug(use="tests.workloads.payments:Payments")
+    params = nights.make_params().model_copy(update={"workload": payments})
+    fitted = {"edges": np.array([[0.0, 1.0, 2.0]]), "values_mcc": np.array(["4111", "5411"])}
+    write_state(Path("data/arrays"), fitted)
+    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, params)
+    weights = make_model(Payments(), fitted).state_dict()
+    path = JOBS / launcher.name_of(recipe, RUNG.rental, num_workers=1)
+    state = State(tensors={"model": weights}, scalars={"num_updates": 10})
+    checkpoint.save(path / "checkpoints", state, seen=320, identity=recipe.identity)
+    call(ScriptedBackend("running"), night=night, params=params)
+    loaded = load_model(Payments(), MODEL).cpu().state_dict()
+    torch.testing.assert_close(loaded, weights, rtol=0, atol=0)
 
 
 def test_past_the_deadline_the_copy_that_outlived_its_machine_is_the_model(tmp_path):
