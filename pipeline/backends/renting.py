@@ -267,7 +267,8 @@ class Renting(Backend):
     def cancel(self, handle: str) -> None:
         """Cancels the job, and returns when it has ended or soon will; no error if it has, or never existed.
 
-        If the place does not answer, `state` goes on to report the job as alive; the hourly `reap` ends it.
+        If the place or the bucket does not answer, `state` goes on to report the job as it was last known; the
+        hourly `reap` ends one that is still alive.
         """
         name, journal = self._parted(handle)
         submission = journal.of(name)
@@ -275,11 +276,10 @@ class Renting(Backend):
             return
         try:
             rented = self._ended(name)
+            if submission:
+                self._record(journal, submission, rented, cause=CANCELLED if rented is None else "")
         except (Unreachable, Refused) as error:
             log.warning("whether %s was cancelled is not known: %s", name, error)
-            return
-        if submission:
-            self._record(journal, submission, rented, cause=CANCELLED if rented is None else "")
 
     def _record(
         self, journal: SubmissionJournal, submission: Submission, rented: Rented | None, *, cause: str = ""

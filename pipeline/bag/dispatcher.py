@@ -13,7 +13,6 @@ import logging
 import os
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -31,7 +30,7 @@ from pipeline.bag.seed_worker import ORDER, LeaseOrder
 from pipeline.bag.state import Lease, State
 from pipeline.contract import records
 from pipeline.contract.backend import LIVE, Backend, Job
-from pipeline.contract.errors import JobError, NotYet
+from pipeline.contract.errors import JobError, NotYet, PipelineError
 from pipeline.contract.formats import counted
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Record, Rental
@@ -255,15 +254,29 @@ class Dispatcher:
             raise JobError(f"the time of bag {bag.name} is over, {done}; the same command goes on")
 
     def _close(self) -> None:
-        """Ends all machines, records that none is wanted any more, and fetches what they left."""
-        live = self._folder.state.live
-        handles = [lease.handle for lease in live if lease.handle]
-        with ThreadPoolExecutor(MOST_CANCELS) as pool:  # each returns once its machine has ended
-            deque(pool.map(self._setup.backend.cancel, handles), maxlen=0)
+        """Records that no machine is wanted any more, ends all, and fetches what they left.
+
+        Raises JobError if some could not be ended, once it has tried all; the hourly `reap` ends those.
+        """
         records.write(replace(self.bag, closed_at=datetime.now(UTC)), self._folder.path)
-        for lease in live:
-            self._end(lease, "cancelled")
+        live = self._folder.state.live
+        with ThreadPoolExecutor(MOST_CANCELS) as pool:  # each returns once its machine has ended
+            faults = list(pool.map(self._cancel, live))
+        for lease, fault in zip(live, faults, strict=True):
+            if not fault:
+                self._end(lease, "cancelled")
         self._folder.fetch()
+        if any(faults):
+            raise JobError("; ".join(filter(None, faults)))
+
+    def _cancel(self, lease: Lease) -> str:
+        """Cancels a machine; returns why it may still run, or ""."""
+        try:
+            if lease.handle:
+                self._setup.backend.cancel(lease.handle)
+        except PipelineError as error:
+            return f"machine {lease.name} of bag {self.bag.name} may still run: {error}"
+        return ""
 
     # What is known of machines and runs
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.contract import clock as night_clock
-from pipeline.contract.backend import LIVE, Backend
-from pipeline.contract.errors import JobError, NotYet
+from pipeline.contract.backend import LIVE, Backend, State
+from pipeline.contract.errors import JobError, NotYet, PipelineError
 from pipeline.contract.formats import duration
 from pipeline.contract.params import TrainSections
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Training
@@ -298,9 +298,10 @@ def _attached(backend: Backend, folder: Path, attempts: Attempts, *, now: float)
 def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = night_clock.now) -> list[str]:
     """Ends the jobs of the night in this folder, except the one named `but`; what they saved is kept.
 
-    Returns the names of those that were cancelled and have not ended yet.
+    Returns the names of those that were cancelled and have not ended yet. Raises JobError if some could not be
+    ended, once it has tried all.
     """
-    alive = []
+    alive, left = [], []
     for path in JOBS.glob(f"*/{submissions.FILE}"):
         folder, attempts = path.parent, Attempts(path.parent)
         last = attempts.last
@@ -310,11 +311,12 @@ def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = ni
             last = _attached(backend, folder, attempts, now=clock())
         if last is None:
             continue
-        if backend.state(last.handle) in LIVE:
-            why = "plan or params were changed" if but else "interrupted"
-            log.warning("ending job %s: %s", folder.name, why)
-            backend.cancel(last.handle)
-        state = backend.state(last.handle)
+        why = "plan or params were changed" if but else "interrupted"
+        try:
+            state = _cancelled(backend, last.handle, name=folder.name, why=why)
+        except PipelineError as error:
+            left.append(f"job {folder.name} may still run: {error}")
+            continue
         CostTracker(folder).move(clock(), usd_per_s=usd_per_hour(last.rung) / HOUR_S)
         if state in LIVE:
             alive.append(folder.name)
@@ -322,4 +324,14 @@ def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = ni
         if not last.leaving:
             attempts.leave(clock(), "told")
         attempts.end(clock(), state=state)
+    if left:
+        raise JobError("; ".join(left))
     return alive
+
+
+def _cancelled(backend: Backend, handle: str, *, name: str, why: str) -> State:
+    """Cancels a job that is alive, and returns its state."""
+    if backend.state(handle) in LIVE:
+        log.warning("ending job %s: %s", name, why)
+        backend.cancel(handle)
+    return backend.state(handle)

@@ -58,7 +58,7 @@ def _wanted(job: LiveJob, night: Standing | None, *, now: datetime) -> bool:
 def reap(*, backend: Backend) -> None:
     """Ends the jobs that belong to no open night.
 
-    Raises JobError if a service cannot list its jobs, once those of all others are ended.
+    Raises JobError if a service cannot list its jobs or end one, once all others are ended.
     """
     away: list[str] = []
     for part in backend.parts():
@@ -89,9 +89,16 @@ def end_night(night: Night, plug: Plug) -> None:
 
 
 def _end(jobs: Iterable[LiveJob], backend: Backend) -> None:
+    """Ends each of the jobs; raises JobError if some could not be ended, once it has tried all."""
+    left: list[str] = []
     for job in jobs:
         log.warning("job %s of night %s belongs to no open night; ending it", job.job, job.night)
-        backend.cancel(job.handle)
+        try:
+            backend.cancel(job.handle)
+        except PipelineError as error:
+            left.append(f"job {job.job} of night {job.night} may still run: {error}")
+    if left:
+        raise JobError("; ".join(left))
 
 
 def standings() -> dict[str, Standing]:

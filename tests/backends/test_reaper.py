@@ -86,6 +86,11 @@ class Renting(ScriptedBackend):
             raise JobError("the service does not answer; try again")
         return self.listed
 
+    def cancel(self, handle: str) -> None:
+        if handle.startswith("stuck"):
+            raise JobError("it is not to be had; try again")
+        super().cancel(handle)
+
 
 def opened(home: Path, *, name: str = "n") -> Night:
     os.chdir(home)
@@ -120,6 +125,14 @@ def test_of_several_backends_one_that_is_away_keeps_no_orphan_of_another_alive(r
     assert CANCELLED == ["none/j"]
     reaper.end_night(night, both)
     assert CANCELLED == ["n/j"]
+
+
+def test_an_orphan_that_cannot_be_ended_keeps_no_other_alive(repository: Path) -> None:
+    opened(repository)
+    said = "job j of night stuck may still run: it is not to be had; try again; job j of night stuck_too may"
+    with pytest.raises(JobError, match=said):
+        reaper.reap(backend=Renting(nights=["stuck", "stuck_too", "none"]))
+    assert CANCELLED == ["none/j"]
 
 
 def test_the_hourly_look_knows_the_nights_by_their_folders_and_the_ledger(repository: Path) -> None:

@@ -80,6 +80,24 @@ def test_while_the_bucket_is_away_a_job_that_has_ended_is_as_it_was_known(cloud,
     assert backend.state(handle) == "succeeded"
 
 
+def test_a_job_is_cancelled_while_the_bucket_is_away_and_is_as_it_was_known(
+    cloud, job, tmp_path, monkeypatch
+):
+    backend = SmallPlace(cloud, bucket=f"file://{tmp_path}/bucket")
+    handle = backend.submit(job())
+    assert backend.state(handle) == "running"
+
+    def away(*parts: Any) -> None:
+        raise OSError("no route to the bucket")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "pull_results", away)
+        backend.cancel(handle)
+        assert cloud.things["thing-0"].process.poll() is not None
+        assert backend.state(handle) == "running"
+    assert backend.state(handle) == "preempted"
+
+
 def test_of_two_jobs_of_a_name_the_younger_is_ended_at_the_next_look_and_paid(cloud, job, tmp_path):
     first, second = (job(folder=str(tmp_path / host / "job")) for host in "ab")
     handle = SmallPlace(cloud).submit(first)

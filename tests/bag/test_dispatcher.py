@@ -98,6 +98,25 @@ def test_a_bag_stops_once_enough_runs_are_done_and_leaves_no_process(tmp_path: P
 
 
 @pytest.mark.slow
+def test_a_machine_that_cannot_be_ended_keeps_no_other_and_the_bag_is_closed(tmp_path: Path) -> None:
+    class Stuck(Local):
+        def cancel(self, handle: str) -> None:
+            super().cancel(handle)
+            if "/0001-" in handle:
+                raise JobError("the service does not answer")
+
+    script = "test {seed} = 0 || sleep 60; echo {seed} > {folder}/result"
+    setup = Setup(backend=Stuck(), machine=AT_HAND, num_machines=3)
+    runner = Dispatcher(tmp_path, bag(tmp_path, script, needed=1), setup)
+    with pytest.raises(
+        JobError, match=r"^machine 0001-\w+ of bag b may still run: the service does not answer$"
+    ):
+        runner.run(nothing)
+    assert records.read(Bag, tmp_path).closed_at
+    assert [Local().state(str(lease)) for lease in (tmp_path / "leases").iterdir()].count("running") == 0
+
+
+@pytest.mark.slow
 def test_seeds_that_fail_twice_end_the_bag_where_the_others_are_too_few(tmp_path: Path) -> None:
     few = bag(tmp_path, "[ {seed} -gt 0 ] && echo {seed} > {folder}/result")
     with pytest.raises(JobError, match=r"1 seed of bag b failed twice, . of 4 runs done; look at .*log.txt"):

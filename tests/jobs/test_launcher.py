@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.contract import records
 from pipeline.contract.errors import JobError, NotYet
-from pipeline.jobs import reconciler
+from pipeline.jobs import launcher, reconciler
 from pipeline.jobs.collector import MODEL
 from pipeline.jobs.launcher import JOBS
 from pipeline.training import worker
@@ -175,6 +175,30 @@ def test_a_changed_plan_ends_the_job_of_the_old_one():
     with pytest.raises(NotYet):
         call(backend, plan=nights.plan(num_samples=64))
     assert backend.cancelled == [old]
+    assert len(backend.jobs) == 2
+
+
+def test_a_job_that_cannot_be_cancelled_keeps_no_other_of_an_old_plan_alive():
+    class Stuck(ScriptedBackend):
+        def cancel(self, handle):
+            super().cancel(handle)
+            if handle == self.jobs[0].folder:
+                raise JobError("the service does not answer; try again")
+
+    backend = Stuck("running")
+    first, second = (nights.plan(num_samples=number) for number in (64, 128))
+    for plan in (first, second):
+        with suppress(NotYet, JobError):
+            call(backend, plan=plan)
+        for path in JOBS.glob(
+            "*/submissions.jsonl"
+        ):  # so that the first does not keep the second from starting
+            path.rename(path.with_name("aside"))
+    for path in JOBS.glob("*/aside"):
+        path.rename(path.with_name("submissions.jsonl"))
+    with pytest.raises(JobError, match=r"^job \w+ may still run: the service does not answer; try again$"):
+        launcher.end_jobs(backend)
+    assert sorted(backend.cancelled) == sorted(job.folder for job in backend.jobs)
     assert len(backend.jobs) == 2
 
 
