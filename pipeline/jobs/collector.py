@@ -78,7 +78,7 @@ def _fetch_copies(folder: Path, recipe: Recipe) -> None:
 
     try:
         CheckpointCopies(recipe.copies).fetch(folder / "checkpoints")
-    except (OSError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 each storage has its own errors
         log.warning("copies of checkpoints in %s cannot be read: %s", recipe.copies, error)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 
 from pipeline.contract.backend import OutOfTime
 from pipeline.contract.errors import JobError, NotYet
@@ -112,6 +113,28 @@ def test_past_the_deadline_the_copy_that_outlived_its_machine_is_the_model(tmp_p
     assert CheckpointCopies(recipe.copies).send(path)
     assert call(ScriptedBackend("running"), night=night, params=params).num_samples == 320
     assert nights.weights()["w"].tolist() == [1, 1]
+
+
+def test_where_the_storage_of_copies_fails_by_an_error_of_its_own_the_checkpoint_here_is_the_model(
+    monkeypatch, caplog
+):
+    class HttpError(Exception):
+        """As that of gcsfs, no OSError."""
+
+    def fail(*_, **__):
+        raise HttpError("503: try again later")
+
+    night, params = nights.night(seconds=-60), nights.make_params()
+    params = params.model_copy(
+        update={"train": params.train.model_copy(update={"checkpoints": "memory://copies"})}
+    )
+    recipe = recipe_of(night, nights.dataset(), nights.plan(), None, params)
+    path = JOBS / launcher.name_of(recipe, RUNG.rental, num_workers=1)
+    state = State(tensors={"model": {"w": torch.ones(2)}}, scalars={"num_updates": 10})
+    checkpoint.save(path / "checkpoints", state, seen=320, identity=recipe.identity)
+    monkeypatch.setattr(MemoryFileSystem, "find", fail)
+    assert call(ScriptedBackend("running"), night=night, params=params).num_samples == 320
+    assert "cannot be read: 503: try again later" in caplog.text
 
 
 def test_a_job_whose_time_passed_while_it_was_submitted_leaves_the_checkpoint_to_the_next_call():
