@@ -119,6 +119,8 @@ class ColumnFiles:
 
     def write(self, day: Day, columns: Sequence[Tensor]) -> None:
         """Writes the columns of a day, unless there is such a file; a full disk is only logged."""
+        from safetensors import SafetensorError
+
         if day in self._written or not self.is_trusted:
             return
         self._written.add(day)
@@ -128,7 +130,7 @@ class ColumnFiles:
             self._folder.mkdir(parents=True, exist_ok=True)
             checkpoint.write_tensors(unfinished, {str(n): column for n, column in enumerate(columns)})
             unfinished.rename(path)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             with suppress(OSError):
                 unfinished.unlink()
             log.warning("the samples of %s are parsed again the next night: %s", day.name, error)
@@ -150,5 +152,5 @@ class ColumnFiles:
             try:
                 if path.stat().st_mtime < before:
                     path.unlink()
-            except FileNotFoundError:  # another job has removed it
+            except OSError:  # another job has removed it, or the disk is read-only
                 continue

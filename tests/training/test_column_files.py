@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -164,6 +165,27 @@ def test_a_full_disk_is_only_said(home, caplog):
     data = window(0, 2)
     assert_as_parsed(epoch(data)[0], data)
     assert "parsed again the next night" in caplog.text
+
+
+def test_a_disk_that_fills_up_while_a_day_is_written_is_only_said_and_leaves_nothing(home, caplog):
+    files, limits = files_of(window(0, 2)), resource.getrlimit(resource.RLIMIT_FSIZE)
+    (day,) = files.days(torch.tensor([0]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        files.write(day, [torch.zeros(100_000)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "parsed again the next night" in caplog.text
+    assert not list((home / "var" / "columns").iterdir())
+
+
+def test_an_old_file_that_cannot_be_removed_is_in_nobodys_way(home):
+    stuck = home / "var" / "columns" / "stuck.safetensors"
+    stuck.mkdir(parents=True)  # which not even root can unlink
+    old = time.time() - this_machine.KEPT.total_seconds() - 60
+    os.utime(stuck, (old, old))
+    data = window(0, 2)
+    assert_as_parsed(epoch(data)[0], data)
 
 
 def test_files_that_no_job_reads_are_removed_after_a_week(home):
