@@ -267,8 +267,8 @@ class Renting(Backend):
     def cancel(self, handle: str) -> None:
         """Cancels the job, and returns when it has ended or soon will; no error if it has, or never existed.
 
-        If the place or the bucket does not answer, `state` goes on to report the job as it was last known; the
-        hourly `reap` ends one that is still alive.
+        If the place or the bucket does not answer, `state` goes on to report the job as it was last known;
+        the hourly `reap` ends one that is still alive.
         """
         name, journal = self._parted(handle)
         submission = journal.of(name)

@@ -36,10 +36,10 @@ def ended_at(folder: Path) -> float:
 def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
     """Makes the newest good checkpoint the result of a job that ran out of time or money, and returns it.
 
-    Raises JobError if there is no checkpoint: the current champion stays.
+    A good one is whole, and its weights are finite. Raises JobError if there is none: the champion stays.
     """
     _fetch_copies(folder, recipe)
-    path = checkpoint.newest(folder / "checkpoints", identity=recipe.identity)
+    path = checkpoint.newest(folder / "checkpoints", identity=recipe.identity, finite=True)
     by = ended_early_by(folder, recipe)
     if path is None:
         when, more = f"{recipe.train_until:%Y-%m-%d %H:%M:%S} UTC", "night.train_hours"
@@ -77,7 +77,7 @@ def _fetch_copies(folder: Path, recipe: Recipe) -> None:
     from pipeline.training.checkpoint_copies import CheckpointCopies
 
     try:
-        CheckpointCopies(recipe.copies).fetch(folder / "checkpoints")
+        CheckpointCopies(recipe.copies).fetch(folder / "checkpoints", finite=True)
     except Exception as error:  # noqa: BLE001 each storage has its own errors
         log.warning("copies of checkpoints in %s cannot be read: %s", recipe.copies, error)
 

@@ -298,8 +298,8 @@ def _attached(backend: Backend, folder: Path, attempts: Attempts, *, now: float)
 def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = night_clock.now) -> list[str]:
     """Ends the jobs of the night in this folder, except the one named `but`; what they saved is kept.
 
-    Returns the names of those that were cancelled and have not ended yet. Raises JobError if some could not be
-    ended, once it has tried all.
+    Returns the names of those that were cancelled and have not ended yet. Raises JobError if some could not
+    be ended, once it has tried all.
     """
     alive, left = [], []
     for path in JOBS.glob(f"*/{submissions.FILE}"):

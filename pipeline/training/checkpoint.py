@@ -61,10 +61,13 @@ def save(folder: Path, state: State, *, seen: int, identity: str) -> Path | None
     return path
 
 
-def newest(folder: Path, *, identity: str) -> Path | None:
-    """Returns the newest whole checkpoint, or None; raises JobError if it belongs to another job."""
+def newest(folder: Path, *, identity: str, finite: bool = False) -> Path | None:
+    """Returns the newest whole checkpoint, whose weights are all `finite` if that is asked for, or None.
+
+    Raises JobError if it belongs to another job.
+    """
     for path in reversed(_all(folder)):
-        if wrong := fault(path):
+        if wrong := fault(path, finite=finite):
             log.warning("checkpoint %s is skipped: %s", path, wrong)
             continue
         owner = scalars(path)["identity"]
@@ -98,15 +101,15 @@ def scalars(path: Path) -> dict[str, Any]:
     return content
 
 
-def take_over(folder: Path, *, identity: str) -> Path | None:
-    """Returns what `newest` does, after removing torn checkpoints and the leftovers of killed writers.
+def take_over(folder: Path, *, identity: str, finite: bool = False) -> Path | None:
+    """Returns what `newest` does, after removing those it skips and the leftovers of killed writers.
 
     Call it only while no writer runs. A torn checkpoint further on than the newest whole one would otherwise
     count as one of those to keep, in place of a good one.
     """
     for path in folder.glob(".seen=*"):
         shutil.rmtree(path, ignore_errors=True)
-    path_to_resume = newest(folder, identity=identity)
+    path_to_resume = newest(folder, identity=identity, finite=finite)
     for path in _all(folder):
         if path_to_resume is None or path.name > path_to_resume.name:
             _remove(path)
@@ -175,8 +178,11 @@ def _write(folder: Path, state: State, *, seen: int, identity: str) -> None:
     sync(folder)
 
 
-def fault(path: Path) -> str:
-    """Returns what is wrong with a checkpoint, or "" if nothing is."""
+def fault(path: Path, *, finite: bool = False) -> str:
+    """Returns what is wrong with a checkpoint, or "" if nothing is.
+
+    With `finite`, a whole one is wrong, too, where a weight of its model is not finite.
+    """
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         there = {file.name for file in path.iterdir()} - {MANIFEST}
@@ -185,7 +191,20 @@ def fault(path: Path) -> str:
         changed = [name for name, digest in manifest.items() if _sha256(path / name) != digest]
     except (OSError, ValueError, TypeError, AttributeError) as error:
         return f"its manifest cannot be read: {error}"
-    return f"{', '.join(changed)} does not match its hash" if changed else ""
+    if changed:
+        return f"{', '.join(changed)} does not match its hash"
+    return _not_finite(path) if finite else ""
+
+
+def _not_finite(path: Path) -> str:
+    """Returns which weight is not finite, or "". Buffers such as masks may hold infinities."""
+    from safetensors import safe_open
+
+    with safe_open(path / "model.safetensors", framework="pt") as tensors:
+        for name in scalars(path).get("parameters", tensors.keys()):  # older checkpoints do not name them
+            if not tensors.get_tensor(name).isfinite().all():
+                return f"its weight {name} is not finite"
+    return ""
 
 
 def _all(folder: Path) -> list[Path]:

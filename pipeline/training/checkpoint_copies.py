@@ -61,19 +61,21 @@ class CheckpointCopies:
             return False
         return True
 
-    def fetch(self, folder: Path) -> None:
+    def fetch(self, folder: Path, *, finite: bool = False) -> None:
         """Downloads the newest whole checkpoint to `folder`, unless that has it or a newer one.
 
-        Errors of the storage are raised: starting over would lose the training that the copies hold.
+        With `finite`, one of which a weight is not finite counts as little as one that is not whole. Errors
+        of the storage are raised: starting over would lose the training that the copies hold.
         """
         number, copies = self._head()
         while True:
             for copy in sorted(copies, reverse=True):
                 name = _name(copy)
-                if any(path.name >= name for path in folder.glob("seen=*") if not checkpoint.fault(path)):
+                here = (path for path in folder.glob("seen=*") if path.name >= name)
+                if any(not checkpoint.fault(path, finite=finite) for path in here):
                     return
                 fresh = folder / f".{name}.{os.getpid()}"
-                if wrong := self._get(copy, copies[copy], fresh):
+                if wrong := self._get(copy, copies[copy], fresh, finite=finite):
                     log.warning("checkpoint %s is skipped: %s", self._bucket.at(copy), wrong)
                     shutil.rmtree(fresh, ignore_errors=True)
                     continue
@@ -104,14 +106,14 @@ class CheckpointCopies:
                 if wrong := self._get(copy, files, Path(scratch) / "copy"):
                     yield copy, wrong
 
-    def _get(self, copy: str, files: list[str], folder: Path) -> str:
+    def _get(self, copy: str, files: list[str], folder: Path, *, finite: bool = False) -> str:
         """Downloads a copy to `folder`, and returns what is wrong with it, or ""."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for file in files:
             with suppress(FileNotFoundError):
                 self._bucket.files.get_file(self._bucket.at(copy, file), str(folder / file))
-        return checkpoint.fault(folder)
+        return checkpoint.fault(folder, finite=finite)
 
     def _send(self, path: Path) -> None:
         if path.name == self._sent:

@@ -8,7 +8,7 @@ now, end early) travels with the gradients, so that all workers do it at the sam
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -57,6 +57,7 @@ class Trainer:
         folder: Path,
         epoch_samples: int,
         block: int = 1,
+        parameters: Sequence[str] | None = None,
         told_to_stop: Callable[[], bool],
         report: Callable[[Progress], None],
         clock: Callable[[], float] = night_clock.now,
@@ -67,6 +68,7 @@ class Trainer:
     ) -> None:
         self.engine, self.recipe = engine, recipe
         self._epoch_samples, self._block = epoch_samples, block
+        self._parameters = parameters  # names of the weights that are learned, which a checkpoint tells apart
         self._told_to_stop, self._report = told_to_stop, report
         self._clock, self._memory_bytes, self._end_by = clock, memory_bytes, end_by
         self.seen = 0
@@ -159,6 +161,8 @@ class Trainer:
             "tally": self.audit.save(),
             "pace": self.batch_schedule.save(),
         }
+        if self._parameters is not None:
+            scalars["parameters"] = list(self._parameters)
         self.saver.begin(
             checkpoint.State(tensors=state.tensors, scalars=scalars), seen=self.seen, began=began
         )

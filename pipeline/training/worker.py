@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from pipeline.contract import clock, disk, records
-from pipeline.contract.errors import DataError, JobError, PipelineError
+from pipeline.contract.errors import DataError, JobError, NotFinite, PipelineError
 from pipeline.contract.params import Plug
 from pipeline.contract.records import Epoch
 from pipeline.contract.workload import STATE
@@ -43,7 +43,7 @@ from pipeline.training.termination import Termination, die_with_parent, sigterm_
 from pipeline.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from pipeline.training.checkpoint_copies import CheckpointCopies
     from pipeline.training.engine import TorchEngine
@@ -75,6 +75,7 @@ def main(folder: Path) -> int:
         weights = engine.weights()
         if rank == 0:
             _check_attempt(folder)
+            _check_finite(weights, _parameters(engine), update=outcome.num_updates)
             _export(folder, recipe, weights, outcome, warm=warm, epochs=epochs, engine=engine)
     return 0
 
@@ -137,6 +138,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
         folder=folder / "checkpoints",
         epoch_samples=len(dataset),
         block=getattr(dataset, "block", 1),
+        parameters=_parameters(engine),
         told_to_stop=told_to_stop,
         report=report,
         memory_bytes=lambda: max(peak_memory_bytes(), engine.peak_bytes),
@@ -170,16 +172,13 @@ def _newest(
 
     path: Path | None = None
     if engine.rank == 0:
+        finite = worker_errors.met_not_finite(folder)
         if copies:
-            copies.fetch(checkpoints)
-        path = checkpoint.take_over(checkpoints, identity=recipe.identity)
-        while path and worker_errors.met_not_finite(folder) and not _finite(path, engine.model):
-            log.warning("checkpoint %s holds weights that are not finite; going back to the one before", path)
-            shutil.rmtree(path)
-            path = checkpoint.take_over(checkpoints, identity=recipe.identity)
+            copies.fetch(checkpoints, finite=finite)
+        path = checkpoint.take_over(checkpoints, identity=recipe.identity, finite=finite)
     path = cast(Path | None, agreed(path))
     if copies and path and not path.exists():  # it is on the machine of worker 0
-        copies.fetch(checkpoints)
+        copies.fetch_one(path)
     return path
 
 
@@ -273,7 +272,7 @@ def _export(
 
 
 def complete_model(folder: Path, recipe: Recipe, *, seen: int) -> str:
-    """Lays beside a model's weights what they need to be loaded: facts and state; returns the digest of all."""
+    """Lays beside a model's weights what loading needs: facts and state; returns the digest of all."""
     write_facts(folder, recipe, seen=seen)
     if (state := Path(recipe.arrays) / STATE).exists():
         shutil.copytree(state, folder / STATE)
@@ -375,12 +374,20 @@ def leave_error(folder: Path, rank: int, error: BaseException) -> None:
         traceback.print_exception(error)
 
 
-def _finite(path: Path, model: "nn.Module") -> bool:
-    """Returns whether all weights of a checkpoint are finite; buffers such as masks may hold infinities."""
-    from pipeline.training import checkpoint
+def _parameters(engine: "TorchEngine") -> list[str]:
+    """Returns the names of the weights that are learned; buffers such as masks may hold infinities."""
+    return [name for name, _ in engine.model.named_parameters()]
 
-    weights = checkpoint.load(path).tensors["model"]
-    return all(bool(weights[name].isfinite().all()) for name, _ in model.named_parameters())
+
+def _check_finite(weights: dict[str, "Tensor"], parameters: Sequence[str], *, update: int) -> None:
+    """Raises NotFinite where the last update left such a weight, which no loss has shown."""
+    for name in parameters:
+        if not weights[name].isfinite().all():
+            raise NotFinite(
+                f"weight {name} is not finite after update {update}, the last one, though its loss is; look "
+                f"for a gradient that is not (a root or a logarithm of 0), or lower train.rate",
+                update=update,
+            )
 
 
 def _die_with_torchrun() -> None:

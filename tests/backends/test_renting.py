@@ -80,9 +80,7 @@ def test_while_the_bucket_is_away_a_job_that_has_ended_is_as_it_was_known(cloud,
     assert backend.state(handle) == "succeeded"
 
 
-def test_a_job_is_cancelled_while_the_bucket_is_away_and_is_as_it_was_known(
-    cloud, job, tmp_path, monkeypatch
-):
+def test_a_job_is_cancelled_while_the_bucket_is_away_and_as_it_was_known(cloud, job, tmp_path, monkeypatch):
     backend = SmallPlace(cloud, bucket=f"file://{tmp_path}/bucket")
     handle = backend.submit(job())
     assert backend.state(handle) == "running"

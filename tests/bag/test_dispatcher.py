@@ -103,14 +103,12 @@ def test_a_machine_that_cannot_be_ended_keeps_no_other_and_the_bag_is_closed(tmp
         def cancel(self, handle: str) -> None:
             super().cancel(handle)
             if "/0001-" in handle:
-                raise JobError("the service does not answer")
+                raise JobError("it is not to be had")
 
     script = "test {seed} = 0 || sleep 60; echo {seed} > {folder}/result"
     setup = Setup(backend=Stuck(), machine=AT_HAND, num_machines=3)
     runner = Dispatcher(tmp_path, bag(tmp_path, script, needed=1), setup)
-    with pytest.raises(
-        JobError, match=r"^machine 0001-\w+ of bag b may still run: the service does not answer$"
-    ):
+    with pytest.raises(JobError, match=r"^machine 0001-\w+ of bag b may still run: it is not to be had$"):
         runner.run(nothing)
     assert records.read(Bag, tmp_path).closed_at
     assert [Local().state(str(lease)) for lease in (tmp_path / "leases").iterdir()].count("running") == 0

@@ -101,6 +101,16 @@ def test_the_model_of_a_checkpoint_is_loaded_though_it_is_made_from_what_fit_has
     torch.testing.assert_close(loaded, weights, rtol=0, atol=0)
 
 
+def test_past_the_deadline_a_checkpoint_whose_weights_are_not_finite_is_not_the_model():
+    night = nights.night(seconds=-60)
+    recipe, path = submitted(night)
+    for seen, weight in ((320, 1.0), (640, torch.nan)):
+        state = State(tensors={"model": {"w": torch.tensor([weight])}}, scalars={"num_updates": seen // 32})
+        checkpoint.save(path / "checkpoints", state, seen=seen, identity=recipe.identity)
+    assert call(ScriptedBackend("running"), night=night).num_samples == 320
+    assert nights.weights()["w"].tolist() == [1]
+
+
 def test_past_the_deadline_the_copy_that_outlived_its_machine_is_the_model(tmp_path):
     night, params = nights.night(seconds=-60), nights.make_params()
     params = params.model_copy(

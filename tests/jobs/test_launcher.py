@@ -190,9 +190,7 @@ def test_a_job_that_cannot_be_cancelled_keeps_no_other_of_an_old_plan_alive():
     for plan in (first, second):
         with suppress(NotYet, JobError):
             call(backend, plan=plan)
-        for path in JOBS.glob(
-            "*/submissions.jsonl"
-        ):  # so that the first does not keep the second from starting
+        for path in JOBS.glob("*/submissions.jsonl"):  # so that the first keeps no second from it
             path.rename(path.with_name("aside"))
     for path in JOBS.glob("*/aside"):
         path.rename(path.with_name("submissions.jsonl"))

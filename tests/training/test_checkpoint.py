@@ -62,6 +62,21 @@ def test_a_torn_or_tampered_one_is_skipped_with_a_warning(tmp_path, caplog, file
     assert f"checkpoint {bad} is skipped" in caplog.text
 
 
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
+def test_one_with_a_weight_that_is_not_finite_is_passed_over_where_that_is_asked_for(tmp_path, odd, caplog):
+    mask = torch.tensor([0.0, -torch.inf])
+    for seen, weight in ((1, 1.0), (2, odd)):
+        model = {"w": torch.tensor([2.0, weight]), "mask": mask}
+        whole = State(tensors={"model": model}, scalars={"parameters": ["w"]})
+        checkpoint.save(tmp_path, whole, seen=seen, identity="job")
+    older, newer = sorted(tmp_path.iterdir())
+    assert checkpoint.newest(tmp_path, identity="job") == newer
+    assert checkpoint.newest(tmp_path, identity="job", finite=True) == older
+    assert "is skipped: its weight w is not finite" in caplog.text
+    assert checkpoint.take_over(tmp_path, identity="job", finite=True) == older
+    assert list(tmp_path.iterdir()) == [older]
+
+
 def test_an_added_file_makes_it_another_one(tmp_path):
     good, bad = saved(tmp_path, 1, 2)
     (bad / "more.safetensors").write_bytes(b"")

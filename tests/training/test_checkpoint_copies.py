@@ -61,6 +61,19 @@ def test_a_machine_without_a_checkpoint_gets_the_newest_copy(tmp_path, url):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["seen=000000000000020"]
 
 
+def test_a_machine_gets_the_older_copy_where_weights_of_the_newer_are_not_finite(tmp_path, url):
+    bucket = CheckpointCopies(url)
+    for seen, weight in ((1, 1.0), (2, torch.nan)):
+        whole = State(tensors={"model": {"w": torch.tensor([weight])}}, scalars={"parameters": ["w"]})
+        path = checkpoint.save(tmp_path / "one", whole, seen=seen, identity="job")
+        assert path
+        assert bucket.send(path)
+    CheckpointCopies(url).fetch(tmp_path / "other", finite=True)
+    assert checkpoint.take_over(tmp_path / "other", identity="job", finite=True) == (
+        tmp_path / "other" / "seen=000000000000001"
+    )
+
+
 def test_one_that_has_a_newer_one_keeps_it(tmp_path, url):
     bucket = CheckpointCopies(url)
     for path in saved(tmp_path / "old", 1):

@@ -109,6 +109,19 @@ def test_a_loss_that_is_not_a_number_is_tried_again_once_and_names_its_samples(t
     assert not trouble.left_behind(tmp_path)
 
 
+def test_a_gradient_of_the_last_update_that_is_not_finite_is_found_though_its_loss_is(tmp_path):
+    nights.lay_out(tmp_path)
+    params = nights.make_params()
+    root = params.workload.model_copy(update={"use": "tests.fakes:RootWorkload"})
+    with pytest.raises(JobError, match=r"^weight net\.0\.weight is not finite after update 1, the last one"):
+        nights.train(
+            nights.night(), params.model_copy(update={"workload": root}), by_plan=nights.plan(num_samples=32)
+        )
+    (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())
+    assert len(read_lines(job / "starts.jsonl")) == 2
+    assert not Path("data/run/model").exists()
+
+
 def test_a_worker_that_is_stopped_is_noticed_by_the_other_and_all_go_on(tmp_path, alone, monkeypatch):
     monkeypatch.setattr(torchrun, "SHUTDOWN_S", 2)
     nights.lay_out(tmp_path)
