@@ -76,6 +76,15 @@ class RootWorkload(LineWorkload):
         return super().loss(model, batch) + (model["net"][0].weight.sum() * 0).sqrt()
 
 
+class OddWorkload(LineWorkload):
+    """Workload: its loss cannot be computed where the sample `poison` is among those of a batch."""
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        if batch["y"].isnan().any():
+            raise ValueError("odd")
+        return super().loss(model, batch)
+
+
 class Curve:
     """Dataset: y = sin(3 x), its samples loaded by list."""
 

@@ -58,7 +58,7 @@ def main(folder: Path) -> int:
     """Trains the job in `folder` to its end, and returns the exit status."""
     _die_with_torchrun()
     rank = int(os.environ.get("RANK", "0"))
-    sys.excepthook = lambda kind, error, trace: leave_error(folder, rank, error)
+    _record_errors(folder)
     if (folder / "result.json").exists():
         return 0
     if worker_errors.hopeless(folder):
@@ -152,7 +152,9 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
     log.info("%s from %d of %d samples", how, trainer.seen, recipe.num_samples)
     termination.listen()
     watchdog.start()
+    _record_errors(folder, update=lambda: trainer.num_updates + 1)
     outcome = trainer.run()
+    _record_errors(folder)
     watchdog.stop()
     epochs: tuple[Epoch, ...] = ()
     if outcome.stopped_by != "terminated":
@@ -365,9 +367,15 @@ def note_start(folder: Path) -> None:
     jsonl.append(folder / "starts.jsonl", line)
 
 
-def leave_error(folder: Path, rank: int, error: BaseException) -> None:
+def _record_errors(folder: Path, *, update: Callable[[], int | None] = lambda: None) -> None:
+    """Lets an error that ends this process leave a record, with the update that it was taking."""
+    rank = int(os.environ.get("RANK", "0"))
+    sys.excepthook = lambda kind, error, trace: leave_error(folder, rank, error, update=update())
+
+
+def leave_error(folder: Path, rank: int, error: BaseException, *, update: int | None = None) -> None:
     """Records what ended this worker in errors.jsonl, and prints it."""
-    worker_errors.leave(folder, error, rank=rank)
+    worker_errors.leave(folder, error, rank=rank, update=update)
     if isinstance(error, PipelineError):
         log.error("%s: %s", type(error).__name__, error)
     else:

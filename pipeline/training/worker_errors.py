@@ -2,14 +2,16 @@
 
 An error is `final` where a retry would end the same way: that is an error of our own, whose text says what to
 do. A loss that is not finite is final the second time that an update meets it: the first time all workers
-restart from the last good checkpoint, as a device or a machine may have been at fault.
+restart from the last good checkpoint, as a device or a machine may have been at fault. So is any other error,
+such as one of the workload's code, unless it is of a kind that machines and networks cause.
 """
 
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-from pipeline.contract.errors import NotFinite, PipelineError
+from pipeline.contract.errors import NotFinite, PipelineError, is_out_of_memory
 from pipeline.storage import jsonl
 
 ATTEMPT = "PIPELINE_ATTEMPT"  # in the environment: which start of the job a worker belongs to
@@ -17,18 +19,25 @@ RESTART = "TORCHELASTIC_RESTART_COUNT"  # which restart by torchrun within that 
 FILE = "errors.jsonl"
 
 
-def leave(folder: Path, error: BaseException | str, *, rank: int) -> None:
-    """Records an error of this worker."""
+def leave(folder: Path, error: BaseException | str, *, rank: int, update: int | None = None) -> None:
+    """Records an error of this worker, and the update that it was taking."""
     has_sentence = isinstance(error, PipelineError | str)
-    facts, final = {}, isinstance(error, PipelineError)
+    text = str(error) if has_sentence else f"{type(error).__name__}: {error}"
+    facts: dict[str, int] = {}
+    final = isinstance(error, PipelineError)
     if isinstance(error, NotFinite):
         facts, final = {"update": error.update}, met_not_finite(folder, update=error.update)
+    elif update is not None and isinstance(error, Exception) and not final and not _may_pass(error):
+        facts = {"in_update": update}
+        again = {"in_update": update, "error": text}.items()
+        if final := any(again <= line.items() for line in _earlier(folder)):
+            text += f", at update {update} of two starts in turn; correct the workload, or the samples it met"
     attempt, restart = _own()
     line = {
         "attempt": attempt,
         "restart": restart,
         "rank": rank,
-        "error": str(error) if has_sentence else f"{type(error).__name__}: {error}",
+        "error": text,
         "final": final,
         **facts,
     }
@@ -43,9 +52,8 @@ def explain(folder: Path, error: str, *, attempt: str, final: bool, refused: str
 
 def met_not_finite(folder: Path, *, update: int | None = None) -> bool:
     """Returns whether an earlier start met a loss that is not finite, at that update or at any."""
-    met = [line for line in jsonl.whole(folder / FILE) if "update" in line]
-    earlier = [line for line in met if (line["attempt"], line["restart"]) != _own()]
-    return any(update in (None, line["update"]) for line in earlier)
+    met = [line["update"] for line in _earlier(folder) if "update" in line]
+    return bool(met) if update is None else update in met
 
 
 def hopeless(folder: Path) -> bool:
@@ -80,6 +88,21 @@ def reason(folder: Path) -> str:
 def forget(folder: Path) -> None:
     """Deletes the errors recorded so far."""
     (folder / FILE).unlink(missing_ok=True)
+
+
+def _earlier(folder: Path) -> list[dict[str, Any]]:
+    """Returns the errors of workers of earlier starts."""
+    lines = [line for line in jsonl.whole(folder / FILE) if line["rank"] >= 0]
+    return [line for line in lines if (line["attempt"], line["restart"]) != _own()]
+
+
+def _may_pass(error: Exception) -> bool:
+    """Returns whether a machine or a network may have caused an error, so that it may not come elsewhere."""
+    if isinstance(error, OSError) or is_out_of_memory(error):
+        return True
+    # torch and its process groups raise plain RuntimeErrors where a device fails, or another worker is lost.
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return isinstance(error, RuntimeError) and (several or "CUDA error" in str(error))
 
 
 def _own() -> tuple[str, str]:

@@ -122,6 +122,16 @@ def test_a_gradient_of_the_last_update_that_is_not_finite_is_found_though_its_lo
     assert not Path("data/run/model").exists()
 
 
+def test_an_error_of_the_workload_that_comes_again_at_the_same_update_is_not_tried_a_third_time(tmp_path):
+    nights.lay_out(tmp_path)
+    params = nights.make_params(poison=17)
+    odd = params.workload.model_copy(update={"use": "tests.fakes:OddWorkload"})
+    with pytest.raises(JobError, match=r"^ValueError: odd, at update \d+ of two starts in turn; correct"):
+        nights.train(nights.night(), params.model_copy(update={"workload": odd}))
+    (job,) = (path for path in Path("data/work/jobs").iterdir() if path.is_dir())
+    assert len(read_lines(job / "starts.jsonl")) == 2
+
+
 def test_a_worker_that_is_stopped_is_noticed_by_the_other_and_all_go_on(tmp_path, alone, monkeypatch):
     monkeypatch.setattr(torchrun, "SHUTDOWN_S", 2)
     nights.lay_out(tmp_path)

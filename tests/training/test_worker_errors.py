@@ -48,6 +48,46 @@ def test_a_loss_that_is_no_number_is_final_when_a_second_start_meets_it(tmp_path
     assert worker_errors.final(tmp_path) == "nan again"
 
 
+@pytest.mark.parametrize("again", [("a", 1), ("b", 0)])
+def test_an_error_is_final_when_a_second_start_meets_it_at_the_same_update(tmp_path, start, again):
+    def met(error: Exception, update: int) -> str:
+        worker_errors.leave(tmp_path, error, rank=0, update=update)
+        return worker_errors.final(tmp_path)
+
+    for _ in range(2):  # all workers of a start meet it
+        assert not met(ValueError("odd"), 7)
+    assert not worker_errors.met_not_finite(tmp_path)
+    start(*again)
+    assert not worker_errors.met_not_finite(tmp_path)
+    assert not met(ValueError("odd"), 9)
+    assert not met(ValueError("even"), 7)
+    assert not met(KeyError("odd"), 7)
+    assert met(ValueError("odd"), 7).startswith("ValueError: odd, at update 7 of two starts in turn; correct")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionError("the bucket does not answer"),
+        MemoryError("no room"),
+        RuntimeError("CUDA error: uncorrectable ECC error encountered"),
+    ],
+)
+def test_an_error_of_a_machine_is_never_final(tmp_path, start, error):
+    for attempt in "abc":
+        start(attempt)
+        worker_errors.leave(tmp_path, error, rank=0, update=7)
+    assert not worker_errors.final(tmp_path)
+
+
+def test_lost_connections_of_several_workers_are_never_final(tmp_path, start, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for attempt in "abc":
+        start(attempt)
+        worker_errors.leave(tmp_path, RuntimeError("connection closed by peer"), rank=0, update=7)
+    assert not worker_errors.final(tmp_path)
+
+
 def test_lines_are_those_that_people_read(tmp_path, start):
     worker_errors.leave(tmp_path, NotFinite("nan", update=7), rank=2)
     assert json.loads((tmp_path / worker_errors.FILE).read_text()) == {
