@@ -211,7 +211,10 @@ class CountingEngine:
         step_s: float = 0.0,
         save_every: int = 0,
         before: "CountingEngine | None" = None,
+        least_share: int = 1,
     ) -> None:
+        self.least_share = least_share
+        self.sizes: list[int] = []  # of its shares
         self.rank, self.world_size, self.before = rank, world_size, before
         self.save_every = save_every  # updates after which all are told to save
         self.totals: list[Any] = []
@@ -235,6 +238,7 @@ class CountingEngine:
 
         np.add.at(self.count, indices, 1)
         self.rates.append(rate)
+        self.sizes.append(len(indices))
         self.now += self.step_s
         if self.save_every and len(self.rates) % self.save_every == 0:
             signals = replace(signals, save=1)

@@ -174,7 +174,8 @@ class AsynchronousEngine(TorchEngine):
 
     def _hand_out(self, batch: _Batch) -> None:
         """Sends the parts of a batch; where they make one update, waits until it is made."""
-        parts = np.array_split(batch.indices, min(len(batch.indices), self.setting.num_parts))
+        most = max(1, len(batch.indices) // self.least_share)
+        parts = np.array_split(batch.indices, min(most, self.setting.num_parts))
         of = 1 if self.setting.is_asynchronous else len(parts)
         self._pieces.extend(_Piece(indices=part, batch=batch, of=of) for part in parts)
         self._send_all()

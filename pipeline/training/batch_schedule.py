@@ -62,8 +62,13 @@ class BatchSchedule:
         num_samples: int,
         rule: Rule,
         sizes: Sequence[Size] = (),
+        least: int = 1,
     ) -> None:
-        """`sizes` are those to choose among on this machine; none: the size stays."""
+        """`sizes` are those to choose among on this machine; none: the size stays.
+
+        Where fewer than `least` samples would remain for the last batch, the one before takes them too.
+        """
+        self._least = least
         self._base_size, self._num_samples, self._rule = base_size, num_samples, rule
         self._iterations = base_samples / base_size  # scale-invariant iterations of the whole training
         self._offered = sizes
@@ -75,7 +80,7 @@ class BatchSchedule:
         self.tau = 0.0
 
     def size(self, position: int) -> int:
-        """Returns the batch size at a position, ignoring that the last batch may be smaller."""
+        """Returns the batch size at a position, ignoring that the last batch may have another."""
         start, size = self._sizes[-1]
         if start <= position:  # nearly always, and this runs at every update
             return size
@@ -83,7 +88,8 @@ class BatchSchedule:
 
     def batch_size(self, position: int) -> int:
         """Returns the number of samples in the batch at a position."""
-        return min(self.size(position), self._num_samples - position)
+        size, left = self.size(position), self._num_samples - position
+        return left if left < size + self._least else size
 
     @property
     def noise_scale(self) -> float | None:

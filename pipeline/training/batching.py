@@ -35,13 +35,18 @@ Sizes = tuple[int, ...]
 Floats = NDArray[np.float64]
 
 
-def even(batch_size: int, *, world_size: int) -> Sizes:
-    """Returns shares that differ by one sample at most.
+def even(batch_size: int, *, world_size: int, least: int = 1) -> Sizes:
+    """Returns shares that differ by one sample at most; none but empty ones if they would be below `least`.
 
-    >>> even(8, world_size=3)
-    (2, 3, 3)
+    A batch of fewer than `least` samples is the share of one worker.
+
+    >>> even(8, world_size=3), even(5, world_size=3, least=2)
+    ((2, 3, 3), (0, 2, 3))
     """
-    edges = [rank * batch_size // world_size for rank in range(world_size + 1)]
+    number = world_size  # of workers that take a share
+    if batch_size < least * world_size and least > 1:
+        number = max(1, batch_size // least)
+    edges = [max(0, rank - world_size + number) * batch_size // number for rank in range(world_size + 1)]
     return tuple(after - before for before, after in pairwise(edges))
 
 

@@ -61,6 +61,7 @@ class Engine(Protocol):
 
     rank: int
     world_size: int
+    least_share: int  # samples of a share that is not empty, where the batch has as many: 2 for BatchNorm
 
     def prepare(self, indices: Indices, *, epoch: int = 0) -> None:
         """Starts to load a share of an epoch that `step` will soon be called with."""
@@ -144,6 +145,8 @@ class TorchEngine:
         self._sample_weights: dict[int, Tensor] = {}
         self._base = [{name: group.get(name) for name in SCALED} for group in self.optimizer.param_groups]
         self._warn_of_passes = normalised(self.model)
+        # The statistics of a single value say nothing, and torch refuses to take them.
+        self.least_share = 2 if self._warn_of_passes else 1
         # Halving would compile for one more shape, and BatchNorm would take statistics over half a pass.
         self._may_halve = not tuning.compiled and not self._warn_of_passes
         memory = None if follow_memory == "off" or tuning.compiled else memory_of(self.device)
@@ -420,6 +423,9 @@ class TorchEngine:
 
     def _passes(self, indices: Indices) -> list[Indices]:
         size = self._micro_batch_size
+        if self.least_share > 1 and 1 < size < len(indices):  # statistics over passes of about one size
+            number = min(-(-len(indices) // size), len(indices) // self.least_share)
+            return np.array_split(indices, number)
         return [indices[start : start + size] for start in range(0, len(indices), size)]
 
 

@@ -19,7 +19,7 @@ from pipeline.contract import clock as night_clock
 from pipeline.contract.errors import NotFinite
 from pipeline.training import checkpoint, sample_order
 from pipeline.training.batch_schedule import BatchSchedule
-from pipeline.training.batching import Batching, Sizes
+from pipeline.training.batching import Batching, Sizes, even
 from pipeline.training.checkpoint_copies import CheckpointCopies
 from pipeline.training.checkpoint_saver import Saver
 from pipeline.training.engine import Engine
@@ -101,6 +101,7 @@ class Trainer:
             num_samples=recipe.num_samples,
             rule=recipe.scaling,
             sizes=recipe.sizes,
+            least=engine.least_share,
         )
         # A batch that may change needs the limit of its rule from the beginning.
         self._scaled, self._scaled_for = Scaled(), 0 if recipe.sizes else self._base_size
@@ -311,6 +312,8 @@ class Trainer:
         """Returns this worker's part of a batch: its position, its samples, and all workers' sizes."""
         batch = range(position, position + self.batch_schedule.batch_size(position))
         sizes = self._batching.shares(len(batch)) if self._batching else ()
+        if self.engine.least_share > 1:
+            sizes = even(len(batch), world_size=self.engine.world_size, least=self.engine.least_share)
         part = sample_order.share(
             batch, rank=self.engine.rank, world_size=self.engine.world_size, sizes=sizes
         )

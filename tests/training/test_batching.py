@@ -173,3 +173,12 @@ def test_equal_shares_differ_by_one_at_most(batch_size, world_size):
     sizes = even(batch_size, world_size=world_size)
     assert sum(sizes) == batch_size
     assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(2, 500), st.integers(1, 9), st.integers(2, 4))
+def test_no_share_but_an_empty_one_is_below_the_least(batch_size, world_size, least):
+    sizes = even(batch_size, world_size=world_size, least=least)
+    assert sum(sizes) == batch_size
+    assert min(size for size in sizes if size) >= min(least, batch_size)
+    if batch_size >= least * world_size:
+        assert sizes == even(batch_size, world_size=world_size)

@@ -47,6 +47,26 @@ def step(made: TorchEngine, share: np.ndarray = SHARE) -> float:
     return made.step(share, batch_size=len(share), rate=0.1, signals=Signals()).loss
 
 
+class Normalised(LineWorkload):
+    def model(self):
+        parts = super().model()
+        parts["net"].insert(1, torch.nn.BatchNorm1d(self.width))
+        return parts
+
+
+@pytest.mark.parametrize(("micro_batch_size", "num_samples", "sizes"), [(10, 11, [6, 5]), (2, 3, [3])])
+def test_passes_through_batch_norm_are_even_and_none_has_one_sample(
+    folder, micro_batch_size, num_samples, sizes
+):
+    workload = Normalised()
+    data = workload.dataset(folder, "train")
+    made = TorchEngine(workload, data, seed=0, micro_batch_size=micro_batch_size, tuning=Tuning())
+    seen: list[int] = []
+    made.model["net"][1].register_forward_hook(lambda _module, taken, _answer: seen.append(len(taken[0])))
+    assert np.isfinite(step(made, np.arange(num_samples)))
+    assert seen == sizes
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 def test_the_size_of_passes_changes_nothing(folder, sparse):
     whole = steps(folder, sparse=sparse, micro_batch_size=100)

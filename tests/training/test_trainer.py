@@ -131,6 +131,29 @@ def test_each_sample_once_per_epoch_on_changing_worlds_and_batches(phases, batch
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("num_samples", [17, 18, 19, 25])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_no_share_of_a_model_with_batch_norm_has_one_sample(tmp_path, num_samples, world_size):
+    """Whichever workers go on with the last batch: the run is ended after its first update."""
+    made = recipe(num_samples=num_samples)
+    for stop_after in (1, math.inf):
+        engines: list[CountingEngine] = []
+        for rank in reversed(range(world_size)):
+            before = engines[-1] if engines else None
+            engine = CountingEngine(
+                num_samples=40, rank=rank, world_size=world_size, before=before, least_share=2
+            )
+            run = Run(tmp_path, engine, made, stop_after=stop_after)
+            outcome = run.run()
+            engines.append(engine)
+        shares = [size for each in engines for size in each.sizes]
+        assert 1 not in shares
+    assert outcome.seen == num_samples == 8 + sum(shares)
+    assert [sum(update) for update in zip(*(each.sizes for each in engines), strict=True)] == {
+        17: [9], 18: [8, 2], 19: [8, 3], 25: [8, 9],
+    }[num_samples]  # fmt: skip
+
+
 @pytest.mark.parametrize("wrong", [8, 32])
 def test_a_batch_that_was_given_twice_is_no_epoch(tmp_path, wrong):
     """The ledger is of the samples that were given to a step, not of `seen`."""
