@@ -37,6 +37,7 @@ from pipeline.evaluation.scoring import check_shape, declared, judged
 from pipeline.registry.weights import batch_of, load_model
 from pipeline.rehearsal import CODE, FAULT
 from pipeline.training.checkpoint import write_tensors
+from pipeline.training.learning_rate import rate_shares
 from pipeline.workloads.served_rows import predictions
 
 MOST_ROWS = 2000  # of the day
@@ -260,8 +261,9 @@ class Seams:
             )
         with self._method("optimizer"):
             optimizer = self.workload.optimizer(model.parameters())
-        for group in optimizer.param_groups:
-            group["lr"] = self._params.train.rate
+        parts = rate_shares(group.get("lr") for group in optimizer.param_groups)
+        for group, part in zip(optimizer.param_groups, parts, strict=True):
+            group["lr"] = self._params.train.rate * part
         losses.mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         after = self._loss(model, batch).mean()

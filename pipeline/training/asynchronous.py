@@ -343,13 +343,13 @@ class AsynchronousEngine(TorchEngine):
         options = []
         size = piece.batch.size if piece.of > 1 else len(piece.indices)  # of the update
         workers = setting.num_workers if setting.is_asynchronous else 1
-        for tuned in self._tuned:
+        for tuned, part in zip(self._tuned, self._rate_shares, strict=True):
             scaling = scaled(
                 self._kind, name=type(self.optimizer).__name__, rule="by_optimizer",
                 batch_size=size, base_size=piece.batch.size,
                 betas=tuple(tuned["betas"] or ()), eps=tuned["eps"] or 0.0,
             )  # fmt: skip
-            own: dict[str, Any] = {"lr": piece.batch.rate * scaling.rate}
+            own: dict[str, Any] = {"lr": piece.batch.rate * scaling.rate * part}
             if momentum := tuned["momentum"] or 0.0:
                 own["momentum"] = momentum_left(momentum, num_workers=workers)
                 own["lr"] *= (1 - own["momentum"]) / (1 - momentum)  # a gradient goes as far in the end

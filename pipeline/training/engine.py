@@ -30,7 +30,7 @@ from pipeline.training.checkpoint import State, pack, unpack
 from pipeline.training.column_files import ColumnFiles
 from pipeline.training.devices import device, together
 from pipeline.training.gradients import Gradients, Signals
-from pipeline.training.learning_rate import Rule, Scaled, scaled
+from pipeline.training.learning_rate import Rule, Scaled, rate_shares, scaled
 from pipeline.training.loader import Loader
 from pipeline.training.memory_guard import MemoryGuard, ShortOfMemory, memory_of
 from pipeline.training.memory_policy import Rung
@@ -144,6 +144,7 @@ class TorchEngine:
         self._updates = 0
         self._sample_weights: dict[int, Tensor] = {}
         self._base = [{name: group.get(name) for name in SCALED} for group in self.optimizer.param_groups]
+        self._rate_shares = rate_shares(group.get("lr") for group in self.optimizer.param_groups)
         self._warn_of_passes = normalised(self.model)
         # The statistics of a single value say nothing, and torch refuses to take them.
         self.least_share = 2 if self._warn_of_passes else 1
@@ -205,8 +206,8 @@ class TorchEngine:
         self._updates += 1
         mean = sums.loss / batch_size
         if math.isfinite(mean):
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
+            for group, part in zip(self.optimizer.param_groups, self._rate_shares, strict=True):
+                group["lr"] = rate * part
             self._update()
         times_s = sums.times_s if timer else ()
         return Step(loss=mean, signals=sums.signals, times_s=times_s, noise=sums.noise)

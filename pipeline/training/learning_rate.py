@@ -17,8 +17,9 @@ r times that of position tau, tau grows by r, and training ends after as many of
 iterations as there would have been updates (noise.py has r, batch_schedule.py tau).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pipeline.contract.errors import ParamsError
 
@@ -106,3 +107,14 @@ def scaled(
         eps=eps / times**0.5,
         most_times=most,
     )
+
+
+def rate_shares(rates: Iterable[Any]) -> tuple[float, ...]:
+    """Returns the rates of an optimizer's groups relative to the largest; 1 where a group names none.
+
+    >>> rate_shares([0.5, 0.125, 0.5]), rate_shares([0.0, 0.0])
+    ((1.0, 0.25, 1.0), (1.0, 1.0))
+    """
+    named = [None if rate is None else float(rate) for rate in rates]
+    largest = max((rate for rate in named if rate is not None), default=0.0)
+    return tuple(1.0 if rate is None or largest <= 0 else rate / largest for rate in named)

@@ -35,6 +35,14 @@ class Momentum(LineWorkload):
         return torch.optim.SGD(parameters, lr=1.0, momentum=0.9)
 
 
+class Groups(Momentum):
+    """The table learns at a tenth of the rate of the net."""
+
+    def optimizer(self, parameters):
+        table, *net = parameters
+        return torch.optim.SGD([{"params": net}, {"params": [table], "lr": 0.03}], lr=0.3, momentum=0.9)
+
+
 def made(workload, data, *, cores=1, setting=None) -> AsynchronousEngine:
     cost = UpdateCost(pass_s=1e-3, sample_s=1e-3, apply_s=1e-4, add_s=1e-4)
     virtual = VirtualCores(lambda time: cores, cost=cost, limit=cores)
@@ -65,7 +73,9 @@ def run(folder, *options: str, kill: bool = False) -> dict:
     return facts
 
 
-@pytest.mark.parametrize("workload", [Momentum(), LineWorkload()], ids=["sgd", "adam with dropout"])
+@pytest.mark.parametrize(
+    "workload", [Momentum(), Groups(), LineWorkload()], ids=["sgd", "groups", "adam with dropout"]
+)
 def test_one_worker_is_bit_equal_to_the_usual_engine(workload, folder):
     data = workload.dataset(folder, "train")
     usual = TorchEngine(workload, data, seed=1, micro_batch_size=8, tuning=Tuning())

@@ -296,3 +296,25 @@ def test_an_update_without_memory_is_told_in_one_sentence(folder, monkeypatch):
     monkeypatch.setattr(LineWorkload, "optimizer", lambda self, parameters: Hungry(parameters))
     with pytest.raises(JobError, match=r"what the optimizer keeps.*; take one that keeps less"):
         engine(folder).step(SHARE, batch_size=8, rate=0.1, signals=Signals())
+
+
+class Groups(LineWorkload):
+    """The table learns at a tenth of the rate of the net."""
+
+    def optimizer(self, parameters):
+        table, *net = parameters
+        return torch.optim.SGD([{"params": net}, {"params": [table], "lr": 0.03}], lr=0.3, momentum=0.9)
+
+
+def test_groups_of_an_optimizer_keep_the_ratio_of_their_rates(folder):
+    """Also from a checkpoint, which has the rates of its last update."""
+    workload = Groups(dropout=0.0)
+    data = workload.dataset(folder, "train")
+    first, resumed = (
+        TorchEngine(workload, data, seed=0, micro_batch_size=8, tuning=Tuning()) for _ in range(2)
+    )
+    step(first)
+    resumed.load(first.save())
+    step(resumed)
+    for made in (first, resumed):
+        assert [group["lr"] for group in made.optimizer.param_groups] == pytest.approx([0.1, 0.01])
