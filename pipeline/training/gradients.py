@@ -97,12 +97,13 @@ class Gradients:
     def square(self) -> Tensor:
         """Returns |gradient|^2 of this worker's sums so far, or of the sums of all workers after `reduce`."""
         tensors = [flat[: len(flat) - (0 if n else self._slots)] for n, flat in enumerate(self._flats)]
-        if not tensors:
-            tensors = [p.grad for p in self._dense if p.grad is not None]
-        for parameter in self._sparse:
-            if parameter.grad is not None:
+        # What a weight is used for decides whether its gradient is sparse, not only the kind of its module.
+        for parameter in self._sparse if tensors else (*self._dense, *self._sparse):
+            if parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.coalesce()
                 tensors.append(parameter.grad.values())
+            elif parameter.grad is not None:
+                tensors.append(parameter.grad)
         return nn.utils.get_total_norm(tensors).square()
 
     def reduce(
@@ -185,16 +186,24 @@ def finite_noise(
 
 
 def _add_sparse(parameter: Tensor, world_size: int) -> Tensor:
-    """Returns the sum over workers of a sparse gradient; shorter lists of rows are padded."""
-    if parameter.grad is None:  # an empty share
+    """Returns the sum over workers of a sparse gradient; shorter lists of rows are padded.
+
+    The sum is dense where that of a worker is, as for a weight that an output layer uses too.
+    """
+    is_dense = parameter.grad is not None and not parameter.grad.is_sparse
+    if parameter.grad is None or is_dense:  # none: an empty share
         rows = torch.empty(0, dtype=torch.int64, device=parameter.device)
         values = parameter.new_empty(0, *parameter.shape[1:])
     else:
         own = parameter.grad.coalesce()
         rows, values = own.indices()[0], own.values()
     counts = [torch.zeros(1, dtype=torch.int64, device=parameter.device) for _ in range(world_size)]
-    dist.all_gather(counts, torch.tensor([len(rows)], device=parameter.device))
+    dist.all_gather(counts, torch.tensor([-1 if is_dense else len(rows)], device=parameter.device))
     longest = max(int(count) for count in counts)
+    if min(int(count) for count in counts) < 0:
+        whole = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
+        dist.all_reduce(whole)
+        return whole
     all_rows = [torch.zeros(longest, dtype=torch.int64, device=parameter.device) for _ in range(world_size)]
     all_values = [values.new_zeros(longest, *values.shape[1:]) for _ in range(world_size)]
     dist.all_gather(all_rows, torch.cat([rows, rows.new_zeros(longest - len(rows))]))

@@ -2,9 +2,11 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from pipeline.contract.records import Tuning
 from pipeline.training import engine as engines
@@ -16,10 +18,36 @@ LOADER = Tuning(num_loaders=1)
 BATCHES = [np.arange(0, 10), np.arange(10, 13), np.arange(13, 14), np.arange(14, 30)]
 
 
+class Tied(LineWorkload):
+    """Its table of sparse gradients gives the answer, too, so that its gradient is dense."""
+
+    def _answer(self, model: Any, batch: Any) -> Any:
+        hidden = model["net"][0](batch["x"][:, None])
+        return super()._answer(model, batch) + (hidden @ model["table"].weight.T).mean(1)
+
+
+class OwnTable(LineWorkload):
+    """Looks its rows up in a parameter that no module says is sparse."""
+
+    def model(self) -> Any:
+        parts = super().model()
+        parts["table"] = torch.nn.Embedding(50, self.width)
+        return parts
+
+    def _answer(self, model: Any, batch: Any) -> Any:
+        near = functional.embedding(batch["key"], model["table"].weight, sparse=self.sparse).mean(1)
+        return model["net"](batch["x"][:, None])[:, 0] + near
+
+
 def steps(
-    folder: Path, *, sparse: bool = False, micro_batch_size: int = 4, tuning: Tuning = LOADER
+    folder: Path,
+    *,
+    sparse: bool = False,
+    micro_batch_size: int = 4,
+    tuning: Tuning = LOADER,
+    kind: type[LineWorkload] = LineWorkload,
 ) -> TorchEngine:
-    workload = LineWorkload(sparse=sparse, dropout=0.0)
+    workload = kind(sparse=sparse, dropout=0.0)
     data = workload.dataset(folder, "train")
     engine = TorchEngine(workload, data, seed=1, micro_batch_size=micro_batch_size, tuning=tuning)
     for number, batch in enumerate(BATCHES):
@@ -36,11 +64,20 @@ def steps(
     return engine
 
 
+KINDS: dict[str, type[LineWorkload]] = {
+    "dense": LineWorkload,
+    "sparse": LineWorkload,
+    "sharded": LineWorkload,
+    "tied": Tied,
+    "own table": OwnTable,
+}
+
 if __name__ == "__main__":
     engines.LOOK_EVERY = 1
-    for kind in ("dense", "sparse", "sharded"):
+    for kind, workload in KINDS.items():
         tuning = Tuning(sharded=kind == "sharded")
-        made = steps(Path(sys.argv[1]), sparse=kind == "sparse", tuning=tuning)
+        is_sparse = kind not in {"dense", "sharded"}
+        made = steps(Path(sys.argv[1]), sparse=is_sparse, tuning=tuning, kind=workload)
         state = made.save()
         own = len(made.optimizer.state)
         made.load(state)

@@ -26,7 +26,7 @@ from tests.fakes import LineWorkload, write_curve
 from tests.training import short_of_memory, unlike
 from tests.training.nights import ROOT
 from tests.training.recipes import recipe
-from tests.training.steps import BATCHES, steps
+from tests.training.steps import BATCHES, KINDS, OwnTable, Tied, steps
 
 SHARE = np.arange(8)
 
@@ -78,12 +78,14 @@ def test_uneven_and_empty_shares_of_two_workers_change_nothing(folder):
     command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.training.steps"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-m", *command, str(folder)], env=environment, check=True, cwd=ROOT)
-    for kind in ("dense", "sparse"):
-        alone = steps(folder, sparse=kind == "sparse").model.state_dict()
+    for kind in ("dense", "sparse", "tied", "own table"):
+        alone = steps(folder, sparse=kind != "dense", kind=KINDS[kind]).model.state_dict()
         together = torch.load(folder / f"{kind}.pt")
         close_to(together["model"], alone)
         cut = 1 + len(BATCHES[0]) // 4  # of shares as unlike as these
-        assert together["noise"][0] == pytest.approx(noise_by_hand(folder, cut=cut), rel=1e-3)
+        assert together["noise"][0] == pytest.approx(
+            noise_by_hand(folder, cut=cut, kind=KINDS[kind]), rel=1e-3
+        )
         assert [one is None for one in together["noise"]] == [
             False,
             False,
@@ -130,9 +132,9 @@ def test_a_worker_short_of_memory_halves_the_passes_of_all(folder):
         assert (halved[name] - gradient).norm() <= 1e-6 * gradient.norm()
 
 
-def noise_by_hand(folder: Path, *, cut: int) -> tuple[float, float]:
+def noise_by_hand(folder: Path, *, cut: int, kind: type[LineWorkload] = LineWorkload) -> tuple[float, float]:
     """From the first batch in two parts: an unbiased |g|^2 and tr(Sigma) at the weights of the beginning."""
-    workload = LineWorkload(dropout=0.0)
+    workload = kind(dropout=0.0)
     data = workload.dataset(folder, "train")
     torch.manual_seed(1)
     model = workload.model()
@@ -165,6 +167,19 @@ def test_the_first_pass_tells_the_noise_and_changes_no_weight(folder, micro_batc
     variance = (local - total) / (1 / first - 1 / 10)
     assert looked.noises[0] == pytest.approx((total - variance / 10, variance), rel=1e-3)
     assert looked.noises[2] is None  # of one sample
+
+
+@pytest.mark.parametrize("kind", [Tied, OwnTable])
+def test_the_noise_does_not_depend_on_whether_gradients_are_sparse(folder, kind, monkeypatch):
+    monkeypatch.setattr(engines, "HALVE_EVERY", 1)
+    monkeypatch.setattr(engines, "LOOK_EVERY", 1)
+    sparse, dense = (
+        TorchEngine(
+            workload, workload.dataset(folder, "train"), seed=1, micro_batch_size=4, tuning=Tuning()
+        ).step(SHARE, batch_size=8, rate=0.1, signals=Signals())
+        for workload in (kind(sparse=True, dropout=0.0), kind(sparse=False, dropout=0.0))
+    )
+    assert sparse.noise == pytest.approx(dense.noise, rel=1e-4)
 
 
 def squared(folder: Path, samples: np.ndarray) -> float:
