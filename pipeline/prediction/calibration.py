@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import exp, isfinite, log
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.machines.startup import Z90
 from pipeline.prediction.measurements import Measurement, Setting
@@ -73,9 +73,9 @@ class Correction:
 
 @dataclass
 class Calibration:
-    """What earlier nights taught; `widen` and `needed` come from the scorecard."""
+    """What earlier nights taught, by `of`; `widen` and `needed` come from the scorecard."""
 
-    past: Sequence[Past] = ()
+    past: Sequence[Past] = ()  # that are believed
     widen: float = 1.0
     needed: float = float("inf")
     runs: Mapping[tuple[str, int, int], int] = field(default_factory=dict)  # machine, batch size, count
@@ -90,8 +90,11 @@ class Calibration:
     _corrections: dict[tuple[str, Setting, Update], Correction] = field(default_factory=dict)
     _fit: "StepTime | None" = None
 
-    def __post_init__(self) -> None:
-        self.past, self.left_out = believed(self.past)
+    @classmethod
+    def of(cls, past: Sequence[Past], **known: Any) -> "Calibration":
+        """Returns what nights taught that may be true, and why others are left out."""
+        kept, left_out = believed(past)
+        return cls(past=kept, left_out=left_out, **known)
 
     def widened(self, spread: float) -> float:
         """Returns the factor for an interval of that spread: the scorecard's, but no more than needed."""

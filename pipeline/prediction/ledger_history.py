@@ -43,8 +43,8 @@ def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers:
     if card and card.warning:
         log.warning("%s", card.warning)
     past = [_past(entry, machines=machines, num_workers=num_workers) for entry in entries]
-    calibration = Calibration(
-        past=tuple(each for each in past if each),
+    calibration = Calibration.of(
+        tuple(each for each in past if each),
         runs=Counter(
             (e.plan.rental.machine, e.plan.batch_size, e.plan.rental.num_machines)
             for e in entries

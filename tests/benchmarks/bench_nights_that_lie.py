@@ -62,7 +62,7 @@ def holds(
     known: Sequence[Past], cell: Cell, row: Measurement, rng: np.random.Generator
 ) -> tuple[bool, float]:
     """Whether the next true night is in the interval, and the error of the forecast."""
-    calibration = Calibration(past=known, priors=without(app=cell[0]), overlapped=True)
+    calibration = Calibration.of(known, priors=without(app=cell[0]), overlapped=True)
     seconds, spread = predicted(cell, row, on=cell[1], known=calibration)
     took = row.step_s * float(np.exp(NIGHT * rng.normal()))
     return abs(np.log(took / seconds)) <= Z90 * spread, abs(seconds / took - 1)

@@ -81,7 +81,7 @@ def predicted(cell: Cell, setting: Setting, *, on: str, known: Calibration) -> t
 
 def after(nights: Sequence[Past], priors: Priors) -> Calibration:
     """What is known after some nights of a trainer that sums gradients while it computes others."""
-    return Calibration(past=nights, priors=priors, overlapped=True, night=priors.residual.noise)
+    return Calibration.of(nights, priors=priors, overlapped=True, night=priors.residual.noise)
 
 
 def nights(cell: Cell, rows: Sequence[Measurement], priors: Priors, *, on: str) -> list[Past]:

@@ -31,7 +31,7 @@ def night(ratio_: float, *, name="a-1", device="A", here=False, setting=ONE, lea
 
 
 def correction(past, *, name="a-1", device="A", setting=ONE):
-    return Calibration(past=past).correction(name, device, setting, UPDATE, here=False)
+    return Calibration.of(past).correction(name, device, setting, UPDATE, here=False)
 
 
 def test_a_machine_that_took_longer_is_expected_to_take_longer():
@@ -82,7 +82,7 @@ def test_without_nights_nothing_is_corrected():
 
 
 def test_a_night_faster_than_its_operations_is_left_out():
-    known = Calibration(past=[night(1 / 13, least=0.1), night(1.2, least=0.1)])
+    known = Calibration.of([night(1 / 13, least=0.1), night(1.2, least=0.1)])
     assert [each.ratio for each in known.past] == [1.2]
     assert known.left_out == [
         "a-1: an update of 0.0769 times the predicted time is left out; "
@@ -92,13 +92,13 @@ def test_a_night_faster_than_its_operations_is_left_out():
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
 def test_what_is_not_a_time_is_left_out(seconds):
-    known = Calibration(past=[night(seconds), night(1.2)])
+    known = Calibration.of([night(seconds), night(1.2)])
     assert [each.ratio for each in known.past] == [1.2]
     assert "it is not a valid time" in known.left_out[0]
 
 
 def test_a_night_that_several_newer_ones_contradict_is_left_out():
-    known = Calibration(past=[night(13.0), *[night(each) for each in (1.0, 1.05, 0.97)]])
+    known = Calibration.of([night(13.0), *[night(each) for each in (1.0, 1.05, 0.97)]])
     assert [each.ratio for each in known.past] == [1.0, 1.05, 0.97]
     assert known.left_out == [
         "a-1: an update of 13 times the predicted time is left out; "
@@ -108,14 +108,14 @@ def test_a_night_that_several_newer_ones_contradict_is_left_out():
 
 def test_nights_that_all_contradict_the_forecast_are_believed():
     other = Setting(workers=(1,), micro_batch_size=64)
-    known = Calibration(past=[night(1.0)] * 5 + [night(2.0, setting=other)] * 5)
+    known = Calibration.of([night(1.0)] * 5 + [night(2.0, setting=other)] * 5)
     assert not known.left_out
     slower = known.correction("a-1", "A", other, UPDATE, here=False)
     assert math.exp(slower.shift) == pytest.approx(2, rel=0.1)
 
 
 def test_what_changed_for_good_is_believed_and_what_was_before_is_not():
-    known = Calibration(past=[night(1.0)] * 9 + [night(2.0 + 0.01 * k) for k in range(4)])
+    known = Calibration.of([night(1.0)] * 9 + [night(2.0 + 0.01 * k) for k in range(4)])
     assert math.exp(known.correction("a-1", "A", ONE, UPDATE, here=False).shift) == pytest.approx(2, rel=0.1)
 
 
@@ -137,7 +137,7 @@ def test_one_night_that_took_far_longer_is_covered_and_does_not_forbid_the_next(
 def test_what_the_network_takes_is_not_blamed_on_the_device():
     many = Setting(workers=(1,) * 8, micro_batch_size=32)
     slow = Update(fixed_s=0.01, per_sample_s=1e-3, within_s=0.02, across_s=1.0)
-    known = Calibration(past=[night(2.0, setting=many, by=slow)] * 5)
+    known = Calibration.of([night(2.0, setting=many, by=slow)] * 5)
     alone, together = (known.correction("a-1", "A", at, slow, here=False).shift for at in (ONE, many))
     assert together == pytest.approx(math.log(2), abs=0.1)
     assert abs(alone) < 0.1
@@ -161,8 +161,8 @@ def test_intervals_learn_how_much_nights_differ(deviation):
 
 
 def test_of_two_nights_against_two_none_is_left_out():
-    assert Calibration(past=[night(each) for each in (1.0, 1.0, 2.0, 2.0)]).left_out == []
-    assert len(Calibration(past=[night(each) for each in (1.0, 1.0, 2.0, 2.0, 2.0)]).left_out) == 2
+    assert Calibration.of([night(each) for each in (1.0, 1.0, 2.0, 2.0)]).left_out == []
+    assert len(Calibration.of([night(each) for each in (1.0, 1.0, 2.0, 2.0, 2.0)]).left_out) == 2
 
 
 @pytest.mark.slow
@@ -190,7 +190,7 @@ def hours(where, past=(), *, widen=1.0, count=1):
         PROFILE, where, measured=LOCAL, batch_size=256,
         rental=Rental(machine=where.name, num_machines=count, region=where.region),
         num_workers=where.num_workers, num_samples=10**7, num_bytes=10**9,
-        known=Calibration(past=past, widen=widen),
+        known=Calibration.of(past, widen=widen),
     )  # fmt: skip
 
 

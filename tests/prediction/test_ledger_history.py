@@ -113,6 +113,16 @@ def ran(training: Training) -> ledger.Entry:
     )  # fmt: skip
 
 
+def test_why_a_night_is_left_out_is_said_where_there_is_a_scorecard_too(caplog):
+    entries = [ran(took(planned(night()), times)) for times in (13.0, *[1.0] * 5)]
+    assert ledger_history.card_of(entries)
+    known = learned(entries)
+    assert len(known.past) == 5
+    assert known.left_out
+    assert caplog.messages[-1:] == known.left_out
+    assert "is left out; 5 newer nights in the same setting" in known.left_out[0]
+
+
 def test_a_night_that_was_restarted_teaches_what_its_updates_took_before():
     whole = took(planned(night()), 1.0)
     again = replace(whole, num_restarts=1, elapsed_s=9e9)
