@@ -13,9 +13,11 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from pipeline.bag.reuse import Reuse
+from pipeline.contract.errors import ParamsError
+from pipeline.contract.formats import duration
 from pipeline.contract.records import Record
 from pipeline.spot.hazard import LONGEST_S
-from pipeline.spot.survival import Lifetime, draw_s
+from pipeline.spot.survival import Lifetime, draw_s, survival
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+LEAST_CHANCE = 0.01  # that a machine outlives a run that does not save
 NUM_DRAWS, LEAST_DRAWS, MOST_PLAYED = 400, 60, 200_000  # the last in runs of all draws together
 
 
@@ -63,13 +66,31 @@ class Forecast(Record):
 
 
 def forecast(setting: Setting, *, seed: int = 0) -> Forecast:
-    """Returns the forecast by draws from that seed."""
+    """Returns the forecast by draws from that seed.
+
+    Raises:
+        ParamsError: hardly any machine lives as long as a run that does not save takes, so that a draw would
+            not end, nor would the bag.
+    """
     import numpy as np
 
+    _check_lives(setting)
     rng = np.random.default_rng(seed)
     number = max(LEAST_DRAWS, min(NUM_DRAWS, MOST_PLAYED // setting.num_needed))
     played = np.array([_Bag(setting, rng).played() for _ in range(number)])
     return Forecast(elapsed_s=_interval(played[:, 0]), machine_s=_interval(played[:, 1]))
+
+
+def _check_lives(setting: Setting) -> None:
+    import numpy as np
+
+    run_s = min(setting.durations_s)
+    chance = float(survival(setting.lifetime, np.array(setting.boot_s + run_s)))
+    if chance < LEAST_CHANCE and not setting.save_s:
+        raise ParamsError(
+            f"a run of {duration(run_s)} hardly ever ends before its machine is lost (chance {chance:.2g}); "
+            f"have the command save its state to {{folder}} and say so with --save-s"
+        )
 
 
 def _interval(values: "Floats") -> Interval:

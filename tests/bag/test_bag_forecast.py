@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.bag.bag_forecast import Setting, forecast
 from pipeline.bag.reuse import Reuse, Runs, paid_s, reuse
+from pipeline.contract.errors import ParamsError
 from pipeline.spot.survival import PUBLISHED, Exponential
 
 HOUR_S = 3600.0
@@ -55,3 +56,18 @@ def test_a_command_that_saves_loses_less() -> None:
         short, save_s=1.0, reuse=Reuse(num_runs=9, replace_at_s=float("inf"), saves=((0.0, (25.0,) * 4),))
     )
     assert forecast(saving).elapsed_s.mean < 0.9 * forecast(short).elapsed_s.mean
+
+
+def test_a_run_that_no_machine_outlives_is_refused_unless_it_saves() -> None:
+    """Two weeks on machines that live ten hours: draws of them did not end."""
+    long = replace(
+        SAFE,
+        num_runs=1,
+        num_needed=1,
+        durations_s=(14 * 24 * HOUR_S,),
+        lifetime=Exponential(mean_s=10 * HOUR_S),
+    )
+    with pytest.raises(ParamsError, match=r"run of 14 d hardly ever ends .* --save-s"):
+        forecast(long)
+    saves = Reuse(num_runs=1, replace_at_s=float("inf"), saves=((0.0, (HOUR_S,) * (14 * 24)),))
+    assert forecast(replace(long, save_s=20.0, reuse=saves)).elapsed_s.mean > 14 * 24 * HOUR_S
