@@ -49,7 +49,14 @@ class Request:
             raise ParamsError("a bag needs machines and time; --machines, --minutes and --hours are positive")
         if self.name and not re.fullmatch(records.NIGHT_ID, self.name):
             raise ParamsError(f"{self.name!r} is not a name of a folder; use letters, digits, _, . and -")
-        if not shlex.split(self.command):
+        try:
+            words = self.words
+        except ValueError as error:
+            raise ParamsError(
+                f"the command {self.command!r} cannot be split as a shell does ({error}); check its quotes "
+                "and backslashes"
+            ) from error
+        if not words:
             raise ParamsError("the command is empty; name a program and its arguments")
 
     @property

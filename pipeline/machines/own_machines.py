@@ -84,8 +84,8 @@ def parsed(
         machines.append(
             OwnMachine(
                 machine=_machine(cells, prices=price),
-                options=tuple(shlex.split(cells.text("options", ""))),
-                spot_options=tuple(shlex.split(cells.text("spot_options", ""))),
+                options=cells.words("options"),
+                spot_options=cells.words("spot_options"),
             )
         )
     return tuple(machines)
@@ -169,6 +169,16 @@ class _Cells:
         if missing is None:
             raise ParamsError(f"{self.where}: {column} is empty; fill it in")
         return missing
+
+    def words(self, column: str) -> tuple[str, ...]:
+        text = self.text(column, "")
+        try:
+            return tuple(shlex.split(text))
+        except ValueError as error:
+            raise ParamsError(
+                f"{self.where}: {column} is {text!r}, which a shell cannot split ({error}); check its quotes "
+                "and backslashes"
+            ) from error
 
     def number(self, column: str, missing: float = 0.0) -> float:
         value = self.text(column, "" if column not in NEEDED else None)

@@ -86,6 +86,7 @@ def test_workers_on_a_device_that_the_catalog_does_not_know_sum_gradients_by_its
         (HEAD + "a,cpu,0,,16,1,,,,\n", "line 2: vcpus is empty; fill it in"),
         (HEAD + "a,L4,0,4,16,1,,,,\n", "line 2: 0 devices L4; a machine without GPUs has 0 devices cpu"),
         (HEAD + 2 * "a,cpu,0,4,16,1,,,,\n", "line 3: the name a is taken"),
+        (HEAD + "a,cpu,0,4,16,1,,,--comment='x,\n", "line 2: spot_options is .* check its quotes"),
     ],
 )
 def test_what_is_wrong_with_the_file_is_said_with_its_line(written, text, message):
