@@ -38,6 +38,7 @@ from pipeline.registry.weights import batch_of, load_model
 from pipeline.rehearsal import CODE, FAULT
 from pipeline.training.checkpoint import write_tensors
 from pipeline.training.learning_rate import rate_shares
+from pipeline.training.tuning import check_model, check_optimizer
 from pipeline.workloads.served_rows import predictions
 
 MOST_ROWS = 2000  # of the day
@@ -252,6 +253,7 @@ class Seams:
 
     def _update(self, model: nn.Module, batch: Any) -> None:
         """Takes an update, and compares the loss before and after."""
+        check_model(model)
         model.train()
         losses = self._loss(model, batch)
         self._say("loss", f"mean {losses.mean():.4g}, shape {list(losses.shape)}")
@@ -261,6 +263,7 @@ class Seams:
             )
         with self._method("optimizer"):
             optimizer = self.workload.optimizer(model.parameters())
+        check_optimizer(optimizer)
         parts = rate_shares(group.get("lr") for group in optimizer.param_groups)
         for group, part in zip(optimizer.param_groups, parts, strict=True):
             group["lr"] = self._params.train.rate * part

@@ -36,7 +36,15 @@ from pipeline.training.memory_guard import MemoryGuard, ShortOfMemory, memory_of
 from pipeline.training.memory_policy import Rung
 from pipeline.training.sample_order import Indices
 from pipeline.training.timers import StepTimer
-from pipeline.training.tuning import ShardedOptimizer, Tuner, halves, normalised, rule_of
+from pipeline.training.tuning import (
+    ShardedOptimizer,
+    Tuner,
+    check_model,
+    check_optimizer,
+    halves,
+    normalised,
+    rule_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -128,9 +136,12 @@ class TorchEngine:
         self._on_shrink = on_shrink
         self._tuner = Tuner(tuning, self.device)
         model = new_model(workload, getattr(dataset, "state", {}), rate=tuning.band_rate)
+        check_model(model)
         self.model = self._tuner.model(self._shard(model))
         self.model.train()
-        self.optimizer = self._tuner.optimizer(workload.optimizer(self.model.parameters()))
+        optimizer = workload.optimizer(self.model.parameters())
+        check_optimizer(optimizer)
+        self.optimizer = self._tuner.optimizer(optimizer)
         self._sharded_optimizer: ShardedOptimizer | None = None
         if tuning.sharded and not tuning.sharded_weights and self.world_size > 1:
             self._sharded_optimizer = ShardedOptimizer(

@@ -6,6 +6,7 @@ for recomputing, up to rounding for kernels and orders of summing, and within th
 states for bfloat16 (weights, gradients and optimizer stay float32; only products are taken in bfloat16).
 """
 
+import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.data import Dataset, default_collate
 
+from pipeline.contract.errors import ParamsError
 from pipeline.contract.records import Tuning
 from pipeline.contract.workload import Batch, Workload
 from pipeline.training.column_files import ColumnFiles, Day
@@ -337,6 +339,31 @@ def rule_of(optimizer: Optimizer) -> Kind | None:
         ("adagrad", (torch.optim.Adagrad,)),
     )
     return next((kind for kind, classes in kinds if isinstance(optimizer, classes)), None)
+
+
+def check_model(model: nn.Module) -> None:
+    """Raises ParamsError for a model that cannot be trained, or whose state no checkpoint can hold."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ParamsError(
+            "no parameter of the model is trained, as all are frozen or there is none; set requires_grad for "
+            "those that should learn (key workload)"
+        )
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise ParamsError(
+                f"the model's state has {name}, which is a {type(value).__name__}, and checkpoints hold "
+                f"tensors only; return a tensor from get_extra_state, or keep it in a buffer (key workload)"
+            )
+
+
+def check_optimizer(optimizer: Optimizer) -> None:
+    """Raises ParamsError for an optimizer that has to compute the loss again by itself."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure and closure.default is inspect.Parameter.empty:
+        raise ParamsError(
+            f"{type(optimizer).__name__} computes the loss of a batch several times an update, and training "
+            f"computes it once; take an optimizer whose step needs no closure, such as AdamW (key workload)"
+        )
 
 
 def normalised(model: nn.Module) -> bool:

@@ -333,3 +333,41 @@ def test_groups_of_an_optimizer_keep_the_ratio_of_their_rates(folder):
     step(resumed)
     for made in (first, resumed):
         assert [group["lr"] for group in made.optimizer.param_groups] == pytest.approx([0.1, 0.01])
+
+
+class Frozen(LineWorkload):
+    def model(self):
+        return super().model().requires_grad_(False)
+
+
+class WithExtraState(LineWorkload):
+    def model(self):
+        parts = super().model()
+        parts["net"].append(Remembers())
+        return parts
+
+
+class Remembers(torch.nn.Identity):
+    def get_extra_state(self):
+        return {"seen": 1}
+
+    def set_extra_state(self, state):
+        pass
+
+
+class SecondOrder(LineWorkload):
+    def optimizer(self, parameters):
+        return torch.optim.LBFGS(parameters)
+
+
+@pytest.mark.parametrize(
+    ("workload", "sentence"),
+    [
+        (Frozen(), "all are frozen .*; set requires_grad"),
+        (WithExtraState(), r"net\.4\._extra_state, which is a dict, .*; return a tensor"),
+        (SecondOrder(), "LBFGS computes .*; take an optimizer whose step needs no closure"),
+    ],
+)
+def test_what_cannot_be_trained_or_saved_is_refused_before_it_begins(folder, workload, sentence):
+    with pytest.raises(ParamsError, match=sentence):
+        TorchEngine(workload, workload.dataset(folder, "train"), seed=0, micro_batch_size=8, tuning=Tuning())
