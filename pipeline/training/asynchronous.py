@@ -378,6 +378,7 @@ class AsynchronousEngine(TorchEngine):
         self._updates, self._looks = part.number, part.measures_noise
         self._micro_batch_size = part.micro_batch_size
         size = len(part.indices)
+        self._epoch = part.epoch
         self._loader.prepare(self._passes(part.indices), epoch=part.epoch)
         losses, first, short = self._accumulate(part.indices, size)
         sums = self._gradients.reduce(

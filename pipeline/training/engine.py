@@ -9,6 +9,7 @@ the guard that follows the memory says (memory_guard.py).
 import logging
 import math
 import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -152,6 +153,8 @@ class TorchEngine:
             self._tuner.data(dataset, files=column_files), num_loaders=tuning.num_loaders,
             in_processes=tuning.loader_processes, seed=seed, on_cpu=self.device.type == "cpu",
         )  # fmt: skip
+        self._prepared: deque[tuple[Indices, int]] = deque()  # shares that come, with their epochs
+        self._epoch = 0  # of the share of this update
         self._updates = 0
         self._sample_weights: dict[int, Tensor] = {}
         self._base = [{name: group.get(name) for name in SCALED} for group in self.optimizer.param_groups]
@@ -191,10 +194,12 @@ class TorchEngine:
 
     def prepare(self, indices: Indices, *, epoch: int = 0) -> None:
         """Starts to load a share of an epoch."""
+        self._prepared.append((indices, epoch))
         self._loader.prepare(self._passes(indices), epoch=epoch)
 
     def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> Step:
         """Takes one update; see the protocol. Raises JobError where memory does not suffice for it."""
+        self._take_epoch(indices)
         short, timer = 1, self._timer
         before_s = timer.read() if timer else 0.0
         self._failed = []
@@ -222,6 +227,12 @@ class TorchEngine:
             self._update()
         times_s = sums.times_s if timer else ()
         return Step(loss=mean, signals=sums.signals, times_s=times_s, noise=sums.noise)
+
+    def _take_epoch(self, indices: Indices) -> None:
+        """Finds the epoch of a share; one that was not prepared is of the epoch of the update before."""
+        place = next((n for n, (share, _) in enumerate(self._prepared) if share is indices), -1)
+        for _ in range(place + 1):  # those before it had no samples
+            _, self._epoch = self._prepared.popleft()
 
     def _follow_memory(self, num_samples: int, batch_size: int) -> None:
         """Takes the passes that come as the memory that is left allows, where a guard follows it."""
@@ -309,7 +320,7 @@ class TorchEngine:
 
     def _batch(self, part: Indices) -> Batch:
         """Returns the samples of a pass, on the device."""
-        return self._tuner.batch(self._loader.get(part))
+        return self._tuner.batch(self._loader.get(part, epoch=self._epoch))
 
     def _weight(self, loss: Tensor, batch_size: int) -> Tensor:
         """Returns the weight of a loss in its batch's mean; cached, as it takes as long as a layer."""

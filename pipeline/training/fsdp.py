@@ -130,7 +130,7 @@ class FsdpEngine(TorchEngine):
         try:
             for number in range(self._num_passes):
                 part = passes[number] if number < len(passes) else indices[:0]
-                batch = self._tuner.batch(self._loader.get(part) if len(part) else self._idle())
+                batch = self._batch(part) if len(part) else self._tuner.batch(self._idle())
                 for each in halves(batch, len(part)) if halved else (batch,):
                     loss = self._whole(each).sum()
                     loss.backward(loss.new_tensor(1 / batch_size if len(part) else 0.0))

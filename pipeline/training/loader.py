@@ -58,7 +58,7 @@ class Loader:
         """`on_cpu`: the model is trained on the CPU that reads."""
         self.waited_s = 0.0  # that the device did nothing, since no batch was there
         self._on_cpu = on_cpu
-        self._dataset, self._seed, self._epoch = dataset, seed, 0
+        self._dataset, self._seed = dataset, seed
         self._reader = _Reader(dataset, seed)
         self._in_processes = bool(num_loaders) and in_processes and by_sample(dataset)
         self._pool: Executor | None = None
@@ -73,10 +73,10 @@ class Loader:
         for part in passes:
             self._ahead.append((part, epoch, self._submitted(part, epoch)))
 
-    def get(self, part: Indices) -> Batch:
-        """Returns the batch of these samples, whether it was prepared or not."""
+    def get(self, part: Indices, *, epoch: int = 0) -> Batch:
+        """Returns the batch of these samples of an epoch, whether it was prepared or not."""
         began_s, worked_s = time.perf_counter(), time.process_time() if self._on_cpu else 0.0
-        batch = self._get(part)
+        batch = self._get(part, epoch)
         if not self._on_cpu:
             self.waited_s += time.perf_counter() - began_s
         elif not self._in_processes:
@@ -84,17 +84,21 @@ class Loader:
             self.waited_s += max(0.0, took_s - worked_s)
         return batch
 
-    def _get(self, part: Indices) -> Batch:
-        holding = next((n for n, (ahead, _, _) in enumerate(self._ahead) if (ahead == part[0]).any()), None)
+    def _get(self, part: Indices, epoch: int) -> Batch:
+        # Of few samples the same come again soon, in a pass of a later epoch.
+        holding = next(
+            (n for n, (ahead, of, _) in enumerate(self._ahead) if of == epoch and (ahead == part[0]).any()),
+            None,
+        )
         if holding is None:
-            return self._here(part)  # it was never prepared, or the update is repeated
+            return self._here(part, epoch)  # it was never prepared, or the update is repeated
         for _ in range(holding):
             self._ahead.popleft()
-        ahead, self._epoch, future = self._ahead[0]
+        ahead, _, future = self._ahead[0]
         if not np.array_equal(ahead, part):
-            return self._here(part)  # passes are larger or smaller than when they were prepared
+            return self._here(part, epoch)  # passes are larger or smaller than when they were prepared
         self._ahead.popleft()
-        return self._result(future, part)
+        return self._result(future, part, epoch)
 
     def close(self) -> None:
         """Ends the threads or processes."""
@@ -111,23 +115,23 @@ class Loader:
         except BrokenProcessPool:  # `get` says so, and reads from then on
             return None
 
-    def _result(self, future: "Future[Batch] | None", part: Indices) -> Batch:
+    def _result(self, future: "Future[Batch] | None", part: Indices, epoch: int) -> Batch:
         if future is None:
-            return self._here(part)
+            return self._here(part, epoch)
         try:
             return future.result()
         except BrokenProcessPool as error:  # killed, as where /dev/shm is full
             log.warning("the loaders are gone (%s): the training process reads from now on", error)
             self._pool, self._in_processes = None, False
-            self._ahead = deque((ahead, epoch, None) for ahead, epoch, _ in self._ahead)
-            return self._here(part)
+            self._ahead = deque((ahead, of, None) for ahead, of, _ in self._ahead)
+            return self._here(part, epoch)
 
-    def _here(self, part: Indices) -> Batch:
+    def _here(self, part: Indices, epoch: int) -> Batch:
         """Reads in this thread; what else draws random numbers goes on with those that it would have had."""
         if not by_sample(self._dataset) or (self._pool and not self._in_processes):
             return _read(self._dataset, part)
         with _generators_kept():
-            return self._reader.read(part, self._epoch)
+            return self._reader.read(part, epoch)
 
 
 class _Reader:

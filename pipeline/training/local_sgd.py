@@ -103,7 +103,8 @@ class _Trial:
 
     before: State
     began: float
-    batches: list[tuple[Indices, int, float]] = field(default_factory=list)  # share, batch size, rate
+    # Share, its epoch, batch size, rate.
+    batches: list[tuple[Indices, int, int, float]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)  # of this worker's share, by the batch's size
 
     @property
@@ -180,7 +181,7 @@ class LocalSgdEngine(TorchEngine):
         step = self._step_apart(indices, batch_size=batch_size, rate=rate, signals=signals)
         if not self._trial:
             return step
-        self._trial.batches.append((indices, batch_size, rate))
+        self._trial.batches.append((indices, self._epoch, batch_size, rate))
         self._trial.losses.append(step.loss * len(indices) / batch_size)
         if len(self._trial.batches) < TRIAL * self._every:
             return replace(step, loss=self._trial.loss)
@@ -218,7 +219,7 @@ class LocalSgdEngine(TorchEngine):
         self._join(together=True)
         trial.began = time.monotonic()
         losses = []
-        for indices, batch_size, rate in trial.batches:
+        for indices, self._epoch, batch_size, rate in trial.batches:
             self._alive()
             step = super().step(indices, batch_size=batch_size, rate=rate, signals=Signals())
             losses.append(step.loss)
@@ -242,7 +243,7 @@ class LocalSgdEngine(TorchEngine):
         elapsed_s, *sums = shared.tolist()
         return Window(
             first=0,
-            num_samples=sum(size for _, size, _ in trial.batches),
+            num_samples=sum(size for _, _, size, _ in trial.batches),
             elapsed_s=elapsed_s / self.world_size,
             losses=tuple(sums) if is_own else tuple(losses),
         )

@@ -371,3 +371,35 @@ class SecondOrder(LineWorkload):
 def test_what_cannot_be_trained_or_saved_is_refused_before_it_begins(folder, workload, sentence):
     with pytest.raises(ParamsError, match=sentence):
         TorchEngine(workload, workload.dataset(folder, "train"), seed=0, micro_batch_size=8, tuning=Tuning())
+
+
+class Drawn:
+    """Samples that are drawn."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, sample):
+        return {"x": torch.rand(()), "y": torch.tensor(0.0), "key": torch.tensor(sample)}
+
+
+def test_an_update_repeated_for_memory_reads_the_samples_of_its_epoch():
+    """A data set as small as a batch: each share that comes has the same samples, drawn otherwise."""
+
+    class Short(LineWorkload):
+        def loss(self, model, batch):
+            drawn.append(batch["x"].tolist())
+            if len(drawn) == 2:
+                raise MemoryError
+            return super().loss(model, batch)
+
+    drawn: list[list[float]] = []
+    made = TorchEngine(Short(dropout=0.0), Drawn(), seed=0, micro_batch_size=8, tuning=Tuning())
+    shares = [np.arange(8), np.arange(8), np.arange(8)]
+    for epoch, share in enumerate(shares):
+        made.prepare(share, epoch=epoch)
+    for share in shares[:2]:
+        step(made, share)
+    first, short, *halves = drawn
+    assert [number for half in halves for number in half] == pytest.approx(short)
+    assert short != pytest.approx(first)

@@ -66,7 +66,7 @@ def drawn(num_loaders: int, *, epoch: int = 0, seed: int = 0) -> np.ndarray:
     """What samples of two batches drew, read so."""
     loader = Loader(Crops(), num_loaders=num_loaders, in_processes=True, seed=seed)
     loader.prepare([FIRST, SECOND], epoch=epoch)
-    read = [loader.get(part)["x"].numpy() for part in (FIRST, SECOND)]
+    read = [loader.get(part, epoch=epoch)["x"].numpy() for part in (FIRST, SECOND)]
     loader.close()
     return np.concatenate(read)
 
@@ -76,6 +76,21 @@ def test_a_sample_is_drawn_the_same_with_and_without_processes():
     assert np.array_equal(here[:, :4], there[:, :4])
     assert set(here[:, 4]) == {os.getpid()}
     assert os.getpid() not in there[:, 4]
+
+
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_an_update_is_repeated_with_its_own_draws_where_its_samples_come_again_soon(num_loaders):
+    """Of nine samples a later epoch is being loaded, too; what was loaded for it stays."""
+    loader = Loader(Crops(), num_loaders=num_loaders, in_processes=True)
+    for epoch in range(3):
+        loader.prepare([FIRST, SECOND], epoch=epoch)
+    once = [loader.get(part, epoch=0)["x"][:, :4] for part in (FIRST, SECOND)]
+    again = [loader.get(part, epoch=0)["x"][:, :4] for part in (FIRST, SECOND)]
+    assert all(torch.equal(one, other) for one, other in zip(once, again, strict=True))
+    assert len(loader._ahead) == 4
+    later = np.concatenate([loader.get(part, epoch=1)["x"].numpy() for part in (FIRST, SECOND)])
+    assert np.array_equal(later[:, :4], drawn(0, epoch=1)[:, :4])
+    loader.close()
 
 
 def test_another_epoch_or_seed_or_sample_is_drawn_otherwise():
