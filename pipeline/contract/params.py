@@ -413,7 +413,7 @@ class OwnMetricParams(Section):
     """Lower end of the values of a user."""
     high: float
     """Upper end of the values of a user. Bets that stop a test early need a bounded score: values outside are
-    cut off for them."""
+    cut off for them, and for the effect at `high - low` beyond either end."""
     margin: float = Field(gt=0)
     """What a refresh may be worse by, in the metric's unit."""
     higher_is_better: bool = True

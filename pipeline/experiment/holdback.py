@@ -75,7 +75,10 @@ def judge(serving: Release, held: Release, params: WatchSections, *, rules: Rule
     def look_at(log_of: Seen) -> Finding:
         return live_test.look(log_of.swapped, params, rules=rules, now=now, by=by, others=others)
 
-    findings = {what: look_at(log_of) for what, log_of in seen.items() if log_of.observations}
+    try:
+        findings = {what: look_at(log_of) for what, log_of in seen.items() if log_of.observations}
+    except DataError as error:
+        return Held(result=Result(status=Status.NO_DATA, sentence=str(error)), num_users=0)
     return _told(findings) if findings else None
 
 

@@ -11,8 +11,11 @@ left out, and so is a user without any; that labels are missing in both arms ali
 
 Where a team serves by itself, a user's score is the mean of the metric that it reports.
 
-Bets need a score in [0, 1] (pipeline/statistics/e_process.py). A loss has no upper end, so there it is cut
-off at the range that the champion's had on held-out samples; the effect is of the losses as they are. Pure.
+Whoever tells of outcomes may tell anything, and one label of 1e200 would drown all others. So a value counts
+as far as the range that the champion's had on held-out samples, or that params.yaml has for a team's metric,
+and once its width beyond either end: the effect is of values clipped there, at bounds that were fixed before
+the test. Bets need a score in [0, 1] (pipeline/statistics/e_process.py), so for them it is cut off at the
+range itself. Pure.
 """
 
 import json
@@ -147,7 +150,7 @@ class RowScore:
         has_label: whether rows have a label; else the metric is of the prediction alone.
         classes: names of the labels 0, 1, ..., by which labels may come.
         low: of the range that the champion's held-out values are in.
-        high: its end.
+        high: its end; the same where these values were all alike.
     """
 
     metric: Any
@@ -184,8 +187,13 @@ class RowScore:
     def _width(self) -> float:
         return max(self.high - self.low, LEAST_MARGIN)
 
+    def _clipped(self, values: Floats) -> Floats:
+        """Returns the values that are numbers, clipped at the range's width beyond either of its ends."""
+        beyond = self.high - self.low or max(abs(self.low), 1.0)
+        return np.clip(values[~np.isnan(values)], self.low - beyond, self.high + beyond)
+
     def _values(self, shown: Shown, until: float) -> Floats:
-        """Returns the metric's values of the rows of an exposure whose label is known by then."""
+        """Returns the metric's values of the rows of an exposure whose label is known by then, clipped."""
         nothing = np.zeros(0)
         predicted = json.loads(shown.predicted).get(self.metric.prediction) if shown.predicted else None
         if predicted is None:
@@ -197,8 +205,9 @@ class RowScore:
         if len(labels) != len(predicted):  # not told, or nobody knows which is whose
             return nothing
         known = ~np.isnan(labels)
-        values = self.metric.sample_values(np.array(predicted)[known], labels[known])
-        return np.asarray(values[np.isfinite(values)], dtype=np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):  # of labels that are too large to be squared
+            values = self.metric.sample_values(np.array(predicted)[known], labels[known])
+        return self._clipped(np.asarray(values, dtype=np.float64))
 
     def _label(self, text: str) -> float:
         """Returns a label, kept as JSON, as a number; NaN where it is none, or not of a class."""
@@ -209,7 +218,10 @@ class RowScore:
         if value in self.classes:
             return float(self.classes.index(value))
         is_number = isinstance(value, int | float) and (not self.classes or value in range(len(self.classes)))
-        return float(value) if is_number else np.nan
+        try:
+            return float(value) if is_number else np.nan
+        except OverflowError:  # a whole number of hundreds of digits
+            return np.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +234,8 @@ class OwnScore(RowScore):
     has_label: bool = True
 
     def _values(self, shown: Shown, until: float) -> Floats:
-        return np.array([value for text in shown.taken or () if (value := reported(text)) is not None])
+        values = [value for text in shown.taken or () if (value := reported(text)) is not None]
+        return self._clipped(np.array(values, dtype=np.float64))
 
 
 def report(value: float) -> tuple[str]:

@@ -124,10 +124,14 @@ def _look(
         traffic = _open(log, traffic, night, version, champion, over=is_over)
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
     seen = observe(log.exposures(night.id), window_s=params.live_test.outcome_hours * HOUR_S)
-    finding = look(
-        seen, params, rules=rules, now=_now(log), looks=_looks(standing, night), before=_before(FOLDER),
-        by=by, others=others,
-    )  # fmt: skip
+    try:
+        finding = look(
+            seen, params, rules=rules, now=_now(log), looks=_looks(standing, night), before=_before(FOLDER),
+            by=by, others=others,
+        )  # fmt: skip
+    except DataError as error:
+        verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {error}")
+        return _decided(verdict, params, experiment=night.id)
     decision, step = decide(
         finding,
         rules=rules,
@@ -232,7 +236,10 @@ def look(
     before: Mapping[str, float] = NOTHING,
     others: Sequence[Metric] = (),
 ) -> Finding:
-    """Returns what the log of an experiment says by now; arguments as of `readout.find`."""
+    """Returns what the log of an experiment says by now; arguments as of `readout.find`.
+
+    Raises DataError where a metric cannot be computed of what users were shown and told.
+    """
     limit = params.live_test
     limits = Limits(
         errors=limit.max_errors,
@@ -241,10 +248,14 @@ def look(
         shift=limit.max_shift,
         margin=rules.margin,
     )
-    return find(
-        seen, rules=rules, limits=limits, window_s=limit.outcome_hours * HOUR_S, now=now.timestamp(),
-        looks=looks, before=before, by=by, others=others,
-    )  # fmt: skip
+    try:
+        return find(
+            seen, rules=rules, limits=limits, window_s=limit.outcome_hours * HOUR_S, now=now.timestamp(),
+            looks=looks, before=before, by=by, others=others,
+        )  # fmt: skip
+    except Exception as error:  # a metric is the team's code, and its arguments are what clients told
+        why = f"{type(error).__name__}: {error}"
+        raise DataError(f"what users told cannot be judged: {why}; look at the metrics and labels") from error
 
 
 def pace(params: LiveTestParams) -> ramp.Pace:
@@ -274,12 +285,16 @@ def clean(params: LiveSections) -> str:
         end(experiment, params)
         return f"ended the experiment {experiment}: {fault}; "
     evaluation, own = records.find(Evaluation, folder / records.RUN), params.live_test.metric
-    by, rules = score_by(evaluation, gate, rules=rules, own=own)
-    seen = observe(log.exposures(experiment), window_s=params.live_test.outcome_hours * HOUR_S)
-    finding = look(
-        seen, params, rules=rules, now=_now(log), looks=_looks(standing, night), by=by,
-        before=_before(folder / FOLDER), others=others_by(evaluation, gate, own=own),
-    )  # fmt: skip
+    try:
+        by, rules = score_by(evaluation, gate, rules=rules, own=own)
+        seen = observe(log.exposures(experiment), window_s=params.live_test.outcome_hours * HOUR_S)
+        finding = look(
+            seen, params, rules=rules, now=_now(log), looks=_looks(standing, night), by=by,
+            before=_before(folder / FOLDER), others=others_by(evaluation, gate, own=own),
+        )  # fmt: skip
+    except (DataError, ParamsError, ReleaseError) as error:  # likewise
+        end(experiment, params)
+        return f"ended the experiment {experiment}: {error}; "
     if not finding.broken:
         return ""
     end(experiment, params)

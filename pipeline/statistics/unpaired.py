@@ -61,7 +61,8 @@ def effect(
     p, y = np.asarray(chance, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if not (np.isfinite(y).all() and ((p > 0) & (p < 1)).all()):
         raise ValueError(f"{y.size} values, not all finite, or chances that are none")
-    u, weight = _centred(arm, p, y)
+    unit = _unit(y)
+    u, weight = _centred(arm, p, y / unit)
     clock = float(weight.sum())
     if clock <= 0 or arm.all() or not arm.any():
         return Effect(mean=0.0, low=-math.inf, high=math.inf, sd=math.inf, num_samples=y.size)
@@ -72,7 +73,7 @@ def effect(
     c = half_width(clock, alpha=alpha, tuned_at=tuned_at) if bound is None else bound / math.sqrt(clock)
     square = clock**2 - c**2 * clock * float(weight @ weight)
     if square <= 0:
-        return Effect(mean=mean, low=-math.inf, high=math.inf, sd=sd, num_samples=y.size)
+        return Effect(mean=mean * unit, low=-math.inf, high=math.inf, sd=sd * unit, num_samples=y.size)
     middle = total * clock - c**2 * clock * float(u @ weight)
     last = total**2 - c**2 * clock * float(u @ u)
     root = math.sqrt(max(middle**2 - square * last, 0.0))
@@ -81,7 +82,7 @@ def effect(
         skew = float((rest**3).sum()) / clock / sd**3
         lean = skew * sd * (1 / clock + 2 * ((high - low) / 2 / sd) ** 2) / 6
         low, high = low + min(lean, 0.0), high + max(lean, 0.0)
-    return Effect(mean=mean, low=low, high=high, sd=sd, num_samples=y.size)
+    return Effect(mean=mean * unit, low=low * unit, high=high * unit, sd=sd * unit, num_samples=y.size)
 
 
 def adjusted(values: ArrayLike, before: ArrayLike, chance: ArrayLike) -> tuple[Floats, float]:
@@ -95,17 +96,18 @@ def adjusted(values: ArrayLike, before: ArrayLike, chance: ArrayLike) -> tuple[F
     """
     y, x, p = (np.asarray(one, dtype=np.float64) for one in (values, before, chance))
     known = np.isfinite(x)
+    unit, x = _unit(y), x / _unit(x[known])
     if known.sum() < LEAST_KNOWN or not x[known].std() > 0:
         return y, 0.0
     covariates = np.stack([np.where(known, x, x[known].mean()), known.astype(np.float64)], axis=1)
-    centred_y, centred = y.copy(), covariates.copy()
+    centred_y, centred = y / unit, covariates.copy()
     for one in np.unique(p):
         among = p == one
-        centred_y[among] -= y[among].mean()
+        centred_y[among] -= centred_y[among].mean()
         centred[among] -= covariates[among].mean(axis=0)
     slopes = np.linalg.lstsq(centred, centred_y, rcond=None)[0]
     foretold, spread = centred @ slopes, float(centred_y @ centred_y)
-    return y - foretold, float(foretold @ foretold) / spread if spread > 0 else 0.0
+    return y - unit * foretold, float(foretold @ foretold) / spread if spread > 0 else 0.0
 
 
 def half_width(clock: float, *, alpha: float, tuned_at: float) -> float:
@@ -129,6 +131,12 @@ def detectable(
     room = -float(special.ndtri(1 - power)) / math.sqrt(clock)
     width = half_width(clock, alpha=alpha, tuned_at=clock) if bound is None else bound / math.sqrt(clock)
     return sd * (width + room)
+
+
+def _unit(values: Floats) -> float:
+    """Returns the power of two below the largest value; in this unit no square of it overflows."""
+    exponent = math.frexp(float(np.abs(values).max(initial=0.0)))[1] - 1
+    return 2.0 ** max(exponent, -1000)
 
 
 def _centred(arm: NDArray[np.bool_], p: Floats, y: Floats) -> tuple[Floats, Floats]:

@@ -2,20 +2,22 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
-from pipeline.contract import records
-from pipeline.contract.errors import ReleaseError
+from pipeline.contract import params, records
+from pipeline.contract.errors import DataError, ReleaseError
 from pipeline.contract.params import GateParams
 from pipeline.contract.records import Evaluation, Judged, LiveMetric
 from pipeline.evaluation.scoring import live_metrics
 from pipeline.experiment.forecast import volume
 from pipeline.experiment.live_score import LISTS, RowScore
-from pipeline.experiment.live_test import others_by, score_by
+from pipeline.experiment.live_test import look, others_by, score_by
 from pipeline.experiment.observations import observe
 from pipeline.experiment.readout import Finding, Limits, Metric, find
 from pipeline.statistics.assignment import CHALLENGER
@@ -31,7 +33,7 @@ from pipeline.workloads.metrics import (
     Perplexity,
     Pinball,
 )
-from tests.release.folders import make_evaluation
+from tests.release.folders import PARAMS, make_evaluation
 from tests.statistics.streams import Model, exposures, users
 
 BY = RowScore(metric=LogLoss(), has_label=True, low=0.01, high=3.0)
@@ -241,6 +243,47 @@ def test_arms_alike_break_no_guardrail_and_those_of_lists_are_left_out() -> None
     assert broken(finding) == []
     assert finding.result.effect is not None
     assert finding.result.effect.low < 0 < finding.result.effect.high
+
+
+def with_error(number: int) -> list[Exposure]:
+    """Users whose amounts the champion predicts with three times the challenger's error."""
+    return with_amounts(number, worse=-0.15)
+
+
+def test_a_label_of_one_client_overturns_nothing_that_all_others_prove() -> None:
+    by = RowScore(metric=AbsoluteError(prediction="amount"), has_label=True, low=0.0, high=0.7)
+    log = with_error(1000)
+    proven = finding_of(log, by)
+    assert proven.result.status is Status.NO_WORSE
+    assert proven.result.effect
+    for label in ("1e6", "-1e200", "1e308", "1e999", "9" * 400):
+        for place in (5, 6):  # one of either arm
+            odd = [*log]
+            odd[place] = replace(log[place], taken=(label, "0", "1"))
+            finding = finding_of(odd, by)
+            assert (finding.result.status, broken(finding)) == (Status.NO_WORSE, [])
+            assert finding.result.effect
+            assert finding.result.effect.mean == pytest.approx(proven.result.effect.mean, abs=0.01)
+
+
+def test_a_value_counts_as_far_as_the_width_of_the_range_beyond_it() -> None:
+    absolute = RowScore(metric=AbsoluteError(), has_label=True, low=1.0, high=3.0)
+    scores = [absolute.of([shown([0.0], [label])], until=60) for label in (0.5, 4.5, 5.5, 1e200)]
+    assert scores == [-0.5, -4.5, -5.0, -5.0]
+    alike = RowScore(metric=Accuracy(), has_label=True, low=1.0, high=1.0, classes=("no", "yes"))
+    assert alike.of([shown([[0.9, 0.1]], ["yes"])], until=60) == 0.0
+
+
+def test_a_metric_that_fails_on_what_was_told_is_reported_in_a_sentence(tmp_path: Path) -> None:
+    class Broken(AbsoluteError):
+        def values(self, prediction: Any, label: Any) -> Any:
+            raise IndexError("no such class")
+
+    by = RowScore(metric=Broken(), has_label=True, low=0.0, high=1.0)
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    seen, now = observe(stream(50), window_s=60), datetime.now(UTC)
+    with pytest.raises(DataError, match="cannot be judged: IndexError: no such class; look at the metrics"):
+        look(seen, params.load(tmp_path), rules=RULES, now=now, by=by)
 
 
 def test_the_read_out_has_the_mean_of_either_arm_as_scikit_learn_has_it() -> None:

@@ -18,7 +18,7 @@ from pipeline.contract import clock, params, records
 from pipeline.contract.clock import Clock
 from pipeline.contract.errors import NothingToDo, NotYet
 from pipeline.contract.params import Params
-from pipeline.contract.records import Champion, Evaluation, Live, Night, Verdict, Version
+from pipeline.contract.records import Champion, Evaluation, Live, LiveMetric, Night, Verdict, Version
 from pipeline.contract.units import HOUR_S
 from pipeline.evaluation import evaluator
 from pipeline.experiment import live_test
@@ -307,6 +307,16 @@ def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, lo
     assert "ended the experiment 2025-01-11: errors: " in watch.watch(params.load()).reason
     assert log.traffic().share == 0
     assert ask().reason.startswith("live: stopped by errors")
+
+
+@pytest.mark.slow
+def test_watch_ends_an_experiment_that_cannot_be_judged_and_looks_on(night: Night, log: Log) -> None:
+    waits()
+    evaluation = records.read(Evaluation)
+    records.write(replace(evaluation, live=LiveMetric()))  # of a workload whose metrics are all of sets
+    seen = watch.watch(params.load())
+    assert "ended the experiment 2025-01-11: no metric of the workload has a value" in seen.reason
+    assert (seen.serving, log.traffic().share) == (1, 0.0)
 
 
 @pytest.mark.slow

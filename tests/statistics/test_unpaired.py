@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.statistics.unpaired import detectable, effect
+from pipeline.statistics.unpaired import adjusted, detectable, effect
 
 RAMP = np.repeat([0.01, 0.05, 0.25, 0.5], 750)
 
@@ -70,6 +70,18 @@ def test_every_stream_has_an_effect_within_its_interval(stream: list[tuple[bool,
     assert estimate.low <= estimate.mean <= estimate.high
     swapped = effect([not one for one in arm], [1 - p for p in chance], scores, alpha=0.05)
     assert swapped.mean == pytest.approx(-estimate.mean, abs=1e-9)
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200, 2.0**1020])
+def test_the_effect_is_in_the_unit_of_the_scores_however_large_or_small_it_is(unit: float) -> None:
+    arm, chance, scores = night(1, gain=0.15)
+    before = scores + np.random.default_rng(3).normal(0, 0.1, scores.size)
+    estimate, scaled = (effect(arm, chance, scores * by, alpha=0.05) for by in (1.0, unit))
+    assert scaled.mean == pytest.approx(estimate.mean * unit)
+    assert (scaled.low, scaled.high) == pytest.approx((estimate.low * unit, estimate.high * unit))
+    (plain, share), (large, same) = (adjusted(scores * by, before * by, chance) for by in (1.0, unit))
+    assert same == pytest.approx(share)
+    assert large == pytest.approx(plain * unit)
 
 
 def test_what_is_no_number_is_refused() -> None:
