@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 SETTLE_S = 10.0  # until every server follows a move of the traffic, and by how much clocks may differ
 READ_DAYS = 7  # newest days of a source that each look reads, so that late values are taken in
 MAX_NAME = 200  # characters of a user
+MAX_VERSION = 2**31 - 1  # what the log's column of integers holds
 Row = Mapping[str, Any]
 
 
@@ -147,11 +148,15 @@ def _checked(row: Any, number: int, *, now: datetime, unit_of: Callable[[str], s
         time = _time(given.get("time"))
         if time > now.timestamp() + SETTLE_S:
             raise ValueError(f"time is {row['time']!r:.50}, which is in the future; give seconds since 1970")
-        version, unit = _whole(given.get("version")), given.get("unit")
-        if unit is None:
+        if time < 0:
+            raise ValueError(f"time is {row['time']!r:.50}, which is before 1970; give seconds since 1970")
+        version = _whole(given.get("version"))
+        if given.get("unit") is None:
             unit = unit_of(_name(given.get("user")))
-        elif not fullmatch("[0-9a-f]{16}", str(unit)):
-            raise ValueError(f"unit is {unit!r:.50}; give it as the assignment has it, or name the user")
+        else:
+            unit = str(given["unit"])
+            if not fullmatch("[0-9a-f]{16}", unit):
+                raise ValueError(f"unit is {unit!r:.50}; give it as the assignment has it, or name the user")
         name = f"{unit} {version} {round(time * 1e6)}"
         return {
             "id": blake2b(name.encode(), digest_size=16).hexdigest(),
@@ -160,10 +165,15 @@ def _checked(row: Any, number: int, *, now: datetime, unit_of: Callable[[str], s
             "time": time,
             "metric": _number("metric", given.get("metric")),
             "latency_s": _number("latency_s", given.get("latency_s")) or 0.0,
-            "error": str(given.get("error") or "")[:MAX_NAME],
+            "error": _plain(str(given.get("error") or "")),
         }
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise DataError(f"row {number}: {error}") from None
+
+
+def _plain(text: str) -> str:
+    """Returns the beginning of a text in ASCII without zeros, which any database takes."""
+    return text[:MAX_NAME].encode("ascii", "backslashreplace").decode()[:MAX_NAME].replace("\0", " ")
 
 
 def _is_missing(value: Any) -> bool:
@@ -181,7 +191,7 @@ def _name(user: Any) -> str:
 
 def _whole(version: Any) -> int:
     number = _number("version", version)
-    if number is None or number < 1 or number != int(number):
+    if number is None or not 1 <= number <= MAX_VERSION or number != int(number):
         raise ValueError(f"version is {version!r:.50}; give the number of the version that answered")
     return int(number)
 

@@ -135,6 +135,10 @@ def test_texts_of_a_csv_and_numbers_of_json_are_the_same_row(log: Log) -> None:
     ({"version": 3.5}, "version is 3.5; give the number of the version that answered"),
     ({"version": None}, "version is None"),
     ({"version": 0}, "version is 0"),
+    ({"version": 1e300}, "version is 1e+300; give the number of the version that answered"),
+    ({"version": 2**31}, "version is 2147483648; give"),
+    ({"time": -1e308}, "time is -1e+308, which is before 1970; give seconds since 1970"),
+    ({"time": "0001-01-01T00:00:00+14:00"}, "which is before 1970"),
     ({"time": "yesterday"}, "time is 'yesterday'; give a number"),
     ({"time": None}, "time is None; give seconds since 1970, or ISO 8601"),
     ({"time": True}, "time is True"),
@@ -154,6 +158,23 @@ def test_of_rows_with_a_malformed_one_none_is_kept_and_its_number_is_told(
     assert all_of(log) == []
     with pytest.raises(DataError, match="row 1: it is 'text'; give an object"):
         take_in(log, ["text"], now=NOW)  # type: ignore[list-item]
+
+
+def test_a_unit_of_digits_may_come_as_a_number(log: Log) -> None:
+    told = {**row(), "unit": 1234567890123456, "metric": 1.0}
+    for one in (told, {**told, "unit": "1234567890123456"}):
+        take_in(log, [one], now=NOW)
+    assert [one.unit for one in all_of(log)] == ["1234567890123456"]
+
+
+ODD_ERROR = "\0broken: \ud800 caf\u00e9"
+
+
+def test_an_error_is_kept_in_ascii(log: Log) -> None:
+    take_in(log, [row(error=ODD_ERROR), row("u2", error="\u00e9" * 200)], now=NOW)
+    errors = {one.error for one in all_of(log)}
+    assert " broken: \\ud800 caf\\xe9" in errors
+    assert max(map(len, errors)) == 200
 
 
 def test_a_log_of_the_release_before_goes_on_from_its_traffic_row(log: Log) -> None:
@@ -270,7 +291,7 @@ def test_a_log_of_postgresql_takes_rows_in() -> None:
     with postgresql("serving") as folder:
         made = open_log(f"postgresql+psycopg2://airflow@/serving?host={folder}")
         move(made, 2 * 3600, champion=3, challenger=4, share=0.5, experiment="a")
-        rows = [row(user, version=drawn(made, user)) for user in USERS]
+        rows = [row(user, version=drawn(made, user), error=ODD_ERROR) for user in USERS]
         take_in(made, rows, now=NOW)
         for _ in range(2):
             take_in(made, [{**one, "metric": 1.0} for one in rows], now=NOW)
