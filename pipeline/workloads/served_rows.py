@@ -31,6 +31,7 @@ WORDS = {
     "text": "text", "time": "a time, as 2025-01-31T09:30:00 or seconds since 1970",
     "bytes": "bytes, in base64 where they are text",
 }  # fmt: skip
+FIRST_YEAR, LAST_YEAR = 1900, 2200  # of a row's own time
 
 
 def serves_rows(workload: Any) -> bool:
@@ -130,6 +131,8 @@ def conformed(rows: Any, table: Table) -> "pa.Table":
             array = (
                 _cast(given[name], column, kind, table.zone) if name in given else pa.nulls(num_rows, kind)
             )
+            if name == table.time:
+                _expect_days(array)
         except (ValueError, TypeError, OverflowError, NotImplementedError) as error:  # Arrow's among them
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
             wrong.append(f"{name} is to be {WORDS[column.kind]} ({why:.100})")
@@ -242,6 +245,19 @@ def _times(array: Any, zone: str) -> Any:
     if getattr(array.type, "tz", None):
         array = pc.local_timestamp(array.cast(pa.timestamp(array.type.unit, zone)))
     return array.cast(to, safe=False)
+
+
+def _expect_days(moments: Any) -> None:
+    """Raises ValueError where a row's own time is far from any day that a table has.
+
+    Features look back from it by days, which must be dates as well.
+    """
+    import pyarrow.compute as pc
+
+    ends = pc.min_max(moments).as_py()
+    for moment in filter(None, ends.values()):
+        if not FIRST_YEAR <= moment.year <= LAST_YEAR:
+            raise ValueError(f"{moment} is not of a year from {FIRST_YEAR} to {LAST_YEAR}")
 
 
 def _moment(text: str, zone: str) -> datetime:

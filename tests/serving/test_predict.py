@@ -100,6 +100,7 @@ ROW = {"ts": "2025-01-12T10:00:00Z", "account": "a1", "amount": 5.0, "mcc": "541
     ("predict", {"rows": [{"account": "a1", "amount": "5", "colour": 1}]}, 422,
      "these are not rows of the table: ts is missing; amount is to be a number (it is string); mcc is "
      "missing; there is no column colour; send ts (time)"),
+    ("predict", {"rows": [{**ROW, "ts": "0001-01-01T00:00:00"}]}, 422, "ts is to be a time"),
     ("recommend", {"user": "u1"}, 404, "version 1 recommends nothing; POST rows to /predict"),
     ("outcomes", {"exposure": "0" * 32, "labels": [{}]}, 422, "labels is [{}]"),
     ("outcomes", {"exposure": "0" * 32, "labels": [1]}, 404, "there is no such exposure"),

@@ -157,6 +157,8 @@ def test_a_time_comes_in_every_form_into_the_zone_of_the_table() -> None:
     ([{**ROW, "image": "?"}], ["image is to be bytes"]),
     ([{**ROW, "note": "\ud800"}], ["note is to be text"]),
     ([{**ROW, "at": 1.7e15}], ["at is to be a time"]),
+    ([{**ROW, "at": "0001-01-01T00:00:00"}], ["at is to be a time", "is not of a year from 1900 to 2200"]),
+    ([ROW, {**ROW, "at": "9999-12-31"}], ["9999-12-31 00:00:00 is not of a year from 1900 to 2200"]),
     ([{**ROW, "size": [1]}, ROW], ["size is to be a number"]),
 ])  # fmt: skip
 def test_what_is_not_a_row_is_refused_in_one_sentence(rows: Any, words: list[str]) -> None:
