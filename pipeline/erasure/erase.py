@@ -11,6 +11,7 @@ Each step finds by itself what is left to do, so that a call after a kill ends w
 weights of versions that learned from the rows, is named and tagged, and the next night trains anew.
 """
 
+import csv
 import io
 import logging
 import shutil
@@ -267,19 +268,45 @@ def _serving(home: Path, column: str, unit: str, loaded: Params, *, dry_run: boo
 def _predictions(to: str, column: str, unit: str, *, dry_run: bool) -> int:
     """Rewrites a file of predictions; returns how many are of the unit, 0 where the file is gone."""
     import fsspec
-    import pyarrow as pa
-    import pyarrow.csv
     import pyarrow.parquet as pq
 
     try:
         with fsspec.open(to, "rb", **options(to)) as file:
-            content = io.BytesIO(file.read())
+            content = file.read()
     except FileNotFoundError:
         return 0
-    as_text = pyarrow.csv.ConvertOptions(column_types={column: pa.string()})
-    is_csv = to.endswith(".csv")
-    rows = pyarrow.csv.read_csv(content, convert_options=as_text) if is_csv else pq.read_table(content)
+    if to.endswith(".csv"):
+        lines = list(_lines_of(content))
+        left_lines = _lines_without(lines, column, {unit, day_predictions.in_csv(unit)})
+        num = len(lines) - len(left_lines)
+        if num and not dry_run:
+            day_predictions.put("".join(left_lines).encode(errors="surrogateescape"), to)
+        return num
+    rows = pq.read_table(io.BytesIO(content))
     left = without(rows, column, {unit})
     if len(left) < len(rows) and not dry_run:
         day_predictions.write(left, to)
     return len(rows) - len(left)
+
+
+def _lines_of(content: bytes) -> Iterator[str]:
+    """Yields the records of a file of CSV as they are in it, so that those that stay are not changed."""
+    record = ""
+    for line in io.StringIO(content.decode(errors="surrogateescape"), newline=""):
+        record += line
+        if record.count('"') % 2 == 0:  # else a line ends within quotes
+            yield record
+            record = ""
+    if record:
+        yield record
+
+
+def _lines_without(lines: list[str], column: str, units: set[str]) -> list[str]:
+    """Returns the header and the records whose unit is not among these; all where there is no such column."""
+    fields = [next(csv.reader([one.removeprefix("\ufeff")]), []) for one in lines]
+    names = fields[0] if fields else []
+    if column not in names:
+        return lines
+    place = names.index(column)
+    rows = zip(lines[1:], fields[1:], strict=True)
+    return [lines[0], *(one for one, row in rows if units.isdisjoint(row[place : place + 1]))]

@@ -148,16 +148,21 @@ def _without_formulas(table: "pa.Table") -> "pa.Table":
     return table
 
 
+def in_csv(text: str) -> str:
+    """Returns a text as it is in a file of CSV: one that a spreadsheet would run has a quote before it."""
+    import pyarrow as pa
+
+    return str(_without_formulas(pa.table({"text": [text]}))["text"][0].as_py())
+
+
 def write(table: "pa.Table", to: str) -> None:
     """Writes a file of parquet or CSV to a URL, whole or not at all; ParamsError or JobError says why not.
 
     Text that a spreadsheet would take for a formula has a quote before it in CSV.
     """
-    import fsspec
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet as pq
-    from fsspec.implementations.local import LocalFileSystem
 
     buffer = io.BytesIO()
     try:
@@ -167,15 +172,23 @@ def write(table: "pa.Table", to: str) -> None:
             pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     except pa.ArrowInvalid as error:
         raise ParamsError(f"{to} cannot hold these predictions: {error}; name a file of .parquet") from None
+    put(buffer.getvalue(), to)
+
+
+def put(content: bytes, to: str) -> None:
+    """Puts a file at a URL, whole or not at all; ParamsError or JobError says why not."""
+    import fsspec
+    from fsspec.implementations.local import LocalFileSystem
+
     try:
         files, path = fsspec.core.url_to_fs(to, **options(to))
         files.makedirs(path.rpartition("/")[0], exist_ok=True)
         if not isinstance(files, LocalFileSystem):
-            files.pipe_file(path, buffer.getvalue())  # a bucket shows no object before it is whole
+            files.pipe_file(path, content)  # a bucket shows no object before it is whole
             return
         unfinished = Path(f"{path}.{os.getpid()}")
         try:
-            unfinished.write_bytes(buffer.getvalue())
+            unfinished.write_bytes(content)
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)

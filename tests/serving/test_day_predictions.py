@@ -5,11 +5,13 @@ from pathlib import Path
 
 import fsspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 from pipeline import cli
+from pipeline.erasure.erase import _predictions
 from pipeline.serving.day_predictions import write
 from tests.serving.conftest import live_in
 from tests.serving.test_predict import USE, expected, home_of_rows  # noqa: F401  the fixture
@@ -59,6 +61,26 @@ def test_what_cannot_be_predicted_leaves_no_file(
     assert cli.main(["predict", *words]) == 1
     assert why in caplog.text
     assert list(tmp_path.glob("there*")) == []
+
+
+@pytest.mark.parametrize("unit", ["+49 (30) 123", "=1+1", 'a "quoted"\r\nname', "plain"])
+def test_lines_of_a_unit_go_out_of_a_csv_and_others_stay_byte_by_byte(tmp_path: Path, unit: str) -> None:
+    units = [unit, "00123", None, "", unit, "-7", "caf\u00e9, (1)"]
+    table = pa.table(
+        {"zip": ["00123"] * 7, "unit": units, "prediction": [0.5, 1.0, 1e-9, None, 2.0, -3.0, 4.0]}
+    )
+    to, others = tmp_path / "found.csv", tmp_path / "others.csv"
+    write(table, str(to))
+    write(table.take([1, 2, 3, 5, 6]), str(others))
+    before = to.read_bytes()
+    assert _predictions(str(to), "unit", unit, dry_run=True) == 2
+    assert to.read_bytes() == before
+    assert _predictions(str(to), "unit", unit, dry_run=False) == 2
+    assert to.read_bytes() == others.read_bytes()
+    assert _predictions(str(to), "unit", unit, dry_run=False) == 0
+    assert _predictions(str(to), "account", "00123", dry_run=False) == 0
+    to.write_bytes(b"\xef\xbb\xbf" + before)  # as a spreadsheet saves it
+    assert _predictions(str(to), "zip", "00123", dry_run=True) == 7
 
 
 def test_one_value_a_row_may_be_csv(tmp_path: Path) -> None:
