@@ -3,14 +3,15 @@
     echo CASE | python -I pipeline/registry/confined.py pipeline/evaluation/smoke_process.py
 
 The script imports nothing of the pipeline: the version brings the code that it was registered with, as it
-does to a server. The script imports what any version needs while it waits for its case, a line of JSON; its
-results are the last line that it prints, as JSON.
+does to a server. The script imports what any version needs while it waits for its case, a line of JSON. All
+that it writes to its standard output are its results, as JSON; what the version prints goes to the errors.
 """
 
 import contextlib
 import importlib
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -96,4 +97,6 @@ def _waited_s() -> float:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(measure()) + "\n")
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as results:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        results.write(json.dumps(measure()) + "\n")

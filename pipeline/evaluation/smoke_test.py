@@ -173,10 +173,15 @@ def _measured(
         return {"error": str(error)}
     except subprocess.TimeoutExpired:
         return {"error": f"{uri} was not done after {LIMIT_S:g} s"}
+    why = without_password(" ".join(wrong.split()))[-300:]
     if process.running.returncode:
-        why = without_password(" ".join(wrong.split()))[-300:]
         return {"error": f"{uri} does not load: ... {why}"}
-    seen: dict[str, Any] = json.loads(answer.splitlines()[-1])
+    try:
+        seen = json.loads(answer)
+    except ValueError:
+        seen = None
+    if not isinstance(seen, dict):
+        return {"error": f"{uri} ended before it was measured: ... {why}"}
     return seen
 
 
@@ -199,7 +204,8 @@ def _process(arrays: Path) -> Iterator[Clean]:
         scratch = Path(name)
         process = subprocess.Popen(
             carried_code.command(script, scratch=scratch, reads=(script, arrays), flags=["-I"]),
-            cwd=scratch, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            cwd=scratch, text=True, errors="replace",
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=carried_code.environment(scratch),
         )  # fmt: skip
         try:

@@ -139,6 +139,23 @@ def test_a_model_that_was_slow_once_is_tried_again(home: Path, release: Any) -> 
 
 
 @pytest.mark.slow
+def test_a_version_that_prints_or_exits_early_is_judged_all_the_same(home: Path, release: Any) -> None:
+    release(0, 1.0)
+    version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
+    prints, exits = (Path(f"/dev/shm/toy-{what}-{os.getpid()}") for what in ("prints", "exits"))
+    try:
+        prints.touch()
+        assert [check for check in smoke_test(version, None, scores, ASKED) if not check.ok] == []
+        exits.touch()
+        (check,) = smoke_test(version, None, scores, ASKED)
+    finally:
+        prints.unlink(missing_ok=True)
+        exits.unlink(missing_ok=True)
+    assert (check.name, check.ok) == ("loads", False)
+    assert f"/{version.number} ended before it was measured: ..." in check.text
+
+
+@pytest.mark.slow
 def test_a_start_is_judged_by_its_cpu_time_and_not_by_how_long_it_waited(home: Path, release: Any) -> None:
     release(0, 1.0)
     version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
