@@ -22,6 +22,7 @@ their scores. The version runs in a process of its own, without the secrets of t
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from pipeline.storage.traffic_log import Log, open_log
 
 MAX_BYTES = 1_500_000  # of a request, Vertex's own limit
 MAX_INSTANCES = 1_000
+NOT_FINITE = "the version's score of this sample is not a finite number"
 BODY_S = 10.0  # longest time to receive a body
 
 
@@ -123,14 +125,17 @@ class Predictions:
                 raise result
         return predictions
 
-    async def _scores(self, instances: Sequence[Mapping[str, Any]]) -> list[float]:
+    async def _scores(self, instances: Sequence[Mapping[str, Any]]) -> list[Any]:
         try:
             numbers = [int(one["sample"]) for one in instances]
-            return await asyncio.to_thread(self.loaded.scores, numbers)
-        except (KeyError, TypeError, ValueError) as error:
+            scores = await asyncio.to_thread(self.loaded.scores, numbers)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise HTTPException(400, f"{type(error).__name__}: {error}; name samples alone") from None
         except NoAnswer as error:
             raise HTTPException(400, f"{error}; name samples alone") from None
+        if len(scores) == 1 and not math.isfinite(scores[0]):
+            raise HTTPException(503, NOT_FINITE)
+        return [score if math.isfinite(score) else {"error": NOT_FINITE} for score in scores]
 
 
 def app(root: Path, variables: Mapping[str, str], *, log: str) -> Any:

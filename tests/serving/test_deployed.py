@@ -1,11 +1,13 @@
 """A version on an endpoint that draws by itself: what counts for whom, and what its instances answer."""
 
 import asyncio
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi import HTTPException
 
@@ -140,13 +142,24 @@ def test_the_limits_are_those_of_params_yaml(tmp_path: Path) -> None:
     assert ask(folder, "", many, SERVING='{"max_top": 2}') == [(422, "top is 3; ask for 1 to 2 items")]
 
 
+def test_a_score_that_is_not_finite_is_an_error_of_its_own_sample(tmp_path: Path) -> None:
+    folder = make_version(tmp_path)
+    (there,) = ask(folder, "", [{"sample": 3}, {"sample": 0}])
+    labels = np.load(folder / "arrays" / "test_y.npy")
+    labels[3] = np.nan
+    np.save(folder / "arrays" / "test_y.npy", labels)
+    both, one = ask(folder, "", [{"sample": 3}, {"sample": 0}], [{"sample": 3}])
+    assert both == [{"error": "the version's score of this sample is not a finite number"}, there[1]]
+    assert one == (503, both[0]["error"])
+
+
 def test_what_makes_no_sense_is_a_sentence(tmp_path: Path) -> None:
     folder = make_version(tmp_path)
     answers = ask(
         folder, "", None, [7], [{"top": 3}], [{"sample": 200}], [{"sample": 1}, {"user": "u1"}],
-        [{"user": "u1"}] * (MAX_INSTANCES + 1),
+        [{"user": "u1"}] * (MAX_INSTANCES + 1), [{"sample": math.inf}],
     )  # fmt: skip
-    assert [status for status, _ in answers] == [400, 400, 422, 400, 400, 400]
+    assert [status for status, _ in answers] == [400, 400, 422, 400, 400, 400, 400]
     assert answers[0][1] == 'instances are missing; send {"instances": [{"user": "17850"}]}'
     assert answers[2][1] == "user is None; name one by 1 to 200 characters"
     assert answers[3][1] == "ValueError: samples are numbered from 0 to 199; name samples alone"
