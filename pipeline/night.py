@@ -74,7 +74,7 @@ def open(  # the verb of the stage
     name = night or str(day)
     if not re.fullmatch(records.NIGHT_ID, name):
         raise ParamsError(
-            f"--night {name!r} is not a valid name; use letters, digits, dots, dashes, underscores"
+            f"--night {name!r} is not a valid name; use up to 200 letters, digits, dots, dashes, underscores"
         )
     if day and not days.is_over_everywhere(day, at=now):
         days.check_over(day, zone(), at=now)

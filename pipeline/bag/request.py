@@ -48,7 +48,9 @@ class Request:
         if self.num_machines < 1 or self.hours <= 0 or min(self.run_s, self.save_s) < 0:
             raise ParamsError("a bag needs machines and time; --machines, --minutes and --hours are positive")
         if self.name and not re.fullmatch(records.NIGHT_ID, self.name):
-            raise ParamsError(f"{self.name!r} is not a name of a folder; use letters, digits, _, . and -")
+            raise ParamsError(
+                f"{self.name!r} is not a name of a folder; use up to 200 letters, digits, _, . and -"
+            )
         try:
             words = self.words
         except ValueError as error:

@@ -31,7 +31,7 @@ RUN = Path("data/run")  # relative to the folder of the night, which every stage
 
 
 UNFINISHED = ".tmp"  # ends the name of a file that is being written, and will be renamed
-NIGHT_ID = r"[A-Za-z0-9][\w.-]*"  # also the name of a folder
+NIGHT_ID = r"[A-Za-z0-9][\w.-]{0,199}"  # also the name of a folder, of which file systems take 255 bytes
 
 
 class Record:

@@ -141,11 +141,15 @@ class NightPages:
         """Returns a page of a night's Data Docs."""
         with self._alone:
             home = self._home(model, night)
-        docs = (home.folder / "nights" / night / DOCS).resolve() if home else None
-        page = (docs / path).resolve() if docs else None
-        if docs is None or page is None or not page.is_relative_to(docs) or not page.is_file():
-            return PlainTextResponse("there is no such page of Data Docs", 404)
-        return _html(page.read_text(), scripts=False)
+        missing = PlainTextResponse("there is no such page of Data Docs", 404)
+        if home is None:
+            return missing
+        try:
+            docs = (home.folder / "nights" / night / DOCS).resolve()
+            page = (docs / path).resolve()
+            return _html(page.read_text(), scripts=False) if page.is_relative_to(docs) else missing
+        except (OSError, ValueError):  # no file, no name that a file can have, or no text
+            return missing
 
     def homes(self) -> tuple[Home, ...]:
         """Returns the homes of the fleet."""

@@ -91,6 +91,20 @@ def test_data_docs_of_a_night_are_served_without_scripts(url: str, lead: Path) -
     assert "script-src 'none'" in answer.headers["content-security-policy"]
 
 
+@pytest.mark.parametrize("path", ["a%00b", "n" * 300, "a/" * 3000, "a.png", "", "static"])
+def test_an_address_that_is_no_page_of_data_docs_is_not_found(url: str, lead: Path, path: str) -> None:
+    docs = lead / "nights/2026-11-24" / links.PAGE.parent / "docs"
+    (docs / "static").mkdir(parents=True, exist_ok=True)
+    (docs / "a.png").write_bytes(b"\x89PNG")
+    assert get(f"{url}/nights/shop/2026-11-24/docs/{path}").status_code == 404
+
+
+@pytest.mark.parametrize("night", ["n" * 300, "n" + "\U00020000" * 80, "a%00b"])
+def test_a_night_that_no_folder_can_be_called_is_not_found(url: str, night: str) -> None:
+    assert get(f"{url}/nights/shop/{night}/").status_code == 404
+    assert get(f"{url}/nights/shop/{night}/docs/a.html").status_code == 404
+
+
 def test_a_page_may_load_nothing_and_be_shown_in_no_frame(url: str) -> None:
     policy = get(f"{url}/nights").headers["content-security-policy"]
     assert "default-src 'none'" in policy
