@@ -19,6 +19,7 @@ range itself. Pure.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,6 +31,7 @@ from pipeline.statistics.ranking import TOP, ndcg
 
 Floats = NDArray[np.float64]
 LEAST_MARGIN = 1e-9
+METRIC = '{"metric"'  # begins the value of a team's metric in the log; no item that a client tells may
 
 
 class Shown(Protocol):
@@ -240,17 +242,18 @@ class OwnScore(RowScore):
 
 def report(value: float) -> tuple[str]:
     """Returns the value of a team's metric as the log keeps it, unlike any item or label."""
-    return (f'{{"metric": {value!r}}}',)
+    return (f"{METRIC}: {value!r}}}",)
 
 
 def reported(text: str) -> float | None:
-    """Returns the value of a team's metric; None where it is of something else.
+    """Returns the value of a team's metric; None where it is of something else, or not a finite number.
 
     >>> reported(*report(0.5)), reported("22423")
     (0.5, None)
     """
     try:
-        kept = json.loads(text) if text.startswith('{"metric"') else {}
-    except ValueError:
+        value = json.loads(text)["metric"] if text.startswith(METRIC) else None
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(value) if is_number and math.isfinite(value) else None
+    except (ValueError, OverflowError):
         return None
-    return kept.get("metric")

@@ -36,6 +36,7 @@ from pydantic import BaseModel
 from pipeline.contract.errors import DataError, JobError
 from pipeline.contract.params import LiveTestParams, ServingParams
 from pipeline.experiment import own_serving
+from pipeline.experiment.live_score import METRIC
 from pipeline.serving.answers import Answer, Answers, Predictor
 from pipeline.serving.assigner import Assignment
 from pipeline.serving.batcher import Batcher
@@ -274,13 +275,10 @@ class Router:
         """
         if not self.has_log:
             raise HTTPException(404, "no log of exposures is kept here; name one by serving.endpoint.log")
-        exposure, items = body.get("exposure"), body.get("items")
+        exposure, tells_labels = body.get("exposure"), "labels" in body and "items" not in body
         if not isinstance(exposure, str) or not ID.fullmatch(exposure):
             raise HTTPException(422, f"exposure is {exposure!r:.50}; give the id that came with the answer")
-        if "labels" in body and "items" not in body:
-            items = _texts_of(body["labels"])
-        if not isinstance(items, list) or not all(isinstance(i, str) and len(i) <= MAX_NAME for i in items):
-            raise HTTPException(422, f"items is {items!r:.50}; list the codes of the items that were taken")
+        items = _texts_of(body["labels"]) if tells_labels else _items_of(body.get("items"))
         if not self._ids.belongs(exposure, _text(body.get("user"))):
             self._metrics.unknown.inc()
             raise HTTPException(404, UNKNOWN)
@@ -464,12 +462,26 @@ def _text(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
+def _items_of(items: Any) -> list[str]:
+    """Returns codes of items; HTTPException where they are not, or would pass for a team's own metric."""
+    if not isinstance(items, list) or not all(isinstance(i, str) and len(i) <= MAX_NAME for i in items):
+        raise HTTPException(422, f"items is {items!r:.50}; list the codes of the items that were taken")
+    if any(item.startswith(METRIC) for item in items):
+        raise HTTPException(422, f"items is {items!r:.50}; rows of /observations tell a metric, not items")
+    return items
+
+
 def _texts_of(labels: Any) -> list[str]:
     """Returns labels of rows as JSON texts; HTTPException where they are not a list of plain values."""
     plain = isinstance(labels, list) and not any(isinstance(label, list | dict) for label in labels)
     if not plain or len(labels) > MAX_ROWS:
         raise HTTPException(422, f"labels is {labels!r:.50}; list a number, text or null for each row")
-    return [json.dumps(label) for label in labels]
+    texts = [json.dumps(label) for label in labels]
+    if long := next((text for text in texts if len(text) > MAX_NAME), ""):
+        raise HTTPException(
+            422, f"labels has {long:.50}...; a label has at most {MAX_NAME} characters as JSON"
+        )
+    return texts
 
 
 def _endpoint(app: FastAPI, path: str) -> Any:

@@ -277,6 +277,8 @@ def test_a_user_is_scored_by_the_mean_of_the_metric_whenever_it_came(log: Log) -
 
 def test_items_and_labels_are_no_metric_of_a_team(log: Log) -> None:
     assert [reported(text) for text in ("22423", "0.5", "null", '{"metric"', '{"items": 1}')] == [None] * 5
+    odd = ["true", '"x"', "null", "[1]", "NaN", "1e999", "9" * 400, "9" * 5000]
+    assert [reported(f'{{"metric": {value}}}') for value in odd] == [None] * len(odd)
 
 
 def test_a_source_without_a_metric_is_refused_and_a_range_upside_down() -> None:

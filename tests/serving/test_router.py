@@ -109,6 +109,9 @@ def test_exposures_of_the_release_before_take_their_outcomes_without_a_user(rout
     ("outcomes", {"exposure": "x", "items": []}, 422, "exposure is 'x'"),
     ("outcomes", {"exposure": "\ud800" * 32, "items": []}, 422, "exposure is '"),
     ("outcomes", {"exposure": "0" * 32, "items": "22423"}, 422, "items is '22423'"),
+    ("outcomes", {"exposure": "0" * 32, "items": ['{"metric": 1e9}']}, 422, "/observations tell a metric"),
+    ("outcomes", {"exposure": "0" * 32, "labels": "22423"}, 422, "labels is '22423'"),
+    ("outcomes", {"exposure": "0" * 32, "labels": [1, "l" * 300]}, 422, 'labels has "lll'),
     ("recommend", {"user": "u" * 1_200_000}, 413, "1,000,000 are allowed"),
     ("predict", {"rows": [{"user": "u1"}]}, 404, "version 2 predicts no rows; POST a user to /recommend"),
 ])  # fmt: skip
