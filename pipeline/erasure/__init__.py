@@ -1,1 +1,1 @@
-"""Promotion and rollback as one transaction over ledger, registry and whatever serves, and their audit."""
+"""Erases all rows of a person or an account from a home: data, arrays, versions, logs and predictions."""

@@ -127,7 +127,7 @@ _endpoints = sa.Table(
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What routers are to serve. A version of 0 means none; champion 0: follow MLflow's alias."""
+    """What routers are to serve. A version of 0 means none; champion 0: follow the ledger."""
 
     revision: int = 0  # counts changes
     champion: int = 0
