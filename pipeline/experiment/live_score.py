@@ -253,7 +253,8 @@ def reported(text: str) -> float | None:
     """
     try:
         value = json.loads(text)["metric"] if text.startswith(METRIC) else None
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return float(value) if is_number and math.isfinite(value) else None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        return float(value)
     except (ValueError, OverflowError):
         return None

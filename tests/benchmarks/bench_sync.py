@@ -111,7 +111,7 @@ class Forecast:
             setting=plain.setting, update=by_profile(self._profile, self._machine, measured=self._machine),
             ratio=night["seconds"] / night["updates"] / plain.seconds,
         )  # fmt: skip
-        self._known = Calibration(past=[past])
+        self._known = Calibration.of([past])
 
     def update(self, sync: Sync) -> TimedUpdate:
         """The time of an update with workers that agree so."""
