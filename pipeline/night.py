@@ -7,7 +7,6 @@ once; a second `open` of the same night returns the same deadline.
 
 import logging
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -72,7 +71,7 @@ def open(  # the verb of the stage
     if day is None and not (night and (home / "nights" / night).exists()):
         day = days.newest_over(zone(), at=_moment(due)) if due else _newest_day(overridden, zone, at=now)
     name = night or str(day)
-    if not re.fullmatch(records.NIGHT_ID, name):
+    if not records.names_folder(name):
         raise ParamsError(
             f"--night {name!r} is not a valid name; use up to 200 letters, digits, dots, dashes, underscores"
         )

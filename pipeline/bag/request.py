@@ -47,7 +47,7 @@ class Request:
             )
         if self.num_machines < 1 or self.hours <= 0 or min(self.run_s, self.save_s) < 0:
             raise ParamsError("a bag needs machines and time; --machines, --minutes and --hours are positive")
-        if self.name and not re.fullmatch(records.NIGHT_ID, self.name):
+        if self.name and not records.names_folder(self.name):
             raise ParamsError(
                 f"{self.name!r} is not a name of a folder; use up to 200 letters, digits, _, . and -"
             )

@@ -31,7 +31,13 @@ RUN = Path("data/run")  # relative to the folder of the night, which every stage
 
 
 UNFINISHED = ".tmp"  # ends the name of a file that is being written, and will be renamed
-NIGHT_ID = r"[A-Za-z0-9][\w.-]{0,199}"  # also the name of a folder, of which file systems take 255 bytes
+NIGHT_ID = r"[A-Za-z0-9][\w.-]{0,199}"
+MAX_NAME_BYTES = 255  # on most file systems
+
+
+def names_folder(name: str) -> bool:
+    """Returns whether a night or a bag may have this name, which is also that of its folder."""
+    return bool(re.fullmatch(NIGHT_ID, name)) and len(name.encode()) <= MAX_NAME_BYTES
 
 
 class Record:

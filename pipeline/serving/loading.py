@@ -12,7 +12,6 @@ the arrays are those of that night itself. Arrays are mapped, and stay readable 
 A version that predicts rows needs no arrays: it is complete by itself.
 """
 
-import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +110,7 @@ def recorded(home: Path, name: str, number: int, *, night: str) -> Version:
     of_night = [commit for commit in ledger.commits() if commit.night == night and not commit.rollback]
     versions = [ledger.read_at(commit.id, Version) for commit in of_night]
     refits = [ledger.read_at(commit.id, Refit) for commit in of_night]
-    if re.fullmatch(records.NIGHT_ID, night):
+    if records.names_folder(night):
         folders = (home / "nights" / night, home)
         versions += [records.find(Version, folder / records.RUN) for folder in folders]
         refits += [records.find(Refit, folder / records.RUN) for folder in folders]

@@ -19,7 +19,6 @@ import contextlib
 import hashlib
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -161,7 +160,7 @@ class NightPages:
 
     def _home(self, model: str, night: str) -> Home | None:
         """Returns the home of a model; None where there is none of that name, or the night cannot be one."""
-        if not re.fullmatch(records.NIGHT_ID, night):
+        if not records.names_folder(night):
             return None
         return next((home for home in self.homes() if home.model == model), None)
 

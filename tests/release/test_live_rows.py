@@ -84,11 +84,13 @@ def payments(number: int) -> list[tuple[dict[str, Any], int]]:
     return [({**row, "account": f"account {place}"}, label) for place, (row, label) in enumerate(known)]
 
 
-def measured(log: Log, experiment: str, arm: str) -> float:
-    """The log loss of an arm by scikit-learn, of all that the log has."""
+def measured(log: Log, experiment: str, arm: str, *, within: tuple[float, float]) -> float:
+    """The log loss of an arm by scikit-learn, of all that the log has; each user's counts within a range."""
     of_arm = [one for one in log.exposures(experiment) if one.arm == arm and one.taken and one.share]
     chance = [json.loads(one.predicted or "")["prediction"][0] for one in of_arm]
-    return float(log_loss([int((one.taken or ("",))[0]) for one in of_arm], chance))
+    labels = [int((one.taken or ("",))[0]) for one in of_arm]
+    losses = [log_loss([label], [value], labels=[0, 1]) for label, value in zip(labels, chance, strict=True)]
+    return float(np.clip(losses, *within).mean())
 
 
 def test_a_worse_challenger_is_stopped_by_the_labels_of_what_it_predicted(home: Path) -> None:
@@ -123,7 +125,9 @@ def test_a_worse_challenger_is_stopped_by_the_labels_of_what_it_predicted(home: 
         assert verdict.live is not None
         assert verdict.live.num_challenger + verdict.live.num_champion == 300
         (broken,) = [check for check in verdict.live.checks if not check.ok]
-        ours, theirs = (measured(log, night.id, arm) for arm in (CHALLENGER, "champion"))
+        width = live.high - live.low
+        within = (live.low - width, live.high + width)
+        ours, theirs = (measured(log, night.id, arm, within=within) for arm in (CHALLENGER, "champion"))
         assert ours > theirs + 1
         assert broken.text.startswith(
             f"log loss {ours:.4f} with the challenger and {theirs:.4f} with the champion"
