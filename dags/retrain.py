@@ -44,7 +44,7 @@ from verdict import Verdict
 log = logging.getLogger(__name__)
 
 # Far beyond any night: its own deadlines end it, train_until and decide_until, which have no upper limit.
-NEVER = timedelta(days=365).total_seconds()
+NO_TIMEOUT_S = timedelta(days=365).total_seconds()
 
 # Airflow's alert counts from when a night was due, the night's own deadline from its opening.
 OPENED_WITHIN = timedelta(minutes=10)
@@ -157,7 +157,7 @@ def reconciler(home: Home, name: str, **given: Any) -> CommandSensor:
     A failure of the stage is final; Airflow retries only calls that were lost.
     """
     call = f"{notify.command(home, name, IN_NIGHT)}; status=$?; exit $((status > 128 ? 75 : status))"
-    return CommandSensor(task_id=name, bash_command=call, retries=100, timeout=NEVER, **given)
+    return CommandSensor(task_id=name, bash_command=call, retries=100, timeout=NO_TIMEOUT_S, **given)
 
 
 def nights_of(home: Home) -> DAG:
@@ -213,7 +213,7 @@ def nights_of(home: Home) -> DAG:
                 task_id="plan",
                 bash_command=notify.command(home, "plan", IN_NIGHT) + ONLY_PLAN,
                 retry_failures=True,
-                timeout=NEVER,
+                timeout=NO_TIMEOUT_S,
             ),
             reconciler(home, "train"),
             stage(home, "evaluate"),

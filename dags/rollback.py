@@ -1,9 +1,9 @@
 """Rolls back: `rollback` lets an earlier version serve again; `drill` checks every night that it could.
 
 A rollback needs no proof, only a reason. Serving, registry and data revision go back together, or not at
-all. Its task is called again while an endpoint gets the version ready; with `--once`, a call after a finished
-one does not go back twice. It has no retries, as the hourly watch finishes an interrupted one. Its log ends
-with the release.
+all. Its command is called again while an endpoint gets the version ready; with `--once`, a call after it has
+finished does not go back twice. The task has no retries, since the hourly watch finishes an interrupted
+rollback. Its log ends with the release.
 """
 
 from datetime import timedelta

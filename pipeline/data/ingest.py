@@ -223,7 +223,7 @@ def _conform(
 
 
 def without(rows: "pa.Table", column: str, units: Container[str]) -> "pa.Table":
-    """Returns the rows whose unit, by `codes`, is not among these; all where there is no such column."""
+    """Returns the rows whose unit, by `codes`, is not among these; all rows if they lack the column."""
     import pyarrow as pa
 
     if column not in rows.column_names:

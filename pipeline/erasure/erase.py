@@ -302,7 +302,7 @@ def _lines_of(content: bytes) -> Iterator[str]:
 
 
 def _lines_without(lines: list[str], column: str, units: set[str]) -> list[str]:
-    """Returns the header and the records whose unit is not among these; all where there is no such column."""
+    """Returns the header and the records whose unit is not among these; all if they lack the column."""
     fields = [next(csv.reader([one.removeprefix("\ufeff")]), []) for one in lines]
     names = fields[0] if fields else []
     if column not in names:

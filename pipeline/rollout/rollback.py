@@ -41,7 +41,7 @@ def rollback(
         steps: how many promotions to take back.
         reason: kept in the ledger and in the registry.
         by: who rolls back; you if left out
-        once: of a request that may be made again, such as "run 7": one that the ledger has is not repeated
+        once: name of a request that may be sent again, such as "run 7"; it takes effect once
     """
     name = params.register_.name
     with session() as client:

@@ -36,15 +36,17 @@ Floats = NDArray[np.float64]
 
 
 def even(batch_size: int, *, world_size: int, least: int = 1) -> Sizes:
-    """Returns shares that differ by one sample at most; none but empty ones if they would be below `least`.
+    """Returns the samples of each worker's share, which differ by one at most.
 
-    A batch of fewer than `least` samples is the share of one worker.
+    Where shares would be below `least`, fewer workers take one, and those of the others are empty.
 
     >>> even(8, world_size=3), even(5, world_size=3, least=2)
     ((2, 3, 3), (0, 2, 3))
     """
     number = world_size  # of workers that take a share
-    if batch_size < least * world_size and least > 1:
+    if (
+        batch_size < least * world_size and least > 1
+    ):  # 1 has no such case: jobs that are under way stay equal
         number = max(1, batch_size // least)
     edges = [max(0, rank - world_size + number) * batch_size // number for rank in range(world_size + 1)]
     return tuple(after - before for before, after in pairwise(edges))

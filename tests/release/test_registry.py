@@ -185,15 +185,21 @@ def test_records_of_another_version_or_model_are_refused(home: Path, release: An
     assert versions() == [1]
 
 
-def test_what_earlier_nights_proved_better_is_judged_as_a_refresh_and_spends_no_chance_of_a_recipe(
-    home: Path, release: Any, settings: Params
-) -> None:
+def judged_night(home: Path, release: Any, settings: Params) -> tuple[Night, tuple[Any, ...], Params]:
+    """A night after one that promoted, what `gate` reads of it, and params of another recipe."""
     release(0, 1.0)
     champion = ledger.champion_at(ledger.ledger_tip())
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
     judge_night()
     night, inputs = records.read(Night), (records.read(Evaluation), records.read(Version), champion)
     another = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": 9})})
+    return night, inputs, another
+
+
+def test_what_earlier_nights_proved_better_is_judged_as_a_refresh_and_spends_no_chance_of_a_recipe(
+    home: Path, release: Any, settings: Params
+) -> None:
+    night, inputs, another = judged_night(home, release, settings)
     tried = judge.gate(night, *inputs, another)
     assert (tried.action, tried.false_promotion_chance) == ("reject", 0.025)
     chosen = Chosen(values={"workload.width": 128}, rest="", is_refresh=True)
@@ -205,12 +211,7 @@ def test_a_night_that_goes_on_after_it_was_closed_has_the_same_verdict(
     home: Path, release: Any, settings: Params
 ) -> None:
     """Its own entry of the ledger is none of an earlier night."""
-    release(0, 1.0)
-    champion = ledger.champion_at(ledger.ledger_tip())
-    os.chdir(make_night(home, 1, weight=1.0, champion=champion))
-    judge_night()
-    night, inputs = records.read(Night), (records.read(Evaluation), records.read(Version), champion)
-    another = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": 9})})
+    night, inputs, another = judged_night(home, release, settings)
     first = judge.gate(night, *inputs, another)
     records.write(first)
     ledger.commit_night(night, message="promote failed")
