@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.dags.servers import IDENTITY
+from tests.clones import clone_as_it_is
 
-ROOT = Path(__file__).parents[1]
 SMALL = [
     "source={use: 'pipeline.examples.shop.simulated_shop:Shop', start: '2026-01-05', num_customers: 150, "
     "orders_per_day: 30}",
@@ -35,17 +34,7 @@ def pipeline(clone: Path, *words: str) -> str:
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A clone whose working tree is as here, with a team's package in it that nobody has committed."""
-    folder = tmp_path / "clone"
-    subprocess.run(["git", *IDENTITY, "clone", "--quiet", str(ROOT), str(folder)], check=True)
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split(
-        "\0"
-    ):
-        if name and (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes((ROOT / name).read_bytes())
-    for key, value in (("user.name", "A Test"), ("user.email", "test@example.org")):
-        subprocess.run(["git", "config", key, value], cwd=folder, check=True)
+    folder = clone_as_it_is(tmp_path / "clone")
     package = folder / "my_package"
     package.mkdir()
     (package / "__init__.py").touch()

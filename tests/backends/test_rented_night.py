@@ -13,6 +13,7 @@ import pytest
 from pipeline.contract import params, records
 from pipeline.contract.records import Night, Training, Verdict, Version
 from tests.benchmarks.frame import SMALL
+from tests.clones import clone
 from tests.dags.conftest import checkout, database, in_airflow  # noqa: F401
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -33,9 +34,7 @@ PLACE = ("us-central1", "n2-standard-8")  # of CPUs: its workers run here
 @pytest.fixture
 def home(checkout: Path, service: Any, tmp_path: Path) -> Path:  # noqa: F811
     """A home whose nights rent, and ask again after seconds where they would wait for minutes."""
-    folder, bucket = tmp_path / "rented", f"file://{tmp_path}/bucket"
-    git = ["git", "-C", str(folder)]
-    subprocess.run(["git", "clone", "--quiet", str(checkout), str(folder)], check=True)
+    folder, bucket = clone(checkout, tmp_path / "rented"), f"file://{tmp_path}/bucket"
     vertex = {"use": "pipeline.backends.vertex.vertex:Vertex", "project": "p",
               "image": "eu.example/trainer:1", "endpoint": service.url, "bucket": bucket}  # fmt: skip
     overrides = [*SMALL, f"backend={json.dumps(vertex)}", f"plan.machines=[{PLACE[1]}]",
@@ -46,9 +45,7 @@ def home(checkout: Path, service: Any, tmp_path: Path) -> Path:  # noqa: F811
     ladder = folder / "pipeline" / "jobs" / "escalation.py"
     assert "PATIENCE_S = 2 * TICK_S" in ladder.read_text()
     ladder.write_text(ladder.read_text().replace("PATIENCE_S = 2 * TICK_S", "PATIENCE_S = 2.0"))
-    for key, value in (("user.name", "A Test"), ("user.email", "test@example.org")):
-        subprocess.run([*git, "config", key, value], check=True)
-    subprocess.run([*git, "commit", "--all", "--quiet", "-m", "rent"], check=True)
+    subprocess.run(["git", "-C", str(folder), "commit", "--all", "--quiet", "-m", "rent"], check=True)
     return folder
 
 

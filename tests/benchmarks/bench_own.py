@@ -30,6 +30,7 @@ from pipeline.data.ingest import part_of
 from pipeline.data.prepare import ARRAYS
 from pipeline.evaluation.scores import read_scores
 from tests.benchmarks import frame
+from tests.clones import clone
 
 TEST_DAYS = 28
 AUTHOR = {f"GIT_{key}": "bench@example.org" for key in
@@ -60,8 +61,7 @@ def example(name: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="daybreak-") as scratch:
         began = time.monotonic()
         if len(blocks) == 1:  # the shop, whose home is a checkout
-            place = Path(scratch) / "checkout"
-            subprocess.run(["git", "clone", "--quiet", str(frame.ROOT), str(place)], check=True)
+            place = clone(frame.ROOT, Path(scratch) / "checkout")
         else:
             place = Path(scratch) / name
             script = blocks[0].replace("~/", f"{scratch}/")

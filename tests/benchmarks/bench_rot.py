@@ -107,9 +107,8 @@ def prepare(home: Path) -> Params:
     path = home / "params.yaml"
     path.write_text(path.read_text().replace("night:\n", f'night:\n  ledger_remote: "{off / "ledger"}"\n'))
     for words in (
-        ["repack", "-a", "-d", "--quiet"],  # objects that are links to those of this checkout
         ["commit", "--quiet", "-am", "Name remotes"],
-        ["remote", "set-url", "origin", str(off / "ledger")],
+        ["remote", "add", "origin", str(off / "ledger")],
         ["push", "--quiet", "origin", "HEAD"],
     ):
         subprocess.run(["git", *words], cwd=home, check=True)

@@ -23,6 +23,7 @@ from pipeline.storage.traffic_log import open_log
 from tests.benchmarks import frame
 
 BEFORE = "02042c7"  # the release before
+RELEASE = "this-release"  # the tag of what it is upgraded to
 PARAMS = {
     "source": {"use": "pipeline.intake.shop:Shop", "start": "2026-01-01", "today": "2026-03-05",
                "num_customers": 300, "orders_per_day": 60, "num_items": 80},
@@ -55,6 +56,7 @@ def main() -> None:
     """Make the home, upgrade it, run two nights and a rollback, and count what goes on as before."""
     number = 2 if frame.QUICK else 3
     with frame.home() as home:
+        git(home, "tag", RELEASE)
         git(home, "checkout", "--quiet", "-B", "main", BEFORE)
         adapt(home)
         for day in DAYS[:number]:
@@ -169,7 +171,7 @@ def adapt(home: Path) -> None:
 def upgrade(home: Path) -> None:
     """Take this release, and keep the team's params.yaml."""
     git(home, "rm", "--quiet", "-r", ".")
-    git(home, "checkout", "--quiet", "origin/HEAD", "--", ".")
+    git(home, "checkout", "--quiet", RELEASE, "--", ".")
     git(home, "checkout", "--quiet", "HEAD", "--", "params.yaml")
     git(home, "add", "--all")
     git(home, "commit", "--quiet", "--message=Upgrade")

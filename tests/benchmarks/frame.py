@@ -21,7 +21,8 @@ from typing import NoReturn
 
 import psutil
 
-ROOT = Path(__file__).parents[2]
+from tests.clones import ROOT, clone
+
 DATA = Path(os.environ.get("DAYBREAK_DATA", ROOT.parent / "shared" / "data"))
 RESULTS = Path(__file__).with_name("RESULTS.md")
 QUICK = bool(os.environ.get("QUICK"))
@@ -50,17 +51,10 @@ def sets(assignments: list[str]) -> list[str]:
 
 @contextmanager
 def home(within: Path | None = None) -> Iterator[Path]:
-    """A clone of this checkout at HEAD, in a folder that is removed afterwards; it is made in `within`.
-
-    A ledger of the checkout's own is left out, as nights in the clone would be refused beside it.
-    """
+    """A clone of this checkout at HEAD, in a folder that is removed afterwards; it is made in `within`."""
     folder = Path(tempfile.mkdtemp(prefix="daybreak-", dir=within))
     try:
-        clone = ["git", "clone", "--quiet", "--single-branch"]
-        subprocess.run([*clone, str(ROOT), str(folder / "home")], check=True)
-        for key, value in (("user.name", "A Benchmark"), ("user.email", "bench@example.org")):
-            subprocess.run(["git", "config", key, value], cwd=folder / "home", check=True)
-        yield folder / "home"
+        yield clone(ROOT, folder / "home")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.browser import chromium
-from tests.dags.servers import IDENTITY, ROOT, Standalone, all_supervised, environment, stand_in
+from tests.clones import clone_as_it_is
+from tests.dags.servers import ROOT, Standalone, all_supervised, environment, stand_in
 from tests.postgres import postgresql
 
 
@@ -80,21 +81,10 @@ def page() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clone of this repository, in which the files are committed as they are now."""
-    folder = tmp_path_factory.mktemp("checkout") / "daybreak"
-    git = ["git", *IDENTITY]
-    subprocess.run([*git, "clone", "--quiet", "--no-hardlinks", str(ROOT), str(folder)], check=True)
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
-    for name in filter(None, names):
-        if (ROOT / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
-        else:
-            (folder / name).unlink(missing_ok=True)
-    subprocess.run([*git, "add", "--all"], cwd=folder, check=True)
+    folder = clone_as_it_is(tmp_path_factory.mktemp("checkout") / "daybreak")
+    subprocess.run(["git", "add", "--all"], cwd=folder, check=True)
     message = ["commit", "--quiet", "--allow-empty", "--message", "as it is now"]
-    subprocess.run([*git, *message], cwd=folder, check=True)
-    subprocess.run(["git", "update-ref", "-d", "refs/heads/nights"], cwd=folder, check=True)
+    subprocess.run(["git", *message], cwd=folder, check=True)
     return folder
 
 

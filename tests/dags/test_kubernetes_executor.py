@@ -22,7 +22,8 @@ import pytest
 
 from pipeline.contract import params
 from tests.backends.fake_pods import PodCluster
-from tests.dags.servers import IDENTITY, Standalone, environment, free_port, server, settings
+from tests.clones import clone
+from tests.dags.servers import Standalone, environment, free_port, server, settings
 from tests.test_deploy import built, containers, needs_kustomize, stage_pod
 from tests.test_deploy import environment as variables
 
@@ -176,9 +177,9 @@ class Run:
 def house(checkout: Path, empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     folder = tmp_path_factory.mktemp("executor")
     home, dags = folder / "home", folder / "dags"
-    subprocess.run(["git", "clone", "--quiet", str(checkout), str(home)], check=True)
+    clone(checkout, home)
     params.override(home, [f"notify.command=cat >> {folder}/told", "ingest.history_days=7"], into=home)
-    commit = ["git", *IDENTITY, "commit", "--all", "--quiet", "--message", "tell it here"]
+    commit = ["git", "commit", "--all", "--quiet", "--message", "tell it here"]
     subprocess.run(commit, cwd=home, check=True)
     (home / "var").mkdir(exist_ok=True)
     shutil.copy(empty_store, home / "var" / "mlflow.db")

@@ -18,7 +18,7 @@ import pytest
 
 from pipeline import warm_parent
 from pipeline.contract import params
-from tests.dags.servers import IDENTITY, Standalone, airflow_standalone, environment, free_port, keep, server
+from tests.dags.servers import Standalone, airflow_standalone, environment, free_port, keep, server
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -50,7 +50,7 @@ def house(checkout: Path, postgres: str, tmp_path_factory: pytest.TempPathFactor
     overrides = ["ingest.history_days=60", "train.epochs=1", "release.approval=always"]  # needs no good model
     overrides += ["profile.batch_sizes=[32,64]", "profile.steps=2"]
     params.override(checkout, overrides, into=checkout)
-    commit = ["git", *IDENTITY, "commit", "--all", "--quiet", "--message", "train less"]
+    commit = ["git", "commit", "--all", "--quiet", "--message", "train less"]
     subprocess.run(commit, cwd=checkout, check=True)
     store = f"postgresql+psycopg2://airflow@/mlflow?host={postgres}"
     port = free_port()

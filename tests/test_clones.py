@@ -1,0 +1,22 @@
+"""A clone for a test or a benchmark opens nights, also of a checkout that has some."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline.contract import params
+from pipeline.rollout.lost_ledger import expect_ledger
+from tests.clones import clone
+
+
+def test_a_clone_of_a_checkout_with_nights_has_none_and_misses_none(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "branch", "nights"], cwd=repository, check=True)
+    made = clone(repository, tmp_path / "clone")
+    monkeypatch.setenv("PIPELINE_HOME", str(made))
+    monkeypatch.chdir(made)
+    expect_ledger(params.load(made), opens=True)
+    branches = subprocess.check_output(["git", "branch", "--all", "--format=%(refname)"], text=True)
+    assert branches.split() == ["refs/heads/main"]
