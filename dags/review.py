@@ -29,8 +29,9 @@ from homes import OWN, Home
 
 APPROVE, REJECT = "Approve", "Reject"
 
+# Not named as a field of the form of retrain: Airflow fills a task's params in from those of the run.
 FORM = {
-    "reason": Param(
+    "approval_reason": Param(
         None, type=["null", "string"], maxLength=500, title="Reason",
         description="Why; the ledger and the version's page keep it. What is not proven needs one.",
     ),
@@ -40,7 +41,7 @@ FORM = {
 ANSWER = "(ti.xcom_pull(task_ids='review') or {})"
 TYPED = {
     "BY": f"{{{{ ({ANSWER}.get('responded_by_user') or {{}}).get('name') or '' }}}}",
-    "REASON": f"{{{{ ({ANSWER}.get('params_input') or {{}}).get('reason') or '' }}}}",
+    "REASON": f"{{{{ ({ANSWER}.get('params_input') or {{}}).get('approval_reason') or '' }}}}",
     "REJECT": f"{{{{ '' if '{APPROVE}' in ({ANSWER}.get('chosen_options') or []) else 'true' }}}}",
     "RUN": "{{ run_id }}",
 }
@@ -97,10 +98,15 @@ def skip(context: Any) -> None:
 class Review(HITLOperator):
     """Question that is repeated, in the same try, where an approval without proof lacks its reason."""
 
+    @property
+    def serialized_params(self) -> dict[str, dict[str, Any]]:
+        """Returns the empty form, whatever the run or an earlier answer said."""
+        return {name: field | {"value": None} for name, field in super().serialized_params.items()}
+
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
         """Returns the answer, or waits for another one."""
         answer = super().execute_complete(context, event)
-        reason = (answer["params_input"].get("reason") or "").strip()
+        reason = (answer["params_input"].get("approval_reason") or "").strip()
         approved = APPROVE in answer["chosen_options"]
         home = homes.of_dag(context["ti"].dag_id)
         verdict = notify.record_of(home, context["run_id"], "verdict")

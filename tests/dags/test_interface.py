@@ -138,7 +138,8 @@ def asked(standalone: Any, *, seconds: float, **endings: list[int]) -> str:
     until = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
     said = {"records": {"verdict": VERDICT | {"approve_until": until}}, "promote": [99], **endings}
     (standalone.home / "endings.json").write_text(json.dumps(said))
-    _, run = standalone.ask("POST", RUNS, {"logical_date": None, "conf": {}})
+    typed = {"reason": "typed at the trigger", "approval_reason": "typed there, too"}
+    _, run = standalone.ask("POST", RUNS, {"logical_date": None, "conf": typed})
     return str(run["dag_run_id"])
 
 
@@ -164,8 +165,11 @@ def test_a_person_is_asked_again_for_a_reason_and_nothing_in_it_is_run(standalon
 
     standalone.until(lambda: states(standalone, run).get("review") == "awaiting_input")
     question = datetime.now(UTC)
-    first = standalone.until(lambda: answer({}, after=question))
-    standalone.until(lambda: answer({"reason": reason}, after=first))
+    form = standalone.ask("GET", f"{task}/-1/hitlDetails")[1]["params"]
+    shown = {name: field["value"] for name, field in form.items()}
+    assert shown == {"approval_reason": None}  # not what was typed at the trigger
+    first = standalone.until(lambda: answer(shown, after=question))
+    standalone.until(lambda: answer({"approval_reason": reason}, after=first))
     assert standalone.run_to_the_end(run) == "success"
     assert standalone.ask("GET", task)[1]["try_number"] == 1  # a failed try can end Airflow's scheduler
     said = [call for call in calls(standalone)[before:] if call[0] == "approve"]
@@ -198,7 +202,7 @@ def test_twenty_answers_as_soon_as_they_are_asked_for_leave_the_scheduler_alive(
         given += standalone.until(lambda: answer({}))
 
     def counted() -> bool:
-        answer({"reason": "why"})
+        answer({"approval_reason": "why"})
         return bool(standalone.ask("GET", f"{runs}?state=success")[1]["dag_runs"])
 
     standalone.until(counted)

@@ -123,7 +123,8 @@ def approve(house: House, name: str, page: Any) -> None:
     house.airflow.until(asked, seconds=600)
     page.goto(f"{house.airflow.url}/dags/retrain/runs/{name}/tasks/review/required_actions")
     page.set_viewport_size({"width": 1400, "height": 1040})
-    page.locator("#element_reason").fill(APPROVED_FOR)
+    assert page.locator("#element_approval_reason").input_value() == ""
+    page.locator("#element_approval_reason").fill(APPROVED_FOR)
     page.get_by_role("button", name="Approve").scroll_into_view_if_needed()
     keep(page, "review")
     with page.expect_response(lambda answer: answer.request.method == "PATCH"):
