@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline import night
-from pipeline.contract import params, source_code
+from pipeline.contract import params
 from pipeline.contract.backend import Backend
 from pipeline.contract.errors import PipelineError
 from pipeline.contract.formats import counted, size
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Check, Rental
-from pipeline.storage import checkout, ledger, lifecycle
+from pipeline.storage import checkout, ledger, lifecycle, source_code
 
 NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
 NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
@@ -91,7 +91,7 @@ def _code(home: Path, loaded: params.Params) -> Finding:
     texts = []
     try:
         for what, files in night.travelling(loaded, home):
-            source_code.expect_small(files, what=what, max_mb=loaded.night.max_code_mb)
+            source_code.expect_portable(files, what=what, max_mb=loaded.night.max_code_mb)
             num_bytes = sum(path.stat().st_size for path in files)
             texts.append(f"{counted(len(files), 'file')}, {size(num_bytes)}, {what}")
     except (PipelineError, SyntaxError) as error:

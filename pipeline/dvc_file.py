@@ -20,10 +20,10 @@ from pipeline.contract.backend import Backend
 from pipeline.contract.data_source import Source
 from pipeline.contract.params import Params, Section, Sections
 from pipeline.contract.records import Record
-from pipeline.contract.source_code import FRAME, imported_files
 from pipeline.contract.workload import Workload
 from pipeline.runner import written_by
 from pipeline.stages import STAGES
+from pipeline.storage.source_code import FRAME, imported_files
 
 FILE = Path("dvc.yaml")
 HEAD = """\

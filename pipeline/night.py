@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from pipeline import warm_parent
-from pipeline.contract import clock, days, disk, older, params, records, source_code
+from pipeline.contract import clock, days, disk, older, params, records
 from pipeline.contract.errors import (
     JobError,
     NothingToDo,
@@ -33,7 +33,7 @@ from pipeline.contract.table import Table
 from pipeline.jobs import reaper
 from pipeline.registry import approval
 from pipeline.report import night_events, notifier, open_lineage, outcome
-from pipeline.storage import checkout, dvc_cache, erasures, ledger, snapshots
+from pipeline.storage import checkout, dvc_cache, erasures, ledger, snapshots, source_code
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ def _lay_out(
     params.complete(Path())
     if folder == home and assignments:
         log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(assignments))
-    _expect_small_code(overridden)
+    _expect_portable_code(overridden)
     day = day or _newest_day(overridden, partial(_zone, overridden), at=datetime.now(UTC))
     champion = _restore(previous, day)
     booted_at = clock.read_anew()
@@ -167,10 +167,10 @@ def _test_hours(loaded: params.Params) -> float:
         return 0.0
 
 
-def _expect_small_code(loaded: params.Params) -> None:
-    """Raises ParamsError where more code would travel than may, rather than after hours of training."""
+def _expect_portable_code(loaded: params.Params) -> None:
+    """Raises ParamsError where code cannot travel, rather than after hours of training."""
     for what, files in travelling(loaded, Path()):
-        source_code.expect_small(files, what=what, max_mb=loaded.night.max_code_mb)
+        source_code.expect_portable(files, what=what, max_mb=loaded.night.max_code_mb)
 
 
 def travelling(loaded: params.Params, folder: Path) -> Iterator[tuple[str, list[Path]]]:
@@ -180,8 +180,7 @@ def travelling(loaded: params.Params, folder: Path) -> Iterator[tuple[str, list[
 
     if loaded.buckets():
         yield "to each job", staging.code_files(folder)
-    tops = carried_code.tops(loaded.workload.use)
-    yield "into each version", [file for top in tops for file in carried_code.files_of(top)]
+    yield "into each version", list(carried_code.files_of(loaded.workload.use).values())
 
 
 def close(night: Night, params: CloseSections) -> None:

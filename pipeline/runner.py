@@ -26,11 +26,11 @@ from pipeline.contract.data_source import Source
 from pipeline.contract.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError, sentence
 from pipeline.contract.params import Params, Section, Sections
 from pipeline.contract.records import Night, Record, Stop, Verdict
-from pipeline.contract.source_code import FRAME, frame_digest, running_digest
 from pipeline.contract.table import Table
 from pipeline.contract.workload import Workload
 from pipeline.report import night_events, notifier, outcome
 from pipeline.storage import checkout, erasures, ledger, snapshots
+from pipeline.storage.source_code import FRAME, frame_digest, running_digest
 
 log = logging.getLogger("pipeline")
 

@@ -19,12 +19,12 @@ from PIL import Image
 from pipeline import cli, dvc_file, home, survey
 from pipeline.contract import params
 from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.source_code import frame_digest
 from pipeline.contract.table import Bool, Category, Float, Id, Int, Table, Text, Time, days
 from pipeline.contract.workload import read_state, write_state
 from pipeline.data import suite
 from pipeline.examples.fraud.payments import Payments
 from pipeline.rehearsal import rehearse
+from pipeline.storage.source_code import frame_digest
 
 pytestmark = pytest.mark.slow
 

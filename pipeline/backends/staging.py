@@ -26,9 +26,9 @@ from typing import Any
 
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.records import digest, replace_text
-from pipeline.contract.source_code import archived_name
 from pipeline.storage import checkout
 from pipeline.storage.bucket import BucketFolder, inside, is_here
+from pipeline.storage.source_code import archived_name
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,8 @@ def _pack_code(night: Path, path: Path) -> str:
 
 def code_files(night: Path) -> list[Path]:
     """Returns the files of the folder of a night that travel to its jobs as their code."""
-    return checkout.unignored(night, leaving_out=("data", "nights", "var"))
+    others = checkout.unignored(night, leaving_out=("data", "nights", "var"))
+    return sorted({*others, *checkout.unignored(night, tracked=True)})
 
 
 def push_updates(bucket: BucketFolder, name: str, folder: Path) -> None:

@@ -28,7 +28,6 @@ from pipeline.contract import disk, older, records
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import PrepareParams, PrepareSections
 from pipeline.contract.records import Dataset, Night, Report
-from pipeline.contract.source_code import running_digest
 from pipeline.contract.workload import Prepared, State, Window, read_state, write_state
 from pipeline.data.corrections import corrects, later_days, reach
 from pipeline.data.dialects import DUCKDB
@@ -36,6 +35,7 @@ from pipeline.data.engines import read_parts
 from pipeline.data.features import CLEAN, is_ripe, past_of, read_clean, rows_of, samples_of
 from pipeline.data.ingest import part_of, partitions
 from pipeline.storage import known_digests
+from pipeline.storage.source_code import running_digest
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

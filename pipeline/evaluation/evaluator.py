@@ -41,7 +41,6 @@ from pipeline.contract.records import (
     Training,
     digest,
 )
-from pipeline.contract.source_code import source_digest
 from pipeline.contract.workload import STATE, Workload
 from pipeline.data.features import UNIT
 from pipeline.evaluation import own_code
@@ -51,6 +50,7 @@ from pipeline.evaluation.scoring import Arm, check_shape, declared, judged, live
 from pipeline.registry import carried_code
 from pipeline.registry.row_packaging import held_out_days
 from pipeline.registry.weights import ARRAYS, MODEL, batch_of, check_digest, load_model
+from pipeline.storage.source_code import source_digest
 from pipeline.workloads.served_rows import serves_rows
 
 log = logging.getLogger(__name__)

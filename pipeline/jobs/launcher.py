@@ -21,7 +21,6 @@ from pipeline.contract.errors import JobError, NotYet, PipelineError
 from pipeline.contract.formats import duration
 from pipeline.contract.params import TrainSections
 from pipeline.contract.records import Champion, Dataset, Night, Plan, Training
-from pipeline.contract.source_code import frame_digest, source_digest
 from pipeline.contract.units import HOUR_S
 from pipeline.jobs import collector, escalation, submissions
 from pipeline.jobs.backend_job import job_of
@@ -31,6 +30,7 @@ from pipeline.jobs.submissions import Attempt, Attempts
 from pipeline.spot.preemptions import mean_time_to_loss_s
 from pipeline.spot.steering import TICK_S, usd_per_hour
 from pipeline.storage.journal import Timeout, alone
+from pipeline.storage.source_code import frame_digest, source_digest
 from pipeline.training.recipe import CHAMPION, Recipe, course, name_of
 
 log = logging.getLogger(__name__)

@@ -24,14 +24,14 @@ import types
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pipeline.contract import records
 from pipeline.contract.errors import ParamsError, ReleaseError
-from pipeline.contract.source_code import archived_name, imported_files
 from pipeline.registry import confined
 from pipeline.storage import checkout
+from pipeline.storage.source_code import FRAME, archived_name, carried_files, listed
 
 MODEL = Path("artifacts/model")  # in the folder of a version
 CODE = Path("code")
@@ -40,6 +40,7 @@ ARCHIVE = "code.zip"  # in that folder
 PASSED_ON = (
     "PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
 )  # fmt: skip
+PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib", ".npz"}
 SECRET = (".git", ".dvc/config.local", "var")  # of the home of the nights
 
 
@@ -89,40 +90,33 @@ def file_names(version: Path) -> list[str]:
         ) from None
 
 
-def tops(workload: str) -> list[Path]:
-    """Returns the packages and modules that a version carries: this package and the workload's own.
+def files_of(workload: str) -> dict[str, Path]:
+    """Returns the files that a version of the workload carries, its own and Daybreak's, by their names.
 
-    Of a module without a package, the modules beside it that it imports are its own too.
+    Raises ParamsError where one may be a pickle, or its name is not UTF-8.
     """
-    module = workload.partition(":")[0]
-    names = [__package__.partition(".")[0], module.partition(".")[0]]
-    if "." not in module:
-        names += [name.partition(".")[0] for name in sorted(imported_files(module, below=""))]
-    paths = []
-    for name in dict.fromkeys(names):
-        spec = importlib.util.find_spec(name)
-        if spec is None:
-            continue
-        folders = list(spec.submodule_search_locations or ())
-        paths.append(Path(folders[0] if folders else str(spec.origin)))
-    return paths
+    frame = Path(__file__).parents[1]
+    files = {archived_name(path, frame.parent): path for path in listed(frame)}
+    if not workload.startswith(f"{FRAME}."):
+        files |= carried_files(workload)
+    for name, path in sorted(files.items()):
+        if may_be_pickle(name):
+            raise ParamsError(
+                f"{path} may be a pickle, which loading would run, so that no version carries it; keep it as "
+                f"JSON, Parquet, .npy or safetensors, or have git ignore it"
+            )
+    return files
 
 
-def files_of(top: Path) -> list[Path]:
-    """Returns the files of a package or module that git does not ignore, or all of one outside a checkout."""
-    if top.is_file():
-        return [top]
-    return checkout.unignored(top) or sorted(checkout.walked(top))
+def may_be_pickle(name: str) -> bool:
+    """Returns whether a file of this name may be a pickle."""
+    return PurePosixPath(name).suffix.lower() in PICKLES
 
 
-def pack(paths: Sequence[Path], archive: Path) -> None:
-    """Packs these modules and packages, less what git ignores: the same files make the same bytes.
-
-    Raises ParamsError where the name of a file is not UTF-8.
-    """
-    files = sorted((archived_name(path, top.parent), path) for top in paths for path in files_of(top))
+def pack(files: Mapping[str, Path], archive: Path) -> None:
+    """Packs files by their names: the same files make the same bytes."""
     with zipfile.ZipFile(archive, "w") as packed:
-        for name, path in files:
+        for name, path in sorted(files.items()):
             packed.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)  # without times
 
 
@@ -167,7 +161,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     """Finds the modules below one version's package, and has them import each other there."""
 
     def __init__(self, package: str, folder: Path) -> None:
-        tops = frozenset(path.stem for path in folder.iterdir())
+        tops = {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix == ".py"}
 
         def imported(
             name: str,

@@ -10,8 +10,8 @@ from pathlib import Path
 from pipeline.contract import older, records
 from pipeline.contract.params import JobSections
 from pipeline.contract.records import Champion, Night, Version
-from pipeline.contract.source_code import frame_digest, source_digest, source_files
 from pipeline.storage import ledger, ledger_notes
+from pipeline.storage.source_code import frame_digest, source_digest, source_files
 
 LOCK = Path("dvc.lock")
 ADDED = ("band_rate", "threads", "follow_memory")  # keys of `train`, since the first release

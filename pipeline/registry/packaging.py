@@ -7,9 +7,10 @@ import importlib.metadata
 import json
 import tempfile
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.contract import records
@@ -19,6 +20,7 @@ from pipeline.contract.records import Dataset, Evaluation, Night, Plan, Release,
 from pipeline.registry import carried_code, row_packaging
 from pipeline.registry.weights import ARRAYS, MODEL
 from pipeline.storage import erasures
+from pipeline.storage.source_code import imported_libraries
 from pipeline.workloads.served_rows import serves_rows
 
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.models import ModelSignature
 
-PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib", ".npz"}
 DESCRIPTION = "MLmodel"  # MLflow's file of what the version is
 OF_MLFLOW = ("registered_model_meta",)  # written beside the files by the client that fetches them
 REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
@@ -66,8 +67,7 @@ def log_model(
         folder = Path(scratch) / "model"
         taken = _rows(workload, Path(scratch), day=day) if serves_rows(workload) else _samples()
         code = Path(scratch) / carried_code.ARCHIVE
-        carried_code.pack(carried_code.tops(params.workload.use), code)
-        required = (*REQUIRED, *(row_packaging.REQUIRED if taken.example is not None else ()))
+        carried_code.pack(carried_code.files_of(params.workload.use), code)
         mlflow.pyfunc.save_model(
             folder,
             python_model=str(Path(__file__).with_name("served.py")),
@@ -75,13 +75,42 @@ def log_model(
             code_paths=[str(code)],
             signature=taken.signature,
             input_example=taken.example,
-            pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in required],
+            pip_requirements=requirements(params.workload.use, of_rows=taken.example is not None),
         )
         files_digest, mlmodel = records.digest(folder), (folder / DESCRIPTION).read_text()
         client.log_artifacts(run_id, str(folder), to)
     source = f"{client.get_run(run_id).info.artifact_uri}/{to}"
     sync(source)
     return Logged(source=source, files_digest=files_digest, mlmodel=mlmodel)
+
+
+def requirements(use: str, *, of_rows: bool) -> list[str]:
+    """Returns what a version needs, as pip takes it: for Daybreak, and what the workload's files import.
+
+    Versions are those that are installed here, without local labels (`+cpu`), which no index has.
+    """
+    provided = importlib.metadata.packages_distributions()
+    needed = {*REQUIRED, *(row_packaging.REQUIRED if of_rows else ())}
+    for name in imported_libraries(use):
+        needed |= _owners(name, provided.get(name.partition(".")[0], ()))
+    versions = {name: importlib.metadata.version(name).partition("+")[0] for name in needed}
+    return [f"{name}=={version}" for name, version in sorted(versions.items())]
+
+
+def _owners(name: str, distributions: Collection[str]) -> set[str]:
+    """Returns those of the distributions with a package's name that a dotted name is of."""
+    parts = name.split(".") if len(set(distributions)) > 1 else []
+    for end in range(len(parts), 0, -1):  # a namespace, such as google, has many
+        path = "/".join(parts[:end])
+        owners = {each for each in distributions if _has_module(each, path)}
+        if owners:
+            return owners
+    return set(distributions)
+
+
+def _has_module(distribution: str, path: str) -> bool:
+    files = importlib.metadata.files(distribution) or ()
+    return any(file.as_posix() in (f"{path}.py", f"{path}/__init__.py") for file in files)
 
 
 def sync(uri: str) -> None:
@@ -170,7 +199,7 @@ def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> N
                 f"restore MLflow's artifacts"
             )
     names = [path.name for path in folder.rglob("*")] + carried_code.file_names(folder)
-    if pickled := sorted(name for name in names if PurePosixPath(name).suffix in PICKLES):
+    if pickled := sorted(filter(carried_code.may_be_pickle, names)):
         raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
 
 

@@ -111,7 +111,9 @@ def membership(home: Path) -> Membership | None:
         ) from None
 
 
-def unignored(folder: Path, *, leaving_out: Iterable[str] = (), around: tuple[Path, ...] = ()) -> list[Path]:
+def unignored(
+    folder: Path, *, leaving_out: Iterable[str] = (), tracked: bool = False, around: tuple[Path, ...] = ()
+) -> list[Path]:
     """Returns the files in a folder that git does not ignore, committed or not, in order of their paths.
 
     The files of a link to a folder, and of another repository in it, count too. The list is empty outside a
@@ -120,10 +122,11 @@ def unignored(folder: Path, *, leaving_out: Iterable[str] = (), around: tuple[Pa
     Args:
         folder: whose files are listed.
         leaving_out: names in it that do not count.
+        tracked: only files that are committed, or added to be.
         around: the folders whose listing led here by a link; a link back to one of them is not followed.
     """
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", "."]
-    words = [*listed, *(f":!{name}" for name in leaving_out)]
+    others = () if tracked else ("--others", "--exclude-standard")
+    words = ["git", "ls-files", "--cached", *others, "-z", "--", ".", *(f":!{name}" for name in leaving_out)]
     done = subprocess.run(words, cwd=folder, capture_output=True, check=False)
     named = (
         [folder / name for name in os.fsdecode(done.stdout).split("\0") if name]
@@ -135,7 +138,7 @@ def unignored(folder: Path, *, leaving_out: Iterable[str] = (), around: tuple[Pa
     for path in named:
         target = path.resolve()
         if path.is_dir() and not any(each.is_relative_to(target) for each in around):
-            inside = unignored(target, around=around) or walked(target)
+            inside = unignored(target, tracked=tracked, around=around) or walked(target)
             files += [path / file.relative_to(target) for file in inside]
     return sorted(path for path in dict.fromkeys(files) if COMPILED not in path.parts)
 

@@ -24,10 +24,10 @@ import numpy as np
 from torch import Tensor
 
 from pipeline.contract.errors import ParamsError
-from pipeline.contract.source_code import running_digest
 from pipeline.contract.workload import STATE
 from pipeline.machines import this_machine
 from pipeline.storage import checkout, known_digests
+from pipeline.storage.source_code import running_digest
 from pipeline.training import checkpoint
 
 log = logging.getLogger(__name__)

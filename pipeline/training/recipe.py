@@ -23,8 +23,8 @@ from pipeline.contract.records import (
     Tuning,
     digest,
 )
-from pipeline.contract.source_code import source_digest
 from pipeline.contract.workload import STATE
+from pipeline.storage.source_code import source_digest
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
     from pipeline.contract.params import JobSections

@@ -36,7 +36,6 @@ from torch import Tensor
 from pipeline.contract import records
 from pipeline.contract.params import Params
 from pipeline.contract.records import Champion, Dataset, Night, Tuning
-from pipeline.contract.source_code import frame_digest, source_digest
 from pipeline.contract.workload import Window
 from pipeline.data.casts import conform
 from pipeline.data.corrections import reach
@@ -46,6 +45,7 @@ from pipeline.data.partition_scan import PartitionScan
 from pipeline.data.prepare import write_whole
 from pipeline.data.source import PART, Files
 from pipeline.data.suite import load, rules_of
+from pipeline.storage.source_code import frame_digest, source_digest
 from pipeline.training import checkpoint
 from pipeline.training.engine import TorchEngine
 from pipeline.training.recipe import CHAMPION, Recipe, course

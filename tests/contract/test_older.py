@@ -13,12 +13,12 @@ from pipeline.backends.submission_journal import SubmissionJournal
 from pipeline.contract import older, params, records
 from pipeline.contract.errors import DataError
 from pipeline.contract.records import Champion, Option, Plan, Profile, Release, Rental, Rung, Verdict
-from pipeline.contract.source_code import source_digest
 from pipeline.jobs.submissions import Attempts
 from pipeline.registry.lineage import is_refresh, recipe
 from pipeline.report import evidence
 from pipeline.rollout import audit
 from pipeline.storage import checkout
+from pipeline.storage.source_code import source_digest
 from tests.report.nights import whole
 
 # As the release before wrote it, less what a record may leave out.

@@ -6,14 +6,15 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.contract.errors import ParamsError, ReleaseError
-from pipeline.contract.source_code import expect_small
-from pipeline.registry import carried_code
+from pipeline.registry import carried_code, packaging
+from pipeline.storage.source_code import listed
 
 WORKLOAD = """\
 from team import numbers
@@ -50,7 +51,7 @@ def version(folder: Path, *, base: int, use: str = "team.work:W", packed: bool =
     """Files of a version whose workload answers `base` and a little more."""
     package = team(folder / "code" / "team", base=base)
     if packed:
-        carried_code.pack([package], folder / "code" / "code.zip")
+        carried_code.pack(files_in(package), folder / "code" / "code.zip")
         shutil.rmtree(package)
     model = folder / "artifacts" / "model"
     model.mkdir(parents=True)
@@ -58,7 +59,13 @@ def version(folder: Path, *, base: int, use: str = "team.work:W", packed: bool =
     return folder
 
 
-def test_a_version_carries_what_git_does_not_ignore_of_the_package_links_and_all(tmp_path: Path) -> None:
+def files_in(folder: Path) -> dict[str, Path]:
+    return {path.relative_to(folder.parent).as_posix(): path for path in listed(folder)}
+
+
+def test_a_version_carries_what_git_does_not_ignore_of_the_package_links_and_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = team(tmp_path / "shop" / "team", base=1)
     for name in ("words.txt", "secret.env", "__pycache__/work.pyc", "build/big.bin"):
         (package / name).parent.mkdir(exist_ok=True)
@@ -71,45 +78,73 @@ def test_a_version_carries_what_git_does_not_ignore_of_the_package_links_and_all
     (package / "back").symlink_to(tmp_path / "shop")  # a link to a folder around it would never end
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path / "shop", check=True)
     subprocess.run(["git", "add", "team/work.py", "team/numbers.py"], cwd=tmp_path / "shop", check=True)
-    carried_code.pack([package], tmp_path / "code.zip")
-    with zipfile.ZipFile(tmp_path / "code.zip") as packed:
-        assert packed.namelist() == sorted(
-            f"team/{name}" for name in (".gitignore", "__init__.py", "late.py", "numbers.py", "plus.txt",
-                                        "shared/tables.csv", "words.txt", "work.py")
-        )  # fmt: skip
+    monkeypatch.syspath_prepend(tmp_path / "shop")
+    own = {name for name in carried_code.files_of("team.work:W") if not name.startswith("pipeline/")}
+    assert own == {
+        f"team/{name}" for name in (".gitignore", "__init__.py", "late.py", "numbers.py", "plus.txt",
+                                    "shared/tables.csv", "words.txt", "work.py")
+    }  # fmt: skip
 
 
 def test_a_file_whose_name_is_not_utf_8_is_refused_in_a_sentence_unless_git_ignores_it(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = team(tmp_path / "shop" / "team", base=1)
+    monkeypatch.syspath_prepend(tmp_path / "shop")
     (package / os.fsdecode(b"gr\xf6\xdfe.csv")).write_text("a,b\n")
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path / "shop", check=True)
     message = r"the name of the file b'team/gr\\xf6\\xdfe.csv' is not UTF-8, .*; rename it, or have git"
     with pytest.raises(ParamsError, match=message):
-        carried_code.pack([package], tmp_path / "code.zip")
-    with pytest.raises(ParamsError, match="is not UTF-8"):  # as when a night opens
-        expect_small(carried_code.files_of(package), what="into each version", max_mb=1)
+        carried_code.files_of("team.work:W")
     (package / ".gitignore").write_text("*.csv\n")
-    carried_code.pack([package], tmp_path / "code.zip")
+    assert "team/work.py" in carried_code.files_of("team.work:W")
 
 
-def test_a_package_that_is_installed_in_an_ignored_folder_is_carried_whole(tmp_path: Path) -> None:
+def test_a_file_that_may_be_a_pickle_is_refused_before_a_night_and_not_after_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = team(tmp_path / "shop" / "team", base=1)
+    (package / "risks.pkl").write_bytes(b"")
+    monkeypatch.syspath_prepend(tmp_path / "shop")
+    with pytest.raises(ParamsError, match=r"team/risks\.pkl may be a pickle, .*; keep it as JSON, Parquet"):
+        carried_code.files_of("team.work:W")
+
+
+def test_a_package_that_is_installed_in_an_ignored_folder_is_carried_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = team(tmp_path / ".venv" / "team", base=1)
     (tmp_path / ".gitignore").write_text(".venv\n")
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
-    assert {path.name for path in carried_code.files_of(package)} == {path.name for path in package.iterdir()}
+    monkeypatch.syspath_prepend(tmp_path / ".venv")
+    carried = carried_code.files_of("team.work:W")
+    assert {f"team/{path.name}" for path in package.iterdir()} <= set(carried)
 
 
-def test_a_module_without_a_package_carries_the_modules_beside_it_that_it_imports(
+def test_a_module_without_a_package_carries_what_it_imports_and_names_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "lonely_model.py").write_text("import lonely_part\nimport json\n")
+    (tmp_path / "lonely_model.py").write_text("import lonely_part\nimport json\nNAME = 'risk.json'\n")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "risk.json").write_text("{}")
+    (tmp_path / "tables" / "other.json").write_text("{}")
     (tmp_path / "lonely_part.py").write_text("")
     (tmp_path / "lonely_other.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    names = [path.name for path in carried_code.tops("lonely_model:Model")]
-    assert names == ["pipeline", "lonely_model.py", "lonely_part.py"]
+    names = [name for name in carried_code.files_of("lonely_model:M") if not name.startswith("pipeline/")]
+    assert names == ["lonely_model.py", "lonely_part.py", "tables/risk.json"]
+
+
+def test_a_version_needs_the_libraries_that_its_code_imports_by_versions_that_an_index_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = team(tmp_path / "team", base=1)
+    (package / "late.py").write_text("def offset():\n    import sklearn.linear_model, missing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    needed = packaging.requirements("team.work:W", of_rows=False)
+    names = {line.partition("==")[0] for line in needed}
+    assert names == {*packaging.REQUIRED, "scikit-learn"}
+    assert f"torch=={version_of('torch').partition('+')[0]}" in needed
 
 
 def answer(folder: Path) -> Any:
@@ -130,10 +165,11 @@ def test_the_same_code_makes_the_same_archive_whenever_it_was_written(tmp_path: 
         package = team(tmp_path / name / "team", base=7)
         (package / "__pycache__").mkdir()
         (package / "__pycache__" / "work.cpython-311.pyc").write_text(name)
-        (tmp_path / name / "lone.py").write_text("A = 1\n")
+        lone = tmp_path / name / "lone.py"
+        lone.write_text("A = 1\n")
         for path in package.iterdir():
             os.utime(path, (time, time))
-        carried_code.pack([package, tmp_path / name / "lone.py"], tmp_path / f"{name}.zip")
+        carried_code.pack({"lone.py": lone, **files_in(package)}, tmp_path / f"{name}.zip")
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
     with zipfile.ZipFile(tmp_path / "one.zip") as packed:
         names = packed.namelist()

@@ -9,9 +9,9 @@ import pytest
 from pipeline import cli
 from pipeline.contract import params
 from pipeline.contract.params import Params
-from pipeline.contract.source_code import source_digest
 from pipeline.registry.lineage import is_declared_equal, is_refresh, recipe
 from pipeline.storage import ledger, ledger_notes
+from pipeline.storage.source_code import source_digest
 from tests.dags.servers import IDENTITY
 from tests.release.ledgers import import_nights
 
