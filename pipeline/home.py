@@ -220,8 +220,13 @@ def _listed(opening: str, items: Iterable[str], *, depth: int) -> str:
 
 def _code(column: AnyColumn) -> str:
     arguments = {"min": getattr(column, "min", None), "max": getattr(column, "max", None),
-                 "size": getattr(column, "size", 0) or None, "nullable": column.nullable or None}  # fmt: skip
-    given = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)
+                 "size": getattr(column, "size", 0) or None, "symbol": getattr(column, "symbol", "") or None,
+                 "nullable": column.nullable or None}  # fmt: skip
+    given = ", ".join(
+        f"{key}={_literal(value) if isinstance(value, str) else repr(value)}"
+        for key, value in arguments.items()
+        if value is not None
+    )
     return f"{type(column).__name__}({given})"
 
 

@@ -31,6 +31,7 @@ from pipeline.contract.table import (
 )
 from pipeline.data import drift
 from pipeline.data.casts import conform
+from pipeline.data.numbers import is_text
 from pipeline.data.suite import expect_names
 from pipeline.survey_joins import Join, chosen, joins_of, tables_of, with_joins
 from pipeline.survey_source import (
@@ -44,7 +45,6 @@ from pipeline.survey_source import (
     dialect_of,
     formats_of,
     history_of,
-    is_text,
     joined,
     not_in_data,
     peek,

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import Plug
 from pipeline.data.casts import codes, in_zone, moments_us
+from pipeline.data.numbers import is_text
 from pipeline.survey_source import (
     FILES,
     FORMATS,
@@ -32,7 +33,6 @@ from pipeline.survey_source import (
     clock_of,
     dialect_of,
     formats_of,
-    is_text,
     peek,
     plug_of,
 )

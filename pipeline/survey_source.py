@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 
 from pipeline.contract.errors import DataError, ParamsError, without_password
 from pipeline.contract.params import Plug
-from pipeline.data.casts import END_US, SINCE_1970, in_zone
+from pipeline.data.casts import END_US, SINCE_1970, in_zone, iso_times, times_or_null
 from pipeline.data.database import Database
 from pipeline.data.image_files import SUFFIXES as IMAGES
 from pipeline.data.image_files import ImageFiles
+from pipeline.data.numbers import is_text, without_words
 from pipeline.data.source import PART, Files
 from pipeline.data.source import SUFFIXES as TABLES
 
@@ -25,14 +26,26 @@ PEEK_ROWS = 100_000  # by which columns and times are known
 FROM_US = 1e15  # since 1970: numbers that are times are from September 2001 on
 MAX_QUARANTINED = 0.05  # of a night's rows, as `init` writes it into params.yaml
 NUMBERS = (pa.types.is_integer, pa.types.is_floating)
-FORMATS = tuple(
-    day + clock
-    for day in (
-        "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y%m%d",
-        "%d/%m/%y", "%m/%d/%y", "%d.%m.%y",
-    )
-    for clock in (" %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", "")
+FORMATS = (
+    *(
+        day + clock
+        for day in (
+            "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d",
+            "%d/%m/%y", "%m/%d/%y", "%d.%m.%y",
+            "%d-%b-%y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y", "%b %d %Y",
+        )
+        for clock in (
+            " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", " %I:%M%p", "",
+            " %H.%M.%S", " %I.%M.%S.%f %p", " %H:%M:%S UTC", " %H:%M:%S %z", "T%H:%M:%S", "T%H:%M:%SZ",
+        )
+    ),
+    "%Y-%m-%d %I:%M %p", "%Y-%m-%d %I:%M:%S %p", "%Y-%m-%d %H.%M.%S",
+    "%a, %d %b %Y %H:%M:%S %z", "%a, %d %b %Y %H:%M:%S GMT",  # of mail and of the web
+    "%d/%b/%Y:%H:%M:%S %z", "%a %b %d %H:%M:%S %Y", "%Y%m%d%H%M%S", "%Y%m%dT%H%M%S", "%Y%m%dT%H%M%SZ",
 )  # fmt: skip
+MAY_BE_TIME = r"\d\D+\d|^\d{8}(\d{6})?$"
+NAME_FORMAT = "name its format, as --time-format '%d/%m/%Y %H:%M'"
+FIRST_TEXTS = 100  # of a column, of which a format must read one before it is tried on all
 SINCE = datetime(1970, 1, 1)  # an earlier time shows a wrong format: `%Y` reads 25 as the year 25
 NUM_FILES = 8  # from the oldest to the newest, by which the format of times is known
 FILES = "pipeline.data.source:Files"
@@ -138,18 +151,22 @@ def clock_of(rows: pa.Table, plug: dict[str, Any], wanted: str, form: str) -> di
     if wanted and not formats:
         if wrong := _wrong_times(rows[wanted]):
             raise ParamsError(
-                f"--time {wanted} is not times in all rows: {wrong}; have it left out or set right, or name "
-                f"another column"
+                f"--time {wanted} is not times in all rows: {wrong}; have it left out or set right, name "
+                f"another column, or {NAME_FORMAT}"
             )
+        or_format = f", or {NAME_FORMAT}" if is_text(rows[wanted].type) else ""
         raise ParamsError(
-            f"--time {wanted} is {rows[wanted].type} such as {rows[wanted][0]}, not times; name another, or "
-            f"have it delivered as 2025-01-31 13:45:00"
+            f"--time {wanted} is {rows[wanted].type} such as {rows[wanted][0]}, not times; name another, "
+            f"have it delivered as 2025-01-31 13:45:00{or_format}"
         )
     if len(formats) != 1:
         none = f"no column is a time as {form}" if form else "no column is a time"
         have = f"the columns {', '.join(formats)} are times" if formats else none
-        named = formats or rows.column_names
-        raise ParamsError(f"{have}; name the one whose day a row belongs to by --time: {', '.join(named)}")
+        or_format = f"; or {NAME_FORMAT}" if any(is_text(each.type) for each in rows.schema) else ""
+        raise ParamsError(
+            f"{have}; name the one whose day a row belongs to by --time: "
+            f"{', '.join(formats or rows.column_names)}{'' if formats else or_format}"
+        )
     ((name, fitting),) = formats.items()
     return {"cut_by": name} | ({} if fitting == ISO else {"time": _settled(name, fitting, rows, plug)})
 
@@ -158,18 +175,21 @@ def formats_of(values: pa.ChunkedArray, given: tuple[str, ...] = ()) -> tuple[st
     """Returns which of the given formats fit; ISO if no format is needed, () if the values are not times."""
     if pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
         return ISO
-    texts = values.drop_null()
-    if not is_text(values.type) or not len(texts):
+    if not is_text(values.type):
         return ()
-    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+    texts = without_words(values).drop_null()
+    if not len(texts):
+        return ()
+    if all_are(texts, r"^\d{4}-\d\d-\d\d"):
         try:
-            texts.cast(kind)
-            if pc.all(pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d")).as_py():
-                return ISO
-            break
+            iso_times(texts)
+            return ISO
         except pa.ArrowInvalid:
-            continue
+            pass
     most = MAX_QUARANTINED * len(texts)  # whoever reads all rows names one that is wrong
+    first = texts.slice(0, FIRST_TEXTS)
+    first = first.filter(pc.match_substring_regex(first, MAY_BE_TIME))
+    given = tuple(form for form in given if _times(first, form).null_count < len(first))
     return tuple(form for form in given if _times(texts, form).null_count <= most)
 
 
@@ -188,7 +208,7 @@ def _wrong_times(values: pa.ChunkedArray) -> str:
 
 def _times(texts: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
     """Returns texts as times; null where a text does not have the format, or is a time before 1970."""
-    times = pc.strptime(texts, format=form, unit="us", error_is_null=True)
+    times = times_or_null(texts, form)
     return pc.if_else(pc.less(times, pa.scalar(SINCE, times.type)), pa.scalar(None, times.type), times)
 
 
@@ -288,8 +308,3 @@ def joined(parts: list[pa.Table]) -> pa.Table:
             f"days have columns of different types: {str(error).splitlines()[0]}; have all days delivered "
             f"with the same types"
         ) from None
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Returns whether a type is text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -232,10 +232,10 @@ def test_what_cannot_be_begun_with_is_refused_in_a_sentence(tmp_path: Path) -> N
     footed = rows(y=[0, 1] * 20).set_column(0, "t", [[f"2025-01-{n + 10}" for n in range(20)] * 2])
     footed = footed.set_column(0, "t", [[*footed["t"].to_pylist()[:39], "Total"]])
     assert refused(tmp_path, footed, time="t").startswith(
-        "--time t is not times in all rows: row 40 is 'Total'; have it left out or set right, or name another"
+        "--time t is not times in all rows: row 40 is 'Total'; have it left out or set right, name another"
     )
     assert refused(tmp_path, rows(y=[1, 2, 3, 5] * 10)).startswith(
-        "the label y has 4 values (1, 2, 3, 5), like classes that are not numbered from 0; number them 0, 1"
+        "the label y has 4 values (1, 2, 3, 5), like counts or stars, or like classes that are not numbered"
     )
     assert refused(tmp_path, rows(y=[f"n{n % 30}" for n in range(90)])).startswith(
         "the label y is text with 30 values ('n0', 'n1', 'n2', ...), more than classes have; name another"
@@ -295,6 +295,38 @@ def test_labels_numbered_from_0_become_classes(tmp_path: Path) -> None:
     assert made.num_classes == 4
     assert "TableModel(state, num_outputs=4)" in (tmp_path / "new/new.py").read_text()
     assert formatted(tmp_path / "new/new.py")
+
+
+@pytest.mark.parametrize(
+    ("labels", "regression", "said"),
+    [
+        ([0, 1, 2, 3, 4, 5], False, "label y: 6 classes, 0 to 5; for a number write --regression"),
+        ([0, 1, 2, 3, 4, 5], True, "label y: a whole number"),
+        ([0, 1, 2, 4], True, "label y: a whole number"),  # counts
+        ([1, 2, 3, 4, 5], True, "label y: a whole number"),  # stars
+        ([0, 1], False, "label y: 0 or 1; for a number write --regression"),
+        ([0, 1], True, "label y: a whole number"),
+        ([0.5, 1.25], False, "label y: a number"),
+        (["no", "yes"], False, "label y: 2 classes, no, yes"),
+    ],
+)
+def test_it_is_said_how_a_label_is_read_and_how_to_say_otherwise(
+    labels: list[object], regression: bool, said: str, tmp_path: Path
+) -> None:
+    pq.write_table(rows(y=labels * 10, x=[0.5] * 10 * len(labels)), tmp_path / "data.parquet")
+    made = survey.survey(str(tmp_path / "data.parquet"), regression=regression)
+    assert made.label == said
+    if regression:
+        assert made.table.columns["y"] == Int() and not made.num_classes and not made.binary
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 4], [1, 2, 3, 4, 5]])
+def test_counts_and_stars_are_refused_with_the_option_that_makes_them_numbers(
+    labels: list[int], tmp_path: Path
+) -> None:
+    pq.write_table(rows(y=labels * 12, x=[0.5] * 12 * len(labels)), tmp_path / "data.parquet")
+    with pytest.raises(ParamsError, match=r"like counts or stars, .* write --regression to predict it as a"):
+        survey.survey(str(tmp_path / "data.parquet"))
 
 
 @pytest.mark.parametrize(
@@ -437,6 +469,38 @@ def test_the_format_of_times_is_known_by_all_rows(
     assert (inspected.plug["time"], inspected.days[0], inspected.num_days) == (form, first.date(), num_days)
 
 
+@pytest.mark.parametrize(
+    ("form", "wanted"),
+    [
+        ("%Y-%m-%d %H:%M:%S UTC", None),  # BigQuery's
+        ("%Y-%m-%d %H:%M:%S,123", None),  # of Python's log
+        ("%Y-%m-%dT%H:%M:%S.123456789Z", None),
+        ("%d-%b-%y", "%d-%b-%y"),  # Oracle's
+        ("%d-%b-%y %I.%M.%S.250000 %p", "%d-%b-%y %I.%M.%S.%f %p"),
+        ("%b %d, %Y %H:%M", "%b %d, %Y %H:%M"),
+        ("%a, %d %b %Y %H:%M:%S +0000", "%a, %d %b %Y %H:%M:%S %z"),  # of mail
+        ("%d/%b/%Y:%H:%M:%S +0000", "%d/%b/%Y:%H:%M:%S %z"),  # of a web server
+    ],
+)
+def test_times_as_other_programs_write_them_are_read(form: str, wanted: str | None, tmp_path: Path) -> None:
+    times = times_of(form, datetime(2025, 3, 5), 3)
+    lines = [
+        f'"{time.upper() if form.startswith("%d-%b") else time}",{n % 2}' for n, time in enumerate(times)
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(["t,y", *lines]))
+    inspected = survey.survey(str(tmp_path / "a.csv"), time="t")
+    assert inspected.plug.get("time") == wanted
+    assert inspected.days == tuple(date(2025, 3, day) for day in (5, 6, 7))
+
+
+def test_times_of_no_known_format_are_refused_with_the_option_that_names_it(tmp_path: Path) -> None:
+    form = "%Y year %j day"
+    (tmp_path / "a.csv").write_text(lines_of(times_of(form, datetime(2025, 3, 5), 3)))
+    for time in ("", "t"):
+        with pytest.raises(ParamsError, match="format, as --time-format '%d/%m/%Y %H:%M'"):
+            survey.survey(str(tmp_path / "a.csv"), time=time)
+
+
 def test_who_names_the_format_decides_whether_the_day_is_first(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(lines_of(times_of(MONTH_FIRST, datetime(2025, 12, 1), 12)))
@@ -463,7 +527,8 @@ def test_rows_in_order_tell_whether_the_day_is_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "column", "ends"),
     [
-        (pa.array(range(2**60, 2**60 + 48)), Int(min=0), (2**60, 2**60 + 47)),
+        (pa.array(range(2**53 - 48, 2**53)), Int(min=0), (2**53 - 48, 2**53 - 1)),
+        (pa.array(range(2**60, 2**60 + 48)), Id(), None),
         (pa.array(range(2**63, 2**63 + 48), pa.uint64()), Id(), None),
         (pa.array([1.0, None, 2.0, np.inf] * 12), Float(min=0, nullable=True), (1, 2)),
         (pa.array([-np.inf, np.inf] * 24), Float(), None),

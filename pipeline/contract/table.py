@@ -41,20 +41,25 @@ class Column(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Float(Column):
-    """A number; a vector of `size` numbers where that is not 0."""
+    """A number; a vector of `size` numbers where that is not 0.
+
+    Where it is delivered as text, `symbol` stands before or after each number, as `$` or `%`; 12 % is 12.
+    """
 
     min: float | None = None
     max: float | None = None
     size: int = 0
+    symbol: str = ""
     kind: Literal["float"] = "float"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Int(Column):
-    """A whole number."""
+    """A whole number; `symbol` as of `Float`."""
 
     min: int | None = None
     max: int | None = None
+    symbol: str = ""
     kind: Literal["int"] = "int"
 
 

@@ -4,6 +4,7 @@ Missing values become null, codes and times are brought into one form, and a val
 named with its row.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Literal
@@ -12,11 +13,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.contract.errors import DataError
-from pipeline.contract.table import WHOLE_FLOAT, Category, Id, Label, Table, classes_of
+from pipeline.contract.table import (
+    WHOLE_FLOAT,
+    Bytes,
+    Category,
+    Float,
+    Id,
+    Int,
+    Label,
+    Table,
+    Text,
+    classes_of,
+)
+from pipeline.data import numbers
+from pipeline.data.numbers import is_text
 
 NO_CLASS = -1  # below the least of a label, so that the row is quarantined
 SINCE_1970 = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0, "ns": 0.001}  # microseconds of a unit
 MAX_EXACT = 2.0**53  # whole numbers beyond are not exact as floats
+TIME, MOMENT = pa.timestamp("us"), pa.timestamp("us", "UTC")
+FRACTION = re.compile(r"[.,]%f")
+IN_UTC = re.compile(r"(UTC|GMT|(?<!%)Z|\+00:?00)$")
 END_US = int(datetime(2200, 1, 1, tzinfo=UTC).timestamp() * 1e6)  # later times are of another unit
 
 
@@ -60,7 +77,16 @@ def _conformed(rows: pa.Table, field: pa.Field, table: Table) -> pa.ChunkedArray
     array, column = rows[field.name], table.columns[field.name]
     if isinstance(column, Id | Category):
         return codes(array, declared=getattr(column, "values", ()))
-    if table.label and field.name == table.label.column and table.label.classes:
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    classes = table.label.classes if table.label and field.name == table.label.column else ()
+    if is_text(array.type) and not isinstance(column, Text | Bytes):
+        form = numbers.format_of(rows.schema.field(field.name))
+        if isinstance(column, Float | Int) and not classes:
+            array = numbers.plain(array, form, column.symbol)
+        else:
+            array = numbers.without_words(array, form, but=classes)
+    if table.label and classes:
         array = _numbered(array, table.label, before=classes_of(rows.schema.field(field.name)))
     return _cast(array, field.type, table.zone)
 
@@ -73,14 +99,55 @@ def times(values: pa.ChunkedArray, form: str, *, name: str) -> pa.ChunkedArray:
     """
     if form in SINCE_1970:
         return _since_1970(values, form, name)
-    if not _is_text(values.type):
+    if not is_text(values.type):
         return values
-    read = pc.strptime(values, format=form, unit="us", error_is_null=True)
-    read = _without_overflow(values, read, form)
+    values = numbers.without_words(values)
+    read = times_or_null(values, form)
     if read.null_count > values.null_count:
         first = pc.and_(read.is_null(), values.is_valid()).index(pa.scalar(True)).as_py()
         raise pa.ArrowInvalid(f"{name} of row {first + 1} is {values[first].as_py()!r}, not a time as {form}")
     return read
+
+
+def times_or_null(texts: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
+    """Returns texts in a format of strptime as times; null for a text that is not in the format.
+
+    `%f` is a fraction of a second after a point or a comma. A format that ends with `UTC`, `GMT`, `Z` or
+    `+0000` is of moments.
+    """
+    whole, fraction = texts, None
+    if FRACTION.search(form):
+        parts = pc.extract_regex(texts, r"^(?P<head>.*\d)[.,](?P<fraction>\d{1,9})(?P<tail>.*)$")
+        head, fraction, tail = (pc.struct_field(parts, name) for name in ("head", "fraction", "tail"))
+        whole, form = pc.binary_join_element_wise(head, tail, ""), FRACTION.sub("", form)
+    read = pc.strptime(whole, format=form, unit="us", error_is_null=True)
+    read = _without_overflow(whole, read, form)
+    if fraction is not None:
+        digits = pc.utf8_slice_codeunits(pc.utf8_rpad(fraction, 6, "0"), 0, 6)
+        read = pc.add(read, digits.cast(pa.int64()).cast(pa.duration("us")))
+    return pc.assume_timezone(read, "UTC") if IN_UTC.search(form) and not read.type.tz else read
+
+
+def iso_times(texts: pa.ChunkedArray, kind: pa.DataType = TIME) -> pa.ChunkedArray:
+    """Returns texts in ISO 8601 as times of `kind`, or in UTC where they have offsets; raises ArrowInvalid.
+
+    A comma before the fraction of a second, which may have any number of digits, a blank before the offset,
+    and ` UTC` instead of `Z` are read too.
+    """
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        pass
+    regular = pc.replace_substring_regex(texts, r"(:\d\d)[.,](\d{1,6})\d*", r"\1.\2")
+    regular = pc.replace_substring_regex(regular, r"(:\d\d(?:\.\d+)?)\s*(?:Z|UTC|GMT)$", r"\1Z")
+    regular = pc.replace_substring_regex(regular, r"(:\d\d(?:\.\d+)?)\s+([+-]\d\d)", r"\1\2")
+    try:
+        return _parsed(regular, kind, delivered=texts)
+    except pa.ArrowInvalid as error:
+        try:
+            return regular.cast(MOMENT)
+        except pa.ArrowInvalid:
+            raise _mixed(texts) or error from None
 
 
 def moments_us(array: pa.ChunkedArray, zone: str, *, twice: Literal["earliest", "latest"]) -> pa.ChunkedArray:
@@ -122,7 +189,7 @@ def _since_1970(values: pa.ChunkedArray, unit: str, name: str) -> pa.ChunkedArra
         numbers = values.cast(pa.int64())
         times = pc.multiply(numbers, int(SINCE_1970[unit])) if unit != "ns" else pc.divide(numbers, 1000)
     except pa.ArrowInvalid:  # a part of a second
-        numbers = _parsed(values, pa.float64()) if _is_text(values.type) else values.cast(pa.float64())
+        numbers = _parsed(values, pa.float64()) if is_text(values.type) else values.cast(pa.float64())
         times = pc.round(pc.multiply(numbers, SINCE_1970[unit])).cast(pa.int64())
     wrong = pc.or_(pc.less(times, 0), pc.greater(times, END_US)).index(pa.scalar(True)).as_py()
     if wrong >= 0:
@@ -155,19 +222,13 @@ def _numbered(values: pa.ChunkedArray, label: Label, *, before: Sequence[str]) -
 
     Values that are numbers already stand for the classes of `before`, if there are any, and are renumbered.
     """
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if not _is_text(values.type):
+    if not is_text(values.type):
         places = {name: place for place, name in enumerate(label.classes)}
         moved = pa.array([places.get(name, NO_CLASS) for name in before], pa.int64())
         known = pc.and_(pc.greater_equal(values, 0), pc.less(values, len(before)))
         return pc.if_else(known, moved.take(pc.if_else(known, values, 0)), values) if before else values
     places = pc.index_in(values, pa.array(label.classes, values.type))
     return pc.if_else(pc.and_(places.is_null(), values.is_valid()), pa.scalar(NO_CLASS, pa.int32()), places)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _cast(array: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.ChunkedArray:
@@ -180,7 +241,7 @@ def _cast(array: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.ChunkedArr
         return _in_zone(array, kind, zone)
     if pa.types.is_string(kind):
         return array.cast(kind)
-    if pa.types.is_boolean(kind) and not _is_text(array.type):
+    if pa.types.is_boolean(kind) and not is_text(array.type):
         array = array.cast(pa.int64())
         if not pc.all(pc.is_in(array, pa.array([0, 1, None]))).as_py():
             raise pa.ArrowInvalid("a number other than 0 and 1 is neither true nor false")
@@ -189,9 +250,9 @@ def _cast(array: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.ChunkedArr
     if pa.types.is_fixed_size_list(kind) and array.null_count:
         first = array.is_null().index(pa.scalar(True)).as_py()
         raise pa.ArrowInvalid(f"row {first + 1} is null, and Parquet keeps no missing vector")
-    if _is_text(array.type) and pa.types.is_integer(kind):  # tools write 1.0 where a column has gaps
+    if is_text(array.type) and pa.types.is_integer(kind):  # tools write 1.0 where a column has gaps
         array = pc.replace_substring_regex(array.cast(pa.large_string()), r"^(-?\d+)\.0+$", r"\1")
-    cast = _parsed(array, kind) if _is_text(array.type) else array.cast(kind)
+    cast = _parsed(array, kind) if is_text(array.type) else array.cast(kind)
     return _without_nan(cast) if pa.types.is_floating(kind) else cast
 
 
@@ -209,14 +270,8 @@ def _in_zone(array: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.Chunked
 
 def _as_delivered(array: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Times with the zone that they came with, if any; text becomes `kind`, in UTC where it has offsets."""
-    if _is_text(array.type):
-        try:
-            return _parsed(array, kind)
-        except pa.ArrowInvalid as error:
-            try:
-                return array.cast(pa.timestamp("us", "UTC"))  # ISO 8601 with an offset
-            except pa.ArrowInvalid:
-                raise _mixed(array) or error from None
+    if is_text(array.type):
+        return iso_times(numbers.without_words(array), kind)
     if not pa.types.is_temporal(array.type) and not pa.types.is_null(array.type):
         raise pa.ArrowInvalid("a number is not a time")
     return array
@@ -224,7 +279,7 @@ def _as_delivered(array: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 def _mixed(texts: pa.ChunkedArray) -> pa.ArrowInvalid | None:
     """Returns the error of times of which some have an offset; None where all have, or none has."""
-    have = pc.match_substring_regex(texts, r":\d\d(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$")
+    have = pc.match_substring_regex(texts, r":\d\d([.,]\d+)?\s*(Z|UTC|GMT|[+-]\d\d(:?\d\d)?)$")
     one, other = (have.index(pa.scalar(value)).as_py() for value in (True, False))
     if min(one, other) < 0:
         return None
@@ -234,8 +289,10 @@ def _mixed(texts: pa.ChunkedArray) -> pa.ArrowInvalid | None:
     )
 
 
-def _parsed(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Text as `kind`; the error names the first value that is none, found by halving."""
+def _parsed(
+    texts: pa.ChunkedArray, kind: pa.DataType, *, delivered: pa.ChunkedArray | None = None
+) -> pa.ChunkedArray:
+    """Text as `kind`; the error names the first value that is none, found by halving, as it was delivered."""
     try:
         return texts.cast(kind)
     except pa.ArrowInvalid:
@@ -247,7 +304,8 @@ def _parsed(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
                 low = middle
             except pa.ArrowInvalid:
                 high = middle
-        raise pa.ArrowInvalid(f"row {low + 1} is {texts[low].as_py()!r}") from None
+        value = (texts if delivered is None else delivered)[low].as_py()
+        raise pa.ArrowInvalid(f"row {low + 1} is {value!r}") from None
 
 
 def _numbers_as_text(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
