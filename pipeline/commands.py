@@ -42,6 +42,7 @@ def init(
     ripe_after: float = -1.0,
     zone: str = "UTC",
     table: str = "",
+    regression: bool = False,
 ) -> int:
     """Write a repository for a model of your data: its table, its limits and its params, to go on from.
 
@@ -58,17 +59,19 @@ def init(
         ripe_after: days until a label is known; as the newest days without labels say, if left out
         zone: time zone in which a day of the data begins, as Europe/Berlin, for times with an offset
         table: of several, the table whose rows are learned from; the one that has the label if left out
+        regression: predict the label as a number, also where it could be a class, as counts and stars
     """
     from pipeline import home
 
     survey = home.write(
         Path(folder), from_, time=time, time_format=time_format, label=label, unit=unit,
-        ripe_days=ripe_after, zone=zone, table=table,
+        ripe_days=ripe_after, zone=zone, table=table, regression=regression,
     )  # fmt: skip
     size = f"{survey.num_days} days of {survey.rows_per_day:,.0f} rows"
     known = survey.table.label
     late = f", labels {known.ripe_after.days} days late" if known and known.ripe_after else ""
     print(f"{folder}: {len(survey.table.columns)} columns, {size}{late}")
+    print(survey.label)
     for sentence in survey.joined:
         print(f"{sentence}; to change it, edit source.tables in {folder}/params.yaml")
     for sentence in survey.apart:

@@ -30,7 +30,7 @@ from pipeline.contract.table import (
     Time,
 )
 from pipeline.data import drift
-from pipeline.data.casts import conform
+from pipeline.data.casts import MAX_EXACT, conform
 from pipeline.data.numbers import is_text
 from pipeline.data.suite import expect_names
 from pipeline.survey_joins import Join, chosen, joins_of, tables_of, with_joins
@@ -56,7 +56,6 @@ TEXT_CHARS = 30  # mean length of texts that people wrote
 FEW_CLASSES = 20
 NUM_IMAGES = 50  # that are decoded to see what they are
 NAMES_OF_LABELS = ("label", "target", "y")
-MAX_INT = 2**63 - 1
 IS_ID = re.compile(r"(^|_)id$|[a-z]I[dD]$", re.ASCII)
 
 
@@ -86,6 +85,7 @@ class Survey:
     drift: dict[str, float] = field(default_factory=dict)  # widest between same weekdays
     left_out: tuple[str, ...] = ()  # columns of types that a table has not
     num_classes: int = 0  # of a label 0, 1, ...; 0: it is none
+    label: str = ""  # how it is read, in words, and how to say otherwise
     images: "ImageColumn | None" = None  # what a column of bytes holds, if it is images
     joined: tuple[str, ...] = ()  # which other tables join the rows, and how
     apart: tuple[str, ...] = ()  # which do not, and why
@@ -93,7 +93,7 @@ class Survey:
 
 def survey(
     url: str, *, time: str = "", time_format: str = "", label: str = "", unit: str = "",
-    ripe_days: float = -1, zone: str = "UTC", table: str = "",
+    ripe_days: float = -1, zone: str = "UTC", table: str = "", regression: bool = False,
 ) -> Survey:  # fmt: skip
     """Returns what is found at a URL.
 
@@ -107,6 +107,7 @@ def survey(
         ripe_days: days until labels are known; less than 0: as many as the newest days without any label.
         zone: in which a day of the data begins, for times that have an offset.
         table: of several, the one whose rows are learned from; the one that has the label if empty.
+        regression: whether the label is a number even where it could be a class.
 
     Raises:
         DataError, ParamsError: there is nothing, or not what is needed; the sentence says what to do.
@@ -125,8 +126,8 @@ def survey(
     if unit:
         columns[unit] = Id(nullable=rows[unit].null_count > 0)
     if columns[label] is None:
-        _label(rows[label], label, late=False)  # says what is wrong with it
-    classes = _classes(rows[label]) if isinstance(columns[label], Category) else ()
+        _label(rows[label], label, late=False, regression=regression)  # says what is wrong with it
+    classes = _classes(rows[label]) if isinstance(columns[label], Category) and not regression else ()
     if classes:
         columns[label] = Int(min=0, max=len(classes) - 1, nullable=True)
     known = {name: column for name, column in columns.items() if column is not None}
@@ -150,10 +151,10 @@ def survey(
         declared = replace(declared, label=Label(label, timedelta(days=ripe_days), classes))
     labels = pa.concat_tables(days.values())[label]
     images = _images(data.delivered, known)
-    num_classes = len(plug.get("classes", ())) or _num_classes(labels)
-    if images and _is_binary(labels):
+    num_classes = len(plug.get("classes", ())) or (0 if regression else _num_classes(labels))
+    if images and not regression and _is_binary(labels):
         num_classes = num_classes or 2
-    kind, binary = _label(labels, label, late=ripe_days > 0, num_classes=num_classes)
+    kind, binary = _label(labels, label, late=ripe_days > 0, num_classes=num_classes, regression=regression)
     as_known = replace(declared, columns=known | {label: kind})
     num_rows = [len(part) for part in days.values()]
     return Survey(
@@ -161,6 +162,7 @@ def survey(
         rows_per_day=float(np.mean(num_rows)), least_rows=min(num_rows), most_rows=max(num_rows),
         nulls=_nulls(days, as_known), ranges=_ranges(days, as_known), drift=_drift(days, as_known),
         left_out=tuple(name or "one without a name" for name, column in columns.items() if not column),
+        label=_label_in_words(label, kind, classes, binary, num_classes),
         num_classes=num_classes, images=images,
         joined=data.joined_in_words(rows), apart=data.apart_in_words(),
     )  # fmt: skip
@@ -221,7 +223,10 @@ def _data(
 def _columns(rows: pa.Table, data: _Data) -> dict[str, AnyColumn | None]:
     """Returns the column of a table for each of all rows; None where a table has no such type."""
     typed = not all(is_text(field.type) for field in data.delivered.schema)  # those of CSV are all text
-    columns = {each: _column(rows[each], each, typed=typed) if each else None for each in rows.column_names}
+    columns = {
+        each: _column(rows[each], each, typed=typed, is_label=each == data.label) if each else None
+        for each in rows.column_names
+    }
     for join in data.joins.values():
         for each in join.columns:
             column = _column(rows[each], each, typed=join.typed)
@@ -251,7 +256,7 @@ def _days_without_label(days: dict[date, pa.Table], label: str) -> int:
     return (max(days) - max(known)).days if known else 0
 
 
-def _column(values: pa.ChunkedArray, name: str, *, typed: bool) -> AnyColumn | None:
+def _column(values: pa.ChunkedArray, name: str, *, typed: bool, is_label: bool = False) -> AnyColumn | None:
     """Returns the column of a table that values fit into; None where a table has no such type."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
@@ -261,9 +266,9 @@ def _column(values: pa.ChunkedArray, name: str, *, typed: bool) -> AnyColumn | N
     if values.null_count == len(values):
         return None
     if is_text(kind):
-        return _textual(values, nullable=nullable, typed=typed, name=name)
+        return _textual(values, nullable=nullable, typed=typed, name="" if is_label else name)
     if any(is_kind(kind) for is_kind in (*NUMBERS, pa.types.is_decimal)):
-        return _number(values, nullable=nullable, name=name)
+        return _number(values, nullable=nullable, name="" if is_label else name)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         sizes = pc.unique(pc.list_value_length(values).drop_null()).to_pylist()
         vector = len(sizes) == 1 and sizes[0] and pa.types.is_floating(kind.value_type)
@@ -279,14 +284,16 @@ _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], Callable[..., AnyColumn]], ..
 
 
 def _number(values: pa.ChunkedArray, *, nullable: bool, name: str) -> AnyColumn:
+    """Returns the column of a table that numbers fit into; without a name they are never ids."""
     numbers = values.cast(pa.float64(), safe=False)  # inexact beyond 2 ** 53, which is enough for a range
     low, whole = pc.min(numbers).as_py(), pa.types.is_integer(values.type)
     if not whole and nullable:  # Tools that have no null for whole numbers make floats of them.
         whole = pc.all(pc.and_(pc.is_finite(numbers), pc.equal(numbers, pc.round(numbers)))).as_py()
     if whole and IS_ID.search(name) and pc.count_distinct(values).as_py() > FEW_CLASSES:
         return Id(nullable=nullable)
-    if pa.types.is_uint64(values.type) and pc.max(values).as_py() > MAX_INT:
-        return Id(nullable=nullable)
+    largest = pc.max(pc.abs(numbers)).as_py()
+    if pa.types.is_integer(values.type) and largest > (MAX_EXACT if name else 2.0**63):
+        return Id(nullable=nullable)  # a feature would be one number for several of them
     if whole:
         return Int(min=0 if low >= 0 else None, nullable=nullable)
     return Float(min=0 if low >= 0 else None, nullable=nullable)
@@ -362,16 +369,38 @@ def _images(rows: pa.Table, columns: Mapping[str, AnyColumn]) -> ImageColumn | N
     return None
 
 
-def _label(values: pa.ChunkedArray, name: str, *, late: bool, num_classes: int = 0) -> tuple[AnyColumn, bool]:
-    """Returns the label's column, and whether it is 0 or 1."""
+def _label(
+    values: pa.ChunkedArray, name: str, *, late: bool, num_classes: int = 0, regression: bool = False
+) -> tuple[AnyColumn, bool]:
+    """Returns the label's column, and whether it is one of two classes, 0 and 1."""
     known = values.drop_null()
     nullable = late or len(known) < len(values)
     if num_classes and _is_number(values.type) and not pa.types.is_boolean(values.type):
         return Int(min=0, max=num_classes - 1, nullable=nullable), False
-    of_text = is_text(values.type)
+    distinct = _expect_numbers(values, name, regression=regression)
+    whole = all(value.is_integer() for value in distinct)
+    if pa.types.is_boolean(values.type):
+        return Bool(nullable=nullable), True
+    if regression:
+        return (Int if whole else Float)(nullable=nullable), False
+    if set(distinct) == {0.0, 1.0}:
+        return Int(min=0, max=1, nullable=nullable), True
+    if len(distinct) <= FEW_CLASSES and whole:
+        shown = ", ".join(f"{value:g}" for value in sorted(distinct)[:6])
+        raise ParamsError(
+            f"the label {name} has {len(distinct)} values ({shown}), like counts or stars, or like classes "
+            f"that are not numbered from 0; write --regression to predict it as a number, or number classes "
+            f"0, 1, ... at the source, without a gap"
+        )
+    return (Int if whole else Float)(nullable=nullable), False
+
+
+def _expect_numbers(values: pa.ChunkedArray, name: str, *, regression: bool) -> list[float]:
+    """Returns the distinct values of a label; raises ParamsError or DataError where they are not numbers."""
+    known, of_text = values.drop_null(), is_text(values.type)
     if len(known) and not of_text and not _is_number(values.type):
         raise ParamsError(f"the label {name} is {values.type}, not a number; name another by --label")
-    distinct = []
+    distinct: list[Any] = []
     if len(known):
         distinct = pc.unique(known if of_text else known.cast(pa.float64(), safe=False)).to_pylist()
     if len(distinct) < 2:
@@ -382,22 +411,30 @@ def _label(values: pa.ChunkedArray, name: str, *, late: bool, num_classes: int =
         )
     if of_text:
         some = ", ".join(map(repr, distinct[:3]))
+        if regression:
+            raise ParamsError(
+                f"the label {name} is text ({some}, ...), not numbers; leave --regression out, or name "
+                f"another by --label"
+            )
         raise ParamsError(
             f"the label {name} is text with {len(distinct)} values ({some}, ...), more than classes have; "
             f"name another by --label, or have a number delivered"
         )
-    if set(distinct) == {0.0, 1.0}:
-        if pa.types.is_boolean(values.type):
-            return Bool(nullable=nullable), True
-        return Int(min=0, max=1, nullable=nullable), True
-    if len(distinct) <= FEW_CLASSES and all(value.is_integer() for value in distinct):
-        shown = ", ".join(f"{value:g}" for value in sorted(distinct)[:6])
-        raise ParamsError(
-            f"the label {name} has {len(distinct)} values ({shown}), like classes that are not numbered from "
-            f"0; number them 0, 1, ... at the source, without a gap"
-        )
-    whole = all(value.is_integer() for value in distinct)
-    return (Int if whole else Float)(nullable=nullable), False
+    return distinct
+
+
+def _label_in_words(
+    name: str, kind: AnyColumn, classes: tuple[str, ...], binary: bool, num_classes: int
+) -> str:
+    """Returns how a label is read, and the option by which it is read otherwise."""
+    if classes:
+        listed = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
+        return f"label {name}: {len(classes)} classes, {listed}"
+    if binary:
+        return f"label {name}: 0 or 1; for a number write --regression"
+    if num_classes:
+        return f"label {name}: {num_classes} classes, 0 to {num_classes - 1}; for a number write --regression"
+    return f"label {name}: a {'whole ' if isinstance(kind, Int) else ''}number"
 
 
 def _nulls(days: dict[date, pa.Table], table: Table) -> dict[str, float]:

@@ -101,7 +101,8 @@ def by_type(rows: "pa.Table", state: State, table: Table) -> dict[str, NDArray[A
             numbers.append(flat)
         elif isinstance(column, Float | Int | Bool | Text):
             measured = pc.utf8_length(values) if isinstance(column, Text) else values
-            numbers.append(measured.cast(pa.float64()).to_numpy(zero_copy_only=False)[:, None])
+            rounded = measured.cast(pa.float64(), safe=False)  # a whole number beyond 2 ** 53 is
+            numbers.append(rounded.to_numpy(zero_copy_only=False)[:, None])
     numbers.append(_clock(rows, table))
     every = np.concatenate(numbers, axis=1).astype(np.float32)
     missing = ~np.isfinite(every)
