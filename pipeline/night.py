@@ -149,9 +149,21 @@ def _lay_out(
         from pipeline import larger_values
 
         night = replace(night, chosen=larger_values.choose_for(night, champion, overridden, assignments))
+    _warn_of_new_recipe(night, champion, overridden)
     disk.sync(Path())  # the folder is whole before it is one of a night
     records.write(night)
     return night
+
+
+def _warn_of_new_recipe(night: Night, champion: Champion | None, loaded: params.Params) -> None:
+    """Says what makes tonight's recipe another than the champion's, so that it must be proven better."""
+    from pipeline.registry import lineage
+
+    proven = night.chosen is not None and night.chosen.is_refresh
+    if champion is None or proven or lineage.is_refresh(champion, loaded):
+        return
+    if not lineage.is_declared_equal(champion, loaded):
+        log.warning("%s", lineage.what_changed(champion, loaded))
 
 
 def _test_hours(loaded: params.Params) -> float:

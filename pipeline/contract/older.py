@@ -5,13 +5,11 @@ params.yaml and in the model.json of a version. `python -m pipeline migrate` rew
 `Rental` stood as single fields among the others of its record.
 """
 
-import hashlib
 import importlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 MOVED = {
@@ -25,15 +23,6 @@ MOVED = {
     "pipeline.workloads.recommender": "pipeline.examples.shop.recommender",
     "pipeline.workloads.regression": "pipeline.examples.shop.regression",
 }
-# Digests of the files that made up a workload of Daybreak's own before it moved. Only its imports, docstrings
-# and names of local variables were edited since, and cancellations are netted by day, which leaves the same
-# lines within their reach; so a version of that recipe is one of today's. An entry is removed when its
-# workload does anything else.
-FILES_BEFORE = {
-    "pipeline.examples.shop.regression": (
-        "31c45df1826a467b6039a9cd71353a66", "de1738d97b7c2d63aeb0aae2b357fc41",
-    ),
-}  # fmt: skip
 RELEASES = ("Release", "Champion")  # records of who serves
 # How the verdict of a night began that failed at a stage, as `close` wrote it.
 _FAILED = re.compile(
@@ -169,24 +158,6 @@ def record(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(value, list):
             renewed[key] = [record(part, each) if isinstance(each, dict) else each for each in value]
     return {key: value for key, value in renewed.items() if key not in GONE.get(kind, ())}
-
-
-def recipe(*, plug: str, train: str, use: str, files: Sequence[Path]) -> str:
-    """Returns the digest that the release before gave to a recipe: of whole files, in order of their names.
-
-    Args:
-        plug: the workload's import path and arguments, as JSON.
-        train: the section of params.yaml, as JSON.
-        use: the workload's import path.
-        files: what the workload is made of.
-    """
-    module = use.partition(":")[0]
-    before = next((old for old, new in reversed(MOVED.items()) if new == module), module)
-    digests = FILES_BEFORE.get(module) or [
-        hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() for path in files
-    ]
-    parts = (plug.replace(f'"{module}:', f'"{before}:'), train, *digests)
-    return hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
 
 
 def holdback_name(*, serving: int, replaced: int) -> str:

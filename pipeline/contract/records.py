@@ -501,6 +501,14 @@ class Version(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ingredients(Record):
+    """What the recipe of a version is made of, so that a later night can say what was changed."""
+
+    files: dict[str, str]  # digests of the workload's files by their names
+    values: dict[str, Any]  # of the workload's arguments and of `train`, by key
+
+
+@dataclass(frozen=True, kw_only=True)
 class Check(Record):
     """Something that was checked before a verdict, and its result."""
 

@@ -45,7 +45,7 @@ from pipeline.gate.chain import NIGHTS_PER_YEAR, apply_chain, chain_of
 from pipeline.gate.plausibility import NIGHTS, plausible
 from pipeline.gate.selftest import selftest
 from pipeline.registry import approval
-from pipeline.registry.lineage import is_declared_equal, is_refresh
+from pipeline.registry.lineage import is_declared_equal, is_refresh, what_changed
 from pipeline.report import night_events, notifier
 from pipeline.report.version_page import show_verdict
 from pipeline.rollout.lost_ledger import expect_ledger
@@ -129,6 +129,8 @@ def gate(
             night, version, champion, params, rules=rules_for_users(rules, chance), replayed=replayed
         )
     verdict = replace(apply_chain(verdict, chain), false_promotion_chance=chance)
+    if champion and not refresh:
+        verdict = replace(verdict, reason=f"{verdict.reason}; {what_changed(champion, params)}")
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:

@@ -5,15 +5,17 @@ source files, and how it is trained. A challenger of the champion's recipe is a 
 """
 
 import hashlib
+import json
 from pathlib import Path
 
-from pipeline.contract import older, records
+from pipeline.contract import records
 from pipeline.contract.params import JobSections
-from pipeline.contract.records import Champion, Night, Version
+from pipeline.contract.records import Champion, Ingredients, Night, Version
 from pipeline.storage import ledger, ledger_notes
-from pipeline.storage.source_code import frame_digest, source_digest, source_files
+from pipeline.storage.source_code import file_digests, frame_digest, source_digest
 
 LOCK = Path("dvc.lock")
+MOST_NAMED = 6  # changes, in a sentence
 ADDED = ("band_rate", "threads", "follow_memory")  # keys of `train`, since the first release
 
 
@@ -28,16 +30,48 @@ def recipe(params: JobSections) -> str:
     return hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
 
 
+def ingredients(params: JobSections) -> Ingredients:
+    """Returns what tonight's recipe is made of."""
+    plug = params.workload.model_dump(mode="json")
+    values = {f"workload.{key}": value for key, value in plug.items()}
+    values |= {f"train.{key}": value for key, value in json.loads(_train(params)).items()}
+    return Ingredients(files=file_digests(params.workload.use), values=values)
+
+
 def is_refresh(champion: Champion | None, params: JobSections) -> bool:
     """Returns whether tonight's recipe is the one that the champion was made by."""
-    if champion is None:
-        return False
-    use = params.workload.use
-    before = older.recipe(
-        plug=params.workload.model_dump_json(), train=_train(params), use=use,
-        files=source_files(use.partition(":")[0]),
-    )  # fmt: skip
-    return champion.lineage.get("recipe") in {recipe(params), before}
+    return champion is not None and champion.lineage.get("recipe") == recipe(params)
+
+
+def what_changed(champion: Champion, params: JobSections) -> str:
+    """Returns a clause on what makes tonight's recipe another, and how to declare that it learns the same."""
+    (made,) = ledger.promotions(champion.version)
+    before = ledger.read_at(made.commit, Ingredients) if made else None
+    if before is None:
+        changes = "what that was made of is not on record"
+    else:
+        changes = ", ".join(differences(before, ingredients(params))) or "Daybreak itself has changed"
+    return (
+        f"the recipe is not that of version {champion.version} ({changes}); if it learns the same, declare "
+        f'it: python -m pipeline same-recipe --reason "why it does"'
+    )
+
+
+def differences(before: Ingredients, now: Ingredients) -> list[str]:
+    """Returns what differs between two recipes, a clause each, and how many more there are."""
+    said = [f"{name} removed" for name in sorted(before.files.keys() - now.files.keys())]
+    said += [
+        f"{name} {'edited' if name in before.files else 'added'}"
+        for name, digest in sorted(now.files.items())
+        if before.files.get(name) != digest
+    ]
+    said += [
+        f"{key} {before.values.get(key, 'unset')} -> {now.values.get(key, 'unset')}"
+        for key in sorted({*before.values, *now.values})
+        if before.values.get(key) != now.values.get(key)
+    ]
+    more = [f"{len(said) - MOST_NAMED} more"] if len(said) > MOST_NAMED else []
+    return [*said[:MOST_NAMED], *more]
 
 
 def is_declared_equal(champion: Champion | None, params: JobSections) -> bool:

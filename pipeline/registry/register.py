@@ -22,7 +22,7 @@ from pipeline.contract.records import (
     Version,
 )
 from pipeline.registry import aliases, description, packaging
-from pipeline.registry.lineage import lineage
+from pipeline.registry.lineage import ingredients, lineage
 from pipeline.registry.weights import MODEL, check_digest
 from pipeline.storage.mlflow_client import find_or_make_run, session
 
@@ -51,6 +51,7 @@ def register(
             f"{training.model_digest}; run evaluate again"
         )
     name = params.register_.name
+    records.write(ingredients(params))
     tags = lineage(night, data_digest=dataset.digest, model_digest=training.model_digest, params=params)
     with session() as client:
         run_id = find_or_make_run(client, night.id)

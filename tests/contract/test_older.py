@@ -1,6 +1,5 @@
 """What the release before wrote is read as what it is called now."""
 
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from pipeline.contract import older, params, records
 from pipeline.contract.errors import DataError
 from pipeline.contract.records import Champion, Option, Plan, Profile, Release, Rental, Rung, Verdict
 from pipeline.jobs.submissions import Attempts
-from pipeline.registry.lineage import is_refresh, recipe
 from pipeline.report import evidence
 from pipeline.rollout import audit
 from pipeline.storage import checkout
@@ -228,22 +226,6 @@ def test_a_workload_of_the_release_before_had_a_shops_rows() -> None:
     assert {"invoice", "customer"} <= set(read.table.columns)
     assert callable(read.arrays)
     assert older.workload(Today()).table == "its own"
-
-
-def test_a_champion_of_the_release_before_is_refreshed(tmp_path: Path) -> None:
-    """The digest of the release before, as 02042c7 made it, of Regression with default training."""
-    tonight = params.Params(
-        source="a.b:C", workload="pipeline.workloads.regression:Regression", backend="a.b:C"
-    )
-    train = tonight.train.model_dump_json(
-        exclude={"checkpoint_every_s", "num_workers", "band_rate", "threads", "follow_memory"}
-    )
-    plug = '{"use":"pipeline.workloads.regression:Regression"}'
-    parts = (plug, train, *older.FILES_BEFORE["pipeline.examples.shop.regression"])
-    before = hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
-    assert is_refresh(Release(version=1, replaced=0, lineage={"recipe": before}), tonight)
-    assert is_refresh(Release(version=1, replaced=0, lineage={"recipe": recipe(tonight)}), tonight)
-    assert not is_refresh(Release(version=1, replaced=0, lineage={"recipe": "another"}), tonight)
 
 
 def test_a_plan_of_the_release_before_carries_its_rentals() -> None:

@@ -9,7 +9,8 @@ import pytest
 from pipeline import cli
 from pipeline.contract import params
 from pipeline.contract.params import Params
-from pipeline.registry.lineage import is_declared_equal, is_refresh, recipe
+from pipeline.contract.records import Ingredients
+from pipeline.registry.lineage import differences, is_declared_equal, is_refresh, recipe
 from pipeline.storage import ledger, ledger_notes
 from pipeline.storage.source_code import source_digest
 from tests.dags.servers import IDENTITY
@@ -44,6 +45,22 @@ def test_an_edit_that_changes_nothing_is_declared_so_with_a_reason(
     use = {"use": "pipeline.examples.shop.regression:Regression", "hidden": 64}
     wider = params.check({"source": "a.b:C", "backend": "a.b:C", "workload": use})
     assert not is_declared_equal(champion, wider)
+
+
+def test_files_and_values_that_make_another_recipe_are_named() -> None:
+    before = Ingredients(
+        files={"team/model.py": "1", "team/risk.json": "2", "team/old.py": "3", "team/same.py": "4"},
+        values={"workload.use": "team.model:M", "train.epochs": 9.0},
+    )
+    now = Ingredients(
+        files={"team/model.py": "5", "team/risk.json": "6", "team/new.py": "3", "team/same.py": "4"},
+        values={"workload.use": "team.model:M", "train.epochs": 6.0, "workload.hidden": 64},
+    )
+    assert differences(before, now) == [
+        "team/old.py removed", "team/model.py edited", "team/new.py added", "team/risk.json edited",
+        "train.epochs 9.0 -> 6.0", "workload.hidden unset -> 64",
+    ]  # fmt: skip
+    assert differences(before, before) == []
 
 
 FIRST_RELEASE = (

@@ -207,6 +207,18 @@ def test_what_earlier_nights_proved_better_is_judged_as_a_refresh_and_spends_no_
     assert (bought.action, bought.false_promotion_chance) == ("promote", None), bought.reason
 
 
+def test_the_verdict_on_another_recipe_says_what_was_changed_and_how_to_declare_it_the_same(
+    home: Path, release: Any, settings: Params
+) -> None:
+    night, inputs, another = judged_night(home, release, settings)
+    verdict = judge.gate(night, *inputs, another)
+    assert verdict.reason.endswith(
+        "; the recipe is not that of version 1 (train.epochs 3.0 -> 9.0); if it learns the same, declare "
+        'it: python -m pipeline same-recipe --reason "why it does"'
+    )
+    assert "same-recipe" not in judge.gate(night, *inputs, settings).reason
+
+
 def test_a_night_that_goes_on_after_it_was_closed_has_the_same_verdict(
     home: Path, release: Any, settings: Params
 ) -> None:
