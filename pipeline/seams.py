@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import ibis
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +28,8 @@ from pipeline.contract.table import Table
 from pipeline.contract.workload import State, make_model, write_state
 from pipeline.data import casts, prepare, source, suite
 from pipeline.data.corrections import corrects, sample_rows
+from pipeline.data.dialects import DUCKDB
+from pipeline.data.engines import read_parts
 from pipeline.data.features import CLEAN, is_ripe, past_of, samples_of
 from pipeline.data.ingest import part_of, partitions
 from pipeline.data.partition_scan import PartitionScan
@@ -205,12 +206,11 @@ class Seams:
 
     def _samples(self, day: date) -> State:
         """Makes the samples of the day, by `fit` and `features`."""
-        connection: Any = ibis.duckdb.connect()
         state: State = {}
         prepare.ARRAYS.mkdir(parents=True)
         if hasattr(self.workload, "fit"):
             with self._method("fit"):
-                state = prepare.fitted(self.workload, connection.read_parquet(str(part_of(day, CLEAN))))
+                state = prepare.fitted(self.workload, read_parts({day: part_of(day, CLEAN)}, engine=DUCKDB))
             write_state(prepare.ARRAYS, state)
             self._say("fit", _shapes(state) or "nothing")
         rows = pq.read_table(part_of(day, CLEAN), partitioning=None, page_checksum_verification=True)

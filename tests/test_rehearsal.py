@@ -102,6 +102,26 @@ rows:
     assert table.split()[1:3] == [str(int(counts[2]) - int(counts[1])), "rows"]
 
 
+def test_a_column_is_read_from_the_rows_whatever_the_folders_are_called(
+    home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Partitions lie in folders `day=...`, which are not the column `day` of a team."""
+    for file in ("fraud.py", "payments.py"):
+        (home / file).write_text((home / file).read_text().replace('"country"', '"day"'))
+    in_process()
+    (fit,) = (line for line in capfd.readouterr().out.splitlines() if line.startswith("fit"))
+    countries = re.search(r"values_day <U2 \[(\d+)\]", fit)
+    assert countries and int(countries[1]) > 1
+
+
+def test_a_prediction_that_is_named_as_a_column_beside_it_is_found_at_once(
+    home: Path, in_process: Callable[..., None]
+) -> None:
+    edit(home, 'return {"prediction": model', 'return {"account": model(batch), "prediction": model')
+    with pytest.raises(ParamsError, match="returns 'account', which is a column of the rows"):
+        in_process()
+
+
 def write_rules(home: Path, text: str) -> None:
     (home / "data/expectations.yaml").write_text(text)
 

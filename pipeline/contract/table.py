@@ -28,6 +28,7 @@ Off = Literal[
     "nulls", "range", "values", "drift", "null drift", "limits"
 ]  # what is derived from a column's type
 CLASSES = b"classes"  # of a label, as metadata of its field
+OURS = re.compile(r"\(.*\)")  # names of Daybreak's own among those of a team, which no column may have
 WHOLE_FLOAT = r"(-?[0-9]+)\.0"  # as tools write whole numbers where a column has gaps
 
 
@@ -128,8 +129,9 @@ class Label(Record):
 class Table(Record):
     """The rows of a partition.
 
-    Raises ParamsError where its time, unit, key or label is not among its columns, where a label that has
-    classes is not declared as their number, or the zone is unknown.
+    Raises ParamsError where a column is named as only Daybreak's own are, where its time, unit, key or label
+    is not among its columns, where a label that has classes is not declared as their number, or the zone is
+    unknown.
     """
 
     columns: dict[str, AnyColumn]
@@ -140,6 +142,11 @@ class Table(Record):
     zone: str = "UTC"  # in which a day begins and times are kept
 
     def __post_init__(self) -> None:
+        if ours := [name for name in self.columns if OURS.fullmatch(name)]:
+            raise ParamsError(
+                f"a column is called {ours[0]}, and names in parentheses are Daybreak's own; rename it at "
+                f"the source, or under source.columns"
+            )
         named = {"time": self.time, "unit": self.unit, "label": self.label.column if self.label else ""}
         named |= {f"key {number}": name for number, name in enumerate(self.key, 1)}
         for what, name in named.items():

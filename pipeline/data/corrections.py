@@ -25,7 +25,7 @@ from pipeline.contract.table import Table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PLACE = "__place__"  # column with the place of a row in its partition, by which a corrected row is known
+PLACE = "(place)"  # column with the place of a row in its partition, by which a corrected row is known
 
 
 def corrects(workload: Any) -> bool:

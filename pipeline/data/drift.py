@@ -4,8 +4,8 @@ By the type of a column: numbers and times (by the minute of the day) by the two
 statistic, the largest gap between the two distribution functions, and so the lengths of text and bytes, and
 of vectors the means of their numbers; categories and bools by the Jensen-Shannon distance to base 2. Of a
 column that may be null also the difference of the shares of nulls, which is all that is measured of an id.
-Rows: 1 - the smaller count / the larger. Of a label that comes late nothing is measured, as tonight's are not
-yet known. A distance says how far, not how sure: on thousands of rows every p-value is zero.
+(rows): 1 - the smaller count / the larger. Of a label that comes late nothing is measured, as tonight's are
+not yet known. A distance says how far, not how sure: on thousands of rows every p-value is zero.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SAME_WEEKDAYS = 4
 LEAST_WEEKDAYS = 2
-ROWS = "rows"
+ROWS = "(rows)"
 KOLMOGOROV_SMIRNOV, JENSEN_SHANNON = "Kolmogorov-Smirnov", "Jensen-Shannon"
 MISSING = "difference of missing shares"
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.table import Table
-from pipeline.contract.workload import State
+from pipeline.contract.workload import UNIT, State
 from pipeline.data.corrections import PLACE, corrected, corrects, later_days, reach, sample_rows
 from pipeline.data.ingest import part_of
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CLEAN = Path("data/clean")
-UNIT = "unit"  # name of the array that tells which samples belong together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,16 +192,16 @@ def _as_float32(values: "NDArray[Any]", name: str) -> "NDArray[np.float32]":
 
 
 def _named(made: Any, workload: Any) -> Mapping[str, Any]:
-    taken = {UNIT, workload.table.label.column if workload.table.label else UNIT}
+    label = workload.table.label.column if workload.table.label else UNIT
     if not isinstance(made, Mapping) or not made:
         raise ParamsError(
             f"{type(workload).__name__}.features returns {type(made).__name__}; "
             f"return a dict of arrays by name, at least one"
         )
-    if clash := sorted(taken & set(made)):
+    if clash := sorted({UNIT, label} & set(made)):
         raise ParamsError(
-            f"{type(workload).__name__}.features returns an array named {clash[0]!r}, which the label or the "
-            f"unit has; give it another name"
+            f"{type(workload).__name__}.features returns an array named {clash[0]!r}, as the "
+            f"{'label' if clash[0] == label else 'unit'} is; give it another name"
         )
     return made
 

@@ -190,8 +190,13 @@ def write_whole(folder: Path, made: Prepared, window: Window) -> None:
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
     for name, table in made.tables.items():
         pq.write_table(table, folder / f"{name}.parquet", compression="zstd", write_page_checksum=True)
-    numbers = {"num_train": made.num_train, "num_test": made.num_test}
-    _write_meta(folder, {**_facts(window, **numbers), **made.facts})
+    facts = _facts(window, num_train=made.num_train, num_test=made.num_test)
+    if clash := sorted(facts.keys() & made.facts.keys()):
+        raise ParamsError(
+            f"`arrays` returns the fact {clash[0]!r}, as one of Daybreak's own is called; give it "
+            f"another name"
+        )
+    _write_meta(folder, {**facts, **made.facts})
 
 
 def _counted(workload: Any, window: Window) -> tuple[int, int]:

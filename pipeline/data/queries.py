@@ -70,12 +70,13 @@ class Queries:
         if not columns:
             return f"SELECT * FROM {ROWS}"
         rows = self._unbound(ROWS)
-        values = {}
+        values = []
         for name, column in columns.items():
             what = f"the column {name!r}"
-            values[name] = _expression(what, column, rows, kind="Value", wanted="a column of the rows")
-            self._checked(what, rows.select(values[name].name(name)), of=ROWS)
-        return rows.mutate(**values)
+            value = _expression(what, column, rows, kind="Value", wanted="a column of the rows").name(name)
+            self._checked(what, rows.select(value), of=ROWS)
+            values.append(value)
+        return rows.mutate(*values)
 
     def _with_sql(self, table: Table, suite: Suite, rules: Sequence[Rule]) -> str:
         """The rows with the derived columns by SQL, and those of ours that a rule names."""

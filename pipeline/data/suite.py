@@ -28,6 +28,7 @@ from pipeline.contract import disk, older, records
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.params import Section
 from pipeline.contract.table import AnyColumn, Category, Float, Int, Table
+from pipeline.data.drift import ROWS
 from pipeline.data.engines import AT_MIDNIGHT, NUMBER
 from pipeline.data.row_rules import BETWEEN
 
@@ -140,11 +141,11 @@ def rules_of(suite: Suite, table: Table) -> tuple[Rule, ...]:
         raise ParamsError(
             f"the suite derives the column {taken[0]}, which is there already; give it another name"
         )
-    known = {*table.columns, *(f"{name} nulls" for name in table.columns), "rows"}
+    known = {*table.columns, *(f"{name} nulls" for name in table.columns), ROWS}
     if isinstance(suite.drift, dict) and (unknown := sorted(set(suite.drift) - known)):
         raise ParamsError(
             f"the suite limits the drift of {', '.join(unknown)}, which the table has not; "
-            f"its columns are {', '.join(table.columns)}"
+            f"its columns are {', '.join(table.columns)}; the number of rows is called {ROWS}"
         )
     own = {rule.name: rule for rule in suite.rows}
     derived = [own.pop(rule.name, rule) for rule in _derived(table)]
@@ -313,8 +314,12 @@ def _escaped(value: Any) -> Any:
     import pandas as pd
 
     if isinstance(value, pd.DataFrame):
-        texts = {str(name): value[name].map(_escaped) for name in value.select_dtypes(exclude="number")}
-        return value.assign(**texts).rename(columns=_escaped)
+        numbers = set(value.select_dtypes("number"))
+        columns = {
+            _escaped(name): values if name in numbers else values.map(_escaped)
+            for name, values in value.items()
+        }
+        return pd.DataFrame(columns, index=value.index)
     if isinstance(value, dict):
         return {key: _escaped(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

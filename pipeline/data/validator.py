@@ -49,6 +49,7 @@ CLEAN, QUARANTINE = Path("data/clean"), Path("data/quarantine")
 RULES = CLEAN / "RULES.txt"
 OF_RAW = CLEAN / "RAW.json"  # digest of the raw rows that each day's were split from
 DOCS = records.RUN / "docs"
+RULE = "(rule)"  # column of a bad row with the name of the first rule that it failed
 PAGE = DOCS / "index.html"
 REFUSED = records.RUN / "bad_rows"  # those of a night that is stopped here
 
@@ -415,8 +416,8 @@ def _write_bad(
         shutil.rmtree(path.parent, ignore_errors=True)
         return
     first = pa.array([names[number] for number in judged.failed.argmax(axis=1)], pa.string())
-    bad = rows.take(pa.array(judged.bad)).append_column("rule", first)
-    _replace(bad, path, dictionaries=[*_repeated(rows, key), "rule"])
+    bad = rows.take(pa.array(judged.bad)).append_column(RULE, first)
+    _replace(bad, path, dictionaries=[*_repeated(rows, key), RULE])
 
 
 def _repeated(rows: "pa.Table", key: tuple[str, ...]) -> list[str]:

@@ -41,8 +41,7 @@ from pipeline.contract.records import (
     Training,
     digest,
 )
-from pipeline.contract.workload import STATE, Workload
-from pipeline.data.features import UNIT
+from pipeline.contract.workload import STATE, UNIT, Workload
 from pipeline.evaluation import own_code
 from pipeline.evaluation.held_out import arrays_of, comparable_days
 from pipeline.evaluation.scores import Columns, with_prefix, write_scores

@@ -9,7 +9,7 @@ The file is a structured array of shape [n], one field a column:
     slice/NAME                           bool: is the sample in the slice?
     prediction/NAME                      what the challenger predicts, shape [n, ...], where it has metrics
                                          or serves rows
-    unit                                 int64: samples of one number belong together
+    (unit)                               int64: samples of one number belong together
 """
 
 from collections.abc import Mapping

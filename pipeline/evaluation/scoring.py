@@ -4,7 +4,9 @@ A workload scores its samples by itself (`score`), or names metrics (pipeline/wo
 predicts. These are of both models' predictions, whichever code made them.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,7 @@ import numpy as np
 
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.records import LiveMetric
-from pipeline.data.features import UNIT
+from pipeline.contract.workload import UNIT
 from pipeline.evaluation.scores import Columns
 from pipeline.registry.weights import batch_of, placed
 from pipeline.workloads.served_rows import predictions
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 
     from pipeline.workloads.metrics import Metric
 
+# What the record of an evaluation has beside a workload's metrics (pipeline/evaluation/evaluator.py).
+TAKEN = re.compile(
+    r"((champion|anchor|predecessor)_)?score|num_not_finite|champion_has_seen"
+    r"|(baseline|champion|anchor|predecessor)/.*"
+)
 RANGE = (0.001, 0.999)  # quantiles; one odd sample would stretch the range of all
 
 
@@ -61,10 +68,9 @@ def _values(arm: Arm, batch: Any) -> dict[str, "Tensor"]:
     """Returns the values of an arm for a batch, by column; slices and units by the challenger alone."""
     values = {arm.name: arm.workload.score(arm.model, batch)}
     if callable(getattr(arm.workload, "metrics", None)):
-        values |= {
-            f"{_prefix(arm.name)}/{name}": value
-            for name, value in arm.workload.metrics(arm.model, batch).items()
-        }
+        metrics = arm.workload.metrics(arm.model, batch)
+        _check_names(metrics, arm.workload)
+        values |= {f"{_prefix(arm.name)}/{name}": value for name, value in metrics.items()}
     if arm.name == "challenger":
         if hasattr(arm.workload, "slices"):
             values |= {f"slice/{name}": mask for name, mask in arm.workload.slices(batch).items()}
@@ -74,9 +80,26 @@ def _values(arm: Arm, batch: Any) -> dict[str, "Tensor"]:
 
 
 def declared(workload: Any) -> "tuple[Metric, ...]":
-    """Returns the metrics that a workload names; none where it scores samples by itself."""
+    """Returns the metrics that a workload names; none where it scores samples by itself.
+
+    Raises ParamsError where one would replace another of its name, or a figure of ours.
+    """
     metrics = getattr(workload, "metrics", ())
-    return () if callable(metrics) else tuple(metrics)
+    if callable(metrics):
+        return ()
+    _check_names([metric.name for metric in metrics], workload)
+    return tuple(metrics)
+
+
+def _check_names(names: Iterable[str], workload: Any) -> None:
+    counts = Counter(names)
+    for name, count in counts.items():
+        if count > 1 or TAKEN.fullmatch(name):
+            has_it = "another metric" if count > 1 else "a figure of Daybreak's own"
+            raise ParamsError(
+                f"a metric of {type(workload).__qualname__} is called {name!r}, as {has_it} is; give its "
+                f"class another `name`"
+            )
 
 
 def predict(arm: Arm, *, batch_size: int) -> "dict[str, NDArray[Any]]":

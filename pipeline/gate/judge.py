@@ -32,7 +32,7 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
-from pipeline.data.features import UNIT
+from pipeline.contract.workload import UNIT
 from pipeline.evaluation.held_out import arrays_of
 from pipeline.evaluation.metric_roles import LEAST_MARGIN, guardrails_of, success_of
 from pipeline.evaluation.scores import Columns, read_scores, with_prefix

@@ -67,8 +67,10 @@ def example(table: Table) -> "pd.DataFrame":
 
     rows = as_records(conformed(read_clean(max(held_out_days())).slice(0, NUM_EXAMPLES), table))
     sent = pd.DataFrame(rows, dtype=object).dropna(axis=1, how="all")
-    times = [name for name, column in table.features.items() if column.kind == "time" and name in sent]
-    return sent.assign(**{name: pd.to_datetime(sent[name], format="ISO8601") for name in times})
+    for name, column in table.features.items():
+        if column.kind == "time" and name in sent:
+            sent[name] = pd.to_datetime(sent[name], format="ISO8601")
+    return sent
 
 
 def read_example(version: Path) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.contract import formats, records
 from pipeline.data.source import PART
-from pipeline.data.validator import QUARANTINE, REFUSED
+from pipeline.data.validator import QUARANTINE, REFUSED, RULE
 from pipeline.storage import dvc_cache, erasures, ledger
 from pipeline.storage.ledger import Entry
 
@@ -287,14 +287,14 @@ def _failed(
     """Yields each rule of a file, how many rows failed it, and the first of them, up to the limit."""
     import pyarrow.parquet as pq
 
-    names = pq.read_table(path, columns=["rule"], partitioning=None)["rule"].to_pylist()
+    names = pq.read_table(path, columns=[RULE], partitioning=None)[RULE].to_pylist()
     numbers: dict[str, list[int]] = {}
     for number, name in enumerate(names):
         if not rule or name == rule:
             numbers.setdefault(name, []).append(number)
     wanted = {name: of_rule[: max(0, limit - len(known.get(name, ())))] for name, of_rule in numbers.items()}
     taken = [number for of_rule in wanted.values() for number in of_rule]
-    rows = pq.read_table(path, partitioning=None).drop(["rule"]).take(taken).to_pylist() if taken else []
+    rows = pq.read_table(path, partitioning=None).drop([RULE]).take(taken).to_pylist() if taken else []
     by_number = dict(zip(taken, rows, strict=True))
     for name, of_rule in numbers.items():
         yield name, len(of_rule), [

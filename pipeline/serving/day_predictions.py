@@ -23,7 +23,7 @@ from pipeline.serving.version_process import NoAnswer, VersionProcess
 from pipeline.storage import checkout, jsonl, ledger
 from pipeline.storage.bucket import options
 from pipeline.storage.mlflow_client import session
-from pipeline.workloads.served_rows import ServedRows, conformed
+from pipeline.workloads.served_rows import ServedRows, beside_predictions, conformed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,15 +121,10 @@ def predict_day(served: ServedRows, day: date, clean: Path) -> "pa.Table":
     if not len(rows):
         raise DataError(f"{clean} has no row of {day}; look at data/quarantine")
     taken = conformed(rows, table)
-    names = [
-        name for name in dict.fromkeys((table.unit, *table.key, table.time)) if name in taken.column_names
-    ]
-    columns: dict[str, Any] = {name: taken[name] for name in names}
+    columns: dict[str, Any] = {
+        name: taken[name] for name in beside_predictions(table) if name in taken.column_names
+    }
     for name, values in replace(served, days=partitions(clean), read=read).of(taken).items():
-        if name in columns:
-            raise ParamsError(
-                f"the prediction {name} is named as a column of the table; rename it in `predict`"
-            )
         columns[name] = values if values.ndim == 1 else pa.array(values.tolist())
     return pa.table(columns)
 

@@ -1,10 +1,11 @@
 """Turns the columns of a table into features by their types, for workloads without `features` of their own.
 
-    numbers      float32 [b, f]     numbers, vectors, lengths of texts, and the time of day and of week
-    missing      bool [b, f]        where a number is null; it is 0 in `numbers`
-    categories   int64 [b, c]       place among the values that `fit` saw; 0 for null and any other
+    (numbers)      float32 [b, f]     numbers, vectors, lengths of texts, and the time of day and of week
+    (missing)      bool [b, f]        where a number is null; it is 0 in `(numbers)`
+    (categories)   int64 [b, c]       place among the values that `fit` saw; 0 for null and any other
 
-Ids are left out: an id of tomorrow is one that no training has seen.
+In a batch they stand beside the label, whatever a team calls it. Ids are left out: an id of tomorrow is one
+that no training has seen.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import ibis.expr.types as ir
     import pyarrow as pa
 
+NUMBERS, MISSING, CATEGORIES = "(numbers)", "(missing)", "(categories)"
+PART, COUNT = "(part)", "(count)"  # columns beside those of a table
 MOST_VALUES = 1000  # of a category; rarer ones share place 0
 MOST_NUMBERS = 10_000_000  # that quantiles are found of; of more rows only a part is looked at
 NUM_EDGES = 32
@@ -35,8 +38,8 @@ def fitted(rows: "ir.Table", table: Table) -> State:
     state: dict[str, Any] = {}
     for name, column in table.features.items():
         if isinstance(column, Category):
-            counted = rows.filter(rows[name].notnull()).group_by(name).agg(num=ibis._.count())
-            top = counted.order_by([ibis.desc("num"), name]).limit(MOST_VALUES).to_pyarrow()
+            counted = rows.filter(rows[name].notnull()).group_by(name).agg(**{COUNT: ibis._.count()})
+            top = counted.order_by([ibis.desc(COUNT), name]).limit(MOST_VALUES).to_pyarrow()
             state[f"values_{name}"] = np.array(top[name].to_pylist(), dtype=np.str_)
     clock = np.tile(np.linspace(-1, 1, NUM_EDGES), (CLOCK, 1))
     state["edges"] = np.concatenate([_edges(rows, table), clock]).astype(np.float32)
@@ -49,11 +52,11 @@ def _edges(rows: "ir.Table", table: Table) -> NDArray[np.float64]:
     if not numbers:
         return np.zeros((0, NUM_EDGES))
     step = rows.count().to_pyarrow().as_py() * len(numbers) // MOST_NUMBERS + 1
-    named = {f"n{place}": number.cast("float64") for place, number in enumerate(numbers)}
+    named = {f"({place})": number.cast("float64") for place, number in enumerate(numbers)}
     if step > 1:  # one row in so many, by what it is of: the same ones however often it is asked
         keys = [rows[name].hash() % step for name in (table.time, table.unit) if name]
-        rows = rows.mutate(**named, part=sum(keys[1:], keys[0]) % step)
-        looked_at = rows.filter(rows.part == 0).select(*named).to_pyarrow()
+        rows = rows.mutate(**named, **{PART: sum(keys[1:], keys[0]) % step})
+        looked_at = rows.filter(rows[PART] == 0).select(*named).to_pyarrow()
     else:
         looked_at = rows.select(**named).to_pyarrow()
     edges = np.zeros((len(numbers), NUM_EDGES))
@@ -107,9 +110,9 @@ def by_type(rows: "pa.Table", state: State, table: Table) -> dict[str, NDArray[A
     every = np.concatenate(numbers, axis=1).astype(np.float32)
     missing = ~np.isfinite(every)
     return {
-        "numbers": np.where(missing, np.float32(0), every),
-        "missing": missing,
-        "categories": np.stack(categories, axis=1) if categories else np.zeros((len(rows), 0), np.int64),
+        NUMBERS: np.where(missing, np.float32(0), every),
+        MISSING: missing,
+        CATEGORIES: np.stack(categories, axis=1) if categories else np.zeros((len(rows), 0), np.int64),
     }
 
 

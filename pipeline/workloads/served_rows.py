@@ -93,9 +93,18 @@ class ServedRows:
 
 
 def predictions(workload: Any, model: "nn.Module", batch: Any, *, size: int) -> "dict[str, Tensor]":
-    """Returns what `predict` makes of a batch of `size` samples; a tensor alone is named `prediction`."""
+    """Returns what `predict` makes of a batch of `size` samples; a tensor alone is named `prediction`.
+
+    Raises ParamsError where that is not one prediction a sample, or one is named as a column that stands
+    beside it in files of predictions.
+    """
     made = workload.predict(model, batch)
     named: dict[str, Tensor] = dict(made) if isinstance(made, Mapping) else {"prediction": made}
+    if clash := sorted(set(beside_predictions(workload.table)) & set(named)):
+        raise ParamsError(
+            f"{type(workload).__qualname__}.predict returns {clash[0]!r}, which is a column of the rows and "
+            f"stands beside the predictions; give it another name"
+        )
     for name, values in named.items():
         if not hasattr(values, "shape") or not values.shape or values.shape[0] != size:
             shape = list(getattr(values, "shape", ())) or type(values).__name__
@@ -104,6 +113,11 @@ def predictions(workload: Any, model: "nn.Module", batch: Any, *, size: int) -> 
                 f"return one prediction a sample, shape [{size}, ...]"
             )
     return named
+
+
+def beside_predictions(table: Table) -> tuple[str, ...]:
+    """Returns the columns of the rows that files of predictions have, to know which row is which."""
+    return tuple(dict.fromkeys(name for name in (table.unit, *table.key, table.time) if name))
 
 
 def conformed(rows: Any, table: Table) -> "pa.Table":

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.contract.workload import State
+from pipeline.workloads.columns import CATEGORIES, MISSING, NUMBERS
 
 Batch = dict[str, Tensor]
 
@@ -40,14 +41,14 @@ class TableModel(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns the outputs, float32 [b, num_outputs]."""
-        numbers = batch["numbers"][:, :, None]
+        numbers = batch[NUMBERS][:, :, None]
         low, high = self.edges[:, :-1], self.edges[:, 1:]
         wide = high > low  # quantiles that are equal leave an interval without width
         come = ((numbers - low) / torch.where(wide, high - low, 1)).clamp(0, 1) * wide
-        missing = batch["missing"]
+        missing = batch[MISSING]
         encoded = torch.cat([come * ~missing[:, :, None], missing[:, :, None].to(come.dtype)], dim=2)
         embedded: list[Any] = [
-            embedding(batch["categories"][:, place]) for place, embedding in enumerate(self.embeddings)
+            embedding(batch[CATEGORIES][:, place]) for place, embedding in enumerate(self.embeddings)
         ]
         out: Tensor = self.layers(torch.cat([encoded.flatten(1), *embedded], dim=1))
         return out

@@ -66,7 +66,7 @@ rows:
      kwargs: {column: note, regex: "^[a-z]+( [a-z]+)*$"}}
   - {name: an item is affordable, type: expect_column_values_to_be_between, column: amount,
      kwargs: {column: per_item, max_value: 5000}}
-drift: {rows: off}  # the day after is larger
+drift: {(rows): off}  # the day after is larger
 """
 
 

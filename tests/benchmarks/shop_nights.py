@@ -36,7 +36,7 @@ from torch import Tensor
 from pipeline.contract import records
 from pipeline.contract.params import Params
 from pipeline.contract.records import Champion, Dataset, Night, Tuning
-from pipeline.contract.workload import Window
+from pipeline.contract.workload import UNIT, Window
 from pipeline.data.casts import conform
 from pipeline.data.corrections import reach
 from pipeline.data.features import rows_of
@@ -184,7 +184,7 @@ class Shop:
                     for key in list(part) if key.startswith(BASELINE)
                 }  # fmt: skip
             parts.append(part)
-        sizes = [len(part["unit"]) for part in parts]
+        sizes = [len(part[UNIT]) for part in parts]
         self._ends[self.first :] = np.cumsum(sizes)
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 

@@ -105,9 +105,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("table", "make", "measured"),
     [
-        (PAYMENTS, payments, ["amount", "mcc", "at", "online", "online nulls", "embedding", "rows"]),
-        (READINGS, readings, ["hour", "kwh", "kwh nulls", "rows"]),
-        (LINES_OF_TEXT, lines, ["said", "text", "length", "rows"]),
+        (PAYMENTS, payments, ["amount", "mcc", "at", "online", "online nulls", "embedding", "(rows)"]),
+        (READINGS, readings, ["hour", "kwh", "kwh nulls", "(rows)"]),
+        (LINES_OF_TEXT, lines, ["said", "text", "length", "(rows)"]),
     ],
     ids=["payments", "readings", "text"],
 )
@@ -149,9 +149,28 @@ def test_a_bad_row_goes_to_quarantine_by_what_the_table_says(name: str) -> None:
     write(table, made, TONIGHT)
     report = judge(table)
     bad = rows_of(QUARANTINE)
-    assert set(bad["rule"].to_pylist()) == {rule}
+    assert set(bad["(rule)"].to_pylist()) == {rule}
     assert len(bad) == report.num_quarantined == (2 if "twice" in name else 1)
     assert {e.rule: e.num_failed for e in report.expectations if not e.success} == {rule: len(bad)}
+
+
+def test_columns_that_are_named_as_ours_are_judged_kept_and_quarantined_as_they_came() -> None:
+    names = ("rule", "rows", "self", "r0", "f0", "given", "wide", "judged", "unit", "day", "copies")
+    table = Table(time="hour", columns={"hour": Time(), **{name: Float(min=0) for name in names}})
+    made = {"hour": times(TONIGHT), **{name: [float(i) for i in range(NUM_ROWS)] for name in names}}
+    made["rule"][3], made["f0"][4] = -1.0, -2.0
+    write(table, made, TONIGHT)
+    suite = """
+figures: {largest: max(f0), least: min(r0)}
+days:
+  - {name: f0 is 239, type: expect_column_values_to_be_in_set, kwargs: {column: largest, value_set: [239]}}
+"""
+    judge(table, suite=suite)
+    assert rows_of(QUARANTINE).select(["rule", "f0", "(rule)"]).to_pylist() == [
+        {"rule": -1.0, "f0": 3.0, "(rule)": "rule is in range"},
+        {"rule": 4.0, "f0": -2.0, "(rule)": "f0 is in range"},
+    ]
+    assert rows_of(CLEAN).column_names == ["hour", *names]
 
 
 def test_what_is_not_a_number_is_null_and_no_fault() -> None:
@@ -184,7 +203,7 @@ def test_columns_figures_and_rules_of_ones_own() -> None:
     made["amount"][5:7] = [6.5, 99.5]  # the second fails both
     write(PAYMENTS, made, TONIGHT)
     report = judge(PAYMENTS, suite=SUITE)
-    rules = [row["rule"] for row in rows_of(QUARANTINE).sort_by("amount").to_pylist()]
+    rules = [row["(rule)"] for row in rows_of(QUARANTINE).sort_by("amount").to_pylist()]
     assert rules == ["amount is whole", *["doubled is small"] * (report.num_quarantined - 1)]
     counts = {e.rule: e.num_failed for e in report.expectations}
     assert counts["amount is whole"] == 2
@@ -223,7 +242,7 @@ def test_columns_and_figures_may_be_expressions_of_ibis() -> None:
     write(PAYMENTS, payments(TONIGHT), TONIGHT)
     report = judge(PAYMENTS, suite=IN_IBIS.replace("LIMIT", "5"), max_quarantined=0.2)
     assert report.num_quarantined == 40  # each of 40 accounts pays six times
-    assert set(rows_of(QUARANTINE)["rule"].to_pylist()) == {"an account pays five times"}
+    assert set(rows_of(QUARANTINE)["(rule)"].to_pylist()) == {"an account pays five times"}
     with pytest.raises(DataError, match=r"'nobody pays often' fails \(latest 5 on 2025-03-14\)"):
         judge(PAYMENTS, suite=IN_IBIS.replace("LIMIT", "4"), max_quarantined=0.2)
 

@@ -74,8 +74,8 @@ class Amounts:
 
     table, reaches_back = Payments.table, timedelta(days=1)
 
-    def __init__(self, name: str = "amount", factor: float = 1.0) -> None:
-        self.name, self.factor = name, factor
+    def __init__(self, name: str = "amount", factor: float = 1.0, wrong: str = "") -> None:
+        self.name, self.factor, self.facts = name, factor, {wrong: 1} if wrong else {}
 
     def corrected(self, rows: pa.Table, later: pa.Table) -> pa.Table:
         return rows if not len(later) else rows.slice(1)
@@ -85,7 +85,8 @@ class Amounts:
         day = table["ts"].cast(pa.date32()).to_pylist()
         num_train = sum(one <= window.train[-1] for one in day)
         values = table["amount"].to_numpy() * self.factor
-        return Prepared(arrays={self.name: values}, num_train=num_train, num_test=len(table) - num_train)
+        num_test = len(table) - num_train
+        return Prepared(arrays={self.name: values}, num_train=num_train, num_test=num_test, facts=self.facts)
 
 
 def rows_of(day: int, *, num: int = 40, fraud: int | None = None, seed: int = 0) -> pa.Table:
@@ -228,7 +229,7 @@ def test_a_call_that_was_killed_before_its_end_is_repeated(monkeypatch: pytest.M
         ("kind", "'seen' is of <U1; return numbers or bools"),
         ("infinite", "'seen' has 1 values that are not finite"),
         ("beyond float32", "'seen' has 1 values that are not finite"),
-        ("name", "an array named 'fraud', which the label or the unit has"),
+        ("name", "an array named 'fraud', as the label is"),
         ("nothing", "return a dict of arrays by name, at least one"),
         ("shape", "return the same names, types and shapes for all rows"),
     ],
@@ -257,6 +258,11 @@ def test_an_edited_workload_and_the_champions_each_make_arrays_of_the_same_rows(
     meta = json.loads((own / "meta.json").read_text())
     assert meta == json.loads((ARRAYS / "meta.json").read_text())
     assert meta["num_samples_train"] == made.num_samples == 6 * 39
+
+
+def test_a_fact_of_a_workload_replaces_none_of_ours() -> None:
+    with pytest.raises(ParamsError, match="returns the fact 'test_days', as one of Daybreak's own"):
+        run(9, use="Amounts", wrong="test_days")
 
 
 def test_a_window_without_a_ripe_day_says_so() -> None:

@@ -111,7 +111,7 @@ def undisturbed(validated: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         report = judge(TONIGHT)
-        caught = rows_of(QUARANTINE, TONIGHT).get("rule", pd.Series(dtype=str)).value_counts()
+        caught = rows_of(QUARANTINE, TONIGHT).get("(rule)", pd.Series(dtype=str)).value_counts()
     return report.num_quarantined, caught.to_dict()
 
 
@@ -179,7 +179,7 @@ def test_a_corrupt_row_goes_to_quarantine_with_its_rule(
     report = judge(TONIGHT, max_quarantined=0.1)
     assert report.num_clean + report.num_quarantined == report.num_rows == len(rows_of(RAW, TONIGHT))
     bad = rows_of(QUARANTINE, TONIGHT)
-    assert (bad["rule"] == rule).sum() >= caught.get(rule, 0) + 0.008 * num_rows
+    assert (bad["(rule)"] == rule).sum() >= caught.get(rule, 0) + 0.008 * num_rows
     assert report.num_quarantined > num_quarantined
 
 
@@ -204,7 +204,7 @@ def test_the_bad_rows_of_a_night_that_is_stopped_are_kept_until_it_passes(here: 
         judge(TONIGHT)
     bad = rows_of(validator.REFUSED, TONIGHT)
     assert (bad["price"] == -1.0).sum() > 0.15 * len(rows_of(RAW, TONIGHT))
-    assert set(bad["rule"]) >= {"price is in range"}
+    assert set(bad["(rule)"]) >= {"price is in range"}
     pd.testing.assert_frame_equal(rows_of(QUARANTINE, TONIGHT), before)
     judge(TONIGHT, max_quarantined=1, max_drift=1, false_alarms_per_year=0)
     assert not validator.REFUSED.exists()
@@ -216,7 +216,7 @@ def test_clean_and_quarantined_rows_are_the_rows_that_came_in(here: Path) -> Non
     judge(TONIGHT)
     for day in partitions(RAW):
         raw, clean, bad = (rows_of(folder, day) for folder in (RAW, CLEAN, QUARANTINE))
-        both = pd.concat([clean, bad.drop(columns="rule")]) if len(bad) else clean
+        both = pd.concat([clean, bad.drop(columns="(rule)")]) if len(bad) else clean
         columns = list(LINES.columns)
         pd.testing.assert_frame_equal(
             both.sort_values(columns).reset_index(drop=True), raw.sort_values(columns).reset_index(drop=True)

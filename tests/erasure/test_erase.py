@@ -283,7 +283,7 @@ def test_a_customer_of_the_shop_goes_and_users_are_answered_from_other_arrays(sh
         part = night / part_of(DAY, path)
         part.parent.mkdir(parents=True, exist_ok=True)
         part.unlink(missing_ok=True)
-        pq.write_table(bad.append_column("rule", pa.array(["a rule"] * len(bad))), part)
+        pq.write_table(bad.append_column("(rule)", pa.array(["a rule"] * len(bad))), part)
     page.write(night, ledger.history())
     before = homes.places_of(unit, shop)
     for name in ("customers.parquet", "bad_rows", "report.html"):

@@ -40,7 +40,7 @@ def put(folder: Path, day: date, *rules: str, under: Path = QUARANTINE) -> None:
     path.parent.mkdir(parents=True)
     items = [f"{number} {EVIL}" for number in range(len(rules))]
     prices = [-1.5] * len(rules)
-    pq.write_table(pa.table({"item": items, "price": prices, "rule": list(rules)}), path)
+    pq.write_table(pa.table({"item": items, "price": prices, "(rule)": list(rules)}), path)
 
 
 def night_of(home: Path, entry: Entry | None = None) -> Path:

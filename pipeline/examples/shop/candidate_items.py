@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from pipeline.contract.workload import Split
+from pipeline.contract.workload import UNIT, Split
 from pipeline.examples.shop.item_tables import POPULARITY, Array, Lines, Neighbours, Popularity
 from pipeline.examples.shop.purchase_history import NUM_HISTORY, NUM_OWN, History
 
@@ -236,7 +236,7 @@ class _Candidates:
             "num_bought": torch.from_numpy(num_bought),
             "num_first": torch.from_numpy(num_bought - repeated),
             "known": torch.from_numpy(history.known),
-            "unit": torch.from_numpy(customer),
+            UNIT: torch.from_numpy(customer),
             "home": torch.from_numpy(home),
             "repeated": torch.from_numpy(2 * repeated >= num_bought),
             "popular": torch.from_numpy(2 * popular >= num_bought),
