@@ -112,7 +112,7 @@ up: setup $(AIRFLOW_HOME)/passwords.json ## start, and keep up, Airflow (schedul
 	@[ ! -f $(PIPELINE_HOME)/fleet.yaml ] || { cd $(PIPELINE_HOME) && python -m pipeline fleet || \
 	  echo "the fleet is not whole, as said above; going on with the rest of it"; }
 	@trap 'echo; python -c "$$DOWN"; exit 130' INT TERM; \
-	DAYBREAK_UP="$(PIPELINE_HOME)" MLFLOW_PORT=$(MLFLOW_PORT) SERVING_PORT=$(SERVING_PORT) PAGES_PORT=$(PAGES_PORT) \
+	DAYBREAK_UP="$(PIPELINE_HOME)" DAYBREAK_UP_AT="$$(date -u +%Y-%m-%dT%H:%M:%S+00:00)" MLFLOW_PORT=$(MLFLOW_PORT) SERVING_PORT=$(SERVING_PORT) PAGES_PORT=$(PAGES_PORT) \
 	  ARTIFACTS="$${MLFLOW_ARTIFACTS_DESTINATION:-$(VAR)/artifacts}" supervisord -c $(CURDIR)/supervisord.conf; \
 	give_up() { echo " $$1"; echo "Started, each with the last line of its log in $(VAR):"; \
 	  for name in scheduler dag-processor triggerer api-server mlflow pages serving; do \

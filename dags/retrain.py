@@ -89,6 +89,7 @@ FORM = {
 TYPED = {
     "DAY": "{{ params.day or '' }}",
     "DUE": "{{ '' if dag_run.run_type == 'manual' else ts }}",
+    "SCHEDULED": "{{ ts if dag_run.run_type == 'scheduled' and ti.try_number == 1 else '' }}",
     "TRAIN_HOURS": "{{ params.train_hours or '' }}",
     "BUDGET_USD": "{{ '' if params.budget_usd is none else params.budget_usd }}",
     "OBJECTIVE": f"{{{{ params.objective | replace('{UNSAID}', '') }}}}",
@@ -113,6 +114,12 @@ OPEN = " ".join(
         '--trigger "$TRIGGER"',
         *([] if IN_PODS else ["--warm"]),  # what it keeps for later stages would end with its pod
     ]
+)
+# Airflow makes up for the last night that was due while it was down, `catchup` or not. A clear asks for it.
+NOT_MISSED = (
+    '{ [ -z "$SCHEDULED" ] || [[ "$SCHEDULED" > "$DAYBREAK_UP_AT" ]] || { echo "missed: the night was due at '
+    '$SCHEDULED, and make up began at $DAYBREAK_UP_AT; clear this run to have it, or trigger another"; '
+    "exit 99; }; } && "
 )
 IN_NIGHT = "/nights/{{ run_id | night }}"
 ONLY_PLAN = "{{ ' && exit 99' if params.plan_only }}"
@@ -204,7 +211,12 @@ def nights_of(home: Home) -> DAG:
             timeout=timedelta(hours=3).total_seconds(),
         )
         chain(
-            BashOperator(task_id="open", bash_command=notify.command(home, OPEN), env=TYPED, append_env=True),
+            BashOperator(
+                task_id="open",
+                bash_command=NOT_MISSED + notify.command(home, OPEN),
+                env=TYPED,
+                append_env=True,
+            ),
             stage(home, "ingest"),
             stage(home, "validate"),
             stage(home, "prepare"),

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ Airflow = Callable[..., Any]
 FILES = sorted((Path(__file__).parents[2] / "dags").glob("*.py"))
 
 DESCRIBE = """
-    import json, os, sys, time
+    import importlib, json, os, sys, time
     from datetime import date, timedelta
     from pathlib import Path
     from airflow.timetables.base import TimeRestriction
@@ -60,6 +61,7 @@ DESCRIBE = """
         "audit": [task.bash_command for task in bag.dags["audit"].tasks],
         "drill": [task.bash_command for task in bag.dags["drill"].tasks],
         "runs": [dag.max_active_runs, dag.catchup],
+        "not_missed": importlib.import_module("retrain").NOT_MISSED,
         "schedule": starts(home=Path(os.environ["PIPELINE_HOME"])),
     }))
 """
@@ -150,6 +152,22 @@ def test_one_night_at_a_time_and_none_made_up_for(described: Any) -> None:
     assert described["form"] == [
         "day", "train_hours", "budget_usd", "objective", "spot", "plan_only", "accepted_day", "reason",
     ]  # fmt: skip
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_a_night_that_was_due_before_make_up_is_not_opened_unless_it_is_asked_for(described: Any) -> None:
+    def opens(**given: str) -> bool:
+        call = ["bash", "-c", described["not_missed"] + "exit 0"]
+        done = subprocess.run(call, env=given, capture_output=True, text=True, check=False)
+        assert (done.returncode, "missed: the night was due" in done.stdout) in [(0, False), (99, True)]
+        return done.returncode == 0
+
+    up = "2026-11-28T09:30:00+00:00"
+    assert not opens(SCHEDULED="2026-11-28T03:00:00+00:00", DAYBREAK_UP_AT=up)
+    assert opens(SCHEDULED="2026-11-29T03:00:00+00:00", DAYBREAK_UP_AT=up)
+    assert opens(SCHEDULED="", DAYBREAK_UP_AT=up)  # of a form, or cleared
+    assert opens(SCHEDULED="2026-11-28T03:00:00+00:00")  # of an Airflow that make up has not started
 
 
 @pytest.mark.airflow
