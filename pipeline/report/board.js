@@ -80,11 +80,13 @@
     let closed = null;
     stream.addEventListener("running", event => {
       const region = main.querySelector("[data-source]");
-      if (event.data === "" && region && "once" in region.dataset) location.reload(); // it is closed, and has its own page
-      else if (region) region.innerHTML = event.data;
+      if (region) region.innerHTML = event.data;
+    });
+    stream.addEventListener("page", event => { // of one night: live, evidence for a person who is asked, closed
+      if (event.data !== main.querySelector("[data-source]").dataset.page) location.reload();
     });
     stream.addEventListener("ledger", event => {
-      const isBoard = main.querySelector("[data-once]") === null;
+      const isBoard = main.querySelector("[data-page]") === null;
       if (isBoard && closed !== null && closed !== event.data) renew();
       closed = event.data;
     });

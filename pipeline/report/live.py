@@ -49,6 +49,19 @@ def page(shown: Shown, *, source: str, at: datetime) -> str:
     )  # fmt: skip
 
 
+def evidence(page: str, *, source: str) -> str:
+    """Returns a night's own page, which is asked for anew once the stream at `source` has another for it."""
+    before, end, after = page.rpartition("</main>")
+    return f"{before}{render('live_watch.html', source=source, script=script())}{end}{after}"
+
+
+def page_of(state: RunningNight | None) -> str:
+    """Returns which page a night has now: `live`, the `evidence` for a person, or its own as `closed`."""
+    if state is None:
+        return "closed"
+    return "evidence" if state.shows_evidence else "live"
+
+
 @cache
 def script() -> Markup:
     """Returns the script of the board and of this page, which both hold."""

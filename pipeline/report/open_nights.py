@@ -15,7 +15,7 @@ from pipeline.jobs.cost_tracker import spent_usd
 from pipeline.jobs.heartbeats import Heartbeats
 from pipeline.jobs.launcher import JOBS
 from pipeline.jobs.submissions import Attempts
-from pipeline.report import running
+from pipeline.report import links, running
 from pipeline.report.night_folder import entry_of, texts_of
 from pipeline.report.running import JobFacts, NightFacts, RunningNight
 from pipeline.storage import jsonl, ledger
@@ -61,6 +61,7 @@ def facts_of(folder: Path) -> NightFacts:
         usd=usd,
         confidence=_confidence(folder / params.FILE, _written_at(folder / params.FILE)),
         written_at=datetime.fromtimestamp(max(map(_written_at, _written(folder))), UTC),
+        has_page=folder.name == entry.night.id and (folder / links.PAGE).exists(),
     )
 
 

@@ -239,7 +239,7 @@ def _promotion(entry: Entry, challenger: int, *, rolled_back: bool) -> str:
 
 
 def chain(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) -> list[Link]:
-    """Returns the stages in order, and how far the night got."""
+    """Returns the stages in order, and how far the night got; `approve` where a person is asked."""
     links = []
     for stage, record in CHAIN:
         state: State = "not reached"
@@ -254,4 +254,17 @@ def chain(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) -> 
         if stage == "gate" and entry.version is None and state == "done":
             state = "not reached"
         links.append(Link(stage=stage, state=state))
+        if stage == "gate" and entry.verdict and entry.verdict.approve_until:
+            answered: State = "done" if approval.answer_to(entry.verdict, entry.approval) else "not reached"
+            over = answered == "not reached" and (entry.release or "promote" in skips)
+            links.append(Link(stage="approve", state="skipped" if over else answered))
     return links
+
+
+def following(chain: Sequence[Link]) -> str:
+    """Returns the stage after the last that ended; "" where a failure, or the end, leaves only `close`."""
+    if any(link.state == "failed" for link in chain):
+        return ""
+    ended = [at for at, link in enumerate(chain) if link.state != "not reached"]
+    left = chain[ended[-1] + 1 :] if ended else chain
+    return left[0].stage if left else ""

@@ -47,6 +47,7 @@ class NightFacts:
     usd: float  # what its jobs have cost
     confidence: float  # `plan.confidence`
     written_at: datetime  # when it last wrote something
+    has_page: bool = False  # which the gate writes for a person who is asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,7 @@ class RunningNight:
     usd: float = 0.0
     heard_at: datetime | None = None  # the newest heartbeat
     is_late: bool = False
+    shows_evidence: bool = False  # a person is asked, and the page of the night has what they need
 
 
 def is_open(facts: NightFacts, *, now: datetime) -> bool:
@@ -81,12 +83,13 @@ def running(facts: NightFacts, *, now: datetime) -> RunningNight:
     """Returns the state of a night by its facts."""
     entry, job = facts.entry, facts.job
     chain = outcome.chain(entry, facts.errors, facts.skips)
-    stage = "" if entry.stopped else _stage(chain)
+    stage = "" if entry.stopped else outcome.following(chain)
     plan, night = entry.plan, entry.night
     common = RunningNight(
         night=night, chain=chain, stage=stage, text=_text(facts, stage), usd=facts.usd,
         is_late=now > (night.train_until if stage == "train" else night.decide_until),
         chance=plan.chance if plan and entry.training is None else None,
+        shows_evidence=facts.has_page and _asked_until(entry) is not None,
     )  # fmt: skip
     return _with_job(common, job, plan, facts, now=now) if job and plan else common
 
@@ -107,15 +110,6 @@ def line(state: RunningNight) -> str:
     words += [rung.name for rung in state.rungs]
     words.append(f"{formats.dollars(state.usd)} of {formats.dollars(state.night.budget_usd)}")
     return ", ".join(words)
-
-
-def _stage(chain: Sequence[Link]) -> str:
-    """Returns the stage after the last that ended; "" where a failure, or the end, leaves only `close`."""
-    if any(link.state == "failed" for link in chain):
-        return ""
-    ended = [at for at, link in enumerate(chain) if link.state != "not reached"]
-    following = chain[ended[-1] + 1 :] if ended else chain
-    return following[0].stage if following else ""
 
 
 def _text(facts: NightFacts, stage: str) -> str:

@@ -218,9 +218,9 @@ def _actions(
     night, verdict = entry.night, entry.verdict
     failed = bool(errors) or bool(verdict and verdict.failed)
     if _waits(entry, skips):
-        answer = f"python -m pipeline approve --night {night.id} --reason TEXT [--reject]"
-        address = places.review or BY_HAND
-        yield Action(name="Approve or reject", address=address, command=answer, is_due=True)
+        answer, address = f"python -m pipeline approve --night {night.id}", places.review or BY_HAND
+        yield Action(name="Approve", address=address, command=f"{answer} --reason TEXT", is_due=True)
+        yield Action(name="Reject", address=address, command=f"{answer} --reject --reason TEXT", is_due=True)
     elif failed:
         again = f"python -m pipeline night --night {night.id}"
         address = places.airflow_run or BY_HAND

@@ -133,9 +133,7 @@ class NightMetrics:
 
 def _stage(entry: Entry) -> str:
     """Returns the stage that follows the last one of an open night that has written its record."""
-    stages = [stage for stage, _ in outcome.CHAIN] + ["close"]
-    done = [place for place, (_, record) in enumerate(outcome.CHAIN) if getattr(entry, record) is not None]
-    return stages[max(done, default=-1) + 1]
+    return outcome.following(outcome.chain(entry, {}, {})) or "close"
 
 
 def _seconds(moment: datetime | None) -> float | None:

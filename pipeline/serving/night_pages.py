@@ -3,7 +3,8 @@
     GET /nights                    the board: ?model= ?outcome= ?q= ?sort= ?page=
     GET /nights/compare            two nights beside each other: ?night=MODEL/NIGHT, twice
     GET /nights/live               a stream of running nights (server-sent events): ?model= ?night= for one
-    GET /nights/MODEL/NIGHT/       a night: live while it runs, then the page that `close` wrote
+    GET /nights/MODEL/NIGHT/       a night: live while it runs, its own page while a person is asked and once
+                                   it is closed
     GET /nights/MODEL/NIGHT/docs/  Data Docs of that night, without scripts
     GET /health                    whether it answers
 
@@ -102,7 +103,10 @@ class NightPages:
             return running, tips
 
     def night(self, model: str, night: str) -> Response:
-        """Returns the page of a night: live while it runs, then as `close` wrote it, here or in MLflow."""
+        """Returns the page of a night: live while it runs, but its own, here or in MLflow, once it is closed.
+
+        While a person is asked, it is the one that the gate has written for them.
+        """
         with self._alone:
             home = self._home(model, night)
             if home is None:
@@ -111,8 +115,8 @@ class NightPages:
             running = [
                 one.state for one in fleet_rows.running([home], now=now) if one.state.night.id == night
             ]
-            if running:
-                source = f"{LIVE}?{urlencode({'model': model, 'night': night})}"
+            source = f"{LIVE}?{urlencode({'model': model, 'night': night})}"
+            if running and not running[0].shows_evidence:
                 page = live.page(Shown(state=running[0], model=model), source=source, at=now)
                 return _html(page, scripts=True)
             rows = [row for row in self._rows.models([home], pages=_pages)[0].rows if not row.is_rollback]
@@ -121,7 +125,10 @@ class NightPages:
                 around = _around(model, night, rows)
                 if (home.folder / "nights" / night / DOCS / "index.html").exists():
                     around["Data Docs"] = "docs/index.html"
-                return _html(links.at_server(path.read_text(), around), scripts=False)
+                page = links.at_server(path.read_text(), around)
+                if running:
+                    return _html(live.evidence(page, source=source), scripts=True)
+                return _html(page, scripts=False)
             kept = next((links.kept_page(row) for row in rows if row.night == night), "")
         return RedirectResponse(kept) if kept else PlainTextResponse("that night has no page here", 404)
 
@@ -170,7 +177,7 @@ def _around(model: str, night: str, rows: Sequence[NightRow]) -> dict[str, str]:
     nights = [row.night for row in rows]
     at = nights.index(night) if night in nights else -1
     around = {"Board": links.NIGHTS}
-    if 0 <= at < len(nights) - 1:
+    if at < len(nights) - 1:  # before one that is not closed, too
         around["Previous night"] = links.served(model, nights[at + 1])
     if at > 0:
         around["Next night"] = links.served(model, nights[at - 1])
@@ -259,6 +266,8 @@ async def _events(
         if night:
             running = [s for s in running if s.state.night.id == night and s.model in ("", model)]
         events = {"running": live.part(running, at=datetime.now(UTC)), "ledger": tips}
+        if night:
+            events["page"] = live.page_of(running[0].state if running else None)
         for name, data in events.items():
             if sent.get(name) != data:
                 sent[name] = data

@@ -119,10 +119,12 @@ def test_a_night_that_waits_for_a_person_says_until_when_and_how_to_answer(tmp_p
     assert verdict
     asked: Verdict = replace(verdict, approve_until=whole().night.decide_until)
     night = facts(tmp_path, "batch", "version", verdict=asked)
-    text = running.running(night, now=at(night, hours=1)).text
-    assert (
-        text == "waits for a person until 2011-11-10 03:00 UTC: python -m pipeline approve --night 2011-11-08"
+    now = running.running(night, now=at(night, hours=1))
+    assert line(now).startswith(
+        "approve: waits for a person until 2011-11-10 03:00 UTC: "
+        "python -m pipeline approve --night 2011-11-08"
     )
+    assert not now.shows_evidence  # the gate has yet to write the page
 
 
 def test_before_training_the_chance_is_the_plans(tmp_path: Path) -> None:

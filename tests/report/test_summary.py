@@ -40,8 +40,12 @@ def test_what_serves_may_be_rolled_back_and_what_was_replaced_may_not() -> None:
 
 
 def test_a_night_that_waits_is_answered_where_airflow_asks_or_by_hand() -> None:
-    assert first_of(of(waiting())) == ("Approve or reject", "http://a/review")
-    assert first_of(of(waiting(), places=Places())) == ("Approve or reject", BY_HAND)
+    summary = of(waiting())
+    assert [(one.name, one.address) for one in summary.actions[:2]] == [
+        ("Approve", "http://a/review"), ("Reject", "http://a/review")
+    ]  # fmt: skip
+    assert summary.actions[1].command.endswith("approve --night 2011-11-08 --reject --reason TEXT")
+    assert first_of(of(waiting(), places=Places())) == ("Approve", BY_HAND)
     verdict = waiting().verdict
     assert verdict
     answer = Approval(

@@ -2,15 +2,20 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
 import requests
 
-from pipeline.report import links
+from pipeline.contract import records
+from pipeline.contract.records import Approval
+from pipeline.report import links, page
+from pipeline.storage import checkout, ledger
 from tests.report import fleet, training_night
 from tests.report.histories import nights, write_ledger
+from tests.report.nights import lay, whole
 from tests.serving.pages import served
 from tests.training import nights as training_nights
 
@@ -143,6 +148,40 @@ def test_nothing_is_changed_by_any_request(url: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_night_that_waits_for_a_person_shows_its_evidence_until_the_answer(tmp_path: Path) -> None:
+    lead = fleet.make(tmp_path, num=3, last=LAST, shop=1)
+    night = training_nights.night(seconds=3600, name="2026-11-25", day=date(2026, 11, 25))
+    entry = replace(whole(action="reject"), night=night, commit="", champion=None)
+    assert entry.verdict
+    asked = replace(entry.verdict, inconclusive=True, approve_until=night.decide_until)
+    folder = lay(replace(entry, verdict=asked), lead / "nights/2026-11-25")
+    address_of_night = "nights/shop/2026-11-25/"
+    with served(lead) as address:
+        assert "approve waits for a person" in get(f"{address}/{address_of_night}").text
+        with checkout.within(lead):
+            page.write(folder, ledger.history())
+        html = get(f"{address}/{address_of_night}").text
+        for part in (
+            'class="effect"',
+            'id="slices"',
+            'id="data"',
+            ">Approve</a>",
+            ">Reject</a>",
+            "by-hand",
+            '<a href="/nights/shop/2026-11-24/">Previous night</a>',
+            'data-page="evidence"',
+        ):
+            assert part in html
+        assert 'title="not reached">– approve' in html
+        records.write(Approval(champion=asked.champion, challenger=asked.challenger, action=asked.action,
+                               approved=True, by="Ada", reason="why", answered_at=night.started_at),
+                      folder / records.RUN)  # fmt: skip
+        html = get(f"{address}/{address_of_night}").text
+        assert 'data-page="live"' in html
+        assert "refit is under way" in html
+
+
+@pytest.mark.slow
 def test_a_stream_sends_a_running_night_as_it_moves_and_tells_when_it_is_in_the_ledger(
     tmp_path: Path,
 ) -> None:
@@ -165,9 +204,9 @@ def test_a_stream_sends_a_running_night_as_it_moves_and_tells_when_it_is_in_the_
         for number in (1, 2):
             training_night.beat(job, number, night=night)
             until_seen(f"{number * training_night.STEP / training_night.SAMPLES:.4f}", seen, moved)
-        page = get(f"{address}/nights/shop/2026-11-25/").text
-        assert "data-once" in page
-        assert "nights/live?model=shop&amp;night=2026-11-25" in page
+        shown = get(f"{address}/nights/shop/2026-11-25/").text
+        assert 'data-page="live"' in shown
+        assert "nights/live?model=shop&amp;night=2026-11-25" in shown
         write_ledger(lead, list(nights(4, last=date(2026, 11, 25))))
         listener.join(LIMIT_S)
         assert seen.count("event: ledger") == 2
