@@ -69,7 +69,7 @@ def _values(arm: Arm, batch: Any) -> dict[str, "Tensor"]:
     values = {arm.name: arm.workload.score(arm.model, batch)}
     if callable(getattr(arm.workload, "metrics", None)):
         metrics = arm.workload.metrics(arm.model, batch)
-        _check_names(metrics, arm.workload)
+        _check_names(list(metrics), arm.workload)
         values |= {f"{_prefix(arm.name)}/{name}": value for name, value in metrics.items()}
     if arm.name == "challenger":
         if hasattr(arm.workload, "slices"):
