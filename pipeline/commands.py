@@ -43,6 +43,7 @@ def init(
     zone: str = "UTC",
     table: str = "",
     regression: bool = False,
+    without: list[str] | None = None,
 ) -> int:
     """Write a repository for a model of your data: its table, its limits and its params, to go on from.
 
@@ -60,24 +61,26 @@ def init(
         zone: time zone in which a day of the data begins, as Europe/Berlin, for times with an offset
         table: of several, the table whose rows are learned from; the one that has the label if left out
         regression: predict the label as a number, also where it could be a class, as counts and stars
+        without: column to leave out; may be given several times
     """
-    from pipeline import home
+    from pipeline import home, survey_columns
 
     survey = home.write(
         Path(folder), from_, time=time, time_format=time_format, label=label, unit=unit,
-        ripe_days=ripe_after, zone=zone, table=table, regression=regression,
+        ripe_days=ripe_after, zone=zone, table=table, regression=regression, without=without or (),
     )  # fmt: skip
     size = f"{survey.num_days} days of {survey.rows_per_day:,.0f} rows"
     known = survey.table.label
     late = f", labels {known.ripe_after.days} days late" if known and known.ripe_after else ""
     print(f"{folder}: {len(survey.table.columns)} columns, {size}{late}")
+    for line in survey_columns.lines(survey.columns):
+        print(f"  {line}")
     print(survey.label)
+    print(f"Guessed: {'; '.join(survey.guesses)}.")
     for sentence in survey.joined:
         print(f"{sentence}; to change it, edit source.tables in {folder}/params.yaml")
-    for sentence in survey.apart:
+    for sentence in (*survey.apart, *survey.notes):
         log.warning("%s", sentence)
-    if survey.left_out:
-        log.warning("left out, as null or of a type that no table has: %s", ", ".join(survey.left_out))
     print(f"Next: cd {folder} && python -m pipeline try")
     return 0
 

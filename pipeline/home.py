@@ -191,7 +191,7 @@ def _import(module: str, names: list[str]) -> str:
 
 
 def _table_text(table: Table) -> str:
-    columns = "".join(f"            {_literal(name)}: {_code(of)},\n" for name, of in table.columns.items())
+    columns = "".join(_column_text(name, column) for name, column in table.columns.items())
     unit = f"        unit={_literal(table.unit)},\n" if table.unit else ""
     zone = f"        zone={_literal(table.zone)},\n" if table.zone != "UTC" else ""
     label = table.label
@@ -218,16 +218,26 @@ def _listed(opening: str, items: Iterable[str], *, depth: int) -> str:
     return f"{opening}\n" + "".join(f"{indent}    {one},\n" for one in listed) + f"{indent})"
 
 
+def _column_text(name: str, column: AnyColumn) -> str:
+    line, indent = f"{_literal(name)}: {_code(column)},", " " * 12
+    if len(indent + line) <= WIDTH or line.endswith("(),"):
+        return f"{indent}{line}\n"
+    opening, _, given = line.removesuffix("),").partition(f"{type(column).__name__}(")
+    return f"{indent}{opening}{type(column).__name__}(\n{indent}    {given}\n{indent}),\n"
+
+
 def _code(column: AnyColumn) -> str:
     arguments = {"min": getattr(column, "min", None), "max": getattr(column, "max", None),
                  "size": getattr(column, "size", 0) or None, "symbol": getattr(column, "symbol", "") or None,
                  "nullable": column.nullable or None}  # fmt: skip
-    given = ", ".join(
+    given = [
         f"{key}={_literal(value) if isinstance(value, str) else repr(value)}"
         for key, value in arguments.items()
         if value is not None
-    )
-    return f"{type(column).__name__}({given})"
+    ]
+    if column.off:
+        given.append(f"off=({', '.join(map(_literal, column.off))}{',' if len(column.off) == 1 else ''})")
+    return f"{type(column).__name__}({', '.join(given)})"
 
 
 BINARY = """\
@@ -368,7 +378,7 @@ def params_text(survey: "Survey", name: str, *, title: str) -> str:
     batch_size = 2 ** min(max(round(math.log2(max(num_rows, 1) / 400)), 5), 10)
     epochs = min(max(round(UPDATES * batch_size / max(num_rows, 1)), 1), 20)
     after = survey.table.label.ripe_after.days if survey.table.label else 0
-    test_days = min(max(math.ceil(2000 / survey.rows_per_day), 1), max(window // 5, 1))
+    test_days = survey.test_days
     history = (max(survey.days) - min(survey.days)).days  # what the limits were proposed from
     batch_sizes = ", ".join(str(batch_size * factor // 4) for factor in (1, 2, 4, 8))
     return f"""\
@@ -442,30 +452,34 @@ def _flow(value: Any) -> str:
 
 
 def expectations_text(survey: "Survey") -> str:
-    """Returns the suite: limits that the history keeps with room to spare, each to be reviewed."""
-    days = [_rule("a day has as many rows as usual", "num_rows", column="(rows)",
-                  low=survey.least_rows // 2, high=_rounded_up(2.0 * survey.most_rows))]  # fmt: skip
+    """Returns the suite: limits that the history keeps with room to spare, each to be reviewed.
+
+    Less than a year of history has not seen all seasons, so that room is ten times as much.
+    """
+    from pipeline.survey_days import A_YEAR
+
+    room = 1 if (survey.days[-1] - survey.days[0]).days >= A_YEAR else 10
+    usual = {"low": survey.least_rows // (2 * room), "high": _rounded_up(2.0 * room * survey.most_rows)}
+    days = [_rule("a day has as many rows as usual", "num_rows", column="(rows)", **usual)]
     figures = []
     for name, share in survey.nulls.items():
         figure = f"nulls_of_{name}"
         quoted = name.replace('"', '""')
         share_of_nulls = f'avg(("{quoted}" IS NULL)::INT)'
         figures.append(f"  {_literal(figure)}: {_literal(share_of_nulls)}")
-        high = min(1.0, _rounded_up(2 * share + 0.01))
+        high = min(1.0, _rounded_up(2 * share + 0.01 * room))
         days.append(_rule(f"{name} is null no more than usual", figure, column=name, high=high))
     rows = []
     for name, (low, high) in survey.ranges.items():
         column = survey.table.columns[name]
-        span = (high - low) or abs(high) or 1.0
+        span = room * ((high - low) or abs(high) or 1.0)
         bounded = isinstance(column, Int | Float) and column.min is not None
         below, above = _bound(span - low), _bound(high + span)
         least = None if bounded or below is None else -below
         if least is not None or above is not None:
             rows.append(_rule(f"{name} is in the range seen, widened", name, low=least, high=above))
-    drift = [
-        f"  {_literal(name)}: {min(0.95, max(0.2, math.ceil((value * 1.25 + 0.05) * 20) / 20)):g}  # review"
-        for name, value in survey.drift.items()
-    ]
+    drift = [f"  {_literal(name)}: {'off' if limit is None else f'{limit:g}'}  # review"
+             for name, limit in survey.drift.items()]  # fmt: skip
     if survey.images:
         rows.append('  - {name: "the images decode", python: "pipeline.workloads.image_columns:decodes"}')
     seen = f"{len(survey.days)} days, {survey.days[0]} to {survey.days[-1]}"
@@ -479,7 +493,8 @@ def expectations_text(survey: "Survey") -> str:
 #   figures  of a day, in SQL; num_rows is there anyway
 #   days     rules on figures; a failure stops the night
 #   rows     rules on rows; one that fails goes to quarantine
-#   drift    how far a day may be from the last four same weekdays, from 0 (alike) to 1; more stops the night
+#   drift    how far a day may be from the last four same weekdays, from 0 (alike) to 1; more stops the night;
+#            off where sound days are as far apart as days can be
 
 {written}
 """
@@ -519,16 +534,12 @@ def _bound(value: float) -> float | None:
 
 def readme_text(survey: "Survey", name: str, *, title: str) -> str:
     """Returns half a page on what is here and what to do next."""
+    from pipeline.survey_columns import markdown
+
     label = one_line(_label(survey.table)).replace("`", "'")
-    left_out = ""
-    if survey.left_out:
-        left_out = (
-            f"\nLeft out, as they are null in all rows or of a type that no table has: "
-            f"{', '.join(f'`{one_line(name)}`' for name in survey.left_out)}.\n"
-        )
     tables = "".join(f"\n- {one_line(sentence)}" for sentence in (*survey.joined, *survey.apart))
     if tables:
-        left_out += f"\nTables, of which `source` in `params.yaml` is to be looked at:\n{tables}\n"
+        tables = f"\nTables, of which `source` in `params.yaml` is to be looked at:\n{tables}\n"
     return f"""\
 # {title}
 
@@ -554,7 +565,10 @@ is better. It runs what is committed.
 ```sh
 python -m pipeline night
 ```
-{left_out}
+The columns, as they were when this was written:
+
+{markdown(survey.columns)}
+{tables}
 Next: look at the types in `{name}.py`, as numbers that are codes are better `Category()` or `Id()`; then at
 each limit with `# review`.
 """

@@ -4,16 +4,17 @@ What it finds is a proposal: `init` writes it as a table and as limits, for peop
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline import survey_days
+from pipeline.contract import formats
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import Plug
 from pipeline.contract.table import (
@@ -29,10 +30,10 @@ from pipeline.contract.table import (
     Text,
     Time,
 )
-from pipeline.data import drift
 from pipeline.data.casts import MAX_EXACT, conform
 from pipeline.data.numbers import is_text
 from pipeline.data.suite import expect_names
+from pipeline.survey_columns import ColumnNote, described, stand_ins
 from pipeline.survey_joins import Join, chosen, joins_of, tables_of, with_joins
 from pipeline.survey_source import (
     ISO,
@@ -56,6 +57,9 @@ TEXT_CHARS = 30  # mean length of texts that people wrote
 FEW_CLASSES = 20
 NUM_IMAGES = 50  # that are decoded to see what they are
 NAMES_OF_LABELS = ("label", "target", "y")
+MOST_UNITS, ROWS_A_UNIT = 50, 20  # units that the model sees: no more, with at least so many rows each
+ZEROS = 0.01  # share of the rows that are 0, from which on 0 is the least that a number can be
+FEW_LABELS = 50  # of a class, which are too few to learn it
 IS_ID = re.compile(r"(^|_)id$|[a-z]I[dD]$", re.ASCII)
 
 
@@ -80,10 +84,13 @@ class Survey:
     rows_per_day: float
     least_rows: int
     most_rows: int
+    test_days: int  # to hold out
+    columns: tuple[ColumnNote, ...]  # what was made of each
+    notes: tuple[str, ...] = ()  # what a person should look at
+    guesses: tuple[str, ...] = ()  # what no option said
     nulls: dict[str, float] = field(default_factory=dict)  # largest share of a day, where a column has any
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
-    drift: dict[str, float] = field(default_factory=dict)  # widest between same weekdays
-    left_out: tuple[str, ...] = ()  # columns of types that a table has not
+    drift: dict[str, float | None] = field(default_factory=dict)  # limits; None where none would hold
     num_classes: int = 0  # of a label 0, 1, ...; 0: it is none
     label: str = ""  # how it is read, in words, and how to say otherwise
     images: "ImageColumn | None" = None  # what a column of bytes holds, if it is images
@@ -94,6 +101,7 @@ class Survey:
 def survey(
     url: str, *, time: str = "", time_format: str = "", label: str = "", unit: str = "",
     ripe_days: float = -1, zone: str = "UTC", table: str = "", regression: bool = False,
+    without: Collection[str] = (),
 ) -> Survey:  # fmt: skip
     """Returns what is found at a URL.
 
@@ -108,29 +116,30 @@ def survey(
         zone: in which a day of the data begins, for times that have an offset.
         table: of several, the one whose rows are learned from; the one that has the label if empty.
         regression: whether the label is a number even where it could be a class.
+        without: columns to leave out.
 
     Raises:
         DataError, ParamsError: there is nothing, or not what is needed; the sentence says what to do.
     """
     data = _data(url, time=time, time_format=time_format, label=label, unit=unit, zone=zone, table=table)
-    plug, parts, time, label = data.plug, data.parts, data.time, data.label
-    rows = joined(list(parts.values()))
-    names = rows.column_names  # of all days: JSON has no column where no row has a value
-    label = label or next((each for each in NAMES_OF_LABELS if each in names), "")
-    if not label:
-        raise ParamsError(f"nothing says what to predict; name a column by --label: {', '.join(names)}")
-    for option, given in (("label", label), ("unit", unit)):
-        if given and given not in names:
-            raise not_in_data(option, given, names)
+    rows = joined(list(data.parts.values()))
+    asked = {"time": time, "time_format": time_format, "label": label, "unit": unit}
+    time = data.time
+    label = data.label or next((each for each in NAMES_OF_LABELS if each in rows.column_names), "")
+    _expect_names(rows.column_names, time=time, label=label, unit=unit, without=without)
+    guesses = _guesses(data.plug, {"time": time, "label": label}, asked)
     columns = _columns(rows, data)
     if unit:
-        columns[unit] = Id(nullable=rows[unit].null_count > 0)
+        columns[unit] = _unit(rows[unit])
     if columns[label] is None:
         _label(rows[label], label, late=False, regression=regression)  # says what is wrong with it
-    classes = _classes(rows[label]) if isinstance(columns[label], Category) and not regression else ()
+    is_class = isinstance(columns[label], Category) and not regression
+    classes = _classes(data.all_labels(rows[label], label)) if is_class else ()
     if classes:
         columns[label] = Int(min=0, max=len(classes) - 1, nullable=True)
-    known = {name: column for name, column in columns.items() if column is not None}
+    left_out = {name: _why_left_out(rows[name], name) for name, column in columns.items() if column is None}
+    left_out |= dict.fromkeys(without, "left out by --without")
+    known = {name: column for name, column in columns.items() if column and name not in without}
     expect_names(known)
     declared = Table(
         columns=known,
@@ -140,32 +149,121 @@ def survey(
         zone=zone,
     )
     as_found: Any = declared
-    omits_nulls = getattr(Plug(**plug).make(), "omits_nulls", False)
+    omits_nulls = getattr(Plug(**data.plug).make(), "omits_nulls", False)
     days = {
         day: conform(part, as_found, origin=str(day), absent_is_null=omits_nulls)
-        for day, part in parts.items()
+        for day, part in data.parts.items()
     }
     _check_zone(days, declared)
     if ripe_days < 0:
         ripe_days = _days_without_label(days, label)
         declared = replace(declared, label=Label(label, timedelta(days=ripe_days), classes))
-    labels = pa.concat_tables(days.values())[label]
-    images = _images(data.delivered, known)
-    num_classes = len(plug.get("classes", ())) or (0 if regression else _num_classes(labels))
-    if images and not regression and _is_binary(labels):
+        known_after = f"{formats.counted(ripe_days, 'day')} later" if ripe_days else "at once"
+        guesses += (f"labels are known {known_after} (--ripe-after)",)
+    made = _with_days(data, rows, declared, days, left_out, regression=regression)
+    return replace(made, guesses=guesses)
+
+
+def _with_days(
+    data: "_Data", rows: pa.Table, declared: Table, days: dict[date, pa.Table], left_out: dict[str, str],
+    *, regression: bool,
+) -> Survey:  # fmt: skip
+    """Returns the survey of a declared table, of which only the label's type is still to be found."""
+    assert declared.label is not None
+    every, label = pa.concat_tables(days.values()), declared.label.column
+    images = _images(data.delivered, declared.columns)
+    num_classes = len(data.plug.get("classes", ())) or (0 if regression else _num_classes(every[label]))
+    if images and not regression and _is_binary(every[label]):
         num_classes = num_classes or 2
-    kind, binary = _label(labels, label, late=ripe_days > 0, num_classes=num_classes, regression=regression)
-    as_known = replace(declared, columns=known | {label: kind})
+    late = declared.label.ripe_after > timedelta()
+    kind, binary = _label(every[label], label, late=late, num_classes=num_classes, regression=regression)
+    table = replace(declared, columns=declared.columns | {label: kind})
+    no_limits = survey_days.unlimited(days, table)
+    without_limits = {name: replace(table.columns[name], off=why.off) for name, why in no_limits.items()}
+    table = replace(table, columns=table.columns | without_limits)
+    of_classes = bool(binary or num_classes)
     num_rows = [len(part) for part in days.values()]
     return Survey(
-        plug=plug, table=as_known, binary=binary, days=tuple(days), num_days=len(days_of(plug)),
+        plug=data.plug, table=table, binary=binary, days=tuple(days), num_days=data.num_days,
         rows_per_day=float(np.mean(num_rows)), least_rows=min(num_rows), most_rows=max(num_rows),
-        nulls=_nulls(days, as_known), ranges=_ranges(days, as_known), drift=_drift(days, as_known),
-        left_out=tuple(name or "one without a name" for name, column in columns.items() if not column),
-        label=_label_in_words(label, kind, classes, binary, num_classes),
+        nulls=survey_days.nulls(days, table), ranges=survey_days.ranges(days, table),
+        drift=survey_days.drift_limits(days, table),
+        test_days=survey_days.test_days(days, table, of_classes=of_classes),
+        columns=described(
+            every, table, unlimited=no_limits, left_out=left_out,
+            image=images.column if images and num_classes else "",
+        ),
+        notes=(
+            *data.far, *data.not_looked_at(), *stand_ins(every, table),
+            *(_few_labels(every[label], declared.label) if of_classes else ()),
+        ),
+        label=_label_in_words(label, kind, declared.label.classes, binary, num_classes),
         num_classes=num_classes, images=images,
         joined=data.joined_in_words(rows), apart=data.apart_in_words(),
     )  # fmt: skip
+
+
+def _expect_names(
+    names: Collection[str], *, time: str, label: str, unit: str, without: Collection[str]
+) -> None:
+    """Raises ParamsError where nothing says what to predict, or an option names what cannot be named so."""
+    if not label:
+        raise ParamsError(f"nothing says what to predict; name a column by --label: {', '.join(names)}")
+    for option, given in (("label", label), ("unit", unit), *(("without", each) for each in without)):
+        if given and given not in names:
+            raise not_in_data(option, given, [*names])
+    needed = {time: "time", label: "label", unit: "unit"}
+    if wrong := next((each for each in without if each in needed), ""):
+        raise ParamsError(
+            f"--without {wrong} is the {needed[wrong]}, which a table needs; name another column"
+        )
+
+
+def _guesses(plug: Mapping[str, Any], found: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns what no option said, each with the option that says otherwise."""
+    guesses = [] if asked["time"] else [f"{found['time']} is the time, as no other column is (--time)"]
+    if plug.get("time") and not asked["time_format"]:
+        guesses.append(f"its format is {plug['time']} (--time-format)")
+    dialect = {
+        "delimiter": "fields are divided by",
+        "decimal": "decimals follow",
+        "encoding": "the encoding is",
+    }
+    guesses += [f"{words} {plug[argument]!r}" for argument, words in dialect.items() if argument in plug]
+    if not asked["label"]:
+        guesses.append(f"{found['label']} is the label, by its name (--label)")
+    if not asked["unit"]:
+        guesses.append("each row counts by itself (--unit, where rows belong together)")
+    return tuple(guesses)
+
+
+def _unit(values: pa.ChunkedArray) -> AnyColumn:
+    """Returns the column of the unit: a category, which the model sees, where few come again and again."""
+    nullable, known = values.null_count > 0, values.drop_null()
+    num = pc.count_distinct(known).as_py()
+    is_few = num <= MOST_UNITS and len(known) >= ROWS_A_UNIT * num
+    return Category(nullable=nullable) if is_few else Id(nullable=nullable)
+
+
+def _why_left_out(values: pa.ChunkedArray, name: str) -> str:
+    if not name:
+        return "without a name"
+    if values.null_count == len(values):
+        return "null in all rows"
+    return f"of type {values.type}, which no table has"
+
+
+def _few_labels(labels: pa.ChunkedArray, label: Label) -> Iterator[str]:
+    """Yields a sentence on the rarest class, where it has too few rows to learn it."""
+    counts = labels.drop_null().value_counts().to_pylist()
+    rarest = min(counts, key=lambda each: each["counts"])
+    if rarest["counts"] < FEW_LABELS:
+        name = label.classes[rarest["values"]] if label.classes else f"{rarest['values']:g}"
+        yield (
+            f"the label {label.column} is {name} in {formats.counted(rarest['counts'], 'row')} of "
+            f"{len(labels):,}, which is little to learn from and to judge by; bring in more days, or predict "
+            f"another column (--label)"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +278,24 @@ class _Data:
     name: str  # of the table; empty: there is one
     joins: dict[str, Join]
     apart: dict[str, str]  # why a table is not joined
+    num_days: int  # that are there, of which `parts` are the newest
+    far: tuple[str, ...]  # says which days are left out, far from the others
+
+    def all_labels(self, labels: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+        """Returns the labels of the days looked at, and of other rows that were read where there are more."""
+        if self.num_days == len(self.parts) or name not in self.delivered.column_names:
+            return labels
+        others = self.delivered[name].cast(labels.type)
+        return pa.chunked_array([*labels.chunks, *others.chunks], labels.type)
+
+    def not_looked_at(self) -> tuple[str, ...]:
+        """Returns a sentence where there are more days than were looked at."""
+        if self.num_days <= len(self.parts):
+            return ()
+        return (
+            f"types and limits are from the newest {len(self.parts)} of {self.num_days:,} days, from "
+            f"{min(self.parts)} on; look whether older ones have other classes and larger values",
+        )
 
     def joined_in_words(self, rows: pa.Table) -> tuple[str, ...]:
         """Returns how each table is joined to all rows."""
@@ -214,10 +330,23 @@ def _data(
     label = label or next((each for each in NAMES_OF_LABELS if each in delivered.column_names), "")
     joins, apart = joins_of(others, delivered, time=time, label=label, zone=zone)
     plug = with_joins(plug, joins, zone=zone)
+    tomorrow = datetime.now(UTC).date() + timedelta(days=1)  # as it may be elsewhere
+    days, left = survey_days.near_days(days_of(plug), today=tomorrow)
     return _Data(
-        plug=plug, delivered=delivered, time=time, label=label, parts=history_of(plug), name=name,
-        joins=joins, apart=apart,
+        plug=plug, delivered=delivered, time=time, label=label, parts=history_of(plug, days), name=name,
+        joins=joins, apart=apart, num_days=len(days), far=_far(days, left),
     )  # fmt: skip
+
+
+def _far(days: list[date], left: list[date]) -> tuple[str, ...]:
+    if not left:
+        return ()
+    shown = " and ".join(map(str, left)) if len(left) < 3 else formats.days(left)
+    return (
+        f"{formats.counted(len(left), 'day')} ({shown}), far from the others ({days[0]} to {days[-1]}) or "
+        f"still to come, {'is' if len(left) == 1 else 'are'} left out of limits and of the first night; if "
+        f"such times stand for unknown ones, have null delivered there",
+    )
 
 
 def _columns(rows: pa.Table, data: _Data) -> dict[str, AnyColumn | None]:
@@ -294,9 +423,9 @@ def _number(values: pa.ChunkedArray, *, nullable: bool, name: str) -> AnyColumn:
     largest = pc.max(pc.abs(numbers)).as_py()
     if pa.types.is_integer(values.type) and largest > (MAX_EXACT if name else 2.0**63):
         return Id(nullable=nullable)  # a feature would be one number for several of them
-    if whole:
-        return Int(min=0 if low >= 0 else None, nullable=nullable)
-    return Float(min=0 if low >= 0 else None, nullable=nullable)
+    zeros = pc.sum(pc.equal(numbers, 0)).as_py()
+    least = 0 if low == 0 and zeros >= ZEROS * len(numbers) else None  # an amount or a count ends at 0
+    return Int(min=least, nullable=nullable) if whole else Float(min=least, nullable=nullable)
 
 
 def _textual(values: pa.ChunkedArray, *, nullable: bool, typed: bool, name: str) -> AnyColumn:
@@ -435,35 +564,3 @@ def _label_in_words(
     if num_classes:
         return f"label {name}: {num_classes} classes, 0 to {num_classes - 1}; for a number write --regression"
     return f"label {name}: a {'whole ' if isinstance(kind, Int) else ''}number"
-
-
-def _nulls(days: dict[date, pa.Table], table: Table) -> dict[str, float]:
-    """Returns the largest share of nulls of a day, of columns that have nulls."""
-    return {
-        name: max(part[name].null_count / len(part) for part in days.values())
-        for name, column in table.features.items()
-        if column.nullable
-    }
-
-
-def _ranges(days: dict[date, pa.Table], table: Table) -> dict[str, tuple[float, float]]:
-    ranges = {}
-    for name, column in table.features.items():
-        if isinstance(column, Int) or (isinstance(column, Float) and not column.size):
-            finite = [part[name].filter(pc.is_finite(part[name])) for part in days.values()]
-            ends = [pc.min_max(values).as_py() for values in finite if len(values)]
-            if ends:
-                ranges[name] = (min(end["min"] for end in ends), max(end["max"] for end in ends))
-    return ranges
-
-
-def _drift(days: dict[date, pa.Table], table: Table) -> dict[str, float]:
-    """Returns the widest distance of a day from the same weekdays before it, by column."""
-    by_weekday: dict[int, list[date]] = defaultdict(list)
-    widest: dict[str, float] = {}
-    for day, part in days.items():
-        before = [days[other].column for other in by_weekday[day.weekday()][-drift.SAME_WEEKDAYS :]]
-        for distance in drift.distances(part.column, before, table, limits={}, limit=1):
-            widest[distance.column] = max(distance.value, widest.get(distance.column, 0))
-        by_weekday[day.weekday()].append(day)
-    return widest

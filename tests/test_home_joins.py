@@ -82,7 +82,7 @@ def test_sales_get_the_newest_weather_of_their_city_and_none_of_a_later_hour(tmp
             "time": "at", "key": ["city"], "columns": ["celsius"], "max_age_hours": 3, "known_after_hours": 0,
         }
     }  # fmt: skip
-    assert made.table.columns["celsius"] == Float(min=0, nullable=True)
+    assert made.table.columns["celsius"] == Float(nullable=True)
     rows = fetched(made, tmp_path)
     hours = [(at - FIRST) // timedelta(hours=1) for at in rows["sold_at"].to_pylist()]
     own = [
@@ -180,7 +180,7 @@ def test_files_of_days_of_unlike_columns_are_told_apart_by_their_names(tmp_path:
     pyarrow.csv.write_csv(weather(), tmp_path / "weather.csv")
     made = found(tmp_path)
     assert made.plug["rows"]["url"] == f"{tmp_path}/sales*.csv"
-    assert made.table.columns["celsius"] == Float(min=0, nullable=True) and made.num_days == NUM_DAYS
+    assert made.table.columns["celsius"] == Float(nullable=True) and made.num_days == NUM_DAYS
 
 
 def test_all_tables_of_a_database_become_a_home_that_goes_through_every_seam(

@@ -36,6 +36,7 @@ from pipeline.contract.records import EVERY_UPDATE, Sync, replace_text
 
 FILE = Path("params.yaml")
 MOST_VALUES = 100_000
+A_CENTURY = 36_525  # days; a calendar ends
 SEVERAL = "pipeline.backends.several:Several"  # what a list of backends is made to
 CRON = r"^\s*([\d*/,A-Za-z-]+\s+){4}[\d*/,#A-Za-z-]+\s*$"  # five fields; Airflow judges their values
 
@@ -150,9 +151,9 @@ class NightParams(Section):
 class IngestParams(Section):
     """Which days come in besides the day asked for."""
 
-    history_days: int = Field(400, ge=0)
+    history_days: int = Field(400, ge=0, le=A_CENTURY)
     """Days before the night's day that the first night brings in. Lower it for a quick trial."""
-    late_days: int = Field(7, ge=0)
+    late_days: int = Field(7, ge=0, le=A_CENTURY)
     """Earlier days that each night looks at again for late or restated rows. Raise it if your source corrects
     its data later than that."""
 
@@ -182,9 +183,9 @@ class ValidateParams(Section):
 class PrepareParams(Section):
     """Which days become arrays to train from."""
 
-    window_days: int = Field(400, ge=1)
+    window_days: int = Field(400, ge=1, le=A_CENTURY)
     """Days up to the night's day that the arrays hold. Lower it if old days no longer help the model."""
-    test_days: int = Field(1, ge=1)
+    test_days: int = Field(1, ge=1, le=A_CENTURY)
     """Newest trading days, held out from training to judge the models on. Raise it if the gate has too few
     samples to decide; the model then learns from less recent days."""
     refit_days: int = Field(30, ge=1)
