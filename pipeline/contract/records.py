@@ -483,6 +483,7 @@ class Evaluation(Record):
     live_others: tuple[LiveMetric, ...] = ()  # the other metrics whose values are of single samples
     days: tuple[date, ...] = ()  # held-out days that were scored; none: made before that was kept
     seen_days: tuple[date, ...] = ()  # held-out days left out, since a model was trained on them
+    cannot_judge: str = ""  # why these samples tell nothing about a model, and what to do
 
 
 @dataclass(frozen=True, kw_only=True)

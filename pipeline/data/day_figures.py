@@ -235,14 +235,14 @@ def _of_keys(
         yield f"distinct {name}", Figure("count", len(distinct) / sample.share, num=float(len(distinct)))
         if len(distinct):
             yield f"top {name}", day.share(values == distinct[counts.argmax()], among=values != 0)
-        if table.columns[name].nullable:
+        if _may_miss(table, name):
             yield f"missing {name}", day.share(values == 0)
 
 
 def _of_numbers(day: _Day, numbers: "Mapping[str, Numbers]", table: Table) -> Iterator[tuple[str, Figure]]:
     for name, values in numbers.items():
         there = np.isfinite(values)
-        if table.columns[name].nullable:
+        if _may_miss(table, name):
             yield f"missing {name}", day.share(~there)
         if not there.any():
             continue
@@ -255,6 +255,11 @@ def _of_numbers(day: _Day, numbers: "Mapping[str, Numbers]", table: Table) -> It
         yield f"zero {name}", day.share(values == 0, among=there)
         logs = np.log(np.abs(np.where(there & (values != 0), values, 1)))
         yield f"size {name}", day.mean("factor", logs, among=there & (values != 0))
+
+
+def _may_miss(table: Table, name: str) -> bool:
+    """Returns whether rows without a value pass the rules: a label is null until it is known."""
+    return table.columns[name].nullable or is_label(table, name)
 
 
 def _of_times(hours: "Numbers") -> Iterator[tuple[str, Figure]]:

@@ -138,12 +138,13 @@ def completed(
 
 def judged(
     history: Mapping[date, Known], kept: Mapping[date, Known], days: Collection[date], *, night: date,
-    false_alarms_per_year: float, off: Collection[str],
+    label: str, false_alarms_per_year: float, off: Collection[str],
 ) -> list[Day]:  # fmt: skip
     """Returns the days to be judged with their limits: the night's, and other `days` that came in with it.
 
     Of the first night's history only the night's own day is judged, and of a day that was judged before what
-    has changed since, such as labels that have come to be known.
+    has changed since, such as labels that have come to be known. That all values of the column `label` are
+    null is unusual after a single day, where it was so on none before.
     """
     figures = {day: known.figures for day, known in history.items()}
     judged_days = []
@@ -162,8 +163,18 @@ def judged(
             for limit in known.of(figures[day])
             if limit.name not in figures[day] or limit.name in changed
         ]
+        of_labels = f"missing {label}"
+        if of_labels not in {*off, *(limit.name for limit in limits)}:
+            limits += _without_labels(of_labels, day, figures)
         judged_days.append(Day(day=day, known=known, limits=limits))
     return judged_days
+
+
+def _without_labels(name: str, day: date, figures: Mapping[date, Mapping[str, Figure]]) -> Iterator[Limit]:
+    """Yields the limit of the share of missing labels where all are, as on none of the days before."""
+    before = [own[name].value for other, own in figures.items() if other < day and name in own]
+    if name in figures[day] and figures[day][name].value == 1 and before and max(before) < 1:
+        yield Limit(name=name, kind="share", value=1.0, low=0.0, high=max(before))
 
 
 def expectations(

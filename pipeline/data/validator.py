@@ -367,6 +367,7 @@ def _unusual(
     labelled = [day for day in days if is_ripe(table, day, by=by)][-1:]  # its labels are known now
     unusual_days = day_history.judged(
         history, kept, {*labelled, *(day for day in came_in if day <= night.day)}, night=night.day,
+        label=table.label.column if table.label else "",
         false_alarms_per_year=params.false_alarms_per_year, off=off,
     )  # fmt: skip
     later = {day: known for day, known in kept.items() if day > night.day}

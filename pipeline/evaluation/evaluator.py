@@ -41,6 +41,7 @@ from pipeline.contract.records import (
     Training,
     digest,
 )
+from pipeline.contract.table import Label
 from pipeline.contract.workload import STATE, UNIT, Workload
 from pipeline.evaluation import own_code
 from pipeline.evaluation.held_out import arrays_of, comparable_days
@@ -50,6 +51,7 @@ from pipeline.registry import carried_code
 from pipeline.registry.row_packaging import held_out_days
 from pipeline.registry.weights import ARRAYS, MODEL, batch_of, check_digest, load_model
 from pipeline.storage.source_code import source_digest
+from pipeline.workloads.metrics import Metric
 from pipeline.workloads.served_rows import serves_rows
 
 log = logging.getLogger(__name__)
@@ -101,11 +103,12 @@ def evaluate(
         columns, by_row = _scored(arms, theirs, batch_size=params.batch_size)
     columns |= _baselines(workload, arrays, num_samples)
     write_scores(columns, num_samples)
+    columns = _of_slices(columns, getattr(workload, "metric_slices", {}))
     return Evaluation(
         model_digest=training.model_digest,
         data_digest=dataset.digest,
         num_samples=num_samples,
-        metrics=facts | _means(_of_slices(columns, getattr(workload, "metric_slices", {}))),
+        metrics=facts | _means(columns),
         slices=_slices(columns),
         elapsed_s=round(time.monotonic() - began, 3),
         judged=tuple(
@@ -117,6 +120,7 @@ def evaluate(
         live_others=by_row[1:] if serves_rows(workload) else (),
         days=days or everything,
         seen_days=tuple(day for day in everything if day not in (days or everything)),
+        cannot_judge=_one_label(workload, samples) or _without_value(metrics, columns),
     )  # fmt: skip
 
 
@@ -283,6 +287,46 @@ def _baselines(workload: Any, arrays: Path, num_samples: int) -> Columns:
     for name, values in baselines.items():
         check_shape(f"baseline {name}", values, num_samples, workload)
     return {f"baseline/{name}": values.cpu().numpy().astype(np.float32) for name, values in baselines.items()}
+
+
+def _one_label(workload: Any, samples: Any) -> str:
+    """Returns why held-out samples of a single label judge no model; "" where they are of several."""
+    table = getattr(workload, "table", None)
+    if table is None or table.label is None or not hasattr(samples, "column") or not len(samples):
+        return ""
+    name = table.label.column
+    labels = samples.column(name)
+    if labels.ndim > 1 or labels.min() != labels.max():
+        return ""
+    values = np.unique(workload.dataset(ARRAYS, "train").column(name))
+    others = [_label_in_words(value, table.label) for value in values if value != labels[0]]
+    only = _label_in_words(labels[0], table.label)
+    lack = f"no sample whose label is {others[0]}"
+    if len(others) != 1:
+        lack = f"only samples whose label is {only}"
+    return (
+        f"the held-out days have {lack}, so that their {len(labels):,} samples tell no model from one that "
+        f"always answers {only}; hold out more days (prepare.test_days)"
+    )
+
+
+def _label_in_words(value: Any, label: Label) -> str:
+    place = int(value)
+    return repr(label.classes[place]) if 0 <= place < len(label.classes) else f"{value:g}"
+
+
+def _without_value(metrics: Sequence[Metric], columns: Columns) -> str:
+    """Returns which metric has no value for sound predictions, and what to do; "" where all have one."""
+    predicted = with_prefix(columns, "prediction").values()
+    if not all(np.isfinite(values).all() for values in predicted):
+        return ""  # which is the model's own fault
+    lost = [one.name for one in metrics if not np.isfinite(columns[f"metric/{one.name}"]).all()]
+    if not lost:
+        return ""
+    return (
+        f"{' and '.join(lost)} of the held-out samples is not a number, though all predictions are; hold out "
+        f"more days (prepare.test_days), or look at the labels"
+    )
 
 
 def _constant(workload: Any, arrays: Path, metric: Any) -> Columns:

@@ -250,6 +250,8 @@ def decide(
     if champion is not None and evaluation.metrics.get("champion_has_seen"):
         seen = f"version {champion.version} was trained on held-out days, so its scores prove nothing"
         result, why = Result(status=Status.NO_DATA, sentence=seen), ""
+    elif evaluation.cannot_judge:
+        result, why = Result(status=Status.NO_DATA, sentence=evaluation.cannot_judge), ""
     elif champion is None and not with_prefix(scores, "baseline"):
         result, why = _judge_alone(scores.get("challenger"), rules), ""
     else:
@@ -279,7 +281,7 @@ def decide(
         low=effect.low if effect else None,
         high=effect.high if effect else None,
         num_samples=evaluation.num_samples,
-        reason=f"{'' if inconclusive else why}{result.sentence}{_left_out(evaluation)}",
+        reason=f"{'' if inconclusive else why}{result.sentence}{_left_out(evaluation)}{_lost(evaluation)}",
         inconclusive=inconclusive,
         checks=(believed, *checks) if believed else checks,
         margin=rules.margin if champion else None,
@@ -296,6 +298,12 @@ def _left_out(evaluation: Evaluation) -> str:
         f"({evaluation.num_samples:,} samples), as a model was trained on days up to "
         f"{max(evaluation.seen_days)}"
     )
+
+
+def _lost(evaluation: Evaluation) -> str:
+    """Returns how many values of scores and metrics are not finite, to end a sentence."""
+    num = int(evaluation.metrics.get("num_not_finite", 0))
+    return f"; left out of the means: {counted(num, 'value')} that are not finite" if num else ""
 
 
 def _case(

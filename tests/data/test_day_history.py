@@ -242,6 +242,29 @@ def test_labels_that_come_late_are_judged_when_they_are_known(
         judge(every[-1], table=late)
 
 
+@pytest.mark.parametrize(("num_days", "expected"), [(3, "0.0%"), (40, "[0-9.]+%")])
+def test_a_day_whose_labels_are_all_gone_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_days: int, expected: str
+) -> None:
+    """After a single day with labels, and by limits where they are learned; a day may be accepted."""
+    monkeypatch.chdir(tmp_path)
+    table = Table(time="ts", columns=SALES.columns | {"fraud": Int(min=0, max=1)}, label=Label("fraud"))
+    every = [FIRST + timedelta(days=number) for number in range(num_days)]
+    for day in every:
+        deliver(day)
+        rows = pq.read_table(part_of(day), partitioning=None)
+        fraud = [None if day == every[-1] else number % 2 for number in range(len(rows))]
+        pq.write_table(
+            rows.append_column("fraud", pa.array(fraud, pa.int64())).select(list(table.columns)), part_of(day)
+        )
+    judge(every[-2], *every[:-2], table=table)
+    gone = f"fraud is missing in 100.0% of the rows, between 0.0% and {expected} expected"
+    with pytest.raises(DataError, match=f"{every[-1]} is unlike .* {gone}"):
+        judge(every[-1], table=table)
+    report = judge(every[-1], table=table, accepted_days=[every[-1]])
+    assert [name for name in broken(report) if "fraud is missing in 100.0%" in name] != []
+
+
 def test_labels_that_are_not_known_yet_are_not_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import GateParams, GateSections, SmokeTestParams
-from pipeline.contract.records import Champion, Check, Verdict
+from pipeline.contract.records import Champion, Check, Evaluation, Verdict
 from pipeline.evaluation.scores import write_scores
 from pipeline.experiment.looks import last_bound
 from pipeline.gate.judge import (
@@ -64,6 +64,23 @@ def test_a_refresh_that_is_no_worse_is_promoted() -> None:
     assert (verdict.champion, verdict.challenger) == (3, 4)
     assert verdict.reason.startswith("refresh: proven no worse than the champion by the margin 0.03")
     assert "at 80 % power" in verdict.reason
+
+
+@pytest.mark.parametrize("champion", [None, CHAMPION])
+def test_samples_that_tell_nothing_promote_no_model_however_good_it_looks(champion: Champion | None) -> None:
+    scores = {"challenger": noise(0.2), "champion": BASE, "baseline/constant": BASE}
+    evaluation = make_evaluation("m", num_not_finite=200.0)
+
+    def verdict(evaluation: Evaluation) -> Verdict:
+        return decide(
+            scores, evaluation=evaluation, version=make_version(4, model_digest="m", night="n"),
+            champion=champion, rules=Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True),
+        )  # fmt: skip
+
+    assert verdict(evaluation).action == "promote"
+    left = verdict(replace(evaluation, cannot_judge="no sample has label 1"))
+    assert left.action == "no data"
+    assert left.reason == "no sample has label 1; left out of the means: 200 values that are not finite"
 
 
 def test_nothing_is_judged_by_scores_that_are_not_believed() -> None:

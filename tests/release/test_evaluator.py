@@ -1,6 +1,8 @@
 import json
-from datetime import date, timedelta
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +13,13 @@ from toy import Toy
 from pipeline.contract import records
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import EvaluateParams, RegisterParams
-from pipeline.contract.records import Champion, Dataset, Evaluation, Training
+from pipeline.contract.records import Champion, Dataset, Evaluation, Night, Training
 from pipeline.evaluation.evaluator import evaluate
 from pipeline.evaluation.scores import read_scores
-from tests.release.folders import NUM_SAMPLES, make_arrays, make_model
+from pipeline.registry.weights import MODEL
+from pipeline.workloads.metrics import AUC
+from tests.release.folders import NUM_SAMPLES, PARAMS, make_arrays, make_model
+from tests.workloads.payments import Payments, trained
 
 DAY = date(2025, 1, 10)
 NAMED = RegisterParams()
@@ -150,6 +155,44 @@ def test_scores_that_are_not_finite_leave_no_mean_behind(folder: Path) -> None:
     assert "score" not in evaluation.metrics
     assert evaluation.metrics["num_not_finite"] == NUM_SAMPLES
     assert records.loads(Evaluation, records.dumps(evaluation)) == evaluation
+
+
+def payments(held_out: Callable[[np.ndarray], Any]) -> Evaluation:
+    """Evaluate a model of payments, whose held-out labels become what `held_out` makes of them."""
+    at = datetime(2025, 1, 11, tzinfo=UTC)
+    records.write(
+        Night(id="n", day=DAY, started_at=at, train_until=at, decide_until=at, budget_usd=1, trigger="t",
+              code_commit="", previous="")
+    )  # fmt: skip
+    Path("params.yaml").write_text(PARAMS)
+    MODEL.mkdir(parents=True)
+    digest = trained("tests.workloads.payments:Payments")(Path())
+    for day in json.loads(Path("data/arrays/meta.json").read_text())["test_days"]:
+        path = Path(f"data/arrays/day={day}/samples.npy")
+        samples = np.load(path)
+        samples["is_fraud"] = held_out(samples["is_fraud"])
+        np.save(path, samples)
+    return evaluate(dataset(), training(digest), None, Payments(), BATCHES_OF_64, registered=NAMED)
+
+
+def test_held_out_samples_of_both_labels_judge_a_model(folder: Path) -> None:
+    assert payments(lambda labels: labels).cannot_judge == ""
+
+
+@pytest.mark.parametrize(("label", "other"), [(0, 1), (1, 0)])
+def test_held_out_samples_of_one_label_judge_no_model(folder: Path, label: int, other: int) -> None:
+    reason = payments(lambda labels: label).cannot_judge
+    assert reason.startswith(f"the held-out days have no sample whose label is {other}, so that their ")
+    assert reason.endswith(f"always answers {label}; hold out more days (prepare.test_days)")
+
+
+def test_a_metric_without_a_value_for_sound_predictions_judges_no_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AUC, "values", lambda self, prediction, label: np.full(len(label), np.nan))
+    evaluation = payments(lambda labels: labels)
+    assert evaluation.cannot_judge.startswith("AUC of the held-out samples is not a number, though")
+    assert evaluation.metrics["num_not_finite"] == evaluation.num_samples
 
 
 def test_a_model_that_is_not_the_one_on_record_is_refused(folder: Path) -> None:
