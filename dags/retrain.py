@@ -1,9 +1,9 @@
 """Runs one night: a straight line of `python -m pipeline STAGE`, at `night.schedule` or on request.
 
 Exit status is control flow: 0 done, 99 skipped, 75 call again later, 1 failed. No worker is held
-while a job trains, a gate waits or an endpoint gets a version ready: those stages are sensors, which give
-their slot back between calls. Between `gate` and `refit`, `review` asks a person where one is to be asked,
-and is skipped otherwise.
+while another night is open, a job trains, a gate waits or an endpoint gets a version ready: those stages
+are sensors, which give their slot back between calls. Between `gate` and `refit`, `review` asks a person
+where one is to be asked, and is skipped otherwise.
 What stages tell each other are the records in the folder of the night; a task's log ends with the
 record that it wrote. `close` runs whatever happened; `done` is green if nothing on the way failed, and
 `verdict` only if a version was promoted: otherwise it is skipped. Its XCom says what was decided.
@@ -211,11 +211,12 @@ def nights_of(home: Home) -> DAG:
             timeout=timedelta(hours=3).total_seconds(),
         )
         chain(
-            BashOperator(
+            CommandSensor(  # nights of one home take turns
                 task_id="open",
                 bash_command=NOT_MISSED + notify.command(home, OPEN),
                 env=TYPED,
-                append_env=True,
+                retry_failures=True,
+                timeout=NO_TIMEOUT_S,
             ),
             stage(home, "ingest"),
             stage(home, "validate"),

@@ -33,7 +33,8 @@ from pipeline.contract.table import Table
 from pipeline.jobs import reaper
 from pipeline.registry import approval
 from pipeline.report import night_events, notifier, open_lineage, outcome
-from pipeline.storage import checkout, dvc_cache, erasures, ledger, snapshots, source_code
+from pipeline.report.version_page import show_verdict
+from pipeline.storage import checkout, dvc_cache, erasures, ledger, night_folders, snapshots, source_code
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +62,12 @@ def open(  # the verb of the stage
         trigger: who started it, and why.
         here: run in this folder, uncommitted changes and all, rather than in a worktree.
         warm: keep a process with the libraries imported, until `close`, and fork the night's stages from it.
+
+    Raises NotYet while another night of the home may still be decided.
     """
     home = Path.cwd() if here else checkout.home()
+    if night:  # rather than import the workload first
+        _expect_turn(night, home if here else home / "nights" / night)
     overridden = params.override(home, set or [])
     for plug in (overridden.source, overridden.workload, overridden.backend):
         plug.find()  # rather than fail an hour later
@@ -81,6 +86,7 @@ def open(  # the verb of the stage
     opened = _opened(folder, name)
     if not opened:
         with checkout.folders_alone(home):
+            _expect_turn(name, folder)
             opened = _opened(folder, name) or _lay_out(
                 name, day, home=home, folder=folder, overridden=overridden, assignments=set or [],
                 trigger=trigger,
@@ -94,6 +100,20 @@ def open(  # the verb of the stage
 def _opened(folder: Path, name: str) -> Night | None:
     night = records.find(Night, folder / records.RUN)
     return night if night and night.id == name else None
+
+
+def _expect_turn(name: str, folder: Path) -> None:
+    """Raises NotYet where another night of this home has its turn; one that is open already has it."""
+    opened = _opened(folder, name)
+    if opened and not ledger.commit_of(opened):
+        return
+    for other in night_folders.undecided():
+        if other.id != name:
+            raise NotYet(
+                f"night {other.id} is open, and is decided until {other.decide_until:%Y-%m-%d %H:%M} UTC; "
+                f"nights of one home take turns, so night {name} opens once that one is closed; end it with: "
+                f"python -m pipeline stop --night {other.id}"
+            )
 
 
 def _airflow_run() -> str:
@@ -203,7 +223,9 @@ def close(night: Night, params: CloseSections) -> None:
     reaper.end_night(night, params.backend)
     if params.gate.scores != "replay":
         _end_experiment(night, params)
-    _mark_lost_promotion(night)
+    overtaken = ledger.overtaken(night)
+    if not overtaken:
+        _mark_lost_promotion(night)
     failures = sorted(records.RUN.glob("*.error"), key=lambda path: path.stat().st_mtime)
     stage = failures[0].stem if failures else ""
     stopped = records.find(Stop)
@@ -212,6 +234,8 @@ def close(night: Night, params: CloseSections) -> None:
     if verdict is None:
         verdict = _no_evidence(failure, stage=stage, stop=stopped)
         records.write(verdict)
+    if overtaken and not ledger.commit_of(night):
+        verdict = _void(verdict, f"night {night.id} {overtaken}")
     reason = approval.reason(verdict, records.find(Approval), over=True)
     if stopped and records.find(Release) is None:
         reason = outcome.stopped(stopped)
@@ -231,9 +255,28 @@ def close(night: Night, params: CloseSections) -> None:
         _reread(params)
     finally:
         warm_parent.end(Path())
-    if failure:
+    if overtaken:
+        again = ledger.new_night(night)
+        log.warning("night %s %s; for another night of its day: %s", night.id, overtaken, again)
+    elif failure:
         again = f"python -m pipeline night --night {night.id}"
         log.error("%s\nthe champion stays; go on with: %s", failure, again)
+
+
+def _void(verdict: Verdict, why: str) -> Verdict:
+    """Writes and returns the verdict of a night that was overtaken, by which nothing is promoted."""
+    would = "it would have been promoted: " if verdict.action == "promote" else ""
+    verdict = replace(
+        verdict, action="reject" if verdict.challenger else "no data", approve_until=None,
+        reason=f"{why}; {would}{verdict.reason}",
+    )  # fmt: skip
+    records.write(verdict)
+    if version := records.find(Version):
+        try:
+            show_verdict(version, verdict)
+        except PipelineError as error:
+            log.warning("MLflow does not show that the night was overtaken: %s", error)
+    return verdict
 
 
 def _mark_lost_promotion(night: Night) -> None:

@@ -293,13 +293,14 @@ def run(name: str, **given: Any) -> Record | None:
     function = stage.function
     try:
         if name in stages.CHAIN[1:] and not stage.always:
-            _expect_not_stopped()
+            _expect_undecided()
         record = function(**arguments(function), **given)
         if record is not None and name in stages.IN_NIGHT:
             disk.sync(Path())  # what the record says is done
             records.write(record)
     except NotYet:
-        _tell(name)
+        if name != "open":  # there is no night yet
+            _tell(name)
         raise
     except NothingToDo as reason:
         mark(name, skipped=str(reason))
@@ -313,10 +314,15 @@ def run(name: str, **given: Any) -> Record | None:
     return record
 
 
-def _expect_not_stopped() -> None:
-    """Raises NothingToDo where a person has stopped the night."""
+def _expect_undecided() -> None:
+    """Raises NothingToDo where a person has stopped the night, or another has overtaken it."""
     if word := records.find(Stop):
         raise NothingToDo(f"the night was {outcome.stopped(word)}; the champion stays")
+    night = records.read(Night)
+    if (overtaken := ledger.overtaken(night)) and not ledger.is_over(night):
+        raise NothingToDo(
+            f"night {night.id} {overtaken}; open a new night for its day with: {ledger.new_night(night)}"
+        )
 
 
 def _tell(stage: str) -> None:

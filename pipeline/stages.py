@@ -42,7 +42,7 @@ PRICES = "data/run/prices.txt"  # digest of the prices that were read last, whic
 STAGES = {
     "open": Stage(
         path="pipeline.night:open", help="fix the deadline, lay out the folder of the night",
-        dvc="frozen", writes=("data/champion",), persists=("data/champion",),
+        dvc="frozen", writes=("data/champion",), persists=("data/champion",), waits=True,
     ),
     "ingest": Stage(
         path="pipeline.data.ingest:ingest", help="bring in the day, and late days",

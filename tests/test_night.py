@@ -2,12 +2,14 @@
 
 import multiprocessing
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -16,10 +18,11 @@ import pytest
 
 from pipeline import cli, dvc_file, night, runner, warm_parent
 from pipeline.contract import params, records
-from pipeline.contract.errors import ParamsError, ReleaseError
+from pipeline.contract.errors import NothingToDo, NotYet, ParamsError, ReleaseError
 from pipeline.contract.records import Events, Night, Release, Verdict
 from pipeline.contract.table import Table, Time
 from pipeline.report import night_events
+from pipeline.rollout import audit
 from pipeline.storage import checkout, dvc_cache, ledger
 from tests.fakes import ScriptedBackend, TwoDays
 
@@ -232,26 +235,122 @@ def test_closing_twice_makes_one_commit(repository: Path) -> None:
     assert ledger.ledger_tip() == tip
 
 
+@pytest.fixture
+def fakes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets commands that run in the folder of a night import `tests.fakes`."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+
+
+def advised(message: str) -> list[str]:
+    """The words after `python -m pipeline` of the command that a message ends with."""
+    return shlex.split(message.rpartition("python -m pipeline ")[2])
+
+
 @pytest.mark.slow
-def test_of_two_nights_that_follow_the_same_one_wins_and_the_other_says_so(repository: Path) -> None:
-    one = opened(repository, night="one")
-    two = opened(repository, night="two")
-    assert one.previous == two.previous == ""
-    os.chdir(repository / "nights" / "two")
+@pytest.mark.usefixtures("fakes_elsewhere")
+def test_a_night_opens_once_no_other_night_of_the_home_may_be_decided(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    one = opened(repository, night="one", day=date(2025, 1, 1))
+    os.chdir(repository)
+    assert cli.main(["open", "--night", "two"]) == NotYet.exit_status
+    assert "night one is open" in caplog.messages[-1]
+    assert not (repository / "nights" / "two").exists()
+    assert opened(repository, night="one") == one  # goes on
+    os.chdir(repository)
+    assert cli.main(["open", "--night", "two"]) == NotYet.exit_status
+    assert cli.main(advised(caplog.messages[-1])) == 0
+    assert opened(repository, night="two").id == "two"
+
+
+def overtaken_night(home: Path) -> Night:
+    """A night whose deadline passed before it promoted, as two that was opened after it did."""
+    one = opened(home, night="one", day=date(2025, 1, 1))
+    records.write(replace(one, decide_until=one.started_at))
+    two = opened(home, night="two", day=date(2025, 1, 2))
+    promoted(1, two)
     runner.run("close")
-    tip = ledger.ledger_tip()
-    os.chdir(repository / "nights" / "one")
-    with pytest.raises(ReleaseError, match="night two has moved the ledger"):
-        runner.run("close")
-    assert ledger.ledger_tip() == tip
+    os.chdir(home / "nights" / "one")
+    return one
 
 
 @pytest.mark.slow
-def test_of_many_nights_closed_at_the_same_instant_exactly_one_wins(repository: Path) -> None:
+def test_a_night_that_was_overtaken_closes_and_leaves_the_champion_as_it_is(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = overtaken_night(repository)
+    promoted(1, one)
+    release = records.read(Release)
+    records.path_of(Release).unlink()
+    with pytest.raises(ReleaseError, match="night one was overtaken by night two, by which version 1"):
+        ledger.commit_night(one, message="late", release=release)
+    with pytest.raises(NothingToDo, match="was overtaken by night two"):
+        runner.run("promote")
+    for _ in range(2):
+        runner.run("close")
+    newest, before = ledger.history()
+    assert (newest.night.id, newest.release, newest.night.previous) == ("one", None, before.commit)
+    assert newest.verdict and newest.verdict.action == "reject"
+    assert newest.verdict.reason.startswith("night one was overtaken by night two, by which version 1")
+    assert ledger.champion_at(newest.commit) == ledger.champion_at(before.commit)
+    texts = ledger.texts_at([newest.commit, before.commit], list(map(records.path_of, audit.KINDS)))
+    assert not list(audit.chain_faults(ledger.commits(), [audit.decoded(files) for files in texts]))
+
+    words = advised(caplog.messages[-1])
+    assert words == ["night", "--day", "2025-01-01", "--night", "2025-01-01-2"]
+    os.chdir(repository)
+    assert cli.main(["open", *words[1:]]) == 0
+    assert records.read(Night, repository / "nights" / words[-1] / records.RUN).previous == newest.commit
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fakes_elsewhere")
+def test_a_night_that_was_overtaken_is_ended_by_stop_and_holds_up_no_prune(
+    repository: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("INFO")
+    one = overtaken_night(repository)
+    records.write(replace(one, decide_until=one.started_at + timedelta(days=1)))
+    os.chdir(repository)
+    caplog.clear()
+    assert cli.main(["prune"]) == 0
+    assert "is open" not in caplog.text
+    assert cli.main(["stop", "--night", "one", "--reason", "the other is newer"]) == 0
+    assert cli.main(advised(capfd.readouterr().err.strip())) == 0
+    newest = ledger.history()[0]
+    assert (newest.night.id, newest.stopped and newest.stopped.reason) == ("one", "the other is newer")
+    assert newest.serving and newest.serving.version == 1
+
+
+@pytest.mark.slow
+def test_a_night_that_decided_nothing_overtakes_nobody(repository: Path) -> None:
+    one = opened(repository, night="one", day=date(2025, 1, 1))
+    records.write(replace(one, decide_until=one.started_at))
+    opened(repository, night="two", day=date(2025, 1, 2))
+    runner.run("close")
+    os.chdir(repository / "nights" / "one")
+    promoted(1, one)
+    runner.run("close")
+    assert [(each.night.id, each.release is not None) for each in ledger.history()] == [
+        ("one", True),
+        ("two", False),
+    ]
+
+
+@pytest.mark.slow
+def test_of_many_nights_that_promote_at_the_same_instant_exactly_one_does(repository: Path) -> None:
     names = [f"n{i}" for i in range(4)]
-    for name in names:
-        opened(repository, night=name)
-    code = "import sys; from pipeline import runner; runner.run('close')"
+    for number, name in enumerate(names, 1):
+        night = opened(repository, night=name)
+        promoted(number, night)
+        records.write(replace(records.read(Release), replaced=0))
+        records.write(replace(night, decide_until=night.started_at))  # so that the next may open
+    code = (
+        "from pipeline.contract import records; from pipeline.storage import ledger; import sys;"
+        "night, release = records.read(records.Night), records.read(records.Release);"
+        "ledger.commit_night(night, message='m', release=release)"
+    )
     closing = [
         subprocess.Popen([sys.executable, "-c", code], cwd=repository / "nights" / name,
                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, stderr=subprocess.PIPE)
@@ -263,26 +362,31 @@ def test_of_many_nights_closed_at_the_same_instant_exactly_one_wins(repository: 
 
 
 @pytest.mark.slow
-def test_nights_that_are_opened_at_the_same_instant_are_whole_beside_a_prune(repository: Path) -> None:
+def test_of_nights_that_are_opened_at_the_same_instant_one_has_its_turn_beside_a_prune(
+    repository: Path,
+) -> None:
     """Two openers of one night see one record; bench_openers races more, and kills some."""
     os.chdir(repository)
-    commands = [["open", "--night", name, "--day", "2025-01-02"] for name in ("n1", "n1", "n2")]
+    names = ("n1", "n1", "n2")
     fork = multiprocessing.get_context("fork")
+    commands = [["open", "--night", name, "--day", "2025-01-02"] for name in names]
     calls = [fork.Process(target=ends_well, args=(words,)) for words in (*commands, ["prune"])]
     for call in calls:
         call.start()
     for call in calls:
         call.join(120)
-    assert [call.exitcode for call in calls] == [0] * 4
-    for name in ("n1", "n2"):
-        folder = repository / "nights" / name
-        night = records.read(Night, folder / records.RUN)
-        assert (night.id, night.code_commit) == (name, checkout.git("rev-parse", "HEAD", folder=folder))
-        assert params.load(folder) == params.load(repository)
+    codes = [call.exitcode for call in calls]
+    won = "n2" if codes[2] == 0 else "n1"
+    assert codes == [0 if name == won else NotYet.exit_status for name in names] + [0]
+    (folder,) = (repository / "nights").glob("n*")
+    night = records.read(Night, folder / records.RUN)
+    assert (night.id, night.code_commit) == (won, checkout.git("rev-parse", "HEAD", folder=folder))
+    assert params.load(folder) == params.load(repository)
 
 
 def ends_well(words: list[str]) -> None:
-    sys.exit(cli.main(words) not in (0, 99))
+    status = cli.main(words)
+    sys.exit(0 if status == NothingToDo.exit_status else status)
 
 
 @pytest.mark.slow

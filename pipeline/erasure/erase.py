@@ -35,9 +35,8 @@ from pipeline.registry import aliases
 from pipeline.report import outcome, page
 from pipeline.rollout import ledger_copy, provenance, rot, saga
 from pipeline.rollout.lost_ledger import expect_ledger
-from pipeline.rollout.prune import open_nights
 from pipeline.serving import day_predictions
-from pipeline.storage import checkout, erasures, jsonl, ledger
+from pipeline.storage import checkout, erasures, jsonl, ledger, night_folders
 from pipeline.storage.bucket import options
 from pipeline.storage.mlflow_client import session
 from pipeline.storage.traffic_log import existing_log
@@ -79,11 +78,13 @@ def erase(unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
 
 
 def _expect_quiet() -> None:
-    closed = {commit.night for commit in ledger.commits()}
-    if not closed:
+    if not ledger.commits():
         raise ReleaseError("no night was closed yet, so that there is no ledger to write to; delete the data")
-    if opened := open_nights(closed):
-        raise ReleaseError(f"night {opened[0]} is open and has the rows; erase once it is closed")
+    if opened := night_folders.undecided():
+        raise ReleaseError(
+            f"night {opened[0].id} is open and has the rows; erase once it is closed, or end it with: "
+            f"python -m pipeline stop --night {opened[0].id}"
+        )
     if saga.journal().path.exists():
         raise ReleaseError("a release was interrupted; run watch, then erase again")
 

@@ -82,7 +82,7 @@ def refit(
         return None
     if before and before.judged == version.number:
         return before
-    if ledger.newest_entry() != night.previous:  # promoted already, or another night was first
+    if ledger.is_over(night) or ledger.overtaken(night):  # `promote` says why
         return None
     try:
         approvals.check_promotion(night, verdict, approval, now=clock.utc())

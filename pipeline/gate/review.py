@@ -9,10 +9,11 @@ from pathlib import Path
 
 from pipeline.contract import clock, records
 from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError
-from pipeline.contract.records import Approval, Night, Verdict, Version
+from pipeline.contract.records import Approval, Night, Stop, Verdict, Version
 from pipeline.contract.user import user
 from pipeline.registry import aliases, description
 from pipeline.registry import approval as approvals
+from pipeline.report import outcome
 from pipeline.report.version_page import show_verdict
 from pipeline.storage import ledger, mlflow_client
 from pipeline.storage.journal import alone
@@ -65,7 +66,7 @@ def show_report(night: Night, *, commit: str = "") -> None:
 
     The night stands, also where MLflow is away.
     """
-    from pipeline.report import figures, outcome, page, svg
+    from pipeline.report import figures, page, svg
 
     try:
         history = ledger.history(limit=outcome.NIGHTS)
@@ -97,7 +98,13 @@ def _answer(night: Night, verdict: Verdict, *, approved: bool, by: str, reason: 
             f"and it is {now:%Y-%m-%d %H:%M}"
         )
     if ledger.is_over(night):
-        raise NothingToDo(f"night {night.id} is closed and its champion stays; open a new night")
+        raise NothingToDo(
+            f"night {night.id} is closed, and its champion stays; open a new night with: "
+            f"{ledger.new_night(night)}"
+        )
+    stopped = records.find(Stop)
+    if why := f"was {outcome.stopped(stopped)}" if stopped else ledger.overtaken(night):
+        raise NothingToDo(f"night {night.id} {why}; open a new night with: {ledger.new_night(night)}")
     if approved and verdict.inconclusive and not reason:
         raise ReleaseError(
             f"version {verdict.challenger} is not proven ({verdict.reason}); "

@@ -9,13 +9,12 @@ import logging
 
 from pipeline.contract import clock, records
 from pipeline.contract.backend import Backend
-from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError
+from pipeline.contract.errors import NothingToDo, PipelineError
 from pipeline.contract.formats import one_line
 from pipeline.contract.records import Approval, Night, Release, Stop, Verdict, Version
 from pipeline.contract.user import user
 from pipeline.gate.review import LONGEST
 from pipeline.jobs import launcher
-from pipeline.registry import approval as approvals
 from pipeline.report import outcome
 from pipeline.report.version_page import show_verdict
 from pipeline.storage import ledger
@@ -35,10 +34,10 @@ def stop(
     reason: str = "",
     by: str = "",
 ) -> Stop:
-    """End a running night and its job; the champion stays. Asked again, the first word stands.
+    """End an open night and its job; the champion stays. Asked again, the first word stands.
 
-    Raises NothingToDo where the night is over or its version serves, and ReleaseError where it waits for a
-    person's answer, which ends it as well.
+    Also one that waits for a person's answer, or that was overtaken. Raises NothingToDo where the night is
+    over or its version serves.
 
     Args:
         night: that runs.
@@ -54,12 +53,6 @@ def stop(
         raise NothingToDo(f"version {release.version} of night {night.id} serves; use rollback")
     if ledger.is_over(night):
         raise NothingToDo(f"night {night.id} is closed, and its champion stays")
-    asked_until = verdict.approve_until if verdict and not approvals.answer_to(verdict, approval) else None
-    if asked_until and clock.utc() < asked_until:
-        raise ReleaseError(
-            f"night {night.id} waits for a person's answer; end it with: "
-            f"python -m pipeline approve --reject --night {night.id} --reason TEXT"
-        )
     with alone(records.path_of(Stop).with_suffix(".lock")):
         stopped = records.find(Stop)
         if stopped is None:

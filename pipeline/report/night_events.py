@@ -29,7 +29,7 @@ from pipeline.contract.records import (
 from pipeline.prediction import ledger_history
 from pipeline.registry import approval as approvals
 from pipeline.report.night_folder import entry_of
-from pipeline.storage import checkout, events, ledger
+from pipeline.storage import checkout, events, ledger, night_folders
 from pipeline.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
@@ -63,9 +63,12 @@ def of_entry(entry: Entry) -> tuple[Event, ...]:
 
 def newest(last: int) -> list[Event]:
     """Returns the newest events of this home, those of open nights among them, newest first."""
-    closed = {commit.night for commit in ledger.commits() if not commit.rollback}
-    folders = [checkout.home(), *(checkout.home() / "nights").glob("*")]
-    running = [event for folder in folders for event in events.read(folder) if event.night not in closed]
+    running = [
+        event
+        for folder, night in night_folders.unclosed()
+        for event in events.read(folder)
+        if event.night == night.id
+    ]
     listed = [*running, *stream(ledger.history(limit=last))]  # a commit has one event at least
     return sorted(listed, key=lambda event: event.at, reverse=True)[:last]
 
@@ -136,14 +139,12 @@ def open_nights() -> list[Entry]:
 
     A night that was to be decided more than a day ago was given up.
     """
-    closed = {commit.night for commit in ledger.commits() if not commit.rollback}
     entries = []
-    for folder in (checkout.home() / "nights").glob("*"):
+    for folder, night in night_folders.unclosed():
         try:
-            night = records.find(Night, folder / records.RUN)
-            if night and night.id not in closed and clock.utc() - night.decide_until < GIVEN_UP_AFTER:
+            if folder != checkout.home() and clock.utc() - night.decide_until < GIVEN_UP_AFTER:
                 entries.append(entry_of(folder))
-        except (PipelineError, OSError) as error:  # being laid out, or broken: the others are looked at
+        except (PipelineError, OSError) as error:  # broken: the others are looked at
             log.warning("night %s cannot be read: %s", folder.name, error)
     return sorted(entries, key=lambda entry: entry.night.started_at, reverse=True)
 

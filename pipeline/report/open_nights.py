@@ -18,7 +18,7 @@ from pipeline.jobs.submissions import Attempts
 from pipeline.report import links, running
 from pipeline.report.night_folder import entry_of, texts_of
 from pipeline.report.running import JobFacts, NightFacts, RunningNight
-from pipeline.storage import jsonl, ledger
+from pipeline.storage import jsonl, night_folders
 from pipeline.training.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -31,17 +31,14 @@ def states(home: Path, *, now: datetime) -> list[RunningNight]:
 
     The home has to be the current one (`checkout.within`).
     """
-    closed = {commit.night for commit in ledger.commits() if not commit.rollback}
     nights = []
-    for folder in _folders(home):
-        if folder.name in closed:
-            continue
+    for folder, _ in night_folders.unclosed():
         try:
             facts = facts_of(folder)
         except (PipelineError, OSError, ValueError, KeyError) as error:  # half of it may be gone
             log.debug("%s is not shown as a running night: %s", folder, error)
             continue
-        if facts.entry.night.id not in closed and running.is_open(facts, now=now):
+        if running.is_open(facts, now=now):
             nights.append(running.running(facts, now=now))
     return sorted(nights, key=lambda state: state.night.started_at, reverse=True)
 
@@ -63,13 +60,6 @@ def facts_of(folder: Path) -> NightFacts:
         written_at=datetime.fromtimestamp(max(map(_written_at, _written(folder))), UTC),
         has_page=folder.name == entry.night.id and (folder / links.PAGE).exists(),
     )
-
-
-def _folders(home: Path) -> Iterator[Path]:
-    """Yields the folders with a night in them: those of the home, and the home itself for one `--here`."""
-    nights = home / "nights"
-    inside = sorted(nights.iterdir()) if nights.exists() else []
-    yield from (one for one in (home, *inside) if records.path_of(records.Night, one / records.RUN).exists())
 
 
 def _job(folder: Path) -> JobFacts | None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from pipeline.contract import clock, records
+from pipeline.contract import records
 from pipeline.contract.errors import NothingToDo, ReleaseError
 from pipeline.contract.params import CloseSections
 from pipeline.contract.records import Champion, Night
@@ -28,7 +28,7 @@ from pipeline.registry import aliases
 from pipeline.rollout import targets
 from pipeline.rollout.endpoint import TAG
 from pipeline.rollout.rollback import promotion_of, steps_back
-from pipeline.storage import checkout, dvc_cache, erasures, ledger
+from pipeline.storage import checkout, dvc_cache, erasures, ledger, night_folders
 from pipeline.storage.ledger import Commit
 from pipeline.storage.mlflow_client import session
 
@@ -59,10 +59,14 @@ def _pruned(params: CloseSections, *, dry_run: bool) -> Iterator[Freed]:
     now, commits, releases = datetime.now(UTC), ledger.commits(), ledger.releases()
     closed = {commit.night for commit in commits}
     newest = list(dict.fromkeys(commit.night for commit in commits if not commit.rollback))
-    names = closed - set(newest[: params.night.keep]) | _half_made()
+    unclosed = {night.id for _, night in night_folders.unclosed()}
+    names = closed - unclosed - set(newest[: params.night.keep]) | _half_made()
     yield _worktrees(names, dry_run=dry_run)
-    if opened := open_nights(closed):
-        raise NothingToDo(f"no data is pruned while night {opened[0]} is open; run prune once it is closed")
+    if opened := night_folders.undecided():
+        raise NothingToDo(
+            f"no data is pruned while night {opened[0].id} is open; run prune once it is closed, or end it "
+            f"with: python -m pipeline stop --night {opened[0].id}"
+        )
     kept = _kept(params, commits, releases, now)
     yield _cache(kept, dry_run=dry_run)
     yield _models(params.register_.name, closed - {commit.night for commit in kept}, dry_run=dry_run)
@@ -124,17 +128,6 @@ def _anchor(commits: Sequence[Commit]) -> int | None:
     """Returns the version that the newest night's chain of refreshes is held against."""
     champion = ledger.read_at(commits[0].id, Champion) if commits else None
     return champion.anchor.release.version if champion and champion.anchor else None
-
-
-def open_nights(closed: set[str]) -> list[str]:
-    """Returns the nights here that are not in the ledger, and may still be decided."""
-    folders = [*sorted((checkout.home() / "nights").glob("*")), checkout.home()]
-    nights = [records.find(Night, folder / records.RUN) for folder in folders]
-    return [
-        night.id
-        for night in nights
-        if night and night.id not in closed and night.decide_until > clock.utc_of(night)
-    ]
 
 
 def _half_made() -> set[str]:

@@ -53,6 +53,7 @@ from pipeline.storage.journal import alone
 log = logging.getLogger(__name__)
 
 BRANCH = "refs/heads/nights"
+LOCK = "dvc.lock"  # digests of the data
 FETCHED = "refs/fetched-ledger/"  # the branch as remotes have it (pipeline/rollout/ledger_copy.py)
 GIT_LOCK_S = 5  # git holds its lock of a branch for milliseconds; an older one was left behind
 _FIRST = "0" * 40  # git's name for "this ref must not exist yet"
@@ -266,6 +267,33 @@ def is_over(night: Night) -> bool:
     return bool(made) and not _may_go_on(made)
 
 
+def overtaken(night: Night) -> str:
+    """Returns by what the night was overtaken, as the end of a sentence; "" where it may still promote.
+
+    A night is judged against the version that served when it was opened. Another night that promotes, or a
+    rollback, overtakes it; a night that decided nothing, such as one without data, overtakes nobody.
+    """
+    tip, first = ledger_tip(), None
+    for commit in all_commits(tip) if tip else ():
+        if commit.id == night.previous:
+            break
+        first = commit if commit.serves else first
+    if first is None or (first.night == night.id and not first.rollback):
+        return ""
+    by = "a rollback" if first.rollback else f"night {first.night}"
+    return f"was overtaken by {by}, by which version {first.serves} came to serve"
+
+
+def new_night(night: Night) -> str:
+    """Returns the command that opens a night for the same day, by a name that no night has had."""
+    names = {commit.night for commit in commits()}
+    name, number = f"{night.day}-2", 2
+    while name in names or (home() / "nights" / name).exists():
+        number += 1
+        name = f"{night.day}-{number}"
+    return f"python -m pipeline night --day {night.day} --night {name}"
+
+
 def commit_night(
     night: Night, *, message: str, folder: Path = Path(), release: Release | None = None,
     events: Events | None = None,
@@ -274,29 +302,53 @@ def commit_night(
 
     Neither the release nor the events that go with it are written to files before: a release that `close`
     finds in a folder was decided. A night that failed was committed by `close`; where it goes on and is
-    decided after all, a second commit follows. Raises ReleaseError, and changes nothing, if another night has
-    moved the ledger since, or if the night was closed with a verdict by which its champion stays.
+    decided after all, a second commit follows. A night that was overtaken is committed without a release, and
+    with the champion and the data of the newest entry, from which the next night goes on. Raises
+    ReleaseError, and changes nothing, if it is to release and was overtaken, or was closed with a verdict by
+    which its champion stays.
     """
     made = commit_of(night)
-    if made and (read_at(made, Release) or (release is None and not _says_more(folder, made))):
+    if made and (read_at(made, Release) or (release is None and not _says_more(night, folder, made))):
         return made
     if made and not _may_go_on(made):
         raise ReleaseError(
-            f"night {night.id} is closed, and its champion stays; nothing is changed, open a new night for "
-            f"{night.day}"
-        )
-    newest, follows = newest_entry(), made or night.previous
-    if newest != follows:
-        winner = read_at(newest, Night)
-        raise ReleaseError(
-            f"night {night.id} follows {follows[:9] or 'nothing'}, but night "
-            f"{winner.id if winner else '?'} has moved the ledger to {newest[:9] or 'nothing'} since; "
-            f"nothing is changed, open a new night for {night.day}"
+            f"night {night.id} is closed, and its champion stays; nothing is changed, open a new night with: "
+            f"{new_night(night)}"
         )
     from pipeline.storage import snapshots
 
     snapshots.sync(folder)
-    files = [Path("params.yaml"), Path("dvc.lock"), *sorted((folder / records.RUN).glob("*.json"))]
+    decided = release or records.find(Release, folder / records.RUN)
+    trailers = f"Night: {night.id}\nServes: {decided.version if decided else 0}\n"
+    while True:
+        newest = newest_entry()
+        overtaken_by = overtaken(night)
+        if overtaken_by and release:
+            raise ReleaseError(
+                f"night {night.id} {overtaken_by}; nothing is changed, open a new night with: "
+                f"{new_night(night)}"
+            )
+        follows = newest
+        if newest == made and (before := read_at(made, Night)):
+            follows = before.previous  # `made` is no entry any more once it is followed
+        tree = _tree_of(
+            replace(night, previous=follows), folder, release, events, data_of=newest if overtaken_by else ""
+        )
+        try:
+            return append(
+                _always(tree), after=newest, code=night.code_commit, subject=message, trailers=trailers
+            )
+        except ReleaseError:
+            if newest_entry() == newest:  # else another came in between, which may have decided nothing
+                raise
+
+
+def _tree_of(
+    night: Night, folder: Path, release: Release | None, events: Events | None, *, data_of: str
+) -> str:
+    """Returns the tree of a night's commit, with the champion and the data of another if that is named."""
+    files = [Path("params.yaml"), *sorted((folder / records.RUN).glob("*.json"))]
+    files += [] if data_of else [Path(LOCK)]
     committing = "promote" if release else "close"  # it may have failed before, and succeeds by this commit
     failed = sorted((folder / records.RUN).glob("*.error"))
     files += [path for path in failed if path.stem != committing]
@@ -306,18 +358,29 @@ def commit_night(
         index = Path(scratch) / "index"  # the user's own index is left alone, also with --here
         git("read-tree", night.code_commit, folder=folder, index=index)
         git("add", "--force", "--", *names, folder=folder, index=index)
-        put_records(release, events, index=index)
-        tree = git("write-tree", folder=folder, index=index)
-    decided = release or records.find(Release, folder / records.RUN)
-    trailers = f"Night: {night.id}\nServes: {decided.version if decided else 0}\n"
-    return append(lambda tip: tree, after=follows, code=night.code_commit, subject=message, trailers=trailers)
+        put_records(night, release, events, index=index)
+        if data_of:
+            put_records(_passed_on(data_of), index=index)
+            if (lock := text_at(data_of, LOCK)) is not None:
+                _put(LOCK, lock, index=index)
+        return git("write-tree", folder=folder, index=index)
 
 
-def _says_more(folder: Path, commit: str) -> bool:
-    """Returns whether a night that had failed when it was committed, the newest, has a verdict by now."""
+def _always(tree: str) -> Callable[[str], str]:
+    return lambda tip: tree
+
+
+def _passed_on(commit: str) -> Champion | None:
+    """Returns the champion after that commit, with the anchor of its chain if that is known."""
+    serving, before = champion_at(commit), read_at(commit, Champion)
+    return replace(serving, anchor=before.anchor) if serving and before else serving
+
+
+def _says_more(night: Night, folder: Path, commit: str) -> bool:
+    """Returns whether a night that had failed when it was committed has a verdict by now that counts."""
     verdict = records.find(Verdict, folder / records.RUN)
     is_new = verdict is not None and verdict.challenger != 0 and verdict != read_at(commit, Verdict)
-    return is_new and _may_go_on(commit) and newest_entry() == commit
+    return is_new and _may_go_on(commit) and not overtaken(night)
 
 
 def _may_go_on(commit: str) -> bool:
@@ -349,9 +412,13 @@ def commit_rollback(
 def put_records(*optional: Record | None, index: Path) -> None:
     """Puts records into an index of git, without files; None is skipped."""
     for record in filter(None, optional):
-        blob = git("hash-object", "-w", "--stdin", folder=home(), text=records.dumps(record))
-        entry = f"100644,{blob},{records.path_of(type(record))}"
-        git("update-index", "--add", "--cacheinfo", entry, folder=home(), index=index)
+        _put(records.path_of(type(record)), records.dumps(record), index=index)
+
+
+def _put(path: str | Path, text: str, *, index: Path) -> None:
+    """Puts a text into an index of git, as the file at that path."""
+    blob = git("hash-object", "-w", "--stdin", folder=home(), text=text)
+    git("update-index", "--add", "--cacheinfo", f"100644,{blob},{path}", folder=home(), index=index)
 
 
 def append(
@@ -391,7 +458,7 @@ def _moved(after: str, error: ReleaseError | None = None) -> ReleaseError:
     why = f" ({error})" if error else ""
     return ReleaseError(
         f"another night moved the ledger from {after[:9] or 'nothing'} first{why}; nothing is changed, "
-        f"open a new night"
+        f"run this again"
     )
 
 

@@ -50,7 +50,7 @@ class Ended:
     @property
     def crashed(self) -> bool:
         """Whether it said anything but a sentence."""
-        return "Traceback" in self.text or (self.status not in (0, 99) and "Error: " not in self.text)
+        return "Traceback" in self.text or (self.status not in (0, 75, 99) and "Error: " not in self.text)
 
 
 class Command:

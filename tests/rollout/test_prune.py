@@ -155,7 +155,7 @@ def test_data_of_a_worktree_stays_and_an_open_night_stops_it(home: Path) -> None
     (folder / records.RUN).mkdir(parents=True)
     night = Night(
         id="open", day=now.date(), started_at=now, train_until=now, decide_until=now + timedelta(hours=1),
-        budget_usd=1, trigger="manual", code_commit="0", previous="",
+        budget_usd=1, trigger="manual", code_commit="0", previous=ledger.newest_entry(),
     )  # fmt: skip
     (folder / records.path_of(Night)).write_text(records.dumps(night))
     before = cached()

@@ -79,10 +79,21 @@ def test_a_closed_night_promotes_nothing_where_it_had_not_failed_or_another_was_
     with pytest.raises(ReleaseError, match=r"is closed, and its champion stays; nothing is changed"):
         close(2, after=first, release=release_of(2))
     failed = closed_as_failed(3, after=second)
-    newest = close(4, after=failed)
-    with pytest.raises(ReleaseError, match=r"has moved the ledger to .* nothing is changed"):
+    promoted = close(4, after=failed, release=release_of(4))
+    with pytest.raises(ReleaseError, match=r"was overtaken by night .*-14, .* nothing is changed"):
         close(3, after=second, release=release_of(3))
-    assert ledger.newest_entry() == newest
+    assert ledger.newest_entry() == promoted
+
+
+def test_a_night_that_was_overtaken_passes_on_the_champion_and_the_data_of_the_newest() -> None:
+    first = close(1, after="", release=release_of(1))
+    second = close(2, after=first, release=release_of(2))
+    late = close(3, after=first)
+    assert [commit.id for commit in ledger.commits()] == [late, second, first]
+    champion = ledger.champion_at(late)
+    assert champion and champion.version == 2
+    assert ledger.text_at(late, "dvc.lock") == "data of night 2\n"
+    assert close(3, after=first) == late
 
 
 def closed_as_failed(number: int, *, after: str) -> str:
