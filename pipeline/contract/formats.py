@@ -4,10 +4,11 @@ An unknown number is an en dash; the minus is a true minus sign, so that columns
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
 
 NONE = "–"
+LEAST_SHARE = 1e-6  # that is shown as a figure
 LONGEST_ID = 20  # characters of a night's id that people read as it is
 SHORT_ID = r".{1,12}-[0-9a-f]{4}"
 _DURATIONS = (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1))
@@ -95,7 +96,7 @@ def dollars(amount: float | None) -> str:
     return f"{sign}${amount:.2g}" if 1e-4 <= amount < 0.00995 else f"{sign}${amount:,.2f}"
 
 
-def told_apart(one: float, other: float) -> tuple[str, str]:
+def told_apart(one: float, other: float) -> tuple[str, ...]:
     """Returns two amounts of US dollars with as many digits as tell them apart, six at most.
 
     >>> told_apart(2, 4), told_apart(0.7068, 0.7045), told_apart(1, 1)
@@ -103,11 +104,18 @@ def told_apart(one: float, other: float) -> tuple[str, str]:
     """
     if one == other:
         return dollars(one), dollars(other)
-    for digits in range(2, 7):
-        texts = f"${one:,.{digits}f}", f"${other:,.{digits}f}"
-        if texts[0] != texts[1]:
-            break
-    return texts
+    return _distinct((one, other), lambda amount, digits: f"${amount:,.{digits}f}", digits=range(2, 7))
+
+
+def _distinct(
+    values: Sequence[float], show: Callable[[float, int], str], *, digits: range, others: Sequence[float] = ()
+) -> tuple[str, ...]:
+    """Returns numbers with as many of the digits as tell them apart, and from others; else with the least."""
+    different = {*values, *others}
+    for number in digits:
+        if len({show(value, number) for value in different}) == len(different):
+            return tuple(show(value, number) for value in values)
+    return tuple(show(value, digits[0]) for value in values)
 
 
 def size(num_bytes: float | None) -> str:
@@ -146,16 +154,28 @@ def effect(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Returns a share of one, in percent; a share between 0 and 0.05 % is `< 0.1 %`.
+    """Returns a share of one, in percent; none but 0 and 1 is shown as 0 % or 100 %.
 
-    >>> percent(0.1234), percent(0.0003), percent(0), percent(1)
-    ('12.3 %', '< 0.1 %', '0 %', '100 %')
+    >>> percent(0.1234), percent(0.0003), percent(1e-9), percent(0), percent(0.9998), percent(1)
+    ('12.3 %', '0.03 %', '< 0.0001 %', '0 %', '99.98 %', '100 %')
     """
-    if share is None:
-        return NONE
-    if 0 < share < 0.0005:
-        return "< 0.1 %"
-    return f"{share * 100:.1f}".removesuffix(".0").replace("-", "−") + " %"
+    return NONE if share is None else percents(share)[0]
+
+
+def percents(*shares: float) -> tuple[str, ...]:
+    """Returns shares of one, in percent, with as many digits as tell them apart.
+
+    >>> percents(0.0104, 0.0001), percents(0.0501, 0.05), percents(0.2, 0.1)
+    (('1.04 %', '0.01 %'), ('5.01 %', '5 %'), ('20 %', '10 %'))
+    """
+
+    def show(share: float, digits: int) -> str:
+        text = f"{share * 100:.{digits}f}"
+        return text.rstrip("0").rstrip(".").replace("-", "−") + " %"
+
+    shown = [share for share in shares if not 0 < share < LEAST_SHARE]
+    texts = dict(zip(shown, _distinct(shown, show, digits=range(1, 5), others=(0.0, 1.0)), strict=True))
+    return tuple(texts.get(share, "< 0.0001 %") for share in shares)
 
 
 def quantity(value: object) -> str:

@@ -432,6 +432,11 @@ class Training(Record):
     # Updates of worker 0 that were taken otherwise than planned, as memory was short, by how.
     short_of_memory: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def took_s(self) -> float:
+        """Returns the seconds that a plan predicts: from the first submission, the queue included."""
+        return self.elapsed_s + (self.start_s or 0.0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Slice(Record):

@@ -20,6 +20,7 @@ from math import asin, ceil, exp, floor, isfinite, log, sin, sqrt, tanh
 from math import atanh as fisher
 from typing import NamedTuple
 
+from pipeline.contract.formats import percents
 from pipeline.data.day_figures import Figure, Kind
 from pipeline.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS, SETTLED, Forecast, forecast
 
@@ -88,8 +89,10 @@ class Limit:
         return max(low - value, value - high) / max(high - low, 1e-9)
 
     def __str__(self) -> str:
-        value = _in_words(self.kind, self.value)
-        low, high = (_in_words(self.kind, number) for number in self._shown())
+        if self.kind == "share":
+            value, low, high = percents(self.value, self.low, self.high)
+        else:
+            value, low, high = (_in_words(self.kind, number) for number in (self.value, *self._shown()))
         first, _, rest = self.name.partition(" ")
         if first == "several":
             column, _, of = rest.rpartition(" of ")
@@ -305,8 +308,6 @@ def _plain(kind: Kind, scaled: float) -> float:
 def _in_words(kind: Kind, value: float) -> str:
     if kind == "count":
         return f"{value:,.0f}"
-    if kind == "share":
-        return f"{value:.1%}"
     if kind == "factor":
         return f"{exp(min(value, 50)):.3g}"
     if kind == "hours":

@@ -32,6 +32,15 @@ def is_pattern(path: str) -> bool:
     return bool(_PLACE.search(path))
 
 
+def filled(pattern: str, day: date) -> str:
+    """Returns a pattern with the day filled in; a place of an hour becomes a star.
+
+    >>> filled("sales/{day:%Y/%m/%d}/{hour}.csv", date(2026, 11, 5))
+    'sales/2026/11/05/*.csv'
+    """
+    return _PLACE.sub(lambda place: day.strftime(_form(place).replace("%H", "*")), pattern)
+
+
 def globbed(pattern: str) -> str:
     """Returns the glob of a pattern's files: a star for each folder, as none reaches over a slash."""
     return _PLACE.sub(lambda place: "/".join("*" * len(_form(place).split("/"))), pattern)

@@ -137,15 +137,15 @@ class Files:
 
     def fetch(self, day: date, folder: Path) -> None:
         """Writes the rows of `day`, in their order; DataError if they are missing or cannot be read."""
-        dated = self._files_by_day()
+        dated, wanted = self._files_by_day(), day_files.filled(self.url, day)
         if dated:
             rows = self._joined([file.path for file in files]) if (files := dated.get(day)) else None
-            day_files.warn_of_missing(day, [file.hour for file in files or ()], self.url, zone=self.zone)
+            day_files.warn_of_missing(day, [file.hour for file in files or ()], wanted, zone=self.zone)
         else:
             all_rows, where = self._rows_by_day()
             rows = all_rows.take(where[day]) if day in where else None
         if rows is None:
-            raise DataError(f"{self.url} has nothing for {day}; check that the day is delivered")
+            raise DataError(f"{wanted} has nothing for {day}; check that the day is delivered")
         write_partition(rows, folder)
 
     @property

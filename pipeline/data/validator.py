@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.contract import disk, records
 from pipeline.contract.errors import DataError
+from pipeline.contract.formats import percents
 from pipeline.contract.params import ValidateParams, ValidateSections
 from pipeline.contract.records import Batch, Drift, Expectation, Night, Report
 from pipeline.contract.table import Table
@@ -306,10 +307,10 @@ def _refuse_bad_rows(judged: Sequence[Judged], rules: Sequence[Rule], *, limit: 
         bad[column] = sum(int(one.failed[:, numbers].any(axis=1).sum()) for one in judged)
     worst = sorted(bad, key=lambda column: (-bad[column], column))[:3]
     counts = ", ".join(f"{column} {bad[column]:,}" for column in worst if bad[column])
+    share, most = percents(num_bad / num_rows, limit)
     raise DataError(
-        f"{num_bad:,} of {num_rows:,} rows ({num_bad / num_rows:.1%}) fail the rules, more than "
-        f"{limit:.1%}; worst columns: {counts}; fix the source and ingest again, or raise "
-        f"validate.max_quarantined; see {PAGE}"
+        f"{num_bad:,} of {num_rows:,} rows ({share}) fail the rules, more than {most}; worst columns: "
+        f"{counts}; fix the source and ingest again, or raise validate.max_quarantined; see {PAGE}"
     )
 
 

@@ -30,6 +30,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.contract.formats import percents
 from pipeline.contract.records import Action, Check
 from pipeline.experiment.live_score import LISTS, LiveScore, Shown
 from pipeline.experiment.looks import Looks
@@ -189,7 +190,7 @@ def guardrails(
     )  # fmt: skip
     errors = tested(
         "errors",
-        "the model did not answer {ours:.2%} of the requests of the challenger's users and {theirs:.2%} "
+        "the model did not answer {ours} of the requests of the challenger's users and {theirs} "
         "of those of the champion's",
         limits.errors,
     )
@@ -199,14 +200,14 @@ def guardrails(
         errors,
         tested(
             "personal lists",
-            "{ours:.2%} of the answers to the challenger's users were no lists of their own, and "
-            "{theirs:.2%} of those to the champion's",
+            "{ours} of the answers to the challenger's users were no lists of their own, and "
+            "{theirs} of those to the champion's",
             limits.fallbacks,
         ),
         _check("latency", latency),
         tested(
             "items shown",
-            "{ours:.0%} of the items that the challenger shows, and {theirs:.0%} of those of the champion, "
+            "{ours} of the items that the challenger shows, and {theirs} of those of the champion, "
             "are such as only it prefers",
             limits.shift,
         ),
@@ -397,7 +398,7 @@ def _check(name: str, result: Result, *, shown: str = "") -> Check:
 
 def _means(text: str, arm: NDArray[np.bool_], values: list[float] | Floats) -> str:
     """Returns the text with the mean of either arm in it."""
-    ours, theirs = _two_means(arm, np.asarray(values, dtype=np.float64))
+    ours, theirs = percents(*_two_means(arm, np.asarray(values, dtype=np.float64)))
     return text.format(ours=ours, theirs=theirs)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import ceil, comb, log
 from statistics import median
 
+from pipeline.contract.formats import percent, percents
 from pipeline.contract.records import Plan, Training
 from pipeline.machines.startup import Z90
 
@@ -77,6 +78,11 @@ class Scorecard:
         return len(self.outcomes)
 
 
+def held(plan: Plan, training: Training) -> bool:
+    """Returns whether training came to its end within the plan's interval."""
+    return training.stopped_by == "finished" and plan.interval[0] <= training.took_s <= plan.interval[1]
+
+
 def outcome(night: str, plan: Plan, training: Training) -> Outcome | None:
     """Returns what was predicted and what happened; None where there is nothing to compare."""
     if min(plan.expected_s, *plan.interval, training.elapsed_s) <= 0:
@@ -86,7 +92,7 @@ def outcome(night: str, plan: Plan, training: Training) -> Outcome | None:
         predicted_s=plan.expected_s,
         low_s=plan.interval[0],
         high_s=plan.interval[1],
-        actual_s=training.elapsed_s + (training.start_s or 0.0),  # queue and start-up were predicted, too
+        actual_s=training.took_s,
         predicted_usd=plan.expected_usd,
         actual_usd=training.cost_usd,
         finished=training.stopped_by == "finished",
@@ -127,10 +133,11 @@ def _widen(apart: Sequence[float]) -> float:
 
 
 def _warning(coverage: float, widen: float, num_nights: int) -> str:
-    held = f"the 90 % interval held on {coverage:.0%} of the last {num_nights} nights"
     if coverage < COVERED[0]:
+        share, least = percents(coverage, COVERED[0])
+        held = f"the 90 % interval held on {share} of the last {num_nights} nights"
         change = f"it is {widen:.2g} times as wide from now on" if widen > 1 else "it has been widened since"
-        return f"{held}, fewer than {COVERED[0]:.0%}; {change}: look at what changed on the machine"
+        return f"{held}, fewer than {least}; {change}: look at what changed on the machine"
     return ""
 
 
@@ -143,6 +150,6 @@ def _note(coverage: float, num_nights: int) -> str:
     if coverage <= COVERED[1] or by_chance > UNLIKELY:
         return ""
     return (
-        f"the 90 % interval held on {coverage:.0%} of the last {num_nights} nights, so it is wider than it "
-        f"has to be; deadlines are kept with more to spare than asked for"
+        f"the 90 % interval held on {percent(coverage)} of the last {num_nights} nights, so it is wider than "
+        f"it has to be; deadlines are kept with more to spare than asked for"
     )

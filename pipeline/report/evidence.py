@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.contract import formats
 from pipeline.contract.formats import count, duration, operations, percent, size
 from pipeline.contract.records import Check, Event, Expectation, Plan, Profile, Report, Training
+from pipeline.prediction import scorecard
 from pipeline.profiling.explain import BOUNDS, MEANING
 from pipeline.registry import approval
 from pipeline.report import night_events, outcome
@@ -220,8 +221,8 @@ def _of_profile(profile: Profile) -> str:
 def _of_plan(plan: Plan, training: Training | None) -> str:
     if training is None:
         return f"{plan.rental}: {duration(plan.expected_s)}, {formats.dollars(plan.expected_usd)} planned"
-    inside = "inside" if plan.interval[0] <= training.elapsed_s <= plan.interval[1] else "outside of"
-    return f"{duration(training.elapsed_s)} of {duration(plan.expected_s)} planned, {inside} its interval"
+    inside = "inside" if scorecard.held(plan, training) else "outside of"
+    return f"{duration(training.took_s)} of {duration(plan.expected_s)} planned, {inside} its interval"
 
 
 def lineage(entry: Entry) -> dict[str, str]:

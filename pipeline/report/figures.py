@@ -22,7 +22,7 @@ def points(nights: Sequence[Entry]) -> list[charts.Point]:
         charts.Point(
             day=e.night.day,
             score=score(e.evaluation),
-            hours=e.training.elapsed_s / HOUR_S if e.training else None,
+            hours=e.training.took_s / HOUR_S if e.training else None,
             usd=e.training.cost_usd if e.training else None,
             outcome=outcome.outcome(e),
             rule=best_baseline(e.evaluation),
@@ -44,7 +44,7 @@ def used(entry: Entry, plan: Plan) -> str:
     """Draws time and dollars of the training, against the plan, the deadline and the budget."""
     night, training = entry.night, entry.training
     limit_s = (night.train_until - night.started_at).total_seconds()
-    used_s = training.elapsed_s if training else None
+    used_s = training.took_s if training else None
     used_usd = training.cost_usd if training else None
     return charts.used(
         [

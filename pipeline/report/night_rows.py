@@ -47,7 +47,7 @@ class NightRow:
     started_at: float = 0.0
     decided_s: float | None = None  # from the opening to the decision
     decide_within_s: float = 0.0  # what the deadline leaves for that
-    trained_s: float | None = None
+    trained_s: float | None = None  # start-up included, as in the plan's time
     train_within_s: float = 0.0
     usd: float | None = None
     budget_usd: float = 0.0
@@ -142,7 +142,7 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
         started_at=night.started_at.timestamp(),
         decided_s=(decided_at - night.started_at).total_seconds() if decided_at else None,
         decide_within_s=(night.decide_until - night.started_at).total_seconds(),
-        trained_s=training.elapsed_s if training else None,
+        trained_s=training.took_s if training else None,
         train_within_s=(night.train_until - night.started_at).total_seconds(),
         usd=training.cost_usd if training else None,
         budget_usd=night.budget_usd,

@@ -19,6 +19,7 @@ from pipeline.contract.errors import ParamsError
 from pipeline.data.validator import DOCS
 from pipeline.evaluation.scores import SCORES, read_scores
 from pipeline.planning import rationale
+from pipeline.prediction.scorecard import held
 from pipeline.profiling.explain import explain
 from pipeline.registry.description import in_the_long_run
 from pipeline.report import (
@@ -129,6 +130,7 @@ def _shown(folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
         beside=rationale.around(entry.plan, entry.night) if entry.plan else (),
         planned=_unbroken(" ".join(rationale.sentences(entry.plan, entry.night))) if entry.plan else "",
         chance=rationale.percent,
+        held=held,
         waits=outcome.waits,
         proven=outcome.proven(entry.training.epochs) if entry.training else "",
         in_live=outcome.in_live,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pipeline.contract import formats, records
 from pipeline.contract.records import Approval, Evaluation, Live, Verdict, Version
+from pipeline.prediction import scorecard
 from pipeline.registry import aliases
 from pipeline.registry import approval as approvals
 from pipeline.registry.description import INTERVAL, REPORT, RULE, in_the_long_run, metrics_table, plain, table
@@ -159,11 +160,11 @@ def _of_training(entry: Entry) -> Iterable[str]:
     if plan is None or training is None:
         return
     yield table(["", "planned", "actual"], [
-        ["time", formats.duration(plan.expected_s), formats.duration(training.elapsed_s)],
+        ["time", formats.duration(plan.expected_s), formats.duration(training.took_s)],
         ["cost", formats.dollars(plan.expected_usd), formats.dollars(training.cost_usd)],
         ["samples", f"{plan.num_samples:,}", f"{training.num_samples:,}"],
     ])  # fmt: skip
-    inside = "inside" if plan.interval[0] <= training.elapsed_s <= plan.interval[1] else "outside of"
+    inside = "inside" if scorecard.held(plan, training) else "outside of"
     device = f" ({plain(training.device)})" if training.device else ""
     yield (
         f"Trained on {plan.rental}{device}, {formats.counted(training.num_restarts, 'restart')}, "

@@ -224,15 +224,15 @@ def test_a_figure_that_never_changed_is_within_its_limits_where_it_is_the_same()
         (
             "several customer of invoice",
             Figure("share", 0.5, 100),
-            "50.0% of the values of invoice come with several",
+            "50 % of the values of invoice come with several",
         ),
         (
             "new item with customer",
             Figure("share", 0.99, 100),
-            "item with customer is new in 99.0% of the rows",
+            "item with customer is new in 99 % of the rows",
         ),
         ("price by item", Figure("factor", np.log(1.5), 100), "price by its item is 1.5 times the usual"),
-        ("country = abroad", Figure("share", 0.9, 100), "country = abroad in 90.0% of the rows"),
+        ("country = abroad", Figure("share", 0.9, 100), "country = abroad in 90 % of the rows"),
         (
             "quantity against price",
             Figure("correlation", 0.9, 100),

@@ -267,6 +267,12 @@ def deliver_hour(folder: Path, path: str, day: date, hour: int, *, codes: int = 
     pq.write_table(table(*[moment + timedelta(minutes=n) for n in range(codes)]), file)
 
 
+def test_a_day_that_is_missing_is_named_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / f"{FIRST}.csv").write_text("a\n1\n")
+    with pytest.raises(DataError, match=f"{SECOND}.csv has nothing for {SECOND}"):
+        Files(f"{tmp_path}/{{day}}.csv").fetch(SECOND, tmp_path / "out")
+
+
 @pytest.mark.parametrize("url", HOURS)
 def test_a_day_is_its_hours_in_order(tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture) -> None:
     for day in (SECOND, FIRST):

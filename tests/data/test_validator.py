@@ -200,8 +200,8 @@ def test_the_bad_rows_of_a_night_that_is_stopped_are_kept_until_it_passes(here: 
     judge(TONIGHT)
     before = rows_of(QUARANTINE, TONIGHT)
     change(put("price", -1.0, 0.2))
-    with pytest.raises(DataError, match="fail the rules"):
-        judge(TONIGHT)
+    with pytest.raises(DataError, match=r"\(\d+\.\d+ %\) fail the rules, more than 0\.01 %"):
+        judge(TONIGHT, max_quarantined=0.0001)
     bad = rows_of(validator.REFUSED, TONIGHT)
     assert (bad["price"] == -1.0).sum() > 0.15 * len(rows_of(RAW, TONIGHT))
     assert set(bad["(rule)"]) >= {"price is in range"}

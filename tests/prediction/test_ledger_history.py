@@ -94,7 +94,7 @@ def test_the_ratio_stands_when_the_model_changes(nights):
 def test_intervals_that_did_not_hold_are_wider_tonight(nights, caplog):
     tonight = nights([0.5, 1.6, 0.6, 1.9] * 5)
     assert width(planned(tonight)) > 2 * width(planned(night()))
-    assert "the 90 % interval held on 0% of the last 20 nights" in caplog.text
+    assert "the 90 % interval held on 0 % of the last 20 nights" in caplog.text
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.contract.formats import percent
 from pipeline.contract.records import Plan, Rental, Training
 from pipeline.prediction.scorecard import NIGHTS, Z90, Outcome, outcome, scorecard
 
@@ -38,7 +39,7 @@ def test_intervals_too_narrow_are_widened_by_what_would_have_held():
     card = scorecard(nights(3.0))
     assert card.coverage < 0.7
     assert card.widen == pytest.approx(3, rel=0.25)
-    assert f"held on {card.coverage:.0%} of the last 60 nights, fewer than 85%" in card.warning
+    assert f"held on {percent(card.coverage)} of the last 60 nights, fewer than 85 %" in card.warning
     assert "times as wide from now on" in card.warning
 
 
@@ -55,7 +56,7 @@ def test_intervals_too_wide_are_said_and_left():
     assert card.coverage > 0.95
     assert card.widen == 1
     assert card.warning == ""
-    assert "held on 100% of the last 60 nights, so it is wider than it has to be" in card.note
+    assert "held on 100 % of the last 60 nights, so it is wider than it has to be" in card.note
 
 
 def test_a_few_nights_say_nothing():

@@ -360,13 +360,25 @@ def test_the_page_shows_how_good_the_predictions_of_earlier_nights_were(latest: 
     assert re.search(r"took [\d.]+ % (longer|shorter) than predicted", text)
 
 
+def test_the_start_up_that_a_plan_predicts_counts_in_the_actual_time_of_table_and_chart(
+    folder: Path,
+) -> None:
+    night = only(whole(), "plan", "training")
+    assert night.training
+    slow = replace(night, training=replace(night.training, elapsed_s=83.4, start_s=209.0))
+    text = text_of(page(lay(slow, folder), []))
+    assert "4 min 52 s3.73, outside" in text
+    assert "4 min 52 s of 1 min 18 s planned, outside of its interval" in text
+    assert "took 273 % longer than predicted" in text
+
+
 def test_the_page_warns_of_intervals_that_do_not_hold(folder: Path) -> None:
     slow = [
         replace(e, training=replace(e.training, elapsed_s=2 * e.training.elapsed_s)) if e.training else e
         for e in sixty()
     ]
     text = text_of(page(lay(only(whole(62), "plan", "training"), folder), slow))
-    assert "Intervals that do not hold: the 90 % interval held on 2% of the last" in text
+    assert "Intervals that do not hold: the 90 % interval held on 1.8 % of the last" in text
     assert "times as wide from now on" in text
 
 
