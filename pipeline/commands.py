@@ -44,6 +44,8 @@ def init(
     table: str = "",
     regression: bool = False,
     without: list[str] | None = None,
+    nulls: str = "",
+    thousands: str = "",
 ) -> int:
     """Write a repository for a model of your data: its table, its limits and its params, to go on from.
 
@@ -62,12 +64,15 @@ def init(
         table: of several, the table whose rows are learned from; the one that has the label if left out
         regression: predict the label as a number, also where it could be a class, as counts and stars
         without: column to leave out; may be given several times
+        nulls: words that stand for no value in numbers, as n.a.,missing; NA, N/A, ?, - and None are known
+        thousands: sign between thousands; of 1,234 as 1234 it is a comma, as 1.234 a point; found if left out
     """
     from pipeline import home, survey_columns
 
     survey = home.write(
         Path(folder), from_, time=time, time_format=time_format, label=label, unit=unit,
         ripe_days=ripe_after, zone=zone, table=table, regression=regression, without=without or (),
+        nulls=nulls, thousands=thousands,
     )  # fmt: skip
     size = f"{survey.num_days} days of {survey.rows_per_day:,.0f} rows"
     known = survey.table.label

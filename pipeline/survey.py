@@ -3,6 +3,7 @@
 What it finds is a proposal: `init` writes it as a table and as limits, for people to review.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,16 +32,17 @@ from pipeline.contract.table import (
     Time,
 )
 from pipeline.data.casts import MAX_EXACT, conform
-from pipeline.data.numbers import is_text
+from pipeline.data.numbers import format_of, is_text, without_words
 from pipeline.data.suite import expect_names
 from pipeline.survey_columns import ColumnNote, described, stand_ins
 from pipeline.survey_joins import Join, chosen, joins_of, tables_of, with_joins
+from pipeline.survey_numbers import all_match, as_numbers
 from pipeline.survey_source import (
+    FILES,
     ISO,
     MAX_QUARANTINED,
     NUMBERS,
     WHOLE,
-    all_are,
     clock_of,
     days_of,
     dialect_of,
@@ -101,7 +103,7 @@ class Survey:
 def survey(
     url: str, *, time: str = "", time_format: str = "", label: str = "", unit: str = "",
     ripe_days: float = -1, zone: str = "UTC", table: str = "", regression: bool = False,
-    without: Collection[str] = (),
+    without: Collection[str] = (), nulls: str = "", thousands: str = "",
 ) -> Survey:  # fmt: skip
     """Returns what is found at a URL.
 
@@ -117,24 +119,31 @@ def survey(
         table: of several, the one whose rows are learned from; the one that has the label if empty.
         regression: whether the label is a number even where it could be a class.
         without: columns to leave out.
+        nulls: words that stand for no value in columns of numbers, beside those that are known, with commas.
+        thousands: what stands between thousands in numbers; a point makes the comma the decimal sign.
 
     Raises:
         DataError, ParamsError: there is nothing, or not what is needed; the sentence says what to do.
     """
-    data = _data(url, time=time, time_format=time_format, label=label, unit=unit, zone=zone, table=table)
+    data = _data(
+        url, time=time, time_format=time_format, label=label, unit=unit, zone=zone, table=table, nulls=nulls,
+        thousands=thousands,
+    )  # fmt: skip
     rows = joined(list(data.parts.values()))
     asked = {"time": time, "time_format": time_format, "label": label, "unit": unit}
     time = data.time
     label = data.label or next((each for each in NAMES_OF_LABELS if each in rows.column_names), "")
     _expect_names(rows.column_names, time=time, label=label, unit=unit, without=without)
     guesses = _guesses(data.plug, {"time": time, "label": label}, asked)
-    columns = _columns(rows, data)
+    columns, notes = _columns(rows, data)
     if unit:
         columns[unit] = _unit(rows[unit])
+    if label in notes and not isinstance(columns[label], Int | Float):
+        raise ParamsError(f"the label {notes[label]}")
     if columns[label] is None:
         _label(rows[label], label, late=False, regression=regression)  # says what is wrong with it
     is_class = isinstance(columns[label], Category) and not regression
-    classes = _classes(data.all_labels(rows[label], label)) if is_class else ()
+    classes = _classes(without_words(data.all_labels(rows[label], label))) if is_class else ()
     if classes:
         columns[label] = Int(min=0, max=len(classes) - 1, nullable=True)
     left_out = {name: _why_left_out(rows[name], name) for name, column in columns.items() if column is None}
@@ -161,7 +170,8 @@ def survey(
         known_after = f"{formats.counted(ripe_days, 'day')} later" if ripe_days else "at once"
         guesses += (f"labels are known {known_after} (--ripe-after)",)
     made = _with_days(data, rows, declared, days, left_out, regression=regression)
-    return replace(made, guesses=guesses)
+    of_columns = [note for name, note in notes.items() if name not in without]
+    return replace(made, guesses=guesses, notes=(*of_columns, *made.notes))
 
 
 def _with_days(
@@ -227,6 +237,7 @@ def _guesses(plug: Mapping[str, Any], found: Mapping[str, str], asked: Mapping[s
     dialect = {
         "delimiter": "fields are divided by",
         "decimal": "decimals follow",
+        "thousands": "between thousands (--thousands) stands",
         "encoding": "the encoding is",
     }
     guesses += [f"{words} {plug[argument]!r}" for argument, words in dialect.items() if argument in plug]
@@ -297,6 +308,14 @@ class _Data:
             f"{min(self.parts)} on; look whether older ones have other classes and larger values",
         )
 
+    def place(self, number: int) -> str:
+        """Returns which row of all rows has a number."""
+        for day, part in self.parts.items():
+            if number < len(part):
+                return f"row {number + 1} of {day}"
+            number -= len(part)
+        raise IndexError(number)
+
     def joined_in_words(self, rows: pa.Table) -> tuple[str, ...]:
         """Returns how each table is joined to all rows."""
         return tuple(
@@ -309,7 +328,8 @@ class _Data:
 
 
 def _data(
-    url: str, *, time: str, time_format: str, label: str, unit: str, zone: str, table: str
+    url: str, *, time: str, time_format: str, label: str, unit: str, zone: str, table: str, nulls: str,
+    thousands: str,
 ) -> _Data:  # fmt: skip
     """Returns the rows at a URL, joined with the other tables there; arguments as of `survey`."""
     others = tables_of(url)
@@ -321,7 +341,10 @@ def _data(
     elif table:
         raise ParamsError(f"--table {table} is for several tables, and --from leads to one; leave it out")
     plug = plug_of(url)
-    plug |= dialect_of(plug)
+    if plug["use"] != FILES and (nulls or thousands):
+        raise ParamsError("--nulls and --thousands are for files; read a view that casts the numbers")
+    plug |= {"nulls": nulls.split(",")} if nulls else {}
+    plug |= dialect_of(plug, thousands=thousands)
     delivered = peek(plug)
     if time and time not in delivered.column_names:
         raise not_in_data("time", time, delivered.column_names)
@@ -349,19 +372,30 @@ def _far(days: list[date], left: list[date]) -> tuple[str, ...]:
     )
 
 
-def _columns(rows: pa.Table, data: _Data) -> dict[str, AnyColumn | None]:
-    """Returns the column of a table for each of all rows; None where a table has no such type."""
+def _columns(rows: pa.Table, data: _Data) -> tuple[dict[str, AnyColumn | None], dict[str, str]]:
+    """Returns the column of a table for each of all rows, None for a type that none has, and guesses."""
     typed = not all(is_text(field.type) for field in data.delivered.schema)  # those of CSV are all text
-    columns = {
-        each: _column(rows[each], each, typed=typed, is_label=each == data.label) if each else None
-        for each in rows.column_names
-    }
-    for join in data.joins.values():
-        for each in join.columns:
-            column = _column(rows[each], each, typed=join.typed)
-            columns[each] = replace(column, nullable=True) if column else None  # a row may have no partner
+    of_join = {each: join for join in data.joins.values() for each in join.columns}
+    columns: dict[str, AnyColumn | None] = {}
+    notes: dict[str, str] = {}
+    for name in rows.column_names:
+        join = of_join.get(name)
+        if not name:
+            columns[name] = None
+            continue
+        columns[name], note = _column(
+            rows[name],
+            rows.schema.field(name),
+            typed=join.typed if join else typed,
+            is_label=name == data.label,
+            place=data.place,
+        )
+        if note:
+            notes[name] = note
+        if join and (column := columns[name]):
+            columns[name] = replace(column, nullable=True)  # a row may have no partner
     columns[data.time] = Time()
-    return columns
+    return columns, notes
 
 
 def _check_zone(days: dict[date, pa.Table], table: Table) -> None:
@@ -385,19 +419,26 @@ def _days_without_label(days: dict[date, pa.Table], label: str) -> int:
     return (max(days) - max(known)).days if known else 0
 
 
-def _column(values: pa.ChunkedArray, name: str, *, typed: bool, is_label: bool = False) -> AnyColumn | None:
-    """Returns the column of a table that values fit into; None where a table has no such type."""
+def _column(
+    values: pa.ChunkedArray, of: pa.Field, *, typed: bool, is_label: bool, place: Callable[[int], str]
+) -> tuple[AnyColumn | None, str]:
+    """Returns the column of a table that values fit into, and what was guessed; None: a table has no such."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
+    if is_text(values.type) and values.null_count < len(values):
+        return _textual(values, of, typed=typed, is_label=is_label, place=place)
+    return _typed(values, "" if is_label else of.name), ""
+
+
+def _typed(values: pa.ChunkedArray, name: str) -> AnyColumn | None:
+    """Returns the column of a table for values that are not text; without a name they are never ids."""
     if pa.types.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
     kind, nullable = values.type, values.null_count > 0
     if values.null_count == len(values):
         return None
-    if is_text(kind):
-        return _textual(values, nullable=nullable, typed=typed, name="" if is_label else name)
     if any(is_kind(kind) for is_kind in (*NUMBERS, pa.types.is_decimal)):
-        return _number(values, nullable=nullable, name="" if is_label else name)
+        return _number(values, nullable=nullable, name=name)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         sizes = pc.unique(pc.list_value_length(values).drop_null()).to_pylist()
         vector = len(sizes) == 1 and sizes[0] and pa.types.is_floating(kind.value_type)
@@ -428,22 +469,48 @@ def _number(values: pa.ChunkedArray, *, nullable: bool, name: str) -> AnyColumn:
     return Int(min=least, nullable=nullable) if whole else Float(min=least, nullable=nullable)
 
 
-def _textual(values: pa.ChunkedArray, *, nullable: bool, typed: bool, name: str) -> AnyColumn:
-    texts = values.drop_null()
+def _textual(
+    values: pa.ChunkedArray, of: pa.Field, *, typed: bool, is_label: bool, place: Callable[[int], str]
+) -> tuple[AnyColumn | None, str]:
+    """Returns the column of a table that texts fit into, and what was guessed of it."""
+    known = without_words(values, format_of(of))
+    with_words = known.null_count > 0
     if formats_of(values) == ISO:
-        return Time(nullable=nullable)
-    coded = pc.any(pc.match_substring_regex(texts, r"^[+-]?0\d")).as_py()  # 007 is not 7
-    if not typed and not coded:
-        for kind in (pa.int64(), pa.float64(), pa.bool_()):
-            try:
-                cast = texts.cast(kind)
-            except pa.ArrowInvalid:
-                continue
-            if pa.types.is_boolean(kind):
-                return Bool(nullable=nullable)
-            if pa.types.is_floating(kind) and all_are(texts, WHOLE):  # beyond 64 bits
-                return Id(nullable=nullable)
-            return _number(cast, nullable=nullable, name=name)
+        return Time(nullable=with_words), ""
+    reading = as_numbers(values, of.name, form=format_of(of), place=place)
+    if reading.texts is not None:
+        numbers = reading.texts.drop_null()
+        is_code = (
+            typed and not reading.note and all_match(numbers, WHOLE)
+        )  # of a source that has numbers, too
+        column = (
+            None if is_code else _of_numbers(numbers, nullable=with_words, name="" if is_label else of.name)
+        )
+        if isinstance(column, Int | Float):
+            return replace(column, symbol=reading.symbol), reading.note
+        if column:
+            return column, ""
+    if not typed and known.null_count < len(known):
+        with contextlib.suppress(pa.ArrowInvalid):
+            known.cast(pa.bool_())
+            return Bool(nullable=with_words), ""
+    return _of_texts(values), "" if reading.texts is not None else reading.note
+
+
+def _of_numbers(texts: pa.ChunkedArray, *, nullable: bool, name: str) -> AnyColumn:
+    """Returns the column of a table that numbers fit into, as texts that Arrow reads."""
+    for kind in (pa.int64(), pa.float64()):
+        with contextlib.suppress(pa.ArrowInvalid):
+            cast = texts.cast(kind)
+            break
+    if pa.types.is_floating(cast.type) and all_match(texts, WHOLE):  # beyond 64 bits
+        return Id(nullable=nullable)
+    return _number(cast, nullable=nullable, name=name)
+
+
+def _of_texts(values: pa.ChunkedArray) -> AnyColumn:
+    """Returns the column of a table that texts fit into which are neither numbers nor times."""
+    nullable, texts = values.null_count > 0, values.drop_null()
     num_values = len(pc.unique(texts))
     spaced = pc.mean(pc.match_substring(texts, " ").cast(pa.float64())).as_py() > 0.5
     if spaced and pc.mean(pc.utf8_length(texts)).as_py() > TEXT_CHARS and num_values > len(texts) / 10:

@@ -24,12 +24,12 @@ from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import Plug
 from pipeline.data.casts import codes, in_zone, moments_us
 from pipeline.data.numbers import is_text
+from pipeline.survey_numbers import all_match
 from pipeline.survey_source import (
     FILES,
     FORMATS,
     NUMBER,
     WHOLE,
-    all_are,
     clock_of,
     dialect_of,
     formats_of,
@@ -340,7 +340,7 @@ def _values(rows: pa.Table, but: set[str]) -> dict[str, pa.Array]:
         is_key: list[Callable[[pa.DataType], bool]] = [is_text, pa.types.is_integer]
         if name and name not in but and any(fits(column.type) for fits in is_key):
             texts = pc.unique(codes(column).drop_null())
-            if len(texts) and not (all_are(texts, NUMBER) and not all_are(texts, WHOLE)):
+            if len(texts) and not (all_match(texts, NUMBER) and not all_match(texts, WHOLE)):
                 values[name] = texts
     return values
 
@@ -362,13 +362,13 @@ def _found(ours: pa.Array, theirs: pa.Array) -> float:
 
 def _is_name(values: pa.Array, name: str) -> bool:
     """Returns whether values name something: texts, or numbers whose column says so."""
-    return bool(re.search(r"(^|_)id$|[a-z]I[dD]$|(^|_)(code|number|no|key)$", name)) or not all_are(
+    return bool(re.search(r"(^|_)id$|[a-z]I[dD]$|(^|_)(code|number|no|key)$", name)) or not all_match(
         values, WHOLE
     )
 
 
 def _is_text_key(ours: pa.Array, theirs: pa.Array) -> bool:
-    return len(ours) >= FEWEST_VALUES and not all_are(ours, WHOLE) and not all_are(theirs, WHOLE)
+    return len(ours) >= FEWEST_VALUES and not all_match(ours, WHOLE) and not all_match(theirs, WHOLE)
 
 
 def _num_twice(rows: pa.Table, moments: pa.ChunkedArray, key: Iterable[str]) -> int:

@@ -17,9 +17,10 @@ from pipeline.data.casts import END_US, SINCE_1970, in_zone, iso_times, times_or
 from pipeline.data.database import Database
 from pipeline.data.image_files import SUFFIXES as IMAGES
 from pipeline.data.image_files import ImageFiles
-from pipeline.data.numbers import is_text, without_words
+from pipeline.data.numbers import NumberFormat, is_text, without_words
 from pipeline.data.source import PART, Files
 from pipeline.data.source import SUFFIXES as TABLES
+from pipeline.survey_numbers import all_match, number_format
 
 MOST_DAYS, MOST_ROWS = 400, 2_000_000  # of the history that is looked at, the newest
 PEEK_ROWS = 100_000  # by which columns and times are known
@@ -51,8 +52,6 @@ NUM_FILES = 8  # from the oldest to the newest, by which the format of times is 
 FILES = "pipeline.data.source:Files"
 ISO = ("",)  # the formats of times that need none
 NUMBER, WHOLE = r"^[+-]?\d*\.?\d+$", r"^[+-]?\d+$"
-COMMA_OR_WHOLE = r"^[+-]?\d+(,\d+)?$"  # 5 beside 4,5
-THOUSANDS = r"^[+-]?[1-9]\d{0,2}(,\d{3})+$"  # as 1,000, whose comma is not a decimal one
 DELIMITERS = (";", "\t", "|")  # that CSV has, beside the comma
 
 
@@ -79,10 +78,25 @@ def plug_of(url: str) -> dict[str, Any]:
     return {"use": FILES, "url": url}
 
 
-def dialect_of(plug: dict[str, Any]) -> dict[str, str]:
-    """Returns the arguments of `Files` by which its newest file of CSV is read, without those that it has."""
-    if plug["use"] != FILES or not (head := Plug(**plug).make().head()):
+def dialect_of(plug: dict[str, Any], *, thousands: str = "") -> dict[str, str]:
+    """Returns the arguments of `Files` by which its newest file is read, without those that it has.
+
+    `thousands` is what stands between thousands in numbers, if somebody says so.
+    """
+    if plug["use"] != FILES:
         return {}
+    head = Plug(**plug).make().head()
+    dialect = _letters(head) if head else {}
+    rows = peek(plug | dialect)
+    texts = [column for column in rows.columns if is_text(column.type)]
+    given = NumberFormat(thousands=thousands, nulls=tuple(plug.get("nulls", ())))  # type: ignore[arg-type]
+    form = number_format(texts, given=given, delimiter=dialect.get("delimiter", ","))
+    numbers = {"decimal": form.decimal, "thousands": form.thousands}
+    return dialect | {key: sign for key, sign in numbers.items() if sign != getattr(NumberFormat(), key)}
+
+
+def _letters(head: bytes) -> dict[str, str]:
+    """Returns the encoding and the delimiter of CSV that begins so, where they are not the usual ones."""
     dialect = {}
     try:
         text = head.decode()
@@ -98,20 +112,7 @@ def dialect_of(plug: dict[str, Any]) -> dict[str, str]:
             sniffed = None
     if sniffed and sniffed[0] in DELIMITERS:
         dialect["delimiter"] = sniffed[0]
-    rows = peek(plug | dialect)
-    columns = [column.drop_null() for column in rows.columns if column.null_count < len(column)]
-    points = any(all_are(column, NUMBER) and not all_are(column, WHOLE) for column in columns)
-    if dialect.get("delimiter") and not points:
-        numbers = [column for column in columns if all_are(column, COMMA_OR_WHOLE)]
-        commas = [column.filter(pc.match_substring(column, ",")) for column in numbers]
-        if not all(all_are(column, THOUSANDS) for column in commas if len(column)):
-            dialect["decimal"] = ","
     return dialect
-
-
-def all_are(texts: pa.ChunkedArray, pattern: str) -> bool:
-    """Returns whether a pattern is found in all texts."""
-    return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
 
 
 def _leads_to_images(url: str) -> bool:
@@ -180,7 +181,7 @@ def formats_of(values: pa.ChunkedArray, given: tuple[str, ...] = ()) -> tuple[st
     texts = without_words(values).drop_null()
     if not len(texts):
         return ()
-    if all_are(texts, r"^\d{4}-\d\d-\d\d"):
+    if all_match(texts, r"^\d{4}-\d\d-\d\d"):
         try:
             iso_times(texts)
             return ISO

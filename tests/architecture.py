@@ -23,8 +23,8 @@ ROOMS = (
 # Modules beside the rooms, which know all of them, in order too.
 TOP = (
     "leftovers", "secret_files", "airflow_health", "warm_parent", "larger_values", "night", "stages",
-    "runner", "dvc_file", "survey_source", "survey_joins", "survey_days", "survey_columns", "survey",
-    "home", "rehearsal", "seams", "check",
+    "runner", "dvc_file", "survey_numbers", "survey_source", "survey_joins", "survey_days", "survey_columns",
+    "survey", "home", "rehearsal", "seams", "check",
     "commands", "cli", "__main__",
 )  # fmt: skip
 EXAMPLES = "examples"  # leans on the rooms as a team's own package does, and is imported by none

@@ -138,6 +138,7 @@ class AsOf:
         """
         rows = _fetched(self._source, day)
         columns: dict[str, pa.ChunkedArray] = {}
+        fields: dict[str, pa.Field] = {}  # a source marks how its numbers are written
         digests: dict[str, str] = {}
         tables = self._tables if len(rows) else {}  # else the rows may have no columns
         for name, table in tables.items():
@@ -156,9 +157,11 @@ class AsOf:
                 reason = str(error).splitlines()[0]
                 raise DataError(f"{name} cannot be joined to the rows of {day}: {reason}") from None
             columns |= {ours: theirs[their].take(partners) for ours, their in table.columns.items()}
+            fields |= {ours: theirs.schema.field(their) for ours, their in table.columns.items()}
             digests[name] = _digest(theirs.take(pc.unique(partners.drop_null()).sort()))
         for ours, values in columns.items():
-            rows = rows.append_column(ours, values)
+            field = fields[ours].with_name(ours) if ours in fields else ours
+            rows = rows.append_column(field, values)
         self.joined[day] = digests
         write_partition(rows, folder)
 

@@ -7,7 +7,7 @@ rows give the same bytes.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.formats import size
 from pipeline.data import casts, day_files
 from pipeline.data.day_files import DayFile
+from pipeline.data.numbers import NumberFormat, marked
 from pipeline.machines import this_machine
 
 PART = "part.parquet"
@@ -33,7 +34,6 @@ PARQUET, JSON = (".parquet", ".pq"), (".jsonl", ".ndjson", ".json")  # JSON: an 
 TEXT = (*JSON, ".csv", ".tsv")
 SUFFIXES = (*PARQUET, *TEXT, *(f"{suffix}.gz" for suffix in TEXT))
 NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
-DECIMAL_COMMA = r"^([+-]?\d+),(\d+)$"
 ASCII = bytes(range(128)) + b'\x1b$B$"\x1b(B'  # which is a letter in ISO 2022
 GLOB = r"[*?\[]"  # signs of one
 LEAST_BYTES = 4  # of a value in memory, about
@@ -75,7 +75,10 @@ class Files:
             reads an offset. `s`, `ms`, `us` or `ns` where it is a number of these since 1970, UTC.
         zone: in which a day begins, for times that have a zone; that of the table.
         delimiter: between the fields of a CSV file.
-        decimal: between the digits of a number in a CSV file: `,` is read as a point.
+        decimal: sign between a whole number and its fraction in columns of text that the table declares as
+            numbers.
+        thousands: what stands between thousands there: `,`, `.`, a blank of any width, or an apostrophe.
+        nulls: words that stand for no value there, beside those that are known, such as NA and -.
         encoding: of a CSV file.
         storage: options of the fsspec file system; credentials belong in the environment.
         links: follow links of a local folder that lead out of it, as those of git-annex do; who may write to
@@ -97,6 +100,8 @@ class Files:
         zone: str = "UTC",
         delimiter: str = ",",
         decimal: Literal[".", ","] = ".",
+        thousands: Literal["", ",", ".", " ", "'"] = "",
+        nulls: Sequence[str] = (),
         encoding: str = "utf8",
         storage: Mapping[str, Any] | None = None,
         links: bool = False,
@@ -116,7 +121,13 @@ class Files:
         self.url = url
         self.columns = dict(columns or {})
         self.cut_by, self.time, self.zone = cut_by, time, zone
-        self.delimiter, self.decimal, self.encoding = delimiter, decimal, encoding
+        if decimal == thousands:
+            raise ParamsError(
+                f"source.decimal and source.thousands are both {decimal!r}, so that no number could be read; "
+                f"name the other one"
+            )
+        self.delimiter, self.encoding = delimiter, encoding
+        self.numbers = NumberFormat(decimal=decimal, thousands=thousands, nulls=tuple(nulls))
         self.links = links
         self.max_bytes = int(max_gb * 1e9) or int(MEMORY_SHARE * this_machine.installed_bytes())
         try:
@@ -312,6 +323,7 @@ class Files:
                     is_json = path.lower().removesuffix(".gz").endswith(JSON)
                     rows = _read_json(data) if is_json else self._read_csv(data)
             rows = self._renamed(rows)
+            rows = marked(rows, self.numbers)
             if self.time and self.cut_by in rows.column_names:
                 rows = self._parsed(rows)
         except FileNotFoundError:
@@ -388,11 +400,7 @@ class Files:
             ),
         )
         names = [name if name in self.columns.values() else name.strip(" ") for name in rows.column_names]
-        rows = pa.table([_stripped(each) for each in rows.columns], names)
-        if self.decimal == ".":
-            return rows
-        with_points = [pc.replace_substring_regex(each, DECIMAL_COMMA, r"\1.\2") for each in rows.columns]
-        return pa.table(with_points, schema=rows.schema)
+        return pa.table([_stripped(each) for each in rows.columns], names)
 
 
 def _stripped(texts: pa.ChunkedArray) -> pa.ChunkedArray:
