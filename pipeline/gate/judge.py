@@ -1,7 +1,8 @@
 """Stage gate: decides whether the challenger serves.
 
 A challenger of the champion's recipe on newer data is a refresh: it is promoted when it is proven no worse
-than the margin, since freshness is why one retrains. A changed recipe must be proven better. On the first
+than the margin, since freshness is why one retrains. A changed recipe, or data that ends before the
+champion's, must be proven better. On the first
 night there is no champion, and the challenger must be proven better than a simple rule: for a table the best
 constant, otherwise the workload's baseline `popularity`, or without one of that name the weakest of its own;
 where there is none, it is promoted. Where nothing can be judged, the champion stays, and the verdict says
@@ -27,6 +28,7 @@ from pipeline.contract.records import (
     Approval,
     Champion,
     Check,
+    Dataset,
     Evaluation,
     Night,
     Verdict,
@@ -78,6 +80,7 @@ def gate(
     champion: Champion | None,
     params: GateSections,
     *,
+    dataset: Dataset | None = None,
     answer: Approval | None = None,
 ) -> Verdict:
     """Returns the verdict on tonight's version, and shows it in the registry.
@@ -91,6 +94,7 @@ def gate(
         version: the challenger.
         champion: that served when the night was opened; None before the first.
         params: its sections.
+        dataset: that the version was trained on.
         answer: what a person said to an earlier verdict of this night.
     """
     if version.model_digest != evaluation.model_digest or version.night != night.id:
@@ -99,9 +103,11 @@ def gate(
             f"night {night.id} evaluated {evaluation.model_digest}; run evaluate and register again"
         )
     expect_ledger(params)
-    refresh = is_refresh(champion, params) or is_declared_equal(champion, params)
+    is_same = is_refresh(champion, params) or is_declared_equal(champion, params)
     if champion and night.chosen and night.chosen.is_refresh:
-        refresh = True  # whatever differs, earlier nights have proven to be better
+        is_same = True  # whatever differs, earlier nights have proven to be better
+    older = _older(champion, dataset)
+    refresh = is_same and not older
     rules = rules_of(params.gate, refresh=refresh, evaluation=evaluation)
     scores, past = read_scores() or {}, _earlier(night, LOOKED_AT)
     chance = None if champion is None or refresh else _chance(night, params.gate)
@@ -120,7 +126,10 @@ def gate(
 
     def replayed() -> Verdict:
         anchored = replace(rules, may_lose=chain is not None and chain.level is not None)
-        return judge_scores(evaluation, version, champion, params, rules=anchored, past=past)
+        return judge_scores(
+            evaluation, version, champion, params, rules=anchored, past=past,
+            kind="older data" if older else "",
+        )  # fmt: skip
 
     if params.gate.scores == "replay" or champion is None:
         verdict = replayed()
@@ -129,8 +138,10 @@ def gate(
             night, version, champion, params, rules=rules_for_users(rules, chance), replayed=replayed
         )
     verdict = replace(apply_chain(verdict, chain), false_promotion_chance=chance)
-    if champion and not refresh:
+    if champion and not is_same:
         verdict = replace(verdict, reason=f"{verdict.reason}; {what_changed(champion, params)}")
+    if older:
+        verdict = replace(verdict, reason=f"{verdict.reason}; {older}")
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
@@ -142,6 +153,22 @@ def gate(
         notifier.tell(*night_events.note())
         review.show_report(night)  # for the person who is asked, since the night is closed only later
     return verdict
+
+
+def _older(champion: Champion | None, dataset: Dataset | None) -> str:
+    """Returns that tonight's data is older than the champion's, as a clause; "" where it is not.
+
+    Compared are the days of training, as a refit on the held-out days follows for either.
+    """
+    if champion is None or dataset is None:
+        return ""
+    (made,) = ledger.promotions(champion.version)
+    if made is None or made.dataset is None or dataset.last_day >= made.dataset.last_day:
+        return ""
+    return (
+        f"its data ends on {dataset.last_day}, and that of version {champion.version} on "
+        f"{made.dataset.last_day}, so it is not a refresh, and must be proven better"
+    )
 
 
 def rules_for_users(rules: Rules, chance: float | None) -> Rules:
@@ -164,7 +191,7 @@ def _earlier(night: Night, limit: int) -> list[ledger.Entry]:
 
 def judge_scores(
     evaluation: Evaluation, version: Version, champion: Champion | None, params: GateSections,
-    *, rules: Rules, past: Sequence[ledger.Entry] = (),
+    *, rules: Rules, past: Sequence[ledger.Entry] = (), kind: str = "",
 ) -> Verdict:  # fmt: skip
     """Returns the verdict on `data/run/scores.npy`, and on whether the version is fit to serve.
 
@@ -180,6 +207,7 @@ def judge_scores(
         version=version,
         champion=champion,
         rules=rules,
+        kind=kind,
         success=success_of(params.gate, evaluation),
         guardrails=guardrails_of(params.gate, evaluation),
         believed=plausible(
@@ -236,6 +264,7 @@ def decide(
     version: Version,
     champion: Champion | None,
     rules: Rules,
+    kind: str = "",
     success: Sequence[str] = ("score",),
     guardrails: Mapping[str, float] | None = None,
     believed: Check | None = None,
@@ -258,8 +287,8 @@ def decide(
         case = _case(scores, champion, rules=rules, success=success, guardrails=guardrails or {})
         result = judge_metrics(**case)
         checks = selftest(**case) if result.effect else ()
-        kind = "refresh: " if rules.refresh else "changed recipe: "
-        why = kind if champion else "no champion yet: "
+        kind = kind or ("refresh" if rules.refresh else "changed recipe")
+        why = f"{kind if champion else 'no champion yet'}: "
     if result.status is not Status.NO_DATA and "score" not in evaluation.metrics:
         result = Result(status=Status.INVALID, sentence="evaluation.json has no metric named score")
     if champion is None:  # there is nothing that was scored before

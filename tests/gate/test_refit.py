@@ -1,6 +1,7 @@
 """When a refit is due, and which outputs of it are too far from what was judged."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from pipeline.contract.records import Refit
 from pipeline.gate import refit as stage
 from pipeline.rollout.audit import release_faults
 from pipeline.storage.ledger import Commit
+from tests.rollout.ledgers import close, make_home, release_of
 from tests.rollout.test_promote import NIGHT, VERDICT, VERSION
 
 DRAWN = np.random.default_rng(0)
@@ -34,9 +36,14 @@ def test_no_refit_is_made_unless_one_is_asked_for() -> None:
     assert called(asked()) is None
 
 
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return make_home(tmp_path, monkeypatch)
+
+
+@pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("verdict", [replace(VERDICT, action="reject"), replace(VERDICT, challenger=5)])
-def test_what_is_not_to_be_promoted_is_not_refitted(verdict: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage.ledger, "newest_entry", lambda: NIGHT.previous)
+def test_what_is_not_to_be_promoted_is_not_refitted(verdict: Any) -> None:
     assert called(asked(refit_epochs=1.0), verdict=verdict) is None
 
 
@@ -46,8 +53,9 @@ def test_what_was_decided_of_a_version_stays_decided() -> None:
     assert before.in_place_of(VERSION.number) is None
 
 
-def test_a_night_whose_ledger_has_moved_on_refits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage.ledger, "newest_entry", lambda: "another commit")
+@pytest.mark.usefixtures("home")
+def test_a_night_that_was_overtaken_refits_nothing() -> None:
+    close(9, after="", release=release_of(9))
     assert called(asked(refit_epochs=1.0)) is None
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,23 @@ def test_what_earlier_nights_proved_better_is_judged_as_a_refresh_and_spends_no_
     chosen = Chosen(values={"workload.width": 128}, rest="", is_refresh=True)
     bought = judge.gate(replace(night, chosen=chosen), *inputs, another)
     assert (bought.action, bought.false_promotion_chance) == ("promote", None), bought.reason
+
+
+@pytest.mark.parametrize(("days", "action"), [(0, "promote"), (1, "reject")])
+def test_a_model_of_data_that_ends_before_the_champions_is_not_a_refresh(
+    home: Path, release: Any, settings: Params, days: int, action: str
+) -> None:
+    night, inputs, _ = judged_night(home, release, settings)
+    of_champion = ledger.history()[0].dataset
+    assert of_champion
+    earlier = of_champion.last_day - timedelta(days)
+    dataset = replace(records.read(Dataset), last_day=earlier)
+    verdict = judge.gate(night, *inputs, settings, dataset=dataset)
+    older = (
+        f"its data ends on {earlier}, and that of version 1 on {of_champion.last_day}, so it is not a refresh"
+    )
+    assert (verdict.action, older in verdict.reason) == (action, bool(days)), verdict.reason
+    assert verdict.false_promotion_chance == (0.025 if days else None)
 
 
 def test_the_verdict_on_another_recipe_says_what_was_changed_and_how_to_declare_it_the_same(
