@@ -159,7 +159,7 @@ def test_a_broken_challenger_is_stopped_at_the_first_share(night: Night, log: Lo
     come(log, 500, Model(errors=1.0))
     verdict = ask()
     assert verdict.action == "reject"
-    assert verdict.reason.startswith("live: stopped by errors: the model did not answer 100.00% of the")
+    assert verdict.reason.startswith("live: stopped by errors: the model did not answer 100 % of the")
     assert verdict.live is not None
     assert verdict.live.share == 0.05
     assert [check.name for check in verdict.live.checks if not check.ok] == ["errors"]

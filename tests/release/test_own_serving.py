@@ -138,7 +138,7 @@ def test_a_challenger_that_fails_is_stopped_by_the_errors_that_the_team_reports(
 
     verdict, shares = until_decided(come, team.log)
     assert (verdict.action, shares) == ("reject", [0.05])
-    assert "stopped by errors: the model did not answer 100.00%" in verdict.reason
+    assert "stopped by errors: the model did not answer 100 %" in verdict.reason
 
 
 def test_where_the_team_assigns_otherwise_nothing_is_believed(home: Path, team: Team) -> None:
