@@ -46,6 +46,7 @@ def init(
     without: list[str] | None = None,
     nulls: str = "",
     thousands: str = "",
+    clock: str = "",
 ) -> int:
     """Write a repository for a model of your data: its table, its limits and its params, to go on from.
 
@@ -66,13 +67,14 @@ def init(
         without: column to leave out; may be given several times
         nulls: words that stand for no value in numbers, as n.a.,missing; NA, N/A, ?, - and None are known
         thousands: sign between thousands; of 1,234 as 1234 it is a comma, as 1.234 a point; found if left out
+        clock: column of the time of day, where the time is a date alone; the only one if left out
     """
     from pipeline import home, survey_columns
 
     survey = home.write(
         Path(folder), from_, time=time, time_format=time_format, label=label, unit=unit,
         ripe_days=ripe_after, zone=zone, table=table, regression=regression, without=without or (),
-        nulls=nulls, thousands=thousands,
+        nulls=nulls, thousands=thousands, clock=clock,
     )  # fmt: skip
     size = f"{survey.num_days} days of {survey.rows_per_day:,.0f} rows"
     known = survey.table.label

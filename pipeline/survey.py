@@ -43,6 +43,7 @@ from pipeline.survey_source import (
     MAX_QUARANTINED,
     NUMBERS,
     WHOLE,
+    clock_beside,
     clock_of,
     days_of,
     dialect_of,
@@ -103,7 +104,7 @@ class Survey:
 def survey(
     url: str, *, time: str = "", time_format: str = "", label: str = "", unit: str = "",
     ripe_days: float = -1, zone: str = "UTC", table: str = "", regression: bool = False,
-    without: Collection[str] = (), nulls: str = "", thousands: str = "",
+    without: Collection[str] = (), nulls: str = "", thousands: str = "", clock: str = "",
 ) -> Survey:  # fmt: skip
     """Returns what is found at a URL.
 
@@ -121,16 +122,17 @@ def survey(
         without: columns to leave out.
         nulls: words that stand for no value in columns of numbers, beside those that are known, with commas.
         thousands: what stands between thousands in numbers; a point makes the comma the decimal sign.
+        clock: column of the time of day, where the time is a date alone; the only one if empty.
 
     Raises:
         DataError, ParamsError: there is nothing, or not what is needed; the sentence says what to do.
     """
     data = _data(
         url, time=time, time_format=time_format, label=label, unit=unit, zone=zone, table=table, nulls=nulls,
-        thousands=thousands,
+        thousands=thousands, clock=clock, without=without,
     )  # fmt: skip
     rows = joined(list(data.parts.values()))
-    asked = {"time": time, "time_format": time_format, "label": label, "unit": unit}
+    asked = {"time": time, "time_format": time_format, "label": label, "unit": unit, "clock": clock}
     time = data.time
     label = data.label or next((each for each in NAMES_OF_LABELS if each in rows.column_names), "")
     _expect_names(rows.column_names, time=time, label=label, unit=unit, without=without)
@@ -171,7 +173,8 @@ def survey(
         guesses += (f"labels are known {known_after} (--ripe-after)",)
     made = _with_days(data, rows, declared, days, left_out, regression=regression)
     of_columns = [note for name, note in notes.items() if name not in without]
-    return replace(made, guesses=guesses, notes=(*of_columns, *made.notes))
+    asks = (data.ask,) if data.ask else ()
+    return replace(made, guesses=guesses, notes=(*of_columns, *asks, *made.notes))
 
 
 def _with_days(
@@ -231,9 +234,12 @@ def _expect_names(
 
 def _guesses(plug: Mapping[str, Any], found: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
     """Returns what no option said, each with the option that says otherwise."""
+    plug = plug.get("rows", plug)
     guesses = [] if asked["time"] else [f"{found['time']} is the time, as no other column is (--time)"]
     if plug.get("time") and not asked["time_format"]:
         guesses.append(f"its format is {plug['time']} (--time-format)")
+    if plug.get("clock") and not asked["clock"]:
+        guesses.append(f"the time of day is {plug['clock']} (--clock; to leave it out, --without)")
     dialect = {
         "delimiter": "fields are divided by",
         "decimal": "decimals follow",
@@ -291,6 +297,7 @@ class _Data:
     apart: dict[str, str]  # why a table is not joined
     num_days: int  # that are there, of which `parts` are the newest
     far: tuple[str, ...]  # says which days are left out, far from the others
+    ask: str  # which column is the time of day; "" where there is nothing to ask
 
     def all_labels(self, labels: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         """Returns the labels of the days looked at, and of other rows that were read where there are more."""
@@ -329,7 +336,7 @@ class _Data:
 
 def _data(
     url: str, *, time: str, time_format: str, label: str, unit: str, zone: str, table: str, nulls: str,
-    thousands: str,
+    thousands: str, clock: str, without: Collection[str],
 ) -> _Data:  # fmt: skip
     """Returns the rows at a URL, joined with the other tables there; arguments as of `survey`."""
     others = tables_of(url)
@@ -348,6 +355,10 @@ def _data(
     delivered = peek(plug)
     if time and time not in delivered.column_names:
         raise not_in_data("time", time, delivered.column_names)
+    beside, ask = clock_beside(delivered, plug, time=time, clock=clock, but={label, unit, *without})
+    if beside:
+        plug |= beside
+        delivered, time = peek(plug), plug["cut_by"]
     plug |= clock_of(delivered, plug, time, time_format) | ({"zone": zone} if zone != "UTC" else {})
     time = plug["cut_by"]
     label = label or next((each for each in NAMES_OF_LABELS if each in delivered.column_names), "")
@@ -357,7 +368,7 @@ def _data(
     days, left = survey_days.near_days(days_of(plug), today=tomorrow)
     return _Data(
         plug=plug, delivered=delivered, time=time, label=label, parts=history_of(plug, days), name=name,
-        joins=joins, apart=apart, num_days=len(days), far=_far(days, left),
+        joins=joins, apart=apart, num_days=len(days), far=_far(days, left), ask=ask,
     )  # fmt: skip
 
 

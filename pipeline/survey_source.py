@@ -1,6 +1,7 @@
 """Finds how a team's data is read: which source it is, its dialect, its time, and the newest of its days."""
 
 import tempfile
+from collections.abc import Collection
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pipeline.contract.errors import DataError, ParamsError, without_password
 from pipeline.contract.params import Plug
-from pipeline.data.casts import END_US, SINCE_1970, in_zone, iso_times, times_or_null
+from pipeline.data.casts import END_US, MIDNIGHT, SINCE_1970, in_zone, iso_times, times_or_null
 from pipeline.data.database import Database
 from pipeline.data.image_files import SUFFIXES as IMAGES
 from pipeline.data.image_files import ImageFiles
@@ -27,19 +28,18 @@ PEEK_ROWS = 100_000  # by which columns and times are known
 FROM_US = 1e15  # since 1970: numbers that are times are from September 2001 on
 MAX_QUARANTINED = 0.05  # of a night's rows, as `init` writes it into params.yaml
 NUMBERS = (pa.types.is_integer, pa.types.is_floating)
+DAYS = (
+    "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d",
+    "%d/%m/%y", "%m/%d/%y", "%d.%m.%y",
+    "%d-%b-%y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y", "%b %d %Y",
+)  # fmt: skip
+CLOCKS = (
+    " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", " %I:%M%p", "",
+    " %H.%M.%S", " %I.%M.%S.%f %p", " %H:%M:%S UTC", " %H:%M:%S %z", "T%H:%M:%S", "T%H:%M:%SZ",
+)  # fmt: skip
+CLOCK = r"^([01]?\d|2[0-3])(:[0-5]\d(:[0-5]\d([.,]\d+)?)?( ?[AaPp][Mm])?|\.[0-5]\d\.[0-5]\d)$"
 FORMATS = (
-    *(
-        day + clock
-        for day in (
-            "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d",
-            "%d/%m/%y", "%m/%d/%y", "%d.%m.%y",
-            "%d-%b-%y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y", "%b %d %Y",
-        )
-        for clock in (
-            " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", " %I:%M%p", "",
-            " %H.%M.%S", " %I.%M.%S.%f %p", " %H:%M:%S UTC", " %H:%M:%S %z", "T%H:%M:%S", "T%H:%M:%SZ",
-        )
-    ),
+    *(day + clock for day in DAYS for clock in CLOCKS),
     "%Y-%m-%d %I:%M %p", "%Y-%m-%d %I:%M:%S %p", "%Y-%m-%d %H.%M.%S",
     "%a, %d %b %Y %H:%M:%S %z", "%a, %d %b %Y %H:%M:%S GMT",  # of mail and of the web
     "%d/%b/%Y:%H:%M:%S %z", "%a %b %d %H:%M:%S %Y", "%Y%m%d%H%M%S", "%Y%m%dT%H%M%S", "%Y%m%dT%H%M%SZ",
@@ -170,6 +170,61 @@ def clock_of(rows: pa.Table, plug: dict[str, Any], wanted: str, form: str) -> di
         )
     ((name, fitting),) = formats.items()
     return {"cut_by": name} | ({} if fitting == ISO else {"time": _settled(name, fitting, rows, plug)})
+
+
+def clock_beside(
+    rows: pa.Table, plug: dict[str, Any], *, time: str, clock: str, but: Collection[str]
+) -> tuple[dict[str, str], str]:
+    """Returns the arguments of `Files` that make one time of a date and a time of day, and what to ask.
+
+    Args:
+        rows: some, as delivered.
+        plug: their source.
+        time: the column of the date; the only one of dates if empty.
+        clock: the column of the time of day; the only one if empty.
+        but: columns that are something else.
+    """
+    if clock and plug["use"] != FILES:
+        raise ParamsError("--clock is for files; read a view that has date and time of day as one column")
+    if clock and clock not in rows.column_names:
+        raise not_in_data("clock", clock, rows.column_names)
+    clocks = [name for name in rows.column_names if name not in but and _is_clock(rows[name])]
+    if clock and clock not in clocks:
+        raise ParamsError(
+            f"--clock {clock} is {rows[clock].type} such as {rows[clock][0]}, not times of day such as "
+            f"13:45:00; name another"
+        )
+    if not clocks or plug["use"] != FILES:
+        return {}, ""
+    dates = [name for name in ([time] if time else rows.column_names) if _is_date(rows[name])]
+    if len(dates) != 1:
+        if clock:
+            raise ParamsError(f"--clock {clock} belongs to a column of dates; name it by --time")
+        return {}, ""
+    if not clock and len(clocks) > 1:
+        return {}, (
+            f"{dates[0]} has no time of day, and {' and '.join(clocks)} are times of day; if one belongs to "
+            f"it, name it, as --clock {clocks[0]}"
+        )
+    return {"cut_by": dates[0], "clock": clock or clocks[0]}, ""
+
+
+def _is_clock(values: pa.ChunkedArray) -> bool:
+    """Returns whether values are times of day."""
+    if pa.types.is_time(values.type):
+        return True
+    known = without_words(values).drop_null() if is_text(values.type) else None
+    return known is not None and len(known) > 0 and all_match(known, CLOCK)
+
+
+def _is_date(values: pa.ChunkedArray) -> bool:
+    """Returns whether values are dates, all at midnight if they have a time of day."""
+    if pa.types.is_timestamp(values.type):
+        return bool(pc.all(pc.equal(values, pc.floor_temporal(values, unit="day"))).as_py())
+    if not is_text(values.type):
+        return bool(pa.types.is_date(values.type))
+    days = pc.replace_substring_regex(values, MIDNIGHT, "")
+    return bool(formats_of(days, DAYS)) and not pc.any(pc.match_substring(days, ":")).as_py()
 
 
 def formats_of(values: pa.ChunkedArray, given: tuple[str, ...] = ()) -> tuple[str, ...]:

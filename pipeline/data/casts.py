@@ -32,6 +32,7 @@ NO_CLASS = -1  # below the least of a label, so that the row is quarantined
 SINCE_1970 = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0, "ns": 0.001}  # microseconds of a unit
 MAX_EXACT = 2.0**53  # whole numbers beyond are not exact as floats
 TIME, MOMENT = pa.timestamp("us"), pa.timestamp("us", "UTC")
+MIDNIGHT = r"[ T](0?0:00(:00(\.0+)?)?|12:00(:00)? AM)$"
 FRACTION = re.compile(r"[.,]%f")
 IN_UTC = re.compile(r"(UTC|GMT|(?<!%)Z|\+00:?00)$")
 END_US = int(datetime(2200, 1, 1, tzinfo=UTC).timestamp() * 1e6)  # later times are of another unit
@@ -107,6 +108,21 @@ def times(values: pa.ChunkedArray, form: str, *, name: str) -> pa.ChunkedArray:
         first = pc.and_(read.is_null(), values.is_valid()).index(pa.scalar(True)).as_py()
         raise pa.ArrowInvalid(f"{name} of row {first + 1} is {values[first].as_py()!r}, not a time as {form}")
     return read
+
+
+def with_clock(dates: pa.ChunkedArray, clocks: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns dates and times of day as one text each, such as `31/01/2025 09:05`; null where one is missing.
+
+    The midnight of a date and the day of a clock, which programs add that know only whole times, are left
+    out, and an hour gets two digits.
+    """
+    if not is_text(dates.type):
+        dates = dates.cast(pa.date32()).cast(pa.string())
+    days = pc.replace_substring_regex(numbers.without_words(dates), MIDNIGHT, "")
+    hours = numbers.without_words(clocks if is_text(clocks.type) else clocks.cast(pa.string()))
+    hours = pc.replace_substring_regex(hours, r"^\S*1899\S*[ T]", "")
+    hours = pc.replace_substring_regex(hours, r"^(\d[:.])", r"0\1")
+    return pc.binary_join_element_wise(days.cast(pa.string()), hours.cast(pa.string()), " ")
 
 
 def times_or_null(texts: pa.ChunkedArray, form: str) -> pa.ChunkedArray:

@@ -73,6 +73,8 @@ class Files:
         cut_by: the table's name of the column whose day a row belongs to.
         time: strptime format of `cut_by` where it is text, such as `%d/%m/%Y %H:%M`; ISO 8601 if empty. `%z`
             reads an offset. `s`, `ms`, `us` or `ns` where it is a number of these since 1970, UTC.
+        clock: the table's name of a column with the time of day, where `cut_by` has the date alone; both
+            become `cut_by`, and `time` is the format of the date, a blank and the time of day.
         zone: in which a day begins, for times that have a zone; that of the table.
         delimiter: between the fields of a CSV file.
         decimal: sign between a whole number and its fraction in columns of text that the table declares as
@@ -97,6 +99,7 @@ class Files:
         columns: Mapping[str, str] | None = None,
         cut_by: str = "time",
         time: str = "",
+        clock: str = "",
         zone: str = "UTC",
         delimiter: str = ",",
         decimal: Literal[".", ","] = ".",
@@ -120,7 +123,7 @@ class Files:
         check_zone(zone, of="source.zone")
         self.url = url
         self.columns = dict(columns or {})
-        self.cut_by, self.time, self.zone = cut_by, time, zone
+        self.cut_by, self.time, self.clock, self.zone = cut_by, time, clock, zone
         if decimal == thousands:
             raise ParamsError(
                 f"source.decimal and source.thousands are both {decimal!r}, so that no number could be read; "
@@ -324,6 +327,8 @@ class Files:
                     rows = _read_json(data) if is_json else self._read_csv(data)
             rows = self._renamed(rows)
             rows = marked(rows, self.numbers)
+            if self.clock and self.cut_by in rows.column_names:
+                rows = self._with_clock(rows, origin)
             if self.time and self.cut_by in rows.column_names:
                 rows = self._parsed(rows)
         except FileNotFoundError:
@@ -373,6 +378,17 @@ class Files:
         ours = {theirs: name for name, theirs in self.columns.items() if theirs in rows.column_names}
         kept = [name for name in rows.column_names if name in ours or name not in ours.values()]
         return rows.select(kept).rename_columns([ours.get(name, name) for name in kept])
+
+    def _with_clock(self, rows: pa.Table, origin: str) -> pa.Table:
+        """The rows with the time of day in `cut_by`, and without the column `clock`."""
+        if rows.column_names.count(self.clock) != 1:
+            raise DataError(
+                f"{origin} has no column {self.clock} of the time of day, or two, among its columns "
+                f"{', '.join(rows.column_names)}; name it in source.clock"
+            )
+        times = casts.with_clock(rows[self.cut_by], rows[self.clock])
+        place = rows.column_names.index(self.cut_by)
+        return rows.set_column(place, self.cut_by, times).drop_columns([self.clock])
 
     def _parsed(self, rows: pa.Table) -> pa.Table:
         """The rows with `cut_by` as times, where it is in the format `time`."""
