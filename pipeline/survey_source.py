@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pipeline.contract.errors import DataError, ParamsError, without_password
 from pipeline.contract.params import Plug
-from pipeline.data.casts import END_US, MIDNIGHT, SINCE_1970, in_zone, iso_times, times_or_null
+from pipeline.data.casts import DAY_OF_NONE, END_US, MIDNIGHT, SINCE_1970, in_zone, iso_times, times_or_null
 from pipeline.data.database import Database
 from pipeline.data.image_files import SUFFIXES as IMAGES
 from pipeline.data.image_files import ImageFiles
@@ -213,8 +213,10 @@ def _is_clock(values: pa.ChunkedArray) -> bool:
     """Returns whether values are times of day."""
     if pa.types.is_time(values.type):
         return True
-    known = without_words(values).drop_null() if is_text(values.type) else None
-    return known is not None and len(known) > 0 and all_match(known, CLOCK)
+    if not is_text(values.type):
+        return False
+    known = pc.replace_substring_regex(without_words(values).drop_null(), DAY_OF_NONE, "")
+    return len(known) > 0 and all_match(known, CLOCK)
 
 
 def _is_date(values: pa.ChunkedArray) -> bool:

@@ -33,6 +33,7 @@ SINCE_1970 = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0, "ns": 0.001}  # microse
 MAX_EXACT = 2.0**53  # whole numbers beyond are not exact as floats
 TIME, MOMENT = pa.timestamp("us"), pa.timestamp("us", "UTC")
 MIDNIGHT = r"[ T](0?0:00(:00(\.0+)?)?|12:00(:00)? AM)$"
+DAY_OF_NONE = r"^\S*1899\S*[ T]"  # of Access and Excel, before a time of day
 FRACTION = re.compile(r"[.,]%f")
 IN_UTC = re.compile(r"(UTC|GMT|(?<!%)Z|\+00:?00)$")
 END_US = int(datetime(2200, 1, 1, tzinfo=UTC).timestamp() * 1e6)  # later times are of another unit
@@ -120,7 +121,7 @@ def with_clock(dates: pa.ChunkedArray, clocks: pa.ChunkedArray) -> pa.ChunkedArr
         dates = dates.cast(pa.date32()).cast(pa.string())
     days = pc.replace_substring_regex(numbers.without_words(dates), MIDNIGHT, "")
     hours = numbers.without_words(clocks if is_text(clocks.type) else clocks.cast(pa.string()))
-    hours = pc.replace_substring_regex(hours, r"^\S*1899\S*[ T]", "")
+    hours = pc.replace_substring_regex(hours, DAY_OF_NONE, "")
     hours = pc.replace_substring_regex(hours, r"^(\d[:.])", r"0\1")
     return pc.binary_join_element_wise(days.cast(pa.string()), hours.cast(pa.string()), " ")
 
