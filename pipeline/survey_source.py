@@ -216,7 +216,8 @@ def _is_clock(values: pa.ChunkedArray) -> bool:
     if not is_text(values.type):
         return False
     known = pc.replace_substring_regex(without_words(values).drop_null(), DAY_OF_NONE, "")
-    return len(known) > 0 and all_match(known, CLOCK)
+    is_clock = len(known) > 0 and all_match(known, CLOCK)
+    return is_clock and not formats_of(values, DAYS)  # as 01.12.25 is
 
 
 def _is_date(values: pa.ChunkedArray) -> bool:

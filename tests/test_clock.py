@@ -90,3 +90,7 @@ def test_what_is_not_a_time_of_day_is_refused_as_one(tmp_path: Path) -> None:
         survey(url, clock="z")
     with pytest.raises(DataError, match=r"has no column z of the time of day.*; name it in source.clock"):
         Files(url, cut_by="d", clock="z").days()
+
+
+def test_a_date_that_could_be_a_time_of_day_is_a_date(tmp_path: Path) -> None:
+    assert "clock" not in survey(written(tmp_path, d=[f"{each:%d.%m.%y}" for each in MOMENTS])).plug
