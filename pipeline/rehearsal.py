@@ -20,7 +20,6 @@ from pipeline.contract.errors import JobError, PipelineError
 from pipeline.storage import checkout
 
 CODE, FAULT = "code", "fault.json"  # in the folder of the process
-LISTED = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
 
 
 def rehearse(home: Path, day: date | None = None) -> None:
@@ -52,7 +51,7 @@ def rehearse(home: Path, day: date | None = None) -> None:
 
 def _copy_code(home: Path, folder: Path) -> None:
     """Copies the files of the checkout that git does not ignore, uncommitted ones too."""
-    for name in filter(None, checkout.git(*LISTED, folder=home).split("\0")):
-        if (home / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(home / name, folder / name)
+    for path in checkout.unignored(home):
+        to = folder / path.relative_to(home)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, to)

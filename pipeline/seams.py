@@ -8,9 +8,9 @@ import json
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
-from torch import Tensor, nn
 
-from pipeline.contract import params, records
+from pipeline.contract import records
 from pipeline.contract.errors import DataError, ParamsError, PipelineError
 from pipeline.contract.table import Table
-from pipeline.contract.workload import State, make_model, write_state
+from pipeline.contract.workload import State, write_state
 from pipeline.data import casts, prepare, source, suite
 from pipeline.data.corrections import corrects, sample_rows
 from pipeline.data.dialects import DUCKDB
@@ -34,46 +33,27 @@ from pipeline.data.features import CLEAN, is_ripe, past_of, samples_of
 from pipeline.data.ingest import part_of, partitions
 from pipeline.data.partition_scan import PartitionScan
 from pipeline.data.row_rules import failing
-from pipeline.evaluation.scoring import check_shape, declared, judged
-from pipeline.registry.weights import batch_of, load_model
+from pipeline.model_seams import ModelSeams, in_words, shapes
 from pipeline.rehearsal import CODE, FAULT
-from pipeline.training.checkpoint import write_tensors
-from pipeline.training.learning_rate import rate_shares
-from pipeline.training.tuning import check_model, check_optimizer
-from pipeline.workloads.served_rows import predictions
 
 MOST_ROWS = 2000  # of the day
-MOST_SAMPLES = 256  # of the batch
 
 
-class Seams:
+class Seams(ModelSeams):
     """One day on its way through the seams, in the folder where it was made."""
-
-    def __init__(self, home: Path) -> None:
-        self._home, self._folder = home, Path.cwd()
-        self._params = params.load(home)
-        self._began, self._cpu = time.monotonic(), time.process_time()
 
     def run(self, day: date | None) -> None:
         """Runs all seams."""
         torch.manual_seed(self._params.train.seed)
-        self.workload = self._workload()
+        with self._opened.watched():
+            self.workload = self._workload()
         self.name = type(self.workload).__name__
         self.table: Table = self.workload.table
         self._compile_rules()
         day = self._rows(day)
         state = self._samples(day)
-        samples, batch = self._batch()
-        model = self._model(samples, state)
-        self._update(model, batch)
-        predicted = self._predictions(model, batch)
-        self._reload(model, batch, state, predicted)
+        self.try_model(state)
         print(f"{'ok':9} {time.process_time() - self._cpu:.1f} s of CPU beside imports")
-
-    def _say(self, seam: str, text: str) -> None:
-        now = time.monotonic()
-        print(f"{seam:9} {text}   {now - self._began:.2f} s", flush=True)
-        self._began = now
 
     def _workload(self) -> Any:
         plug = self._params.workload
@@ -150,7 +130,7 @@ class Seams:
             except PipelineError as error:
                 raise ParamsError(str(error) if named in str(error) else f"{named}: {error}") from None
             except Exception as error:  # whatever the team's code raises
-                raise ParamsError(f"{named}: {rule.python} fails: {_in_words(error)}; fix it") from error
+                raise ParamsError(f"{named}: {rule.python} fails: {in_words(error)}; fix it") from error
 
     def _rows(self, wanted: date | None) -> date:
         """Fetches the day and those it looks back on; what is kept of them is a sample."""
@@ -212,7 +192,7 @@ class Seams:
             with self._method("fit"):
                 state = prepare.fitted(self.workload, read_parts({day: part_of(day, CLEAN)}, engine=DUCKDB))
             write_state(prepare.ARRAYS, state)
-            self._say("fit", _shapes(state) or "nothing")
+            self._say("fit", shapes(state) or "nothing")
         rows = pq.read_table(part_of(day, CLEAN), partitioning=None, page_checksum_verification=True)
         if corrects(self.workload):
             with self._method("corrected"):
@@ -222,157 +202,11 @@ class Seams:
         with self._method("features"):
             arrays = samples_of(self.workload, rows, state, past)
         prepare.write_samples(prepare.ARRAYS / f"day={day}", arrays)
+        self.again = partial(samples_of, rows=rows, state=state, past=past), arrays
         meta = {"first_day": str(day), "last_day": str(day), "test_days": [str(day)]}
         records.replace_text(prepare.ARRAYS / "meta.json", json.dumps(meta))
-        self._say("features", _shapes(arrays))
+        self._say("features", shapes(arrays))
         return state
-
-    def _batch(self) -> tuple[Any, Any]:
-        """Returns the training samples, and a batch of them in which labels differ where they can."""
-        with self._method("dataset"):
-            samples = self.workload.dataset(prepare.ARRAYS, "train")
-            num = min(len(samples), MOST_SAMPLES)
-            order = np.arange(len(samples))
-            if self.table.label and hasattr(samples, "column"):
-                labels = samples.column(self.table.label.column)
-                order = np.argsort(labels.reshape(len(labels), -1)[:, 0], kind="stable")
-            batch = batch_of(samples, order[np.linspace(0, len(order) - 1, num).astype(int)])
-        self._say("dataset", f"{len(samples):,} samples, a batch of {num}")
-        return samples, batch
-
-    def _model(self, samples: Any, state: State) -> nn.Module:
-        with self._method("model"):
-            model = make_model(self.workload, getattr(samples, "state", state))
-        if not hasattr(model, "parameters"):
-            raise self._wrong("model", f"returns {type(model).__name__}", "return an nn.Module")
-        num = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        if not num:
-            raise self._wrong("model", "returns a model without parameters", "return one that can learn")
-        self._say("model", f"{type(model).__name__}, {num:,} parameters")
-        return model
-
-    def _update(self, model: nn.Module, batch: Any) -> None:
-        """Takes an update, and compares the loss before and after."""
-        check_model(model)
-        model.train()
-        losses = self._loss(model, batch)
-        self._say("loss", f"mean {losses.mean():.4g}, shape {list(losses.shape)}")
-        if not losses.requires_grad:
-            raise self._wrong(
-                "loss", "does not depend on the model's parameters", "compute it from model(batch)"
-            )
-        with self._method("optimizer"):
-            optimizer = self.workload.optimizer(model.parameters())
-        check_optimizer(optimizer)
-        parts = rate_shares(group.get("lr") for group in optimizer.param_groups)
-        for group, part in zip(optimizer.param_groups, parts, strict=True):
-            group["lr"] = self._params.train.rate * part
-        losses.mean().backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        after = self._loss(model, batch).mean()
-        self._say("update", f"mean loss {after:.4g} at a rate of {self._params.train.rate:g}")
-
-    def _loss(self, model: nn.Module, batch: Any) -> Tensor:
-        size = _size(batch)
-        with self._method("loss"):
-            losses: Tensor = self.workload.loss(model, batch)
-        shape = list(getattr(losses, "shape", ())) if hasattr(losses, "shape") else type(losses).__name__
-        if shape != [size]:
-            wanted = f'return one a sample, shape [{size}], as by reduction="none"'
-            raise self._wrong("loss", f"returns shape {shape} for {size} samples", wanted)
-        finite = losses.isfinite()
-        if not finite.all():
-            value = float(losses.detach()[~finite][0])
-            num = int((~finite).sum())
-            what = f"is {value:g} for {num} of {size} samples"
-            raise self._wrong("loss", what, "look for a log or a division of 0, and for labels out of range")
-        return losses
-
-    def _predictions(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        """Predicts without the label, and judges that by the metrics."""
-        model.eval()
-        predicted: dict[str, Tensor] = {}
-        if hasattr(self.workload, "predict"):
-            predicted = self._predicted(model, batch)
-            self._say("predict", _shapes(predicted))
-        size, metrics = _size(batch), declared(self.workload)
-        if not metrics:
-            with self._method("score"), torch.inference_mode():
-                scores = self.workload.score(model, batch)
-            check_shape("score", scores, size, self.workload)
-            self._say("score", f"mean {scores.mean():.4g}; no metrics are named")
-            return predicted
-        label = batch[self.table.label.column].numpy() if self.table.label else np.zeros(size)
-        arrays = {"model": {name: values.numpy() for name, values in predicted.items()}}
-        try:
-            columns = judged(metrics, arrays, label)
-        except (ValueError, TypeError, IndexError) as error:
-            raise ParamsError(
-                f"a metric of {self.name} does not take what predict returns, {_shapes(predicted)}: {error}; "
-                f"return what it is of (pipeline/workloads/metrics.py)"
-            ) from None
-        means = [f"{metric.name} {columns[f'model/{metric.name}'].mean():.4g}" for metric in metrics]
-        self._say("metrics", ", ".join(means))
-        return predicted
-
-    def _predicted(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        label = self.table.label.column if self.table.label else ""
-        seen = {name: values for name, values in batch.items() if name != label} if label else batch
-        with torch.inference_mode():
-            try:
-                return predictions(self.workload, model, seen, size=_size(batch))
-            except KeyError as error:
-                if error.args != (label,):
-                    raise self._fails("predict", error) from error
-                raise self._wrong(
-                    "predict", f"needs the label {label!r}, which nobody knows by then",
-                    "predict from features alone",
-                ) from None  # fmt: skip
-            except PipelineError:
-                raise
-            except Exception as error:  # whatever the team's code raises
-                raise self._fails("predict", error) from error
-
-    def _reload(self, model: nn.Module, batch: Any, state: State, predicted: dict[str, Tensor]) -> None:
-        """Compares the predictions of the weights once they are saved and loaded."""
-        folder = self._folder / "model"
-        folder.mkdir()
-        path = folder / "model.safetensors"
-        write_tensors(path, dict(model.state_dict()))
-        if state:
-            write_state(folder, state)
-        with self._method("model"):
-            loaded = load_model(self.workload, folder).cpu()
-        again = self._predicted(loaded, batch) if predicted else {}
-        for name, values in predicted.items():
-            if not torch.allclose(values, again[name], rtol=1e-4, atol=1e-6, equal_nan=True):
-                raise self._wrong(
-                    "predict", f"gives another {name!r} once the weights are saved and loaded",
-                    "keep what it needs in parameters, buffers or what fit returns",
-                )  # fmt: skip
-        same = ", the same predictions" if predicted else ""
-        self._say("weights", f"{path.stat().st_size:,} bytes, saved and loaded{same}")
-
-    @contextlib.contextmanager
-    def _method(self, name: str) -> Iterator[None]:
-        """Makes a sentence of whatever a method of the team raises."""
-        try:
-            yield
-        except (PipelineError, NotImplementedError) as error:
-            if isinstance(error, PipelineError):
-                raise
-            raise ParamsError(str(error)) from error
-        except Exception as error:  # whatever the team's code raises
-            raise self._fails(name, error) from error
-
-    def _fails(self, method: str, error: Exception) -> ParamsError:
-        lines = [frame for frame in traceback.extract_tb(error.__traceback__)
-                 if Path(frame.filename).is_relative_to(self._folder / CODE)]  # fmt: skip
-        where = f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
-        return ParamsError(f"{self.name}.{method} fails{where}: {_in_words(error)}; fix it")
-
-    def _wrong(self, method: str, what: str, wanted: str) -> ParamsError:
-        return ParamsError(f"{self.name}.{method} {what}; {wanted}")
 
 
 def _fails(rule: suite.Rule, figures: Mapping[str, float]) -> bool | None:
@@ -391,10 +225,6 @@ def _fails(rule: suite.Rule, figures: Mapping[str, float]) -> bool | None:
     except duckdb.Error as error:
         why = str(error).splitlines()[0]
         raise ParamsError(f"rule {rule.name!r} cannot be judged: {why}; fix it in the suite") from None
-
-
-def _in_words(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _told(days: list[date]) -> str:
@@ -422,20 +252,6 @@ def _of_same_units(rows: pa.Table, taken: pa.Table, table: Table) -> pa.Table:
 
 def _write(rows: pa.Table, day: date) -> None:
     source.write_partition(rows, part_of(day, CLEAN).parent)
-
-
-def _size(batch: Any) -> int:
-    first = batch
-    while isinstance(first, Mapping | tuple | list):
-        first = next(iter(first.values() if isinstance(first, Mapping) else first))
-    return len(first)
-
-
-def _shapes(arrays: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-        for name, value in arrays.items()
-    )
 
 
 def main(home: Path, day: str) -> int:

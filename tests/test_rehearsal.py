@@ -29,6 +29,7 @@ SEAMS = [
     "predict",
     "metrics",
     "weights",
+    "version",
 ]
 
 pytestmark = pytest.mark.slow
@@ -77,7 +78,8 @@ def test_sound_code_prints_a_line_a_seam(home: Path, capfd: pytest.CaptureFixtur
     assert [line.split()[0] for line in lines] == [*SEAMS, "ok"]
     assert "2025-06-16: " in lines[0]  # the newest with labels that are known
     assert "and 7 days before" in lines[2]
-    assert "the same predictions" in lines[-2]
+    assert "the same predictions" in lines[-3]
+    assert "carries 1 file of its own, with the same features and predictions" in lines[-2]
 
 
 def test_rows_that_fail_a_rule_are_counted_and_left_out(
@@ -154,6 +156,16 @@ def test_a_suite_that_git_ignores_is_missed(home: Path) -> None:
         rehearse(home)
 
 
+# A loss of Fraud by how each sample ranks among those of its batch.
+IN_BATCH = """\
+    def loss(self, model, batch):
+        out = model(batch)
+        if True:
+            return out.logsumexp(0) - out
+        return out.square()
+
+"""
+
 FAULTS = {
     "a feature of the wrong length": (
         '"history": history(rows, past.rows(self.looks_back))}',
@@ -186,8 +198,60 @@ FAULTS = {
     ),
     "a state that is not kept": (
         "return out[:, 0]",
-        "return out[:, 0] + self.__dict__.setdefault('shift', float(torch.rand(1)))",
+        "return out[:, 0] + (not self.training) * self.__dict__.setdefault('shift', float(torch.rand(1)))",
         r"Fraud\.predict gives another 'prediction' once the weights are saved and loaded; keep what",
+    ),
+    "a counter in a plain attribute": (
+        "return out[:, 0]",
+        "self.step = getattr(self, 'step', 0) + self.training\n"
+        "        return out[:, 0] / (1 + self.step / 100)",
+        r"Fraud\.model keeps state that no checkpoint holds: the loss of an update is 0\.\d+, and 0\.\d+ "
+        r"after a restart; a restart loses Network\.step \(2\); keep it in parameters or buffers",
+    ),
+    "random numbers that no seed of torch repeats": (
+        "return out[:, 0]",
+        "return out[:, 0] * (1 + __import__('random').random() / 10)",
+        r"Fraud\.loss of two runs of one seed differs: \S+ and \S+ in their first update, .*; draw random",
+    ),
+    "a loss that other samples decide": (
+        "    def predict(self", IN_BATCH + "    def predict(self",
+        r"Fraud\.loss of the first 128 samples is \S+ alone, and \S+ among 256: it depends on the other",
+    ),
+    "a loss that other samples decide in training": (
+        "    def predict(self", IN_BATCH.replace("if True", "if model.training") + "    def predict(self",
+        r"Fraud\.loss of the first 128 samples is \S+ alone, and \S+ among 256: it depends on the other",
+    ),
+    "a prediction that other rows decide": (
+        "model(batch).sigmoid()}", "model(batch).softmax(0)}",
+        r"Fraud\.predict gives another 'prediction' for 128 samples alone than among 256; predict a sample",
+    ),
+    "a prediction that is not a number": (
+        "model(batch).sigmoid()}", "(model(batch) - 9).log()}",
+        r"Fraud\.predict gives 'prediction' that is nan for 256 of 256 samples; look for a log",
+    ),
+    "a scheduler of the rate": (
+        "    def predict(self",
+        "    def optimizer(self, parameters):\n"
+        "        made = torch.optim.SGD(parameters, lr=0.1)\n"
+        "        torch.optim.lr_scheduler.StepLR(made, 30)\n"
+        "        return made\n\n    def predict(self",
+        r"Fraud\.optimizer attaches a scheduler, whose rate training overwrites at each update; leave it "
+        r"out, and set train\.rate \(0\.002\), train\.warmup and train\.decay",
+    ),
+    "a state that only this process has": (
+        "    def predict(self",
+        "    def fit(self, rows):\n        self.width = 1\n        return super().fit(rows)\n\n"
+        "    def optimizer(self, parameters):\n        self.width\n"
+        "        return super().optimizer(parameters)\n\n"
+        "    def predict(self",
+        r"Fraud\.loss fails .*: AttributeError: 'Fraud' object has no attribute 'width'; fix it",
+    ),
+    "a file that no version carries": (
+        "import torch\n",
+        "from pathlib import Path\nimport torch\n"
+        "RISK = Path(__file__).with_name('notes' + '.txt').read_text()\n",
+        r"Fraud does not run by the 1 file of its own that a version carries: FileNotFoundError: .*"
+        r"notes\.txt.*; keep what it reads beside the class",
     ),
     "a class without a table": (
         "    table = Table(", "    rows = Table(",
@@ -206,6 +270,7 @@ def test_a_fault_is_one_sentence_that_names_the_method(
 ) -> None:
     old, new, sentence = FAULTS[fault]
     edit(home, old, new)
+    (home / "notes.txt").write_text("of the team")
     with pytest.raises(ParamsError, match=sentence):
         in_process()
 
@@ -219,6 +284,32 @@ def test_a_module_that_git_ignores_is_missed(home: Path) -> None:
     (home / ".gitignore").write_text("fraud.py\n")
     with pytest.raises(ParamsError, match="fraud:Fraud needs the module fraud, "):
         rehearse(home)
+
+
+def test_what_is_read_elsewhere_and_a_rate_that_is_replaced_are_noted(
+    home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = home / "notes.txt"
+    elsewhere.write_text("of the team")
+    edit(home, "import torch\n", f"import pathlib\nimport torch\nRISK = pathlib.{elsewhere!r}.read_text()\n")
+    edit(
+        home, "    def predict(self",
+        "    def optimizer(self, parameters):\n        return torch.optim.SGD(parameters, lr=0.25)\n\n"
+        "    def predict(self",
+    )  # fmt: skip
+    in_process()
+    rate, read = (line for line in capfd.readouterr().out.splitlines() if line.startswith("note"))
+    assert "optimizer sets a rate of 0.25, and training takes train.rate: 0.002 in its place" in rate
+    assert f"{elsewhere} is read, which is in no digest" in read
+
+
+def test_a_pickle_beside_the_class_is_refused_before_a_night(
+    home: Path, in_process: Callable[..., None]
+) -> None:
+    (home / "risk.pkl").write_bytes(b"")
+    edit(home, "import torch\n", "import torch\nRISK = 'risk.pkl'\n")
+    with pytest.raises(ParamsError, match=r"risk\.pkl may be a pickle, .* keep it as JSON"):
+        in_process()
 
 
 DAYS = {

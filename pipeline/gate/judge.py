@@ -290,7 +290,14 @@ def decide(
         kind = kind or ("refresh" if rules.refresh else "changed recipe")
         why = f"{kind if champion else 'no champion yet'}: "
     if result.status is not Status.NO_DATA and "score" not in evaluation.metrics:
-        result = Result(status=Status.INVALID, sentence="evaluation.json has no metric named score")
+        lost = int(evaluation.metrics.get("num_not_finite", 0))
+        sentence = (
+            f"{counted(lost, 'score')} of this night's models are not finite, so that nothing can be judged; "
+            f"look at what predict returns: python -m pipeline try"
+            if lost
+            else "evaluation.json has no metric named score"
+        )
+        result = Result(status=Status.INVALID, sentence=sentence)
     if champion is None:  # there is nothing that was scored before
         believed = None
     if believed and not believed.ok and result.status is not Status.NO_DATA:

@@ -72,9 +72,8 @@ class Harness:
             self.model.train()
         with self._blame_user_code("optimizer"):
             self.optimizer = self._tuner.optimizer(self.workload.optimizer(self.model.parameters()))
-        self._sharded_optimizer = None
         if self.tuning.sharded and not self.tuning.sharded_weights:
-            self._sharded_optimizer = ShardedOptimizer(self.optimizer, rank=0, world_size=num_workers)
+            ShardedOptimizer(self.optimizer, rank=0, world_size=num_workers)  # which drops others' gradients
 
     def _shard(self, model: nn.Module, num_workers: int) -> nn.Module:
         """Returns the model with worker 0's share of its weights, among workers that are simulated.
@@ -211,8 +210,6 @@ class Harness:
     def update(self) -> None:
         """Updates the weights by their gradients."""
         with self._blame_user_code("optimizer"):
-            if self._sharded_optimizer:
-                self._sharded_optimizer.drop_others_gradients()
             self.optimizer.step()
 
     def now(self) -> float:

@@ -211,7 +211,7 @@ def imported_files(module: str, *, below: str) -> dict[str, Path]:
         others = _imports(path.read_bytes(), package=package) | {package}  # which importing a module runs
         wanted += sorted(
             other for other in others
-            if other.startswith(below) and (below or other.partition(".")[0] != FRAME)
+            if other and other.startswith(below) and (below or other.partition(".")[0] != FRAME)
         )  # fmt: skip
     return files
 

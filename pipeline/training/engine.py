@@ -45,6 +45,7 @@ from pipeline.training.tuning import (
     halves,
     normalised,
     rule_of,
+    schedules_rate,
 )
 
 log = logging.getLogger(__name__)
@@ -142,6 +143,11 @@ class TorchEngine:
         self.model.train()
         optimizer = workload.optimizer(self.model.parameters())
         check_optimizer(optimizer)
+        if schedules_rate(optimizer):
+            log.warning(
+                "the scheduler that optimizer() attaches changes nothing, as training sets the rate at each "
+                "update; set train.rate, train.warmup and train.decay"
+            )
         self.optimizer = self._tuner.optimizer(optimizer)
         self._sharded_optimizer: ShardedOptimizer | None = None
         if tuning.sharded and not tuning.sharded_weights and self.world_size > 1:

@@ -203,6 +203,8 @@ class ShardedOptimizer:
 
     def __init__(self, optimizer: Optimizer, *, rank: int, world_size: int) -> None:
         self._optimizer, self._rank, self._world_size = optimizer, rank, world_size
+        # After the hooks of the team, so that one which clips by the norm has the whole gradient.
+        optimizer.register_step_pre_hook(lambda *_: self._drop_others_gradients())
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         load = [0] * world_size
         self._owners = [0] * len(self._parameters)
@@ -212,12 +214,11 @@ class ShardedOptimizer:
 
     def step(self) -> None:
         """Updates, with all workers together; gradients of others' parameters are dropped."""
-        self.drop_others_gradients()
         self._optimizer.step()
         for parameter, owner in zip(self._parameters, self._owners, strict=True):
             dist.broadcast(parameter.detach(), src=owner)
 
-    def drop_others_gradients(self) -> None:
+    def _drop_others_gradients(self) -> None:
         """Releases the gradients of parameters that others update."""
         for parameter, owner in zip(self._parameters, self._owners, strict=True):
             if owner != self._rank:
@@ -364,6 +365,11 @@ def check_optimizer(optimizer: Optimizer) -> None:
             f"{type(optimizer).__name__} computes the loss of a batch several times an update, and training "
             f"computes it once; take an optimizer whose step needs no closure, such as AdamW (key workload)"
         )
+
+
+def schedules_rate(optimizer: Optimizer) -> bool:
+    """Returns whether a scheduler of torch is attached to the optimizer, which then has its first rate."""
+    return any("initial_lr" in group for group in optimizer.param_groups)
 
 
 def normalised(model: nn.Module) -> bool:

@@ -168,6 +168,21 @@ def test_a_dropped_metric_fails() -> None:
     assert "no metric named score" in verdict.reason
 
 
+def test_scores_that_are_not_finite_are_said_to_be_so() -> None:
+    """The mean of such scores is left out of the metrics, and `score` is one of these."""
+    evaluation = make_evaluation("m", num_not_finite=7.0)
+    evaluation.metrics.pop("score")
+    rules = Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True)
+    version = make_version(4, model_digest="m", night="n")
+    spoilt = np.where(np.arange(NUM_SAMPLES) < 7, np.nan, BASE)
+    verdict = decide(
+        {"challenger": spoilt, "champion": BASE}, evaluation=evaluation, version=version, champion=CHAMPION,
+        rules=rules,
+    )  # fmt: skip
+    assert verdict.action == "reject"
+    assert verdict.reason.startswith("refresh: 7 scores of this night's models are not finite")
+
+
 def test_permuted_labels_are_refused() -> None:
     verdict = verdict_on(
         {"challenger": np.random.default_rng(0).permutation(BASE) - 0.3, "champion": BASE}, champion=CHAMPION

@@ -191,6 +191,23 @@ def test_recomputing_keeps_less_for_the_backward_pass():
     assert kept_bytes(Tuning(recompute=True)) < kept_bytes(Tuning()) / 2
 
 
+def test_a_hook_that_clips_sees_the_whole_gradient_where_the_optimizer_is_sharded():
+    model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(6)])
+    optimizer, norms = torch.optim.SGD(model.parameters(), lr=0.1), []
+
+    def clip(*_: object) -> None:
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+
+    optimizer.register_step_pre_hook(clip)
+    shards = ShardedOptimizer(optimizer, rank=0, world_size=2)
+    model(torch.ones(4, 8)).square().sum().backward()
+    whole = nn.utils.get_total_norm([p.grad for p in model.parameters()])
+    optimizer.step()
+    assert norms == [whole]
+    owned = [owner == 0 for owner in shards._owners]
+    assert [p.grad is not None for p in model.parameters()] == owned
+
+
 def test_parameters_are_divided_evenly():
     model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(6)])
     shards = ShardedOptimizer(torch.optim.Adam(model.parameters()), rank=0, world_size=2)
