@@ -310,9 +310,10 @@ class TrainParams(Section):
     cold_every: int = Field(7, ge=1)
     """Nights between cold starts; 1: never start warm. Other nights start from the champion's weights."""
     warm_share: float = Field(0.1, gt=0, le=1)
-    """Share of the samples, the newest, that a warm start trains on."""
+    """Share of the samples, the newest, that a warm start trains on. After missed nights it trains on all
+    days that the champion has not seen, if time and budget suffice."""
     warm_epochs: float = Field(1, gt=0)
-    """Passes over `warm_share` of the samples in a warm start."""
+    """Passes over the samples of a warm start."""
     warm_rate: float = Field(5e-4, gt=0)
     """Learning rate of a warm start, at its peak."""
     band_rate: float = Field(0.0, ge=0, lt=1)

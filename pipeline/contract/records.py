@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, TypeVar
 
@@ -134,6 +135,15 @@ class Dataset(Record):
     first_day: date
     last_day: date  # last day of the training split; what follows is held out
     num_unripe_days: int = 0  # of the window, whose labels are not yet known: neither trained on nor judged
+    num_of_days: dict[str, int] = field(default_factory=dict)  # samples of each training day; {}: not known
+
+    def num_after(self, day: date) -> int:
+        """Returns the samples of the training split on later days; by its share of days if not known."""
+        if self.num_of_days:
+            return sum(num for of, num in self.num_of_days.items() if of > str(day))
+        num_days = (self.last_day - self.first_day).days + 1
+        later = min(num_days, max(0, (self.last_day - day).days))
+        return ceil(self.num_samples * later / num_days)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,6 +390,7 @@ class Plan(Record):
     explore_usd: float = 0.0
     gpus: str = ""  # of one machine, "2 x L4"; "" for none
     share: str = ""  # of the machines that it has in common with other models; "" where it has none
+    num_left_out: int = 0  # samples of missed nights, for which there was no time or money
     base_samples: int = 0  # `num_samples` in batches of the recipe's size; 0: as many as the recipe says
     cheaper: tuple[Rung, ...] = ()  # too slow for the whole job; taken where it is far ahead
     sync: Sync = EVERY_UPDATE  # when its workers agree

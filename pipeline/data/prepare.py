@@ -64,10 +64,11 @@ def prepare(night: Night, report: Report, sections: PrepareSections) -> Dataset:
     ripe = [day for day in days if is_ripe(workload.table, day, by=night.day)]
     window = _window(ripe, days, params)
     unripe = len(days) - len(ripe)
+    num_of_days: dict[str, int] = {}
     if hasattr(workload, "arrays"):
         num_train, num_test = _whole_window(workload, window, here, sections)
     elif hasattr(workload, "features"):
-        num_train, num_test = _by_partition(workload, window, here, sections)
+        num_train, num_test, num_of_days = _by_partition(workload, window, here, sections)
     else:
         num_train, num_test = _counted(workload, window)
     for split, number in (("training", num_train), ("held-out", num_test)):
@@ -78,7 +79,7 @@ def prepare(night: Night, report: Report, sections: PrepareSections) -> Dataset:
             )
     return Dataset(
         digest=known_digests.digest(ARRAYS), num_samples=num_train, first_day=window.train[0],
-        last_day=window.train[-1], num_unripe_days=unripe,
+        last_day=window.train[-1], num_unripe_days=unripe, num_of_days=num_of_days,
         num_bytes=sum(path.stat().st_size for path in ARRAYS.rglob("*") if path.is_file()),
     )  # fmt: skip
 
@@ -211,8 +212,11 @@ def _counted(workload: Any, window: Window) -> tuple[int, int]:
 
 def _by_partition(
     workload: Any, window: Window, here: Sequence[date], sections: PrepareSections
-) -> tuple[int, int]:
-    """Makes the samples of each partition that has changed; returns how many the two splits have."""
+) -> tuple[int, int, dict[str, int]]:
+    """Makes the samples of each partition that has changed.
+
+    Returns how many the two splits have, and each day of training.
+    """
     import numpy as np
     import pyarrow.parquet as pq
 
@@ -244,7 +248,7 @@ def _by_partition(
     num_train, num_test = (sum(len(kinds[day]) for day in split) for split in (window.train, window.test))
     _write_keys(ARRAYS, keys)
     _write_meta(ARRAYS, _facts(window, num_train=num_train, num_test=num_test))
-    return num_train, num_test
+    return num_train, num_test, {str(day): len(kinds[day]) for day in window.train}
 
 
 def _keys_of_before(sections: PrepareSections) -> dict[str, Any]:

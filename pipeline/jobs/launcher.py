@@ -198,6 +198,8 @@ def recipe_of(
     settings = params.train
     arguments = params.workload.model_extra or {}
     tonight = course(night, dataset, champion, params)
+    if plan.num_left_out:
+        tonight = tonight.without_missed()
     sync = settings.fixed_sync or plan.sync
     return Recipe(
         night=night.id,

@@ -75,7 +75,18 @@ def plan(
             explored_usd=explored_usd, shorten=shorten,
         )  # fmt: skip
 
-    made = planned(recipe, shorten=True)
+    num_left_out = 0
+    try:
+        made = planned(recipe, shorten=True)
+    except PlanError as error:
+        if not recipe.num_missed:
+            raise
+        log.warning(
+            "%s; instead, %s samples of missed nights, which no version was trained on, are left out",
+            error, f"{recipe.num_missed:,}",
+        )  # fmt: skip
+        num_left_out, recipe = recipe.num_missed, recipe.without_missed()
+        made = replace(planned(recipe, shorten=True), num_left_out=num_left_out)
     if params.plan.objective != "quality":
         return made
 
@@ -84,7 +95,9 @@ def plan(
             recipe, epochs=length * recipe.epochs, num_samples=round(length * recipe.num_samples)
         )
         try:
-            return replace(planned(tonight, shorten=False), base_samples=tonight.num_samples)
+            return replace(
+                planned(tonight, shorten=False), base_samples=tonight.num_samples, num_left_out=num_left_out
+            )
         except PlanError:  # nothing is in time and within the budget with so many
             return None
 
@@ -337,5 +350,10 @@ def _course(night: Night, dataset: Dataset, champion: Champion | None, params: "
         raise DataError(
             f"{tonight.epochs:g} epochs over {dataset.num_samples} samples are none to train on; "
             f"look at prepare.window_days and train.epochs"
+        )
+    if tonight.num_missed:
+        log.info(
+            "the warm start trains on %s samples more than train.warm_share, of nights that were missed",
+            f"{tonight.num_missed:,}",
         )
     return tonight

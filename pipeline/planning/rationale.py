@@ -42,6 +42,11 @@ def sentences(plan: Plan, night: Night) -> Iterator[str]:
         yield f"{night.chosen.reason}."
     if plan.samples_reason:
         yield f"{plan.samples_reason}."
+    if plan.num_left_out:
+        yield (
+            f"{count(plan.num_left_out)} samples of missed nights, which no version was trained on, are left "
+            f"out for want of time or money; raise night.train_hours or night.budget_usd, or train cold."
+        )
     if plan.basis:
         yield f"The time rests on {plan.basis}."
     if night.test_hours:

@@ -49,10 +49,23 @@ class Course:
     epochs: float  # over the samples from `first_sample` on
     num_samples: int  # to train on, all epochs together
     rate: float  # learning rate, at its peak
+    num_missed: int = (
+        0  # of the newest, beyond `train.warm_share`, as nights were missed: no version saw them
+    )
+
+    def without_missed(self) -> "Course":
+        """Returns the course that leaves out the samples of missed nights."""
+        num_newest = round(self.num_samples / self.epochs) - self.num_missed
+        return replace(
+            self, first_sample=self.first_sample + self.num_missed, num_missed=0,
+            num_samples=max(1, round(self.epochs * num_newest)),
+        )  # fmt: skip
 
 
 def course(night: Night, dataset: Dataset, champion: Champion | None, params: "JobSections") -> Course:
     """Returns tonight's course: warm from the champion on the newest samples, or cold on all samples.
+
+    The newest are `train.warm_share` of all, and at least those of the days that the champion has not seen.
 
     A start is cold every `train.cold_every` nights, where the night says why (`Night.cold`), and where the
     champion is another workload. One that was
@@ -70,7 +83,9 @@ def course(night: Night, dataset: Dataset, champion: Champion | None, params: "J
     if change := _changed(champion, model, params):
         log.warning("%s; training on all samples, from its weights if they have the same shapes", change)
         return replace(whole, warm=True)
-    newest = min(dataset.num_samples, max(1, round(train.warm_share * dataset.num_samples)))
+    share = max(1, round(train.warm_share * dataset.num_samples))
+    seen = date.fromisoformat(model["last_day"])
+    newest = min(dataset.num_samples, max(share, dataset.num_after(seen)))
     return Course(
         warm=True,
         newest=True,
@@ -78,6 +93,7 @@ def course(night: Night, dataset: Dataset, champion: Champion | None, params: "J
         epochs=train.warm_epochs,
         num_samples=round(train.warm_epochs * newest),
         rate=train.warm_rate,
+        num_missed=max(0, newest - share),
     )
 
 

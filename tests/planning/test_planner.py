@@ -1,27 +1,31 @@
 """The plan is feasible, repeatable, and where there is none it says the least that helps."""
 
+import json
 import re
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from datetime import date, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from pipeline.contract import records
 from pipeline.contract.errors import DataError, ParamsError, PlanError
 from pipeline.contract.params import Params, PlanParams, ProfileParams, TrainParams, check
-from pipeline.contract.records import Line, Plan, Rental, Tuning, dumps, loads
+from pipeline.contract.records import Champion, Line, Plan, Rental, Tuning, dumps, loads
 from pipeline.machines import catalog
 from pipeline.machines.catalog import AT_HAND, rented
 from pipeline.planning.fallback import MUCH_LATER, NUM_RUNGS
 from pipeline.planning.planner import plan
-from pipeline.planning.rationale import rationale
+from pipeline.planning.rationale import rationale, sentences
 from pipeline.prediction.update_time import update
 from pipeline.spot.states import Place
 from pipeline.spot.steering import Attempt, Facts, place, zone_of
+from pipeline.training import recipe
 from tests.benchmarks.catalogs import agreement
 from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
 
@@ -40,6 +44,29 @@ def planned(
         tonight, dataset, job or profile(), None, params_of(params, training),
         available=EVERYTHING,
     )  # fmt: skip
+
+
+def test_days_of_missed_nights_that_do_not_fit_are_left_out_of_a_warm_start_and_the_plan_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe.CHAMPION.mkdir(parents=True)
+    facts = {"workload": "tests.fakes:LineWorkload", "arguments": {}, "last_day": str(DATASET.first_day)}
+    (recipe.CHAMPION / "model.json").write_text(json.dumps(facts))
+    champion = Champion(version=1, replaced=0, model_digest=records.digest(recipe.CHAMPION))
+    plugs = dict.fromkeys(("source", "workload", "backend"), "tests.fakes:LineWorkload")
+    training = TrainParams(batch_size=256, cold_every=10**6, warm_share=0.1)
+    sections = Params(**plugs, plan=PlanParams(machines=("local",)), train=training)
+    unseen = DATASET.num_samples * 9 // 10
+    days = {str(DATASET.first_day): DATASET.num_samples - unseen, str(DATASET.last_day): unseen}
+    dataset = replace(DATASET, num_of_days=days)
+    made = [
+        plan(night(hours=hours), dataset, profile(step_s=0.5), champion, sections, available=EVERYTHING)
+        for hours in (160, 18)
+    ]
+    tenth = round(0.1 * DATASET.num_samples)
+    assert [(each.num_samples, each.num_left_out) for each in made] == [(unseen, 0), (tenth, unseen - tenth)]
+    assert f"{unseen - tenth:,} samples of missed nights" in " ".join(sentences(made[1], night()))
 
 
 def params_of(params: PlanParams, training: TrainParams) -> Params:

@@ -1,6 +1,7 @@
 """How far a night trains: cold on all samples, warm on the newest."""
 
 import dataclasses
+import json
 from datetime import date
 from pathlib import Path
 
@@ -25,7 +26,8 @@ def make_params(**train: object) -> Params:
 def champion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Champion:
     monkeypatch.chdir(tmp_path)
     recipe.CHAMPION.mkdir(parents=True)
-    (recipe.CHAMPION / "model.json").write_text('{"workload": "tests.fakes:LineWorkload", "arguments": {}}')
+    facts = {"workload": "tests.fakes:LineWorkload", "arguments": {}, "last_day": "2026-01-01"}
+    (recipe.CHAMPION / "model.json").write_text(json.dumps(facts))
     return Champion(version=3, replaced=2, model_digest=records.digest(recipe.CHAMPION))
 
 
@@ -65,6 +67,32 @@ def test_a_warm_start_trains_on_the_newest_at_its_own_rate(champion: Champion) -
     newest = round(0.25 * dataset.num_samples)
     assert course.first_sample == dataset.num_samples - newest
     assert (course.num_samples, course.rate) == (2 * newest, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("num_of_days", "newest"),
+    [
+        (
+            {"2025-12-31": 100, "2026-01-01": 500, "2026-01-02": 50, "2026-01-03": 350},
+            400,
+        ),
+        ({"2025-12-31": 500, "2026-01-01": 450, "2026-01-03": 50}, 100),
+        ({}, 500),  # two of four days
+    ],
+)
+def test_a_warm_start_trains_on_all_days_that_the_champion_has_not_seen(
+    champion: Champion, num_of_days: dict[str, int], newest: int
+) -> None:
+    dataset = dataclasses.replace(
+        nights.dataset(), first_day=date(2025, 12, 31), last_day=date(2026, 1, 3), num_of_days=num_of_days
+    )
+    night, params = nights.night(day=WARM_DAY), make_params(warm_share=0.1, warm_epochs=2)
+    course = recipe.course(night, dataset, champion, params)
+    assert (course.first_sample, course.num_samples) == (1000 - newest, 2 * newest)
+    fewer = course.without_missed()
+    assert (fewer.first_sample, fewer.num_samples, fewer.num_missed) == (900, 200, 0)
+    plan = dataclasses.replace(nights.plan(), num_left_out=course.num_missed)
+    assert launcher.recipe_of(night, dataset, plan, champion, params).first_sample == 900
 
 
 @pytest.mark.parametrize("change", ["edited", "other arguments", "fitted again"])
