@@ -16,11 +16,11 @@ from pipeline.contract.errors import DataError, ParamsError, without_password
 from pipeline.contract.params import Plug
 from pipeline.data.casts import DAY_OF_NONE, END_US, MIDNIGHT, SINCE_1970, in_zone, iso_times, times_or_null
 from pipeline.data.database import Database
+from pipeline.data.file_formats import SUFFIXES as TABLES
 from pipeline.data.image_files import SUFFIXES as IMAGES
 from pipeline.data.image_files import ImageFiles
 from pipeline.data.numbers import NumberFormat, is_text, without_words
 from pipeline.data.source import PART, Files
-from pipeline.data.source import SUFFIXES as TABLES
 from pipeline.survey_numbers import all_match, number_format
 
 MOST_DAYS, MOST_ROWS = 400, 2_000_000  # of the history that is looked at, the newest

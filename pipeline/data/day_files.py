@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from datetime import date, datetime
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from pipeline.contract.days import hours_of
 from pipeline.contract.errors import ParamsError
@@ -17,6 +18,8 @@ _PLACE = re.compile(r"\{(?:day|hour)(?::[^}]*)?\}")
 _FORMATS = {"{day}": "%Y-%m-%d", "{hour}": "%H"}
 _DIGITS = {"%Y": r"\d{4}", "%m": r"\d\d", "%d": r"\d\d", "%H": r"\d\d"}
 _OF_DAYS = {"%Y", "%m", "%d"}
+_DAY = re.compile(r"(?<!\d)(\d{4})([-_/.]?)(\d\d)\2(\d\d)(?!\d)")
+_KEYS_OF_DAY = re.compile(r"year=(\d{4})/month=(\d\d?)/day=(\d\d?)(?=/)")
 
 
 class DayFile(NamedTuple):
@@ -58,7 +61,9 @@ def of_pattern(pattern: str, paths: Iterable[str]) -> Iterator[DayFile]:
     places = [piece for piece in pieces if piece in _DIGITS]
     if not set(places) >= _OF_DAYS:
         raise ParamsError(f"source.url {pattern} has no complete date; write {{day}} or {{day:%Y/%m/%d}}")
-    regex = re.compile("".join(f"({_DIGITS[p]})" if p in _DIGITS else re.escape(p) for p in pieces))
+    regex = re.compile(
+        "".join(f"({_DIGITS[p]})" if p in _DIGITS else re.escape(p).replace(r"\*", "[^/]*") for p in pieces)
+    )
     for path in paths:
         match = regex.fullmatch(path.replace("%", "%%"))
         values = set(zip(places, match.groups(), strict=True)) if match else set()
@@ -70,13 +75,42 @@ def of_pattern(pattern: str, paths: Iterable[str]) -> Iterator[DayFile]:
 
 
 def day_in(path: str) -> date | None:
-    """Returns the last day in a path, such as `day=2025-01-31/part-0.parquet` or `sales_20250131.csv`."""
-    for year, _, month, day in reversed(re.findall(r"(?<!\d)(\d{4})(-?)(\d\d)\2(\d\d)(?!\d)", path)):
+    """Returns the last day in a path, such as `day=2025-01-31/part-0.parquet` or `sales_20250131.csv`.
+
+    >>> day_in("2025/01/31/a.csv"), day_in("year=2025/month=1/day=31/a.csv")
+    (datetime.date(2025, 1, 31), datetime.date(2025, 1, 31))
+    """
+    days = [(match[1], match[3], match[4]) for match in _DAY.finditer(path)]
+    days += [(match[1], match[2], match[3]) for match in _KEYS_OF_DAY.finditer(path)]
+    for year, month, day in reversed(days):
         try:
             return date(int(year), int(month), int(day))
         except ValueError:
             continue
     return None
+
+
+def is_hidden(path: str) -> bool:
+    """Returns whether a file, or a folder that it is in, has a name that is no data's, as for Spark.
+
+    >>> is_hidden("_temporary/0/a.csv"), is_hidden("._a.csv"), is_hidden("_shop=north/a.csv")
+    (True, True, False)
+    """
+    return any(name.startswith(".") or (name.startswith("_") and "=" not in name) for name in path.split("/"))
+
+
+def keys_in(path: str) -> dict[str, str | None]:
+    """Returns the keys in the names of a file's folders, and their values; None for Hive's null.
+
+    >>> keys_in("day=2025-01-31/shop=caf%C3%A9/a.csv")
+    {'day': '2025-01-31', 'shop': 'café'}
+    """
+    pairs = [name.partition("=") for name in path.split("/")[:-1] if "=" in name]
+    return {
+        unquote(key): None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
+        for key, _, value in pairs
+        if key
+    }
 
 
 def hour_in(path: str) -> int:

@@ -54,7 +54,7 @@ class ImageFiles(Files):
             f"such as 2025-01-31"
         )
 
-    def _joined(self, paths: list[str]) -> pa.Table:
+    def _joined(self, paths: list[str], parts: list[pa.Table] | None = None) -> pa.Table:
         """The rows of several images, in the order of their paths."""
         day_of = {file.path: day for day, files in self._files_by_day().items() for file in files}
         if not day_of:

@@ -1,13 +1,18 @@
 """Brings in files, day by day: the source `Files`.
 
+file_formats.py reads a file; here is which files there are, and which rows are of which day.
+
 A source (pipeline/contract/data_source.py) writes one partition a day, `part.parquet`: the rows as they were
 delivered, errors included. `ingest` casts them by casts.py to the columns of the workload's table. The same
 rows give the same bytes.
 """
 
+import codecs
 import os
 import re
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -16,29 +21,22 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.contract.days import check_zone, hours_of
 from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.formats import size
-from pipeline.data import casts, day_files
+from pipeline.contract.formats import counted, size
+from pipeline.data import casts, day_files, file_formats
+from pipeline.data.bad_cells import cast_each
 from pipeline.data.day_files import DayFile
+from pipeline.data.file_formats import JSON, PARQUET, SUFFIXES
 from pipeline.data.numbers import NumberFormat, marked
 from pipeline.machines import this_machine
 
 PART = "part.parquet"
-PARQUET, JSON = (".parquet", ".pq"), (".jsonl", ".ndjson", ".json")  # JSON: an object a line
-TEXT = (*JSON, ".csv", ".tsv")
-SUFFIXES = (*PARQUET, *TEXT, *(f"{suffix}.gz" for suffix in TEXT))
-NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
-ASCII = bytes(range(128)) + b'\x1b$B$"\x1b(B'  # which is a letter in ISO 2022
-GLOB = r"[*?\[]"  # signs of one
-LEAST_BYTES = 4  # of a value in memory, about
+GLOB, PLACES = r"[*?\[]", r"[*?\[{]"  # signs of one, and of a place for a day
 MEMORY_SHARE = 0.25  # of the memory here that a file may hold, unpacked
-BLOCK_BYTES = 1 << 26  # of JSON that is read at once; an object must fit into it
 HEAD_BYTES = 1 << 18  # of a file of CSV, by which its dialect is told
 
 
@@ -62,7 +60,11 @@ class Files:
     day has begun it is offered as it is, and a warning names the hours that are missing. An hour that the
     clocks of `zone` leave out is not missing, and one that they repeat is one folder.
 
-    All columns are delivered. Those of parquet keep their types; those of CSV are text, of which `ingest`
+    Names of files and folders that begin with `.` or `_` are no data, as for Spark. `left_out` says of every
+    other file below the URL that is not read why not.
+
+    All columns are delivered, and as text the keys in names of folders, as `shop` of `shop=north`, where a
+    file has no such column. Those of parquet keep their types; those of CSV are text, of which `ingest`
     makes what the workload's table declares.
 
     Args:
@@ -81,7 +83,9 @@ class Files:
             numbers.
         thousands: what stands between thousands there: `,`, `.`, a blank of any width, or an apostrophe.
         nulls: words that stand for no value there, beside those that are known, such as NA and -.
-        encoding: of a CSV file.
+        encoding: of a CSV file, where its first bytes do not mark it as UTF-16.
+        days_by: what says which day a row is of, the `name` of its file where it has a day, or the `time` of
+            each row: where files are by week, or named by the day on which they were written.
         storage: options of the fsspec file system; credentials belong in the environment.
         links: follow links of a local folder that lead out of it, as those of git-annex do; who may write to
             the folder could else have any file read that the pipeline may read.
@@ -90,7 +94,7 @@ class Files:
     """
 
     suffixes = SUFFIXES  # of the files in a folder that are read, in small letters
-    kind = "file of parquet, CSV or JSON lines"  # what an error calls such a file
+    kind = "file of parquet, CSV or JSON"  # what an error calls such a file
 
     def __init__(
         self,
@@ -106,6 +110,7 @@ class Files:
         thousands: Literal["", ",", ".", " ", "'"] = "",
         nulls: Sequence[str] = (),
         encoding: str = "utf8",
+        days_by: Literal["name", "time"] = "name",
         storage: Mapping[str, Any] | None = None,
         links: bool = False,
         max_gb: float = 0,
@@ -121,6 +126,15 @@ class Files:
                 f"have offsets delivered, as -06:00, and write %z"
             )
         check_zone(zone, of="source.zone")
+        try:
+            codecs.lookup(encoding)
+        except LookupError:
+            raise ParamsError(
+                f"source.encoding is {encoding!r}, which is not a known encoding; write one such as utf8, "
+                f"cp1252, latin-1 or utf-16-le"
+            ) from None
+        if days_by not in ("name", "time"):
+            raise ParamsError(f"source.days_by is {days_by!r}; write name or time")
         self.url = url
         self.columns = dict(columns or {})
         self.cut_by, self.time, self.clock, self.zone = cut_by, time, clock, zone
@@ -131,12 +145,13 @@ class Files:
             )
         self.delimiter, self.encoding = delimiter, encoding
         self.numbers = NumberFormat(decimal=decimal, thousands=thousands, nulls=tuple(nulls))
-        self.links = links
+        self.links, self.days_by = links, days_by
         self.max_bytes = int(max_gb * 1e9) or int(MEMORY_SHARE * this_machine.installed_bytes())
         try:
             self._system, self._root = fsspec.core.url_to_fs(_resolved(url), **(storage or {}))
         except (ValueError, ImportError, OSError) as error:
             raise ParamsError(f"source.url {url} cannot be used: {error}; fix it in params.yaml") from None
+        self._listed: dict[str, str] | None = None
         self._dated: dict[date, list[DayFile]] | None = None  # files of each day
         self._table: tuple[pa.Table, dict[date, Any]] | None = None  # all rows, and where each day's are
 
@@ -165,7 +180,20 @@ class Files:
     @property
     def omits_nulls(self) -> bool:
         """Whether a file lacks a column in which no row has a value, as one of JSON does."""
-        return self._newest().lower().removesuffix(".gz").endswith(JSON)
+        return file_formats.is_of(self._newest(), JSON)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether days are cut by time, so that one that is not among `days()` has no rows."""
+        return not self._files_by_day()
+
+    def left_out(self) -> dict[str, list[str]]:
+        """Returns the files below the URL that are not read, by the reason why."""
+        reasons: dict[str, list[str]] = {}
+        for path, reason in self._files().items():
+            if reason:
+                reasons.setdefault(reason, []).append(path.removeprefix(self._fixed()).lstrip("/"))
+        return reasons
 
     def sample(self, num_rows: int) -> pa.Table:
         """Returns the first rows of the newest file, all columns."""
@@ -173,7 +201,7 @@ class Files:
 
     def files(self) -> list[str]:
         """Returns the paths of the files in the folder that the url names, from there; none for no folder."""
-        if day_files.is_pattern(self._root) or re.search(GLOB, self._root):
+        if re.search(PLACES, self._root):
             return []
         root = self._root.rstrip("/")
         return [path.removeprefix(f"{root}/") for path in self._paths()] if self._system.isdir(root) else []
@@ -194,14 +222,15 @@ class Files:
     def head(self) -> bytes:
         """Returns whole lines from the beginning of the newest file if that is CSV, unpacked; else b""."""
         path = self._newest()
-        if path.lower().endswith((*PARQUET, *JSON, *(f"{suffix}.gz" for suffix in JSON))):
+        if file_formats.is_of(path, (*PARQUET, *JSON)):
             return b""
         self._expect_file(path)
         try:
-            with self._system.open(path, "rb", compression="infer") as file:
+            with file_formats.opened(self._system, path) as file:
                 data: bytes = file.read(HEAD_BYTES)
-        except (OSError, EOFError):
+        except (OSError, EOFError, pa.ArrowInvalid):
             return b""  # whoever reads it says why
+        data = file_formats.as_utf8(data)
         return data if len(data) < HEAD_BYTES else data[: data.rfind(b"\n") + 1]
 
     def _newest(self) -> str:
@@ -220,10 +249,12 @@ class Files:
         return self._dated
 
     def _list(self) -> dict[date, list[DayFile]]:
+        paths = self._paths()
+        if self.days_by == "time":
+            return {}
         if day_files.is_pattern(self._root):
-            paths = self._system.glob(day_files.globbed(self._root))
             files = list(day_files.of_pattern(self._root, paths))
-        elif len(paths := self._paths()) == 1:
+        elif len(paths) == 1:
             return {}
         else:
             named = {path: day_files.day_in(path.removeprefix(self._fixed())) for path in paths}
@@ -235,8 +266,6 @@ class Files:
                     f"{self.url}: {len(nameless)} of {len(named)} files have no day in their names, such as "
                     f"{nameless[0]}; move them away, or name them with a day such as 2025-01-31"
                 )
-        if not files:
-            raise DataError(f"{self.url} matches no file; check that the data is delivered, and source.url")
         by_day: dict[date, list[DayFile]] = {}
         for file in sorted(files):
             by_day.setdefault(file.day, []).append(file)
@@ -244,26 +273,52 @@ class Files:
 
     def _fixed(self) -> str:
         """The folder that all paths have in common, whose name is not looked at for a day."""
-        return re.split(GLOB, self._root)[0].rpartition("/")[0] if re.search(GLOB, self._root) else self._root
+        fixed, *places = re.split(PLACES, self._root, maxsplit=1)
+        return fixed.rpartition("/")[0] if places else fixed
+
+    def _files(self) -> dict[str, str]:
+        """All files that the url stands for, each with why it is not read; "" for one that is."""
+        if self._listed is None:
+            if day_files.is_pattern(self._root) or re.search(GLOB, self._root):
+                listed = self._system.glob(day_files.globbed(self._root), detail=True)
+                paths = [path for path, facts in listed.items() if facts["type"] != "directory"
+                         or path.lower().endswith(self.suffixes)]  # fmt: skip
+            elif self._system.isdir(self._root):
+                paths = self._system.find(self._root)
+            else:
+                return {self._root: ""}
+            dated = {file.path for file in day_files.of_pattern(self._root, paths)} if (
+                day_files.is_pattern(self._root)
+            ) else None  # fmt: skip
+            self._listed = {path: self._reason(path, dated) for path in sorted(paths)}
+        return self._listed
+
+    def _reason(self, path: str, dated: Collection[str] | None) -> str:
+        if day_files.is_hidden(path.removeprefix(self._fixed())):
+            return "begins with . or _, which names what is no data"
+        if dated is not None:
+            return "" if path in dated else f"has no day as {self.url} has it"
+        return "" if path.lower().endswith(self.suffixes) else f"is not a {self.kind}"
 
     def _paths(self) -> list[str]:
-        """The files that the url stands for, in order."""
-        if re.search(GLOB, self._root):
-            paths = [path for path in self._system.glob(self._root) if path.lower().endswith(self.suffixes)]
-        elif self._system.isdir(self._root):
-            paths = [path for path in self._system.find(self._root) if path.lower().endswith(self.suffixes)]
-        else:
-            return [self._root]
+        """The files that are read, in order."""
+        files = self._files()
+        paths = [path for path, reason in files.items() if not reason]
         if not paths:
+            what = "matches no file" if day_files.is_pattern(self._root) else f"has no {self.kind}"
+            words = left_out_in_words(self.left_out())
             raise DataError(
-                f"{self.url} has no {self.kind}; check that the data is delivered, and source.url"
+                f"{self.url} {what}{f' ({words})' if words else ''}; check that the data is delivered, and "
+                f"source.url"
             )
-        return sorted(paths)
+        return paths
 
     def _rows_by_day(self) -> tuple[pa.Table, dict[date, Any]]:
         """All rows, and the row numbers of each day; read once."""
         if self._table is None:
-            rows = self._joined(self._paths()).combine_chunks()
+            paths = self._paths()
+            parts = [self._read(path) for path in paths]
+            rows = self._joined(paths, parts).combine_chunks()
             filled = pc.fill_null_backward(pc.fill_null_forward(self._times(rows)))
             numbers = filled.cast(pa.date32()).cast(pa.int32()).drop_null().to_numpy()
             order = np.argsort(numbers, kind="stable")
@@ -272,10 +327,20 @@ class Files:
             epoch = date(1970, 1, 1)
             days = [epoch + timedelta(days=int(value)) for value in values]
             self._table = rows, dict(zip(days, groups, strict=True))
+            if len(parts) > 1:
+                ends = np.cumsum([len(part) for part in parts])
+                for day, group in self._table[1].items():
+                    of_file = np.searchsorted(ends, group, side="right")
+                    numbers = np.unique(of_file)
+                    _expect_once(
+                        [paths[number] for number in numbers],
+                        [rows.take(group[of_file == number]) for number in numbers],
+                        of=f" of {day}",
+                    )
         return self._table
 
     def _times(self, rows: pa.Table) -> pa.ChunkedArray:
-        """The moments of `cut_by`, by which rows are cut into days."""
+        """The moments of `cut_by`, by which rows are cut into days; null where a row has none."""
         if rows.column_names.count(self.cut_by) != 1:
             raise DataError(
                 f"{self.url} has no column {self.cut_by} to cut days by, or two, among its columns "
@@ -283,7 +348,7 @@ class Files:
                 f"file a day"
             )
         try:
-            return casts.in_zone(rows[self.cut_by], self.zone)
+            return cast_each(rows[self.cut_by], lambda values: casts.in_zone(values, self.zone))[0]
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise DataError(
                 f"{self.url} cannot be cut into days: {self.cut_by} is {rows[self.cut_by].type}, not times: "
@@ -291,16 +356,12 @@ class Files:
                 f"column in source.cut_by"
             ) from None
 
-    def _joined(self, paths: list[str]) -> pa.Table:
+    def _joined(self, paths: list[str], parts: "list[pa.Table] | None" = None) -> pa.Table:
         """The rows of several files, one after the other."""
-        parts = [self._read(path) for path in paths]
-        for path, part in zip(paths, parts, strict=True):
-            others = sorted(set(part.column_names) ^ set(parts[0].column_names))
-            if others and not self.omits_nulls:
-                raise DataError(
-                    f"{path} has other columns than {paths[0]}: {', '.join(others)} in one of them alone; "
-                    f"have all files delivered with the same columns"
-                )
+        parts = parts or [self._read(path) for path in paths]
+        if not self.omits_nulls:
+            self._expect_same_columns(paths, parts)
+        _expect_once(paths, parts)
         try:
             return pa.concat_tables(parts, promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -309,22 +370,40 @@ class Files:
                 f"have all files delivered with the same types"
             ) from None
 
+    def _expect_same_columns(self, paths: list[str], parts: list[pa.Table]) -> None:
+        """Raises DataError where a file has other columns than most have."""
+        names = [frozenset(part.column_names) for part in parts]
+        usual = Counter(names).most_common(1)[0][0]
+        odd = next((n for n, each in enumerate(names) if each != usual), None)
+        if odd is not None:
+            raise DataError(
+                f"{paths[odd]} has other columns than {paths[names.index(usual)]}: "
+                f"{other_columns(names[odd], usual)}; have all files delivered with the same columns"
+            )
+
     def _read(self, path: str) -> pa.Table:
         """The rows of one file, under the table's names."""
         origin = self.url if path == self._root else path
-        parquet = path.lower().endswith(PARQUET)
         self._expect_file(path)
         try:
-            with self._system.open(path, "rb", compression=None if parquet else "infer") as file:
-                if parquet:
+            with file_formats.opened(self._system, path) as file:
+                if path.lower().endswith(PARQUET):
                     delivered = pq.ParquetFile(file)
-                    self._expect_room(_num_bytes(delivered), origin)
-                    rows = _without_views(delivered.read())
+                    self._expect_room(file_formats.num_bytes(delivered), origin)
+                    rows = file_formats.without_views(delivered.read())
                 else:
                     data = file.read(self.max_bytes + 1)
                     self._expect_room(len(data), origin)
-                    is_json = path.lower().removesuffix(".gz").endswith(JSON)
-                    rows = _read_json(data) if is_json else self._read_csv(data)
+                    rows = file_formats.read_json(data) if file_formats.is_of(path, JSON) else (
+                        file_formats.read_csv(
+                            data, delimiter=self.delimiter, encoding=self.encoding,
+                            kept={*self.columns.values()},
+                        )
+                    )  # fmt: skip
+            if len(rows):
+                for name, value in day_files.keys_in(path.removeprefix(self._fixed())).items():
+                    if name not in rows.column_names:
+                        rows = rows.append_column(name, pa.array([value] * len(rows), pa.string()))
             rows = self._renamed(rows)
             rows = marked(rows, self.numbers)
             if self.clock and self.cut_by in rows.column_names:
@@ -335,7 +414,7 @@ class Files:
             raise DataError(f"{origin} does not exist; check that it is delivered, and source.url") from None
         except pa.ArrowInvalid as error:
             raise DataError(f"{_place(origin, str(error))}; fix it, or have it delivered again") from None
-        except (OSError, EOFError, UnicodeError) as error:
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
             raise DataError(f"{origin} cannot be read: {error}; check its permissions and contents") from None
         return rows
 
@@ -348,7 +427,7 @@ class Files:
             return
         if not Path(path).is_file():
             raise DataError(f"{path} is not a file but a pipe, a device or a folder; move it away")
-        root = Path(re.split(r"[*?\[{]", self._root)[0])
+        root = Path(re.split(PLACES, self._root)[0])
         folder = root if root.is_dir() else root.parent
         led_to = Path(path).resolve()
         if path != self._root and not self.links and not led_to.is_relative_to(folder.resolve()):
@@ -392,68 +471,45 @@ class Files:
 
     def _parsed(self, rows: pa.Table) -> pa.Table:
         """The rows with `cut_by` as times, where it is in the format `time`."""
-        times = casts.times(rows[self.cut_by], self.time, name=self.cut_by)
+        values = rows[self.cut_by]
+        times, bad = cast_each(values, lambda part: casts.times(part, self.time, name=self.cut_by))
+        if bad is not None:  # `ingest` keeps the row with the text as delivered
+            times = pc.if_else(bad, values.cast(pa.string()), times.cast(pa.string()))
         return rows.set_column(rows.column_names.index(self.cut_by), self.cut_by, times)
 
-    def _read_csv(self, data: bytes) -> pa.Table:
-        encoding = self.encoding
-        if ASCII.decode(encoding, "replace") != ASCII.decode():  # as UTF-16: a letter may have a quote's byte
-            data, encoding = data.decode(encoding).encode(), "utf8"
-        if data.count(b'"') % 2:  # the reader would take the rest of the file for one value
-            odd = next(n for n, line in enumerate(data.splitlines(), 1) if line.count(b'"') % 2)
-            raise pa.ArrowInvalid(f"Row #{odd}: a quote is opened and never closed")
-        dialect = {
-            # with threads an error has no line number
-            "read_options": pyarrow.csv.ReadOptions(use_threads=False, encoding=encoding),
-            "parse_options": pyarrow.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
-        }
-        names = pyarrow.csv.open_csv(pa.BufferReader(data), **dialect).schema.names
-        rows = pyarrow.csv.read_csv(
-            pa.BufferReader(data),
-            **dialect,
-            convert_options=pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.string()), null_values=NULLS, strings_can_be_null=True
-            ),
-        )
-        names = [name if name in self.columns.values() else name.strip(" ") for name in rows.column_names]
-        return pa.table([_stripped(each) for each in rows.columns], names)
+
+def other_columns(names: Collection[str], usual: Collection[str]) -> str:
+    """Returns in words which columns are there that usually are not, and which are missing."""
+    new, missing = sorted(set(names) - set(usual)), sorted(set(usual) - set(names))
+    words = [f"it has {', '.join(new)}"] if new else []
+    return " and ".join([*words, *([f"lacks {', '.join(missing)}"] if missing else [])])
 
 
-def _stripped(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns texts without the blanks around them; null where no value is left."""
-    if not pc.any(pc.match_substring_regex(texts, "^ | $")).as_py():
-        return texts
-    texts = pc.utf8_trim(texts, " ")
-    return pc.if_else(pc.is_in(texts, pa.array(NULLS)), pa.scalar(None, texts.type), texts)
+def _expect_once(paths: Sequence[str], parts: Sequence[pa.Table], *, of: str = "") -> None:
+    """Raises DataError where two files hold the same rows, as a copy and a packed one beside the other do."""
+    for n, part in enumerate(parts):
+        same = next((k for k in range(n) if len(part) > 1 and part.equals(parts[k])), None)
+        if same is not None:
+            raise DataError(
+                f"{paths[same]} and {paths[n]} hold the same {len(part):,} rows{of}, which would be learned "
+                f"from twice; move one of the files away"
+            )
 
 
-def _without_views(rows: pa.Table) -> pa.Table:
-    """Returns the rows with plain texts and bytes, as Arrow cannot take rows of views."""
-    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    return rows.cast(pa.schema([field.with_type(plain.get(field.type, field.type)) for field in rows.schema]))
+def left_out_in_words(left_out: Mapping[str, Sequence[str]]) -> str:
+    """Returns a sentence on files that are not read, and why; "" where all are.
 
-
-def _num_bytes(file: pq.ParquetFile) -> int:
-    """Returns about what the rows of a file take: a million equal values may be written as two numbers."""
-    facts = file.metadata
-    packed = sum(facts.row_group(number).total_byte_size for number in range(facts.num_row_groups))
-    return int(max(packed, facts.num_rows * facts.num_columns * LEAST_BYTES))
-
-
-def _read_json(data: bytes) -> pa.Table:
-    if not data.strip():  # a day without rows
-        return pa.table({})
-    options = pyarrow.json.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
-    rows = pyarrow.json.read_json(pa.BufferReader(data), read_options=options)
-    # The reader takes text that looks like a time for one, also where it is the name of a thing.
-    texts = [
-        pa.field(field.name, pa.string()) if pa.types.is_timestamp(field.type) else field
-        for field in rows.schema
+    >>> left_out_in_words({"is not a file of CSV": ["notes.txt", "old/a.xls"]})
+    '2 files are left out: notes.txt and 1 more, as each is not a file of CSV'
+    """
+    if not left_out:
+        return ""
+    num = sum(map(len, left_out.values()))
+    which = [
+        f"{paths[0]}{f' and {len(paths) - 1:,} more, as each' if len(paths) > 1 else ', as it'} {reason}"
+        for reason, paths in left_out.items()
     ]
-    if pa.schema(texts) == rows.schema:
-        return rows
-    parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(texts))
-    return pyarrow.json.read_json(pa.BufferReader(data), read_options=options, parse_options=parse)
+    return f"{counted(num, 'file')} {'is' if num == 1 else 'are'} left out: {'; '.join(which)}"
 
 
 def _place(origin: str, message: str) -> str:
@@ -474,7 +530,7 @@ def _resolved(url: str) -> str:
     url = os.path.expanduser(os.path.expandvars(url))  # noqa: PTH111 - a Path would merge the slashes
     if "://" in url or "::" in url or Path(url).is_absolute():
         return url
-    start = re.split(r"[*?\[{]", url)[0]
+    start = re.split(PLACES, url)[0]
     for folder in (Path.cwd(), *Path.cwd().parents):
         if (folder / start).exists() or (start != url and (folder / start).parent.is_dir()):
             return str(folder / url)

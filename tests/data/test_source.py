@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import os
+import re
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from pipeline import cli
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.records import digest
 from pipeline.contract.table import Bool, Bytes, Category, Float, Id, Int, Label, Table, Text, Time, days
+from pipeline.data import day_files
+from pipeline.data.bad_cells import AS_DELIVERED
 from pipeline.data.casts import conform
-from pipeline.data.source import PART, Files, write_partition
+from pipeline.data.source import PART, Files, left_out_in_words, write_partition
 from pipeline.examples.shop.sold_lines import LINES
 
 DATA = Path(os.environ.get("DAYBREAK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
@@ -42,6 +45,7 @@ READINGS = Table(
     columns={"meter": Id(), "hour": Time(), "kwh": Float(min=0, nullable=True)},
 )  # fmt: skip
 LINES_OF_TEXT = Table(time="said", columns={"said": Time(), "text": Text(), "length": Int(min=0)})
+CODES = Table(time="time", columns={"time": Time(), "code": Int()})
 FIRST, SECOND = date(2025, 1, 30), date(2025, 1, 31)
 
 
@@ -171,9 +175,7 @@ def test_without_the_column_of_the_time_a_file_cannot_be_cut(tmp_path: Path) -> 
 def test_files_of_a_day_with_other_columns_or_types_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a_20250130.csv").write_text("meter\na\n")
     (tmp_path / "b_20250130.csv").write_text("meter,kwh\na,1\n")
-    with pytest.raises(
-        DataError, match=r"b_20250130.* other columns than .*a_20250130.*: kwh in one of them"
-    ):
+    with pytest.raises(DataError, match=r"b_20250130.* other columns than .*a_20250130.*: it has kwh"):
         Files(str(tmp_path)).fetch(FIRST, tmp_path / "out")
 
 
@@ -360,7 +362,7 @@ def test_times_with_an_offset_are_the_moments_that_they_are(
          r"row 3 is '2025-01-30T09:00:00Z', with an offset, and row 1 is '2025-01-30 09:00:00', without"),
         ("", ["2025-01-30 09:00:00 CST"], "row 1 is '2025-01-30 09:00:00 CST'"),
         ("", ["2025-02-29 09:00:00"], "row 1 is '2025-02-29 09:00:00'"),
-        ("%d/%m/%Y %H:%M", ["28/2/2025 09:00", "29/2/2025 09:00", "1/3/2025 09:00"],
+        ("%d/%m/%Y %H:%M", ["28/2/2025 09:00", "29/2/2025 09:00"],
          "at of row 2 is '29/2/2025 09:00', not a time as"),
     ],
 )  # fmt: skip
@@ -406,8 +408,9 @@ def test_an_hour_without_a_day_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_without_a_day_in_their_names_are_cut_by_time(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        pq.write_table(TWO_DAYS, tmp_path / f"{name}.parquet")
+    for hour, name in enumerate(("a", "b"), 7):
+        other = table(datetime(2025, 1, 30, hour), datetime(2025, 1, 31, hour))
+        pq.write_table(other, tmp_path / f"{name}.parquet")
     assert fetched(Files(str(tmp_path)), SECOND, tmp_path / "out").num_rows == 2
 
 
@@ -613,12 +616,12 @@ def test_whole_numbers_of_a_column_with_gaps_lose_their_point(
         ({"amount": [datetime(2025, 7, 1)] * 3}, "amount is timestamp.*not double: a time is not a number"),
         ({"at": [1, 2, 3]}, r"at is int64, not timestamp\[us\]: a number is not a time"),
         ({"at": ["2025-07-01", "soon", None]}, "at is string, .*: row 2 is 'soon'"),
-        ({"online": [0, 1, 2]}, "online is int64, not bool: a number other than 0 and 1"),
+        ({"online": [0, 2, 3]}, "online is int64, not bool: a number other than 0 and 1"),
         ({"online": ["yes", None, None]}, "online is string, not bool: row 1 is 'yes'"),
         ({"fraud": ["1.0", "0.5", "x"]}, "fraud is string, not int64: row 2 is '0.5'"),
-        ({"fraud": [0.5, 1, 0]}, "fraud is double, not int64: Float value 0.5"),
-        ({"embedding": [[1, 2], [3], [4, 5]]}, "embedding is list.*, not fixed_size_list"),
-        ({"embedding": [[1, 2], None, [4, 5]]}, "embedding is list.*: row 2 is null, and Parquet keeps no"),
+        ({"fraud": [0.5, 1.5, 0]}, "fraud is double, not int64: Float value 0.5"),
+        ({"embedding": [[1, 2], [3], [4]]}, "embedding is list.*, not fixed_size_list"),
+        ({"embedding": [[1, 2], None, None]}, "embedding is list.*: row 2 is null, and Parquet keeps no"),
         ({"account": [[1], [2], [3]]}, "account is list.*, not string"),
         (
             {"mcc": None, "online": None, "fraud": ["x", "y", "z"]},
@@ -677,7 +680,7 @@ def test_a_broken_line_is_named_by_file_and_number(line: str, reason: str, tmp_p
 
 def test_a_time_that_is_none_is_named_by_row_and_value(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "sales.csv", TWO_DAYS, time="%d/%m/%Y %H:%M")
-    path.write_text(path.read_text() + "100003,3A,MUG,1,yesterday,1.25,,EIRE\n")
+    path.write_text(path.read_text() + "100003,3A,MUG,1,yesterday,1.25,,EIRE\n" * 3)
     with pytest.raises(
         DataError, match=r"sales\.csv: time of row 4 is 'yesterday', not a time as %d/%m/%Y.*;"
     ):
@@ -706,7 +709,7 @@ def test_a_schema_change_names_all_columns_that_broke(write: object, tmp_path: P
 
 
 def test_columns_of_another_type_are_named_all(tmp_path: Path) -> None:
-    changed = TWO_DAYS.set_column(3, "quantity", pa.array([1.5, 2, 3])).set_column(
+    changed = TWO_DAYS.set_column(3, "quantity", pa.array([1.5, 2.5, 3])).set_column(
         4, "time", pa.array([1, 2, 3])
     )
     with pytest.raises(DataError, match=r"quantity is double, not int64.*time is int64, not timestamp"):
@@ -761,3 +764,107 @@ def test_online_retail_comes_in_whole_day_by_day(tmp_path: Path) -> None:
     rows = pa.concat_tables(pq.read_table(part) for part in parts)
     assert 0.2 < rows["customer"].null_count / rows.num_rows < 0.3
     assert rows["customer"][0].as_py() == "17850"
+
+
+def deliver_csv(path: Path, *days_of_rows: date, code: str = "7") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"{day} {hour:02}:00:00,{code}" for day in days_of_rows for hour in (9, 10)]
+    path.write_text("\n".join(["time,code", *lines]) + "\n")
+
+
+def test_names_that_begin_with_a_dot_or_an_underscore_are_no_data(tmp_path: Path) -> None:
+    for name in (
+        "a_2025-01-30.csv", "b_2025-01-31.csv", ".a_2025-01-30.csv", ".ipynb_checkpoints/a_2025-01-30.csv",
+        "_temporary/0/a_2025-01-30.csv", "x/_a_2025-01-30.csv",
+    ):  # fmt: skip
+        deliver_csv(tmp_path / name, FIRST)
+    for url in (tmp_path, tmp_path / "**/*.csv"):
+        source = Files(str(url))
+        assert source.days() == [FIRST, SECOND]
+        source.fetch(FIRST, tmp_path / "out")
+        assert pq.read_metadata(tmp_path / "out" / PART).num_rows == 2
+
+
+def test_every_file_below_a_folder_is_read_or_left_out_for_a_reason(tmp_path: Path) -> None:
+    for name in ("2025-01-30.csv", "2025-01-31.csv", "2025-02-01.xlsx", "notes.txt", "_SUCCESS"):
+        (tmp_path / name).write_text("time\n")
+    left_out = Files(str(tmp_path)).left_out()
+    assert {reason.split(",")[0]: paths for reason, paths in left_out.items()} == {
+        "begins with . or _": ["_SUCCESS"], "is not a file of parquet": ["2025-02-01.xlsx", "notes.txt"],
+    }  # fmt: skip
+    words = r"3 files are left out: 2025-02-01\.xlsx and 1 more, as each is not a file of .*; _SUCCESS, as it"
+    assert re.match(words, left_out_in_words(left_out))
+
+
+def test_a_file_that_matches_a_pattern_but_for_its_day_is_left_out_for_a_reason(tmp_path: Path) -> None:
+    for name in ("sales_2025-01-30.csv", "sales_latest.csv"):
+        deliver_csv(tmp_path / name, FIRST)
+    source = Files(f"{tmp_path}/sales_{{day}}.csv")
+    assert source.days() == [FIRST]
+    assert [*source.left_out().values()] == [["sales_latest.csv"]]
+
+
+def test_keys_in_the_names_of_folders_are_columns_unless_the_file_has_them(tmp_path: Path) -> None:
+    for shop in ("caf%C3%A9", "__HIVE_DEFAULT_PARTITION__"):
+        deliver_csv(tmp_path / f"day={FIRST}/hour=07/shop={shop}/code=1/a.csv", FIRST)
+    for url in (str(tmp_path), f"{tmp_path}/day={{day}}/hour={{hour}}/*/*/*.csv"):
+        Files(url, days_by="name").fetch(FIRST, tmp_path / "out")
+        rows = pq.read_table(tmp_path / "out" / PART).to_pylist()
+        assert [(row["day"], row["hour"], row["shop"], row["code"]) for row in rows] == [
+            *[(str(FIRST), "07", None, "7")] * 2, *[(str(FIRST), "07", "café", "7")] * 2,
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "path", ["2025/01/30/a.csv", "year=2025/month=1/day=30/a.csv", "a_2025_01_30.csv", "a.2025.01.30.csv"]
+)
+def test_a_day_is_known_in_the_ways_that_people_write_it(path: str) -> None:
+    assert day_files.day_in(path) == FIRST
+
+
+def test_a_copy_beside_its_file_is_refused_rather_than_counted_twice(tmp_path: Path) -> None:
+    for name in ("a_2025-01-30.csv", "a_2025-01-30 (1).csv", "a_2025-01-31.csv"):
+        deliver_csv(tmp_path / name, FIRST)
+    with pytest.raises(DataError, match=r"\(1\)\.csv and .*a_2025-01-30\.csv hold the same 2 rows, which"):
+        Files(str(tmp_path)).fetch(FIRST, tmp_path / "out")
+
+
+def test_days_that_several_exports_hold_are_refused_rather_than_counted_twice(tmp_path: Path) -> None:
+    for n in range(2):  # each has its day and the one before
+        export = FIRST + timedelta(days=n)
+        deliver_csv(tmp_path / f"{export}.csv", export - timedelta(days=1), export)
+    with pytest.raises(DataError, match=r"01-30\.csv and .*01-31\.csv hold the same 2 rows of 2025-01-30"):
+        Files(str(tmp_path), days_by="time").days()
+
+
+def test_files_by_week_are_cut_by_the_times_of_their_rows(tmp_path: Path) -> None:
+    for n in range(2):
+        deliver_csv(
+            tmp_path / f"{FIRST + timedelta(7 * n)}.csv", *[FIRST + timedelta(7 * n + k) for k in (0, 3)]
+        )
+    source = Files(str(tmp_path), days_by="time")
+    assert source.days() == [FIRST + timedelta(days=n) for n in (0, 3, 7, 10)]
+    assert source.cuts and not Files(str(tmp_path)).cuts
+
+
+def test_of_several_files_the_one_with_other_columns_than_most_is_named(tmp_path: Path) -> None:
+    for hour in range(3):
+        deliver_csv(tmp_path / f"day={FIRST}/{hour}.csv", FIRST, code=str(hour))
+    deliver_csv(tmp_path / f"day={SECOND}/0.csv", SECOND)
+    odd = tmp_path / f"day={FIRST}/0.csv"
+    odd.write_text(odd.read_text().replace("time,code", "TIME,code"))
+    with pytest.raises(
+        DataError, match=r"/0\.csv has other columns than .*/1\.csv: it has TIME and lacks time"
+    ):
+        Files(str(tmp_path)).fetch(FIRST, tmp_path / "out")
+
+
+def test_a_time_that_is_none_keeps_its_row_on_the_day_of_the_row_before(tmp_path: Path) -> None:
+    path = tmp_path / "sales.csv"
+    path.write_text("time,code\n30/01/2025 09:00,1\nsoon,2\n30/01/2025 10:00,3\n31/01/2025 09:00,4\n")
+    rows = fetched(Files(str(path), time="%d/%m/%Y %H:%M"), FIRST, tmp_path, CODES)
+    assert rows.to_pylist() == [
+        {"time": datetime(2025, 1, 30, 9), "code": 1, AS_DELIVERED: None},
+        {"time": None, "code": 2, AS_DELIVERED: '{"time": "soon"}'},
+        {"time": datetime(2025, 1, 30, 10), "code": 3, AS_DELIVERED: None},
+    ]
