@@ -26,6 +26,7 @@ from pipeline.contract.errors import DataError, ParamsError, PipelineError
 from pipeline.contract.table import Table
 from pipeline.contract.workload import State, write_state
 from pipeline.data import casts, prepare, source, suite
+from pipeline.data.bad_cells import without_texts
 from pipeline.data.corrections import corrects, sample_rows
 from pipeline.data.dialects import DUCKDB
 from pipeline.data.engines import read_parts
@@ -116,7 +117,7 @@ class Seams(ModelSeams):
             of_day = f"; the day fails {wrong}" if wrong else ""
             of_day += f"; only a night tries {untried}" if untried else ""
             self._say("rules", f"{len(self.rules)} rules, {of_rows}{of_day}")
-        clean = rows.filter(pa.array(judged.good()))
+        clean = without_texts(rows).filter(pa.array(judged.good()))
         if not len(clean) and not quiet:
             raise DataError(f"all rows of {day} fail the rules; look at the source, or at the suite")
         return clean

@@ -31,6 +31,7 @@ from pipeline.contract.table import (
     Text,
     Time,
 )
+from pipeline.data.bad_cells import without_texts
 from pipeline.data.casts import MAX_EXACT, conform
 from pipeline.data.numbers import format_of, is_text, without_words
 from pipeline.data.suite import expect_names
@@ -162,7 +163,7 @@ def survey(
     as_found: Any = declared
     omits_nulls = getattr(Plug(**data.plug).make(), "omits_nulls", False)
     days = {
-        day: conform(part, as_found, origin=str(day), absent_is_null=omits_nulls)
+        day: without_texts(conform(part, as_found, origin=str(day), absent_is_null=omits_nulls))
         for day, part in data.parts.items()
     }
     _check_zone(days, declared)

@@ -11,7 +11,9 @@ class Source(Protocol):
 
     One that joins other tables may have `joined`, by each day that was fetched and the name of each table the
     digest of its rows that were used: the night's record keeps it. Where `omits_nulls` is true, a nullable
-    column that is missing on a day is null in all of its rows, as a key that no object of JSON has.
+    column that is missing on a day is null in all of its rows, as a key that no object of JSON has. Where
+    `cuts` is true, days are cut by time, so that a day between others that is not among `days` has no rows.
+    `left_out()` may say by reasons which files are not read.
     """
 
     def days(self) -> Iterable[date]:

@@ -130,6 +130,16 @@ class AsOf:
         """Whether the rows lack a column in which none has a value."""
         return bool(getattr(self._source, "omits_nulls", False))
 
+    @property
+    def cuts(self) -> bool:
+        """Whether the rows are cut into days by time."""
+        return bool(getattr(self._source, "cuts", False))
+
+    def left_out(self) -> dict[str, list[str]]:
+        """Returns the files of the rows that are not read, by the reason why."""
+        reasons: dict[str, list[str]] = getattr(self._source, "left_out", dict)()
+        return reasons
+
     def fetch(self, day: date, folder: Path) -> None:
         """Writes the rows of `day` with the columns of the other tables, null where a row has no partner.
 

@@ -1,7 +1,7 @@
 """Casts columns as they were delivered to those of a workload's table.
 
-Missing values become null, codes and times are brought into one form, and a value that cannot be cast is
-named with its row.
+Missing values become null, and codes and times are brought into one form. The text of a value that cannot be
+cast is kept beside the row (bad_cells.py), unless so many cannot that the column has another type.
 """
 
 import re
@@ -25,7 +25,7 @@ from pipeline.contract.table import (
     Text,
     classes_of,
 )
-from pipeline.data import numbers
+from pipeline.data import bad_cells, numbers
 from pipeline.data.numbers import is_text
 
 NO_CLASS = -1  # below the least of a label, so that the row is quarantined
@@ -44,7 +44,8 @@ def conform(rows: pa.Table, table: Table, *, origin: str, absent_is_null: bool =
 
     Times with a zone become times of the table's zone; NaN becomes null; ids and categories are as `codes`
     has them. `origin` is what an error calls the rows. With `absent_is_null` a
-    nullable column that is not there is null, as in rows that are older than the column.
+    nullable column that is not there is null, as in rows that are older than the column. Where single values
+    cannot be cast, the rows have the column `bad_cells.AS_DELIVERED` as well.
 
     Raises:
         DataError: columns are missing or of another type; the sentence names all of them.
@@ -59,10 +60,14 @@ def conform(rows: pa.Table, table: Table, *, origin: str, absent_is_null: bool =
     if faults:
         faults[-1] += f" among its columns {', '.join(given)}"
     arrays = []
+    texts: dict[str, pa.Array] = {}
     for field in table.schema():
         if given.count(field.name) == 1:
             try:
-                arrays.append(_conformed(rows, field, table))
+                values, bad = _conformed(rows, field, table)
+                arrays.append(values)
+                if bad is not None:
+                    texts[field.name] = bad
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 reason = str(error).splitlines()[0]
                 faults.append(f"{field.name} is {rows[field.name].type}, not {field.type}: {reason}")
@@ -71,26 +76,30 @@ def conform(rows: pa.Table, table: Table, *, origin: str, absent_is_null: bool =
             f"{origin} has another schema: {'; '.join(faults)}; have it delivered in the old one, name the "
             f"right columns under source.columns in params.yaml, or declare them in the workload's table"
         )
-    return pa.table(arrays, schema=table.schema())
+    return bad_cells.with_texts(pa.table(arrays, schema=table.schema()), texts)
 
 
-def _conformed(rows: pa.Table, field: pa.Field, table: Table) -> pa.ChunkedArray:
-    """A column of the rows as a field of the table; raises pyarrow's errors."""
-    array, column = rows[field.name], table.columns[field.name]
-    if isinstance(column, Id | Category):
-        return codes(array, declared=getattr(column, "values", ()))
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
+def _conformed(rows: pa.Table, field: pa.Field, table: Table) -> tuple[pa.ChunkedArray, pa.Array | None]:
+    """A column of the rows as a field of the table, and the texts of bad cells; raises pyarrow's errors."""
+    column, delivered = table.columns[field.name], rows.schema.field(field.name)
+    form, before = numbers.format_of(delivered), classes_of(delivered)
     classes = table.label.classes if table.label and field.name == table.label.column else ()
-    if is_text(array.type) and not isinstance(column, Text | Bytes):
-        form = numbers.format_of(rows.schema.field(field.name))
-        if isinstance(column, Float | Int) and not classes:
-            array = numbers.plain(array, form, column.symbol)
-        else:
-            array = numbers.without_words(array, form, but=classes)
-    if table.label and classes:
-        array = _numbered(array, table.label, before=classes_of(rows.schema.field(field.name)))
-    return _cast(array, field.type, table.zone)
+
+    def cast(array: pa.ChunkedArray) -> pa.ChunkedArray:
+        if isinstance(column, Id | Category):
+            return codes(array, declared=getattr(column, "values", ()))
+        if pa.types.is_dictionary(array.type):
+            array = array.cast(array.type.value_type)
+        if is_text(array.type) and not isinstance(column, Text | Bytes):
+            if isinstance(column, Float | Int) and not classes:
+                array = numbers.plain(array, form, column.symbol)
+            else:
+                array = numbers.without_words(array, form, but=classes)
+        if table.label and classes:
+            array = _numbered(array, table.label, before=before)
+        return _cast(array, field.type, table.zone)
+
+    return bad_cells.cast_column(rows, field, cast)
 
 
 def times(values: pa.ChunkedArray, form: str, *, name: str) -> pa.ChunkedArray:

@@ -50,6 +50,8 @@ class Database:
                 f"source.url cannot be used: {error}; write it as SQLAlchemy takes it, and install its driver"
             ) from None
 
+    cuts = True  # a day without rows is not among `days()`
+
     def days(self) -> list[date]:
         """Returns the days that have rows, in order; DataError if values of `cut_by` are not times."""
         with self._connected() as connection:

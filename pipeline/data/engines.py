@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.contract.errors import ParamsError
+from pipeline.data.bad_cells import without_texts
 from pipeline.data.dialects import DIALECTS, DUCKDB
 from pipeline.data.ingest import part_of
 
@@ -96,6 +97,7 @@ class Other:
         import pyarrow.parquet as pq
 
         rows = pq.read_table(part_of(day), partitioning=None, page_checksum_verification=True)
+        rows = without_texts(rows)
         numbers = {NUMBER: np.arange(len(rows)), AT_MIDNIGHT: np.full(len(rows), midnight(day))}
         for name, values in numbers.items():
             rows = rows.append_column(name, pa.array(values, pa.int64()))

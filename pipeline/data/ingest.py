@@ -15,7 +15,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,8 +27,9 @@ from pipeline.contract.errors import DataError, JobError, NothingToDo
 from pipeline.contract.params import IngestParams
 from pipeline.contract.records import Batch, Night
 from pipeline.contract.table import Table, classes_of
+from pipeline.data.bad_cells import AS_DELIVERED
 from pipeline.data.casts import codes, conform
-from pipeline.data.source import PART, write_partition
+from pipeline.data.source import PART, left_out_in_words, write_partition
 from pipeline.storage import erasures, known_digests
 
 if TYPE_CHECKING:
@@ -48,9 +49,11 @@ def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> 
     `late_days` that are missing here or whose rows have changed, and the days missing since the newest
     one that is here (a rollback of the data takes days away). Where labels come late, it looks back until
     they are all in. Where the table has other columns than before, all days are fetched again; a day that is
-    no longer delivered keeps its rows, with nulls in nullable columns that are new. Days after the night's
-    never come in. A late day that cannot be read is left for the next night, with a warning. `late_days` of
-    the batch lists the earlier days. Rows of units that were erased (pipeline/erasure/erase.py) stay out.
+    no longer delivered keeps its rows, with nulls in nullable columns that are new. A day that is delivered
+    without rows, or has none between others where days are cut by time, is restated to none. Days after the
+    night's never come in. A late day that cannot be read is left for the next night, with a warning, as is
+    said of one that is no longer delivered. `late_days` of the batch lists the earlier days. Rows of units
+    that were erased (pipeline/erasure/erase.py) stay out.
 
     Raises:
         ParamsError: the night's day was not over when the night was opened.
@@ -63,6 +66,8 @@ def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> 
     moved = _finish(work)
     here = set(partitions(RAW))
     offered = [day for day in sorted(set(source.days())) if day <= night.day]
+    if words := left_out_in_words(getattr(source, "left_out", dict)()):
+        log.info("%s", words)
     if night.day not in here and night.day not in offered:
         newest = f"its newest before that is {offered[-1]}" if offered else "nor for any day before"
         raise NothingToDo(f"the source has no data for {night.day}, {newest}")
@@ -70,10 +75,13 @@ def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> 
     back = max(params.late_days, _days_until_ripe(table)) if before else params.history_days
     outdated = {day for day in before if not _has_columns_of(table, part_of(day))}
     wanted = _wanted(night.day, offered, before, back=back, outdated=outdated)
+    gone = [day for day in before if day not in offered and day >= night.day - timedelta(days=back)]
     fetched = _fetch(wanted, night.day, source, table, work, first=not before, outdated=outdated)
-    if night.day not in here and night.day not in fetched:
+    fetched |= _emptied(gone, offered, source, table, work)
+    if night.day not in fetched and not (night.day in here and _num_rows(part_of(night.day))):
         raise NothingToDo(f"the source has no rows for {night.day}")
     if fetched:
+        _warn_of_emptied(fetched, work)
         listed = {str(day): digest for day, digest in (moved | fetched).items()}
         disk.sync(work)
         records.replace_text(work / "days.json", json.dumps(listed, indent=2, sort_keys=True) + "\n")
@@ -135,10 +143,44 @@ def _days_until_ripe(table: Table) -> int:
     return math.ceil(table.label.ripe_after / timedelta(days=1)) + 1 if table.label else 0
 
 
+def _emptied(
+    gone: Iterable[date], offered: Sequence[date], source: Source, table: Table, work: Path
+) -> dict[date, str]:
+    """Writes days that are no longer offered and have no rows by now into `work`; returns their digests.
+
+    Where days are cut by time, one between others has no rows. Of others that are gone it warns, as a file
+    may be away for other reasons.
+    """
+    cuts = bool(offered) and getattr(source, "cuts", False)
+    digests = {}
+    for day in (day for day in gone if _num_rows(part_of(day))):
+        if cuts and offered[0] < day < offered[-1]:
+            part = part_of(day, work)
+            write_partition(table.schema().empty_table(), part.parent)
+            digests[day] = records.digest(part)
+        else:
+            log.warning(
+                "the source has %s no more, and its %d rows stay in training; deliver the day without rows "
+                "to take them back", day, _num_rows(part_of(day)),
+            )  # fmt: skip
+    return digests
+
+
+def _warn_of_emptied(fetched: Iterable[date], work: Path) -> None:
+    for day in fetched:
+        if not _num_rows(part_of(day, work)):
+            log.warning(
+                "the source has no rows for %s by now; the %d that came before are taken out of training",
+                day, _num_rows(part_of(day)),
+            )  # fmt: skip
+
+
 def _has_columns_of(table: Table, part: Path) -> bool:
     import pyarrow.parquet as pq
 
     there, wanted = pq.read_schema(part), table.schema()
+    if (place := there.get_field_index(AS_DELIVERED)) >= 0:
+        there = there.remove(place)
     return bool(there.equals(wanted)) and _classes(there) == _classes(wanted)
 
 
@@ -164,7 +206,7 @@ def _fetch(
     days: list[date], tonight: date, source: Source, table: Table, work: Path, *, first: bool,
     outdated: Collection[date],
 ) -> dict[date, str]:  # fmt: skip
-    """Fetches days into `work`; returns the digest of each that has rows which are not here yet."""
+    """Fetches days into `work`; returns the digest of each that has other rows than are here."""
     from tqdm import tqdm
 
     fetched: dict[date, str] = {}
@@ -184,12 +226,12 @@ def _fetch(
                     raise
                 log.warning("%s is left for the next night: %s", day, error)
                 continue
-            if _num_rows(part) and not _same(part, part_of(day)):
+            if day == tonight and not _num_rows(part):
+                raise NothingToDo(f"the source has no rows for {day}")
+            if _is_news(part, part_of(day)):
                 fetched[day] = records.digest(part)
             else:
                 shutil.rmtree(part.parent)
-            if day == tonight and not fetched and not part_of(day).exists():
-                break
         for day in sorted(set(outdated) - fetched.keys()):
             part = part_of(day, work)
             part.parent.mkdir(parents=True, exist_ok=True)
@@ -216,10 +258,11 @@ def _conform(
     import pyarrow.parquet as pq
 
     rows = pq.read_table(part, partitioning=None, page_checksum_verification=True)
-    if len(rows):  # a day without rows has no columns to speak of
+    kept = table.schema().empty_table()  # a day without rows has no columns to speak of
+    if len(rows):
         kept = conform(rows, table, origin=f"the source's {day}", absent_is_null=absent_is_null)
-        write_partition(without(kept, table.unit, erased) if erased else kept, part.parent)
-    return set(rows.column_names) - set(table.columns)
+    write_partition(without(kept, table.unit, erased) if erased else kept, part.parent)
+    return set(rows.column_names) - {*table.columns, AS_DELIVERED}
 
 
 def without(rows: "pa.Table", column: str, units: Container[str]) -> "pa.Table":
@@ -265,6 +308,13 @@ def _same(one: Path, other: Path) -> bool:
         pq.read_table(path, partitioning=None, page_checksum_verification=True) for path in (one, other)
     )
     return bool(rows.equals(others)) and _classes(rows.schema) == _classes(others.schema)
+
+
+def _is_news(part: Path, known: Path) -> bool:
+    """Whether a fetched part has other rows than are known; none are news only where there were some."""
+    if not _num_rows(part):
+        return known.exists() and bool(_num_rows(known))
+    return not _same(part, known)
 
 
 def _num_rows(part: Path) -> int:

@@ -4,23 +4,24 @@ The rules become one condition that the engine computes while it reads the rows,
 back: their numbers, and a truth value for each rule. Memory is that of one partition.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.table import Float, Table
+from pipeline.data.bad_cells import AS_DELIVERED, texts_of
 from pipeline.data.dialects import DUCKDB
 from pipeline.data.engines import NUMBER, engine_of
 from pipeline.data.ingest import part_of
 from pipeline.data.queries import Queries, first_line
 from pipeline.data.row_rules import failing
-from pipeline.data.suite import NUM_ROWS, Rule, Suite, imported
+from pipeline.data.suite import NUM_ROWS, OF_TYPE, Rule, Suite, imported
 
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow as pa
     from numpy.typing import NDArray
 
 
@@ -53,7 +54,7 @@ class PartitionScan:
         self._predicates = {
             number: failing(rule.name, type=rule.type, kwargs=rule.kwargs, vectors=vectors)
             for number, rule in enumerate(rules)
-            if not rule.python
+            if rule.type not in ("", OF_TYPE)
         }
         self._python = {
             number: imported(rule.python, what=f"rule {rule.name!r}")
@@ -83,11 +84,17 @@ class PartitionScan:
             for names, values in results
             for name, value in zip(names, values, strict=True)
         }
+        fails = self._of_types(part)
         if self._python:
             rows = pq.read_table(part, partitioning=None, page_checksum_verification=True).select(
                 list(self._table.columns)
             )
-            bad, failed = self._with_python(rows, bad, failed)
+            fails |= {
+                number: ~_passes(self._rules[number], function(rows), num_rows=len(rows))
+                for number, function in self._python.items()
+            }
+        if fails:
+            bad, failed = self._with(fails, bad, failed)
         return Judged(num_rows=num_rows, bad=bad, failed=failed, figures={NUM_ROWS: num_rows} | figures)
 
     def _failed(self) -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
@@ -101,16 +108,30 @@ class PartitionScan:
             failed[:, number] = columns[f"r{number}"]
         return np.asarray(columns[NUMBER], dtype=np.int64), failed
 
-    def _with_python(
-        self, rows: "pa.Table", bad: "NDArray[np.int64]", failed: "NDArray[np.bool_]"
+    def _of_types(self, part: Path) -> "dict[int, NDArray[np.bool_]]":
+        """Returns by the number of a rule on a type which rows of a partition fail it, if any does."""
+        import pyarrow.parquet as pq
+
+        if AS_DELIVERED not in pq.read_schema(part).names:
+            return {}
+        rows = pq.read_table(part, columns=[AS_DELIVERED], partitioning=None, page_checksum_verification=True)
+        texts = {
+            number: texts_of(rows, str(rule.kwargs["column"]))
+            for number, rule in enumerate(self._rules)
+            if rule.type == OF_TYPE
+        }
+        return {
+            number: of_rule.is_valid().to_numpy(zero_copy_only=False)
+            for number, of_rule in texts.items()
+            if of_rule is not None
+        }
+
+    def _with(
+        self, fails: "Mapping[int, NDArray[np.bool_]]", bad: "NDArray[np.int64]", failed: "NDArray[np.bool_]"
     ) -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
-        """Adds the rows that fail the rules in Python."""
+        """Adds the rows that fail rules which no query judges, by the numbers of the rules."""
         import numpy as np
 
-        fails = {
-            number: ~_passes(self._rules[number], function(rows), num_rows=len(rows))
-            for number, function in self._python.items()
-        }
         every = np.union1d(bad, np.flatnonzero(np.logical_or.reduce(list(fails.values()))))
         both = np.zeros((len(every), len(self._rules)), dtype=np.bool_)
         both[np.searchsorted(every, bad)] = failed

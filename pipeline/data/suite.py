@@ -27,7 +27,8 @@ from ruamel.yaml.error import YAMLError
 from pipeline.contract import disk, older, records
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.params import Section
-from pipeline.contract.table import AnyColumn, Category, Float, Int, Table
+from pipeline.contract.table import AnyColumn, Bytes, Category, Float, Id, Int, Table, Text
+from pipeline.data.bad_cells import AS_DELIVERED
 from pipeline.data.drift import ROWS
 from pipeline.data.engines import AT_MIDNIGHT, NUMBER
 from pipeline.data.row_rules import BETWEEN
@@ -39,9 +40,10 @@ Group = Literal["schema", "days", "rows"]
 HOUR, COPIES = "hour", "copies"  # columns that every partition has, if a rule names them
 NUM_ROWS = "num_rows"  # a figure that every day has
 MIDNIGHT = "hours since midnight"  # `hour` by a name that no column of a table has
-RESERVED = (NUMBER, AT_MIDNIGHT, MIDNIGHT)
+RESERVED = (NUMBER, AT_MIDNIGHT, MIDNIGHT, AS_DELIVERED)
 LARGEST = 3.4028234663852886e38  # of float32, in which models are trained: beyond is infinity
 IN_SET = "expect_column_values_to_be_in_set"
+OF_TYPE = "expect_column_values_to_be_of_type"
 
 
 class Rule(Section):
@@ -127,7 +129,8 @@ def load(path: Path) -> Suite:
 def rules_of(suite: Suite, table: Table) -> tuple[Rule, ...]:
     """Returns the rules on rows: those of the table first, then those of the suite.
 
-    A rule of the suite takes the place of one of the table that has its name. Raises ParamsError where a
+    A rule of the suite takes the place of one of the table that has its name, but of none on types: a row
+    whose cell is not of the type cannot be clean. Raises ParamsError where a
     name of a column cannot be queried, and where the suite gives one of the table's to another column, or a
     limit of drift to none.
     """
@@ -148,8 +151,13 @@ def rules_of(suite: Suite, table: Table) -> tuple[Rule, ...]:
             f"its columns are {', '.join(table.columns)}; the number of rows is called {ROWS}"
         )
     own = {rule.name: rule for rule in suite.rows}
+    of_types = tuple(_of_types(table))
+    if taken := [rule.name for rule in of_types if rule.name in own]:
+        raise ParamsError(
+            f"the suite has a rule {taken[0]!r}, which follows from the table's types; give it another name"
+        )
     derived = [own.pop(rule.name, rule) for rule in _derived(table)]
-    return (*derived, *own.values())
+    return (*of_types, *derived, *own.values())
 
 
 def expect_names(names: Collection[str]) -> None:
@@ -165,6 +173,17 @@ def expect_names(names: Collection[str]) -> None:
             f"a column is called {taken[0]}, as one that the rules' queries add; rename it at the source, or "
             f"under source.columns"
         )
+
+
+def _of_types(table: Table) -> Iterator[Rule]:
+    """The rules that values are of the types of their columns; any value is text."""
+    for name, column in table.columns.items():
+        if not isinstance(column, Category | Id | Text | Bytes):
+            kind = type(column).__name__
+            yield Rule(
+                name=f"{name} is {'an' if kind == 'Int' else 'a'} {kind}", type=OF_TYPE,
+                kwargs={"column": name, "type_": kind},
+            )  # fmt: skip
 
 
 def _derived(table: Table) -> Iterator[Rule]:

@@ -8,6 +8,8 @@ the days before it (pipeline/data/day_history.py) stop the night; then neither f
 bad rows of tonight are kept in `data/run/bad_rows` to be looked at (pipeline/report/bad_rows.py). Great
 Expectations judges how many rows of each partition failed each rule, and the figures.
 
+A day that was restated to no rows leaves both folders when the night goes on, and is judged by no rule.
+
 A day that never passed, as the night that brought it in refused it or was ended, is judged again by itself:
 it comes in, or a warning says why it stays out of training. So is a day that passed, and whose rows were
 restated or got labels in a night that did not: until the new rows pass, the old ones stay.
@@ -20,7 +22,7 @@ again. Partitions are replaced by a rename and never written to, since they may 
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -33,6 +35,7 @@ from pipeline.contract.params import ValidateParams, ValidateSections
 from pipeline.contract.records import Batch, Drift, Expectation, Night, Report
 from pipeline.contract.table import Table
 from pipeline.data import day_history, drift
+from pipeline.data.bad_cells import AS_DELIVERED, without_texts
 from pipeline.data.day_sample import columns_of
 from pipeline.data.features import is_ripe
 from pipeline.data.ingest import RAW, part_of, partitions
@@ -67,12 +70,13 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
     params = sections.validate_
     suite = load(Path(params.suite))
     rules, digest = rules_of(suite, table), rules_digest(suite, table)
-    here, passed = partitions(RAW), set(partitions(CLEAN)) if RULES.exists() else set()
-    split_from = {**(raw := _raw_digests(here)), **_split_from()}
+    here = [day for day in partitions(RAW) if _num_rows(part_of(day))]
+    passed = set(partitions(CLEAN)) if RULES.exists() else set()
+    split_from = _split_from(raw := _raw_digests(here))
     changed = not RULES.exists() or RULES.read_text().strip() != digest
     # By other rules or columns all days that passed are judged together, so that no clean row is compared.
     outdated = {day for day in passed & raw.keys() if split_from[day] != raw[day] and not changed}
-    late = passed.intersection(batch.late_days) if passed else here  # others are judged by themselves
+    late = passed.intersection(batch.late_days, here) if passed else here  # others are judged by themselves
     came_in = {batch.day, *(day for day in late if day <= night.day)}
     pending = [day for day in here if day < night.day and day not in came_in and day not in passed - outdated]
     days = sorted({*came_in, *(passed.intersection(here) - set(pending) if changed else ())})
@@ -106,10 +110,9 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
         torn.unlink()  # left by a call that was killed while it wrote
     for day in days:
         _split(day, judged[day], table, names)
-    if changed:
-        for gone in set(partitions(CLEAN)) - set(days):
-            shutil.rmtree(part_of(gone, CLEAN).parent)
-            shutil.rmtree(part_of(gone, QUARANTINE).parent, ignore_errors=True)
+    for gone in set(partitions(CLEAN)) - (set(days) if changed else {*here}):
+        shutil.rmtree(part_of(gone, CLEAN).parent)
+        shutil.rmtree(part_of(gone, QUARANTINE).parent, ignore_errors=True)
     _note_split_from({**split_from, **{day: raw[day] for day in judged}})
     if changed:
         disk.sync(CLEAN)
@@ -165,7 +168,9 @@ class _Checks:
         if any(not finding.success for finding in of_days):
             raise DataError(_broken_day(of_days, _figures(judged), list(judged)))
         _refuse_bad_rows([judged[day] for day in came_in], self.rules, limit=params.max_quarantined)
-        distances, note = _drift(night.day, judged, self.table, suite=suite, limit=params.max_drift)
+        distances, note = _drift(
+            night.day, judged, self.table, here=self.raw, suite=suite, limit=params.max_drift
+        )
         figures, unusual = _unusual(
             night, judged, self.table, came_in=came_in, by=by, suite=suite, rules=self.digest, params=params,
             of_rows={**self.split_from, **{day: self.raw[day] for day in judged}},
@@ -218,13 +223,14 @@ def _raw_digests(days: Sequence[date]) -> dict[date, str]:
     return {day: digests[part_of(day)] for day in days}
 
 
-def _split_from() -> dict[date, str]:
-    """Returns the digest of the raw rows that each clean day was split from, as far as it was noted."""
-    if not OF_RAW.exists():  # of a release before
-        return {}
+def _split_from(raw: Mapping[date, str]) -> dict[date, str]:
+    """Returns the digest of the raw rows that each clean day was split from, as noted, or of those now."""
+    if not OF_RAW.exists():
+        return dict(raw)
     rewritten = erasures.changed()  # without the rows of units that were erased
     noted = json.loads(OF_RAW.read_text())
-    return {date.fromisoformat(day): rewritten.get(of, of) for day, of in noted.items()}
+    before = {day: noted.get(str(day), now) for day, now in raw.items()}
+    return {day: rewritten.get(of, of) for day, of in before.items()}
 
 
 def _note_split_from(digests: Mapping[date, str]) -> None:
@@ -250,7 +256,13 @@ def _types(days: Sequence[date], table: Table) -> "DataFrame":
         except pa.ArrowInvalid as error:
             raise DataError(f"{path} is not a parquet file: {error}; ingest {day} again") from None
         same = {field.name for field in schema if field.type == declared.get(field.name)}  # if not in words
-        types.append({f.name: str(declared[f.name] if f.name in same else f.type) for f in schema})
+        types.append(
+            {
+                field.name: str(declared[field.name] if field.name in same else field.type)
+                for field in schema
+                if field.name != AS_DELIVERED
+            }
+        )
     names = dict.fromkeys([*declared, *(name for line in types for name in line)])
     return pd.DataFrame(types, columns=list(names)).fillna("absent")
 
@@ -315,12 +327,18 @@ def _refuse_bad_rows(judged: Sequence[Judged], rules: Sequence[Rule], *, limit: 
 
 
 def _drift(
-    day: date, judged: Mapping[date, Judged], table: Table, *, suite: Suite, limit: float
+    day: date,
+    judged: Mapping[date, Judged],
+    table: Table,
+    *,
+    here: Container[date],
+    suite: Suite,
+    limit: float,
 ) -> tuple[tuple[Drift, ...], tuple[Expectation, ...]]:
     """Distances from the last same weekdays, or a note where there are too few of them."""
     if suite.drift == "off":
         return (), ()
-    earlier = sorted({*judged, *partitions(CLEAN)})
+    earlier = sorted({*judged, *(other for other in partitions(CLEAN) if other in here)})
     earlier = [other for other in earlier if other < day and other.weekday() == day.weekday()]
     before = [_clean_rows(other, judged) for other in earlier[-drift.SAME_WEEKDAYS :]]
     distances = drift.distances(_clean_rows(day, judged), before, table, limits=suite.drift, limit=limit)
@@ -343,7 +361,6 @@ def _unusual(
 ) -> "tuple[dict[date, day_history.Known], tuple[Expectation, ...]]":  # fmt: skip
     """Returns the figures of all days, and what the report says of tonight's; DataError if they stop it."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     kept = day_history.read()
     if not params.false_alarms_per_year or suite.limits == "off":
@@ -358,9 +375,10 @@ def _unusual(
         if day in judged:
             return len(judged[day].bad)
         part = part_of(day, QUARANTINE)
-        return int(pq.read_metadata(part).num_rows) if part.exists() else 0
+        return _num_rows(part) if part.exists() else 0
 
-    days = [day for day in sorted({*judged, *partitions(CLEAN)}) if day <= night.day]
+    here = {*judged, *(day for day in partitions(CLEAN) if day in of_rows)}  # others were emptied since
+    days = [day for day in sorted(here) if day <= night.day]
     history = day_history.completed(
         kept, days, table, by=by, rules=rules, of_rows=of_rows, rows=rows, num_bad=num_bad
     )
@@ -396,16 +414,25 @@ def _split(day: date, judged: Judged, table: Table, names: Sequence[str]) -> Non
 
     rows = _rows(day, table)
     _replace(
-        rows.filter(pa.array(judged.good())), part_of(day, CLEAN), dictionaries=_repeated(rows, table.key)
-    )
+        without_texts(rows).filter(pa.array(judged.good())), part_of(day, CLEAN),
+        dictionaries=_repeated(without_texts(rows), table.key),
+    )  # fmt: skip
     _write_bad(rows, judged, names, part_of(day, QUARANTINE), key=table.key)
 
 
+def _num_rows(part: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(part).num_rows)
+
+
 def _rows(day: date, table: Table) -> "pa.Table":
+    """Returns the rows of a day as they came in, with the texts of bad cells if there are any."""
     import pyarrow.parquet as pq
 
     rows = pq.read_table(part_of(day), partitioning=None, page_checksum_verification=True)
-    return rows.select(list(table.columns)).combine_chunks()
+    names = [*table.columns, *([AS_DELIVERED] if AS_DELIVERED in rows.column_names else [])]
+    return rows.select(names).combine_chunks()
 
 
 def _write_bad(

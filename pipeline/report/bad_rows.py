@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.contract import formats, records
+from pipeline.data.bad_cells import shown
 from pipeline.data.source import PART
 from pipeline.data.validator import QUARANTINE, REFUSED, RULE
 from pipeline.storage import dvc_cache, erasures, ledger
@@ -300,7 +301,7 @@ def _failed(
         yield name, len(of_rule), [
             BadRow(
                 file=file, number=number, day=_day(file),
-                values={column: _plain(value) for column, value in by_number[number].items()},
+                values={column: _plain(value) for column, value in shown(by_number[number]).items()},
             )
             for number in wanted[name]
         ]  # fmt: skip

@@ -22,6 +22,7 @@ from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsErr
 from pipeline.contract.params import IngestParams
 from pipeline.contract.records import Batch, Night
 from pipeline.contract.table import Category, Int, Label, Table, Time
+from pipeline.data.bad_cells import AS_DELIVERED
 from pipeline.data.ingest import RAW, WORK, ingest, part_of
 from pipeline.data.source import PART, Files, write_partition
 from pipeline.examples.shop.simulated_shop import Shop
@@ -127,6 +128,52 @@ def test_a_day_that_was_only_written_differently_is_not_restated(deliver: Delive
     digest = records.digest(part_of(nth(0)))
     assert run(1).late_days == ()
     assert records.digest(part_of(nth(0))) == digest
+
+
+def test_a_day_that_is_delivered_without_rows_is_restated_to_none(
+    deliver: Deliver, caplog: pytest.LogCaptureFixture
+) -> None:
+    deliver(0, 1, 2)
+    run(1)
+    deliver(1, num_rows=0)
+    batch = run(2)
+    assert (batch.late_days, batch.num_rows) == ((nth(1),), 3)
+    assert pq.read_table(part_of(nth(1)), partitioning=None).equals(LINES.schema().empty_table())
+    assert f"no rows for {nth(1)} by now; the 3 that came before are taken out" in caplog.text
+    deliver(3)
+    assert run(3).late_days == (), "it is restated once"
+
+
+def test_a_night_whose_day_was_emptied_since_it_came_in_has_nothing_to_do(deliver: Deliver) -> None:
+    deliver(0, 1)
+    run(1)
+    deliver(1, num_rows=0)
+    with pytest.raises(NothingToDo, match=f"the source has no rows for {nth(1)}"):
+        run(1, id="again")
+    assert pq.read_metadata(part_of(nth(1))).num_rows == 3
+
+
+def test_a_day_whose_file_is_away_keeps_its_rows_and_that_is_said(
+    deliver: Deliver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    deliver(0, 1, 2, 3)
+    run(2)
+    (tmp_path / "sales" / f"{nth(1)}.parquet").unlink()
+    assert run(3).late_days == ()
+    assert f"the source has {nth(1)} no more, and its 3 rows stay in training" in caplog.text
+
+
+def test_a_day_between_others_without_rows_is_restated_to_none_where_days_are_cut_by_time(
+    deliver: Deliver, tmp_path: Path
+) -> None:
+    def run_of(*days: int) -> Batch:
+        pq.write_table(pa.concat_tables([rows(nth(day)) for day in days]), tmp_path / "all.parquet")
+        source = Files("../all.parquet")
+        return ingest(night(nth(days[-1])), source, LINES, IngestParams(history_days=9, late_days=7))
+
+    run_of(0, 1, 2)
+    assert run_of(1, 3).late_days == (nth(2),), "days before the first one may have left the file"
+    assert [pq.read_metadata(part_of(nth(n))).num_rows for n in range(4)] == [3, 3, 0, 3]
 
 
 def test_a_file_in_the_cache_is_never_written_to(deliver: Deliver, tmp_path: Path) -> None:
@@ -369,7 +416,10 @@ def test_a_source_of_ones_own_needs_two_methods(deliver: Deliver) -> None:
     [
         (lambda t: t.drop_columns("country"), "no country among its columns"),
         (lambda t: t.rename_columns({"price": "cost"}), "no price among its columns invoice, .*cost"),
-        (lambda t: t.set_column(3, "quantity", pa.array(["1", "two", "3"])), "quantity is .*row 2 is 'two'"),
+        (
+            lambda t: t.set_column(3, "quantity", pa.array(["1", "two", "three"])),
+            "quantity is .*row 2 is 'two'",
+        ),
         (lambda t: t.drop_columns("time"), "no time among its columns"),
     ],
     ids=["missing", "renamed", "of another type", "no time"],
@@ -386,6 +436,20 @@ def test_a_changed_schema_is_refused_at_ingest(
     ):
         run(1)
     assert records.digest(RAW) == digest
+
+
+def test_a_bad_cell_comes_in_with_its_row_and_is_no_news_again(deliver: Deliver, tmp_path: Path) -> None:
+    deliver(0, 1, 2)
+    bad = rows(nth(1)).set_column(3, "quantity", pa.array(["1", "two", "3"]))
+    pq.write_table(bad, tmp_path / "sales" / f"{nth(1)}.parquet")
+    assert run(1).num_rows == 6
+    part = pq.read_table(part_of(nth(1)))
+    assert part["quantity"].to_pylist() == [1, None, 3]
+    assert part[AS_DELIVERED].to_pylist() == [None, '{"quantity": "two"}', None]
+    assert run(2).late_days == ()
+    deliver(1, 3)
+    assert run(3).late_days == (nth(1),), "set right"
+    assert AS_DELIVERED not in pq.read_schema(part_of(nth(1))).names
 
 
 def test_a_schema_change_of_the_shop_is_refused(deliver: Deliver) -> None:

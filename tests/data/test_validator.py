@@ -17,7 +17,10 @@ from pipeline.contract.errors import DataError
 from pipeline.contract.params import ValidateParams, ValidateSections
 from pipeline.contract.records import Batch, Night, Report
 from pipeline.data import suite, validator
+from pipeline.data.bad_cells import shown
+from pipeline.data.casts import conform
 from pipeline.data.ingest import RAW, part_of, partitions
+from pipeline.data.source import write_partition
 from pipeline.data.validator import CLEAN, DOCS, QUARANTINE, validate
 from pipeline.examples.shop.simulated_shop import Shop
 from pipeline.examples.shop.sold_lines import LINES
@@ -224,6 +227,41 @@ def test_clean_and_quarantined_rows_are_the_rows_that_came_in(here: Path) -> Non
 
 
 @pytest.mark.slow
+def test_a_row_with_a_bad_cell_goes_to_quarantine_with_the_text_as_delivered(here: Path) -> None:
+    rows = pq.read_table(part_of(TONIGHT), partitioning=None)
+    prices = ["free", *rows["price"].cast(pa.string()).to_pylist()[1:]]
+    delivered = rows.set_column(rows.column_names.index("price"), "price", pa.array(prices))
+    part_of(TONIGHT).unlink()
+    write_partition(conform(delivered, LINES, origin="tonight"), part_of(TONIGHT).parent)
+    report = judge(TONIGHT)
+    assert (report.num_rows, report.num_clean + report.num_quarantined) == (len(rows), len(rows))
+    bad = rows_of(QUARANTINE, TONIGHT)
+    of_cell = bad[bad["rule"] == "price is a Float"]
+    assert [shown(row)["price"] for row in of_cell.to_dict("records")] == ["free"]
+    assert pq.read_schema(part_of(TONIGHT, CLEAN)).equals(LINES.schema())
+    assert {one.rule: one.num_failed for one in report.expectations}["price is a Float"] == 1
+
+
+def test_more_bad_cells_than_may_be_quarantined_stop_the_night(here: Path) -> None:
+    rows = pq.read_table(part_of(TONIGHT), partitioning=None)
+    prices = [str(price) if n % 3 else "free" for n, price in enumerate(rows["price"].to_pylist())]
+    delivered = rows.set_column(rows.column_names.index("price"), "price", pa.array(prices))
+    part_of(TONIGHT).unlink()
+    write_partition(conform(delivered, LINES, origin="tonight"), part_of(TONIGHT).parent)
+    with pytest.raises(DataError, match=r"rows .* fail the rules, more than .*; worst columns: price"):
+        judge(TONIGHT)
+
+
+def test_a_day_that_was_restated_to_no_rows_leaves_training_and_is_not_judged(here: Path) -> None:
+    emptied = TONIGHT - timedelta(days=7)
+    assert emptied in partitions(CLEAN)
+    part_of(emptied).unlink()
+    write_partition(LINES.schema().empty_table(), part_of(emptied).parent)
+    judge(TONIGHT, emptied)
+    assert emptied not in {*partitions(CLEAN), *partitions(QUARANTINE)}
+    assert TONIGHT in partitions(CLEAN)
+
+
 def test_a_partition_is_replaced_and_never_written_into(here: Path) -> None:
     digest = judge(TONIGHT).digest
     part = part_of(TONIGHT, CLEAN)
