@@ -236,7 +236,7 @@ def test_a_row_with_a_bad_cell_goes_to_quarantine_with_the_text_as_delivered(her
     report = judge(TONIGHT)
     assert (report.num_rows, report.num_clean + report.num_quarantined) == (len(rows), len(rows))
     bad = rows_of(QUARANTINE, TONIGHT)
-    of_cell = bad[bad["rule"] == "price is a Float"]
+    of_cell = bad[bad["(rule)"] == "price is a Float"]
     assert [shown(row)["price"] for row in of_cell.to_dict("records")] == ["free"]
     assert pq.read_schema(part_of(TONIGHT, CLEAN)).equals(LINES.schema())
     assert {one.rule: one.num_failed for one in report.expectations}["price is a Float"] == 1
