@@ -201,7 +201,8 @@ def _named(made: Any, workload: Any) -> Mapping[str, Any]:
     if clash := sorted({UNIT, label} & set(made)):
         raise ParamsError(
             f"{type(workload).__name__}.features returns an array named {clash[0]!r}, as the "
-            f"{'label' if clash[0] == label else 'unit'} is; give it another name"
+            f"{'label' if clash[0] == label else 'unit'} is; give one of them another name (a column gets "
+            "one under source.columns)"
         )
     return made
 

@@ -1,11 +1,11 @@
 """Turns the columns of a table into features by their types, for workloads without `features` of their own.
 
-    (numbers)      float32 [b, f]     numbers, vectors, lengths of texts, and the time of day and of week
-    (missing)      bool [b, f]        where a number is null; it is 0 in `(numbers)`
-    (categories)   int64 [b, c]       place among the values that `fit` saw; 0 for null and any other
+    numbers      float32 [b, f]     numbers, vectors, lengths of texts, and the time of day and of week
+    missing      bool [b, f]        where a number is null; it is 0 in `numbers`
+    categories   int64 [b, c]       place among the values that `fit` saw; 0 for null and any other
 
-In a batch they stand beside the label, whatever a team calls it. Ids are left out: an id of tomorrow is one
-that no training has seen.
+In a batch they stand beside the label, which may not have one of these names. Ids are left out: an id of
+tomorrow is one that no training has seen.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import ibis.expr.types as ir
     import pyarrow as pa
 
-NUMBERS, MISSING, CATEGORIES = "(numbers)", "(missing)", "(categories)"
+NUMBERS, MISSING, CATEGORIES = "numbers", "missing", "categories"
 PART, COUNT = "(part)", "(count)"  # columns beside those of a table
 MOST_VALUES = 1000  # of a category; rarer ones share place 0
 MOST_NUMBERS = 10_000_000  # that quantiles are found of; of more rows only a part is looked at

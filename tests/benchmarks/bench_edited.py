@@ -25,8 +25,8 @@ FEATURE = """\
     def features(self, rows: pa.Table, state: State, past: Past) -> Mapping[str, NDArray[Any]]:
         made = dict(super().features(rows, state, past))
         whole = np.asarray(rows["amount"]) % 1 == 0
-        made["(numbers)"] = np.column_stack([made["(numbers)"], whole.astype(np.float32)])
-        made["(missing)"] = np.column_stack([made["(missing)"], np.zeros(len(rows), dtype=bool)])
+        made["numbers"] = np.column_stack([made["numbers"], whole.astype(np.float32)])
+        made["missing"] = np.column_stack([made["missing"], np.zeros(len(rows), dtype=bool)])
         return made
 
     def model(self"""

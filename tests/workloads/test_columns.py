@@ -19,7 +19,7 @@ from pipeline.workloads.table_workload import TableWorkload
 DAY = date(2025, 3, 3)
 
 
-@pytest.mark.parametrize("label", ["unit", "numbers", "missing", "categories", "edges", "state"])
+@pytest.mark.parametrize("label", ["unit", "edges", "state", "num_samples"])
 def test_a_label_of_any_name_is_what_is_trained_on(label: str) -> None:
     class Workload(TableWorkload):
         table = Table(
@@ -44,6 +44,18 @@ def test_a_label_of_any_name_is_what_is_trained_on(label: str) -> None:
     assert made[label].tolist() == rows[label].to_pylist()
     assert made[NUMBERS][:, 0].tolist() == rows["n1"].to_pylist()
     assert len(np.unique(made[UNIT])) == 7
+
+
+@pytest.mark.parametrize("label", [NUMBERS, MISSING, CATEGORIES])
+def test_a_label_named_as_an_array_of_features_is_refused(label: str) -> None:
+    class Workload(TableWorkload):
+        table = Table(time="at", columns={"at": Time(), label: Int(min=0, max=1)}, label=Label(label))
+
+    rows = pa.table({"at": [datetime(2025, 3, 3)] * 2, label: [0, 1]})
+    workload = Workload()
+    state = workload.fit(ibis.memtable(rows))
+    with pytest.raises(ParamsError, match=f"an array named '{label}', as the label is; give one of them"):
+        samples_of(workload, rows, state, past_of(workload, DAY, []))
 
 
 @pytest.mark.parametrize("name", ["(unit)", "(rule)", "(hours)"])
