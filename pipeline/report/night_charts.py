@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import median_low
 
 from markupsafe import Markup, escape
 
@@ -18,6 +19,7 @@ from pipeline.report.night_rows import NightRow
 NIGHTS = 365  # the newest, that are drawn
 WIDTH, HEIGHT = 1000.0, 100.0
 ROOM = 0.06  # of the height, above and below
+FAR = 5.0  # times the median
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +98,10 @@ def _against(
 ) -> Chart | None:  # fmt: skip
     """Draws bars and the limit of each; a limit far above all bars is only told, as no bar would be seen."""
     values, limits = zip(*pairs, strict=True)
-    highest = max((v for v in values if v is not None), default=None)
+    highest = top_of(values)
     if highest is None:
         return None
+    note += _cut(nights, values, highest, show)
     nearest = min((v for v in limits if v is not None), default=0.0)
     shown: Sequence[float | None] = limits if nearest <= 5 * highest else [None] * len(limits)
     top = max(highest, *(v for v in shown if v is not None), 1e-9) if any(shown) else highest or 1.0
@@ -147,12 +150,14 @@ def _predicted(nights: Sequence[NightRow]) -> Chart | None:
 
 def _rows(nights: Sequence[NightRow]) -> Chart | None:
     values = [n.num_rows for n in nights]
-    top = max((v for v in values if v), default=0)
+    top = top_of(values)
     if not top:
         return None
+    cut = _cut(nights, values, top, formats.count)
     y = _linear(0.0, top)
     return _chart(
-        nights, "Rows, and those in quarantine", "Rows of a night. Coloured: those that were quarantined.",
+        nights, "Rows, and those in quarantine",
+        f"Rows of a night. Coloured: those that were quarantined.{cut}",
         [_bars(values, y, "bar"), _bars([n.num_quarantined for n in nights], y, "strong")],
         top=formats.count(top), bottom="0",
     )  # fmt: skip
@@ -203,6 +208,27 @@ def _svg(parts: Iterable[str], label: str) -> Markup:
     )
 
 
+def top_of(values: Sequence[float | None]) -> float | None:
+    """Returns the highest value that a chart from 0 need show; None for none.
+
+    A value far beyond the others, as of a first night that takes in all of the past, would flatten them.
+    """
+    known = [v for v in values if v is not None]
+    if not known:
+        return None
+    usual = median_low(v for v in known if v > 0) if any(known) else 0.0
+    return max(v for v in known if v <= FAR * usual)
+
+
+def _cut(
+    nights: Sequence[NightRow], values: Sequence[float | None], top: float, show: Callable[[float], str]
+) -> str:
+    """Returns a sentence, after a space, on bars that go on beyond the top of a chart; "" where none does."""
+    beyond = [f"{show(v)} on {n.day}" for n, v in zip(nights, values, strict=True) if v and v > top]
+    more = f" and {len(beyond) - 2} more" if len(beyond) > 2 else ""
+    return f" Beyond this chart: {', '.join(beyond[:2])}{more}." if beyond else ""
+
+
 def _scale(values: Iterable[float | None]) -> tuple[float, float, Callable[[float], float]]:
     """Returns the limits of the values, and their place from above, with some room."""
     known = [v for v in values if v is not None]
@@ -246,7 +272,7 @@ def _area(pairs: Sequence[tuple[float | None, float | None]], y: Callable[[float
 
 def _bars(values: Sequence[float | None], y: Callable[[float], float], style: str) -> str:
     num = len(values)
-    bars = [f"M{_x(at, num)} {_n(HEIGHT)}V{_n(y(v))}" for at, v in enumerate(values) if v]
+    bars = [f"M{_x(at, num)} {_n(HEIGHT)}V{_n(max(y(v), 0.0))}" for at, v in enumerate(values) if v]
     width = max(1.0, min(12.0, 0.7 * 560 / num))  # in pixels of a chart that is about 560 wide
     return f'<path class="{style}" stroke-width="{_n(width)}" d="{"".join(bars)}"/>' if bars else ""
 

@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime, timedelta
 
 from rich.console import Console
 
+from pipeline.contract.records import Approval
 from pipeline.report import outcome
 from pipeline.report.board import Model, files, status_rows, status_table
 from pipeline.report.night_rows import row_of
@@ -199,3 +200,28 @@ def test_the_name_of_a_night_is_no_markup() -> None:
     entry = whole()
     entry = replace(entry, night=replace(entry.night, id="[red]x[/red]"))
     assert "[red]x[/red]" in printed([entry])
+
+
+def test_a_night_that_a_person_approved_and_that_was_rolled_back_says_both() -> None:
+    night, by = whole(12), "Ada Lovelace (in Airflow run manual__2026-11-21T20-26-01.192720-00-00)"
+    assert night.verdict
+    asked = replace(night.verdict, approve_until=night.night.decide_until)
+    answer = Approval(
+        champion=asked.champion, challenger=asked.challenger, action=asked.action, approved=True, by=by,
+        reason="why", answered_at=night.night.started_at,
+    )  # fmt: skip
+    html = board([rolled_back(), replace(night, verdict=asked, approval=answer)])
+    assert f'<small class="by" title="{by}">by {by}</small> <small>rolled back since</small>' in html
+
+
+def test_a_first_night_of_all_the_past_flattens_no_chart_and_is_named_below_it() -> None:
+    nights = [whole(number, date(2011, 11, number)) for number in (8, 7, 6, 5)]
+    first = nights[-1]
+    assert first.report
+    assert first.training
+    long = replace(first.training, cost_usd=400.0)
+    all_past = replace(first, training=long, report=replace(first.report, num_rows=450_000))
+    html = board([*nights[:-1], all_past])
+    assert "those that were quarantined. Beyond this chart: 450,000 on 2011-11-05." in html
+    assert "Beyond this chart: $400.00 on 2011-11-05." in html
+    assert '<span class="top">2,478</span>' in html
