@@ -9,6 +9,7 @@ Exit status: 0 done; 1 failed; 75 not yet, call again; 99 nothing to do.
 
 import argparse
 import ast
+import difflib
 import logging
 import os
 import re
@@ -43,7 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # raises what it logs
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # our own errors say when a retry gives up
-    options = vars(parser(words).parse_args(words))
+    parsing = parser(words)
+    if words and not words[0].startswith("-") and words[0] not in _commands():
+        meant = difflib.get_close_matches(words[0], _commands(), n=1)
+        hint = f"did you mean {meant[0]}?" if meant else "see python -m pipeline --help"
+        parsing.error(f"{words[0]} is not a command; {hint}")
+    options = vars(parsing.parse_args(words))
     try:
         return _run(words, **options)
     except (NotYet, NothingToDo) as ended:
@@ -79,9 +85,16 @@ def _complete() -> None:
     argcomplete.autocomplete(parser(typed), default_completer=nights)  # type: ignore[arg-type]
 
 
-def _night_of(given: str) -> str:
-    """Returns the id of the night that is meant by an id, or by its short form; a new one as it is."""
-    if not re.fullmatch(formats.SHORT_ID, given) or (checkout.home() / "nights" / given).exists():
+def _night_of(given: str, *, may_be_new: bool = False) -> str:
+    """Returns the id of the night that is meant by an id, its short form or its day; a new one as it is.
+
+    Of several nights of a day, the one that was opened last is meant.
+    """
+    if (checkout.home() / "nights" / given).exists():
+        return given
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", given) and not may_be_new:
+        return _night_of_day(given)
+    if not re.fullmatch(formats.SHORT_ID, given):
         return given
     from pipeline.storage import ledger
 
@@ -91,6 +104,22 @@ def _night_of(given: str) -> str:
     if len(meant) > 1:
         raise ParamsError(f"--night {given} may be one of {', '.join(meant)}; write it whole")
     return meant[0] if meant else given
+
+
+def _night_of_day(day: str) -> str:
+    """Returns the id of the night of a day, the text itself where there is none."""
+    from pipeline.contract import records
+    from pipeline.storage import ledger
+
+    nights = {entry.night.id: entry.night for entry in ledger.history() if not entry.rollback}
+    for path in (checkout.home() / "nights").glob("*"):
+        if night := records.find(records.Night, path / records.RUN):
+            nights[night.id] = night
+    of_day = [night for night in nights.values() if str(night.day) == day]
+    meant = max(of_day, key=lambda night: night.started_at).id if of_day else day
+    if day not in nights and len(of_day) > 1:
+        log.info("of %d nights of %s, %s was opened last", len(of_day), day, meant)
+    return day if day in nights else meant
 
 
 class _Plain(logging.Formatter):
@@ -108,7 +137,8 @@ def _run(words: list[str], *, command: str, in_night: str = "", **options: typin
     """
     folder = Path()
     if options.get("night"):
-        options["night"] = _night_of(options["night"])
+        may_be_new = options.get("name") == "open" or command == f"{NIGHTS}:night"
+        options["night"] = _night_of(options["night"], may_be_new=may_be_new)
     if in_night:
         words = [*words, "--night", ""]  # the last one counts
         in_night = _night_of(in_night)
@@ -151,6 +181,11 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
         sub.set_defaults(command=path)
         _add_options(sub, function)
     return parser
+
+
+def _commands() -> list[str]:
+    """Returns the words that a command line may begin with."""
+    return [*stages.STAGES, "night", "nights", *(_word(name) for name in _functions(COMMANDS))]
 
 
 @cache

@@ -282,19 +282,20 @@ def bag(
     return 0
 
 
-def why(version: int, *, json_: bool = False) -> int:
+def why(version: str, *, json_: bool = False) -> int:
     """Show what a version was made of, who judged it, and when it served.
 
     Args:
-        version: its number
+        version: its number, or the name or the day of the night that made it
         json_: as JSON: a list of names and texts
     """
     from pipeline.rollout import provenance
 
+    shown = provenance.why(provenance.version_of(version))
     if json_:
-        print(json.dumps([{"name": name, "text": text} for name, text in provenance.why(version)]))
+        print(json.dumps([{"name": name, "text": text} for name, text in shown]))
         return 0
-    for name, text in provenance.why(version):
+    for name, text in shown:
         print(f"{name:9} {one_line(text)}")
     return 0
 

@@ -17,6 +17,7 @@ from pipeline.contract.errors import NothingToDo
 from pipeline.contract.formats import short_id
 from pipeline.contract.records import Version
 from tests.report import fleet as fleets
+from tests.training import nights as training_nights
 
 VERSION = Version(name="m", number=3, night="n1", data_digest="d", model_digest="e", run_id="r")
 
@@ -66,6 +67,32 @@ def test_a_night_with_a_long_id_is_known_by_its_short_form_unless_that_means_two
     (repository / "nights" / twin).mkdir()
     assert cli.main(["show", "version", "--night", short_id(runs[0])]) == 1
     assert "write it whole" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_night_is_known_by_its_day_but_a_new_one_has_the_name_that_is_given(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = "manual__2026-11-25T20-26-01.192720-00-00"
+    night = training_nights.night(name=run, day=date(2026, 11, 25))
+    records.write(night, repository / "nights" / run / records.RUN)
+    assert cli.main(["show", "night", "--night", "2026-11-25"]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == run
+    assert cli._night_of("2026-11-25", may_be_new=True) == "2026-11-25"
+    assert cli._night_of("2026-11-26") == "2026-11-26"
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"), [("statsu", "did you mean status?"), ("xyzzy", "see python -m pipeline --help")]
+)
+def test_a_command_that_does_not_exist_is_answered_with_the_one_that_was_meant(
+    word: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([word, "--last", "3"])
+    said = capsys.readouterr().err
+    assert f"{word} is not a command; {hint}" in said
+    assert len(said.splitlines()) <= 2
 
 
 def test_a_record_that_is_not_there_yet_is_nothing_to_show(home: Path) -> None:

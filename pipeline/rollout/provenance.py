@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime
 
 from pipeline.contract import records
 from pipeline.contract.errors import ParamsError, ReleaseError
+from pipeline.contract.formats import short_id
 from pipeline.contract.records import (
     Batch,
     Champion,
@@ -52,6 +53,22 @@ class Use:
     version: int
     how: str
     serves: bool
+
+
+def version_of(text: str) -> int:
+    """Returns the version that a person names: by its number, or by the name or the day of its night.
+
+    Raises ReleaseError where no such night of the ledger made one.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    made = [entry for entry in ledger.history() if not entry.rollback and entry.version]
+    for entry in made:
+        night = entry.night
+        if entry.version and text in (night.id, short_id(night.id), str(night.day)):
+            return entry.version.number
+    last = f"; the newest that made one is {made[0].night.id}" if made else ""
+    raise ReleaseError(f"{text} is not a version, nor a night of the ledger that made one{last}")
 
 
 def why(number: int) -> list[tuple[str, str]]:

@@ -91,6 +91,15 @@ def test_what_is_neither_a_day_nor_a_digest_is_said(what: str) -> None:
         provenance.who_used(what)
 
 
+@pytest.mark.slow
+def test_a_version_is_named_by_its_number_or_by_the_day_of_its_night() -> None:
+    assert provenance.version_of("501") == 501
+    night = dict(provenance.why(501))["night"].split()[0].rstrip(",;:")
+    assert provenance.version_of(night) == 501
+    with pytest.raises(ReleaseError, match="2001-01-01 is not a version, nor a night of the ledger"):
+        provenance.version_of("2001-01-01")
+
+
 def test_a_version_that_the_ledger_does_not_know_is_said() -> None:
     with pytest.raises(ReleaseError, match=r"no night of the ledger made version 5000; .*: 1 to 1000"):
         provenance.why(5000)
