@@ -47,6 +47,7 @@ def init(
     nulls: str = "",
     thousands: str = "",
     clock: str = "",
+    encoding: str = "",
 ) -> int:
     """Write a repository for a model of your data: its table, its limits and its params, to go on from.
 
@@ -55,7 +56,7 @@ def init(
 
     Args:
         folder: a new folder, or an empty one
-        from_: URL of parquet, CSV or JSON lines (file, folder, glob or {day}), or of a database, as URL#table
+        from_: URL of parquet, CSV or JSON (file, folder, glob or {day}), or of a database, as URL#table
         time: column whose day a row belongs to; the only time if left out
         time_format: strptime format of the time where it is text, day or month first; found if left out
         label: column to predict; one named label, target or y if left out
@@ -68,13 +69,14 @@ def init(
         nulls: words that stand for no value in numbers, as n.a.,missing; NA, N/A, ?, - and None are known
         thousands: sign between thousands; of 1,234 as 1234 it is a comma, as 1.234 a point; found if left out
         clock: column of the time of day, where the time is a date alone; the only one if left out
+        encoding: of CSV, as cp1252 or utf-16-le; found if left out
     """
     from pipeline import home, survey_columns
 
     survey = home.write(
         Path(folder), from_, time=time, time_format=time_format, label=label, unit=unit,
         ripe_days=ripe_after, zone=zone, table=table, regression=regression, without=without or (),
-        nulls=nulls, thousands=thousands, clock=clock,
+        nulls=nulls, thousands=thousands, clock=clock, encoding=encoding,
     )  # fmt: skip
     size = f"{survey.num_days} days of {survey.rows_per_day:,.0f} rows"
     known = survey.table.label

@@ -34,6 +34,7 @@ from pipeline.contract.table import (
 from pipeline.data.bad_cells import without_texts
 from pipeline.data.casts import MAX_EXACT, conform
 from pipeline.data.numbers import format_of, is_text, without_words
+from pipeline.data.source import expect_encoding, left_out_in_words
 from pipeline.data.suite import expect_names
 from pipeline.survey_columns import ColumnNote, described, stand_ins
 from pipeline.survey_joins import Join, chosen, joins_of, tables_of, with_joins
@@ -46,12 +47,14 @@ from pipeline.survey_source import (
     WHOLE,
     clock_beside,
     clock_of,
+    days_by_time,
     days_of,
     dialect_of,
     formats_of,
     history_of,
     joined,
     not_in_data,
+    of_one_schema,
     peek,
     plug_of,
 )
@@ -106,6 +109,7 @@ def survey(
     url: str, *, time: str = "", time_format: str = "", label: str = "", unit: str = "",
     ripe_days: float = -1, zone: str = "UTC", table: str = "", regression: bool = False,
     without: Collection[str] = (), nulls: str = "", thousands: str = "", clock: str = "",
+    encoding: str = "",
 ) -> Survey:  # fmt: skip
     """Returns what is found at a URL.
 
@@ -124,13 +128,14 @@ def survey(
         nulls: words that stand for no value in columns of numbers, beside those that are known, with commas.
         thousands: what stands between thousands in numbers; a point makes the comma the decimal sign.
         clock: column of the time of day, where the time is a date alone; the only one if empty.
+        encoding: of CSV; found if empty.
 
     Raises:
         DataError, ParamsError: there is nothing, or not what is needed; the sentence says what to do.
     """
     data = _data(
         url, time=time, time_format=time_format, label=label, unit=unit, zone=zone, table=table, nulls=nulls,
-        thousands=thousands, clock=clock, without=without,
+        thousands=thousands, clock=clock, without=without, encoding=encoding,
     )  # fmt: skip
     rows = joined(list(data.parts.values()))
     asked = {"time": time, "time_format": time_format, "label": label, "unit": unit, "clock": clock}
@@ -161,9 +166,8 @@ def survey(
         zone=zone,
     )
     as_found: Any = declared
-    omits_nulls = getattr(Plug(**data.plug).make(), "omits_nulls", False)
     days = {
-        day: without_texts(conform(part, as_found, origin=str(day), absent_is_null=omits_nulls))
+        day: without_texts(conform(part, as_found, origin=str(day), absent_is_null=True))
         for day, part in data.parts.items()
     }
     _check_zone(days, declared)
@@ -245,7 +249,7 @@ def _guesses(plug: Mapping[str, Any], found: Mapping[str, str], asked: Mapping[s
         "delimiter": "fields are divided by",
         "decimal": "decimals follow",
         "thousands": "between thousands (--thousands) stands",
-        "encoding": "the encoding is",
+        "encoding": "the encoding (--encoding) is",
     }
     guesses += [f"{words} {plug[argument]!r}" for argument, words in dialect.items() if argument in plug]
     if not asked["label"]:
@@ -297,7 +301,7 @@ class _Data:
     joins: dict[str, Join]
     apart: dict[str, str]  # why a table is not joined
     num_days: int  # that are there, of which `parts` are the newest
-    far: tuple[str, ...]  # says which days are left out, far from the others
+    far: tuple[str, ...]  # says which files, columns and days are left out, as days far from the others
     ask: str  # which column is the time of day; "" where there is nothing to ask
 
     def all_labels(self, labels: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
@@ -337,7 +341,7 @@ class _Data:
 
 def _data(
     url: str, *, time: str, time_format: str, label: str, unit: str, zone: str, table: str, nulls: str,
-    thousands: str, clock: str, without: Collection[str],
+    thousands: str, clock: str, without: Collection[str], encoding: str,
 ) -> _Data:  # fmt: skip
     """Returns the rows at a URL, joined with the other tables there; arguments as of `survey`."""
     others = tables_of(url)
@@ -352,6 +356,11 @@ def _data(
     if plug["use"] != FILES and (nulls or thousands):
         raise ParamsError("--nulls and --thousands are for files; read a view that casts the numbers")
     plug |= {"nulls": nulls.split(",")} if nulls else {}
+    if encoding:
+        if plug["use"] != FILES:
+            raise ParamsError("--encoding is for files; leave it out")
+        expect_encoding(encoding, of="--encoding")
+        plug["encoding"] = encoding
     plug |= dialect_of(plug, thousands=thousands)
     delivered = peek(plug)
     if time and time not in delivered.column_names:
@@ -362,15 +371,28 @@ def _data(
         delivered, time = peek(plug), plug["cut_by"]
     plug |= clock_of(delivered, plug, time, time_format) | ({"zone": zone} if zone != "UTC" else {})
     time = plug["cut_by"]
+    if of_files := days_by_time(plug):
+        plug["days_by"] = "time"
+    of_files += _left_out(plug)
     label = label or next((each for each in NAMES_OF_LABELS if each in delivered.column_names), "")
     joins, apart = joins_of(others, delivered, time=time, label=label, zone=zone)
     plug = with_joins(plug, joins, zone=zone)
     tomorrow = datetime.now(UTC).date() + timedelta(days=1)  # as it may be elsewhere
     days, left = survey_days.near_days(days_of(plug), today=tomorrow)
+    parts = history_of(plug, days)
+    of_columns: tuple[str, ...] = ()
+    if not getattr(Plug(**plug).make(), "omits_nulls", False):
+        parts, of_columns = of_one_schema(parts)
     return _Data(
-        plug=plug, delivered=delivered, time=time, label=label, parts=history_of(plug, days), name=name,
-        joins=joins, apart=apart, num_days=len(days), far=_far(days, left), ask=ask,
+        plug=plug, delivered=delivered, time=time, label=label, parts=parts, name=name, joins=joins,
+        apart=apart, num_days=len(days), far=(*of_files, *of_columns, *_far(days, left)), ask=ask,
     )  # fmt: skip
+
+
+def _left_out(plug: dict[str, Any]) -> tuple[str, ...]:
+    """Returns a sentence on files that are not read; none where all are."""
+    words = left_out_in_words(Plug(**plug).make().left_out()) if plug["use"] == FILES else ""
+    return (words,) if words else ()
 
 
 def _far(days: list[date], left: list[date]) -> tuple[str, ...]:

@@ -1,8 +1,10 @@
 """Finds how a team's data is read: which source it is, its dialect, its time, and the newest of its days."""
 
 import tempfile
+from collections import Counter
 from collections.abc import Collection
 from datetime import date, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from pipeline.data.file_formats import SUFFIXES as TABLES
 from pipeline.data.image_files import SUFFIXES as IMAGES
 from pipeline.data.image_files import ImageFiles
 from pipeline.data.numbers import NumberFormat, is_text, without_words
-from pipeline.data.source import PART, Files
+from pipeline.data.source import PART, Files, other_columns
 from pipeline.survey_numbers import all_match, number_format
 
 MOST_DAYS, MOST_ROWS = 400, 2_000_000  # of the history that is looked at, the newest
@@ -48,6 +50,7 @@ MAY_BE_TIME = r"\d\D+\d|^\d{8}(\d{6})?$"
 NAME_FORMAT = "name its format, as --time-format '%d/%m/%Y %H:%M'"
 FIRST_TEXTS = 100  # of a column, of which a format must read one before it is tried on all
 SINCE = datetime(1970, 1, 1)  # an earlier time shows a wrong format: `%Y` reads 25 as the year 25
+OFFSET = r":\d\d\S*\s?(Z|UTC|GMT|[+-]\d\d:?\d\d)$"
 NUM_FILES = 8  # from the oldest to the newest, by which the format of times is known
 FILES = "pipeline.data.source:Files"
 ISO = ("",)  # the formats of times that need none
@@ -86,7 +89,7 @@ def dialect_of(plug: dict[str, Any], *, thousands: str = "") -> dict[str, str]:
     if plug["use"] != FILES:
         return {}
     head = Plug(**plug).make().head()
-    dialect = _letters(head) if head else {}
+    dialect = _letters(head, plug.get("encoding", "")) if head else {}
     rows = peek(plug | dialect)
     texts = [column for column in rows.columns if is_text(column.type)]
     given = NumberFormat(thousands=thousands, nulls=tuple(plug.get("nulls", ())))  # type: ignore[arg-type]
@@ -95,11 +98,19 @@ def dialect_of(plug: dict[str, Any], *, thousands: str = "") -> dict[str, str]:
     return dialect | {key: sign for key, sign in numbers.items() if sign != getattr(NumberFormat(), key)}
 
 
-def _letters(head: bytes) -> dict[str, str]:
-    """Returns the encoding and the delimiter of CSV that begins so, where they are not the usual ones."""
+def _letters(head: bytes, encoding: str) -> dict[str, str]:
+    """Returns the encoding and the delimiter of CSV that begins so, where they are not the usual ones.
+
+    An encoding that somebody says is not looked for. Raises ParamsError where the bytes are of none.
+    """
     dialect = {}
+    if not encoding and b"\0" in head:
+        raise ParamsError(
+            "the newest file has zero bytes between its letters, as UTF-16 has, but does not begin with its "
+            "mark; name the encoding, as --encoding utf-16-le"
+        )
     try:
-        text = head.decode()
+        text = head.decode(encoding or "utf8", errors="replace" if encoding else "strict")
     except UnicodeDecodeError:
         dialect["encoding"], text = "cp1252", head.decode("cp1252", errors="replace")  # as of spreadsheets
     with tempfile.TemporaryDirectory() as scratch:
@@ -355,6 +366,73 @@ def history_of(plug: dict[str, Any], days: list[date]) -> dict[date, pa.Table]:
             if num_rows >= MOST_ROWS:
                 break
     return dict(sorted(parts.items()))
+
+
+def of_one_schema(parts: dict[date, pa.Table]) -> tuple[dict[date, pa.Table], tuple[str, ...]]:
+    """Returns days without columns that newer ones have no more, and sentences on columns that came or went.
+
+    A column that came is null in the days before it. Raises DataError, which names the days whose columns
+    come and go, or have others in their place.
+    """
+    days = sorted(parts, reverse=True)
+    names = {day: frozenset(parts[day].column_names) for day in days}
+    since = {name: min(day for day in days if name in names[day]) for name in set().union(*names.values())}
+    until = {name: max(day for day in days if name in names[day]) for name in since}
+    steady = all(
+        (name in names[day]) == (since[name] <= day <= until[name]) for name in since for day in days
+    )
+    pairs = [(names[newer], names[older]) for newer, older in pairwise(days)]
+    if not steady or any(newer - older and older - newer for newer, older in pairs):
+        usual = Counter(names.values()).most_common(1)[0][0]  # of as many, that of the newest
+        odd = [day for day in reversed(days) if names[day] != usual]
+        others = f" and {len(odd) - 1} days more have" if len(odd) > 1 else " has"
+        raise DataError(
+            f"{odd[0]}{others} other columns than {len(days) - len(odd)} of {len(days)} days: "
+            f"{other_columns(names[odd[0]], usual)}; have all days delivered with the same columns, or leave "
+            f"these out, as by a glob of the other files in --from"
+        )
+    came = {name: day for name, day in sorted(since.items()) if day > days[-1]}
+    gone = {name: day for name, day in sorted(until.items()) if day < days[0]}
+    notes = [
+        f"{name} is in the data since {day}, and null in the days before; to leave those out, lower "
+        f"ingest.history_days"
+        for name, day in came.items()
+        if name not in gone
+    ]
+    notes += [f"{name} is not in the data since {day}, and left out" for name, day in gone.items()]
+    return {day: part.drop_columns([*names[day] & gone.keys()]) for day, part in parts.items()}, tuple(notes)
+
+
+def days_by_time(plug: dict[str, Any]) -> tuple[str, ...]:
+    """Returns a sentence where names of files are not the days of their rows in any time zone; else ()."""
+    if plug["use"] != FILES:
+        return ()
+    hours, example, has_zone = [], "", False
+    zone, name = plug.get("zone", "UTC"), plug["cut_by"]
+    for day, rows in Plug(**plug).make().spread(NUM_FILES):
+        if not day or rows.column_names.count(name) != 1:
+            continue
+        try:
+            times = in_zone(rows[name], zone).drop_null()
+        except pa.ArrowInvalid:
+            continue
+        has_zone |= getattr(rows.schema.field(name).type, "tz", None) is not None
+        has_zone |= is_text(rows[name].type) and pc.any(pc.match_substring_regex(rows[name], OFFSET)).as_py()
+        since = times.to_numpy() - np.datetime64(day, "us")
+        hours.append(since / np.timedelta64(1, "h"))
+        if len(times) and not example and (hours[-1].min() < 0 or hours[-1].max() >= 24):
+            first, last = (str(each)[:10] for each in pc.min_max(times).as_py().values())
+            example = f"the rows of the file of {day} are of {first}{f' to {last}' if last > first else ''}"
+    late = np.concatenate(hours) if hours else np.zeros(0)
+    shifts = np.arange(-14, 14.25, 0.25) if has_zone else np.zeros(1)
+    if not example or max(np.mean((late + shift >= 0) & (late + shift < 24)) for shift in shifts) > (
+        1 - MAX_QUARANTINED
+    ):
+        return ()
+    return (
+        f"{example}, so that days are cut by the times of their rows, not by the names of files "
+        f"(source.days_by)",
+    )
 
 
 def joined(parts: list[pa.Table]) -> pa.Table:

@@ -4,11 +4,13 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -627,3 +629,69 @@ def test_extreme_numbers_have_no_bound_or_0(tmp_path: Path, value: float, expect
     assert [each for each in bounds if each["column"] == "x"] == (
         [{"column": "x", **expected}] if expected else []
     )
+
+
+def files_of_days(folder: Path, change: dict[int, Callable[[pd.DataFrame], pd.DataFrame]]) -> Path:
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for n in range(6):
+        day = date(2025, 3, 3) + timedelta(days=n)
+        frame = pd.DataFrame(
+            {
+                "time": [f"{day} {hour:02}:00:00" for hour in range(24)],
+                "amount": np.arange(24) + 0.5, "label": random.permutation([0, 1] * 12),
+            }
+        )  # fmt: skip
+        change.get(n, lambda frame: frame)(frame).to_csv(folder / f"{day}.csv", index=False)
+    return folder
+
+
+def test_a_column_that_came_in_the_history_is_null_before_it(tmp_path: Path) -> None:
+    data = files_of_days(tmp_path / "data", {n: lambda frame: frame.assign(extra=1.5) for n in range(3, 6)})
+    found = survey.survey(str(data), time="time", label="label")
+    assert found.table.columns["extra"].nullable and len(found.days) == 6
+    assert [note for note in found.notes if "extra is in the data since 2025-03-06, and null" in note]
+
+
+def test_a_column_that_went_in_the_history_is_left_out(tmp_path: Path) -> None:
+    data = files_of_days(tmp_path / "data", {n: lambda frame: frame.assign(old=1.5) for n in range(3)})
+    found = survey.survey(str(data), time="time", label="label")
+    assert "old" not in found.table.columns
+    assert "old is not in the data since 2025-03-05, and left out" in found.notes
+
+
+def test_the_day_whose_columns_are_others_is_named(tmp_path: Path) -> None:
+    data = files_of_days(tmp_path / "data", {2: lambda frame: frame.rename(columns=str.upper)})
+    with pytest.raises(DataError, match=r"^2025-03-05 has other columns than 5 of 6 days: it has AMOUNT"):
+        survey.survey(str(data), time="time", label="label")
+
+
+@pytest.mark.parametrize("days", [1, 7])
+def test_files_whose_names_are_not_the_days_of_their_rows_are_cut_by_time(days: int, tmp_path: Path) -> None:
+    data = files_of_days(tmp_path / "data", {})
+    for path in sorted(data.iterdir(), reverse=True):
+        day = date.fromisoformat(path.stem)
+        path.rename(data / f"export_{day + timedelta(days=days)}.csv")
+    found = survey.survey(str(data), time="time", label="label")
+    assert found.plug["days_by"] == "time"
+    assert list(found.days) == [date(2025, 3, 3) + timedelta(days=n) for n in range(6)]
+    assert [note for note in found.notes if "so that days are cut by the times of their rows" in note]
+
+
+def test_init_says_which_files_it_does_not_read(tmp_path: Path) -> None:
+    data = files_of_days(tmp_path / "data", {})
+    (data / "2025-03-09.xlsx").write_bytes(b"PK")
+    notes = survey.survey(str(data), time="time", label="label").notes
+    assert [note for note in notes if note.startswith("1 file is left out: 2025-03-09.xlsx, as it is not")]
+
+
+def test_utf_16_is_read_and_without_its_mark_needs_the_option(tmp_path: Path) -> None:
+    data = files_of_days(tmp_path / "data", {})
+    for path in data.iterdir():
+        path.write_bytes(path.read_text().encode("utf-16-le"))
+    with pytest.raises(ParamsError, match="name the encoding, as --encoding utf-16-le"):
+        survey.survey(str(data), time="time", label="label")
+    with pytest.raises(ParamsError, match="--encoding is 'utf17', which is not a known encoding"):
+        survey.survey(str(data), time="time", label="label", encoding="utf17")
+    found = survey.survey(str(data), time="time", label="label", encoding="utf-16-le")
+    assert found.plug["encoding"] == "utf-16-le" and found.num_days == 6

@@ -219,7 +219,9 @@ def _fetch(
             part = part_of(day, work)
             try:
                 source.fetch(day, part.parent)
-                absent_is_null = omits_nulls or day in outdated
+                absent_is_null = (
+                    omits_nulls or day in outdated or (day < tonight and _lacks(day, part, table, first))
+                )
                 left_out |= _conform(day, part, table, erased=erased, absent_is_null=absent_is_null)
             except DataError as error:
                 if first or day == tonight:
@@ -249,6 +251,18 @@ def _fetch(
     if left_out:
         log.info("left out %s, which the workload's table does not declare", ", ".join(sorted(left_out)))
     return fetched
+
+
+def _lacks(day: date, part: Path, table: Table, first: bool) -> bool:
+    """Whether the columns that a day was fetched without came after it: it is history, or null there."""
+    import pyarrow.parquet as pq
+
+    there = pq.read_schema(part).names
+    absent = [name for name, column in table.columns.items() if column.nullable and name not in there]
+    if first or not absent or not part_of(day).exists():
+        return first
+    rows = pq.read_table(part_of(day), columns=absent, partitioning=None, page_checksum_verification=True)
+    return all(column.null_count == len(rows) for column in rows.columns)
 
 
 def _conform(

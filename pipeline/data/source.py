@@ -7,7 +7,6 @@ delivered, errors included. `ingest` casts them by casts.py to the columns of th
 rows give the same bytes.
 """
 
-import codecs
 import os
 import re
 import zipfile
@@ -126,13 +125,7 @@ class Files:
                 f"have offsets delivered, as -06:00, and write %z"
             )
         check_zone(zone, of="source.zone")
-        try:
-            codecs.lookup(encoding)
-        except LookupError:
-            raise ParamsError(
-                f"source.encoding is {encoding!r}, which is not a known encoding; write one such as utf8, "
-                f"cp1252, latin-1 or utf-16-le"
-            ) from None
+        expect_encoding(encoding, of="source.encoding")
         if days_by not in ("name", "time"):
             raise ParamsError(f"source.days_by is {days_by!r}; write name or time")
         self.url = url
@@ -476,6 +469,17 @@ class Files:
         if bad is not None:  # `ingest` keeps the row with the text as delivered
             times = pc.if_else(bad, values.cast(pa.string()), times.cast(pa.string()))
         return rows.set_column(rows.column_names.index(self.cut_by), self.cut_by, times)
+
+
+def expect_encoding(name: str, *, of: str) -> None:
+    """Raises ParamsError, which says of what it is, where a name is not that of an encoding of text."""
+    try:
+        "".encode(name)
+    except LookupError:
+        raise ParamsError(
+            f"{of} is {name!r}, which is not a known encoding; write one such as utf8, cp1252, latin-1 or "
+            f"utf-16-le"
+        ) from None
 
 
 def other_columns(names: Collection[str], usual: Collection[str]) -> str:

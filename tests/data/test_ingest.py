@@ -516,6 +516,26 @@ def test_a_key_that_no_object_of_a_day_has_is_null_and_a_column_that_others_lack
         ingest(night(nth(0), id="again"), Files("../sales/{day}.csv"), table, IngestParams())
 
 
+def test_a_column_that_came_in_the_history_is_null_before_it_and_needed_tonight(
+    deliver: Deliver, tmp_path: Path
+) -> None:
+    table = Table(time="time", columns={**LINES.columns, "coupon": Category(nullable=True)})
+
+    def bring_in(day: int) -> Batch:
+        return ingest(night(nth(day)), Files("../sales/{day}.parquet"), table, IngestParams())
+
+    deliver(0, 1)
+    for number in (1, 2):
+        newer = rows(nth(number)).append_column("coupon", pa.array(["A"] * 3))
+        pq.write_table(newer, tmp_path / "sales" / f"{nth(number)}.parquet")
+    assert bring_in(1).late_days == (nth(0),)
+    assert pq.read_table(part_of(nth(0)), partitioning=None)["coupon"].null_count == 3
+    deliver(1, 3)
+    assert bring_in(2).late_days == (), "a day that had the column is not restated without it"
+    with pytest.raises(DataError, match="no coupon among its columns"):
+        bring_in(3)
+
+
 def test_numbers_of_days_that_are_no_longer_delivered_follow_their_classes(
     tmp_path: Path, deliver: Deliver
 ) -> None:
