@@ -96,7 +96,7 @@ def try_updates(
     restarted.update(batch)
     if not trial.is_like(restarted):
         lost = _differing(trial, restarted)
-        named = f"; a restart loses {', '.join(lost)}" if lost else ""
+        named = f", which loses {', '.join(lost)}" if lost else ""
         raise _wrong(
             trial, "model",
             f"keeps state that no checkpoint holds: the loss of an update is {trial.losses[-1]:.6g}, and "

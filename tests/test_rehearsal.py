@@ -206,7 +206,7 @@ FAULTS = {
         "self.step = getattr(self, 'step', 0) + self.training\n"
         "        return out[:, 0] / (1 + self.step / 100)",
         r"Fraud\.model keeps state that no checkpoint holds: the loss of an update is 0\.\d+, and 0\.\d+ "
-        r"after a restart; a restart loses Network\.step \(2\); keep it in parameters or buffers",
+        r"after a restart, which loses Network\.step \(2\); keep it in parameters or buffers",
     ),
     "random numbers that no seed of torch repeats": (
         "return out[:, 0]",
