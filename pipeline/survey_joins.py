@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import Plug
 from pipeline.data.casts import codes, in_zone, moments_us
-from pipeline.data.numbers import is_text
+from pipeline.data.numbers import format_of, is_text, plain
 from pipeline.survey_numbers import all_match
 from pipeline.survey_source import (
     FILES,
@@ -340,7 +340,8 @@ def _values(rows: pa.Table, but: set[str]) -> dict[str, pa.Array]:
         is_key: list[Callable[[pa.DataType], bool]] = [is_text, pa.types.is_integer]
         if name and name not in but and any(fits(column.type) for fits in is_key):
             texts = pc.unique(codes(column).drop_null())
-            if len(texts) and not (all_match(texts, NUMBER) and not all_match(texts, WHOLE)):
+            written = plain(texts, format_of(rows.schema.field(name)))
+            if len(texts) and not (all_match(written, NUMBER) and not all_match(written, WHOLE)):
                 values[name] = texts
     return values
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 SETTLE_S = 10.0  # until every server follows a move of the traffic, and by how much clocks may differ
 READ_DAYS = 7  # newest days of a source that each look reads, so that late values are taken in
+NUMBERS = ("metric", "latency_s")  # columns of a source that may be text, in its format of numbers
 MAX_NAME = 200  # characters of a user
 MAX_VERSION = 2**31 - 1  # what the log's column of integers holds
 Row = Mapping[str, Any]
@@ -54,6 +55,7 @@ def read(log: "Log", params: LiveTestParams, *, now: datetime) -> int:
         return 0
     import pyarrow.parquet as pq
 
+    from pipeline.data import numbers
     from pipeline.data.source import PART
 
     source, num_rows = params.observations.make(), 0
@@ -64,9 +66,13 @@ def read(log: "Log", params: LiveTestParams, *, now: datetime) -> int:
                 continue
             folder = Path(scratch) / str(day)
             source.fetch(day, folder)
-            rows = pq.read_table(folder / PART, page_checksum_verification=True).to_pylist()
+            rows = pq.read_table(folder / PART, page_checksum_verification=True)
+            for place, name in enumerate(rows.column_names):
+                if name in NUMBERS and numbers.is_text(rows[name].type):
+                    form = numbers.format_of(rows.schema.field(name))
+                    rows = rows.set_column(place, name, numbers.plain(rows[name], form))
             try:
-                num_rows += take_in(log, rows, now=now)
+                num_rows += take_in(log, rows.to_pylist(), now=now)
             except DataError as error:
                 raise DataError(f"live_test.observations, {day}, {error}") from None
     return num_rows

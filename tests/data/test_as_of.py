@@ -19,7 +19,9 @@ from pipeline.contract.params import IngestParams
 from pipeline.contract.records import Batch
 from pipeline.contract.table import Float, Id, Table, Time
 from pipeline.data.as_of import AsOf, OtherTable, partners_of
+from pipeline.data.casts import conform
 from pipeline.data.ingest import ingest, part_of
+from pipeline.data.source import PART
 from tests.data.test_ingest import night
 
 pytestmark = pytest.mark.usefixtures("empty_home")
@@ -228,3 +230,17 @@ def test_what_cannot_be_joined_is_said(folder: Path) -> None:
         joined(known_after_hours=24)
     with pytest.raises(ParamsError, match="rows is 'weather', which is no source"):
         joined({"use": "weather"}, rows="weather")
+
+
+def test_numbers_of_each_table_are_read_in_the_format_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "sales.csv").write_text("time,price\n2025-01-31 10:00,1.5\n")
+    (tmp_path / "weather.csv").write_text("time;celsius\n2025-01-31 09:00;4,5\n")
+    weather = {"use": FILES, "url": str(tmp_path / "weather.csv"), "delimiter": ";", "decimal": ","}
+    source = AsOf(
+        {"use": FILES, "url": str(tmp_path / "sales.csv")},
+        tables={"weather": {"rows": weather, "columns": {"outside": "celsius"}, "max_age_hours": 5}},
+    )
+    source.fetch(date(2025, 1, 31), tmp_path)
+    table = Table(columns={"time": Time(), "price": Float(), "outside": Float()}, time="time")
+    rows = conform(pq.read_table(tmp_path / PART, partitioning=None), table, origin="x")
+    assert rows.select(["price", "outside"]).to_pylist() == [{"price": 1.5, "outside": 4.5}]

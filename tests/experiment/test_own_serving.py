@@ -231,6 +231,15 @@ def test_a_file_is_read_at_each_look_under_the_teams_own_names(log: Log, tmp_pat
     assert {reported(one.taken[0]) for one in kept if one.taken} == {2.5}
 
 
+def test_a_metric_in_text_is_read_in_the_format_of_its_file(log: Log, tmp_path: Path) -> None:
+    lines = ["user;version;time;metric"]
+    lines += [f"{user};{drawn(log, user)};2026-11-23T10:30:00Z;2,5" for user in USERS]
+    (tmp_path / "shown.csv").write_text("\n".join(lines))
+    params = told_of(str(tmp_path / "shown.csv"), delimiter=";", decimal=",")
+    assert own_serving.read(log, params, now=NOW) == 200
+    assert {reported(one.taken[0]) for one in all_of(log, "a") if one.taken} == {2.5}
+
+
 def test_only_the_newest_days_are_read_and_a_malformed_row_is_told_with_its_day(
     log: Log, tmp_path: Path
 ) -> None:
