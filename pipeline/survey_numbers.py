@@ -28,7 +28,7 @@ CURRENCIES = {
 UNIT = r"[A-Za-z\u00b5\u03bc\u03a9\u00b0%\u2030/\u00b2\u00b3]{2,6}"  # after a number, as kg or km/h
 NUM_TEXTS = 1000  # distinct ones of a column, by which its symbol and the format are known
 MOST_ODD = 0.05  # of a column of numbers, values that are none, of at most so many different texts:
-MOST_ODD_TEXTS = 0
+MOST_ODD_TEXTS = 3
 MOST_SHOWN, PEEK = 3, 100_000
 FEW_TEXTS = 20  # that are no numbers, beside numbers; of more the column is codes
 

@@ -149,3 +149,20 @@ def test_a_night_refuses_numbers_of_another_format_than_init_settled(tmp_path: P
     written(tmp_path, sign=";", x=["4.125", "5"])
     with pytest.raises(DataError, match=r"row 1 is '4.125 \(not as 1000,5\)'"):
         read(made, tmp_path)
+
+
+def test_a_row_of_units_is_no_value_of_its_columns(tmp_path: Path) -> None:
+    lines = [f"2025-01-0{1 + n // NUM},{n / 8},{n % 7},{n % 2}" for n in range(2 * NUM)]
+    for first in (0, NUM):
+        (tmp_path / f"2025-01-0{1 + first // NUM}.csv").write_text(
+            "\n".join(["t,paid,pieces,y", *([",EUR,pcs,"] if first else []), *lines[first : first + NUM]])
+        )
+    made = survey(str(tmp_path), time="t")
+    assert (made.table.columns["paid"], made.table.columns["pieces"]) == (
+        Float(min=0),
+        Int(min=0),
+    )
+    assert made.notes[0] == (
+        "paid: a number in all but 1 of 81 rows, such as 'EUR' in row 1 of 2025-01-02, which go to "
+        "quarantine; if it stands for no value, write --nulls 'EUR'"
+    )
