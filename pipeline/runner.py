@@ -23,7 +23,16 @@ from pipeline import stages, warm_parent
 from pipeline.contract import disk, older, params, records
 from pipeline.contract.backend import Backend
 from pipeline.contract.data_source import Source
-from pipeline.contract.errors import JobError, NothingToDo, NotYet, ParamsError, PipelineError, sentence
+from pipeline.contract.errors import (
+    DataError,
+    JobError,
+    NothingToDo,
+    NotYet,
+    ParamsError,
+    PipelineError,
+    PlanError,
+    sentence,
+)
 from pipeline.contract.params import Params, Section, Sections
 from pipeline.contract.records import Night, Record, Stop, Verdict
 from pipeline.contract.table import Table
@@ -106,6 +115,7 @@ def _write_table(stage: str) -> None:
                 f"{plug.use} has no table; declare `table = Table(...)` in the class (docs/own-data.md)"
             )
     except PipelineError as error:
+        _name_new_night(stage, error)
         mark(stage, error=sentence(error))
         raise
     records.write(table)
@@ -306,12 +316,25 @@ def run(name: str, **given: Any) -> Record | None:
         mark(name, skipped=str(reason))
         raise
     except Exception as error:  # is raised again; `close` and the report read the mark
+        _name_new_night(name, error)
         mark(name, error=sentence(error))
         raise
     mark(name)
     if record is not None:
         _tell(name)
     return record
+
+
+def _name_new_night(stage: str, error: Exception) -> None:
+    """Adds to an error that asks for an edit that the night keeps its own files, and how to open another."""
+    if not isinstance(error, ParamsError | DataError | PlanError) or stage not in stages.CHAIN[1:]:
+        return
+    night = records.find(Night)
+    if night and Path.cwd() == checkout.home() / "nights" / night.id:
+        error.args = (
+            f"{error}; night {night.id} keeps the params.yaml, suite and code of its opening, so commit "
+            f"an edit and open another: {ledger.new_night(night)}",
+        )
 
 
 def _expect_undecided() -> None:

@@ -324,6 +324,27 @@ def test_a_night_that_was_overtaken_is_ended_by_stop_and_holds_up_no_prune(
 
 
 @pytest.mark.slow
+def test_an_error_that_asks_for_an_edit_names_the_command_that_opens_a_night_with_it(
+    repository: Path, commit: Callable[[str], str]
+) -> None:
+    opened(repository, day=date(2025, 1, 2))
+    written = Path("params.yaml").read_text()
+    Path("params.yaml").write_text(f"{written}\nwatch: {{after: 0}}\n")
+    with pytest.raises(ParamsError, match="watch") as refused:
+        runner.run("plan")
+    words = advised(str(refused.value))
+    assert words == ["night", "--day", "2025-01-02", "--night", "2025-01-02-2"]
+    assert (records.RUN / "plan.error").read_text().strip() == str(refused.value)
+    Path("params.yaml").write_text(written)
+    runner.run("close")
+    os.chdir(repository)
+    (repository / "edited").touch()
+    code = commit("Edit what the message asks for")
+    assert cli.main(["open", *words[1:]]) == 0
+    assert records.read(Night, repository / "nights" / words[-1] / records.RUN).code_commit == code
+
+
+@pytest.mark.slow
 def test_a_night_that_decided_nothing_overtakes_nobody(repository: Path) -> None:
     one = opened(repository, night="one", day=date(2025, 1, 1))
     records.write(replace(one, decide_until=one.started_at))
