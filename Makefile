@@ -143,10 +143,18 @@ import contextlib, os, pathlib, psutil, time
 mark, asked, began = os.environ['PIPELINE_HOME'], set(), time.monotonic()
 pids = [path for path in pathlib.Path(mark, 'var').glob('*.pid') if path.stat().st_mtime > psutil.boot_time()]
 sessions = {int(path.read_text()) for path in pids}
-def ours(process):
+def mark_of(process):
+    with contextlib.suppress(psutil.Error, OSError):  # some are another user's, or hide it
+        return process.environ().get('DAYBREAK_UP', '')
+def session_of(process):
     with contextlib.suppress(psutil.Error, OSError):
-        if process.status() != psutil.STATUS_ZOMBIE:
-            return os.getsid(process.pid) in sessions or process.environ().get('DAYBREAK_UP') == mark
+        return os.getsid(process.pid) if process.status() != psutil.STATUS_ZOMBIE else None
+# A copy of a home has its files too; a home that was moved has the mark of where it was.
+others = {session_of(each) for each in psutil.process_iter() if (where := mark_of(each)) and os.path.exists(where)
+          and not os.path.samefile(where, mark)}
+def ours(process):
+    session = session_of(process)
+    return session is not None and (session in sessions - others or mark_of(process) == mark)
 while found := [process for process in psutil.process_iter() if ours(process)]:
     for process in found:
         with contextlib.suppress(psutil.Error):

@@ -19,9 +19,11 @@ from pipeline.contract.errors import PipelineError
 from pipeline.contract.formats import counted, size
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Check, Rental
-from pipeline.storage import checkout, ledger, lifecycle, source_code
+from pipeline.storage import address, checkout, ledger, lifecycle, source_code
 
 NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
+# A copy of a home has the same settings and environment; what these name is not copied with it.
+SHARED = ("MLFLOW_TRACKING_URI", "MLFLOW_ARTIFACTS_DESTINATION", "DAYBREAK_LOG")
 NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
 
 
@@ -45,6 +47,8 @@ def findings() -> Iterator[Finding]:
         home = checkout.home()
         yield Finding(what="checkout", ok=True, text=str(home))
         loaded = params.load(home)
+        if moved := _moved(home, loaded):
+            yield moved
         yield Finding(what="params.yaml", ok=True, text=f"night of {loaded.night.train_hours:g} h to train")
     except PipelineError as error:
         yield Finding(what="params.yaml", ok=False, text=str(error))
@@ -69,6 +73,26 @@ def findings() -> Iterator[Finding]:
     yield from _router(home, loaded)
     yield _suite(home / loaded.validate_.suite)
     yield _registry()
+
+
+def _moved(home: Path, loaded: params.Params) -> Finding | None:
+    """Returns that the home is a copy, and what it shares with the original, or that it was moved."""
+    if not (home / address.FILE).exists():  # no night was opened here
+        return None
+    known = address.look(home)
+    if known.copy_of and Path(known.copy_of).exists():
+        shared = [name for name in SHARED if os.environ.get(name)]
+        named = {"night.ledger_remote": loaded.night.ledger_remote, "serving.log": loaded.serving.log,
+                 "train.checkpoints": loaded.train.checkpoints}  # fmt: skip
+        shared += [key for key, value in named.items() if value]
+        text = f"this home is a copy of {known.copy_of}: its nights, data and versions are its own"
+        if shared:
+            text += f", but both use {', '.join(shared)}; set them to others in one of the two"
+        return Finding(what="copy", ok=not shared, text=text)
+    if known.folder != str(home.resolve()):
+        text = f"this home was at {known.folder}; its nights, data and versions are found where it is now"
+        return Finding(what="moved", ok=True, text=text)
+    return None
 
 
 def _package(name: str) -> Finding:
@@ -304,6 +328,7 @@ def _registry() -> Finding:
     try:
         if mlflow_client.is_missing() and not ledger.ledger_tip():
             return Finding(what="mlflow", ok=True, text="no database yet; the first night creates it")
-        return Finding(what="mlflow", ok=True, text=mlflow_client.reachable())
+        shared = os.environ.get("MLFLOW_TRACKING_URI") and "; a copy of this home shares its versions"
+        return Finding(what="mlflow", ok=True, text=f"{mlflow_client.reachable()}{shared or ''}")
     except PipelineError as error:
         return Finding(what="mlflow", ok=False, text=str(error))

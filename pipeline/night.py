@@ -34,7 +34,16 @@ from pipeline.jobs import reaper
 from pipeline.registry import approval
 from pipeline.report import night_events, notifier, open_lineage, outcome
 from pipeline.report.version_page import show_verdict
-from pipeline.storage import checkout, dvc_cache, erasures, ledger, night_folders, snapshots, source_code
+from pipeline.storage import (
+    address,
+    checkout,
+    dvc_cache,
+    erasures,
+    ledger,
+    night_folders,
+    snapshots,
+    source_code,
+)
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +140,7 @@ def _lay_out(
     Its record is written last, so that a folder without one is of no night.
     """
     _expect_ledger(overridden)
+    address.settle(checkout.home())
     commit = checkout.git("rev-parse", "HEAD", folder=home)
     previous = ledger.newest_entry()
     if folder == home:
@@ -390,9 +400,8 @@ def _worktree(home: Path, folder: Path, commit: str) -> None:
     """Checks `commit` out in `folder`, over what a killed `open` may have left."""
     if folder.exists():
         shutil.rmtree(folder)
-    checkout.prune_worktrees(home)
     try:
-        checkout.git("worktree", "add", "--force", "--detach", str(folder), commit, folder=home)
+        checkout.add_worktree(home, folder, commit)
     except ReleaseError as error:
         raise JobError(f"no worktree for the night: {error}") from None
 

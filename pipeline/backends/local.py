@@ -31,6 +31,7 @@ from pipeline.contract.machine import Machine
 from pipeline.contract.records import LOCAL, Rental, replace_text
 from pipeline.machines import own_machines
 from pipeline.machines.catalog import AT_HAND
+from pipeline.storage import checkout
 from pipeline.storage.journal import alone
 
 LOG = "log.txt"
@@ -45,7 +46,9 @@ class Local(Backend):
         self._file = machines
 
     def submit(self, job: Job) -> str:
-        """Starts the job unless it runs or has succeeded; returns its folder as the handle.
+        """Starts the job unless it runs or has succeeded; returns its folder below the home as the handle.
+
+        So a copy of the home looks at its own job, and never ends the original's.
 
         Raises JobError for a job that is meant for another machine: its result here would be mistaken for one
         from there. Raises ParamsError in a pod that Airflow made for one task: no other sees its processes.
@@ -63,9 +66,10 @@ class Local(Backend):
             )
         folder = Path(job.folder).resolve()
         folder.mkdir(parents=True, exist_ok=True)
+        handle = str(checkout.below_home(folder))
         with alone(folder / "asking"), (folder / "alive").open("ab") as alive:
             if not _locked(alive) or _exit_status(folder) == 0:
-                return str(folder)
+                return handle
             for name in ("pid", "exit"):
                 (folder / name).unlink(missing_ok=True)
             token = secrets.token_hex(8)
@@ -84,11 +88,11 @@ class Local(Backend):
             threading.Thread(
                 target=process.wait, daemon=True
             ).start()  # so that no zombie is left while we live
-        return str(folder)
+        return handle
 
     def state(self, handle: str) -> State:
         """Returns what the job is doing; preempted if it was killed rather than failed."""
-        folder = Path(handle)
+        folder = checkout.at_home(handle)
         if not folder.exists():
             return "preempted"
         if _runs(folder):
@@ -100,7 +104,7 @@ class Local(Backend):
 
     def cancel(self, handle: str) -> None:
         """Ends the job with SIGTERM, and with SIGKILL after half a minute; returns when it is dead."""
-        folder = Path(handle)
+        folder = checkout.at_home(handle)
         began = time.monotonic()
         number: signal.Signals = signal.SIGTERM
         sent = False
@@ -128,7 +132,7 @@ class Local(Backend):
 
     def logs(self, handle: str) -> str:
         """Returns the file that all starts write to."""
-        return str(Path(handle) / LOG)
+        return str(checkout.at_home(handle) / LOG)
 
 
 def _locked(file: BinaryIO) -> bool:

@@ -42,6 +42,7 @@ from pipeline.contract.backend import LIVE, Backend, Job, LiveJob, State
 from pipeline.contract.errors import JobError, NotYet
 from pipeline.contract.machine import Machine
 from pipeline.contract.records import Rental, replace_text
+from pipeline.storage import checkout
 from pipeline.storage.bucket import BucketFolder
 from pipeline.training import worker_errors
 
@@ -114,7 +115,7 @@ class Renting(Backend):
             journal = SubmissionJournal(Path(job.folder).resolve())
             with journal.alone():
                 rented = self._standing(job, journal) or self._made(job, machines, journal)
-                return f"{rented} {journal.folder}"
+                return f"{rented} {checkout.below_home(journal.folder)}"
         except Unreachable as error:
             raise NotYet(f"job {job.name} is not known to be taken: {error}") from error
 
@@ -145,7 +146,9 @@ class Renting(Backend):
             job=job, machines=machines, attempt=attempt, labels=labels, folder=journal.folder, now=now,
             left_s=left_s(job, now),
         )  # fmt: skip
-        submission = Submission(attempt=attempt, job=job.name, rental=job.rental, asked_at=now.isoformat())
+        submission = Submission(
+            attempt=attempt, job=job.name, rental=job.rental, asked_at=now.isoformat(), home=self.home
+        )
         replace_text(journal.folder / "attempt", attempt)
         if self.bucket and (journal.folder / "job.json").exists():
             staging.pack(self.bucket, journal.folder.name, journal.folder, night=Path())
@@ -242,6 +245,8 @@ class Renting(Backend):
         """Returns the state of a submission, asking the place where that may have changed."""
         if submission.state not in LIVE:
             return submission.state
+        if self._is_others(submission):
+            return "preempted"
         try:
             rented = self.get(submission.resource)
             if rented and rented.is_alive:
@@ -273,6 +278,9 @@ class Renting(Backend):
         name, journal = self._parted(handle)
         submission = journal.of(name)
         if name.startswith(REFUSED) or (submission and submission.state not in LIVE):
+            return
+        if submission and self._is_others(submission):
+            log.warning("job %s is of the home that this one is a copy of, and goes on", name)
             return
         try:
             rented = self._ended(name)
@@ -393,6 +401,10 @@ class Renting(Backend):
         """The token of the home of the nights."""
         return ownership.home_token()
 
+    def _is_others(self, submission: Submission) -> bool:
+        """Returns whether the home that this one was copied from asked for the job."""
+        return bool(submission.home) and submission.home != self.home
+
     def _parted(self, handle: str) -> tuple[str, SubmissionJournal]:
         """Returns the place's name of a job, and the journal in its folder."""
         name, _, folder = handle.partition(" ")
@@ -401,7 +413,7 @@ class Renting(Backend):
                 f"{handle!r} is not a job of {self.place}; a backend was changed in params.yaml while a job "
                 f"ran: set backend back until the night is over"
             )
-        return name, SubmissionJournal(Path(folder))
+        return name, SubmissionJournal(checkout.at_home(folder))
 
 
 def _adopt(journal: SubmissionJournal, rented: Rented, *, job: str, rental: Rental) -> Submission:

@@ -43,6 +43,7 @@ class Submission(Record):
     ended_at: str = ""
     waits: str = ""  # what it waits for, in the words of the place
     reason: str = ""  # why it ended
+    home: str = ""  # token of the home that asked for it: a copy of that home has the journal too
 
     @property
     def token(self) -> str:

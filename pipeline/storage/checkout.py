@@ -6,9 +6,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pipeline.contract.errors import ParamsError, ReleaseError
@@ -83,7 +83,8 @@ def within(folder: Path) -> Iterator[None]:
 class Membership:
     """What a home that shares another's Airflow, MLflow and router keeps of that, in `LEAD`."""
 
-    lead: str  # folder of the home whose fleet.yaml names this one
+    lead: str  # folder of the home whose fleet.yaml names this one; kept as the way from here
+    member: str  # this home's own folder; kept as the way from there
     model: str  # which distinguishes the homes
     own_registry: bool  # its versions were in an MLflow of its own before, and stay there
 
@@ -91,17 +92,33 @@ class Membership:
         """Writes it to the home that is a member."""
         from pipeline.contract.records import replace_text
 
+        ways = {"lead": os.path.relpath(self.lead, home), "member": os.path.relpath(home, self.lead)}
         (home / LEAD).parent.mkdir(parents=True, exist_ok=True)
-        replace_text(home / LEAD, json.dumps(asdict(self)) + "\n")
+        replace_text(home / LEAD, json.dumps(asdict(self) | ways) + "\n")
 
 
 def membership(home: Path) -> Membership | None:
     """Returns of which fleet a home is a member; None for one that is by itself, or leads.
 
-    Raises ParamsError where the file is not what `python -m pipeline fleet` writes.
+    Raises ParamsError where the file is not what `python -m pipeline fleet` writes, and in a home that was
+    copied or moved away from its fleet, whose versions a copy would write to, and delete from.
     """
+    member = kept_membership(home)
+    if member and member.member != str(home.resolve()):
+        raise ParamsError(
+            f"{home} was copied or moved from {member.member}, a member of the fleet of {member.lead}, whose "
+            f"MLflow keeps its versions; name it in {Path(member.lead) / 'fleet.yaml'} and run python -m "
+            f"pipeline fleet there, or remove {home / LEAD} and begin without versions"
+        )
+    return member
+
+
+def kept_membership(home: Path) -> Membership | None:
+    """Returns the membership as it is kept, also in a copy of the home that is the member."""
     try:
-        return Membership(**json.loads((home / LEAD).read_text()))
+        kept = Membership(**json.loads((home / LEAD).read_text()))
+        lead = (home / kept.lead).resolve()
+        return replace(kept, lead=str(lead), member=str((lead / kept.member).resolve()))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
@@ -150,8 +167,46 @@ def walked(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in names if name != ".git")
 
 
+def add_worktree(home: Path, folder: Path, commit: str) -> None:
+    """Checks a commit out in a new folder below the home; the caller holds `folders_alone`.
+
+    Its `.git` leads to the home by a relative path. Git writes an absolute one, by which what runs in a night
+    of a copied home would be in the original's repository, and the original its home.
+    """
+    prune_worktrees(home)
+    git("worktree", "add", "--force", "--detach", str(folder), commit, folder=home)
+    link = folder / ".git"
+    kept = Path(link.read_text().removeprefix("gitdir: ").strip())
+    link.write_text(f"gitdir: {relative(kept, to=folder)}\n")
+
+
+def relative(path: Path, *, to: Path) -> Path:
+    """Returns the path as it is from another folder of this home, so that it holds wherever the home lies.
+
+    It stays absolute where one of the two is outside of the home, as on another disk by a link.
+    """
+    folder, target, inside = to.resolve(), path.resolve(), home().resolve()
+    if folder.is_relative_to(inside) and target.is_relative_to(inside):
+        return Path(os.path.relpath(target, folder))
+    return path
+
+
+def below_home(path: Path) -> Path:
+    """Returns a path below the home as it is from there, so that it may be kept; another one as it is."""
+    with suppress(ParamsError):
+        inside = home().resolve()
+        return path.resolve().relative_to(inside) if path.resolve().is_relative_to(inside) else path
+    return path
+
+
+def at_home(kept: str) -> Path:
+    """Returns the path that `below_home` made fit to be kept."""
+    return Path(kept) if Path(kept).is_absolute() else home() / kept
+
+
 def remove_worktrees(home: Path, folders: Iterable[Path]) -> None:
     """Removes worktrees, also those of which a killed call left only a part, which git refuses to remove."""
+    _find_worktrees(home)
     for folder in folders:
         shutil.rmtree(folder)
     prune_worktrees(home)
@@ -162,6 +217,7 @@ def prune_worktrees(home: Path) -> None:
 
     While git adds a worktree it is locked, and stays so, and is never forgotten, where that is killed.
     """
+    _find_worktrees(home)
     common = Path(git("rev-parse", "--path-format=absolute", "--git-common-dir", folder=home))
     for locked in common.glob("worktrees/*/locked"):
         place = locked.with_name("gitdir")
@@ -169,6 +225,19 @@ def prune_worktrees(home: Path) -> None:
         if is_night and locked.read_text().strip() == "initializing":
             locked.unlink()
     git("worktree", "prune", folder=home)
+
+
+def _find_worktrees(home: Path) -> None:
+    """Tells git where the nights are now: it would forget those of a home that was moved.
+
+    In a copy it has the folders of the original, by which those of the copy would be forgotten with them.
+    """
+    common = Path(git("rev-parse", "--path-format=absolute", "--git-common-dir", folder=home))
+    for link in home.glob("nights/*/.git"):
+        kept = (link.parent / link.read_text().removeprefix("gitdir: ").strip()) if link.is_file() else home
+        place = common / "worktrees" / kept.name / "gitdir"  # of this repository, whatever the link says
+        if place.exists() and place.read_text().strip() != str(link):
+            place.write_text(f"{link}\n")
 
 
 @contextmanager

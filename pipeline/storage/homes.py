@@ -72,8 +72,11 @@ def join(lead: Path) -> tuple[Home, ...]:
         )
     members = homes(lead)
     for home in members[1:]:
-        member = Membership(lead=str(lead), model=home.model, own_registry=home.own_registry)
-        if membership(home.folder) != member:  # a router may read a home, and not write to it
+        member = Membership(
+            lead=str(lead.resolve()), member=str(home.folder), model=home.model,
+            own_registry=home.own_registry,
+        )  # fmt: skip
+        if checkout.kept_membership(home.folder) != member:  # a router may read a home, and not write to it
             member.write(home.folder)
     return members
 
@@ -100,11 +103,16 @@ def _examined(lead: Path) -> tuple[tuple[Home, ...], tuple[str, ...]]:
 
 def _member(folder: Path, lead: Path) -> Home:
     """Returns the member in a folder; ParamsError where it cannot be one."""
-    before = membership(folder)
-    if before and not before.own_registry and Path(before.lead).resolve() != lead.resolve():
+    before = checkout.kept_membership(folder)
+    if before and before.member != str(folder) and Path(before.member).exists():
         raise ParamsError(
-            f"{folder} is a member of {before.lead}, whose MLflow keeps its versions; leave it there, or "
-            f"remove {folder / checkout.LEAD} where it has no version yet"
+            f"{folder} is a copy of {before.member}, a member of {before.lead}; remove "
+            f"{folder / checkout.LEAD} and give it another register.name"
+        )
+    if before and before.lead != str(lead.resolve()) and _stays(folder, before):
+        raise ParamsError(
+            f"{folder} is a member of {before.lead}, whose MLflow keeps its versions or whose fleet.yaml "
+            f"names it; leave it there, or remove {folder / checkout.LEAD} where it has no version yet"
         )
     model = _model(folder)
     if not re.fullmatch(MODEL, model) or model == mlflow_client.EXPERIMENT:
@@ -115,6 +123,12 @@ def _member(folder: Path, lead: Path) -> Home:
         )
     own = before.own_registry if before else (folder / "var" / "mlflow.db").exists()
     return Home(folder=folder, model=model, leads=False, own_registry=own)
+
+
+def _stays(folder: Path, before: Membership) -> bool:
+    """Returns whether a member is still one of the fleet before, as where its lead was copied."""
+    lead = Path(before.lead)
+    return not before.own_registry or folder in [(lead / text).resolve() for text in fleet(lead).homes]
 
 
 def _model(folder: Path) -> str:

@@ -1,7 +1,8 @@
 """Opens MLflow for the stages, and turns a server that does not answer into one JobError.
 
 MLflow is at `$MLFLOW_TRACKING_URI`, or in a SQLite file under $PIPELINE_HOME/var, with its artifacts beside
-it or, for an experiment that does not exist yet, in `$MLFLOW_ARTIFACTS_DESTINATION` (a folder, gs://...).
+it (`storage/artifacts.py`) or, for an experiment that does not exist yet, in `$MLFLOW_ARTIFACTS_DESTINATION`
+(a folder, gs://...), which every copy of the home shares.
 A home that is a member of a fleet (`storage/homes.py`) keeps its versions in the file of the home that leads.
 Each night has one MLflow run in the experiment `daybreak`, or in that of its model for a member of a fleet;
 it is found or created by its tag `night`. A server that does not answer is retried for some
@@ -76,9 +77,15 @@ def session() -> Iterator["MlflowClient"]:
         os.environ.setdefault(name, value)
     import mlflow
 
+    from pipeline.storage import artifacts
+
     uri = tracking_uri()
     expect_file()
+    artifacts.register()
+    given = "MLFLOW_TRACKING_URI" in os.environ
     mlflow.set_tracking_uri(uri)  # artifacts are resolved by the global URI
+    if not given:  # MLflow sets it too, and the next home of this process would be taken for this one
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
     client = _answering(uri)
     try:
         yield client
@@ -210,11 +217,16 @@ def _experiment(client: "MlflowClient") -> str:
 
 
 def _artifacts() -> str | None:
-    """Folder of the artifacts; None for a server, which has its own setting."""
-    if tracking_uri().startswith(("http:", "https:")):
+    """Returns where the artifacts are, for MLflow to keep; None for a server, which has its own setting."""
+    uri = tracking_uri()
+    if uri.startswith(("http:", "https:")):
         return None
     if elsewhere := os.environ.get("MLFLOW_ARTIFACTS_DESTINATION"):
         return elsewhere
+    if _file(uri):
+        from pipeline.storage import artifacts
+
+        return f"{artifacts.SCHEME}:/"
     return (checkout.home() / "var" / "artifacts").as_uri()
 
 

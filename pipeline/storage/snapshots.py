@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from pipeline.contract import disk, records
 from pipeline.contract.errors import DataError, JobError
-from pipeline.storage import dvc_cache
+from pipeline.storage import checkout, dvc_cache
 from pipeline.storage.journal import alone
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ def share_cache(folder: Path, cache: Path) -> None:
 
     disk = LocalFileSystem()  # type: ignore[no-untyped-call]
     kinds = test_links(["reflink", "hardlink", "symlink", "copy"], disk, str(cache), disk, str(folder))
-    text = f'[cache]\n    dir = {cache}\n    type = "{",".join(kinds)}"\n'
+    place = checkout.relative(cache, to=folder / ".dvc")
+    text = f'[cache]\n    dir = {place}\n    type = "{",".join(kinds)}"\n'
     (folder / ".dvc" / "config.local").write_text(text)
 
 

@@ -25,7 +25,7 @@ from pipeline.contract.records import (
     Version,
 )
 from pipeline.experiment.live_test import FOLDER
-from pipeline.storage import checkout, ledger
+from pipeline.storage import checkout, ledger, mlflow_client
 
 OWN = Path(__file__).with_name("own")  # a team's workload: a version carries it, and not all tests
 sys.path.insert(0, str(OWN))
@@ -114,6 +114,13 @@ def make_night(home: Path, number: int, *, weight: float, champion: Champion | N
         source = home / "nights" / champion.night / records.RUN / "model"
         subprocess.run(["cp", "-r", source, folder / "data" / "champion"], check=True)
     return folder
+
+
+def files_of_version(home: Path, number: int) -> Path:
+    """Where the files of a version lie, as whoever writes to MLflow's store sees them."""
+    with mlflow_client.session() as client:
+        source = str(client.get_model_version("daybreak", str(number)).source)
+    return home / "var" / "artifacts" / source.removeprefix("mlflow-artifacts:/")
 
 
 def make_version(number: int, *, model_digest: str, night: str) -> Version:

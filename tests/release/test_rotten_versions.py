@@ -8,7 +8,7 @@ import pytest
 from pipeline import cli
 from pipeline.contract.params import Params
 from pipeline.rollout import repair
-from pipeline.storage import mlflow_client
+from tests.release.folders import files_of_version
 from tests.rollout.test_repair import flip
 
 pytestmark = [
@@ -23,9 +23,7 @@ def files(home: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> list[Pat
     release(0, 0.2)
     release(1, 1.0)
     monkeypatch.chdir(home)
-    with mlflow_client.session() as client:
-        sources = [client.get_model_version("daybreak", number).source for number in "12"]
-    return [Path(str(source).removeprefix("file://")) for source in sources]
+    return [files_of_version(home, number) for number in (1, 2)]
 
 
 def test_code_that_rots_is_put_back_and_what_is_a_versions_own_is_said_to_be_lost(

@@ -24,7 +24,7 @@ from pipeline.storage import ledger, mlflow_client
 from pipeline.storage.traffic_log import open_log
 from tests.fakes import Shelf
 from tests.release.conftest import judge_night, promote_night
-from tests.release.folders import PARAMS, make_night
+from tests.release.folders import PARAMS, files_of_version, make_night
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
@@ -164,13 +164,13 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
         heard.write_text("")
         with killing(at) as killer:
             try:
-                rollback.rollback(settings)
+                rollback.rollback(settings, reason="a test")
             except Killed:
                 pass
             else:
                 break
         with contextlib.suppress(NothingToDo):  # where it was killed when all was done
-            rollback.rollback(settings, to=1)
+            rollback.rollback(settings, to=1, reason="a test")
             assert heard.read_text().count("version 1 serves again in place of version 2") == 1, killer.steps
         assert standing(shelf) == (1, 1, 1, 1), killer.steps
         assert [entry.rollback for entry in ledger.history()] == [True, False, False]
@@ -213,8 +213,7 @@ def test_the_drill_restores_what_a_rollback_would_bring_back(
     with mlflow_client.session() as client:
         assert aliases.alias(client, "daybreak") == 2
         assert dict(client.get_registered_model("daybreak").aliases) == {"champion": 2}
-        source = Path(client.get_model_version("daybreak", "1").source.removeprefix("file://"))
-    weights = source / "artifacts" / "model" / "model.safetensors"
+    weights = files_of_version(home, 1) / "artifacts" / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     broken = next(iter(drill(settings)))
     assert not broken.ok

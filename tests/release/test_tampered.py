@@ -32,7 +32,7 @@ from pipeline.serving import container, day_predictions
 from pipeline.serving.loading import Arrays, VersionLoader
 from pipeline.storage import checkout, ledger, mlflow_client
 from tests.release.conftest import judge_night, promote_night
-from tests.release.folders import PARAMS, make_night
+from tests.release.folders import PARAMS, files_of_version, make_night
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,9 +44,7 @@ pytestmark = [
 def files(home: Path, release: Any) -> Path:
     """The artifacts of version 1, which serves, as whoever writes to MLflow's store sees them."""
     release(0, 1.0)
-    with mlflow_client.session() as client:
-        source = client.get_model_version("daybreak", "1").source
-    return Path(source.removeprefix("file://"))
+    return files_of_version(home, 1)
 
 
 def load(home: Path, number: int = 1) -> Any:

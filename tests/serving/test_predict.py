@@ -18,11 +18,10 @@ from pipeline.serving.loading import case_of
 from pipeline.serving.version_worker import LoadedVersion
 from pipeline.serving.vertex_app import Loaded, Predictions
 from pipeline.statistics.assignment import CHALLENGER, arm_of
-from pipeline.storage.mlflow_client import session
 from pipeline.storage.traffic_log import Log
 from pipeline.workloads.served_rows import as_records
 from tests.conftest import make_repository
-from tests.release.folders import PARAMS
+from tests.release.folders import PARAMS, files_of_version
 from tests.serving.conftest import live_in
 from tests.serving.homes import add_version
 from tests.serving.running import Running, running, until
@@ -143,8 +142,7 @@ def test_a_version_has_predicted_its_example_before_anybody_asks(
     home_of_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live_in(home_of_rows, monkeypatch)
-    with session() as client:
-        source = Path(client.get_model_version("daybreak", "1").source.removeprefix("file://"))
+    source = files_of_version(home_of_rows, 1)
     sizes: list[int] = []
 
     def seen(module: torch.nn.Module, given: Any, made: Any) -> None:

@@ -1,5 +1,6 @@
 """The homes that share one Airflow, MLflow and router."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,8 @@ def test_members_keep_their_versions_in_one_mlflow_each_in_an_experiment_of_its_
     with checkout.within(made["cards"]), mlflow_client.session() as client:
         names = {client.get_experiment(client.get_run(run).info.experiment_id).name for run in runs.values()}
         assert names == {"daybreak", "cards", "meters"}
-        artifacts = client.get_run(runs["cards"]).info.artifact_uri
-    assert artifacts.startswith((made["cards"] / "var").as_uri())
+        client.log_text(runs["cards"], "why", "reason.txt")
+    assert (made["shop"] / "var" / "artifacts" / runs["cards"] / "artifacts" / "reason.txt").exists()
 
 
 def test_a_fleet_that_is_as_it_was_is_read_and_not_written(made: dict[str, Path]) -> None:
@@ -63,12 +64,33 @@ def test_a_fleet_that_is_as_it_was_is_read_and_not_written(made: dict[str, Path]
     assert (made["cards"] / checkout.LEAD).stat().st_mtime_ns == written
 
 
+def test_a_copy_of_the_lead_takes_no_member_over(made: dict[str, Path], empty_store: Path) -> None:
+    (made["cards"] / "var" / "mlflow.db").write_bytes(empty_store.read_bytes())
+    homes.join(made["shop"])
+    copy = Path(shutil.copytree(made["shop"], made["shop"].with_name("copy")))
+    assert [home.model for home in homes.join(copy)] == ["shop"]
+    assert all("is a member of" in fault for fault in homes.faults(copy))
+
+
+def test_a_member_that_was_moved_joins_again_and_a_copy_of_one_does_not(made: dict[str, Path]) -> None:
+    homes.join(made["shop"])
+    made["cards"].rename(made["cards"].with_name("moved"))
+    shutil.copytree(made["meters"], made["meters"].with_name("copy"))
+    (made["shop"] / "fleet.yaml").write_text("homes: [../moved, ../copy]\n")
+    assert [home.folder.name for home in homes.join(made["shop"])] == ["shop", "moved"]
+    (fault,) = homes.faults(made["shop"])
+    assert "copy is a copy of" in fault
+
+
 def test_a_home_that_has_an_mlflow_of_its_own_keeps_it(made: dict[str, Path], empty_store: Path) -> None:
     (made["cards"] / "var" / "mlflow.db").write_bytes(empty_store.read_bytes())
     for _ in range(2):
         assert [home.own_registry for home in homes.join(made["shop"])] == [False, True, False]
     with checkout.within(made["cards"]):
         assert mlflow_client.tracking_uri() == f"sqlite:///{made['cards'] / 'var/mlflow.db'}"
+        mlflow_client.reachable()
+    with checkout.within(made["shop"]):  # in the same process
+        assert mlflow_client.tracking_uri() == f"sqlite:///{made['shop'] / 'var/mlflow.db'}"
 
 
 def test_of_two_homes_of_one_model_the_latter_is_left_out(made: dict[str, Path]) -> None:
