@@ -6,10 +6,11 @@ one stands, whether it was given in Airflow or on the command line, and `promote
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.contract import clock, records
 from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError
-from pipeline.contract.records import Approval, Night, Stop, Verdict, Version
+from pipeline.contract.records import Approval, Night, Refit, Release, Stop, Verdict, Version
 from pipeline.contract.user import user
 from pipeline.registry import aliases, description
 from pipeline.registry import approval as approvals
@@ -17,6 +18,9 @@ from pipeline.report import outcome
 from pipeline.report.version_page import show_verdict
 from pipeline.storage import ledger, mlflow_client
 from pipeline.storage.journal import alone
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +75,11 @@ def show_report(night: Night, *, commit: str = "") -> None:
     try:
         history = ledger.history(limit=outcome.NIGHTS)
         path, copy = page.write_with_copy(Path(), history)
-        before = next((one for one in history if not one.rollback and one.night.id != night.id), None)
-        if before and commit:  # its page was the last one, and may lead on to this one now
-            page.renew(before, history)
+        released = records.find(Release)
+        others = [one for one in history if not one.rollback and one.night.id != night.id] if commit else []
+        for at, other in enumerate(others):  # the last leads on to this one; what was replaced serves no more
+            if at == 0 or (released and other.release and other.release.version == released.replaced):
+                page.renew(other, history)
         log.info("report: %s", path.resolve())
         verdict, version = records.find(Verdict), records.find(Version)
         with mlflow_client.session() as client:
@@ -84,8 +90,24 @@ def show_report(night: Night, *, commit: str = "") -> None:
             if version and commit:
                 aliases.tag(client, version.name, version.number, ledger=commit)
                 client.set_tag(run_id, "ledger", commit)
+                _reject_others(client, version, verdict, released)
     except (PipelineError, OSError) as error:
         log.warning("the report is missing, or not in MLflow: %s", error)
+
+
+def _reject_others(
+    client: "MlflowClient", version: Version, verdict: Verdict | None, released: Release | None
+) -> None:
+    """Marks the versions of a night that is over which do not serve, also where its gate was not reached."""
+    refit = records.find(Refit)
+    for made in (version, *([refit.version] if refit and refit.version else [])):
+        if released is None or made.number != released.version:
+            aliases.reject(client, made.name, made.number)
+    text = aliases.existing(client, version.name, version.number).description or ""
+    if verdict and text.startswith(description.AWAITED):
+        said = f"**Verdict: {verdict.action}.** {description.plain(verdict.reason)}."
+        changed = description.with_first(text, said)
+        client.update_model_version(version.name, str(version.number), description=changed)
 
 
 def _answer(night: Night, verdict: Verdict, *, approved: bool, by: str, reason: str) -> Approval:

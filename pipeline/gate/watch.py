@@ -52,7 +52,7 @@ def watch(params: WatchSections) -> Watch:
     held = holdback.judge(serving, before, params, rules=rules) if before else None
     if before and held and held.result.status is Status.WORSE:
         why, effect = held.result.sentence, held.result.effect
-        rollback(params, to=before.version, reason=why, by=WATCH)
+        rollback(params, to=before.version, reason=why, by=WATCH, yes=True)
         holdback.keep(serving, None, params)
         rolled_back = _watched(
             "rolled back", serving, f"{edit}rolled back: {why}", num_samples=held.num_users,
@@ -67,7 +67,7 @@ def watch(params: WatchSections) -> Watch:
     if watched.outcome == "no data" and held:  # users have compared them
         watched = replace(watched, outcome="kept")
     if watched.outcome == "rolled back":
-        rollback(params, to=watched.predecessor, reason=watched.reason, by=WATCH)
+        rollback(params, to=watched.predecessor, reason=watched.reason, by=WATCH, yes=True)
         return replace(watched, reason=f"{edit}rolled back: {watched.reason}")
     return replace(watched, reason=f"{edit}{watched.reason}")
 
@@ -204,7 +204,7 @@ def _settle_others(everybody: Sequence[Target], serving: Release) -> str:
 def _adopt(shown: int, params: WatchSections) -> str:
     """Adopts an edit by hand into the ledger, where it names a version that was once promoted."""
     try:
-        rollback(params, to=shown, reason="the alias champion was moved by hand", by="MLflow")
+        rollback(params, to=shown, reason="the alias champion was moved by hand", by="MLflow", yes=True)
     except ReleaseError as error:
         with session() as client:
             now = saga.settle(release_targets(client, params.register_.name))

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
+REJECTED = "rejected"
 PRUNED = "pruned"  # tag of a version whose model was deleted (pipeline/rollout/prune.py): the day of that
 REPLACED = "replaced"
 SERVING = "serving"  # the tag `status`: challenger, rejected, serving, replaced, refitted
@@ -40,9 +41,17 @@ def alias(client: "MlflowClient", name: str, which: str = CHAMPION) -> int:
 
 
 def tidy(client: "MlflowClient", name: str) -> None:
-    """Takes the alias `challenger` off a version that has served, or whose refit does."""
-    if _stale_challenger(client, name):
+    """Takes the alias `challenger` off a version that is none any more."""
+    number = alias(client, name, CHALLENGER)
+    if number and status(client, name, number) != CHALLENGER:
         client.delete_registered_model_alias(name, CHALLENGER)
+
+
+def reject(client: "MlflowClient", name: str, number: int) -> None:
+    """Marks a challenger that is not to serve; a version that served, or serves, stays as it is."""
+    if status(client, name, number) == CHALLENGER:
+        tag(client, name, number, status=REJECTED)
+    tidy(client, name)
 
 
 def _stale_challenger(client: "MlflowClient", name: str) -> bool:

@@ -16,6 +16,16 @@ INTERVAL = "effect.svg"  # artifact of the night's run
 REPORT = "report.html"
 
 
+def of_model(name: str) -> str:
+    """Returns the text of a registered model, of which each night makes a version."""
+    return (
+        f"**{plain(name)}** is trained anew each night by Daybreak, and each night's model is a version. "
+        "The alias `champion` is on the version that serves, `challenger` on one that is being judged. They "
+        "follow the ledger, the branch `nights` of the model's repository, and decide nothing: another "
+        "version serves by `python -m pipeline rollback`."
+    )
+
+
 def describe(*, night: Night, evaluation: Evaluation, champion: Champion | None) -> str:
     """Returns the page of a new version, whose verdict is still awaited."""
     against = f"version {champion.version}" if champion else "none yet"

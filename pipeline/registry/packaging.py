@@ -17,7 +17,7 @@ from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError, without_password
 from pipeline.contract.params import RegisterSections
 from pipeline.contract.records import Dataset, Evaluation, Night, Plan, Release, Training, Version
-from pipeline.registry import carried_code, row_packaging
+from pipeline.registry import aliases, carried_code, row_packaging
 from pipeline.registry.weights import ARRAYS, MODEL
 from pipeline.storage import erasures
 from pipeline.storage.source_code import imported_libraries
@@ -181,6 +181,16 @@ def fetch(uri: str, wanted: Release | Version, *, into: Path) -> Path:
         files_digest = erasures.now(files_digest)  # rows that the version carried may have been erased since
     verify(folder, model_digest=wanted.model_digest, files_digest=files_digest, uri=uri)
     return folder
+
+
+def expect_files(client: "MlflowClient", name: str, release: Release) -> None:
+    """Raises ReleaseError unless the version of a release can be loaded: its files are fetched and verified.
+
+    What moves an alias looks here first: else nothing would serve where they are gone.
+    """
+    aliases.expect(client, name, release)
+    with tempfile.TemporaryDirectory() as scratch:
+        fetch(f"models:/{name}/{release.version}", release, into=Path(scratch))
 
 
 def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> None:

@@ -231,8 +231,8 @@ def _actions(
         if entry.stop is None:
             end = f"python -m pipeline stop --night {night.id} --reason TEXT"
             yield Action(name="Stop it", address=BY_HAND, command=end)
-    elif entry.release and _serves(entry, history):
-        back = "python -m pipeline rollback --steps 1 --reason TEXT"
+    elif entry.release and entry.release.replaced and _serves(entry, history):
+        back = f"python -m pipeline rollback --to {entry.release.replaced} --reason TEXT"
         yield Action(name="Roll back", address=places.rollback or BY_HAND, command=back)
     if failed and "validate" in {*errors, verdict.failed if verdict else ""}:
         rows = f"python -m pipeline rows --night {night.id}"

@@ -47,10 +47,10 @@ def show_verdict(
         made_of = {name: registered.tags[name] for name in _MADE_OF if registered.tags.get(name)}
         text = described(entry, made_of, over=over)
         client.update_model_version(version.name, str(version.number), description=text)
-        if registered.tags.get("status") == aliases.CHALLENGER and kept:
-            tags["status"] = "rejected"
         given = {name: value for name, value in tags.items() if value}
         aliases.tag(client, version.name, version.number, **given)
+        if kept:
+            aliases.reject(client, version.name, version.number)
         client.set_tag(version.run_id, "verdict", verdict.action)
         client.log_text(version.run_id, records.dumps(verdict), "records/verdict.json")
         if answer:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pipeline.contract import records
 from pipeline.contract.errors import NothingToDo, PipelineError, ReleaseError, without_password
 from pipeline.contract.params import ModelSections
-from pipeline.registry import aliases
+from pipeline.registry import aliases, packaging
 from pipeline.rollout import audit, ledger_copy
 from pipeline.storage import checkout, ledger, ledger_notes, signatures
 from pipeline.storage.mlflow_client import session
@@ -84,6 +84,7 @@ def restore(params: ModelSections, *, commit: str = "", yes: bool = False) -> It
     if chosen is None or chosen.commit == tip:
         raise NothingToDo("nothing knows of more than the ledger has")
     yield from _faults(chosen.commit)
+    yield from _missing_files(params, chosen.commit)
     left_out = [one for one in (ledger.commits_up_to(tip) if tip else ())
                 if not ledger.is_part(one.id, chosen.commit)]  # fmt: skip
     if left_out:
@@ -93,6 +94,18 @@ def restore(params: ModelSections, *, commit: str = "", yes: bool = False) -> It
         return
     ledger.move_to(chosen.commit, expected=tip, message=f"restore: {chosen.source}")
     yield f"the ledger ends at {chosen.commit[:9]} now, by {chosen.source}; run python -m pipeline watch"
+
+
+def _missing_files(params: ModelSections, commit: str) -> Iterator[str]:
+    """Yields why the version that serves by a commit cannot be loaded, where it cannot."""
+    serving = ledger.champion_at(commit)
+    if serving is None:
+        return
+    try:
+        with session() as client:
+            packaging.expect_files(client, params.register_.name, serving)
+    except PipelineError as error:
+        yield f"look at this first: version {serving.version} would serve, and {error}"
 
 
 def _end(tip: str) -> str:

@@ -1,10 +1,12 @@
 """Stage rollback: lets an earlier version serve again, by the saga of a promotion; it needs no verdict."""
 
 import logging
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from pipeline.contract.errors import NothingToDo, ReleaseError
+from pipeline.contract.errors import NothingToDo, ParamsError, PipelineError, ReleaseError
 from pipeline.contract.formats import one_line
 from pipeline.contract.params import ModelSections
 from pipeline.contract.records import (
@@ -16,10 +18,13 @@ from pipeline.registry import aliases
 from pipeline.report import night_events, notifier, open_lineage
 from pipeline.rollout import ledger_copy, saga
 from pipeline.rollout.lost_ledger import expect_ledger
-from pipeline.rollout.targets import release_targets
-from pipeline.storage import ledger
+from pipeline.rollout.targets import Target, release_targets
+from pipeline.storage import checkout, ledger
 from pipeline.storage.ledger import Commit
 from pipeline.storage.mlflow_client import session
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 log = logging.getLogger(__name__)
 
@@ -28,39 +33,43 @@ TOLD_WITHIN = timedelta(days=1)  # of a rollback whose process was killed before
 
 
 def rollback(
-    params: ModelSections, *, to: int = 0, steps: int = 1, reason: str = "", by: str = "", once: str = ""
+    params: ModelSections,
+    *,
+    reason: str,
+    to: int = 0,
+    steps: int = 1,
+    by: str = "",
+    once: str = "",
+    yes: bool = False,
 ) -> Release:
     """Lets an earlier version serve again: alias and data revision go back together, and are read back.
 
-    Finishes an interrupted rollback instead, where there is one. Raises NothingToDo where the version serves
-    already, ReleaseError where there is none to go back to, and NotYet while a release target gets ready.
+    Nothing is changed where the files of that version are gone or damaged. Finishes an interrupted rollback
+    instead, where there is one. Raises NothingToDo where the version serves already, or a person at the
+    terminal says no; ReleaseError where there is none to go back to, and NotYet while a release target gets
+    ready.
 
     Args:
         params: name of the model, and what to check the ledger by.
+        reason: why; the ledger and the registry keep it
         to: the version that is to serve; found by `steps` if 0.
         steps: how many promotions to take back.
-        reason: kept in the ledger and in the registry.
         by: who rolls back; you if left out
         once: name of a request that may be sent again, such as "run 7"; it takes effect once
+        yes: do not ask at a terminal whether it is to be done
     """
     name = params.register_.name
+    if not reason.strip():
+        raise ParamsError("a rollback needs a reason, which the ledger keeps; give --reason TEXT")
     with session() as client:
         targets = release_targets(client, name)
-        left = saga.recover(targets)
-        if left and left.new and left.kind == "rollback":
-            tell_newest()
-            return left.release
+        if finished := _finished(client, name, targets):
+            return finished
         after, newest = ledger.newest_entry(), next(iter(ledger.history(limit=1)), None)
         serving = newest.serving if newest else None
-        if newest is None or serving is None:
+        if serving is None:
             expect_ledger(params)
             raise ReleaseError("no version was ever promoted; there is nothing to roll back")
-        if newest.rollback and not aliases.is_settled(client, name, serving):
-            log.warning("finishing the rollback to version %d that was interrupted", serving.version)
-            saga.settle(targets)
-            ledger_copy.push()
-            assert newest.release is not None
-            return newest.release
         if once and (done := _done(once)):
             return done
         releases = ledger.releases()
@@ -68,7 +77,9 @@ def rollback(
         if number == serving.version:
             raise NothingToDo(f"version {number} serves already")
         (made,) = ledger.entries_of([promotion_of(releases, number)])
-        why = f"{reason or 'no reason given'}{f' ({once})' if once else ''}"
+        if not (yes or saga.journal().path.exists()):  # else it was asked before a target got ready
+            _ask(name, serving=serving.version, number=number, night=made.night.id)
+        why = f"{reason}{f' ({once})' if once else ''}"
         verdict = Verdict(
             action="reject",
             champion=number,
@@ -91,7 +102,7 @@ def rollback(
         event = night_events.rolled_back(
             release,
             by=by or user(),
-            reason=one_line(why if once else reason),
+            reason=one_line(why),
             at=datetime.now(UTC).replace(microsecond=0),
         )
         move = saga.Move(
@@ -106,7 +117,57 @@ def rollback(
         notifier.tell(event)
         open_lineage.send(commit)
         ledger_copy.push()
+        _renew_pages(client)
         return release
+
+
+def _finished(client: "MlflowClient", name: str, targets: Sequence[Target]) -> Release | None:
+    """Finishes a rollback that was interrupted, and returns its release; None where none was."""
+    left = saga.recover(targets)
+    if left and left.new and left.kind == "rollback":
+        tell_newest()
+        _renew_pages(client)
+        return left.release
+    newest = next(iter(ledger.history(limit=1)), None)
+    if not (newest and newest.rollback and newest.serving):
+        return None
+    if aliases.is_settled(client, name, newest.serving):
+        return None
+    log.warning("finishing the rollback to version %d that was interrupted", newest.serving.version)
+    saga.settle(targets)
+    ledger_copy.push()
+    _renew_pages(client)
+    return newest.release
+
+
+def _ask(name: str, *, serving: int, number: int, night: str) -> None:
+    """Asks a person at a terminal whether it is to be done; raises NothingToDo unless the answer is yes."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    question = (
+        f"Version {serving} of {name} serves. Let version {number}, of night {night}, serve again? [y/N] "
+    )
+    sys.stderr.write(question)  # the record is on standard output
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise NothingToDo(f"nothing is changed: version {serving} serves on")
+
+
+def _renew_pages(client: "MlflowClient") -> None:
+    """Has the pages of nights say what serves now, here and in MLflow; the rollback stands without that."""
+    from pipeline.report import outcome, page
+
+    try:
+        history = ledger.history(limit=outcome.NIGHTS)
+        moved = {number for release in (history[0].release,) if release
+                 for number in (release.version, release.replaced)}  # fmt: skip
+        for entry in (each for each in history if not each.rollback):
+            page.renew(entry, history)
+            folder = checkout.home() / "nights" / entry.night.id
+            if entry.version and entry.release and entry.release.version in moved and folder.exists():
+                client.log_text(entry.version.run_id, page.page(folder, history), page.FILE.name)
+    except (PipelineError, OSError) as error:
+        log.warning("not all pages say what serves now: %s; run python -m pipeline report", error)
 
 
 def _done(once: str) -> Release | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pipeline.contract import params
 from pipeline.contract.records import Release, Verdict
-from pipeline.registry import aliases, description
+from pipeline.registry import aliases, description, packaging
 from pipeline.rollout.routers import Routers
 from pipeline.storage import checkout, ledger, mlflow_client
 from pipeline.storage.traffic_log import existing_log
@@ -57,8 +57,8 @@ class Alias:
         self.model = model
 
     def prepare(self, release: Release) -> None:
-        """Raises ReleaseError unless MLflow has the version, with the model that the ledger names."""
-        aliases.expect(self.client, self.model, release)
+        """Raises ReleaseError unless MLflow has the version, whose files are fetched and verified."""
+        packaging.expect_files(self.client, self.model, release)
 
     def show(self, release: Release) -> None:
         """Moves the alias and the tags; after a rollback, writes its reason on both versions' pages."""
@@ -75,7 +75,7 @@ class Alias:
         return aliases.alias(self.client, self.model)
 
     def discard(self, release: Release) -> None:
-        """Does nothing, since `prepare` only checks."""
+        """Does nothing, since `prepare` only looks."""
 
     def _write_first_paragraph(self, release: Release, paragraph: str) -> None:
         for number in (release.version, release.replaced):

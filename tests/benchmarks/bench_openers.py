@@ -35,7 +35,7 @@ NUM_HOMES = 3  # side by side, as most of a race is spent waiting for locks
 MINUTES = float(os.environ.get("MINUTES", "inf"))
 BEGAN = time.monotonic()
 DAYS = ("2026-03-03", "2026-03-04")
-OTHERS = (["watch"], ["audit"], ["reap"], ["prune"], ["rollback"])
+OTHERS = (["watch"], ["audit"], ["reap"], ["prune"], ["rollback", "--reason", "a test"])
 SETS = frame.sets([*frame.SMALL, "profile.steps=2", "profile.batch_sizes=[32,64]", "gate.min_samples=5"])
 LONGEST_S = 180
 
@@ -114,7 +114,7 @@ def races_of(first: int) -> Counter[str]:
         whole = {"": undisturbed(home, "before")}
         opening_s = time.monotonic() - opening_began
         whole[night_of(home, "before").previous] = whole[""]
-        assert Command(["rollback"], home=home, after_s=0).end().status == 0
+        assert Command(["rollback", "--reason", "a test"], home=home, after_s=0).end().status == 0
         whole[""] = undisturbed(home, "after")  # whichever commit the rollback made
         assert whole[""]["data/champion"] not in ("", contents(home, "before")["data/champion"])
         for number in range(first, NUM_RACES, NUM_HOMES):

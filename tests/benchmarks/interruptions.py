@@ -209,7 +209,8 @@ def commands_of(home: Path, sets: list[str], *, unit: str) -> list[tuple[list[st
         commands.append((words, home / "nights" / NIGHT))
     promoted = ledger.champion_at(ledger.ledger_tip())
     assert promoted is not None and promoted.replaced
-    for words in (["rollback", "--to", str(promoted.replaced)], ["watch"], ["audit"], ["repair"], ["prune"],
+    back = ["rollback", "--to", str(promoted.replaced), "--reason", "a test"]
+    for words in (back, ["watch"], ["audit"], ["repair"], ["prune"],
                   ["erase", "--unit", unit, "--yes"]):  # fmt: skip
         commands.append((words, home))
     return commands

@@ -104,7 +104,9 @@ def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together_though_k
     assert standing(service) == (2, 2, 2, 2)
     assert len(service.endpoints.started) == 2
     os.chdir(home_with_endpoint)
-    assert until_done(lambda: rollback.rollback(settings)) == []  # its spare is deployed: at once
+    assert (
+        until_done(lambda: rollback.rollback(settings, reason="a test")) == []
+    )  # its spare is deployed: at once
     assert standing(service) == (1, 1, 1, 1)
     assert deployed(service) == ["1"]
     assert faults(settings) == []
@@ -140,7 +142,7 @@ def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
     assert watch.watch(settings).outcome != "rolled back"
     assert saga.journal().path.exists()  # the hourly look lets it wait
     assert standing(service)[:3] == (2, 2, 2)
-    until_done(lambda: rollback.rollback(settings))
+    until_done(lambda: rollback.rollback(settings, reason="a test"))
     assert standing(service) == (1, 1, 1, 1)
     with pytest.raises(ReleaseError):  # it was decided against version 2
         until_done(promote_night, most=5000)

@@ -363,7 +363,7 @@ def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
     assert serving.version == 1
     watch.watch(watching)
     assert (log.traffic().champion, log.traffic().challenger, log.traffic().share) == (1, 0, 0.0)
-    assert rollback.rollback(watching, to=2).version == 2
+    assert rollback.rollback(watching, to=2, reason="a test").version == 2
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
         runner.run("open", night="next")
     assert not (home / "nights" / "next").exists()
     with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
-        runner.run("rollback")
+        runner.run("rollback", reason="a test")
     assert cli.main(["restore"]) == 0
     assert not ledger.ledger_tip()
     assert cli.main(["restore", "--yes"]) == 0

@@ -1,8 +1,12 @@
+import contextlib
 import itertools
 import json
 import os
+import pty
+import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -12,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline import cli
 from pipeline.contract import records
-from pipeline.contract.errors import DataError, JobError, NothingToDo, ReleaseError
+from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError, ReleaseError
 from pipeline.contract.params import Params
 from pipeline.contract.records import (
     Chain,
@@ -30,13 +35,16 @@ from pipeline.contract.records import (
 )
 from pipeline.evaluation import evaluator
 from pipeline.evaluation.scores import read_scores
-from pipeline.gate import judge, watch
+from pipeline.gate import judge, review, watch
 from pipeline.registry import aliases
-from pipeline.rollout import promote, provenance, rollback
+from pipeline.report import links
+from pipeline.rollout import promote, provenance, rollback, saga
+from pipeline.rollout.restore import restore
 from pipeline.storage import ledger, ledger_notes, mlflow_client
 from tests.release.conftest import judge_night, promote_night, register_night
-from tests.release.folders import make_night
+from tests.release.folders import files_of_version, make_night
 
+ROOT = Path(__file__).parents[2]
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
 
@@ -101,6 +109,20 @@ def test_registering_again_after_a_kill_makes_no_second_version(home: Path) -> N
     assert len(client().search_runs([client().get_experiment_by_name("daybreak").experiment_id])) == 1
 
 
+def installed(folder: Path) -> Path:
+    """Returns a folder with the entry points of this package, as pip writes them where it is installed."""
+    about = folder / "site" / "daybreak_entry_points-0.dist-info"
+    about.mkdir(parents=True)
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    lines = [
+        line for name, group in groups.items()
+        for line in (f"[{name}]", *(f"{key} = {value}" for key, value in group.items()))
+    ]  # fmt: skip
+    (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: daybreak-entry-points\nVersion: 0\n")
+    return about.parent
+
+
 def test_a_version_holds_no_pickle_and_scores_in_a_clean_process_as_it_was_trained(
     home: Path, release: Any, tmp_path: Path
 ) -> None:
@@ -118,7 +140,7 @@ def test_a_version_holds_no_pickle_and_scores_in_a_clean_process_as_it_was_train
         "scores = model.predict(pandas.DataFrame({'sample': range(50)}), params={'folder': sys.argv[1]}); "
         "print(json.dumps([float(score) for score in scores]))"
     )
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment = os.environ | {"PYTHONPATH": str(installed(tmp_path))}
     done = subprocess.run(
         [sys.executable, "-c", code, str(Path("data/arrays").resolve())],
         cwd=tmp_path, capture_output=True, text=True, check=False,
@@ -137,7 +159,7 @@ def test_a_worse_model_is_refused_and_changes_nothing(home: Path, release: Any) 
     version = client().get_model_version("daybreak", "2")
     assert version.tags["status"] == "rejected"
     assert version.description.startswith("**Verdict: reject.** refresh: worse than the champion")
-    assert client().get_model_version_by_alias("daybreak", "challenger").tags["night"] == "2025-01-11"
+    assert aliases.alias(client(), "daybreak", "challenger") == 0
 
 
 def test_a_refresh_is_promoted_and_a_changed_recipe_is_not(home: Path, release: Any) -> None:
@@ -261,13 +283,146 @@ def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: A
     assert "rolled back from version 3 to 2: customers complain" in (
         client().get_model_version("daybreak", "3").description
     )
-    assert rollback.rollback(settings).version == 1
-    assert rollback.rollback(settings, to=3).version == 3
+    assert rollback.rollback(settings, reason="a test").version == 1
+    assert rollback.rollback(settings, to=3, reason="a test").version == 3
     assert serving() == (3, 3)
     with pytest.raises(NothingToDo, match="version 3 serves already"):
-        rollback.rollback(settings, to=3)
+        rollback.rollback(settings, to=3, reason="a test")
     with pytest.raises(ReleaseError, match="version 9 was never promoted; choose one of: 1, 2, 3"):
-        rollback.rollback(settings, to=9)
+        rollback.rollback(settings, to=9, reason="a test")
+
+
+def test_a_rollback_to_a_version_whose_files_are_gone_is_refused_and_changes_nothing(
+    home: Path, release: Any, settings: Params
+) -> None:
+    release(0, 1.0)
+    release(1, 1.0)
+    os.chdir(home)
+    shutil.rmtree(files_of_version(home, 1))
+    tip = ledger.ledger_tip()
+    with pytest.raises(ReleaseError, match=r"daybreak/1.* restore MLflow's artifacts"):
+        rollback.rollback(settings, reason="a test")
+    assert (serving(), ledger.ledger_tip(), saga.journal().path.exists()) == ((2, 2), tip, False)
+
+
+def test_an_alias_moved_by_hand_to_a_version_whose_files_are_gone_is_not_adopted(
+    home: Path, release: Any, settings: Params
+) -> None:
+    release(0, 1.0)
+    release(1, 1.0)
+    os.chdir(home)
+    shutil.rmtree(files_of_version(home, 1))
+    client().set_registered_model_alias("daybreak", "champion", "1")
+    edits = settings.watch.model_copy(update={"alias_edits": "adopt"})
+    said = watch.watch(settings.model_copy(update={"watch": edits})).reason
+    assert "moved back to version 2" in said and "restore MLflow's artifacts" in said
+    assert serving() == (2, 2)
+
+
+def test_a_version_whose_files_were_damaged_since_it_was_judged_is_not_promoted(
+    home: Path, release: Any
+) -> None:
+    release(0, 1.0)
+    os.chdir(make_night(home, 1, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip())))
+    assert judge_night().action == "promote"
+    weights = next(files_of_version(home, 2).rglob("model.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    with pytest.raises(ReleaseError, match="the files of models:/daybreak/2 have digest"):
+        promote_night()
+    assert serving() == (1, 1)
+
+
+def test_a_ledger_whose_champion_has_no_files_is_not_restored_without_a_word(
+    home: Path, release: Any, settings: Params
+) -> None:
+    release(0, 1.0)
+    release(1, 1.0)
+    os.chdir(home)
+    shutil.rmtree(files_of_version(home, 2))
+    subprocess.run(["git", "update-ref", ledger.BRANCH, f"{ledger.BRANCH}~1"], cwd=home, check=True)
+    said = "\n".join(restore(settings))
+    assert "look at this first: version 2 would serve, and the files of models:/daybreak/2" in said
+
+
+def test_a_rollback_needs_a_reason(settings: Params, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ParamsError, match=r"a rollback needs a reason, .*; give --reason TEXT"):
+        rollback.rollback(settings, reason="  ")
+    with pytest.raises(SystemExit):
+        cli.main(["rollback"])
+    assert "the following arguments are required: --reason" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("answer", "serves"), [("n", 2), ("y", 1)])
+def test_a_person_at_a_terminal_is_asked_before_a_rollback(
+    home: Path, release: Any, settings: Params, monkeypatch: pytest.MonkeyPatch, answer: str, serves: int
+) -> None:
+    release(0, 1.0)
+    release(1, 1.0)
+    os.chdir(home)
+    person, here = pty.openpty()
+    os.write(person, f"{answer}\n".encode())
+    with os.fdopen(here) as given, os.fdopen(os.dup(here), "w") as shown, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", given)
+        patch.setattr(sys, "stderr", shown)
+        with contextlib.suppress(NothingToDo):
+            rollback.rollback(settings, reason="a test")
+    asked = os.read(person, 1000).decode()
+    os.close(person)
+    assert "Version 2 of daybreak serves. Let version 1, of night 2025-01-10, serve again? [y/N]" in asked
+    assert serving() == (serves, serves)
+
+
+def test_after_a_rollback_the_pages_say_what_serves_now_here_and_in_mlflow(
+    home: Path, release: Any, settings: Params
+) -> None:
+    release(0, 1.0)
+    release(1, 1.0)
+    night, version = records.read(Night), records.read(Version)
+    review.show_report(night, commit=ledger.ledger_tip())
+    page = home / "nights" / night.id / links.PAGE
+    assert ">Roll back<" in page.read_text()
+    os.chdir(home)
+    rollback.rollback(settings, reason="customers complain")
+    kept = (files_of_version(home, version.number).parent / links.PAGE.name).read_text()
+    for text in (page.read_text(), kept):
+        assert "rolled back" in text and "customers complain" in text
+        assert ">Roll back<" not in text
+
+
+def test_the_page_of_a_replaced_version_offers_no_rollback_once_the_night_is_over(
+    home: Path, release: Any
+) -> None:
+    for number, weight in enumerate((1.0, 1.0, 0.2, 1.0)):  # a night between them promotes nothing
+        release(number, weight)
+        review.show_report(records.read(Night), commit=ledger.ledger_tip())
+        if number == 1:
+            page = Path(links.PAGE).absolute()
+            assert ">Roll back<" in page.read_text()
+    assert ">Roll back<" not in page.read_text()
+
+
+def test_the_registered_model_says_what_it_is(home: Path, release: Any) -> None:
+    release(0, 1.0)
+    assert "**daybreak** is trained anew each night" in client().get_registered_model("daybreak").description
+
+
+def test_the_version_of_a_night_that_failed_before_its_gate_is_no_challenger(
+    home: Path, release: Any, settings: Params
+) -> None:
+    release(0, 1.0)
+    champion = ledger.champion_at(ledger.ledger_tip())
+    os.chdir(make_night(home, 1, weight=1.0, champion=champion))
+    inputs = (records.read(Dataset), records.read(Training), champion, settings.workload.make())
+    records.write(evaluator.evaluate(*inputs, settings.evaluate, registered=settings.register_))
+    register_night()
+    assert aliases.alias(client(), "daybreak", "challenger") == 2
+    night = records.read(Night)
+    records.write(replace(records.read(Verdict, home / "nights/2025-01-10" / records.RUN), action="no data",
+                          challenger=0, reason="gate failed: no space left"))  # fmt: skip
+    review.show_report(night, commit=ledger.commit_night(night, message="gate failed"))
+    version = client().get_model_version("daybreak", "2")
+    assert (version.tags["status"], aliases.alias(client(), "daybreak", "challenger")) == ("rejected", 0)
+    assert version.description.startswith("**Verdict: no data.** gate failed: no space left.")
 
 
 def test_a_request_that_is_made_again_goes_back_once(home: Path, release: Any, settings: Params) -> None:
@@ -284,22 +439,22 @@ def test_the_night_after_a_rollback_follows_it(home: Path, release: Any, setting
     release(0, 1.0)
     release(1, 1.0)
     os.chdir(home)
-    rollback.rollback(settings)
+    rollback.rollback(settings, reason="a test")
     made = release(2, 1.0)
     assert (made.version, made.replaced) == (3, 1)
     assert [entry.rollback for entry in ledger.history()] == [False, True, False, False]
     with pytest.raises(ReleaseError, match="versions that serve or served are 1, 3"):
-        rollback.rollback(settings, steps=2)
+        rollback.rollback(settings, steps=2, reason="a test")
 
 
 def test_with_nothing_promoted_there_is_nothing_to_roll_back(
     home: Path, release: Any, settings: Params
 ) -> None:
     with pytest.raises(ReleaseError, match="no version was ever promoted"):
-        rollback.rollback(settings)
+        rollback.rollback(settings, reason="a test")
     release(0, 1.0)
     with pytest.raises(ReleaseError, match=r"cannot take back 1 promotion: .* are 1;"):
-        rollback.rollback(settings)
+        rollback.rollback(settings, reason="a test")
 
 
 def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
@@ -332,7 +487,7 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     assert "to 1: the alias champion was moved by hand)" in dict(provenance.why(2))["served"]
     assert provenance.why(1)[-3][1] == edits[0]
     assert serving() == (1, 1)
-    rollback.rollback(settings, to=2)
+    rollback.rollback(settings, to=2, reason="a test")
     client().set_registered_model_alias("daybreak", "champion", "1")
     client().set_model_version_tag("daybreak", "2", "status", "challenger")
     assert "finished the release of version 2" in watch.watch(reporting).reason

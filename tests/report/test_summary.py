@@ -39,6 +39,13 @@ def test_what_serves_may_be_rolled_back_and_what_was_replaced_may_not() -> None:
     assert first_of(of(night, [whole(13), night])) == ("See the checks", "#checks")
 
 
+def test_a_first_version_has_nothing_to_roll_back_to() -> None:
+    night = whole(12)
+    assert night.release
+    first = replace(night, release=replace(night.release, replaced=0))
+    assert first_of(of(first, [first])) == ("See the checks", "#checks")
+
+
 def test_a_night_that_waits_is_answered_where_airflow_asks_or_by_hand() -> None:
     summary = of(waiting())
     assert [(one.name, one.address) for one in summary.actions[:2]] == [
