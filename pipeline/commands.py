@@ -102,7 +102,8 @@ def try_(*, day: date | None = None) -> int:
     """
     from pipeline import rehearsal
 
-    rehearsal.rehearse(Path(), day)
+    for sentence in rehearsal.rehearse(Path(), day):
+        log.warning("%s", sentence)
     return 0
 
 

@@ -15,11 +15,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline import dvc_file
-from pipeline.contract.errors import ParamsError, ReleaseError
+from pipeline.contract.errors import JobError, ParamsError, PipelineError, ReleaseError
 from pipeline.contract.formats import one_line
 from pipeline.contract.table import AnyColumn, Float, Int, Table
 from pipeline.storage.checkout import git
@@ -48,8 +49,8 @@ DVC = {
 def write(folder: Path, url: str, **options: Any) -> "Survey":
     """Writes the home to a folder that is empty or not there, and commits it; returns what was found.
 
-    Its options are those of `survey`. Nothing is left behind where it fails. Raises ParamsError or DataError
-    with what to do about it.
+    Its options are those of `survey`, whose `notes` also have what `try` says of the home on its newest day.
+    Nothing is left behind where it fails. Raises ParamsError or DataError with what to do about it.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ParamsError(f"{folder} is not empty; name a folder that is, or a new one")
@@ -66,11 +67,27 @@ def write(folder: Path, url: str, **options: Any) -> "Survey":
             (fresh / path).write_text(text)
         (fresh / dvc_file.FILE).write_text(dvc_file.text(fresh))
         _commit(fresh)
+        surveyed = replace(surveyed, notes=(*surveyed.notes, *_judged(fresh)))
         fresh.chmod(0o755)
         fresh.replace(folder.resolve())
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return surveyed
+
+
+def _judged(home: Path) -> tuple[str, ...]:
+    """Returns what `try` says against a home, before it is where it belongs."""
+    from pipeline.rehearsal import rehearse
+
+    with tempfile.TemporaryFile("w+") as lines:
+        try:
+            return rehearse(home, lines=lines)
+        except JobError as error:
+            lines.seek(0)
+            said = [line for line in lines.read().splitlines() if line.strip()]
+            return (f"`python -m pipeline try` stops there: {one_line(said[-1]) if said else error}",)
+        except PipelineError as error:
+            return (f"`python -m pipeline try` stops there: {error}",)
 
 
 def module_name(folder: str) -> str:
@@ -342,7 +359,8 @@ from pipeline.workloads.table_workload import TableWorkload
     def fit(self, rows) -> State:
         label = rows["LABEL"]
         figures = rows.agg(mean=label.mean(), deviation=label.std()).to_pyarrow()
-        scale = [figures["mean"][0].as_py(), figures["deviation"][0].as_py()]
+        deviation = figures["deviation"][0].as_py() or 1.0  # of one row there is none
+        scale = [figures["mean"][0].as_py(), deviation]
         return {**super().fit(rows), "scale": np.array(scale)}
 
     def model(self, state: State) -> nn.Module:

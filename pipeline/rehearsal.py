@@ -14,20 +14,25 @@ import sys
 import tempfile
 from datetime import date
 from pathlib import Path
+from typing import IO, Any
 
 from pipeline.contract import errors, params
 from pipeline.contract.errors import JobError, PipelineError
 from pipeline.storage import checkout
 
-CODE, FAULT = "code", "fault.json"  # in the folder of the process
+CODE, FAULT, DOUBTS = "code", "fault.json", "doubts.json"  # in the folder of the process
 
 
-def rehearse(home: Path, day: date | None = None) -> None:
+def rehearse(home: Path, day: date | None = None, *, lines: IO[str] | None = None) -> tuple[str, ...]:
     """Runs one day through the package of `home`, and prints a line a seam.
 
     Args:
         home: folder of params.yaml, in a git checkout.
         day: whose rows to take; the newest whose labels are known if None.
+        lines: file that the lines are written to; standard output if None.
+
+    Returns:
+        Sentences on what a night would refuse, or not be able to judge.
 
     Raises:
         PipelineError: what the team's code does wrong.
@@ -40,13 +45,15 @@ def rehearse(home: Path, day: date | None = None) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / CODE), str(frame)])}
         # -P: the current folder is not searched for modules, which has what git ignores
         words = [sys.executable, "-P", "-m", "pipeline.seams", str(home.resolve()), str(day or "")]
-        status = subprocess.run(words, cwd=folder, env=environment, check=False).returncode
+        to: dict[str, Any] = {"stdout": lines, "stderr": subprocess.STDOUT} if lines else {}
+        status = subprocess.run(words, cwd=folder, env=environment, check=False, **to).returncode
         if (folder / FAULT).exists():
             fault = json.loads((folder / FAULT).read_text())
             kind: type[PipelineError] = getattr(errors, fault["kind"])
             raise kind(fault["text"])
         if status:
             raise JobError(f"the process ended with status {status}; look at what it printed above")
+        return tuple(json.loads((folder / DOUBTS).read_text()))
 
 
 def _copy_code(home: Path, folder: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
+from pipeline import night_preview
 from pipeline.contract import records
+from pipeline.contract.days import newest_over
 from pipeline.contract.errors import DataError, ParamsError, PipelineError
 from pipeline.contract.table import Table
 from pipeline.contract.workload import State, write_state
-from pipeline.data import casts, prepare, source, suite
+from pipeline.data import casts, drift, prepare, source, suite
 from pipeline.data.bad_cells import without_texts
 from pipeline.data.corrections import corrects, sample_rows
 from pipeline.data.dialects import DUCKDB
@@ -35,7 +37,7 @@ from pipeline.data.ingest import part_of, partitions
 from pipeline.data.partition_scan import PartitionScan
 from pipeline.data.row_rules import failing
 from pipeline.model_seams import ModelSeams, in_words, shapes
-from pipeline.rehearsal import CODE, FAULT
+from pipeline.rehearsal import CODE, DOUBTS, FAULT
 
 MOST_ROWS = 2000  # of the day
 
@@ -44,7 +46,8 @@ class Seams(ModelSeams):
     """One day on its way through the seams, in the folder where it was made."""
 
     def run(self, day: date | None) -> None:
-        """Runs all seams."""
+        """Runs all seams; `doubts` are sentences on what a night would refuse, or not be able to judge."""
+        self.doubts: list[str] = []
         torch.manual_seed(self._params.train.seed)
         with self._opened.watched():
             self.workload = self._workload()
@@ -52,6 +55,7 @@ class Seams(ModelSeams):
         self.table: Table = self.workload.table
         self._compile_rules()
         day = self._rows(day)
+        self._preview(day)
         state = self._samples(day)
         self.try_model(state)
         print(f"{'ok':9} {time.process_time() - self._cpu:.1f} s of CPU beside imports")
@@ -117,6 +121,11 @@ class Seams(ModelSeams):
             of_day = f"; the day fails {wrong}" if wrong else ""
             of_day += f"; only a night tries {untried}" if untried else ""
             self._say("rules", f"{len(self.rules)} rules, {of_rows}{of_day}")
+            self.doubts += night_preview.refused_rows(
+                num_bad=len(judged.bad), num_rows=len(rows), failed=counts,
+                limit=self._params.validate_.max_quarantined,
+            )  # fmt: skip
+            self.doubts += night_preview.refused_figures([name for name, fails in of_days.items() if fails])
         clean = without_texts(rows).filter(pa.array(judged.good()))
         if not len(clean) and not quiet:
             raise DataError(f"all rows of {day} fail the rules; look at the source, or at the suite")
@@ -137,12 +146,14 @@ class Seams(ModelSeams):
         """Fetches the day and those it looks back on; what is kept of them is a sample."""
         with contextlib.chdir(self._home):  # where relative paths of params.yaml lead
             plug = self._params.source.make()
-            days = sorted(plug.days())
+            newest = newest_over(self.table.zone, at=datetime.now(UTC))
+            days = sorted(day for day in plug.days() if day <= newest or day == wanted)
+        self.plug, self.days = plug, days
         day = wanted or self._newest_ripe(days)
         if day not in days:
             raise DataError(f"the source has nothing of {day}; leave --day out, or name one of {_told(days)}")
         back: timedelta = getattr(self.workload, "looks_back", timedelta())
-        rows = self._judged(self._fetched(plug, day), day)
+        rows = self.clean = self._judged(self._fetched(plug, day), day)
         taken = _some(rows, self.table, day=day)
         _write(taken, day)
         before = [other for other in days if day - back <= other < day]
@@ -154,9 +165,33 @@ class Seams(ModelSeams):
         self._say("table", f"{text} in {len(self.table.columns)} columns{looked}")
         return day
 
+    def _preview(self, day: date) -> None:
+        """Compares the day with those before it, and counts what a gate would judge by."""
+        before = [other for other in self.days if other < day and other.weekday() == day.weekday()]
+        before = before[-drift.SAME_WEEKDAYS :] if self.suite.drift != "off" else []
+        clean = {other: self._judged(self._fetched(self.plug, other, quiet=True), other, quiet=True)
+                 for other in before}  # fmt: skip
+        limit = self._params.validate_.max_drift
+        text, doubts = night_preview.drift_of(
+            day, {**clean, day: self.clean}, self.table, self.suite, limit=limit
+        )
+        self._say("drift", text)
+        ripe = [other for other in self.days if other <= day and is_ripe(self.table, other, by=self.days[-1])]
+        needed = [each for each in (self.table.label and self.table.label.column, self.table.unit) if each]
+        held_out = {other: self._fetched(self.plug, other, quiet=True).select(needed or [self.table.time])
+                    for other in ripe[-self._params.prepare.test_days :]}  # fmt: skip
+        text, of_gate = night_preview.held_out(
+            held_out, self.table, min_samples=self._params.gate.min_samples
+        )
+        self._say("held out", text)
+        self.doubts += [*doubts, *of_gate]
+
     def _newest_ripe(self, days: list[date]) -> date:
         if not days:
-            raise DataError("the source has no day with data; look at source in params.yaml")
+            raise DataError(
+                f"the source has no day with data that is over in {self.table.zone}; "
+                f"look at source in params.yaml"
+            )
         ripe = [day for day in days if is_ripe(self.table, day, by=days[-1])]
         if not ripe:
             after = self.table.label.ripe_after.days if self.table.label else 0
@@ -256,13 +291,16 @@ def _write(rows: pa.Table, day: date) -> None:
 
 
 def main(home: Path, day: str) -> int:
-    """Rehearses in the current folder; leaves the fault, if there is one, as a file."""
+    """Rehearses in the current folder; leaves the fault, if there is one, and the doubts as files."""
     torch.set_num_threads(1)
+    seams = Seams(home)
     try:
-        Seams(home).run(date.fromisoformat(day) if day else None)
+        seams.run(date.fromisoformat(day) if day else None)
     except PipelineError as error:
         records.replace_text(Path(FAULT), json.dumps({"kind": type(error).__name__, "text": str(error)}))
         return 1
+    finally:
+        records.replace_text(Path(DOUBTS), json.dumps(seams.doubts))
     return 0
 
 

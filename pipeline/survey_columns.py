@@ -49,7 +49,8 @@ def described(
         values = rows[name]
         use = _use(name, column, values, table, image=image)
         if use.startswith(SEEN) and name in unlimited:
-            use = f"{use}; {unlimited[name].why}, so that no limits hold"
+            no_limits = "no limits" if "limits" in unlimited[name].off else "no limit of drift"
+            use = f"{SEEN}; {unlimited[name].why}: {no_limits}"
         of_label = table.label is not None and name == table.label.column
         shown = _values(column, values, classes=table.label.classes if table.label and of_label else ())
         notes.append(

@@ -24,7 +24,8 @@ ROOMS = (
 TOP = (
     "leftovers", "secret_files", "airflow_health", "warm_parent", "larger_values", "night", "stages",
     "runner", "dvc_file", "survey_numbers", "survey_source", "survey_joins", "survey_days", "survey_columns",
-    "survey", "home", "rehearsal", "trial_updates", "trial_version", "model_seams", "seams", "check",
+    "survey", "rehearsal", "home", "trial_updates", "trial_version", "model_seams", "night_preview", "seams",
+    "check",
     "commands", "cli", "__main__",
 )  # fmt: skip
 EXAMPLES = "examples"  # leans on the rooms as a team's own package does, and is imported by none

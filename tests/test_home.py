@@ -25,7 +25,6 @@ from pipeline.contract.table import Bool, Category, Float, Id, Int, Table, Text,
 from pipeline.contract.workload import read_state, write_state
 from pipeline.data import suite
 from pipeline.examples.fraud.payments import Payments
-from pipeline.rehearsal import rehearse
 from pipeline.storage.source_code import frame_digest
 
 pytestmark = pytest.mark.slow
@@ -127,8 +126,7 @@ def test_a_number_from_csv_gets_a_squared_error_and_typed_columns(
     }  # fmt: skip
     assert left_out(survey) == {"nothing": "no: null in all rows"} and survey.plug["time"] == "%d/%m/%Y %H:%M"
     assert formatted(tmp_path / "sales/sales.py")
-    rehearse(tmp_path / "sales")
-    assert "squared error" in capfd.readouterr().out
+    assert [note for note in survey.notes if "try" in note] == []
 
 
 def test_files_of_local_days_whose_times_have_offsets_need_the_zone_of_their_days(tmp_path: Path) -> None:
@@ -158,14 +156,14 @@ def test_json_lines_of_a_day_each_and_a_sql_table_are_known_too(payments: Path, 
     for day, part in frame.groupby(frame["time"].dt.date):
         part.to_json(tmp_path / f"lines/{day}.jsonl", orient="records", lines=True, date_format="iso")
     lines = f"{tmp_path}/lines/{{day}}.jsonl"
-    survey = home.write(tmp_path / "one", lines, label="is_fraud", unit="account")
-    assert survey.num_days == 40 and survey.table.columns["online"] == Bool()
+    one = survey.survey(lines, label="is_fraud", unit="account")
+    assert one.num_days == 40 and one.table.columns["online"] == Bool()
     engine = sa.create_engine(f"sqlite:///{tmp_path}/shop.db")
     frame.to_sql("payments", engine, index=False)
     engine.dispose()
-    other = home.write(tmp_path / "two", f"sqlite:///{tmp_path}/shop.db#payments", label="is_fraud")
+    other = survey.survey(f"sqlite:///{tmp_path}/shop.db#payments", label="is_fraud")
     assert other.num_days == 40 and other.plug["table"] == "payments"
-    assert other.table.columns["amount"] == survey.table.columns["amount"] == Float()
+    assert other.table.columns["amount"] == one.table.columns["amount"] == Float()
 
 
 def test_a_key_that_no_line_of_some_days_has_is_null_there(tmp_path: Path) -> None:
@@ -293,15 +291,16 @@ def test_folders_of_images_become_a_home_that_goes_through_every_seam(tmp_path: 
     assert (
         "pipeline.workloads.image_columns:decodes" in (tmp_path / "shades/data/expectations.yaml").read_text()
     )
-    rehearse(tmp_path / "shades")
+    assert [note for note in made.notes if "try" in note] == []
 
 
 def test_labels_numbered_from_0_become_classes(tmp_path: Path) -> None:
     pq.write_table(rows(y=[0, 1, 2, 3] * 10, x=[0.5] * 40), tmp_path / "data.parquet")
-    made = home.write(tmp_path / "new", str(tmp_path / "data.parquet"))
+    made = survey.survey(str(tmp_path / "data.parquet"))
     assert made.num_classes == 4
-    assert "TableModel(state, num_outputs=4)" in (tmp_path / "new/new.py").read_text()
-    assert formatted(tmp_path / "new/new.py")
+    folder = written(made, tmp_path / "new")
+    assert "TableModel(state, num_outputs=4)" in (folder / "new.py").read_text()
+    assert formatted(folder / "new.py")
 
 
 @pytest.mark.parametrize(
@@ -348,13 +347,13 @@ def test_labels_that_are_text_become_classes_by_name(
     values: list[str], classes: list[str], metric: str, tmp_path: Path
 ) -> None:
     pq.write_table(rows(y=values * 12, x=[0.5, 1.5] * 24), tmp_path / "data.parquet")
-    home.write(tmp_path / "new", str(tmp_path / "data.parquet"))
+    made = home.write(tmp_path / "new", str(tmp_path / "data.parquet"))
     text = (tmp_path / "new/new.py").read_text()
     assert metric in text and formatted(tmp_path / "new/new.py")
     table = table_of(tmp_path / "new", "new:New")
     assert table.label and list(table.label.classes) == classes
     assert table.columns["y"] == Int(min=0, max=len(table.label.classes) - 1)
-    rehearse(tmp_path / "new")
+    assert [note for note in made.notes if "try" in note] == []
 
 
 def test_csv_of_a_spreadsheet_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -367,7 +366,7 @@ def test_csv_of_a_spreadsheet_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(
         "\r\n".join(lines).replace(".", ",").replace(",03,", ".03.").encode("cp1252")
     )
-    made = home.write(tmp_path / "new", str(tmp_path / "a.csv"))
+    made = survey.survey(str(tmp_path / "a.csv"))
     arguments = {"encoding": "cp1252", "delimiter": ";", "decimal": ",", "cut_by": "Datum"}
     assert arguments.items() <= made.plug.items()
     assert made.plug["time"] == "%d.%m.%Y %H:%M" and made.num_days == 4
@@ -419,7 +418,7 @@ def test_times_since_1970_are_known_by_their_size_where_they_are_named(unit: str
     table = pa.table({"at": times, "y": [0, 1] * 24, "x": [0.5, 1.5] * 24})
     assert refused(tmp_path, table).startswith("no column is a time; name the one")
     assert refused(tmp_path, table, time="x").startswith("--time x is double such as 0.5, not times")
-    made = home.write(tmp_path / "new", str(tmp_path / "data.parquet"), time="at")
+    made = survey.survey(str(tmp_path / "data.parquet"), time="at")
     assert (made.plug["time"], made.days) == (unit, (date(2025, 1, 1), date(2025, 1, 2)))
 
 
@@ -434,7 +433,7 @@ def test_names_of_any_letters_go_through_every_seam_and_a_column_without_one_is_
     (tmp_path / "a.csv").write_text("\n".join(lines))
     made = home.write(tmp_path / "new", str(tmp_path / "a.csv"))
     assert left_out(made) == {"": "no: without a name"} and odd in made.table.columns
-    rehearse(tmp_path / "new")
+    assert [note for note in made.notes if "try" in note] == []
     names = {f"values_{odd}", "a=2Fb", "edges"}
     write_state(tmp_path, {name: np.zeros(1) for name in names})
     assert read_state(tmp_path).keys() == names
@@ -548,7 +547,7 @@ def test_numbers_that_are_large_or_infinite_are_looked_at(
     values: pa.Array, column: object, ends: object, tmp_path: Path
 ) -> None:
     pq.write_table(rows(x=values, y=[0, 1] * 24), tmp_path / "a.parquet")
-    made = home.write(tmp_path / "new", str(tmp_path / "a.parquet"))
+    made = survey.survey(str(tmp_path / "a.parquet"))
     assert (made.table.columns["x"], made.ranges.get("x")) == (column, ends)
 
 
@@ -695,3 +694,98 @@ def test_utf_16_is_read_and_without_its_mark_needs_the_option(tmp_path: Path) ->
         survey.survey(str(data), time="time", label="label", encoding="utf17")
     found = survey.survey(str(data), time="time", label="label", encoding="utf-16-le")
     assert found.plug["encoding"] == "utf-16-le" and found.num_days == 6
+
+
+def delivered(folder: Path, num_days: int, num_rows: int = 60, **columns: Callable[[int], object]) -> str:
+    """The URL of a folder with a file a day: time, account, amount and label, and whatever else is given."""
+    folder.mkdir()
+    for number in range(num_days):
+        day, draw = datetime(2025, 3, 3) + timedelta(number), np.random.default_rng(number)
+        times = [day + timedelta(minutes=int(minute)) for minute in np.sort(draw.integers(0, 1440, num_rows))]
+        others = {name: values(number) for name, values in columns.items()}
+        given = {
+            "time": times, "account": [f"A{n}" for n in draw.integers(0, 55, num_rows)],
+            "amount": draw.lognormal(3, 1, num_rows).round(2), "label": draw.integers(0, 2, num_rows),
+            **others,
+        }  # fmt: skip
+        pq.write_table(pa.table(given), folder / f"{day:%Y-%m-%d}.parquet")
+    return str(folder)
+
+
+def test_times_that_stand_for_unknown_ones_are_said_and_left_out_of_the_history(tmp_path: Path) -> None:
+    url = delivered(tmp_path / "days", 6)
+    every = pa.concat_tables(pq.read_table(path) for path in sorted(Path(url).iterdir()))
+    odd = [datetime(9999, 12, 31), datetime(1900, 1, 1), *every["time"].to_pylist()[2:]]
+    pq.write_table(every.set_column(0, "time", pa.array(odd, pa.timestamp("us"))), tmp_path / "all.parquet")
+    made = home.write(tmp_path / "new", str(tmp_path / "all.parquet"), label="label", unit="account")
+    assert (made.num_days, made.days[-1]) == (6, date(2025, 3, 8))
+    assert params.load(tmp_path / "new").ingest.history_days == 5
+    (said,) = made.notes  # so that `try` took the newest of these days
+    assert said.startswith(
+        "2 days (1900-01-01 and 9999-12-31), far from the others (2025-03-03 to 2025-03-08)"
+    )
+
+
+def test_a_home_whose_gate_could_not_decide_is_said_at_once(tmp_path: Path) -> None:
+    url = delivered(tmp_path / "days", 6, account=lambda n: [f"P{k % 12}" for k in range(60)])
+    made = home.write(tmp_path / "new", url, label="label", unit="account")
+    assert made.table.columns["account"] == Category()  # a few that come again and again are a feature
+    (said,) = made.notes
+    assert said.startswith("no night could decide, as 1 held-out day (2025-03-08) has 12 values of account, ")
+
+
+def test_columns_that_follow_the_calendar_are_written_without_limits(tmp_path: Path) -> None:
+    url = delivered(tmp_path / "days", 6, seq=lambda n: range(60 * n, 60 * n + 60), month=lambda n: [3] * 60)
+    made = survey.survey(url)
+    folder = written(made, tmp_path / "new")
+    text = (folder / "new.py").read_text()
+    assert '"seq": Int(off=("drift", "limits")),' in text and formatted(folder / "new.py")
+    limits = suite.load(folder / "data/expectations.yaml")
+    assert {rule.kwargs["column"] for rule in limits.rows} == {"amount"}
+    assert not {"seq", "month"} & set(limits.drift)
+    uses = {note.name: note.use for note in made.columns}
+    assert (uses["seq"], uses["month"]) == (
+        "yes; rises from day to day: no limits",
+        "yes; is the month: no limits",
+    )
+
+
+def test_ranges_of_a_few_days_are_wide_proposals_and_0_is_a_least_value_only_where_it_is_common(
+    tmp_path: Path,
+) -> None:
+    draw = np.random.default_rng(0)
+    url = delivered(
+        tmp_path / "days",
+        6,
+        celsius=lambda n: draw.uniform(2, 8, 60).round(1),
+        pieces=lambda n: [0, 1, 5] * 20,
+    )
+    made = survey.survey(url)
+    assert (made.table.columns["celsius"], made.table.columns["pieces"]) == (Float(), Int(min=0))
+    rules = suite.load(written(made, tmp_path / "new") / "data/expectations.yaml").rows
+    bounds = {rule.kwargs["column"]: rule.kwargs for rule in rules}
+    assert bounds["celsius"]["min_value"] < -50  # no winter is refused
+
+
+def test_a_column_may_be_left_out_but_not_the_one_that_is_needed(tmp_path: Path) -> None:
+    url = delivered(tmp_path / "days", 3, code=lambda n: ["x"] * 60)
+    made = survey.survey(url, without=["code"])
+    assert "code" not in made.table.columns and left_out(made) == {"code": "no: left out by --without"}
+    with pytest.raises(ParamsError, match=r"^--without cod is not in the data; name one of time, account"):
+        survey.survey(url, without=["cod"])
+    with pytest.raises(
+        ParamsError, match=r"^--without label is the label, which a table needs; name another"
+    ):
+        survey.survey(url, without=["label"])
+
+
+def test_a_label_of_few_rows_and_days_that_were_not_looked_at_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.survey_source.MOST_DAYS", 4)
+    made = survey.survey(
+        delivered(tmp_path / "days", 6, label=lambda n: [int(n == 4 and k < 3) for k in range(60)])
+    )
+    older, few = made.notes
+    assert older.startswith("types and limits are from the newest 4 of 6 days, from 2025-03-05 on")
+    assert few.startswith("the label label is 1 in 3 rows of 240, which is little to learn from")

@@ -20,6 +20,8 @@ SEAMS = [
     "source",
     "rules",
     "table",
+    "drift",
+    "held",
     "fit",
     "features",
     "dataset",
