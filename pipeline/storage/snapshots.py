@@ -332,6 +332,8 @@ def _waiting(action: Callable[[Any], T]) -> T:
     from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
     logging.getLogger("dvc").setLevel(logging.ERROR)  # it warns of an empty data/champion, which is intended
+    for bars in ("dvc.progress", "dvc_data.callbacks"):  # which draw none above that level
+        logging.getLogger(bars).setLevel(logging.CRITICAL)
     logging.getLogger("dvc_data.hashfile.transfer").addFilter(disk.raise_fault)
     attempts = Retrying(
         retry=retry_if_exception_type((LockError, RWLockFileCorruptedError)),

@@ -68,6 +68,18 @@ def test_what_a_night_pushed_is_restored_in_another_clone(
     assert len(list((other / "data" / "raw").rglob("*.parquet"))) == 2
 
 
+def test_no_bar_of_dvc_is_among_what_a_night_prints(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DVC_IGNORE_ISATTY", "1")  # it draws them as on a terminal
+    (repository / "dvc.yaml").write_text(STAGES)
+    (repository / "data" / "raw").mkdir(parents=True)
+    for number in range(20):
+        (repository / "data" / "raw" / f"{number}.txt").write_text(str(number))
+    snapshots.record("ingest")
+    assert "%" not in capfd.readouterr().err
+
+
 @pytest.fixture
 def recorded(repository: Path) -> Path:
     """A folder under DVC, with links into the cache as a night has them; no remote."""
