@@ -230,7 +230,7 @@ def test_a_failed_gate_cannot_be_overridden_and_a_closed_night_not_reopened(wait
     records.path_of(Approval).unlink()
     records.write(replace(forged, inconclusive=True))
     ledger.commit_night(records.read(Night), message="closed")  # without having failed
-    with pytest.raises(NothingToDo, match="is closed and its champion stays"):
+    with pytest.raises(NothingToDo, match="is closed, and its champion stays"):
         approve(reason="I want it")
     assert serving() == (1, 1)
 

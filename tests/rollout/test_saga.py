@@ -113,7 +113,7 @@ def test_a_night_that_lost_the_race_leaves_all_as_it_was() -> None:
     late = promotion(2)
     target = Memory()
     saga.run(promotion(1), [target])
-    with pytest.raises(ReleaseError, match="has moved the ledger"):
+    with pytest.raises(ReleaseError, match="was overtaken by night"):
         saga.run(late, [target])
     assert (serving(), target.shown(), target.ready) == (1, 1, [1])
     assert not saga.journal().path.exists()
