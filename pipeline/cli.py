@@ -224,7 +224,7 @@ def _add_options(parser: argparse.ArgumentParser, function: ast.FunctionDef) -> 
         elif kind in TYPES:
             kwargs.update(type=TYPES[kind], metavar=name.rstrip("_").upper())
         else:
-            kwargs.update(action="append", metavar="KEY=VALUE")
+            kwargs.update(action="append", metavar="KEY=VALUE" if name == "set" else name.upper())
         if default is None:
             kwargs["required"] = True
         else:

@@ -398,6 +398,7 @@ def params_text(survey: "Survey", name: str, *, title: str) -> str:
     after = survey.table.label.ripe_after.days if survey.table.label else 0
     test_days = survey.test_days
     history = (max(survey.days) - min(survey.days)).days  # what the limits were proposed from
+    window_days = max(history + 1, 400)  # as many days with rows, where some have none
     batch_sizes = ", ".join(str(batch_size * factor // 4) for factor in (1, 2, 4, 8))
     return f"""\
 # What you decide; `python -m pipeline check` examines it.
@@ -419,7 +420,9 @@ validate:
   suite: data/expectations.yaml
   max_quarantined: {MAX_QUARANTINED:.2f}                      # share of tonight's rows; more stops the night
 
-prepare: {{test_days: {test_days}}}                      # newest days with labels, held out to judge by
+prepare:
+  test_days: {test_days}                               # newest days with labels, held out to judge by
+  window_days: {window_days}                           # up to the night's, with or without rows
 
 profile:
   batch_sizes: [{batch_sizes}]

@@ -190,7 +190,9 @@ def _with_days(
     assert declared.label is not None
     every, label = pa.concat_tables(days.values()), declared.label.column
     images = _images(data.delivered, declared.columns)
-    num_classes = len(data.plug.get("classes", ())) or (0 if regression else _num_classes(every[label]))
+    named = declared.label.classes if len(declared.label.classes) > 2 else ()
+    num_classes = len(data.plug.get("classes", named))  # the newest days may have some of them alone
+    num_classes = num_classes or (0 if regression else _num_classes(every[label]))
     if images and not regression and _is_binary(every[label]):
         num_classes = num_classes or 2
     late = declared.label.ripe_after > timedelta()
@@ -212,7 +214,7 @@ def _with_days(
             image=images.column if images and num_classes else "",
         ),
         notes=(
-            *data.far, *data.not_looked_at(), *stand_ins(every, table),
+            *data.far, *data.not_looked_at(), *survey_days.incomplete(days), *stand_ins(every, table),
             *(_few_labels(every[label], declared.label) if of_classes else ()),
         ),
         label=_label_in_words(label, kind, declared.label.classes, binary, num_classes),

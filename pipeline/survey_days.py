@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import pairwise
 from math import ceil, sqrt
+from statistics import median
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.contract.formats import counted
 from pipeline.contract.table import Bool, Category, Float, Int, Off, Table
 from pipeline.data import drift
 from pipeline.data.features import is_ripe
@@ -24,6 +26,7 @@ A_YEAR = 360  # days of history from which on limits know all seasons
 LEAST_LIMIT, MOST_LIMIT = 0.2, 0.95  # of drift; a column that needs more has none
 NOISE = 2.57  # / sqrt(n): what days of n rows are apart by chance, once in 10,000 (Kolmogorov-Smirnov, 4 n)
 LEAST_DAYS = 4  # by which a column is seen to rise
+INCOMPLETE = 0.1  # of the median number of rows; fewer on the newest day look like a part of it
 RISING = 0.9  # of the days, those that begin where the day before ended
 FAR_DAYS, FAR_SPANS = 365, 3  # a day is far from the others beyond both: days, and spans of the others
 MOST_FAR = 0.05  # of all days
@@ -54,6 +57,18 @@ def near_days(days: Sequence[date], *, today: date) -> tuple[list[date], list[da
             kept = rest
             break
     return kept, sorted(set(days) - set(kept))
+
+
+def incomplete(days: Mapping[date, pa.Table]) -> tuple[str, ...]:
+    """Returns that the newest day looks as if only a part of it were delivered, and what to do."""
+    *before, newest = sorted(days)
+    usual = median(len(days[day]) for day in before) if before else 0
+    if len(days[newest]) >= INCOMPLETE * usual:
+        return ()
+    return (
+        f"{newest}, the newest day, has {counted(len(days[newest]), 'row')}, and the days before usually "
+        f"have {usual:,.0f}; if it is not complete, begin with: python -m pipeline night --day {before[-1]}",
+    )
 
 
 def unlimited(days: Mapping[date, pa.Table], table: Table) -> dict[str, Unlimited]:

@@ -789,3 +789,21 @@ def test_a_label_of_few_rows_and_days_that_were_not_looked_at_are_said(
     older, few = made.notes
     assert older.startswith("types and limits are from the newest 4 of 6 days, from 2025-03-05 on")
     assert few.startswith("the label label is 1 in 3 rows of 240, which is little to learn from")
+
+
+def test_classes_that_only_older_days_have_keep_their_numbers(tmp_path: Path) -> None:
+    days = pd.date_range("2023-01-01", periods=420)  # it looks at 400
+    weather = ["snow" if n < 10 else ["fog", "rain", "sun"][n % 3] for n in range(len(days))]
+    pd.DataFrame({"date": days, "wind": range(len(days)), "weather": weather}).to_csv(tmp_path / "all.csv")
+    made = survey.survey(str(tmp_path / "all.csv"), label="weather")
+    assert made.table.label and made.table.label.classes == ("fog", "rain", "snow", "sun")
+    assert made.num_classes == 4
+    assert made.table.columns["weather"] == Int(min=0, max=3)
+
+
+def test_days_far_apart_are_all_in_the_window(tmp_path: Path) -> None:
+    days = pd.date_range("2015-01-01", periods=60, freq="MS")
+    sales = np.random.default_rng(0).normal(size=60)
+    pd.DataFrame({"date": days, "wind": range(60), "sales": sales}).to_csv(tmp_path / "all.csv")
+    text = home.params_text(survey.survey(str(tmp_path / "all.csv"), label="sales"), "x", title="x")
+    assert f"window_days: {(days[-1] - days[0]).days + 1} " in text

@@ -130,3 +130,13 @@ def test_days_far_before_the_others_or_still_to_come_are_left_out() -> None:
     gap = [FIRST - timedelta(300), *near]  # a pause of a shop
     assert survey_days.near_days(gap, today=date(2026, 1, 1)) == (gap, [])
     assert survey_days.near_days(near, today=date(2024, 1, 1)) == (near, [])
+
+
+def test_a_newest_day_that_only_began_is_said_with_the_night_to_begin_with() -> None:
+    whole = history(6, lambda n: draw(n, 40))
+    assert survey_days.incomplete(whole) == ()
+    assert survey_days.incomplete({FIRST: whole[FIRST]}) == ()
+    newest = max(whole)
+    (said,) = survey_days.incomplete(whole | {newest: whole[newest].slice(0, 3)})
+    assert said.startswith(f"{newest}, the newest day, has 3 rows, and the days before usually have 40")
+    assert said.endswith(f"begin with: python -m pipeline night --day {newest - timedelta(1)}")
