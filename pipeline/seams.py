@@ -8,7 +8,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -115,7 +115,7 @@ class Seams(ModelSeams):
                 if failed
                 else (f"no row of {len(rows):,} fails")
             )
-            of_days = {f"{rule.name!r}": _fails(rule, judged.figures) for rule in self.suite.days}
+            of_days = _failing_days(self.suite.days, judged.figures)
             wrong = ", ".join(name for name, fails in of_days.items() if fails)
             untried = ", ".join(name for name, fails in of_days.items() if fails is None)
             of_day = f"; the day fails {wrong}" if wrong else ""
@@ -245,22 +245,27 @@ class Seams(ModelSeams):
         return state
 
 
-def _fails(rule: suite.Rule, figures: Mapping[str, float]) -> bool | None:
-    """Returns whether a day with these figures fails a rule on them.
+def _failing_days(rules: Sequence[suite.Rule], figures: Mapping[str, float]) -> dict[str, bool | None]:
+    """Returns whether a day with these figures fails each rule on them, by the rule's name in quotes.
 
     None for a type of rule that only Great Expectations knows, which takes seconds to import.
     """
-    try:
-        predicate = failing(rule.name, type=rule.type, kwargs=rule.kwargs)
-    except ParamsError:
-        return None
+    fails: dict[str, bool | None] = {}
     row = pa.table({name: [value] for name, value in figures.items()})
-    try:
-        with duckdb.connect() as connection:  # other users of the module's own may have left a result in it
-            return bool(connection.from_arrow(row).filter(predicate).fetchall())
-    except duckdb.Error as error:
-        why = str(error).splitlines()[0]
-        raise ParamsError(f"rule {rule.name!r} cannot be judged: {why}; fix it in the suite") from None
+    with duckdb.connect() as connection:  # other users of the module's own may have left a result in it
+        for rule in rules:
+            try:
+                predicate = failing(rule.name, type=rule.type, kwargs=rule.kwargs)
+                own = row.select([name for name in dict.fromkeys(rule.columns) if name in figures] or [0])
+                fails[f"{rule.name!r}"] = bool(connection.from_arrow(own).filter(predicate).fetchall())
+            except ParamsError:
+                fails[f"{rule.name!r}"] = None
+            except duckdb.Error as error:
+                why = str(error).splitlines()[0]
+                raise ParamsError(
+                    f"rule {rule.name!r} cannot be judged: {why}; fix it in the suite"
+                ) from None
+    return fails
 
 
 def _told(days: list[date]) -> str:

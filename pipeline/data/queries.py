@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.table import Table
 from pipeline.data.dialects import DUCKDB, translated
-from pipeline.data.engines import AT_MIDNIGHT, NUMBER, ROWS
+from pipeline.data.engines import AT_MIDNIGHT, NUMBER, ROWS, duckdb_connection
 from pipeline.data.row_rules import quoted
 from pipeline.data.suite import COPIES, HOUR, MIDNIGHT, IbisFunction, Rule, Suite, imported
 
@@ -36,18 +36,15 @@ class Queries:
     def __init__(
         self, table: Table, suite: Suite, rules: Sequence[Rule], *, predicates: Mapping[int, str], engine: str
     ) -> None:
-        import duckdb
-
         self._engine = engine
-        self._nothing = duckdb.connect()
+        self._nothing = duckdb_connection()
         self._types: dict[str, dict[str, str]] = {}  # DuckDB's, of the columns of each table
         self._before = ""  # the queries of the tables so far, in the SQL of the engine
         self._register(table)
         self._add(GIVEN, self._with_ibis(suite), of=ROWS)
         self._add(WIDE, self._with_sql(table, suite, rules), of=GIVEN)
         self.figures = self._figures(suite)
-        for number, sql in predicates.items():
-            self._checked(f"rule {rules[number].name!r}", f"SELECT {sql} FROM {WIDE}", of=WIDE)
+        self._check({f"rule {rules[number].name!r}": sql for number, sql in predicates.items()}, of=WIDE)
         self.rules = self._ending("the rules", _failing(predicates)) if predicates else ""
 
     def _register(self, table: Table) -> None:
@@ -81,8 +78,7 @@ class Queries:
     def _with_sql(self, table: Table, suite: Suite, rules: Sequence[Rule]) -> str:
         """The rows with the derived columns by SQL, and those of ours that a rule names."""
         columns = {name: f"({one})" for name, one in suite.columns.items() if isinstance(one, str)}
-        for name, sql in columns.items():
-            self._checked(f"the column {name!r}", f"SELECT {sql} FROM {GIVEN}", of=GIVEN)
+        self._check({f"the column {name!r}": sql for name, sql in columns.items()}, of=GIVEN)
         named = {name for rule in rules for name in rule.columns}
         hour = f"(epoch_us({quoted(table.time)}) - {AT_MIDNIGHT}) / 3.6e9"
         every = ", ".join(map(quoted, table.columns))
@@ -95,8 +91,7 @@ class Queries:
 
     def _figures(self, suite: Suite) -> list[tuple[tuple[str, ...], str]]:
         in_sql = {name: one for name, one in suite.figures.items() if isinstance(one, str)}
-        for name, sql in in_sql.items():
-            self._checked(f"the figure {name!r}", f"SELECT {sql} FROM {WIDE}", of=WIDE)
+        self._check({f"the figure {name!r}": sql for name, sql in in_sql.items()}, of=WIDE)
         queries = []
         if in_sql:
             columns = ", ".join(f"{sql} AS f{number}" for number, sql in enumerate(in_sql.values()))
@@ -125,6 +120,24 @@ class Queries:
     def _ending(self, what: str, query: "str | ir.Table") -> str:
         return f"{self._before} {self._checked(what, query, of=WIDE)}"
 
+    def _check(self, expressions: Mapping[str, str], *, of: str) -> None:
+        """Computes expressions on the row of nulls; ParamsError names the first that is wrong.
+
+        All are computed by one query, as each has to bind every column of the table; where it fails, by
+        halves, so that the work does not grow by the square of the columns.
+        """
+        if not expressions:
+            return
+        try:
+            self._nothing.execute(f"SELECT {', '.join(expressions.values())} FROM {of}").fetchall()
+        except Exception as error:  # of DuckDB: an expression is wrong
+            named = [*expressions.items()]
+            if len(named) == 1:
+                raise self._wrong(named[0][0], error) from error
+            for part in (named[: len(named) // 2], named[len(named) // 2 :]):
+                self._check(dict(part), of=of)
+            raise self._wrong(f"{named[0][0]} and those after it", error) from error  # not in one query
+
     def _checked(self, what: str, query: "str | ir.Table", *, of: str) -> str:
         """Computes a query on the row of nulls, and returns it in the SQL of the engine."""
         try:
@@ -135,7 +148,10 @@ class Queries:
                 return query
             return translated(query, engine=self._engine, tables={of: self._types[of]})
         except Exception as error:  # of DuckDB, of Ibis, or ours: the expression is wrong
-            raise ParamsError(f"{what} cannot be judged: {first_line(error)}; fix it in the suite") from error
+            raise self._wrong(what, error) from error
+
+    def _wrong(self, what: str, error: Exception) -> ParamsError:
+        return ParamsError(f"{what} cannot be judged: {first_line(error)}; fix it in the suite")
 
 
 def first_line(error: Exception) -> str:

@@ -89,6 +89,29 @@ def test_a_pattern_in_javas_dialect(pattern: str, java: str) -> None:
     assert in_java(pattern) == f"(?d){java}"
 
 
+def test_rules_are_tried_by_one_query_whatever_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each query binds every column, so that one for each rule would cost the square of the columns."""
+
+    def tried(num_columns: int) -> list[int]:
+        names = [f"x{number}" for number in range(num_columns)]
+        table = Table(time="at", columns={"at": Time(), **{name: Float(min=0) for name in names}})
+        expressions: list[int] = []
+        check = Queries._check
+
+        def counted(self: Queries, given: dict[str, str], *, of: str) -> None:
+            expressions.append(len(given))
+            check(self, given, of=of)
+
+        monkeypatch.setattr(Queries, "_check", counted)
+        queries(table, Suite())
+        monkeypatch.setattr(Queries, "_check", check)
+        return expressions
+
+    few, many = tried(3), tried(30)
+    assert len(few) == len(many)
+    assert max(many) > 30
+
+
 def doubled(rows: Any) -> Any:
     return rows.amount * 2
 
