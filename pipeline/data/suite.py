@@ -334,8 +334,8 @@ def _escaped(value: Any) -> Any:
 
     if isinstance(value, pd.DataFrame):
         numbers = set(value.select_dtypes("number"))
-        columns = {
-            _escaped(name): values if name in numbers else values.map(_escaped)
+        columns = {  # of objects, which pandas takes together: Great Expectations filters all for each column
+            _escaped(name): values if name in numbers else values.map(_escaped).astype(object)
             for name, values in value.items()
         }
         return pd.DataFrame(columns, index=value.index)

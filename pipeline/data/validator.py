@@ -263,11 +263,8 @@ def _types(days: Sequence[date], table: Table) -> "DataFrame":
                 if field.name != AS_DELIVERED
             }
         )
-    names = list(dict.fromkeys([*declared, *(name for line in types for name in line)]))
-    lines = [[line.get(name, "absent") for name in names] for line in types]
-    # One block of objects: Great Expectations filters the whole frame for each column, and pandas would take
-    # each column of text by itself.
-    return pd.DataFrame(lines, columns=names, dtype=object)
+    names = dict.fromkeys([*declared, *(name for line in types for name in line)])
+    return pd.DataFrame(types, columns=list(names)).fillna("absent")
 
 
 def _broken_schema(findings: Sequence[Finding], types: "DataFrame", days: Sequence[date]) -> str:

@@ -140,7 +140,7 @@ def test_init_and_try_begin_with_a_table_of_postgresql(
     assert cli.main(["init", str(folder), *words]) == 0, capfd.readouterr()
     module = (folder / "cards.py").read_text()
     for line in (
-        '"at": Time(),', '"amount": Float(min=0),', '"online": Bool(nullable=True),',
+        '"at": Time(),', '"amount": Float(off=("drift", "limits")),', '"online": Bool(nullable=True),',
         '"retries": Int(min=0, nullable=True),', '"shop": Category(nullable=True),', '"id": Id(),',
         '"valid_until": Time(nullable=True),', '"picture": Bytes(nullable=True),',
         '"is_fraud": Int(min=0, max=1),',
