@@ -242,7 +242,7 @@ def _expect_names(
 def _guesses(plug: Mapping[str, Any], found: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
     """Returns what no option said, each with the option that says otherwise."""
     plug = plug.get("rows", plug)
-    guesses = [] if asked["time"] else [f"{found['time']} is the time, as no other column is (--time)"]
+    guesses = [] if asked["time"] else [f"{found['time']} is the time of a row (--time)"]
     if plug.get("time") and not asked["time_format"]:
         guesses.append(f"its format is {plug['time']} (--time-format)")
     if plug.get("clock") and not asked["clock"]:

@@ -171,6 +171,9 @@ def clock_of(rows: pa.Table, plug: dict[str, Any], wanted: str, form: str) -> di
             f"--time {wanted} is {rows[wanted].type} such as {rows[wanted][0]}, not times; name another, "
             f"have it delivered as 2025-01-31 13:45:00{or_format}"
         )
+    if len(formats) > 1:  # one that is the same in all rows is their day, as the key of a folder
+        varying = {name: formats[name] for name in formats if pc.count_distinct(rows[name]).as_py() > 1}
+        formats = varying if len(varying) == 1 else formats
     if len(formats) != 1:
         none = f"no column is a time as {form}" if form else "no column is a time"
         have = f"the columns {', '.join(formats)} are times" if formats else none

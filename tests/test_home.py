@@ -807,3 +807,12 @@ def test_days_far_apart_are_all_in_the_window(tmp_path: Path) -> None:
     pd.DataFrame({"date": days, "wind": range(60), "sales": sales}).to_csv(tmp_path / "all.csv")
     text = home.params_text(survey.survey(str(tmp_path / "all.csv"), label="sales"), "x", title="x")
     assert f"window_days: {(days[-1] - days[0]).days + 1} " in text
+
+
+def test_the_day_in_names_of_folders_is_not_taken_for_the_time_of_a_row(tmp_path: Path) -> None:
+    for day in pd.date_range("2025-03-03", periods=4):
+        folder = tmp_path / f"day={day.date()}"
+        folder.mkdir()
+        at = [day + timedelta(hours=hour) for hour in range(12)]
+        pd.DataFrame({"at": at, "y": [0, 1] * 6}).to_csv(folder / "rows.csv", index=False)
+    assert survey.survey(str(tmp_path)).table.time == "at"
