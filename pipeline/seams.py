@@ -256,7 +256,9 @@ def _failing_days(rules: Sequence[suite.Rule], figures: Mapping[str, float]) -> 
         for rule in rules:
             try:
                 predicate = failing(rule.name, type=rule.type, kwargs=rule.kwargs)
-                own = row.select([name for name in dict.fromkeys(rule.columns) if name in figures] or [0])
+                own = row.select(
+                    [name for name in dict.fromkeys(rule.columns) if name in figures] or row.column_names[:1]
+                )
                 fails[f"{rule.name!r}"] = bool(connection.from_arrow(own).filter(predicate).fetchall())
             except ParamsError:
                 fails[f"{rule.name!r}"] = None
