@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, timedelta
@@ -72,6 +73,12 @@ def opened(home: Path, day: int, **options: object) -> tuple[Night, params.Param
     return night, params.load()
 
 
+def give_up_nights(home: Path) -> None:
+    """Removes the folders of nights that are open, as nights of one home take turns."""
+    os.chdir(home)
+    shutil.rmtree(home / "nights")
+
+
 def chosen_of(night: Night) -> Chosen:
     assert night.chosen is not None
     return night.chosen
@@ -89,6 +96,7 @@ def test_days_that_paid_in_the_ledger_are_written_to_the_params_of_the_night_unl
     closed(replace(first, id="x"), DAYS, [30, 60] * 8, worth=0.05)
     text = (repository / "params.yaml").read_text()
 
+    give_up_nights(repository)
     tonight, loaded = opened(repository, 20)
     assert (chosen_of(tonight).values, chosen_of(tonight).tried) == ({DAYS: 60}, "")
     assert chosen_of(tonight).reason.startswith(
@@ -99,13 +107,16 @@ def test_days_that_paid_in_the_ledger_are_written_to_the_params_of_the_night_unl
     assert (repository / "params.yaml").read_text() == text
     assert opened(repository, 20) == (tonight, loaded)
 
+    give_up_nights(repository)
     by_form, loaded = opened(repository, 21, set=[f"{DAYS}=45"])
     assert (loaded.prepare.window_days, chosen_of(by_form).values) == (45, {DAYS: 45})
     assert chosen_of(by_form).reason == "prepare.window_days is 45, as a person set it"
+    give_up_nights(repository)
     as_before, loaded = opened(repository, 22, set=[f"{DAYS}=30"])
     assert (loaded.prepare.window_days, chosen_of(as_before).reason) == (
         30, "prepare.window_days is 30, as a person set it",
     )  # fmt: skip
+    give_up_nights(repository)
     cheapest, loaded = opened(repository, 23, set=["plan.objective=cost"])
     assert (loaded.prepare.window_days, cheapest.chosen) == (30, None)
 

@@ -33,6 +33,7 @@ from pipeline.storage import checkout, dvc_cache, ledger, snapshots
 from pipeline.storage.bucket import BucketFolder
 from pipeline.storage.mlflow_client import session
 from tests.benchmarks import frame
+from tests.release.folders import files_of_version
 
 NUM = 100 if frame.QUICK else 1000
 DAYS = ("2026-03-02", "2026-03-03")
@@ -135,7 +136,8 @@ def kinds(home: Path, made: Params) -> dict[str, Kind]:
     """The kinds of places."""
     with session() as client:
         registered = client.search_model_versions("name = 'daybreak'")
-        versions = {int(one.version): Path(str(one.source).removeprefix("file://")) for one in registered}
+        numbers = [int(one.version) for one in registered]
+    versions = {number: files_of_version(home, number) for number in numbers}
     off, loose = home.parent / "off", home / ".git" / "objects"
     sent = off / "bucket" / "things"
     tip = ledger.ledger_tip()

@@ -242,7 +242,7 @@ def test_labels_that_come_late_are_judged_when_they_are_known(
         judge(every[-1], table=late)
 
 
-@pytest.mark.parametrize(("num_days", "expected"), [(3, "0.0%"), (40, "[0-9.]+%")])
+@pytest.mark.parametrize(("num_days", "expected"), [(3, "0 %"), (40, "[0-9.]+ %")])
 def test_a_day_whose_labels_are_all_gone_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_days: int, expected: str
 ) -> None:
@@ -258,7 +258,7 @@ def test_a_day_whose_labels_are_all_gone_is_held(
             rows.append_column("fraud", pa.array(fraud, pa.int64())).select(list(table.columns)), part_of(day)
         )
     judge(every[-2], *every[:-2], table=table)
-    gone = f"fraud is missing in 100.0% of the rows, between 0.0% and {expected} expected"
+    gone = f"fraud is missing in 100 % of the rows, between 0 % and {expected} expected"
     with pytest.raises(DataError, match=f"{every[-1]} is unlike .* {gone}"):
         judge(every[-1], table=table)
     report = judge(every[-1], table=table, accepted_days=[every[-1]])

@@ -13,7 +13,8 @@ from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.records import Version
 from pipeline.registry import packaging
-from pipeline.storage import ledger, mlflow_client
+from pipeline.storage import checkout, ledger, mlflow_client
+from tests.release.folders import files_of_version
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,9 +33,7 @@ def two(home: Path, release: Any) -> list[Version]:
 
 
 def files_of(number: int) -> Path:
-    with mlflow_client.session() as client:
-        source = client.get_model_version("daybreak", str(number)).source
-    return Path(source.removeprefix("file://"))
+    return files_of_version(checkout.home(), number)
 
 
 def fetched(version: Version, into: Path) -> Path:
