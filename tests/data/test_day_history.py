@@ -262,7 +262,7 @@ def test_a_day_whose_labels_are_all_gone_is_held(
     with pytest.raises(DataError, match=f"{every[-1]} is unlike .* {gone}"):
         judge(every[-1], table=table)
     report = judge(every[-1], table=table, accepted_days=[every[-1]])
-    assert [name for name in broken(report) if "fraud is missing in 100.0%" in name] != []
+    assert [name for name in broken(report) if "fraud is missing in 100 %" in name] != []
 
 
 def test_labels_that_are_not_known_yet_are_not_missing(

@@ -1,5 +1,6 @@
 """The same profile as a short job, through a real backend."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def _in_a_night(tmp_path, monkeypatch):
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(nights.ROOT))
     monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "--quiet"], check=True)  # the home of a ledger
     nights.lay_out(tmp_path)
 
 
