@@ -84,8 +84,8 @@ def without_words(
     """Returns texts with null for the words that stand for no value, `but` those that are one here."""
     known = {*WORDS_FOR_NULL, *(form.nulls if form else ())}
     words = pa.array(sorted(known.difference(but)), texts.type)
-    found = pc.is_in(texts, words)
-    return pc.if_else(found, pa.scalar(None, texts.type), texts) if pc.any(found).as_py() else texts
+    is_word = pc.is_in(texts, words)
+    return pc.if_else(is_word, pa.scalar(None, texts.type), texts) if pc.any(is_word).as_py() else texts
 
 
 def plain(texts: pa.ChunkedArray, form: NumberFormat, symbol: str = "") -> pa.ChunkedArray:
