@@ -1,6 +1,7 @@
 """Who has the shared machines this evening, as the homes of a fleet see it one after the other."""
 
 import json
+import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,6 +35,7 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     now = datetime.now(UTC).replace(microsecond=0)
     for name in ("shop", "cards"):
         (tmp_path / name / "var").mkdir(parents=True)
+        subprocess.run(["git", "init", "--quiet", str(tmp_path / name)], check=True)  # the home of a ledger
         (tmp_path / name / "params.yaml").write_text(f"{PARAMS}register: {{name: {name}}}\n")
         folder = tmp_path / name / "nights" / "one"
         open_night = replace(

@@ -1,5 +1,6 @@
 """A backend is planned for by what it says it has, whoever wrote it and whatever it is called."""
 
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,7 @@ class Ours(Vertex):
 @pytest.fixture(autouse=True)
 def _in_a_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)  # the home of a ledger
     monkeypatch.chdir(tmp_path)
     for record in (night(hours=2), DATASET, profile(step_s=1e-2)):
         records.write(record)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import subprocess
 
 import pytest
 
@@ -24,6 +25,7 @@ train: {epochs: 1, batch_size: 256}
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)  # the home of a ledger
     (tmp_path / "params.yaml").write_text(PARAMS)
     (tmp_path / "var").mkdir()
     for record in (night(hours=2), DATASET, profile(step_s=1e-2)):
