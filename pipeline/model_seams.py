@@ -22,6 +22,7 @@ from pipeline.contract.table import Table
 from pipeline.contract.workload import State, make_model, write_state
 from pipeline.data import prepare
 from pipeline.evaluation.scoring import check_shape, declared, judged
+from pipeline.registry import packaging
 from pipeline.registry.carried_code import MODEL
 from pipeline.registry.weights import batch_of, load_model
 from pipeline.rehearsal import CODE
@@ -29,7 +30,7 @@ from pipeline.training.checkpoint import write_tensors
 from pipeline.training.tuning import check_model, check_optimizer, halves
 from pipeline.trial_updates import close, note_of_rate, try_updates
 from pipeline.trial_version import OpenedFiles
-from pipeline.workloads.served_rows import predictions
+from pipeline.workloads.served_rows import predictions, serves_rows
 
 MOST_SAMPLES = 256  # of the batch
 
@@ -254,6 +255,11 @@ class ModelSeams:
             )
         text = f"{counted(len(files), 'file')} of its own" if files else "Daybreak's files alone"
         self._say("version", f"carries {text}, with the same features and predictions")
+        use = self._params.workload.use
+        needed = packaging.requirements(use, of_rows=serves_rows(self.workload))
+        self._say("needs", ", ".join(needed))
+        for sentence in packaging.unavailable(use) if files else ():
+            self._note(sentence)
 
     @contextlib.contextmanager
     def _method(self, name: str) -> Iterator[None]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ SEAMS = [
     "metrics",
     "weights",
     "version",
+    "needs",
 ]
 
 pytestmark = pytest.mark.slow
@@ -80,8 +82,9 @@ def test_sound_code_prints_a_line_a_seam(home: Path, capfd: pytest.CaptureFixtur
     assert [line.split()[0] for line in lines] == [*SEAMS, "ok"]
     assert "2025-06-16: " in lines[0]  # the newest with labels that are known
     assert "and 7 days before" in lines[2]
-    assert "the same predictions" in lines[-3]
-    assert "carries 1 file of its own, with the same features and predictions" in lines[-2]
+    assert "the same predictions" in lines[-4]
+    assert "carries 1 file of its own, with the same features and predictions" in lines[-3]
+    assert f", torch=={version('torch').partition('+')[0]}" in lines[-2]
 
 
 def test_rows_that_fail_a_rule_are_counted_and_left_out(

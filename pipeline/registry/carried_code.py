@@ -31,7 +31,7 @@ from pipeline.contract import records
 from pipeline.contract.errors import ParamsError, ReleaseError
 from pipeline.registry import confined
 from pipeline.storage import checkout
-from pipeline.storage.source_code import FRAME, archived_name, carried_files, listed
+from pipeline.storage.source_code import FRAME, archived_name, listed, workload_files
 
 MODEL = Path("artifacts/model")  # in the folder of a version
 CODE = Path("code")
@@ -98,7 +98,7 @@ def files_of(workload: str) -> dict[str, Path]:
     frame = Path(__file__).parents[1]
     files = {archived_name(path, frame.parent): path for path in listed(frame)}
     if not workload.startswith(f"{FRAME}."):
-        files |= carried_files(workload)
+        files |= workload_files(workload, tracked=False)
     for name, path in sorted(files.items()):
         if may_be_pickle(name):
             raise ParamsError(

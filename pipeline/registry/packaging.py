@@ -7,7 +7,7 @@ import importlib.metadata
 import json
 import tempfile
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -93,8 +93,31 @@ def requirements(use: str, *, of_rows: bool) -> list[str]:
     needed = {*REQUIRED, *(row_packaging.REQUIRED if of_rows else ())}
     for name in imported_libraries(use):
         needed |= _owners(name, provided.get(name.partition(".")[0], ()))
-    versions = {name: importlib.metadata.version(name).partition("+")[0] for name in needed}
-    return [f"{name}=={version}" for name, version in sorted(versions.items())]
+    return [f"{name}=={_version(name)}" for name in sorted(needed)]
+
+
+def unavailable(use: str) -> Iterator[str]:
+    """Yields a sentence on each library of a workload's files that no index is known to have."""
+    imported, provided = imported_libraries(use), importlib.metadata.packages_distributions()
+    owned = {name: _owners(name, provided.get(name.partition(".")[0], ())) for name in imported}
+    tops = {name.partition(".")[0]: file for name, file in imported.items() if not owned[name]}
+    for top, file in sorted(tops.items()):
+        yield (
+            f"{file} imports {top}, which no installed distribution provides and which does not lie beside "
+            f"the package, so that no version carries it; move it into the package, or install it"
+        )
+    for name in sorted(set().union(*owned.values())):
+        direct = importlib.metadata.distribution(name).read_text("direct_url.json")
+        if direct:
+            yield (
+                f"{name} is installed from {without_password(json.loads(direct)['url'])}, and a version asks "
+                f"for {name}=={_version(name)}; publish it where versions are installed from, or move it "
+                f"into the package"
+            )
+
+
+def _version(name: str) -> str:
+    return importlib.metadata.version(name).partition("+")[0]
 
 
 def _owners(name: str, distributions: Collection[str]) -> set[str]:

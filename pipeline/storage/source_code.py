@@ -1,17 +1,16 @@
 """Finds the files that make up a workload by git and by reading its imports, none of which is run.
 
-A workload is its module, what that imports from the folder that its package is in, directly or not, and
-the data files of these packages: an edit of any of them makes another model. Of Python files only the code
-counts: comments, docstrings and formatting change no model. Around a module without a package, the data files
-count whose names stand in its text. For a workload that comes with Daybreak, its own folder does, so that an
-edit of the rest does not change the model.
+A workload is its module, what that imports from the folder that its package is in, directly or not, and all
+files of these packages, since a module may be loaded by a name that no statement has: an edit of any of them
+makes another model. Of Python files only the code counts: comments, docstrings and formatting change no
+model. Around a module without a package, the files count whose names stand in its text. For a workload that
+comes with Daybreak, its own folder does, so that an edit of the rest does not change the model.
 """
 
 import ast
 import hashlib
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Iterable
 from functools import cache, lru_cache
@@ -24,8 +23,6 @@ from pipeline.storage import checkout
 FRAME = __name__.partition(".")[0]
 NOTHING = ast.Module(body=[], type_ignores=[])
 INSTALLED = ("site-packages", "dist-packages")
-# How code imports modules that no statement names.
-BY_NAME = re.compile(rb"\b(import_module|__import__|spec_from_file_location|pkgutil|runpy)\b")
 LOCKS = (
     "constraints.txt", "pdm.lock", "Pipfile.lock", "poetry.lock", "pylock.toml", "requirements.txt",
     "uv.lock",
@@ -57,36 +54,21 @@ def file_digests(use: str) -> dict[str, str]:
     }
 
 
-def workload_files(use: str) -> dict[str, Path]:
+def workload_files(use: str, *, tracked: bool = True) -> dict[str, Path]:
     """Returns the files that make up a workload, by their names below the folder that its package is in.
 
-    Of Python these are the modules that it imports, or all of a package that imports modules by name; of
-    data, what git tracks of the packages, or all that is there outside a checkout. Raises ParamsError where
-    there is no such module.
+    That is what git tracks of its packages, or all that is there outside a checkout; with `tracked=False`
+    what git does not ignore, which is what travels: files that are not committed too. Raises ParamsError
+    where there is no such module.
     """
     module = use.partition(":")[0]
     root, modules = _root(module), source_files(module)
-    by_name = any(BY_NAME.search(path.read_bytes()) for path in modules)
-    files = dict.fromkeys(modules)
-    for folder in _packages(module, root, modules):
-        inside = listed(folder, tracked=True) or listed(folder)
-        files |= dict.fromkeys(path for path in inside if by_name or path.suffix != ".py")
-    files |= dict.fromkeys(_named(root, modules, tracked=True))
-    return {archived_name(path, root): path for path in sorted(files)}
-
-
-def carried_files(use: str) -> dict[str, Path]:
-    """Returns the files that travel with a workload, by their names below the folder that its package is in.
-
-    That is all that git does not ignore of its packages, modules that nothing imports and files that are not
-    committed too.
-    """
-    module = use.partition(":")[0]
-    root, modules = _root(module), source_files(module)
-    files = dict.fromkeys(modules)
-    for folder in _packages(module, root, modules):
-        files |= dict.fromkeys(listed(folder))
-    files |= dict.fromkeys(_named(root, modules))
+    files: set[Path] = set()
+    while not files.issuperset(modules):  # what a package imports may be of another one
+        inside = [path for folder in _packages(module, root, modules) for path in _inside(folder, tracked)]
+        files = {*modules, *inside, *_named(root, modules, tracked=tracked)}
+        names = (path.relative_to(root).with_suffix("") for path in files if path.suffix == ".py")
+        modules = source_files(module, *(".".join(name.parts).removesuffix(".__init__") for name in names))
     return {archived_name(path, root): path for path in sorted(files)}
 
 
@@ -98,17 +80,25 @@ def _packages(module: str, root: Path, modules: Iterable[Path]) -> list[Path]:
     return [top for top in tops if top.is_dir()]
 
 
-def _named(root: Path, modules: Iterable[Path], *, tracked: bool = False) -> list[Path]:
-    """Returns the data files around modules without a package whose names stand in their text."""
+def _named(root: Path, modules: Iterable[Path], *, tracked: bool) -> list[Path]:
+    """Returns the files around modules without a package whose names stand in their text.
+
+    Of a Python file that is its path, or its dotted name.
+    """
     alone = [path for path in modules if path.parent == root]
     if not alone or set(INSTALLED) & set(root.parts):
         return []
     texts = {text for path in alone for text in _texts(path.read_bytes())}
-    files = (tracked and listed(root, tracked=True)) or listed(root)
-    return [
-        path for path in files
-        if path.suffix != ".py" and texts & {path.name, path.relative_to(root).as_posix()}
-    ]  # fmt: skip
+    return [path for path in _inside(root, tracked) if texts & _names(path.relative_to(root))]
+
+
+def _names(path: Path) -> set[str]:
+    dotted = {".".join(path.with_suffix("").parts)} if path.suffix == ".py" else set()
+    return {path.name, path.as_posix(), *dotted}
+
+
+def _inside(folder: Path, tracked: bool) -> list[Path]:
+    return (tracked and listed(folder, tracked=True)) or listed(folder)
 
 
 def listed(folder: Path, *, tracked: bool = False) -> list[Path]:
@@ -176,31 +166,31 @@ def _md5(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def source_files(module: str) -> list[Path]:
+def source_files(module: str, *others: str) -> list[Path]:
     """Returns the files of a module and of what it imports from the folder of its package.
 
-    From where libraries are installed, only what it imports from its own package counts. Raises ParamsError
-    where there is no such module.
+    From where libraries are installed, only what it imports from its own package counts. `others` are
+    modules of that folder which count too. Raises ParamsError where there is no such module.
     """
     top, root = module.partition(".")[0], _root(module)
     if top == FRAME:
         below: str = f"{module.rpartition('.')[0]}."
     else:
         below = f"{top}." if set(INSTALLED) & set(root.parts) else ""
-    files = imported_files(module, below=below)
+    files = imported_files(module, *others, below=below)
     if not files:
         raise ParamsError(f"workload: module {module} is not found; name one that python can import here")
     return [files[name] for name in sorted(files)]
 
 
-def imported_files(module: str, *, below: str) -> dict[str, Path]:
-    """Returns the files of a module and of what it imports, directly or not, by their dotted names.
+def imported_files(module: str, *others: str, below: str) -> dict[str, Path]:
+    """Returns the files of modules and of what they import, directly or not, by their dotted names.
 
     Only names that begin with `below` are followed, and no others' to Daybreak itself.
     """
     root = _root(module)
     files: dict[str, Path] = {}
-    wanted = [module]
+    wanted = [module, *others]
     while wanted:
         name = wanted.pop()
         path = _file(root, name) if name not in files else None
@@ -208,21 +198,24 @@ def imported_files(module: str, *, below: str) -> dict[str, Path]:
             continue
         files[name] = path
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        others = _imports(path.read_bytes(), package=package) | {package}  # which importing a module runs
+        imported = _imports(path.read_bytes(), package=package) | {package}  # which importing a module runs
         wanted += sorted(
-            other for other in others
+            other for other in imported
             if other and other.startswith(below) and (below or other.partition(".")[0] != FRAME)
         )  # fmt: skip
     return files
 
 
-def imported_libraries(use: str) -> set[str]:
-    """Returns the dotted names that a workload's files import from libraries."""
-    root, files = _root(use.partition(":")[0]), source_files(use.partition(":")[0])
-    names = {name for path in files for name in _imports(path.read_bytes(), package="")}
-    own = {path.relative_to(root).parts[0].removesuffix(".py") for path in files}
+def imported_libraries(use: str) -> dict[str, str]:
+    """Returns the dotted names that a workload's files import from libraries, each with such a file."""
+    files = workload_files(use, tracked=False)
+    own = {name.partition("/")[0].removesuffix(".py") for name in files}
     return {
-        name for name in names if name.partition(".")[0] not in {*sys.stdlib_module_names, *own, FRAME, ""}
+        library: name
+        for name, path in sorted(files.items(), reverse=True)
+        if path.suffix == ".py"
+        for library in _imports(path.read_bytes(), package="")
+        if library.partition(".")[0] not in {*sys.stdlib_module_names, *own, FRAME, ""}
     }
 
 

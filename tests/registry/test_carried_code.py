@@ -145,6 +145,25 @@ def test_a_version_needs_the_libraries_that_its_code_imports_by_versions_that_an
     names = {line.partition("==")[0] for line in needed}
     assert names == {*packaging.REQUIRED, "scikit-learn"}
     assert f"torch=={version_of('torch').partition('+')[0]}" in needed
+    (sentence,) = packaging.unavailable("team.work:W")
+    assert sentence.startswith("team/late.py imports missing, which no installed distribution provides")
+
+
+def test_a_library_that_is_installed_from_a_folder_is_named_since_no_index_may_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = team(tmp_path / "code" / "team", base=1)
+    (package / "late.py").write_text("import own_library\n")
+    facts = tmp_path / "libraries" / "own_library-1.2+local.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: own-library\nVersion: 1.2+local\n")
+    (facts / "top_level.txt").write_text("own_library\n")
+    (facts / "direct_url.json").write_text('{"url": "file:///src/own", "dir_info": {}}')
+    for folder in (tmp_path / "code", tmp_path / "libraries"):
+        monkeypatch.syspath_prepend(folder)
+    assert "own-library==1.2" in packaging.requirements("team.work:W", of_rows=False)
+    (sentence,) = packaging.unavailable("team.work:W")
+    assert sentence.startswith("own-library is installed from file:///src/own, and a version asks for own-")
 
 
 def answer(folder: Path) -> Any:

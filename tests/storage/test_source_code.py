@@ -53,11 +53,9 @@ def test_a_workload_of_daybreak_is_its_own_folder_and_not_the_frame() -> None:
     assert {path.parent.name for path in files} == {"shop"}
 
 
-@pytest.mark.parametrize("edited", ["work.py", "sizes.py", "nets/late.py"])
+@pytest.mark.parametrize("edited", ["work.py", "sizes.py", "nets/late.py", "other.py"])
 def test_an_edit_of_any_of_its_files_is_another_workload(team: Path, edited: str) -> None:
     before = source_digest("seen_team.work:W")
-    assert source_digest("seen_team.work:W") == before
-    (team / "other.py").write_text("x = 1\n")
     assert source_digest("seen_team.work:W") == before
     (team / edited).write_text((team / edited).read_text() + "\nANOTHER = 1\n")
     assert source_digest("seen_team.work:W") != before
@@ -80,14 +78,15 @@ def test_another_name_that_is_imported_from_a_module_beside_is_another_workload(
     assert source_digest("seen_team.work:W") != before
 
 
-@pytest.mark.parametrize("name", ["risk.json", "tables/risk.csv", "nets/vocabulary"])
-def test_a_data_file_of_the_package_that_git_tracks_counts_by_its_bytes(team: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["risk.json", "tables/risk.csv", "nets/vocabulary", "by_name.py"])
+def test_a_file_of_the_package_that_git_tracks_counts_by_its_bytes(team: Path, name: str) -> None:
     (team / name).parent.mkdir(exist_ok=True)
     (team / name).write_text("1")
     subprocess.run(["git", "init", "--quiet"], cwd=team.parent, check=True)
     subprocess.run(["git", "add", "."], cwd=team.parent, check=True)
     before, running = source_digest("seen_team.work:W"), running_digest("seen_team.work:W")
     (team / "scratch.json").write_text("what a run left there")
+    (team / "scratch.py").write_text("A = 1\n")
     assert source_digest("seen_team.work:W") == before
     (team / name).write_text("2")
     assert source_digest("seen_team.work:W") != before
@@ -113,14 +112,22 @@ def test_code_beside_the_package_that_it_imports_counts_too(team: Path) -> None:
     assert source_digest("seen_team.work:W") != before
 
 
-def test_all_modules_of_a_package_that_imports_by_name_count(team: Path) -> None:
+def test_what_a_module_imports_that_nothing_imports_counts_too(team: Path) -> None:
+    (team / "other.py").write_text("import seen_alone\n")
     before = source_digest("seen_team.work:W")
-    (team / "other.py").write_text("A = 1\n")
-    assert source_digest("seen_team.work:W") == before
-    (team / "sizes.py").write_text("from importlib import import_module\n")
-    before = source_digest("seen_team.work:W")
-    (team / "other.py").write_text("A = 2\n")
+    (team.parent / "seen_beside.py").write_text("A = 1\n")
     assert source_digest("seen_team.work:W") != before
+
+
+@pytest.mark.parametrize("name", ["seen_plugin", "seen_plugin.py"])
+def test_a_module_that_is_loaded_by_its_name_beside_a_module_without_a_package_counts(
+    team: Path, name: str
+) -> None:
+    (team.parent / "seen_plugin.py").write_text("")
+    (team.parent / "seen_alone.py").write_text(f"import importlib\nimportlib.import_module({name!r})\n")
+    before = source_digest("seen_alone:W")
+    (team.parent / "seen_plugin.py").write_text("A = 1\n")
+    assert source_digest("seen_alone:W") != before
 
 
 def test_a_file_that_cannot_be_parsed_counts_by_its_bytes(team: Path) -> None:
