@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import homes
 import notify
-from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, CronTriggerTimetable
+from command_sensor import Command
 from homes import Home
 
 
@@ -28,7 +28,7 @@ def audit_of(home: Home) -> DAG:
         },
         tags=home.tags,
     ) as dag:
-        BashOperator(task_id="audit", bash_command=notify.command(home, "audit --deep"))
+        Command(task_id="audit", bash_command=notify.command(home, "audit --deep"))
     return dag
 
 

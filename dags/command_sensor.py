@@ -1,9 +1,9 @@
-"""Defines a task that calls a command again until it is done, and holds no worker in between.
+"""Defines tasks that call a command: one that runs it once, and one that calls it again until it is done.
 
-Where each task has a pod of its own, it keeps that pod instead: another pod for each call would take longer
-to start than the call takes. The exit status of the command decides the state of the task: 75 asks for
-another call, as of a sensor; 99 says that there is nothing to do, which the shell sensor of Airflow cannot
-express.
+The latter holds no worker between its calls. Where each task has a pod of its own, it keeps that pod instead:
+another pod for each call would take longer to start than the call takes. The exit status of the command
+decides the state of the task: 75 asks for another call, as of a sensor; 78 says that no retry helps, and 99
+that there is nothing to do, which the shell sensor of Airflow cannot express.
 """
 
 import os
@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 NOT_YET = 75
+FINAL = 78
 NOTHING_TO_DO = 99
+NO_RETRY = f"the command ended with exit status {FINAL}: it fails again until something is changed"
 # Nothing starts a task again sooner: Airflow 3.3 may take the exit of one run for the loss of the next
 # (dags/review.py says how), and a scheduler on a busy machine reads an exit some seconds late.
 SETTLED = timedelta(seconds=10)
@@ -24,11 +27,26 @@ SETTLED = timedelta(seconds=10)
 IN_PODS = "KubernetesExecutor" in os.environ.get("AIRFLOW__CORE__EXECUTOR", "")
 
 
+class Command(BashOperator):
+    """Command that is run once: 0 done, 78 failed for good, 99 skipped, anything else failed."""
+
+    def execute(self, context: Any) -> Any:
+        """Runs the command, and keeps Airflow from retrying what fails again however often it is run."""
+        try:
+            return super().execute(context)
+        except AirflowException as error:
+            process = self.subprocess_hook.sub_process
+            if process is None or process.returncode != FINAL:
+                raise
+            raise AirflowFailException(f"{NO_RETRY}; the log says why") from error
+
+
 class CommandSensor(BaseSensorOperator):
     """Sensor of a command, by its exit status: 0 done, 75 call again, 99 skipped, anything else failed.
 
-    A failure is final, unless `retry_failures` leaves it to Airflow's `retries`, as those of other tasks.
-    `env` is added to the worker's environment, which is read at each call and stored nowhere.
+    A failure is final, unless `retry_failures` leaves it to Airflow's `retries`, as those of other tasks; 78
+    is final there, too. `env` is added to the worker's environment, which is read at each call and stored
+    nowhere.
     """
 
     template_fields: Sequence[str] = ("bash_command", "env")
@@ -69,6 +87,8 @@ class CommandSensor(BaseSensorOperator):
             return status == 0
         if status == NOTHING_TO_DO:
             raise AirflowSkipException("there is nothing to do; the log says why")
+        if status == FINAL:
+            raise AirflowFailException(f"{NO_RETRY}; the log says why")
         failure = AirflowException if self.retry_failures else AirflowFailException
         raise failure(f"the command ended with exit status {status}; the log says why")
 

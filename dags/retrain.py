@@ -1,9 +1,9 @@
 """Runs one night: a straight line of `python -m pipeline STAGE`, at `night.schedule` or on request.
 
-Exit status is control flow: 0 done, 99 skipped, 75 call again later, 1 failed. No worker is held
-while another night is open, a job trains, a gate waits or an endpoint gets a version ready: those stages
-are sensors, which give their slot back between calls. Between `gate` and `refit`, `review` asks a person
-where one is to be asked, and is skipped otherwise.
+Exit status is control flow: 0 done, 99 skipped, 75 call again later, 1 failed, 78 failed and not to
+be retried. No worker is held while another night is open, a job trains, a gate waits or an endpoint gets a
+version ready: those stages are sensors, which give their slot back between calls. Between `gate` and `refit`,
+`review` asks a person where one is to be asked, and is skipped otherwise.
 What stages tell each other are the records in the folder of the night; a task's log ends with the
 record that it wrote. `close` runs whatever happened; `done` is green if nothing on the way failed, and
 `verdict` only if a version was promoted: otherwise it is skipped. Its XCom says what was decided.
@@ -24,7 +24,6 @@ import homes
 import notify
 import review
 import schedule
-from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import (
     DAG,
@@ -37,7 +36,7 @@ from airflow.sdk import (
     chain,
 )
 from airflow.sdk.exceptions import ParamValidationError
-from command_sensor import IN_PODS, CommandSensor
+from command_sensor import IN_PODS, Command, CommandSensor
 from homes import Home
 from verdict import Verdict
 
@@ -89,6 +88,7 @@ FORM = {
 TYPED = {
     "DAY": "{{ params.day or '' }}",
     "DUE": "{{ '' if dag_run.run_type == 'manual' else ts }}",
+    "BEGAN": "{{ dag_run.start_date.isoformat() if dag_run.start_date else '' }}",
     "SCHEDULED": "{{ ts if dag_run.run_type == 'scheduled' and ti.try_number == 1 else '' }}",
     "TRAIN_HOURS": "{{ params.train_hours or '' }}",
     "BUDGET_USD": "{{ '' if params.budget_usd is none else params.budget_usd }}",
@@ -115,11 +115,12 @@ OPEN = " ".join(
         *([] if IN_PODS else ["--warm"]),  # what it keeps for later stages would end with its pod
     ]
 )
-# Airflow makes up for the last night that was due while it was down, `catchup` or not. A clear asks for it.
+# Airflow makes up for the last night that was due while it was down, `catchup` or not. A clear asks for it,
+# and a night that began before, and has waited for its turn since, goes on.
 NOT_MISSED = (
-    '{ [ -z "$SCHEDULED" ] || [[ "$SCHEDULED" > "$DAYBREAK_UP_AT" ]] || { echo "missed: the night was due at '
-    '$SCHEDULED, and make up began at $DAYBREAK_UP_AT; clear this run to have it, or trigger another"; '
-    "exit 99; }; } && "
+    '{ [ -z "$SCHEDULED" ] || [[ "$SCHEDULED" > "$DAYBREAK_UP_AT" || "$BEGAN" < "$DAYBREAK_UP_AT" ]] || '
+    '{ echo "missed: the night was due at $SCHEDULED, and make up began at $DAYBREAK_UP_AT; clear this run '
+    'to have it, or trigger another"; exit 99; }; } && '
 )
 IN_NIGHT = "/nights/{{ run_id | night }}"
 ONLY_PLAN = "{{ ' && exit 99' if params.plan_only }}"
@@ -153,9 +154,9 @@ class ReportLink(MlflowLink):
         return "Report"
 
 
-def stage(home: Home, name: str, **given: Any) -> BashOperator:
+def stage(home: Home, name: str, **given: Any) -> Command:
     """Returns the task of a stage that runs once."""
-    return BashOperator(task_id=name, bash_command=notify.command(home, name, IN_NIGHT), **given)
+    return Command(task_id=name, bash_command=notify.command(home, name, IN_NIGHT), **given)
 
 
 def reconciler(home: Home, name: str, **given: Any) -> CommandSensor:
@@ -194,7 +195,7 @@ def nights_of(home: Home) -> DAG:
         ),
         tags=home.tags,
     ) as dag:
-        close = BashOperator(
+        close = Command(
             task_id="close",
             bash_command=opened + notify.command(home, "close", IN_NIGHT),
             trigger_rule="all_done",

@@ -19,12 +19,11 @@ from typing import Any
 
 import homes
 import notify
-from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowSkipException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
-from command_sensor import SETTLED
+from command_sensor import SETTLED, Command
 from homes import OWN, Home
 
 APPROVE, REJECT = "Approve", "Reject"
@@ -135,9 +134,9 @@ def review() -> Review:
     )
 
 
-def approve(home: Home, folder: str) -> BashOperator:
+def approve(home: Home, folder: str) -> Command:
     """Returns the task that hands the answer to the command line, in the folder of the night."""
-    return BashOperator(
+    return Command(
         task_id="approve",
         bash_command=notify.command(home, "", folder).removesuffix("python -m pipeline ") + ANSWER_COMMAND,
         env=TYPED,

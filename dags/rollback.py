@@ -10,9 +10,8 @@ from datetime import timedelta
 
 import homes
 import notify
-from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, CronTriggerTimetable, Param
-from command_sensor import CommandSensor
+from command_sensor import Command, CommandSensor
 from homes import Home
 
 FORM = {
@@ -78,7 +77,7 @@ def drill_of(home: Home) -> DAG:
         default_args=notify.DEFAULT_ARGS,
         tags=home.tags,
     ) as drill:
-        BashOperator(task_id="drill", bash_command=notify.command(home, "drill"))
+        Command(task_id="drill", bash_command=notify.command(home, "drill"))
     return drill
 
 

@@ -4,9 +4,8 @@ from datetime import timedelta
 
 import homes
 import notify
-from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, CronTriggerTimetable
-from command_sensor import CommandSensor
+from command_sensor import Command, CommandSensor
 from homes import Home
 
 
@@ -28,7 +27,7 @@ def watch_of(home: Home) -> DAG:
             retry_failures=True,
             timeout=timedelta(minutes=50).total_seconds(),
         )
-        BashOperator(task_id="reap", bash_command=notify.command(home, "reap"))
+        Command(task_id="reap", bash_command=notify.command(home, "reap"))
     return dag
 
 

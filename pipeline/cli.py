@@ -1,7 +1,8 @@
 # PYTHON_ARGCOMPLETE_OK
 """`python -m pipeline`: one way to run a stage, for a person, for DVC and for Airflow.
 
-Exit status: 0 done; 1 failed; 75 not yet, call again; 99 nothing to do.
+Exit status: 0 done; 1 failed; 75 not yet, call again; 78 failed, and fails again until something is changed;
+99 nothing to do.
 """
 
 # What a command needs is imported when it is called. Options are read from the source of its function, so

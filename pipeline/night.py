@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from pipeline import warm_parent
 from pipeline.contract import clock, days, disk, older, params, records
 from pipeline.contract.errors import (
     JobError,
+    LostLedger,
     NothingToDo,
     NotYet,
     ParamsError,
@@ -39,6 +40,7 @@ from pipeline.storage import (
     checkout,
     dvc_cache,
     erasures,
+    last_params,
     ledger,
     night_folders,
     snapshots,
@@ -72,43 +74,103 @@ def open(  # the verb of the stage
         here: run in this folder, uncommitted changes and all, rather than in a worktree.
         warm: keep a process with the libraries imported, until `close`, and fork the night's stages from it.
 
-    Raises NotYet while another night of the home may still be decided.
+    A night that cannot be opened has a folder, too, from which `close` writes it to the ledger as failed; the
+    same name opens it again. Raises NotYet while another night of the home may still be decided.
     """
     home = Path.cwd() if here else checkout.home()
-    if night:  # rather than import the workload first
-        _expect_turn(night, home if here else home / "nights" / night)
-    overridden = params.override(home, set or [])
-    for plug in (overridden.source, overridden.workload, overridden.backend):
-        plug.find()  # rather than fail an hour later
-    now = datetime.now(UTC)
-    zone = cache(partial(_zone, overridden))
-    if day is None and not (night and (home / "nights" / night).exists()):
-        day = days.newest_over(zone(), at=_moment(due)) if due else _newest_day(overridden, zone, at=now)
-    name = night or str(day)
-    if not records.names_folder(name):
+    if night and not records.names_folder(night):
         raise ParamsError(
-            f"--night {name!r} is not a valid name; use up to 200 letters, digits, dots, dashes, underscores"
+            f"--night {night!r} is not a valid name; use up to 200 letters, digits, dots, dashes, underscores"
         )
-    if day and not days.is_over_everywhere(day, at=now):
-        days.check_over(day, zone(), at=now)
-    folder = home if here else home / "nights" / name
-    opened = _opened(folder, name)
-    if not opened:
-        with checkout.folders_alone(home):
-            _expect_turn(name, folder)
-            opened = _opened(folder, name) or _lay_out(
-                name, day, home=home, folder=folder, overridden=overridden, assignments=set or [],
-                trigger=trigger,
-            )  # fmt: skip
-    os.chdir(folder)
+    wanted = _Wanted(name=night, day=day, due=due, trigger=trigger, home=home, here=here)
+    if night:  # rather than import the workload first
+        _expect_turn(night, wanted.folder)
+    opened = _opened(wanted.folder, night) if night else None
+    if opened is None:
+        try:
+            opened = _new(wanted, assignments=set or [])
+        except (NotYet, NothingToDo):
+            raise
+        except Exception as error:  # whatever it is, the night is one of the ledger, and it is raised again
+            if not here:
+                _keep_failure(wanted, error)
+            raise
+    os.chdir(wanted.folder)
     if warm:
         warm_parent.start(Path())
     return opened
 
 
+@dataclass(kw_only=True)
+class _Wanted:
+    """The night that is to be opened; its name and day are "" and None until they are known."""
+
+    name: str
+    day: date | None
+    due: str
+    trigger: str
+    home: Path
+    here: bool
+
+    @property
+    def folder(self) -> Path:
+        return self.home if self.here else self.home / "nights" / self.name
+
+
+def _new(wanted: _Wanted, *, assignments: list[str]) -> Night:
+    """Lays out the folder of a night that is not open yet, once its day is known."""
+    overridden = params.override(wanted.home, assignments)
+    for plug in (overridden.source, overridden.workload, overridden.backend):
+        plug.find()  # rather than fail an hour later
+    now, zone = datetime.now(UTC), cache(partial(_zone, overridden))
+    if wanted.day is None:
+        due = _moment(wanted.due) if wanted.due else None
+        wanted.day = days.newest_over(zone(), at=due) if due else _newest_day(overridden, zone, at=now)
+    wanted.name = wanted.name or str(wanted.day)
+    if not days.is_over_everywhere(wanted.day, at=now):
+        days.check_over(wanted.day, zone(), at=now)
+    if opened := _opened(wanted.folder, wanted.name):
+        return opened
+    with checkout.folders_alone(wanted.home):
+        _expect_turn(wanted.name, wanted.folder)
+        return _opened(wanted.folder, wanted.name) or _lay_out(wanted, wanted.day, overridden, assignments)
+
+
+def _keep_failure(wanted: _Wanted, error: Exception) -> None:
+    """Lays out a night that could not be opened, with why, and changes into its folder.
+
+    It has the files of the commit, as any night, and the deadline and budget that can be read; it is of the
+    newest day that is over where its own is not known. A night of that name which was opened stays as it is.
+    """
+    with suppress(ParamsError):
+        due = _moment(wanted.due) if wanted.due else datetime.now(UTC)
+        wanted.day = wanted.day or days.newest_over("UTC", at=due)
+    wanted.day = wanted.day or days.newest_over("UTC", at=datetime.now(UTC))
+    wanted.name = wanted.name or str(wanted.day)
+    os.chdir(wanted.home)  # not in a folder that is laid out anew
+    try:
+        with checkout.folders_alone(wanted.home):
+            if _opened(wanted.folder, wanted.name):
+                return
+            address.settle(checkout.home())
+            commit = checkout.git("rev-parse", "HEAD", folder=wanted.home)
+            _worktree(wanted.home, wanted.folder, commit)
+            run, previous = wanted.folder / records.RUN, ledger.newest_entry()
+            if champion := ledger.champion_at(previous):
+                records.write(champion, run)
+            night = _night(wanted, wanted.day, last_params.load(wanted.home).night, commit, previous)
+            records.write(night, run)
+            records.replace_text(run / ledger.FAILED_TO_OPEN, sentence(error) + "\n")
+    except (PipelineError, OSError) as fault:
+        log.warning("night %s could not be opened, and is not kept: %s", wanted.name, sentence(fault))
+        return
+    os.chdir(wanted.folder)
+
+
 def _opened(folder: Path, name: str) -> Night | None:
     night = records.find(Night, folder / records.RUN)
-    return night if night and night.id == name else None
+    is_open = night and night.id == name and not ledger.failed_to_open(folder)
+    return night if is_open else None
 
 
 def _expect_turn(name: str, folder: Path) -> None:
@@ -131,19 +193,17 @@ def _airflow_run() -> str:
     return f"{dag}/{run}" if dag and run else ""
 
 
-def _lay_out(
-    name: str, day: date | None, *, home: Path, folder: Path, overridden: params.Params,
-    assignments: list[str], trigger: str,
-) -> Night:  # fmt: skip
+def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments: list[str]) -> Night:
     """Makes the folder of the night, over what a killed call left of it, changes into it, and returns it.
 
     Its record is written last, so that a folder without one is of no night.
     """
+    home, folder = wanted.home, wanted.folder
     _expect_ledger(overridden)
     address.settle(checkout.home())
     commit = checkout.git("rev-parse", "HEAD", folder=home)
     previous = ledger.newest_entry()
-    if folder == home:
+    if wanted.here:
         shutil.rmtree(folder / "data" / "run", ignore_errors=True)
     else:
         _warn_of_changes(home)
@@ -152,30 +212,19 @@ def _lay_out(
     os.chdir(folder)
     overridden = params.override(Path(), assignments, into=Path())
     params.complete(Path())
-    if folder == home and assignments:
+    if wanted.here and assignments:
         log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(assignments))
     _expect_portable_code(overridden)
-    day = day or _newest_day(overridden, partial(_zone, overridden), at=datetime.now(UTC))
     champion = _restore(previous, day)
     booted_at = clock.read_anew()
-    now = clock.utc().replace(microsecond=0)
-    night = Night(
-        id=name,
-        day=day,
-        started_at=now,
-        train_until=now + timedelta(hours=overridden.night.train_hours),
-        decide_until=now + timedelta(hours=overridden.night.decide_hours),
-        budget_usd=overridden.night.budget_usd,
-        trigger=trigger,
-        airflow_run=_airflow_run(),
-        code_commit=commit,
-        previous=previous,
+    night = replace(
+        _night(wanted, day, overridden.night, commit, previous),
         cold=_why_cold(champion, day, overridden.gate),
         boot=clock.boot(),
         booted_at=booted_at,
         test_hours=_test_hours(overridden),
     )
-    if folder != home and overridden.plan.quality_choices:  # in the home itself, values would stay
+    if not wanted.here and overridden.plan.quality_choices:  # in the home itself, values would stay
         from pipeline import larger_values
 
         night = replace(night, chosen=larger_values.choose_for(night, champion, overridden, assignments))
@@ -183,6 +232,23 @@ def _lay_out(
     disk.sync(Path())  # the folder is whole before it is one of a night
     records.write(night)
     return night
+
+
+def _night(wanted: _Wanted, day: date, given: params.NightParams, commit: str, previous: str) -> Night:
+    """Returns the record of a night that begins now."""
+    now = clock.utc().replace(microsecond=0)
+    return Night(
+        id=wanted.name,
+        day=day,
+        started_at=now,
+        train_until=now + timedelta(hours=given.train_hours),
+        decide_until=now + timedelta(hours=given.decide_hours),
+        budget_usd=given.budget_usd,
+        trigger=wanted.trigger,
+        airflow_run=_airflow_run(),
+        code_commit=commit,
+        previous=previous,
+    )
 
 
 def _warn_of_new_recipe(night: Night, champion: Champion | None, loaded: params.Params) -> None:
@@ -230,6 +296,7 @@ def close(night: Night, params: CloseSections) -> None:
     from pipeline.gate import review
     from pipeline.rollout import ledger_copy
 
+    _expect_kept_ledger(params)
     reaper.end_night(night, params.backend)
     if params.gate.scores != "replay":
         _end_experiment(night, params)
@@ -269,7 +336,7 @@ def close(night: Night, params: CloseSections) -> None:
         again = ledger.new_night(night)
         log.warning("night %s %s; for another night of its day: %s", night.id, overtaken, again)
     elif failure:
-        again = f"python -m pipeline night --night {night.id}"
+        again = f"python -m pipeline night --day {night.day} --night {night.id}"
         log.error("%s\nthe champion stays; go on with: %s", failure, again)
 
 
@@ -347,6 +414,18 @@ def _expect_ledger(params: CloseSections) -> None:
     from pipeline.rollout import lost_ledger
 
     lost_ledger.expect_ledger(params, opens=True)
+
+
+def _expect_kept_ledger(params: CloseSections) -> None:
+    """Raises LostLedger where a night that could not be opened would begin a lost ledger anew."""
+    if not ledger.failed_to_open(Path()):
+        return
+    try:
+        _expect_ledger(params)
+    except LostLedger:
+        raise
+    except PipelineError as error:  # as of MLflow, which may be why it could not be opened
+        log.warning("whether the ledger is whole is not known: %s", error)
 
 
 def _newest_day(loaded: params.Params, zone: Callable[[], str], *, at: datetime) -> date:

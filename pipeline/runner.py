@@ -24,13 +24,12 @@ from pipeline.contract import disk, older, params, records
 from pipeline.contract.backend import Backend
 from pipeline.contract.data_source import Source
 from pipeline.contract.errors import (
-    DataError,
+    FINAL,
     JobError,
     NothingToDo,
     NotYet,
     ParamsError,
     PipelineError,
-    PlanError,
     sentence,
 )
 from pipeline.contract.params import Params, Section, Sections
@@ -38,12 +37,13 @@ from pipeline.contract.records import Night, Record, Stop, Verdict
 from pipeline.contract.table import Table
 from pipeline.contract.workload import Workload
 from pipeline.report import night_events, notifier, outcome
-from pipeline.storage import checkout, erasures, ledger, snapshots
+from pipeline.storage import checkout, erasures, last_params, ledger, snapshots
 from pipeline.storage.source_code import FRAME, frame_digest, running_digest
 
 log = logging.getLogger("pipeline")
 
 OPTION_TYPES: tuple[Any, ...] = (str, int, float, bool, date, date | None, list[str] | None)
+ENDING = ("close", "stop")  # a night can be ended whatever is wrong with it
 CALL_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the command line
 
 
@@ -198,7 +198,12 @@ def night(
     """
     if until not in stages.CHAIN:
         raise ParamsError(f"--until {until} is not a stage of a night; name one of {', '.join(stages.CHAIN)}")
-    opened = run("open", night=night, day=day, set=set, trigger=trigger, here=here)
+    try:
+        opened = run("open", night=night, day=day, set=set, trigger=trigger, here=here)
+    except Exception:
+        if ledger.failed_to_open(Path()):
+            _close_unopened()
+        raise
     assert isinstance(opened, Night)
     snapshots.record("open")
     began = time.monotonic()
@@ -216,17 +221,27 @@ def night(
     verdict = records.find(Verdict)
     log.info("night %s took %.0f s: %s", opened.id, time.monotonic() - began,
              f"{verdict.action}: {verdict.reason}" if verdict else f"stopped after {until}")  # fmt: skip
-    if failed:
-        notifier.tell(night_events.note_failure(failed))
-    return 1 if failed else 0
+    for stage, status in failed.items():  # the first one is the cause
+        notifier.tell(night_events.note_failure(stage))
+        return FINAL if status == FINAL else 1
+    return 0
 
 
-def _rest_of_night(until: str) -> str:
-    """Runs the stages after `open`, and `close` whatever happened before; returns the first one that failed.
+def _close_unopened() -> None:
+    """Writes the night of this folder, which could not be opened, to the ledger."""
+    notifier.tell(night_events.note_failure("open"))
+    try:
+        run("close")
+    except PipelineError as error:
+        log.error("the night that could not be opened is not in the ledger: %s", sentence(error))
 
-    It is "" where none did; after one that had nothing to do, no other runs either.
+
+def _rest_of_night(until: str) -> dict[str, int]:
+    """Runs the stages after `open`, and `close` whatever happened before.
+
+    After one that failed, or had nothing to do, no other runs. Returns the exit status of each that failed.
     """
-    ended_at, failed_at = "", ""
+    ended_at, failed = "", {}
     with warm_parent.running(Path.cwd()), Path(os.devnull).open("w") as nowhere:
         for name in stages.CHAIN[1 : stages.CHAIN.index(until) + 1]:
             stage = stages.STAGES[name]
@@ -242,8 +257,8 @@ def _rest_of_night(until: str) -> str:
             if ended.status:
                 ended_at = ended_at or name
             if how == "failed":
-                failed_at = failed_at or name
-    return failed_at
+                failed[name] = ended.status
+    return failed
 
 
 def nights(*, first: date, last: date, set: list[str] | None = None) -> int:
@@ -286,11 +301,16 @@ def _exit_status(command: list[str]) -> int:
         raise
 
 
-def arguments(function: Callable[..., Any], folder: Path = Path()) -> dict[str, Any]:
-    """Returns the arguments that are not options, filled by their types from the folder of a night."""
+def arguments(function: Callable[..., Any], folder: Path = Path(), *, last: bool = False) -> dict[str, Any]:
+    """Returns the arguments that are not options, filled by their types from the folder of a night.
+
+    `last` reads other params where those of the night cannot be read, so that it can be ended.
+    """
     hints = typing.get_type_hints(function)
     kinds = {name: kind for name, kind in hints.items() if name != "return" and kind not in OPTION_TYPES}
-    loaded = params.load(folder) if any(not _is_record(kind) for kind in kinds.values()) else None
+    loaded = None
+    if any(not _is_record(kind) for kind in kinds.values()):
+        loaded = params.load(folder) if not last else last_params.load(folder)
     return {name: _fill(kind, loaded, folder) for name, kind in kinds.items()}
 
 
@@ -304,7 +324,7 @@ def run(name: str, **given: Any) -> Record | None:
     try:
         if name in stages.CHAIN[1:] and not stage.always:
             _expect_undecided()
-        record = function(**arguments(function), **given)
+        record = function(**arguments(function, last=name in ENDING), **given)
         if record is not None and name in stages.IN_NIGHT:
             disk.sync(Path())  # what the record says is done
             records.write(record)
@@ -327,7 +347,7 @@ def run(name: str, **given: Any) -> Record | None:
 
 def _name_new_night(stage: str, error: Exception) -> None:
     """Adds to an error that asks for an edit that the night keeps its own files, and how to open another."""
-    if not isinstance(error, ParamsError | DataError | PlanError) or stage not in stages.CHAIN[1:]:
+    if getattr(error, "exit_status", None) != FINAL or stage not in stages.CHAIN[1:]:
         return
     night = records.find(Night)
     if night and Path.cwd() == checkout.home() / "nights" / night.id:
@@ -366,8 +386,8 @@ def written_by(name: str) -> type[Record] | None:
 
 def mark(name: str, **marks: str) -> None:
     """Leaves the given ones of `<stage>.error` and `<stage>.skipped` in the night's folder, no others."""
-    if name not in stages.CHAIN or not records.RUN.exists():
-        return  # no night here, or no stage of it: a person's wrong answer is not a failure of the night
+    if name not in stages.CHAIN[1:] or not records.RUN.exists():
+        return  # no stage of a night here: a person's wrong answer is not a failure of it
     for ending in ("error", "skipped"):
         path = records.RUN / f"{name}.{ending}"
         try:

@@ -65,7 +65,7 @@ def test_a_night_with_a_long_id_is_known_by_its_short_form_unless_that_means_two
     assert json.loads(capsys.readouterr().out)["night"] == runs[1]
     twin = next(run for n in count() if short_id(run := f"manual__{n:020}") == short_id(runs[0]))
     (repository / "nights" / twin).mkdir()
-    assert cli.main(["show", "version", "--night", short_id(runs[0])]) == 1
+    assert cli.main(["show", "version", "--night", short_id(runs[0])]) == 78
     assert "write it whole" in caplog.text
 
 
@@ -128,7 +128,7 @@ def test_what_commands_show_is_json_where_asked_and_has_no_colours_outside_of_a_
 
 
 def test_a_record_of_another_name_is_refused(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert cli.main(["show", "weather"]) == 1
+    assert cli.main(["show", "weather"]) == 78
     assert "weather is not a record of a night; name one of night, champion, batch" in caplog.text
 
 

@@ -18,10 +18,10 @@ import pytest
 
 from pipeline import cli, dvc_file, night, runner, warm_parent
 from pipeline.contract import params, records
-from pipeline.contract.errors import NothingToDo, NotYet, ParamsError, ReleaseError
+from pipeline.contract.errors import FINAL, NothingToDo, NotYet, ParamsError, ReleaseError
 from pipeline.contract.records import Events, Night, Release, Verdict
 from pipeline.contract.table import Table, Time
-from pipeline.report import night_events
+from pipeline.report import links, night_events, open_nights
 from pipeline.rollout import audit
 from pipeline.storage import checkout, dvc_cache, ledger
 from tests.fakes import ScriptedBackend, TwoDays
@@ -188,7 +188,7 @@ def test_a_wrong_wish_is_refused_in_one_sentence(
     with pytest.raises(ParamsError, match=reason) as error:
         opened(repository, **options)
     assert "; " in str(error.value)
-    assert not (repository / "nights").exists() or "source" in str(options)
+    assert not (repository.parent / "x").exists()
 
 
 @pytest.mark.parametrize(
@@ -202,9 +202,80 @@ def test_a_wrong_wish_is_refused_in_one_sentence(
 def test_a_command_in_a_place_where_it_cannot_work_is_told_in_one_sentence(
     repository: Path, words: list[str], named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert cli.main(words) == 1
+    assert cli.main(words) == FINAL
     (line,) = caplog.messages
     assert named in line
+
+
+UNREACHABLE = 'source={use: "pipeline.data.source:Files", url: "http://127.0.0.1:9/{day}.csv"}'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("broken", "words", "status", "cause"),
+    [
+        ("night: {", [], 78, "params.yaml is not YAML"),
+        ("nihgt: {}", [], 78, "nihgt is not a key"),
+        ("", ["--day", "2999-01-01"], 78, "day 2999-01-01 is in the future"),
+        ("", ["--set", "source=tests.fakes:Missing"], 78, "tests.fakes:Missing does not import"),
+        ("", ["--set", UNREACHABLE], 1, "http://127.0.0.1:9/{day}.csv cannot be listed"),
+    ],
+)
+def test_a_night_that_cannot_be_opened_is_one_of_the_ledger_with_its_cause(
+    repository: Path, commit: Callable[[str], str], broken: str, words: list[str], status: int, cause: str
+) -> None:
+    told = repository / "told"
+    written = f"{(repository / 'params.yaml').read_text()}notify: {{command: 'cat >> {told}'}}\n"
+    (repository / "params.yaml").write_text(written)
+    commit("Tell people")
+    first = opened(repository, day=date(2025, 1, 1))
+    promoted(1, first)
+    runner.run("close")
+    os.chdir(repository)
+    (repository / "params.yaml").write_text(f"{written}{broken}\n")
+    commit("Break it")
+    assert cli.main(["night", "--night", "two", *words]) == status
+    newest, before = ledger.history()
+    assert newest.verdict and (newest.night.id, newest.verdict.failed) == ("two", "open")
+    assert cause in newest.verdict.reason
+    assert newest.champion and newest.champion.version == 1
+    assert [(e.kind, e.subject) for e in night_events.of_night("two")] == [("failed", "open")]
+    assert cause in (repository / "nights" / "two" / links.PAGE).read_text().replace("&#34;", '"')
+    assert told.read_text().count(cause) == 1
+
+    (repository / "params.yaml").write_text(written)
+    commit("Repair it")
+    os.chdir(repository)
+    again = opened(repository, night="two", day=date(2025, 1, 2))
+    assert [state.night.id for state in open_nights.states(repository, now=datetime.now(UTC))] == ["two"]
+    promoted(2, again)
+    runner.run("close")
+    assert [(e.night.id, e.promoted) for e in ledger.history()] == [("two", True), (before.night.id, True)]
+    texts = ledger.texts_at([c.id for c in ledger.commits()], list(map(records.path_of, audit.KINDS)))
+    assert not list(audit.chain_faults(ledger.commits(), [audit.decoded(files) for files in texts]))
+
+
+@pytest.mark.slow
+def test_a_night_that_could_not_be_opened_and_is_not_closed_holds_up_no_other(repository: Path) -> None:
+    with pytest.raises(ParamsError):
+        opened(repository, night="one", day=date(2999, 1, 1))
+    assert opened(repository, night="two", day=date(2025, 1, 2)).id == "two"
+    states = {one.night.id: one.text for one in open_nights.states(repository, now=datetime.now(UTC))}
+    assert states["one"].startswith("open failed: day 2999-01-01 is in the future")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["stop", "close"])
+def test_a_night_whose_params_cannot_be_read_can_be_ended(
+    repository: Path, ending: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(repository, night="one")
+    with Path("params.yaml").open("a") as file:
+        file.write("night: {\n")
+    runner.run(ending)
+    assert f"until then, that of {repository} is read where a night ends" in caplog.text
+    runner.run("close")
+    assert [entry.night.id for entry in ledger.history()] == ["one"]
 
 
 @pytest.mark.slow

@@ -1,19 +1,24 @@
 """Sorts errors by who fixes them, and defines the two ways a stage ends that are not errors.
 
 PipelineError          exit 1    one sentence with its numbers, then "; " and what to do
-├── ParamsError                  edit params.yaml
-├── DataError                    fix the data
-├── PlanError                    relax a limit
-├── JobError                     try again
+├── ParamsError        exit 78   edit params.yaml
+├── DataError          exit 78   fix the data
+│   └── Unreachable    exit 1    try again: the source does not answer
+├── PlanError          exit 78   relax a limit
+├── JobError           exit 1    try again
 │   └── NotFinite                the same, of a loss: fixed by trying again, once
-└── ReleaseError                 look at the registry or the ledger
+└── ReleaseError       exit 1    look at the registry or the ledger
+    └── LostLedger               restore the ledger
 NotYet                 exit 75   ask again later: a job runs, a gate waits
 NothingToDo            exit 99   no new data, nothing to promote
 """
 
+import errno
 import re
 
 from pipeline.contract.formats import one_line
+
+FINAL = 78  # exit status of what fails again however often it is called
 
 
 class PipelineError(Exception):
@@ -25,13 +30,25 @@ class PipelineError(Exception):
 class ParamsError(PipelineError):
     """Fixed by editing params.yaml, a trigger form or a command line."""
 
+    exit_status = FINAL
+
 
 class DataError(PipelineError):
     """Fixed in the data, or in the expectations that judge it."""
 
+    exit_status = FINAL
+
+
+class Unreachable(DataError):
+    """Fixed by trying again: what holds the data does not answer."""
+
+    exit_status = PipelineError.exit_status
+
 
 class PlanError(PipelineError):
     """Fixed by relaxing a deadline, a budget or a size."""
+
+    exit_status = FINAL
 
 
 class JobError(PipelineError):
@@ -48,6 +65,10 @@ class NotFinite(JobError):
 
 class ReleaseError(PipelineError):
     """Fixed by looking at the registry or the ledger."""
+
+
+class LostLedger(ReleaseError):
+    """The ledger lacks what others know of it."""
 
 
 class NotYet(Exception):
@@ -77,6 +98,24 @@ def without_password(text: str) -> str:
     'no answer from http://host:5000/api?day=1&sig=...'
     """
     return _KEY.sub(r"\1...", _USER.sub("//", text))
+
+
+_OF_A_NETWORK = (
+    errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH,
+    errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH, errno.ENOTCONN, errno.EPIPE, errno.ESTALE,
+    errno.ETIMEDOUT,
+)  # fmt: skip
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Returns whether a host did not answer, or its name was not resolved, rather than refused.
+
+    Libraries of HTTP raise OSErrors of their own with the number of the system's, negative for a name.
+    """
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    number = getattr(error, "errno", None)
+    return isinstance(error, OSError) and number is not None and (number < 0 or number in _OF_A_NETWORK)
 
 
 # The texts of Linux, C++ and torch: on a CPU, torch names the cause in its text alone.

@@ -731,12 +731,21 @@ def load(folder: Path = Path()) -> Params:
     """Params of the folder, checked; ParamsError names the key and what is wrong with it."""
     path = folder / FILE
     try:
-        values = YAML(typ="safe").load(path.read_text())
+        text = path.read_text()
     except FileNotFoundError:
         raise ParamsError(f"{path} is missing; run in a checkout, or restore it with git") from None
+    except UnicodeDecodeError as error:
+        raise ParamsError(f"{path} is not UTF-8: {error}; fix it") from None
+    return loads(text, source=str(path))
+
+
+def loads(text: str, *, source: str) -> Params:
+    """Params of a text, checked; ParamsError names the key and what is wrong with it."""
+    try:
+        values = YAML(typ="safe").load(text)
     except YAMLError as error:
-        raise ParamsError(f"{path} is not YAML: {' '.join(str(error).split())}; fix it") from None
-    return check(values, source=str(path))
+        raise ParamsError(f"{source} is not YAML: {' '.join(str(error).split())}; fix it") from None
+    return check(values, source=source)
 
 
 def check(values: Any, *, source: str = str(FILE)) -> Params:

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from pipeline.contract import records
 from pipeline.contract.data_source import Source
-from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.errors import DataError, ParamsError, Unreachable
 from pipeline.contract.params import Plug
 from pipeline.data.casts import codes, moments_us
 from pipeline.data.source import PART, write_partition
@@ -165,7 +165,8 @@ class AsOf:
                 partners = partners_of(rows, theirs, table, time=self._time, zone=self._zone)
             except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, DataError) as error:
                 reason = str(error).splitlines()[0]
-                raise DataError(f"{name} cannot be joined to the rows of {day}: {reason}") from None
+                failure = Unreachable if isinstance(error, Unreachable) else DataError
+                raise failure(f"{name} cannot be joined to the rows of {day}: {reason}") from None
             columns |= {ours: theirs[their].take(partners) for ours, their in table.columns.items()}
             fields |= {ours: theirs.schema.field(their) for ours, their in table.columns.items()}
             digests[name] = _digest(theirs.take(pc.unique(partners.drop_null()).sort()))

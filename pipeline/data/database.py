@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from pipeline.contract.days import check_zone
-from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.errors import DataError, ParamsError, Unreachable
 from pipeline.data.source import write_partition
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ class Database:
             raise DataError(f"the database has no table {self._name}; fix source.table") from None
         except sa.exc.SQLAlchemyError as error:
             message = " ".join(str(getattr(error, "orig", None) or error).split())
-            raise DataError(
+            failure = Unreachable if isinstance(error, sa.exc.OperationalError) else DataError
+            raise failure(
                 f"{self._name} cannot be read: {message}; check source.url and its rights"
             ) from None
 

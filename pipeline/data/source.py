@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.contract.days import check_zone, hours_of
-from pipeline.contract.errors import DataError, ParamsError
+from pipeline.contract.errors import DataError, ParamsError, Unreachable, is_unreachable
 from pipeline.contract.formats import counted, size
 from pipeline.data import casts, day_files, file_formats
 from pipeline.data.bad_cells import cast_each
@@ -236,9 +236,8 @@ class Files:
             try:
                 self._dated = self._list()
             except OSError as error:
-                raise DataError(
-                    f"{self.url} cannot be listed: {error}; check that it can be reached"
-                ) from None
+                failure = Unreachable if is_unreachable(error) else DataError
+                raise failure(f"{self.url} cannot be listed: {error}; check that it can be reached") from None
         return self._dated
 
     def _list(self) -> dict[date, list[DayFile]]:
@@ -408,7 +407,8 @@ class Files:
         except pa.ArrowInvalid as error:
             raise DataError(f"{_place(origin, str(error))}; fix it, or have it delivered again") from None
         except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-            raise DataError(f"{origin} cannot be read: {error}; check its permissions and contents") from None
+            failure = Unreachable if is_unreachable(error) else DataError
+            raise failure(f"{origin} cannot be read: {error}; check its permissions and contents") from None
         return rows
 
     def _expect_file(self, path: str) -> None:

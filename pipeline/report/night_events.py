@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pipeline.contract import clock, params, records
+from pipeline.contract import clock, records
 from pipeline.contract.errors import PipelineError
 from pipeline.contract.formats import dollars, duration, one_line, quantity, short_id, size
 from pipeline.contract.records import (
@@ -29,7 +29,7 @@ from pipeline.contract.records import (
 from pipeline.prediction import ledger_history
 from pipeline.registry import approval as approvals
 from pipeline.report.night_folder import entry_of
-from pipeline.storage import checkout, events, ledger, night_folders
+from pipeline.storage import checkout, events, last_params, ledger, night_folders
 from pipeline.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ def note_open() -> list[Event]:
 
 def low_disk() -> list[Event]:
     """Returns that the disk of the home is nearly full, where it is; once a day is enough to tell it."""
-    min_free_gb = params.load(checkout.home()).notify.min_free_gb
+    min_free_gb = last_params.load(checkout.home()).notify.min_free_gb
     free, now = shutil.disk_usage(checkout.home()).free, clock.utc().replace(microsecond=0)
     if free >= min_free_gb * 1e9:
         return []
@@ -185,11 +185,9 @@ def derive(entry: Entry, *, at: datetime, over: bool) -> Iterator[Event]:
         over: nothing more will be decided.
     """
     night, verdict, training = entry.night, entry.verdict, entry.training
-    yield Event(kind="opened", at=night.started_at, night=night.id, reason=night.trigger)
-    for drift in entry.report.drift if entry.report else ():
-        if drift.value > drift.limit:
-            seen = f"{drift.statistic} {quantity(drift.value)}, more than {quantity(drift.limit)}"
-            yield Event(kind="drift", at=at, night=night.id, subject=drift.column, reason=seen)
+    if not (verdict and verdict.failed == "open"):
+        yield Event(kind="opened", at=night.started_at, night=night.id, reason=night.trigger)
+    yield from _drifted(entry, at=at)
     if plan := entry.plan:
         what = f"{plan.rental}: {duration(plan.expected_s)}, {dollars(plan.expected_usd)}"
         yield Event(kind="planned", at=at, night=night.id, subject=str(plan.rental), reason=what)
@@ -209,6 +207,13 @@ def derive(entry: Entry, *, at: datetime, over: bool) -> Iterator[Event]:
         yield _stopped(entry, entry.stopped)
     elif over and verdict and not verdict.failed:
         yield _refused(night, verdict, entry.approval, at=at)
+
+
+def _drifted(entry: Entry, *, at: datetime) -> Iterator[Event]:
+    for drift in entry.report.drift if entry.report else ():
+        if drift.value > drift.limit:
+            seen = f"{drift.statistic} {quantity(drift.value)}, more than {quantity(drift.limit)}"
+            yield Event(kind="drift", at=at, night=entry.night.id, subject=drift.column, reason=seen)
 
 
 def promoted(

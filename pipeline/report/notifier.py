@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Literal, get_args
 from zoneinfo import ZoneInfo
 
-from pipeline.contract import formats, params, records
-from pipeline.contract.errors import DataError, ParamsError, PipelineError
+from pipeline.contract import formats, records
+from pipeline.contract.errors import DataError, PipelineError
 from pipeline.contract.params import NotifyEvent, NotifyParams
 from pipeline.contract.records import Event, Record
 from pipeline.report import messages
-from pipeline.storage import checkout, events
+from pipeline.storage import checkout, events, last_params
 from pipeline.storage.journal import alone
 
 log = logging.getLogger(__name__)
@@ -69,11 +69,7 @@ def tell(*happened: Event) -> bool:
     """
     if not any(event.kind in TOLD_KINDS for event in happened) and not _read().waiting:
         return True
-    try:
-        loaded = params.load(checkout.home())
-    except ParamsError as error:  # the home's own params.yaml, which the night does not read
-        log.error("messages are not sent: %s", error)
-        return False
+    loaded = last_params.load(checkout.home())
     return _tell(happened, loaded.notify, zone=loaded.night.time_zone)
 
 
@@ -84,7 +80,7 @@ def alarm(text: str) -> None:
 
 def send(message: str) -> bool:
     """Hands a message to the notifiers at once; returns False where one of them failed."""
-    given = params.load(checkout.home()).notify
+    given = last_params.load(checkout.home()).notify
     return not _faults(message, given.command, given.urls)
 
 

@@ -10,7 +10,7 @@ run, and name the command that brings the ledger back (pipeline/rollout/restore.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pipeline.contract.errors import ReleaseError
+from pipeline.contract.errors import LostLedger
 from pipeline.contract.params import ModelSections
 from pipeline.registry import aliases
 from pipeline.rollout import ledger_copy, saga
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def expect_ledger(params: ModelSections, *, opens: bool = False) -> None:
-    """Raises ReleaseError where MLflow, a journal or a remote knows of more than the ledger has.
+    """Raises LostLedger where MLflow, a journal or a remote knows of more than the ledger has.
 
     A night that `opens` asks MLflow in full only where the ledger has no champion, and else takes a quick
     look at the alias, as `gate` asks the rest later; in the first night it creates MLflow's database. A
@@ -51,7 +51,7 @@ def expect_ledger(params: ModelSections, *, opens: bool = False) -> None:
         expect_ledger(params, opens=opens)
         return
     has = f"ends at {tip[:9]} without it" if tip else "is gone"
-    raise ReleaseError(
+    raise LostLedger(
         f"{'; '.join(evidence)}; but the ledger, the git branch nights, {has}; python -m pipeline "
         f"restore shows what can be brought back; for a new start set another register.name in params.yaml"
     )

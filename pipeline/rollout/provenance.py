@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 from pipeline.contract import records
-from pipeline.contract.errors import ParamsError, ReleaseError
+from pipeline.contract.errors import NothingToDo, ParamsError, ReleaseError
 from pipeline.contract.formats import short_id
 from pipeline.contract.records import (
     Batch,
@@ -58,15 +58,18 @@ class Use:
 def version_of(text: str) -> int:
     """Returns the version that a person names: by its number, or by the name or the day of its night.
 
-    Raises ReleaseError where no such night of the ledger made one.
+    Raises NothingToDo, with why, where that night made none, and ReleaseError where there was no such night.
     """
     if text.isascii() and text.isdigit():
         return int(text)
-    made = [entry for entry in ledger.history() if not entry.rollback and entry.version]
-    for entry in made:
-        night = entry.night
-        if entry.version and text in (night.id, short_id(night.id), str(night.day)):
+    nights = [entry for entry in ledger.history() if not entry.rollback]
+    named = [e for e in nights if text in (e.night.id, short_id(e.night.id), str(e.night.day))]
+    for entry in named:
+        if entry.version:
             return entry.version.number
+    if named and (verdict := named[0].verdict):
+        raise NothingToDo(f"night {named[0].night.id} made no version: {verdict.reason}")
+    made = [entry for entry in nights if entry.version]
     last = f"; the newest that made one is {made[0].night.id}" if made else ""
     raise ReleaseError(f"{text} is not a version, nor a night of the ledger that made one{last}")
 

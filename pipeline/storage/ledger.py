@@ -7,7 +7,7 @@ rollback is a commit whose tree is that of the night which made the version that
 
 Nights and rollbacks are the entries of the ledger; there are notes among them (ledger_notes.py). A night that
 was closed as failed, and then went on and was decided, has a second commit, which takes the place of the
-first: that one is no entry any more.
+first: that one is no entry any more. So has one that could not be opened, and then was.
 """
 
 import json
@@ -55,6 +55,7 @@ log = logging.getLogger(__name__)
 BRANCH = "refs/heads/nights"
 LOCK = "dvc.lock"  # digests of the data
 FETCHED = "refs/fetched-ledger/"  # the branch as remotes have it (pipeline/rollout/ledger_copy.py)
+FAILED_TO_OPEN = "open.error"  # in the folder of records of a night that could not be opened
 GIT_LOCK_S = 5  # git holds its lock of a branch for milliseconds; an older one was left behind
 _FIRST = "0" * 40  # git's name for "this ref must not exist yet"
 
@@ -302,10 +303,10 @@ def commit_night(
 
     Neither the release nor the events that go with it are written to files before: a release that `close`
     finds in a folder was decided. A night that failed was committed by `close`; where it goes on and is
-    decided after all, a second commit follows. A night that was overtaken is committed without a release, and
-    with the champion and the data of the newest entry, from which the next night goes on. Raises
-    ReleaseError, and changes nothing, if it is to release and was overtaken, or was closed with a verdict by
-    which its champion stays.
+    decided after all, a second commit follows. A night that was overtaken, or could not be opened, is
+    committed without a release, and with the champion and the data of the newest entry, from which the next
+    night goes on. Raises ReleaseError, and changes nothing, if it is to release and was overtaken, or was
+    closed with a verdict by which its champion stays.
     """
     made = commit_of(night)
     if made and (read_at(made, Release) or (release is None and not _says_more(night, folder, made))):
@@ -321,7 +322,8 @@ def commit_night(
     decided = release or records.find(Release, folder / records.RUN)
     trailers = f"Night: {night.id}\nServes: {decided.version if decided else 0}\n"
     while True:
-        newest = newest_entry()
+        entry = next(iter(commits(1)), None)
+        newest = entry.id if entry else ""
         overtaken_by = overtaken(night)
         if overtaken_by and release:
             raise ReleaseError(
@@ -329,11 +331,11 @@ def commit_night(
                 f"{new_night(night)}"
             )
         follows = newest
-        if newest == made and (before := read_at(made, Night)):
-            follows = before.previous  # `made` is no entry any more once it is followed
-        tree = _tree_of(
-            replace(night, previous=follows), folder, release, events, data_of=newest if overtaken_by else ""
-        )
+        is_followed = entry and entry.night == night.id and not entry.rollback
+        if is_followed and (before := read_at(newest, Night)):
+            follows = before.previous  # `newest` is no entry any more once it is followed
+        data_of = newest if overtaken_by or failed_to_open(folder) else ""
+        tree = _tree_of(replace(night, previous=follows), folder, release, events, data_of=data_of)
         try:
             return append(
                 _always(tree), after=newest, code=night.code_commit, subject=message, trailers=trailers
@@ -341,6 +343,11 @@ def commit_night(
         except ReleaseError:
             if newest_entry() == newest:  # else another came in between, which may have decided nothing
                 raise
+
+
+def failed_to_open(folder: Path) -> bool:
+    """Returns whether the night in a folder could not be opened."""
+    return (folder / records.RUN / FAILED_TO_OPEN).exists()
 
 
 def _tree_of(

@@ -33,11 +33,12 @@ def unclosed() -> Iterator[tuple[Path, Night]]:
 
 
 def undecided() -> list[Night]:
-    """Returns the nights that may still be decided: in time, not stopped, and overtaken by no other."""
+    """Returns the opened nights that may still be decided: in time, not stopped, overtaken by no other."""
     return [
         night
         for folder, night in unclosed()
         if night.decide_until > clock.utc_of(night)
+        and not ledger.failed_to_open(folder)
         and records.find(Stop, folder / records.RUN) is None
         and not ledger.overtaken(night)
     ]

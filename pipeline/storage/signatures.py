@@ -12,6 +12,7 @@ from pathlib import Path
 from pipeline.contract import params
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import ReleaseParams
+from pipeline.storage import last_params
 from pipeline.storage.checkout import git, home
 
 UNSIGNED = "not signed by a key of gpg.ssh.allowedSignersFile"
@@ -89,4 +90,4 @@ def _wanted() -> ReleaseParams:
 
 @lru_cache(maxsize=4)  # a router asks every few seconds
 def _release_of(folder: Path, state: tuple[int, ...]) -> ReleaseParams:
-    return params.load(folder).release
+    return last_params.load(folder).release

@@ -164,7 +164,9 @@ def test_a_night_that_was_due_before_make_up_is_not_opened_unless_it_is_asked_fo
         return done.returncode == 0
 
     up = "2026-11-28T09:30:00+00:00"
-    assert not opens(SCHEDULED="2026-11-28T03:00:00+00:00", DAYBREAK_UP_AT=up)
+    due, before, after = (f"2026-11-28T{at}+00:00" for at in ("03:00:00", "03:00:01.25", "09:30:05.5"))
+    assert not opens(SCHEDULED=due, BEGAN=after, DAYBREAK_UP_AT=up)
+    assert opens(SCHEDULED=due, BEGAN=before, DAYBREAK_UP_AT=up)  # its open waited while make up began again
     assert opens(SCHEDULED="2026-11-29T03:00:00+00:00", DAYBREAK_UP_AT=up)
     assert opens(SCHEDULED="", DAYBREAK_UP_AT=up)  # of a form, or cleared
     assert opens(SCHEDULED="2026-11-28T03:00:00+00:00")  # of an Airflow that make up has not started
@@ -289,6 +291,8 @@ def ended(in_airflow: Airflow, database: None, tmp_path_factory: pytest.TempPath
         [{"promote": [99], "verdict": [99]}, {}],
         [{"open": [1]}, {}],
         [{"ingest": [99], "close": [1]}, {}],
+        [{"open": [78]}, {}],
+        [{"validate": [78]}, {}],
     ]
     answers = in_airflow(NIGHTS, json.dumps(scenarios), home=home)
     assert not list(home.rglob("pwned"))
@@ -386,3 +390,11 @@ def test_a_night_that_cannot_be_opened_fails_the_run_and_is_not_closed(ended: An
 @pytest.mark.slow
 def test_a_night_that_cannot_be_closed_fails_the_run(ended: Any) -> None:
     assert ended[6]["run"] == "failed"
+
+
+@pytest.mark.airflow
+@pytest.mark.slow
+def test_what_no_retry_can_fix_fails_at_once(ended: Any) -> None:
+    assert [night["run"] for night in ended[7:]] == ["failed", "failed"]
+    assert stages_called(ended[7]) == ["open", "notify"]
+    assert stages_called(ended[8]) == ["open", "ingest", "validate", "notify", "close"]

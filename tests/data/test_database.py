@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from pipeline import cli
-from pipeline.contract.errors import DataError
+from pipeline.contract.errors import DataError, Unreachable
 from pipeline.data.database import Database, day_query, days_query, kind_of
 from pipeline.data.source import PART
 from pipeline.rehearsal import rehearse
@@ -230,3 +230,8 @@ def test_bigquery_is_asked_in_its_own_words_for_days_in_the_zone_of_the_table(ki
     assert query.params == {"at_1": start, "at_2": end}
     moment = pa.timestamp("us", "UTC") if kind is sa.TIMESTAMP else pa.timestamp("us")
     assert kind_of(table.columns["at"], "bigquery") == (pa.date32() if kind is sa.DATE else moment)
+
+
+def test_a_database_that_does_not_answer_is_worth_another_try() -> None:
+    with pytest.raises(Unreachable, match=r"lines cannot be read: .*refused"):
+        Database("postgresql+psycopg2://127.0.0.1:9/shop", table="lines").days()

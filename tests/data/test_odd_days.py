@@ -108,5 +108,5 @@ def test_a_night_with_an_odd_day_is_validated_and_prepared(
         assert cli.main(["prepare"]) == 0, caplog.text
         assert records.read(Dataset).num_samples > 0
     else:
-        assert cli.main(["prepare"]) == 1
+        assert cli.main(["prepare"]) == 78
         assert "there is no sample on the held-out days" in (records.RUN / "prepare.error").read_text()

@@ -734,12 +734,12 @@ def test_what_an_address_carries_is_in_no_log_and_no_record(
     url = f"http://shop:{canary}@127.0.0.1:9/sales-{{day}}.parquet?sig={canary}"
     source = f"source: {{use: 'pipeline.data.source:Files', url: '{url}'}}\n"
     (repository / "params.yaml").write_text(source + text)
-    (repository / "data/run").mkdir(parents=True)
     assert cli.main(["open"]) == 1
     cli.main(["check"])
     output = caplog.text + "".join(capfd.readouterr())
     assert "http://127.0.0.1:9/sales-{day}.parquet?sig=... cannot be listed" in output
-    output += (repository / "data/run/open.error").read_text()
+    (error,) = (repository / "nights").glob("*/data/run/open.error")
+    output += error.read_text()
     assert canary not in output
 
 

@@ -132,7 +132,7 @@ def test_what_the_server_says_instead_is_told_without_the_key_and_nothing_is_wri
 
 
 def test_an_address_that_is_none_is_told(home, caplog):
-    assert cli.main(["prices", "--refresh", "--url", "nonsense"]) == 1
+    assert cli.main(["prices", "--refresh", "--url", "nonsense"]) == 78
     assert "--url nonsense is not an address; write it as https://cloudbilling.googleapis.com" in caplog.text
 
 
@@ -164,7 +164,7 @@ def test_the_list_shows_every_price_with_its_date_and_source(home, capsys):
 
 
 def test_a_machine_that_nobody_knows_is_told(home, caplog):
-    assert cli.main(["prices", "--machine", "b9-*"]) == 1
+    assert cli.main(["prices", "--machine", "b9-*"]) == 78
     assert "no machine is named b9-* in *; leave both out to see all there are" in caplog.text
 
 

@@ -68,12 +68,12 @@ def test_a_negative_price_is_told_with_its_line_and_nothing_is_planned(home, cap
     (home / pricelist.REFRESHED).write_text(
         f"{','.join(pricelist.COLUMNS)}\ng2-standard-8,us-central1,on-demand,-1,a test,2026-11-21\n"
     )
-    assert cli.main(["plan"]) == 1
+    assert cli.main(["plan"]) == 78
     assert "line 2: usd_per_hour of g2-standard-8 is -1, which is not a valid price" in caplog.text
     assert records.find(Plan) is None
 
 
 def test_a_plan_that_cannot_be_says_the_least_that_helps(home, caplog):
     records.write(night(hours=0.01, budget_usd=0))
-    assert cli.main(["plan", "--explain"]) == 1
+    assert cli.main(["plan", "--explain"]) == 78
     assert "PlanError: no machine of plan.machines trains on 1,000,000 samples by" in caplog.text

@@ -44,7 +44,10 @@ def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
     assert "python -m pipeline restore" in caplog.text
     with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
         runner.run("open", night="next")
-    assert not (home / "nights" / "next").exists()
+    with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
+        runner.run("close")  # of the night that could not be opened, which would begin another ledger
+    assert not ledger.ledger_tip()
+    monkeypatch.chdir(home)
     with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
         runner.run("rollback", reason="a test")
     assert cli.main(["restore"]) == 0

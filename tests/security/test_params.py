@@ -24,7 +24,7 @@ def test_a_tag_of_yaml_runs_nothing(repository: Path, value: str, caplog: pytest
     with pytest.raises(ParamsError, match=r"params.yaml is not YAML|objective"):
         params.load(repository)
     (repository / "params.yaml").write_text(PARAMS)
-    assert cli.main(["night", "--until", "open", "--set", f"plan.objective={value}"]) == 1
+    assert cli.main(["night", "--until", "open", "--set", f"plan.objective={value}"]) == 78
     assert not list(repository.rglob("spoils"))
 
 

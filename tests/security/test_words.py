@@ -54,6 +54,6 @@ NAMES = ["--upload-pack=touch x", "-o", "../../x", "/etc/x", "a/b", "x\n", "x\u2
 def test_the_name_of_a_night_is_no_option_no_path_and_no_command(
     repository: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert cli.main(["night", f"--night={name}", "--until=open"]) == 1
+    assert cli.main(["night", f"--night={name}", "--until=open"]) == 78
     assert "is not a valid name; use up to 200 letters, digits" in caplog.text
     assert not (repository / "nights").exists()

@@ -70,7 +70,7 @@ def test_the_command_prints_a_table_and_writes_figures_and_a_picture(tmp_path, c
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(words, reason, caplog):
-    assert cli.main(["simulate", "--nights", "2", *words]) == 1
+    assert cli.main(["simulate", "--nights", "2", *words]) == 78
     assert reason in caplog.text
     assert "; " in caplog.text
 

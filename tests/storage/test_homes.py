@@ -116,7 +116,7 @@ def test_a_member_with_broken_params_keeps_no_other_from_the_fleet(
 ) -> None:  # fmt: skip
     (made["cards"] / "params.yaml").write_text("register: {name: [}\n")
     monkeypatch.chdir(made["shop"])
-    assert cli.main(["fleet"]) == 1
+    assert cli.main(["fleet"]) == 78
     shown = capsys.readouterr().out
     assert "meters: " in shown and "cards: " not in shown
     assert checkout.membership(made["meters"]) and not checkout.membership(made["cards"])
