@@ -57,6 +57,8 @@ from pipeline.survey_source import (
     of_one_schema,
     peek,
     plug_of,
+    texts_beside,
+    types_in_words,
 )
 
 MOST_VALUES = 1000  # of a category
@@ -137,7 +139,7 @@ def survey(
         url, time=time, time_format=time_format, label=label, unit=unit, zone=zone, table=table, nulls=nulls,
         thousands=thousands, clock=clock, without=without, encoding=encoding,
     )  # fmt: skip
-    rows = joined(list(data.parts.values()))
+    rows = joined(list(data.parts.values()), zone=zone)
     asked = {"time": time, "time_format": time_format, "label": label, "unit": unit, "clock": clock}
     time = data.time
     label = data.label or next((each for each in NAMES_OF_LABELS if each in rows.column_names), "")
@@ -214,8 +216,8 @@ def _with_days(
             image=images.column if images and num_classes else "",
         ),
         notes=(
-            *data.far, *data.not_looked_at(), *survey_days.incomplete(days), *stand_ins(every, table),
-            *(_few_labels(every[label], declared.label) if of_classes else ()),
+            *data.far, *data.not_looked_at(), *survey_days.incomplete(days, table.time),
+            *stand_ins(every, table), *(_few_labels(every[label], declared.label) if of_classes else ()),
         ),
         label=_label_in_words(label, kind, declared.label.classes, binary, num_classes),
         num_classes=num_classes, images=images,
@@ -364,13 +366,13 @@ def _data(
         expect_encoding(encoding, of="--encoding")
         plug["encoding"] = encoding
     plug |= dialect_of(plug, thousands=thousands)
-    delivered = peek(plug)
+    delivered = peek(plug, time=time)
     if time and time not in delivered.column_names:
         raise not_in_data("time", time, delivered.column_names)
     beside, ask = clock_beside(delivered, plug, time=time, clock=clock, but={label, unit, *without})
     if beside:
         plug |= beside
-        delivered, time = peek(plug), plug["cut_by"]
+        delivered, time = peek(plug, time=plug["cut_by"]), plug["cut_by"]
     plug |= clock_of(delivered, plug, time, time_format) | ({"zone": zone} if zone != "UTC" else {})
     time = plug["cut_by"]
     if of_files := days_by_time(plug):
@@ -382,12 +384,16 @@ def _data(
     tomorrow = datetime.now(UTC).date() + timedelta(days=1)  # as it may be elsewhere
     days, left = survey_days.near_days(days_of(plug), today=tomorrow)
     parts = history_of(plug, days)
-    of_columns: tuple[str, ...] = ()
+    empty = [day for day in days if day > min(parts) and day not in parts]
+    of_columns = (*types_in_words(parts), *survey_days.without_rows(empty, max(parts)))
     if not getattr(Plug(**plug).make(), "omits_nulls", False):
-        parts, of_columns = of_one_schema(parts)
+        needed = {"time": time, "label": label, "unit": unit}
+        parts, came_or_went = of_one_schema(parts, needed)
+        of_columns += came_or_went
     return _Data(
         plug=plug, delivered=delivered, time=time, label=label, parts=parts, name=name, joins=joins,
-        apart=apart, num_days=len(days), far=(*of_files, *of_columns, *_far(days, left)), ask=ask,
+        apart=apart, num_days=len(days) - len(empty), ask=ask,
+        far=(*of_files, *of_columns, *_far(days, left)),
     )  # fmt: skip
 
 
@@ -410,7 +416,12 @@ def _far(days: list[date], left: list[date]) -> tuple[str, ...]:
 
 def _columns(rows: pa.Table, data: _Data) -> tuple[dict[str, AnyColumn | None], dict[str, str]]:
     """Returns the column of a table for each of all rows, None for a type that none has, and guesses."""
-    typed = not all(is_text(field.type) for field in data.delivered.schema)  # those of CSV are all text
+    of_text = texts_beside(data.parts)
+    typed = any(
+        not is_text(field.type) and field.name != data.time
+        for part in data.parts.values()
+        for field in part.schema
+    )
     of_join = {each: join for join in data.joins.values() for each in join.columns}
     columns: dict[str, AnyColumn | None] = {}
     notes: dict[str, str] = {}
@@ -422,7 +433,7 @@ def _columns(rows: pa.Table, data: _Data) -> tuple[dict[str, AnyColumn | None], 
         columns[name], note = _column(
             rows[name],
             rows.schema.field(name),
-            typed=join.typed if join else typed,
+            typed=join.typed if join else typed and name not in of_text,  # those of CSV are all text
             is_label=name == data.label,
             place=data.place,
         )
@@ -439,7 +450,7 @@ def _check_zone(days: dict[date, pa.Table], table: Table) -> None:
     num_others = 0
     for day, rows in days.items():
         times = rows[table.time].drop_null()
-        num_others += len(times) - pc.sum(pc.equal(times.cast(pa.date32()), pa.scalar(day))).as_py()
+        num_others += len(times.filter(pc.not_equal(times.cast(pa.date32()), pa.scalar(day))))
     share = num_others / sum(map(len, days.values()))
     if share > MAX_QUARANTINED:
         raise ParamsError(

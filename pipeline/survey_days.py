@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.contract import formats
 from pipeline.contract.formats import counted
 from pipeline.contract.table import Bool, Category, Float, Int, Off, Table
 from pipeline.data import drift
@@ -59,15 +60,26 @@ def near_days(days: Sequence[date], *, today: date) -> tuple[list[date], list[da
     return kept, sorted(set(days) - set(kept))
 
 
-def incomplete(days: Mapping[date, pa.Table]) -> tuple[str, ...]:
+def without_rows(empty: Sequence[date], newest: date) -> tuple[str, ...]:
+    """Returns a sentence on days that have no rows, where the newest with rows is another; () for no days."""
+    if not empty:
+        return ()
+    begin = f"; begin with: python -m pipeline night --day {newest}" if max(empty) > newest else ""
+    return (f"{counted(len(empty), 'day')} without rows: {formats.days(empty)}{begin}",)
+
+
+def incomplete(days: Mapping[date, pa.Table], time: str) -> tuple[str, ...]:
     """Returns that the newest day looks as if only a part of it were delivered, and what to do."""
     *before, newest = sorted(days)
-    usual = median(len(days[day]) for day in before) if before else 0
-    if len(days[newest]) >= INCOMPLETE * usual:
+    num_rows = {day: len(part) - part[time].null_count for day, part in days.items()}
+    usual = median(num_rows[day] for day in before) if before else 0
+    if num_rows[newest] >= INCOMPLETE * usual:
         return ()
+    of_time = " with a time" if days[newest][time].null_count else ""
     return (
-        f"{newest}, the newest day, has {counted(len(days[newest]), 'row')}, and the days before usually "
-        f"have {usual:,.0f}; if it is not complete, begin with: python -m pipeline night --day {before[-1]}",
+        f"{newest}, the newest day, has {counted(num_rows[newest], 'row')}{of_time}, and the days before "
+        f"usually have {usual:,.0f}; if it is not complete, begin with: python -m pipeline night --day "
+        f"{before[-1]}",
     )
 
 

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import date, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.contract.errors import DataError, ParamsError, without_password
+from pipeline.contract.formats import counted
 from pipeline.contract.params import Plug
+from pipeline.data import casts
 from pipeline.data.casts import DAY_OF_NONE, END_US, MIDNIGHT, SINCE_1970, in_zone, iso_times, times_or_null
 from pipeline.data.database import Database
+from pipeline.data.file_formats import CSV
 from pipeline.data.file_formats import SUFFIXES as TABLES
 from pipeline.data.image_files import SUFFIXES as IMAGES
 from pipeline.data.image_files import ImageFiles
@@ -90,7 +93,7 @@ def dialect_of(plug: dict[str, Any], *, thousands: str = "") -> dict[str, str]:
         return {}
     head = Plug(**plug).make().head()
     dialect = _letters(head, plug.get("encoding", "")) if head else {}
-    rows = peek(plug | dialect)
+    rows = Plug(**plug, **dialect).make().sample(PEEK_ROWS, kinds=CSV if head else ())
     texts = [column for column in rows.columns if is_text(column.type)]
     given = NumberFormat(thousands=thousands, nulls=tuple(plug.get("nulls", ())))  # type: ignore[arg-type]
     form = number_format(texts, given=given, delimiter=dialect.get("delimiter", ","))
@@ -142,10 +145,10 @@ def days_of(plug: dict[str, Any]) -> list[date]:
     return sorted(Plug(**plug).make().days())
 
 
-def peek(plug: dict[str, Any]) -> pa.Table:
-    """Returns some rows as they are delivered."""
+def peek(plug: dict[str, Any], *, time: str = "") -> pa.Table:
+    """Returns some rows as they are delivered, of a file with values in the column `time` if one is named."""
     source: Files | Database = Plug(**plug).make()
-    rows = source.sample(PEEK_ROWS)
+    rows = source.sample(PEEK_ROWS, needed=time) if isinstance(source, Files) else source.sample(PEEK_ROWS)
     if not len(rows):
         raise DataError(f"{without_password(plug['url'])} has no rows; check that the data is delivered")
     return rows
@@ -183,7 +186,8 @@ def clock_of(rows: pa.Table, plug: dict[str, Any], wanted: str, form: str) -> di
             f"{', '.join(formats or rows.column_names)}{'' if formats else or_format}"
         )
     ((name, fitting),) = formats.items()
-    return {"cut_by": name} | ({} if fitting == ISO else {"time": _settled(name, fitting, rows, plug)})
+    form = _settled(name, fitting, rows, plug, given=given)
+    return {"cut_by": name} | ({"time": form} if form else {})
 
 
 def clock_beside(
@@ -285,11 +289,14 @@ def _times(texts: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
     return pc.if_else(pc.less(times, pa.scalar(SINCE, times.type)), pa.scalar(None, times.type), times)
 
 
-def _settled(name: str, forms: tuple[str, ...], rows: pa.Table, plug: dict[str, Any]) -> str:
+def _settled(
+    name: str, forms: tuple[str, ...], rows: pa.Table, plug: dict[str, Any], *, given: tuple[str, ...]
+) -> str:
     """Returns which of the formats of a column is right, by rows of files from the oldest to the newest.
 
-    It reads the most values. Of those that read as many and give other days, such as 12/01/2025, it is the
-    one by which files are nearest to the days of their names, or else the one by which rows are in order.
+    None is where no text needs one. It reads the most values. Of those that read as many and give other days,
+    such as 12/01/2025, it is the one by which files are nearest to the days of their names, or else the one
+    by which rows are in order.
     """
     parts = Plug(**plug).make().spread(NUM_FILES) if plug["use"] == FILES else [(None, rows)]
     texts = [
@@ -297,6 +304,16 @@ def _settled(name: str, forms: tuple[str, ...], rows: pa.Table, plug: dict[str, 
         for day, part in parts
         if part.column_names.count(name) == 1 and is_text(part[name].type)
     ]
+    in_file = [(values, fits) for _, values in texts if (fits := formats_of(values, given))]
+    other = next((pair for pair in in_file if pair[1] != ISO), None)
+    if other is None:
+        return forms[0]
+    if iso := next((values for values, fits in in_file if fits == ISO), None):
+        raise ParamsError(
+            f"{name} is written in two formats, as {iso[0]} and as {other[0][0]}; have all files delivered "
+            f"in one, as 2025-01-31 13:45:00"
+        )
+    forms = other[1] if forms == ISO else forms
     num_values = sum(len(values) for _, values in texts)
     read = {form: [(day, _times(values, form)) for day, values in texts] for form in forms}
     wrong = {form: sum(times.null_count for _, times in read[form]) for form in forms}
@@ -371,11 +388,39 @@ def history_of(plug: dict[str, Any], days: list[date]) -> dict[date, pa.Table]:
     return dict(sorted(parts.items()))
 
 
-def of_one_schema(parts: dict[date, pa.Table]) -> tuple[dict[date, pa.Table], tuple[str, ...]]:
+def texts_beside(parts: Mapping[date, pa.Table]) -> dict[str, list[date]]:
+    """Returns the columns that are text on some days and typed on others, each with the days of text."""
+    of_text: dict[str, list[date]] = {}
+    typed = set()
+    for day, part in parts.items():
+        for field in part.schema:
+            if is_text(casts.value_type(field.type)):
+                of_text.setdefault(field.name, []).append(day)
+            elif not pa.types.is_null(field.type):
+                typed.add(field.name)
+    return {name: days for name, days in of_text.items() if name in typed}
+
+
+def types_in_words(parts: Mapping[date, pa.Table]) -> tuple[str, ...]:
+    """Returns a sentence where columns are text on some days and typed on others; else ()."""
+    of_text = texts_beside(parts)
+    if not of_text:
+        return ()
+    names, days = ", ".join(of_text), max(of_text.values(), key=len)
+    return (
+        f"{names} {'is' if len(of_text) == 1 else 'are'} text on {counted(len(days), 'day')}, such as "
+        f"{days[-1]}, and typed on others, as of CSV beside Parquet; the type of the table is by all values",
+    )
+
+
+def of_one_schema(
+    parts: dict[date, pa.Table], needed: Mapping[str, str]
+) -> tuple[dict[date, pa.Table], tuple[str, ...]]:
     """Returns days without columns that newer ones have no more, and sentences on columns that came or went.
 
-    A column that came is null in the days before it. Raises DataError, which names the days whose columns
-    come and go, or have others in their place.
+    A column that came is null in the days before it. `needed` are columns that options name, by option.
+    Raises DataError, which names the days whose columns come and go, or have others in their place, or the
+    day since which a needed column is gone.
     """
     days = sorted(parts, reverse=True)
     names = {day: frozenset(parts[day].column_names) for day in days}
@@ -396,6 +441,12 @@ def of_one_schema(parts: dict[date, pa.Table]) -> tuple[dict[date, pa.Table], tu
         )
     came = {name: day for name, day in sorted(since.items()) if day > days[-1]}
     gone = {name: day for name, day in sorted(until.items()) if day < days[0]}
+    for option, name in needed.items():
+        if name in gone:
+            raise DataError(
+                f"--{option} {name} is in the data until {gone[name]}, and not on the newest day, {days[0]}; "
+                f"have it delivered there, name another, or leave newer files out by a glob in --from"
+            )
     notes = [
         f"{name} is in the data since {day}, and null in the days before; to leave those out, lower "
         f"ingest.history_days"
@@ -420,7 +471,8 @@ def days_by_time(plug: dict[str, Any]) -> tuple[str, ...]:
         except pa.ArrowInvalid:
             continue
         has_zone |= getattr(rows.schema.field(name).type, "tz", None) is not None
-        has_zone |= is_text(rows[name].type) and pc.any(pc.match_substring_regex(rows[name], OFFSET)).as_py()
+        if is_text(rows[name].type):
+            has_zone |= bool(pc.any(pc.match_substring_regex(rows[name], OFFSET)).as_py())
         since = times.to_numpy() - np.datetime64(day, "us")
         hours.append(since / np.timedelta64(1, "h"))
         if len(times) and not example and (hours[-1].min() < 0 or hours[-1].max() >= 24):
@@ -438,10 +490,10 @@ def days_by_time(plug: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def joined(parts: list[pa.Table]) -> pa.Table:
+def joined(parts: list[pa.Table], *, zone: str) -> pa.Table:
     """Returns the rows of several days; DataError where their columns are of unlike types."""
     try:
-        return pa.concat_tables(parts, promote_options="permissive")
+        return casts.joined(parts, zone=zone)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise DataError(
             f"days have columns of different types: {str(error).splitlines()[0]}; have all days delivered "

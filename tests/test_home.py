@@ -6,8 +6,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -184,11 +185,108 @@ def test_a_key_that_no_line_of_some_days_has_is_null_there(tmp_path: Path) -> No
 
 
 def test_days_whose_types_do_not_go_together_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    for day, value in ((1, "a"), (2, 7)):
+    for day, value in ((1, "a"), (2, [7])):
         lines = [json.dumps({"t": f"2025-01-0{day}", "x": value, "y": n % 2}) for n in range(9)]
         (tmp_path / f"2025-01-0{day}.jsonl").write_text("\n".join(lines))
     with pytest.raises(DataError, match=r"^days have columns of different types: .* x "):
         survey.survey(f"{tmp_path}/{{day}}.jsonl", time="t", label="y")
+
+
+def as_csv(rows: pa.Table, path: Path) -> None:
+    pyarrow.csv.write_csv(rows, path.with_suffix(".csv"))
+
+
+def as_parquet(rows: pa.Table, path: Path) -> None:
+    pq.write_table(rows, path.with_suffix(".parquet"))
+
+
+def of_day(number: int) -> dict[str, Any]:
+    """Columns of a day, with a code that looks like a number and a number with a gap."""
+    begin = np.datetime64("2025-01-01", "us") + np.timedelta64(number, "D")
+    return {
+        "t": [begin + np.timedelta64(n, "h") for n in range(20)],
+        "amount": [0.5 * (n % 7) for n in range(20)],
+        "items": [n % 5 for n in range(20)],
+        "zip": [f"0{n % 3}234" for n in range(20)],
+        "y": [n % 2 for n in range(20)],
+    }
+
+
+@pytest.mark.parametrize("newest", ["csv", "parquet"])
+def test_csv_beside_parquet_is_one_table_whichever_is_the_newest(newest: str, tmp_path: Path) -> None:
+    for number in range(4):
+        write = as_csv if (number > 1) == (newest == "csv") else as_parquet
+        write(pa.table(of_day(number)), tmp_path / f"2025-01-0{number + 1}")
+    seen = survey.survey(str(tmp_path), time="t", label="y")
+    kinds = {name: column.kind for name, column in seen.table.columns.items()}
+    assert kinds == {"t": "time", "amount": "float", "items": "int", "zip": "category", "y": "int"}
+    days = {"csv": "2025-01-04", "parquet": "2025-01-02"}
+    said = f"t, amount, items, y are text on 2 days, such as {days[newest]}, and typed on others"
+    assert any(note.startswith(said) for note in seen.notes), seen.notes
+
+
+def test_the_dialect_of_older_csv_is_known_where_the_newest_file_is_parquet(tmp_path: Path) -> None:
+    for number in range(2):
+        rows = of_day(number) | {"t": [f"0{number + 1}/01/2025 {n:02}:30" for n in range(20)]}
+        lines = [";".join(map(str, row)).replace(".", ",") for row in zip(*rows.values(), strict=True)]
+        (tmp_path / f"2025-01-0{number + 1}.csv").write_text("\n".join([";".join(rows), *lines]))
+    as_parquet(pa.table(of_day(2)), tmp_path / "2025-01-03")
+    seen = survey.survey(str(tmp_path), time="t", label="y")
+    assert {key: seen.plug[key] for key in ("delimiter", "decimal", "time")} == {
+        "delimiter": ";", "decimal": ",", "time": "%d/%m/%Y %H:%M",
+    }  # fmt: skip
+    assert seen.table.columns["amount"].kind == "float"
+
+
+OTHERWISE: dict[str, tuple[str, list[object], str]] = {
+    "a whole number with gaps": ("items", [1.0, None] * 10, "int"),
+    "text": ("items", [str(n % 5) for n in range(20)], "int"),
+    "nothing": ("items", [None] * 20, "int"),
+    "true and false": ("y", [n % 2 > 0 for n in range(20)], "int"),
+    "a time with its zone": ("t", [datetime(2025, 1, 2, n, tzinfo=UTC) for n in range(20)], "time"),
+}
+
+
+@pytest.mark.parametrize(("name", "values", "kind"), OTHERWISE.values(), ids=OTHERWISE)
+def test_a_column_that_has_another_type_on_one_day_is_read(
+    name: str, values: list[object], kind: str, tmp_path: Path
+) -> None:
+    as_parquet(pa.table(of_day(0)), tmp_path / "2025-01-01")
+    other = of_day(1) | {name: values}
+    as_parquet(pa.table(dict(reversed(other.items()))), tmp_path / "2025-01-02")  # in another order, too
+    seen = survey.survey(str(tmp_path), time="t", label="y")
+    assert seen.num_days == 2
+    assert seen.table.columns[name].kind == kind
+
+
+NEWEST: dict[str, tuple[dict[str, Any], str]] = {
+    "has no rows": ({name: [] for name in of_day(0)}, "1 day without rows: 2025-01-03; begin with: "),
+    "has no times": (of_day(2) | {"t": [""] * 20}, "2025-01-03, the newest day, has 0 rows with a time, "),
+}
+
+
+@pytest.mark.parametrize(("columns", "said"), NEWEST.values(), ids=NEWEST)
+def test_a_newest_day_without_values_hides_no_other(
+    columns: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    for number in range(2):
+        as_csv(pa.table(of_day(number)), tmp_path / f"2025-01-0{number + 1}")
+    as_csv(pa.table(columns), tmp_path / "2025-01-03")
+    seen = survey.survey(str(tmp_path), time="t", label="y")
+    assert seen.table.columns["amount"].kind == "float"
+    assert any(note.startswith(said) for note in seen.notes), seen.notes
+
+
+def test_a_newest_day_unlike_the_others_is_said_with_what_differs(tmp_path: Path) -> None:
+    for number in range(2):
+        as_csv(pa.table(of_day(number)), tmp_path / f"2025-01-0{number + 1}")
+    newest = tmp_path / "2025-01-03"
+    as_csv(pa.table(of_day(2)).drop_columns(["y"]), newest)
+    with pytest.raises(DataError, match="--label y is in the data until 2025-01-02, and not on the newest"):
+        survey.survey(str(tmp_path), time="t", label="y")
+    as_csv(pa.table(of_day(2) | {"t": [f"03/01/2025 {n:02}:30" for n in range(20)]}), newest)
+    with pytest.raises(ParamsError, match=r"t is written in two formats, as 2025-.* and as 03/01/2025 00:30"):
+        survey.survey(str(tmp_path), time="t", label="y")
 
 
 def refused(tmp_path: Path, rows: pa.Table, **options: str) -> str:

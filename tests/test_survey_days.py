@@ -134,9 +134,9 @@ def test_days_far_before_the_others_or_still_to_come_are_left_out() -> None:
 
 def test_a_newest_day_that_only_began_is_said_with_the_night_to_begin_with() -> None:
     whole = history(6, lambda n: draw(n, 40))
-    assert survey_days.incomplete(whole) == ()
-    assert survey_days.incomplete({FIRST: whole[FIRST]}) == ()
+    assert survey_days.incomplete(whole, "t") == ()
+    assert survey_days.incomplete({FIRST: whole[FIRST]}, "t") == ()
     newest = max(whole)
-    (said,) = survey_days.incomplete(whole | {newest: whole[newest].slice(0, 3)})
+    (said,) = survey_days.incomplete(whole | {newest: whole[newest].slice(0, 3)}, "t")
     assert said.startswith(f"{newest}, the newest day, has 3 rows, and the days before usually have 40")
     assert said.endswith(f"begin with: python -m pipeline night --day {newest - timedelta(1)}")

@@ -5,7 +5,7 @@ cast is kept beside the row (bad_cells.py), unless so many cannot that the colum
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -26,7 +26,7 @@ from pipeline.contract.table import (
     classes_of,
 )
 from pipeline.data import bad_cells, numbers
-from pipeline.data.numbers import is_text
+from pipeline.data.numbers import NumberFormat, is_text
 
 NO_CLASS = -1  # below the least of a label, so that the row is quarantined
 SINCE_1970 = {"s": 1_000_000.0, "ms": 1000.0, "us": 1.0, "ns": 0.001}  # microseconds of a unit
@@ -102,12 +102,60 @@ def _conformed(rows: pa.Table, field: pa.Field, table: Table) -> tuple[pa.Chunke
     return bad_cells.cast_column(rows, field, cast)
 
 
+def joined(parts: Sequence[pa.Table], *, zone: str) -> pa.Table:
+    """Returns the rows of several files, one after the other; raises pyarrow's errors.
+
+    A column that is text in some files and typed in others, as in CSV beside Parquet, is text. One of
+    numbers, and of true and false, is numbers; one of several types of times is times in `zone`.
+    """
+    try:
+        return pa.concat_tables(parts, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        fields = {name: [part.schema.field(name) for part in parts if part.column_names.count(name) == 1]
+                  for name in {name for part in parts for name in part.column_names}}  # fmt: skip
+        return pa.concat_tables([_alike(part, fields, zone) for part in parts], promote_options="permissive")
+
+
+def _alike(rows: pa.Table, fields: Mapping[str, Sequence[pa.Field]], zone: str) -> pa.Table:
+    """Returns rows with one type for each column that has others in other files, where there is one."""
+    for place, name in enumerate(rows.column_names):
+        kinds = {value_type(field.type) for field in fields[name]} - {pa.null()}
+        values, text = rows.column(place), next((each for each in fields[name] if is_text(each.type)), None)
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        if text is not None and len(kinds) > 1:
+            values = _as_text(values, numbers.format_of(text))
+        elif len(kinds) > 1 and all(map(pa.types.is_temporal, kinds)):
+            values = _cast(values, TIME, zone)
+        elif len(kinds) > 1 and pa.types.is_boolean(values.type):
+            values = values.cast(pa.int8())
+        field = pa.field(name, values.type, metadata=text.metadata if text is not None else None)
+        rows = rows.set_column(place, field, values)
+    return rows
+
+
+def value_type(kind: pa.DataType) -> pa.DataType:
+    """Returns the type of the values, which is that of a dictionary's."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _as_text(values: pa.ChunkedArray, form: NumberFormat) -> pa.ChunkedArray:
+    """Returns values as a file of text has them whose numbers are in a format; lists stay lists."""
+    if pa.types.is_floating(values.type):
+        values = _without_nan(values)
+    if pa.types.is_floating(values.type) or pa.types.is_decimal(values.type):
+        return pc.replace_substring(values.cast(pa.string()), ".", form.decimal)
+    return values if pa.types.is_nested(values.type) else values.cast(pa.string())
+
+
 def times(values: pa.ChunkedArray, form: str, *, name: str) -> pa.ChunkedArray:
     """Returns values of the column `name` as times, in a unit of `SINCE_1970` or in a format of strptime.
 
-    With a format of strptime, values that are not text are returned unchanged. Raises ArrowInvalid, which
-    names the row of the first value that cannot be read.
+    Times, and with a format of strptime all values that are not text, are returned unchanged. Raises
+    ArrowInvalid, which names the row of the first value that cannot be read.
     """
+    if pa.types.is_temporal(values.type):
+        return values
     if form in SINCE_1970:
         return _since_1970(values, form, name)
     if not is_text(values.type):

@@ -37,7 +37,7 @@ class ImageFiles(Files):
         super().__init__(url, **options)
         self._places = {name: place for place, name in enumerate(classes)}
 
-    def sample(self, num_rows: int) -> pa.Table:
+    def sample(self, num_rows: int, **_: Any) -> pa.Table:
         """Returns the first rows of the newest day, `MOST_ROWS` at most."""
         dated = self._files_by_day()
         paths = [file.path for file in dated[max(dated)]] if dated else self._paths()

@@ -36,6 +36,7 @@ from pipeline.machines import this_machine
 PART = "part.parquet"
 GLOB, PLACES = r"[*?\[]", r"[*?\[{]"  # signs of one, and of a place for a day
 MEMORY_SHARE = 0.25  # of the memory here that a file may hold, unpacked
+MOST_PEEKED = 8  # files with rows, of which one with values in a column is looked for
 HEAD_BYTES = 1 << 18  # of a file of CSV, by which its dialect is told
 
 
@@ -173,7 +174,7 @@ class Files:
     @property
     def omits_nulls(self) -> bool:
         """Whether a file lacks a column in which no row has a value, as one of JSON does."""
-        return file_formats.is_of(self._newest(), JSON)
+        return file_formats.is_of(self._newest_first()[0], JSON)
 
     @property
     def cuts(self) -> bool:
@@ -188,9 +189,22 @@ class Files:
                 reasons.setdefault(reason, []).append(path.removeprefix(self._fixed()).lstrip("/"))
         return reasons
 
-    def sample(self, num_rows: int) -> pa.Table:
-        """Returns the first rows of the newest file, all columns."""
-        return self._read(self._newest()).slice(0, num_rows)
+    def sample(self, num_rows: int, *, kinds: tuple[str, ...] = (), needed: str = "") -> pa.Table:
+        """Returns the first rows of the newest file that has rows, all columns; none where no file has.
+
+        Of the newest files, one of `kinds` with values in the column `needed` is preferred.
+        """
+        rows, num_read = None, 0
+        for path in self._newest_first():
+            if kinds and not file_formats.is_of(path, kinds):
+                continue
+            part = self._read(path)
+            is_full = needed in part.column_names and part[needed].null_count < len(part)
+            rows = part if rows is None or not len(rows) or (needed and is_full) else rows
+            num_read += len(part) > 0
+            if len(rows) and (not needed or is_full or num_read == MOST_PEEKED):
+                break
+        return (pa.table({}) if rows is None else rows).slice(0, num_rows)
 
     def files(self) -> list[str]:
         """Returns the paths of the files in the folder that the url names, from there; none for no folder."""
@@ -213,9 +227,11 @@ class Files:
         return [(files[n][0], self._read(files[n][1])) for n in chosen]
 
     def head(self) -> bytes:
-        """Returns whole lines from the beginning of the newest file if that is CSV, unpacked; else b""."""
-        path = self._newest()
-        if file_formats.is_of(path, (*PARQUET, *JSON)):
+        """Returns whole lines from the beginning of the newest file of CSV, unpacked; b"" where none is."""
+        path = next(
+            (each for each in self._newest_first() if not file_formats.is_of(each, (*PARQUET, *JSON))), ""
+        )
+        if not path:
             return b""
         self._expect_file(path)
         try:
@@ -226,9 +242,10 @@ class Files:
         data = file_formats.as_utf8(data)
         return data if len(data) < HEAD_BYTES else data[: data.rfind(b"\n") + 1]
 
-    def _newest(self) -> str:
+    def _newest_first(self) -> list[str]:
         dated = self._files_by_day()
-        return dated[max(dated)][-1].path if dated else self._paths()[-1]
+        in_order = [file.path for day in sorted(dated) for file in dated[day]] or self._paths()
+        return in_order[::-1]
 
     def _files_by_day(self) -> dict[date, list[DayFile]]:
         """Files of each day, in order; empty if the files are cut by time."""
@@ -355,7 +372,7 @@ class Files:
             self._expect_same_columns(paths, parts)
         _expect_once(paths, parts)
         try:
-            return pa.concat_tables(parts, promote_options="permissive")
+            return casts.joined(parts, zone=self.zone)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise DataError(
                 f"{paths[0]} to {paths[-1]} have columns of different types: {str(error).splitlines()[0]}; "

@@ -7,6 +7,7 @@ import os
 import re
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow as pa
@@ -185,9 +186,25 @@ def test_files_of_json_may_omit_a_key_and_their_types_are_the_same(tmp_path: Pat
     (tmp_path / "in" / "b_20250130.jsonl").write_text('{"meter": "a", "kwh": 1}\n')
     Files(str(tmp_path / "in")).fetch(FIRST, tmp_path / "out")
     assert pq.read_table(tmp_path / "out" / PART, partitioning=None)["kwh"].to_pylist() == [None, 1]
-    (tmp_path / "in" / "b_20250130.jsonl").write_text('{"meter": 1}\n')
+    (tmp_path / "in" / "b_20250130.jsonl").write_text('{"meter": ["a"]}\n')
     with pytest.raises(DataError, match=r"columns of different types: .*; have all files delivered"):
         Files(str(tmp_path / "in")).fetch(FIRST, tmp_path / "out")
+
+
+def test_text_beside_types_is_text_by_the_numbers_of_the_source(tmp_path: Path) -> None:
+    """As where the morning comes as CSV of a spreadsheet and the rest of the day as Parquet."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a_20250130.csv").write_text("kwh;ok\n1,5;true\n2.000,25;false\n")
+    rows = pa.table({"kwh": [3.25, float("nan")], "ok": [True, None]})
+    pq.write_table(rows, tmp_path / "in" / "b_20250130.parquet")
+    Files(str(tmp_path / "in"), delimiter=";", decimal=",", thousands=".").fetch(FIRST, tmp_path / "out")
+    delivered = pq.read_table(tmp_path / "out" / PART, partitioning=None)
+    declared: Any = Table(
+        columns={"at": Time(nullable=True), "kwh": Float(nullable=True), "ok": Bool(nullable=True)}, time="at"
+    )
+    read = conform(delivered, declared, origin="a", absent_is_null=True).to_pydict()
+    assert read["kwh"] == [1.5, 2000.25, 3.25, None]
+    assert read["ok"] == [True, False, True, None]
 
 
 @pytest.mark.slow
