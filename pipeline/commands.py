@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.contract import older, params, records
 from pipeline.contract.errors import NothingToDo, ParamsError, PipelineError, ReleaseError, without_password
-from pipeline.contract.formats import one_line
+from pipeline.contract.formats import counted, one_line
 from pipeline.contract.records import Check
 from pipeline.report import notifier
 from pipeline.storage import checkout, ledger, ledger_notes
@@ -78,7 +78,7 @@ def init(
         ripe_days=ripe_after, zone=zone, table=table, regression=regression, without=without or (),
         nulls=nulls, thousands=thousands, clock=clock, encoding=encoding,
     )  # fmt: skip
-    size = f"{survey.num_days} days of {survey.rows_per_day:,.0f} rows"
+    size = f"{counted(survey.num_days, 'day')} of {counted(round(survey.rows_per_day), 'row')}"
     known = survey.table.label
     late = f", labels {known.ripe_after.days} days late" if known and known.ripe_after else ""
     print(f"{folder}: {len(survey.table.columns)} columns, {size}{late}")

@@ -73,10 +73,11 @@ def held_out(parts: Mapping[date, pa.Table], table: Table, *, min_samples: int) 
     text, doubts = f"{counted(len(known), 'sample')}{of_units} on {days(parts)}", []
     if num_units < min_samples:
         what = f"{num_units} values of {table.unit}" if table.unit else counted(num_units, "sample")
-        leave = "leave the table's unit out (--unit of init), " if table.unit else ""
+        ways = ["leave the table's unit out (--unit of init)"] if table.unit else []
+        ways += ["hold out more days (prepare.test_days)"] if _more_days_bring_more(parts, table) else []
         doubts.append(
             f"no night could decide, as {where} {_has(parts)} {what}, fewer than gate.min_samples "
-            f"({min_samples}); {leave}hold out more days (prepare.test_days), or lower it"
+            f"({min_samples}); {', '.join([*ways, 'or lower it'])}"
         )
     column = table.columns[label.column] if label else None
     of_two = isinstance(column, Bool) or (isinstance(column, Int) and (column.min, column.max) == (0, 1))
@@ -91,6 +92,14 @@ def held_out(parts: Mapping[date, pa.Table], table: Table, *, min_samples: int) 
                 )
         text += f", {label.column} is 1 in {count(ones)}"
     return text, doubts
+
+
+def _more_days_bring_more(parts: Mapping[date, pa.Table], table: Table) -> bool:
+    """Returns whether older days had units that the newer half of the days has not."""
+    if not table.unit or len(parts) < 2:
+        return True
+    units = [set(pc.unique(parts[day][table.unit].drop_null()).to_pylist()) for day in sorted(parts)]
+    return bool(set().union(*units) - set().union(*units[len(units) // 2 :]))
 
 
 def _has(parts: Mapping[date, pa.Table]) -> str:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from pipeline import survey_days
 from pipeline.contract import formats
+from pipeline.contract.days import newest_over
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import Plug
 from pipeline.contract.table import (
@@ -38,7 +39,7 @@ from pipeline.data.source import expect_encoding, left_out_in_words
 from pipeline.data.suite import expect_names
 from pipeline.survey_columns import ColumnNote, described, stand_ins
 from pipeline.survey_joins import Join, chosen, joins_of, tables_of, with_joins
-from pipeline.survey_numbers import all_match, as_numbers
+from pipeline.survey_numbers import all_match, as_numbers, words_of_a_day
 from pipeline.survey_source import (
     FILES,
     ISO,
@@ -51,6 +52,7 @@ from pipeline.survey_source import (
     days_of,
     dialect_of,
     formats_of,
+    has_offset,
     history_of,
     joined,
     not_in_data,
@@ -145,6 +147,8 @@ def survey(
     label = data.label or next((each for each in NAMES_OF_LABELS if each in rows.column_names), "")
     _expect_names(rows.column_names, time=time, label=label, unit=unit, without=without)
     guesses = _guesses(data.plug, {"time": time, "label": label}, asked)
+    if zone == "UTC" and time in data.delivered.column_names and has_offset(data.delivered[time]):
+        guesses += ("a day begins at midnight in UTC (--zone)",)
     columns, notes = _columns(rows, data)
     if unit:
         columns[unit] = _unit(rows[unit])
@@ -167,11 +171,7 @@ def survey(
         label=Label(label, ripe_after=timedelta(days=max(ripe_days, 0)), classes=classes),
         zone=zone,
     )
-    as_found: Any = declared
-    days = {
-        day: without_texts(conform(part, as_found, origin=str(day), absent_is_null=True))
-        for day, part in data.parts.items()
-    }
+    days = {day: _as_declared(part, declared, day) for day, part in data.parts.items()}
     _check_zone(days, declared)
     if ripe_days < 0:
         ripe_days = _days_without_label(days, label)
@@ -182,6 +182,15 @@ def survey(
     of_columns = [note for name, note in notes.items() if name not in without]
     asks = (data.ask,) if data.ask else ()
     return replace(made, guesses=guesses, notes=(*of_columns, *asks, *made.notes))
+
+
+def _as_declared(part: pa.Table, declared: Table, day: date) -> pa.Table:
+    """Returns the rows of a day in the columns of the table; raises DataError where they do not fit."""
+    as_found: Any = declared
+    try:
+        return without_texts(conform(part, as_found, origin=str(day), absent_is_null=True))
+    except DataError as error:
+        raise words_of_a_day(part, declared, day) or error from None
 
 
 def _with_days(
@@ -216,8 +225,11 @@ def _with_days(
             image=images.column if images and num_classes else "",
         ),
         notes=(
-            *data.far, *data.not_looked_at(), *survey_days.incomplete(days, table.time),
-            *stand_ins(every, table), *(_few_labels(every[label], declared.label) if of_classes else ()),
+            *data.far, *data.not_looked_at(),
+            *(survey_days.unlike(days, table, by=newest_over(table.zone, at=datetime.now(UTC)))
+              or survey_days.incomplete(days, table.time)),
+            *stand_ins(every, table),
+            *(_few_labels(every[label], declared.label) if of_classes else ()),
         ),
         label=_label_in_words(label, kind, declared.label.classes, binary, num_classes),
         num_classes=num_classes, images=images,

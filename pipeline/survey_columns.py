@@ -72,7 +72,8 @@ def _use(name: str, column: AnyColumn, values: pa.ChunkedArray, table: Table, *,
     if image:
         return f"{SEEN}, its pixels" if name == image else f"no: it sees {image} alone"
     if name == table.time:
-        return f"{SEEN}, the time of day and of week"
+        at_midnight = pc.all(pc.equal(values, pc.floor_temporal(values, unit="day"))).as_py()
+        return f"{SEEN}, the {'day of the week' if at_midnight else 'time of day and of week'}"
     num = count(pc.count_distinct(values).as_py())
     if name == table.unit:
         return f"no: the unit, {num} of them" if isinstance(column, Id) else f"{SEEN}, and the unit"

@@ -19,15 +19,19 @@ import pyarrow.compute as pc
 
 from pipeline.contract import formats
 from pipeline.contract.formats import counted
+from pipeline.contract.params import ValidateParams
 from pipeline.contract.table import Bool, Category, Float, Int, Off, Table
-from pipeline.data import drift
+from pipeline.data import day_history, drift
+from pipeline.data.daily_limits import Limit
 from pipeline.data.features import is_ripe
+from pipeline.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS
 
 A_YEAR = 360  # days of history from which on limits know all seasons
 LEAST_LIMIT, MOST_LIMIT = 0.2, 0.95  # of drift; a column that needs more has none
 NOISE = 2.57  # / sqrt(n): what days of n rows are apart by chance, once in 10,000 (Kolmogorov-Smirnov, 4 n)
 LEAST_DAYS = 4  # by which a column is seen to rise
 INCOMPLETE = 0.1  # of the median number of rows; fewer on the newest day look like a part of it
+BACK = 8  # days, from the newest on, among which one is looked for to begin with
 RISING = 0.9  # of the days, those that begin where the day before ended
 FAR_DAYS, FAR_SPANS = 365, 3  # a day is far from the others beyond both: days, and spans of the others
 MOST_FAR = 0.05  # of all days
@@ -66,6 +70,44 @@ def without_rows(empty: Sequence[date], newest: date) -> tuple[str, ...]:
         return ()
     begin = f"; begin with: python -m pipeline night --day {newest}" if max(empty) > newest else ""
     return (f"{counted(len(empty), 'day')} without rows: {formats.days(empty)}{begin}",)
+
+
+def unlike(days: Mapping[date, pa.Table], table: Table, *, by: date) -> tuple[str, ...]:
+    """Returns that the first night would refuse its day by the limits that it learns, and what to do.
+
+    Its day is the newest up to `by`. A day before it is named only where a night would take that.
+    """
+    timed = {day: part.filter(part[table.time].is_valid()) for day, part in sorted(days.items()) if day <= by}
+    here = [day for day, part in timed.items() if len(part)]
+    if len(here) <= LEAST_BEFORE + LEAST_ERRORS:  # no limit is learned from as few
+        return ()
+    history = day_history.completed(
+        {}, here, table, by=here[-1], rules="", of_rows=dict.fromkeys(here, ""), rows=timed.__getitem__,
+        num_bad=lambda day: 0,
+    )  # fmt: skip
+    *before, newest = here[-BACK:]
+    if not (outside := _outside(history, newest, table)):
+        return ()
+    passing = next((day for day in reversed(before) if not _outside(history, day, table)), None)
+    begin = (
+        f"if it is not complete, begin with: python -m pipeline night --day {passing}; " if passing else ""
+    )
+    accepted = f"--set 'validate.accepted_days=[{newest}]' --trigger REASON"
+    return (
+        f"the first night would stop, as {newest} is unlike the days before it: "
+        f"{day_history.in_words(outside)}; {begin}if it is right, accept it: python -m pipeline night --day "
+        f"{newest} {accepted}",
+    )
+
+
+def _outside(history: Mapping[date, day_history.Known], day: date, table: Table) -> list[Limit]:
+    """Returns the figures of a day that are outside the limits which the days before it give."""
+    (judged,) = day_history.judged(
+        {other: known for other, known in history.items() if other <= day}, {}, [day], night=day,
+        label=table.label.column if table.label else "",
+        false_alarms_per_year=ValidateParams().false_alarms_per_year, off=(),
+    )  # fmt: skip
+    return judged.outside
 
 
 def incomplete(days: Mapping[date, pa.Table], time: str) -> tuple[str, ...]:

@@ -9,11 +9,25 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.data.numbers import BLANKS, MINUS, NUMBER, NumberFormat, plain, without_words
+from pipeline.contract.errors import DataError
+from pipeline.contract.formats import count, counted
+from pipeline.contract.table import Float, Int, Table
+from pipeline.data.bad_cells import TOO_BAD
+from pipeline.data.numbers import (
+    BLANKS,
+    MINUS,
+    NUMBER,
+    NumberFormat,
+    format_of,
+    is_text,
+    plain,
+    without_words,
+)
 
 # In the order in which they are tried: the first by which all columns of numbers can be read is taken.
 FORMATS = (
@@ -111,6 +125,29 @@ def as_numbers(
         )
         return Reading(texts=numbers, symbol=symbol, note=f"{name}: {'; '.join(notes)}")
     return Reading(texts=None, note=_why_text(name, odd, texts, such, num=num, num_known=num_known))
+
+
+def words_of_a_day(rows: pa.Table, table: Table, day: date) -> DataError | None:
+    """Returns the error that a column of numbers is mostly words on a day; None where none is.
+
+    Single ones go to quarantine with their rows. With so many, the column has another type on that day.
+    """
+    for name, column in table.columns.items():
+        of_classes = table.label is not None and name == table.label.column and bool(table.label.classes)
+        if of_classes or not isinstance(column, Int | Float) or not is_text(rows[name].type):
+            continue
+        form = format_of(rows.schema.field(name))
+        known = without_words(rows[name], form).drop_null()
+        odd = known.filter(pc.invert(pc.match_substring_regex(plain(known, form, column.symbol), NUMBER)))
+        texts = pc.unique(odd).to_pylist()
+        if len(odd) >= TOO_BAD * len(known) and 0 < len(texts) <= MOST_ODD_TEXTS:
+            words = ",".join([*form.nulls, *texts])
+            return DataError(
+                f"{name} is {texts[0]!r} in {count(pc.sum(pc.equal(odd, texts[0])).as_py())} of "
+                f"{counted(len(rows), 'row')} of {day}, and a number on other days; if it stands for no "
+                f"value, write --nulls {words!r}, or leave the column out by --without {name!r}"
+            )
+    return None
 
 
 def _why_text(

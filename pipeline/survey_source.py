@@ -3,7 +3,7 @@
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping
-from datetime import date, datetime
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ FORMATS = (
 MAY_BE_TIME = r"\d\D+\d|^\d{8}(\d{6})?$"
 NAME_FORMAT = "name its format, as --time-format '%d/%m/%Y %H:%M'"
 FIRST_TEXTS = 100  # of a column, of which a format must read one before it is tried on all
-SINCE = datetime(1970, 1, 1)  # an earlier time shows a wrong format: `%Y` reads 25 as the year 25
+FIRST_YEAR = 1800  # an earlier time shows a wrong format: `%Y` reads 25 as the year 25
 OFFSET = r":\d\d\S*\s?(Z|UTC|GMT|[+-]\d\d:?\d\d)$"
 NUM_FILES = 8  # from the oldest to the newest, by which the format of times is known
 FILES = "pipeline.data.source:Files"
@@ -270,6 +270,14 @@ def formats_of(values: pa.ChunkedArray, given: tuple[str, ...] = ()) -> tuple[st
     return tuple(form for form in given if _times(texts, form).null_count <= most)
 
 
+def has_offset(values: pa.ChunkedArray) -> bool:
+    """Returns whether times are moments of another zone than UTC, of which the day depends on the zone."""
+    if pa.types.is_timestamp(values.type):
+        return values.type.tz not in (None, "UTC", "Etc/UTC", "+00:00")
+    offset = r":\d\d\S*\s?([+-]\d\d:?\d\d)$"
+    return is_text(values.type) and bool(pc.any(pc.match_substring_regex(values, offset)).as_py())
+
+
 def _wrong_times(values: pa.ChunkedArray) -> str:
     """Returns the first row whose text is not a time, if most rows have times; otherwise ""."""
     if not is_text(values.type):
@@ -284,9 +292,9 @@ def _wrong_times(values: pa.ChunkedArray) -> str:
 
 
 def _times(texts: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
-    """Returns texts as times; null where a text does not have the format, or is a time before 1970."""
+    """Returns texts as times; null where a text does not have the format, or is of a year that none means."""
     times = times_or_null(texts, form)
-    return pc.if_else(pc.less(times, pa.scalar(SINCE, times.type)), pa.scalar(None, times.type), times)
+    return pc.if_else(pc.less(pc.year(times), FIRST_YEAR), pa.scalar(None, times.type), times)
 
 
 def _settled(
@@ -340,7 +348,7 @@ def _settled(
 def _days_off(parts: list[tuple[date | None, pa.ChunkedArray]]) -> int:
     """Returns by how many days times miss the days of their files, in total; 0 if no file has a day."""
     numbers = [
-        times.drop_null().cast(pa.date32()).cast(pa.int32()).to_numpy() - (day - SINCE.date()).days
+        times.drop_null().cast(pa.date32()).cast(pa.int32()).to_numpy() - (day - date(1970, 1, 1)).days
         for day, times in parts
         if day
     ]

@@ -600,6 +600,21 @@ def test_times_as_other_programs_write_them_are_read(form: str, wanted: str | No
     assert inspected.days == tuple(date(2025, 3, day) for day in (5, 6, 7))
 
 
+def test_dates_before_1970_are_times(tmp_path: Path) -> None:
+    lines = [f"1958{n // 28 + 1:02}{n % 28 + 1:02},{n % 9 + 0.5}" for n in range(150)]
+    (tmp_path / "co2.csv").write_text("\n".join(["date,y", *lines]))
+    made = survey.survey(str(tmp_path / "co2.csv"))
+    assert made.plug["time"] == "%Y%m%d" and made.days[0] == date(1958, 1, 1)
+
+
+def test_where_days_begin_is_a_guess_where_times_have_offsets(tmp_path: Path) -> None:
+    for offset, is_guess in (("+01:00", True), ("Z", False)):
+        lines = [f"2025-01-0{n // 20 + 1}T12:00:00{offset},{n % 2}" for n in range(80)]
+        (tmp_path / "a.csv").write_text("\n".join(["t,y", *lines]))
+        guesses = survey.survey(str(tmp_path / "a.csv")).guesses
+        assert ("a day begins at midnight in UTC (--zone)" in guesses) == is_guess
+
+
 def test_times_of_no_known_format_are_refused_with_the_option_that_names_it(tmp_path: Path) -> None:
     form = "%Y year %j day"
     (tmp_path / "a.csv").write_text(lines_of(times_of(form, datetime(2025, 3, 5), 3)))

@@ -71,3 +71,12 @@ def test_what_the_gate_could_not_judge_by_is_said(
     text, doubts = night_preview.held_out({DAYS[0]: rows(DAYS[0], **held_out)}, table, min_samples=30)
     assert text.endswith(f"on 2025-03-03, y is 1 in {held_out['ones']}")
     assert [expected in one for one in doubts if expected] == [True] * bool(expected) and len(doubts) <= 1
+
+
+def test_more_days_are_advised_only_where_they_have_other_units() -> None:
+    alike = {day: rows(day, units=5) for day in DAYS}
+    (said,) = night_preview.held_out(alike, BY_UNIT, min_samples=30)[1]
+    assert said.endswith("(30); leave the table's unit out (--unit of init), or lower it")
+    others = alike | {DAYS[0]: rows(DAYS[0], units=9)}
+    (said,) = night_preview.held_out(others, BY_UNIT, min_samples=30)[1]
+    assert said.endswith("(--unit of init), hold out more days (prepare.test_days), or lower it")

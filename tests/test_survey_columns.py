@@ -43,6 +43,16 @@ def test_a_column_is_shown_with_its_values_and_whether_the_model_sees_it(
     assert note.nulls == values.count(None) / NUM
 
 
+@pytest.mark.parametrize(
+    ("hours", "use"), [(1, "yes, the time of day and of week"), (24, "yes, the day of the week")]
+)
+def test_dates_alone_have_no_time_of_day(hours: int, use: str) -> None:
+    times = [TIMES[0] + timedelta(hours=hours * n) for n in range(NUM)]
+    table = Table(time="t", columns={"t": Time(), "y": Int()}, label=Label("y"))
+    rows = pa.table({"t": times, "y": range(NUM)})
+    assert survey_columns.described(rows, table, unlimited={}, left_out={})[0].use == use
+
+
 def test_the_unit_is_seen_only_as_a_category() -> None:
     assert note_of(Id(), [f"i{n}" for n in range(NUM)], unit="x").use == "no: the unit, 40 of them"
     assert note_of(Category(), ["a", "b"] * 20, unit="x").use == "yes, and the unit"

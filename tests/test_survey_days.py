@@ -140,3 +140,21 @@ def test_a_newest_day_that_only_began_is_said_with_the_night_to_begin_with() -> 
     (said,) = survey_days.incomplete(whole | {newest: whole[newest].slice(0, 3)}, "t")
     assert said.startswith(f"{newest}, the newest day, has 3 rows, and the days before usually have 40")
     assert said.endswith(f"begin with: python -m pipeline night --day {newest - timedelta(1)}")
+
+
+def test_a_newest_day_that_a_first_night_would_refuse_is_said_with_one_that_it_would_take() -> None:
+    whole = history(40, lambda n: draw(n, 40))
+    newest = max(whole)
+    assert survey_days.unlike(whole, table_of(Float()), by=newest) == ()
+    began = whole | {newest: whole[newest].slice(0, 1)}
+    (said,) = survey_days.unlike(began, table_of(Float()), by=newest)
+    assert said.startswith(f"the first night would stop, as {newest} is unlike the days before it: 1 rows, ")
+    assert f"begin with: python -m pipeline night --day {newest - timedelta(1)}; if it is right" in said
+    assert said.endswith(f"--day {newest} --set 'validate.accepted_days=[{newest}]' --trigger REASON")
+    assert survey_days.unlike(began, table_of(Float()), by=newest - timedelta(1)) == ()  # it is not over
+
+
+def test_days_too_few_to_learn_limits_from_are_not_called_unlike() -> None:
+    whole = history(20, lambda n: draw(n, 40))
+    newest = max(whole)
+    assert survey_days.unlike(whole | {newest: whole[newest].slice(0, 1)}, table_of(Float()), by=newest) == ()

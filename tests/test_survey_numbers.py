@@ -166,3 +166,17 @@ def test_a_row_of_units_is_no_value_of_its_columns(tmp_path: Path) -> None:
         "paid: a number in all but 1 of 81 rows, such as 'EUR' in row 1 of 2025-01-02, which go to "
         "quarantine; if it stands for no value, write --nulls 'EUR'"
     )
+
+
+def test_a_day_full_of_a_word_is_named_with_the_option_that_settles_it(tmp_path: Path) -> None:
+    for n in range(1, 25):
+        lines = [f"2025-01-{n:02},{'nil' if n == 7 else k + 1},{k % 2}" for k in range(NUM)]
+        (tmp_path / f"2025-01-{n:02}.csv").write_text("\n".join(["t,x,y", *lines]))
+    with pytest.raises(DataError) as refused:
+        survey(str(tmp_path), time="t")
+    assert str(refused.value) == (
+        "x is 'nil' in 40 of 40 rows of 2025-01-07, and a number on other days; if it stands for no value, "
+        "write --nulls 'nil', or leave the column out by --without 'x'"
+    )
+    assert survey(str(tmp_path), time="t", nulls="nil").table.columns["x"] == Int(nullable=True)
+    assert "x" not in survey(str(tmp_path), time="t", without=["x"]).table.columns

@@ -212,8 +212,6 @@ def _severity(name: str, suite: Suite, params: ValidateParams) -> str:
 
 
 def _stopped(day: Day, limits: Sequence[Limit], night: Night, *, may_be_accepted: bool) -> str:
-    named = "; ".join(map(str, limits[:SHOWN]))
-    more = f"; and {len(limits) - SHOWN} more" if len(limits) > SHOWN else ""
     way = "or change its severity (validate.unusual_day, or limits of the suite)"
     if may_be_accepted:
         way = (
@@ -222,9 +220,15 @@ def _stopped(day: Day, limits: Sequence[Limit], night: Night, *, may_be_accepted
             f"--trigger REASON"
         )
     return (
-        f"{day.day} is unlike the {day.known.num_days} days before it: this {day.day:%A}: {named}{more}; "
-        f"fix the source and ingest again, {way}"
+        f"{day.day} is unlike the {day.known.num_days} days before it: this {day.day:%A}: "
+        f"{in_words(limits)}; fix the source and ingest again, {way}"
     )
+
+
+def in_words(limits: Sequence[Limit]) -> str:
+    """Returns the first limits in words, and how many more there are."""
+    more = f"; and {len(limits) - SHOWN} more" if len(limits) > SHOWN else ""
+    return "; ".join(map(str, limits[:SHOWN])) + more
 
 
 def _expectations(day: Day) -> Iterator[Expectation]:
