@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.contract import older, params, records
+from pipeline.contract import forms, params, records
 from pipeline.contract.errors import NothingToDo, ParamsError, PipelineError, ReleaseError, without_password
 from pipeline.contract.formats import counted, one_line
 from pipeline.contract.records import Check
@@ -407,23 +407,15 @@ def who_used(what: str, *, json_: bool = False) -> int:
 
 
 def migrate() -> int:
-    """Rewrite params.yaml and notes of the previous release in the current form, and say what changed."""
-    from pipeline.rollout import ledger_copy
-    from pipeline.storage import erasures
-
+    """Rewrite params.yaml of an earlier release in the current form, and say what changed."""
     path = checkout.home() / params.FILE
-    text, changes = older.migrate(path.read_text())
-    taken = erasures.take_over()
-    if not changes and not taken:
+    text, changes = forms.migrate(path.read_text())
+    if not changes:
         raise NothingToDo(f"{path} is in today's form")
-    for note in taken:
-        print(f"the ledger now has the note: {note}")
-    ledger_copy.push()
-    if changes:
-        records.replace_text(path, text)
-        for change in changes:
-            print(f"{path}: {change}")
-        print("Commit it: a night runs with the params.yaml of the commit that is checked out.")
+    records.replace_text(path, text)
+    for change in changes:
+        print(f"{path}: {change}")
+    print("Commit it: a night runs with the params.yaml of the commit that is checked out.")
     return 0
 
 

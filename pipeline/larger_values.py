@@ -12,7 +12,6 @@ from typing import Any
 
 from pipeline.contract import params, records
 from pipeline.contract.errors import ParamsError
-from pipeline.contract.older import import_path
 from pipeline.contract.params import Params, Plug
 from pipeline.contract.records import Champion, Chosen, Night
 from pipeline.planning import evening
@@ -105,7 +104,7 @@ def _is_set(key: str, assignments: Sequence[str]) -> bool:
 def _arguments(champion: Champion | None, loaded: Params) -> dict[str, Any] | None:
     """Returns the arguments of the workload that serves; None where none or another one does."""
     facts = json.loads(FACTS.read_text()) if champion and champion.version and FACTS.exists() else {}
-    is_same = facts and import_path(facts["workload"]) == loaded.workload.use
+    is_same = facts and facts["workload"] == loaded.workload.use
     return dict(facts["arguments"]) if is_same else None
 
 

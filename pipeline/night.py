@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from pipeline import warm_parent
-from pipeline.contract import clock, days, disk, older, params, records
+from pipeline.contract import clock, days, disk, params, records
 from pipeline.contract.errors import (
     JobError,
     LostLedger,
@@ -446,7 +446,7 @@ def _zone(loaded: params.Params) -> str:
     """
     table = ledger.read_at(ledger.ledger_tip(), Table)
     if table is None:
-        table = getattr(older.workload(loaded.workload.make()), "table", None)
+        table = getattr(loaded.workload.make(), "table", None)
     return table.zone if isinstance(table, Table) else "UTC"
 
 

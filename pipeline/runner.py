@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import stages, warm_parent
-from pipeline.contract import disk, older, params, records
+from pipeline.contract import disk, params, records
 from pipeline.contract.backend import Backend
 from pipeline.contract.data_source import Source
 from pipeline.contract.errors import (
@@ -109,7 +109,7 @@ def _write_table(stage: str) -> None:
         return
     try:
         plug = params.load().workload
-        table = getattr(older.workload(plug.make()), "table", None)
+        table = getattr(plug.make(), "table", None)
         if not isinstance(table, Table):
             raise ParamsError(
                 f"{plug.use} has no table; declare `table = Table(...)` in the class (docs/own-data.md)"

@@ -92,7 +92,7 @@ def test_days_that_paid_in_the_ledger_are_written_to_the_params_of_the_night_unl
     first, at_first = opened(repository, 0)
     assert chosen_of(first).values == {DAYS: 30}
     os.chdir(repository)
-    closed(replace(first, chosen=None), DAYS, [30] * 2, worth=0)  # by the release before
+    closed(replace(first, chosen=None), DAYS, [30] * 2, worth=0)
     closed(replace(first, id="x"), DAYS, [30, 60] * 8, worth=0.05)
     text = (repository / "params.yaml").read_text()
 

@@ -124,8 +124,8 @@ def stretches(folder: Path) -> list[Stretch]:
     Where the place does not say when the machines were there, the first worker has: when its machine booted.
     """
     booted: dict[str, str] = {}
-    for line in jsonl.whole(folder / "starts.jsonl"):  # those of releases before say only when it started
-        booted.setdefault(line.get("attempt", ""), line.get("booted_at", ""))
+    for line in jsonl.whole(folder / "starts.jsonl"):
+        booted.setdefault(line["attempt"], line["booted_at"])
     submissions = SubmissionJournal(folder).submissions()
     return [
         replace(each, there_at=each.there_at or booted.get(each.attempt, "")).stretch for each in submissions

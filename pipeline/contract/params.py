@@ -30,7 +30,7 @@ from pydantic import (
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.contract import older
+from pipeline.contract import forms
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.records import EVERY_UPDATE, Sync, replace_text
 
@@ -55,11 +55,6 @@ class Plug(Section):
 
     model_config = ConfigDict(frozen=True, extra="allow")
     use: str = Field(pattern=r"^[\w.]+:\w+$")
-
-    @field_validator("use")
-    @classmethod
-    def _where_it_is_now(cls, use: str) -> str:
-        return older.import_path(use)
 
     @model_validator(mode="before")
     @classmethod
@@ -724,7 +719,7 @@ class Params(PlanSections, RefitSections, WatchSections, CloseSections):
     @model_validator(mode="before")
     @classmethod
     def _in_todays_form(cls, values: Any) -> Any:
-        return older.params(values) if isinstance(values, dict) else values
+        return forms.params(values) if isinstance(values, dict) else values
 
 
 def load(folder: Path = Path()) -> Params:

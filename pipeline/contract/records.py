@@ -19,7 +19,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, TypeVar
 
-from pipeline.contract import older
+from pipeline.contract import forms
 from pipeline.contract.errors import DataError
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
@@ -512,7 +512,7 @@ class Version(Record):
     data_digest: str
     model_digest: str
     run_id: str
-    files_digest: str = ""  # of all its files, code included; "": made before that was kept
+    files_digest: str = ""  # of all its files, code included
     mlmodel: str = ""  # text of its file MLmodel, which no other version has; "": made before that was kept
     experiment: str = "0"  # of MLflow, that the run is in; "0": made before that was kept
 
@@ -549,7 +549,7 @@ class Live(Record):
     high: float | None = None
     reason: str = ""
     checks: tuple[Check, ...] = ()  # the guardrails
-    ends_at: datetime | None = None  # as planned when it began; None: begun by the release before
+    ends_at: datetime  # as planned when it began
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -649,7 +649,7 @@ class Release(Record):
     version: int
     replaced: int
     model_digest: str = ""
-    files_digest: str = ""  # of all files of the version, code included; "": made before that was kept
+    files_digest: str = ""  # of all files of the version, code included
     night: str = ""
     lineage: dict[str, str] = field(default_factory=dict)
 
@@ -794,14 +794,13 @@ def loads(kind: type[R], text: str, *, source: str = "record") -> R:
 
 def _in_todays_form(kind: type[Record], text: str) -> str:
     """Returns the JSON of a record in today's form; what is not JSON at all as it is."""
-    if kind.__name__ not in older.CHANGED:
+    if kind.__name__ not in forms.RECORDS:
         return text
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    today = older.record(kind.__name__, values) if isinstance(values, dict) else values
-    return text if today == values else json.dumps(today)
+    return json.dumps(forms.record(kind.__name__, values)) if isinstance(values, dict) else text
 
 
 def write(record: Record, folder: Path = RUN) -> Path:

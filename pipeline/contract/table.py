@@ -203,7 +203,7 @@ def code(text: str) -> str:
 
 
 def spellings(code: str) -> tuple[str, ...]:
-    """Returns an id as a table has it, and as clients, or partitions of releases before, may have it."""
+    """Returns an id as a table has it, and as clients may write it."""
     return (code, f"{code}.0") if re.fullmatch("-?[0-9]+", code) else (code,)
 
 

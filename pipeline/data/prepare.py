@@ -24,7 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.contract import disk, older, records
+from pipeline.contract import disk, records
 from pipeline.contract.errors import DataError, ParamsError
 from pipeline.contract.params import PrepareParams, PrepareSections
 from pipeline.contract.records import Dataset, Night, Report
@@ -55,7 +55,7 @@ def prepare(night: Night, report: Report, sections: PrepareSections) -> Dataset:
     """
     if known_digests.digest(CLEAN) != report.digest:
         raise DataError(f"{CLEAN} is not what was validated tonight; run validate again")
-    params, workload = sections.prepare, older.workload(sections.workload.make())
+    params, workload = sections.prepare, sections.workload.make()
     first = night.day - timedelta(days=params.window_days - 1)
     here = partitions(CLEAN)
     days = [day for day in here if first <= day <= night.day]
@@ -115,7 +115,7 @@ def make_again(dataset: Dataset, night: Night, sections: PrepareSections) -> Non
 
     Only those of the whole window, which users are answered from: the others are made by the next night.
     """
-    workload = older.workload(sections.workload.make())
+    workload = sections.workload.make()
     if not hasattr(workload, "arrays"):
         shutil.rmtree(ARRAYS, ignore_errors=True)
         return

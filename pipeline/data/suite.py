@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.contract import disk, older, records
+from pipeline.contract import disk, records
 from pipeline.contract.errors import ParamsError
 from pipeline.contract.params import Section
 from pipeline.contract.table import AnyColumn, Bytes, Category, Float, Id, Int, Table, Text
@@ -106,7 +106,7 @@ class Finding:
 def load(path: Path) -> Suite:
     """Returns the suite in the file; ParamsError names the key that is wrong."""
     try:
-        suite = Suite.model_validate(older.suite(YAML(typ="safe").load(path.read_text()) or {}))
+        suite = Suite.model_validate(YAML(typ="safe").load(path.read_text()) or {})
     except FileNotFoundError:
         raise ParamsError(f"{path} is missing; name the suite in validate.suite") from None
     except YAMLError as error:

@@ -20,7 +20,7 @@ from contextlib import chdir
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from pipeline.contract import older, params, records
+from pipeline.contract import params, records
 from pipeline.contract.errors import DataError, ParamsError, PipelineError, ReleaseError, sentence
 from pipeline.contract.params import Params
 from pipeline.contract.records import Dataset, Erasure, Night
@@ -56,7 +56,7 @@ def erase(unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
         ReleaseError: a night is open, a release was interrupted, or a version is not what the ledger says.
         DataError: files that may have the rows are damaged.
     """
-    column = older.workload(loaded.workload.make()).table.unit
+    column = loaded.workload.make().table.unit
     if not column:
         raise ParamsError(
             "the table of the workload has no unit, so that it is not known whose a row is; name the column "

@@ -21,7 +21,6 @@ from pipeline.data.ingest import without
 from pipeline.data.source import PART
 from pipeline.erasure.cached_rows import parquet
 from pipeline.registry import aliases, packaging
-from pipeline.registry.carried_code import MODEL
 from pipeline.rollout import rot
 from pipeline.storage import erasures
 
@@ -86,11 +85,7 @@ def changed(client: "MlflowClient", name: str, *, column: str, unit: str) -> Ite
 
 def _is_whole(folder: Path, version: Version | None) -> bool:
     """Returns whether files are those that the ledger has of a version, which may be of no night: None."""
-    if version is None:
-        return True
-    if not version.files_digest:  # registered by a release that kept the model's alone
-        return records.digest(folder / MODEL) == version.model_digest
-    return records.digest(folder) in erasures.forms(version.files_digest)
+    return version is None or records.digest(folder) in erasures.forms(version.files_digest)
 
 
 def _damaged(number: int, error: Exception | None = None) -> ReleaseError:

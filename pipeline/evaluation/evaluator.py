@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.contract.errors import DataError, ParamsError, PipelineError
-from pipeline.contract.older import import_path
-from pipeline.contract.params import EvaluateParams, Plug, RegisterParams
+from pipeline.contract.params import EvaluateParams, RegisterParams
 from pipeline.contract.records import (
     Champion,
     Dataset,
@@ -89,13 +88,13 @@ def evaluate(
         if not days:
             facts["champion_has_seen"] = 1.0
             log.warning("the champion was trained on held-out days; it is not compared")
-        elif champion.files_digest and not _is_todays(champion, CHAMPION):
+        elif not _is_todays(champion, CHAMPION):
             with own_code.fetched(champion, name=registered.name) as folder:
                 theirs["champion"] = _by_own_code(
                     champion, folder, "champion", num_samples=num_samples, days=days, params=params
                 )
         else:
-            arms.append(_champion_arm(arms[0], arrays))
+            arms.append(replace(arms[0], name="champion", model=load_model(workload, CHAMPION)))
         if days:
             _add_references(arms, theirs, champion, days=days, params=params, registered=registered)
     metrics = declared(workload)
@@ -184,7 +183,7 @@ def _add_references(
     anchor = champion.anchor.release if champion.anchor else None
     references: dict[str, Release | None] = {"anchor": anchor, "predecessor": champion.predecessor}
     for name, release in references.items():
-        if release is None or not release.files_digest or release.version == champion.version:
+        if release is None or release.version == champion.version:
             continue
         try:
             with own_code.fetched(release, name=registered.name) as folder:
@@ -255,18 +254,6 @@ def _is_todays(release: Release, model: Path) -> bool:
         return False
     today = source_digest(ours["workload"])
     return release.lineage.get("source", today) == today
-
-
-def _champion_arm(challenger: Arm, arrays: Path) -> Arm:
-    """Returns the champion with today's code: its own, or a version from before digests of code."""
-    ours, theirs = _facts(MODEL), _facts(CHAMPION)
-    if (ours["workload"], ours["arguments"]) == (theirs["workload"], theirs["arguments"]):
-        workload, samples = challenger.workload, challenger.samples
-    else:
-        workload = Plug(use=theirs["workload"], **theirs["arguments"]).make()
-        samples = workload.dataset(arrays, "test")
-        _check_same_samples(samples, len(challenger.samples))
-    return Arm(name="champion", workload=workload, model=load_model(workload, CHAMPION), samples=samples)
 
 
 def _check_same_samples(theirs: Any, num_samples: int) -> None:
@@ -396,7 +383,7 @@ def _facts(folder: Path) -> dict[str, Any]:
     try:
         facts: dict[str, Any] = json.loads(path.read_text())
         date.fromisoformat(facts["last_day"])
-        return facts | {"workload": import_path(facts["workload"]), "arguments": dict(facts["arguments"])}
+        return facts | {"workload": str(facts["workload"]), "arguments": dict(facts["arguments"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} does not say what the model is ({error!r}); train again") from None
 

@@ -408,8 +408,7 @@ def _volume(log: "Log", by: LiveScore) -> forecast.Volume:
 
 
 def _looks(standing: Live, night: Night) -> Looks:
-    ends_at = standing.ends_at or night.decide_until  # where the release before began it
-    return Looks(began=standing.began_at.timestamp(), ends=ends_at.timestamp())
+    return Looks(began=standing.began_at.timestamp(), ends=standing.ends_at.timestamp())
 
 
 def _now(log: "Log") -> datetime:
@@ -418,9 +417,8 @@ def _now(log: "Log") -> datetime:
 
 
 def _before(folder: Path) -> dict[str, float]:
-    """Returns what users scored before the test, by unit; nothing where the release before began it."""
-    path = folder / BEFORE
-    scores: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+    """Returns what users scored before the test, by unit."""
+    scores: dict[str, float] = json.loads((folder / BEFORE).read_text())
     return scores
 
 

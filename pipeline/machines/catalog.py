@@ -170,7 +170,7 @@ def local(profile: Profile, *, today: date, own: Machine = AT_HAND) -> Machine:
         bandwidth_bytes_per_s=rates["bandwidth_bytes_per_s"],
         flops_per_s=rates["flops_per_s"],
         link_bytes_per_s=rates["bandwidth_bytes_per_s"],
-        storage_bytes_per_s=measured.get("storage_bytes_per_s", 0.0),  # profiles of before do not have it
+        storage_bytes_per_s=measured["storage_bytes_per_s"],
         dated=own.dated if own.device else today,
     )
 

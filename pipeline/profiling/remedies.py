@@ -133,7 +133,7 @@ def apply_kept(profile: Profile, *, epochs: float, num_samples: int, at_hand: bo
     saved_s = (
         sum(r.measured_gain for r in kept if r.name == COMPILED_MODEL) * num_samples / batch_size * update_s
     )
-    compile_s = trials.get("compile_s", 2 * COMPILE_S)  # a kept profile of before does not say it
+    compile_s = trials.get("compile_s", 2 * COMPILE_S)
     if tuning.compiled and saved_s < compile_s:
         kept = [remedy for remedy in kept if remedy.name != COMPILED_MODEL]
         tuning = replace(tuning, compiled=False)

@@ -88,7 +88,7 @@ class Ceilings(Record):
     copy_bytes_per_s: float
     fresh_bytes_per_s: float  # written to new pages
     gathers: tuple[Gather, ...]  # by ascending width
-    scatters: tuple[Gather, ...] = ()  # likewise; () in those of the release before
+    scatters: tuple[Gather, ...]  # likewise
     dispatch_s: float = 0.0  # of an operator on one number
     cold_bytes_per_s: float  # read from the disk
     warm_bytes_per_s: float  # read from the page cache

@@ -1,7 +1,7 @@
 """Packs the code that a version carries, and imports its workload from there and from nowhere else.
 
 A version carries its code as one archive, `code/code.zip`, since MLflow stores, lists and fetches each file
-by itself; versions of before carry the files, `code/`.
+by itself.
 
 A version names its workload in model.json by an import path. Resolved by this process's own `sys.path`, that
 path could name anything that is installed, and an edit of the checkout would change what an old version runs.
@@ -78,13 +78,10 @@ def check_inside(version: Path) -> None:
 
 def file_names(version: Path) -> list[str]:
     """Returns the names of the files of the version's code; ReleaseError where its archive is none."""
-    code = version / CODE
-    if not (code / ARCHIVE).is_file():
-        return [path.relative_to(code).as_posix() for path in code.rglob("*") if path.is_file()]
     try:
-        with zipfile.ZipFile(code / ARCHIVE) as packed:
+        with zipfile.ZipFile(version / CODE / ARCHIVE) as packed:
             return packed.namelist()
-    except zipfile.BadZipFile as error:
+    except (OSError, zipfile.BadZipFile) as error:
         raise ReleaseError(
             f"{CODE / ARCHIVE} of the version cannot be read: {error}; restore MLflow's artifacts"
         ) from None
@@ -125,9 +122,6 @@ def unpack(version: Path, to: Path) -> None:
 
     `extractall` leaves out of a name what would lead out of the folder, and makes no links.
     """
-    if not (version / CODE / ARCHIVE).is_file():
-        shutil.copytree(version / CODE, to, dirs_exist_ok=True)
-        return
     with zipfile.ZipFile(version / CODE / ARCHIVE) as packed:
         packed.extractall(to)
 

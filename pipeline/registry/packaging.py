@@ -200,7 +200,7 @@ def fetch(uri: str, wanted: Release | Version, *, into: Path) -> Path:
     for name in OF_MLFLOW:
         (folder / name).unlink(missing_ok=True)
     files_digest = wanted.files_digest
-    if files_digest and records.digest(folder) != files_digest:
+    if records.digest(folder) != files_digest:
         files_digest = erasures.now(files_digest)  # rows that the version carried may have been erased since
     verify(folder, model_digest=wanted.model_digest, files_digest=files_digest, uri=uri)
     return folder
@@ -217,15 +217,13 @@ def expect_files(client: "MlflowClient", name: str, release: Release) -> None:
 
 
 def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> None:
-    """Raises ReleaseError as `fetch` does; without `files_digest` only the model's own files are compared.
+    """Raises ReleaseError as `fetch` does.
 
     Pickles are looked for in the archive of its code too, once its bytes are known to be those on record.
     """
     if linked := sorted(path.name for path in folder.rglob("*") if path.is_symlink()):
         raise ReleaseError(f"{uri} holds {linked[0]}, a link; restore MLflow's artifacts")
-    compared = [(folder / carried_code.MODEL, model_digest)]
-    compared += [(folder, files_digest)] if files_digest else []
-    for path, expected in compared:
+    for path, expected in ((folder / carried_code.MODEL, model_digest), (folder, files_digest)):
         if (digest := records.digest(path)) != expected:
             raise ReleaseError(
                 f"the files of {uri} have digest {digest}, the ledger says {expected}; "

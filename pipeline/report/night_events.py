@@ -49,8 +49,6 @@ def of_entry(entry: Entry) -> tuple[Event, ...]:
     """Returns the events of a night or of a rollback: those that it recorded, else what its records say."""
     if entry.events is not None:
         return entry.events.events
-    if entry.rollback:
-        return (_rollback(entry),)
     closed_at, verdict = entry.closed_at, entry.verdict
     made = [*derive(entry, at=closed_at or clock.utc(), over=closed_at is not None)]
     if closed_at and verdict and verdict.failed:
@@ -295,12 +293,3 @@ def _stopped(entry: Entry, stop: Stop) -> Event:
         version=entry.version.number if entry.version else 0,
         champion=entry.champion.version if entry.champion else 0, reason=stop.reason,
     )  # fmt: skip
-
-
-def _rollback(entry: Entry) -> Event:
-    """Returns the event of a rollback by the release before, whose verdict says why."""
-    release = entry.release or Release(version=0, replaced=0, night=entry.night.id)
-    said = entry.verdict.reason if entry.verdict else entry.subject
-    return rolled_back(
-        release, by="", reason=said.partition(": ")[2] or said, at=entry.closed_at or entry.night.started_at
-    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
 
-from pipeline.contract import older, records
+from pipeline.contract import forms, records
 from pipeline.contract.errors import NotYet, PipelineError, ReleaseError, sentence
 from pipeline.contract.params import Params
 from pipeline.contract.records import Approval, Check, Night, Refit, Release, Verdict, Version
@@ -80,7 +80,7 @@ def decoded(texts: dict[str, str]) -> Contents:
     """Returns the records among the files of a commit, each as a dict, by their names in lower case."""
     paths = {kind.__name__: str(records.path_of(kind)) for kind in KINDS}
     return {
-        name.lower(): older.record(name, json.loads(texts[path]))
+        name.lower(): forms.record(name, json.loads(texts[path]))
         for name, path in paths.items()
         if path in texts
     }

@@ -7,8 +7,8 @@ before. A deployment takes minutes, and no call waits for it: a call starts what
 which says what; the next call checks again.
 
 What containers fetch when they start, at any time, is in a folder of its own in the bucket, which no rule of
-its lifecycle may cover. Where a version's files are is read from the registry: those of the release before
-were sent to where jobs fetch theirs. Each look checks that they are whole there.
+its lifecycle may cover. Where a version's files are is read from the registry, and each look checks that they
+are whole there.
 
 Each long-running operation is started once (pipeline/rollout/operation_journal.py), and a deployment is named
 by its version, so no version is ever deployed twice.

@@ -33,8 +33,8 @@ class Request:
 
     at: float  # seconds since 1970, by the clock of the process that made it
     operation: str = ""
-    boot: str = ""  # of the machine, and when that was by this clock; "" of a journal of the release before
-    booted_at: float = 0.0
+    boot: str  # of the machine, and when that was by this clock
+    booted_at: float
 
     @property
     def age_s(self) -> float:

@@ -20,7 +20,7 @@ from datetime import date
 from functools import cached_property
 from pathlib import Path
 
-from pipeline.contract import disk, older, records
+from pipeline.contract import disk, records
 from pipeline.contract.errors import PipelineError, ReleaseError, sentence
 from pipeline.contract.params import Params
 from pipeline.contract.records import Check, Version
@@ -185,7 +185,7 @@ class _Copies:
 
     @property
     def _table(self) -> Table:
-        table: Table = older.workload(self._params.workload.make()).table
+        table: Table = self._params.workload.make().table
         return table
 
     @cached_property
@@ -364,9 +364,7 @@ class _Versions:
 
     @staticmethod
     def _is_whole(version: Version, folder: Path) -> bool:
-        if version.files_digest:
-            return records.digest(folder) in (version.files_digest, erasures.now(version.files_digest))
-        return records.digest(folder / MODEL) == version.model_digest
+        return records.digest(folder) in (version.files_digest, erasures.now(version.files_digest))
 
     @staticmethod
     def _model(version: Version, folder: Path) -> None:

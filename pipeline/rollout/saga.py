@@ -192,8 +192,8 @@ class _Limit:
     """When a saga stops waiting for a target, by the clock of the process that began it."""
 
     until: datetime
-    boot: str = ""  # of the machine, and when that was by this clock; "" of a journal of the release before
-    booted_at: float = 0.0
+    boot: str  # of the machine, and when that was by this clock
+    booted_at: float
 
     @property
     def is_over(self) -> bool:

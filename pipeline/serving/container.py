@@ -29,12 +29,8 @@ def lay_out(variables: Mapping[str, str], root: Path) -> None:
     files, folder = fsspec.core.url_to_fs(uri, **options(uri))
     files.get(f"{folder}/", f"{root / 'version'}/", recursive=True)
     (root / "version" / WHOLE).unlink(missing_ok=True)  # written beside the version's files by the bucket
-    packaging.verify(
-        root / "version",
-        model_digest=variables["MODEL_DIGEST"],
-        files_digest=variables.get("FILES_DIGEST", ""),
-        uri=uri,
-    )
+    model_digest, files_digest = variables["MODEL_DIGEST"], variables["FILES_DIGEST"]
+    packaging.verify(root / "version", model_digest=model_digest, files_digest=files_digest, uri=uri)
     if variables.get("ARRAYS"):
         BucketFolder(url=variables["ARRAYS_BUCKET"]).bring_thing(variables["ARRAYS"], root / "arrays")
 

@@ -75,16 +75,15 @@ class VersionLoader:
         arrays = arrays or arrays_of(self._home, version.night)
         with tempfile.TemporaryDirectory(prefix="serving-") as scratch:
             folder = packaging.fetch(f"models:/{self.name}/{number}", version, into=Path(scratch))
-            case = case_of(folder, arrays.folder if arrays else None, carries_code=bool(version.files_digest))
+            case = case_of(folder, arrays.folder if arrays else None)
             process = VersionProcess(number, {**case, "threads": 1}, answer_s=self._answer_s)
         return served(process, number, night=arrays.night if arrays else "", top=self._top, keep=self._keep)
 
 
-def case_of(version: Path, arrays: Path | None, *, carries_code: bool, online: bool = True) -> dict[str, Any]:
+def case_of(version: Path, arrays: Path | None, *, online: bool = True) -> dict[str, Any]:
     """Returns what the process of a version is to load (pipeline/serving/version_worker.py)."""
     return {
-        "version": str(version), "arrays": str(arrays) if arrays else "", "carries_code": carries_code,
-        "online": online, "threads": 0,
+        "version": str(version), "arrays": str(arrays) if arrays else "", "online": online, "threads": 0,
     }  # fmt: skip
 
 

@@ -67,9 +67,8 @@ class VersionProcess:
         """
         self.ended, self._answer_s, self._started_at = "", answer_s, time.monotonic()
         self._socket, theirs = socket.socketpair()
-        path = [entry for entry in sys.path if entry]  # for versions that carry no code
+        path = [entry for entry in sys.path if entry]
         reads = [*reads, *(Path(case[name]) for name in ("version", "arrays") if case[name])]
-        reads += [] if case["carries_code"] else map(Path, path)
         scratch = tempfile.TemporaryDirectory(prefix="version-")
         self.scratch = Path(scratch.name)
         command = partial(carried_code.command, scratch=self.scratch, reads=reads)

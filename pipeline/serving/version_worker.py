@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.contract.errors import DataError, PipelineError, ReleaseError
-from pipeline.contract.params import Plug
 from pipeline.evaluation.scoring import declared
 from pipeline.registry import carried_code
 from pipeline.registry.row_packaging import read_example
@@ -55,9 +54,8 @@ def expect_online(workload: Any) -> None:
 class LoadedVersion:
     """A version, ready to answer.
 
-    Of the case: `version` and `arrays` are folders; `carries_code` says whether the ledger vouches for the
-    version's code, else this checkout's runs; `online` whether it has to answer users or rows; `threads` is
-    how many a model may take, 0 as many as it likes.
+    Of the case: `version` and `arrays` are folders; `online` says whether it has to answer users or rows;
+    `threads` is how many a model may take, 0 as many as it likes.
     """
 
     def __init__(self, case: Mapping[str, Any]) -> None:
@@ -66,11 +64,7 @@ class LoadedVersion:
         if case["threads"]:
             torch.set_num_threads(case["threads"])
         folder, self._arrays = Path(case["version"]), Path(case["arrays"]) if case["arrays"] else None
-        if case["carries_code"]:
-            self._workload = carried_code.workload_of(folder)
-        else:
-            facts = carried_code.facts(folder)
-            self._workload = Plug(use=facts["workload"], **facts["arguments"]).make()
+        self._workload = carried_code.workload_of(folder)
         if case["online"]:
             expect_online(self._workload)
         self._rows = self._served = None

@@ -47,13 +47,9 @@ BODY_S = 10.0  # longest time to receive a body
 class Loaded:
     """A version, in a process of its own, and the arrays that it answers from."""
 
-    def __init__(
-        self, root: Path, *, params: ServingParams, number: int = 0, carries_code: bool = False
-    ) -> None:
+    def __init__(self, root: Path, *, params: ServingParams, number: int = 0) -> None:
         arrays = root / "arrays"
-        case = case_of(
-            root / "version", arrays if arrays.exists() else None, carries_code=carries_code, online=False
-        )
+        case = case_of(root / "version", arrays if arrays.exists() else None, online=False)
         self._params, self.number = params, number
         self.process = VersionProcess(number, case, answer_s=answer_s(params.timeout_s))
         self.answers = str(self.process.about.get("answers"))
@@ -143,10 +139,8 @@ def app(root: Path, variables: Mapping[str, str], *, log: str) -> Any:
 
     @contextlib.asynccontextmanager
     async def life(made: FastAPI) -> AsyncIterator[None]:
-        loaded = Loaded(
-            root, params=params_of(variables), number=int(variables.get("MODEL_VERSION", 0)),
-            carries_code=bool(variables.get("FILES_DIGEST")),
-        )  # fmt: skip
+        number = int(variables.get("MODEL_VERSION", 0))
+        loaded = Loaded(root, params=params_of(variables), number=number)
         made.state.predictions = predictions = Predictions(loaded, variables, log=log)
         if predictions.deployed:
             await asyncio.to_thread(predictions.deployed.start)

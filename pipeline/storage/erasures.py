@@ -18,7 +18,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.records import Erasure, Note, replace_bytes
+from pipeline.contract.records import Erasure, replace_bytes
 from pipeline.contract.table import code, spellings
 from pipeline.storage import checkout, ledger, ledger_notes
 from pipeline.storage.journal import Journal
@@ -76,30 +76,11 @@ def remember() -> None:
         replace_bytes(checkout.home() / KEY, f"{key}\n{ledger.ledger_tip()}\n".encode(), mode=0o600)
 
 
-def take_over() -> list[Note]:
-    """Commits the notes of the releases before to the ledger, removes them there, and returns them.
-
-    A call after a kill goes on with those that are left.
-    """
-    beside, known = ledger_notes.older_notes(), set(map(str, ledger_notes.read()))
-    for one in beside:
-        if str(one) not in known:
-            ledger_notes.add(
-                one.text, versions=one.versions, recipe=one.recipe, erasure=one.erasure, at=one.at
-            )
-    if beside:
-        remember()
-        ledger_notes.remove_older_notes()
-    return beside
-
-
 def lost() -> str:
     """Returns a clause that names what knows of an erasure which the ledger does not have; "" for none."""
     _, commit = _key_file()
     if commit and not ledger.is_part(commit, ledger.ledger_tip()):
         return f"{checkout.home() / KEY} names an erasure by the ledger's commit {commit[:9]}"
-    if older := sum(note.erasure is not None for note in ledger_notes.older_notes()):
-        return f"git notes of before have {older} erasures, which python -m pipeline migrate takes over"
     return ""
 
 

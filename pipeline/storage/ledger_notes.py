@@ -4,21 +4,18 @@ A note is a commit with the tree before it and one record more. A night may foll
 opened after with notes in between, so that nobody loses a night because a note was written meanwhile.
 """
 
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from pipeline.contract import older, records
+from pipeline.contract import records
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.formats import one_line
 from pipeline.contract.records import Erasure, Note
 from pipeline.storage import ledger
 from pipeline.storage.checkout import git, home
-
-OLDER_NOTES = "refs/notes/nights"  # of the releases before, which kept them as git's notes
 
 
 def add(
@@ -68,23 +65,6 @@ def _read(tip: str) -> tuple[Note, ...]:
         records.loads(Note, files.get(path, ""), source=f"{commit[:9]}:{path}")
         for commit, files in zip(commits, texts, strict=True)
     )
-
-
-def older_notes() -> list[Note]:
-    """Returns the notes of the releases before, which kept them as git's notes, oldest first."""
-    folder = home()
-    if not git("for-each-ref", OLDER_NOTES, folder=folder):
-        return []
-    listed = git("notes", f"--ref={OLDER_NOTES}", "list", folder=folder).splitlines()
-    texts = [git("cat-file", "blob", line.split()[0], folder=folder) for line in listed]
-    lines = [line for text in texts for line in text.splitlines() if line]
-    made = [records.loads(Note, json.dumps(older.note(line)), source=OLDER_NOTES) for line in lines]
-    return sorted(made, key=lambda one: one.at)
-
-
-def remove_older_notes() -> None:
-    """Removes the notes of the releases before."""
-    git("update-ref", "-d", OLDER_NOTES, folder=home())
 
 
 def faults(tip: str) -> Iterator[str]:

@@ -36,7 +36,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from pipeline.contract import disk, older
+from pipeline.contract import disk
 from pipeline.contract.clock import Clock, boot
 from pipeline.contract.errors import JobError, ParamsError, ReleaseError
 from pipeline.contract.params import ServingParams
@@ -72,7 +72,7 @@ _outcomes = sa.Table(
     sa.Column("time", sa.Double, nullable=False),
     sa.Column("items", sa.Text, nullable=False),  # JSON
 )  # fmt: skip
-_predictions = sa.Table(  # apart, so that a log of before has them as well
+_predictions = sa.Table(
     "predictions", _metadata,
     sa.Column("exposure", sa.String(32), primary_key=True),
     sa.Column("predicted", sa.Text, nullable=False),  # JSON
@@ -140,8 +140,7 @@ class Traffic:
     @property
     def is_holdback(self) -> bool:
         """Returns whether its experiment holds users back on its own challenger; it belongs to no night."""
-        before = older.holdback_name(serving=self.champion, replaced=self.challenger)
-        return self.experiment in (holdback_name(self.challenger), before)
+        return self.experiment == holdback_name(self.challenger)
 
     @property
     def wanted(self) -> tuple[int, ...]:
@@ -533,7 +532,6 @@ class Log:
             _metadata.create_all(connection)
             connection.execute(self._insert(_traffic), first)
             row = connection.execute(sa.select(_traffic)).mappings().one()
-            # In a log of the release before, which kept no moves, what is known of them begins here.
             connection.execute(self._insert(_moves), {column.name: row[column.name] for column in _moves.c})
             self._set_clock(connection, Traffic(**{one.name: row[one.name] for one in fields(Traffic)}))
             return str(row["secret"])

@@ -179,8 +179,7 @@ class BatchSchedule:
         self._looks, self.noise, self.tau = state["looks"], Noise(**state["noise"]), state["tau"]
         if state.get("most") is not None:
             self._most = state["most"]
-        if "watch" in state:  # checkpoints of releases before have none
-            self._watch.load(state["watch"])
+        self._watch.load(state["watch"])
         size = self.size(seen)
         if state.get("machine", self._machine) != self._machine and self._best(size, most=size) < size:
             self.resize(self._best(size, most=size), start=seen)

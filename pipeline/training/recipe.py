@@ -8,7 +8,6 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.contract.older import import_path
 from pipeline.contract.records import (
     EVERY_UPDATE,
     Champion,
@@ -112,7 +111,7 @@ def begins_cold(night: Night, champion: Champion | None, params: "JobSections") 
 
 def _unlike(champion: Champion, model: dict[str, Any], params: "JobSections") -> str:
     """Returns why the champion's weights mean nothing to tonight's model; "" if they do."""
-    if import_path(model["workload"]) != params.workload.use:
+    if model["workload"] != params.workload.use:
         return "the champion is another workload"
     if champion.model_digest and digest(CHAMPION) != champion.model_digest:
         return f"{CHAMPION} is not the model of version {champion.version}"

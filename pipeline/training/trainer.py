@@ -73,7 +73,7 @@ class Trainer:
         self._clock, self._memory_bytes, self._end_by = clock, memory_bytes, end_by
         self.seen = 0
         self.num_updates = 0
-        self.audit = self._new_audit(begin=0)
+        self.audit = self._new_audit()
         self.end = recipe.num_samples  # where this run ends; a deadline may bring it forward
         self._meter = _Meter(clock())
         # Position and samples of each next share of this worker, and the sizes of all workers' shares.
@@ -113,8 +113,7 @@ class Trainer:
         self.seen = state.scalars["seen"]
         self.num_updates = state.scalars["num_updates"]
         self.end = min(self.end, state.scalars["end"])
-        kept = state.scalars.get("tally")  # older checkpoints have none
-        self.audit = SampleAudit.load(kept) if kept else self._new_audit(begin=self.seen)
+        self.audit = SampleAudit.load(state.scalars["tally"])
         if "pace" in state.scalars:
             self.batch_schedule.load(state.scalars["pace"], seen=self.seen)
             if self._batching:
@@ -330,14 +329,13 @@ class Trainer:
             block=self._block,
         )
 
-    def _new_audit(self, *, begin: int) -> SampleAudit:
+    def _new_audit(self) -> SampleAudit:
         first = self.recipe.first_sample
         return SampleAudit(
             seed=self.recipe.seed,
             first_sample=first,
             num_samples=self._epoch_samples - first,
             block=self._block,
-            begin=begin,
         )
 
 

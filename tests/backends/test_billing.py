@@ -84,7 +84,6 @@ def test_the_first_worker_of_an_attempt_says_when_its_machine_was_booted(tmp_pat
         at = START.isoformat()
         journal.put(Submission(attempt=attempt, job="j", rental=rental, asked_at=at, resource=resource))
     moments = [START + timedelta(minutes=number) for number in range(3)]
-    jsonl.append(tmp_path / "starts.jsonl", {"time": START.isoformat()})  # of the release before
     for attempt, moment in zip("aab", moments, strict=True):
         jsonl.append(tmp_path / "starts.jsonl", {"attempt": attempt, "booted_at": moment.isoformat()})
     assert [each.there for each in stretches(tmp_path)] == [moments[0], None, moments[2]]

@@ -1,14 +1,11 @@
-"""The rules of a suite file, those that follow from a table, and a suite of the release before."""
+"""The rules of a suite file, those that follow from a table."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from pipeline.contract.errors import ParamsError
 from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
-from pipeline.data.partition_scan import PartitionScan
 from pipeline.data.row_rules import BETWEEN
 from pipeline.data.suite import Suite, load, rules_digest, rules_of
 from pipeline.examples.shop.sold_lines import LINES
@@ -24,19 +21,6 @@ PAYMENTS: dict[str, Any] = {
         "currency": Category(values=("EUR",), off=("values",)), "fraud": Int(min=0, max=1),
     },
 }  # fmt: skip
-OLDER = """
-schema:
-  - {name: price is a number, type: expect_column_values_to_be_in_set,
-     kwargs: {column: price, value_set: [double]}}
-days:
-  - {name: a day has several invoices, type: expect_column_values_to_be_between, column: invoice,
-     kwargs: {column: num_invoices, min_value: 5}}
-rows:
-  - {name: quantity is there, type: expect_column_values_to_not_be_null, kwargs: {column: quantity}}
-  - {name: quantity has its sign, type: expect_column_values_to_be_between, column: quantity,
-     kwargs: {column: pieces, min_value: 1}}
-drift: {quantity: 0.5}
-"""
 
 
 def test_rules_follow_from_the_types_of_a_table() -> None:
@@ -95,65 +79,3 @@ def test_the_digest_is_of_the_table_the_columns_and_the_rules_of_rows() -> None:
 def test_a_suite_may_be_empty(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("# nothing but what the table says\n")
     assert load(tmp_path / "s.yaml") == Suite()
-
-
-def test_a_suite_of_the_release_before_is_read_with_what_it_had_built_in(tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text(OLDER)
-    suite = load(tmp_path / "s.yaml")
-    assert list(suite.columns) == ["pieces"]
-    assert list(suite.figures) == [
-        "num_invoices", "num_items", "guests", "cancelled", "median_price", "median_quantity",
-    ]  # fmt: skip
-    assert [rule.name for rule in suite.rows] == ["quantity is there", "quantity has its sign"]
-    assert suite.drift == {"quantity": 0.5}
-    PartitionScan(LINES, suite, rules_of(suite, LINES))  # which computes each of them once
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("wishes: []", "wishes: extra inputs"),
-        ("drift: never", "drift"),
-        ("rows: [{name: a}]", "rule 'a' has not one of type and python"),
-        ("rows: [{name: a, type: t, python: 'm:f'}]", "rule 'a' has not one of type and python"),
-        ("rows: [{name: a, python: somewhere}]", "rows.0.python"),
-        ("days: [{name: a, python: 'm:f'}]", "rule of days 'a' is in python"),
-        ("rows: [{name: a, type: t}, {name: a, type: t}]", "two rules are named 'a'"),
-        ("rows: [", "is not YAML"),
-        ("- rows", "the file"),
-    ],
-)
-def test_a_wrong_suite_is_refused_in_a_sentence(text: str, reason: str, tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text(text)
-    with pytest.raises(ParamsError, match=rf"s\.yaml.*{reason}.*;"):
-        load(tmp_path / "s.yaml")
-
-
-@pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        ({"columns": {"Amount": "1"}}, "there are two columns Amount, as SQL knows no"),
-        ({"columns": {"more": "1", "More": "2"}}, "there are two columns more, as SQL knows no"),
-        ({"columns": {"copies": "1"}}, "derives the column copies, which is there already"),
-        ({"columns": {"File_midnight": "1"}}, "derives the column File_midnight, which is there already"),
-        ({"drift": {"item": 0.5, "amount": 0.1}}, "limits the drift of item, which the table has not"),
-    ],
-)
-def test_a_suite_of_another_table_is_refused(values: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ParamsError, match=reason):
-        rules_of(Suite.model_validate(values), Table(**PAYMENTS))
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("Amount", "columns amount and Amount, which are one for SQL.*; rename one at the source, or under"),
-        ("file_row_number", "a column is called file_row_number.*; rename it at the source, or under source"),
-        ("FILE_MIDNIGHT", "a column is called FILE_MIDNIGHT"),
-        ("hours since midnight", "a column is called hours since midnight"),
-    ],
-)
-def test_a_name_of_a_column_that_queries_cannot_have_is_refused_by_itself(name: str, reason: str) -> None:
-    table = Table(**PAYMENTS | {"columns": PAYMENTS["columns"] | {name: Int()}})
-    with pytest.raises(ParamsError, match=reason):
-        rules_of(Suite(), table)

@@ -247,7 +247,7 @@ def test_the_same_rows_give_the_same_bytes_whatever_nights_came_before(seed: int
 def test_what_other_code_left_behind_is_made_anew() -> None:
     rows = small_shop()
     digest = run(rows, day=5).digest
-    (ARRAYS / "keys.json").unlink()  # as the release before left its arrays
+    (ARRAYS / "keys.json").unlink()
     shutil.rmtree(ARRAYS / f"day={FIRST}")
     assert run(rows, day=5).digest == digest
     run(rows, day=5, leave_out_items=("10001",))

@@ -11,11 +11,6 @@ def test_a_holdback_is_known_by_the_version_that_users_are_held_back_on() -> Non
     assert not replace(HELD, challenger=9).is_holdback
 
 
-def test_a_holdback_of_the_release_before_is_known_by_both_versions() -> None:
-    assert replace(HELD, experiment="holdback-3-2").is_holdback
-    assert not replace(HELD, experiment="holdback-2-3").is_holdback
-
-
 def test_an_experiment_of_a_night_is_no_holdback_whatever_the_night_is_called() -> None:
     assert not Traffic().is_holdback
     assert not replace(HELD, experiment="2025-01-11").is_holdback

@@ -104,8 +104,7 @@ def test_a_rung_brings_its_own_passes_and_batch_sizes_and_none_makes_another_job
         for each in (plan, replace(plan, sizes=()))
     )
     assert (recipe.on(rung).micro_batch_size, recipe.on(rung).sizes) == (4, slow)
-    older = replace(rung, micro_batch_size=0, sizes=())  # as the release before planned it
-    assert recipe.on(older) == recipe
+    assert recipe.on(replace(rung, micro_batch_size=0, sizes=())) == recipe
     assert stays.on(rung) == replace(stays, micro_batch_size=4)  # where only one size is allowed, it stays
     for made in (recipe, stays):
         assert made.on(rung).identity == made.identity

@@ -57,6 +57,7 @@ def profile(*, step_s: float = 1e-3, load_s: float = 1e-5, sample_bytes: float =
                 "device_memory_bytes": 8 * 10**9,
                 "flops_per_s": 2e11,
                 "bandwidth_bytes_per_s": 2e10,
+                "storage_bytes_per_s": 0.0,
             }
         },
         remedies=(),

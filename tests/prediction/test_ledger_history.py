@@ -239,7 +239,7 @@ def test_the_hours_in_which_users_judged_are_no_time_of_the_gate():
             each,
             verdict=replace(
                 each.verdict, decided_at=STARTED + timedelta(hours=23),
-                live=Live(experiment="e", began_at=began_at, foretold=""),
+                live=Live(experiment="e", began_at=began_at, ends_at=began_at, foretold=""),
             ),
         )
         for each in entries

@@ -47,12 +47,11 @@ def team(folder: Path, *, base: int) -> Path:
     return folder
 
 
-def version(folder: Path, *, base: int, use: str = "team.work:W", packed: bool = True) -> Path:
+def version(folder: Path, *, base: int, use: str = "team.work:W") -> Path:
     """Files of a version whose workload answers `base` and a little more."""
     package = team(folder / "code" / "team", base=base)
-    if packed:
-        carried_code.pack(files_in(package), folder / "code" / "code.zip")
-        shutil.rmtree(package)
+    carried_code.pack(files_in(package), folder / "code" / "code.zip")
+    shutil.rmtree(package)
     model = folder / "artifacts" / "model"
     model.mkdir(parents=True)
     (model / "model.json").write_text(json.dumps({"workload": use, "arguments": {"plus": 1}}))
@@ -171,7 +170,7 @@ def answer(folder: Path) -> Any:
 
 
 def test_versions_of_one_package_live_side_by_side_also_after_their_folders_are_gone(tmp_path: Path) -> None:
-    old = carried_code.workload_of(version(tmp_path / "old", base=10, packed=False))
+    old = carried_code.workload_of(version(tmp_path / "old", base=10))
     new = carried_code.workload_of(version(tmp_path / "new", base=100))
     shutil.rmtree(tmp_path / "old")
     shutil.rmtree(tmp_path / "new")
@@ -217,10 +216,7 @@ def test_the_same_code_is_imported_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "use", ["subprocess:Popen", "os:system", "team.other:W", "pipeline.contract.params:Plug"]
 )
-@pytest.mark.parametrize("packed", [True, False])
-def test_a_workload_that_the_version_does_not_carry_is_not_resolved(
-    tmp_path: Path, use: str, packed: bool
-) -> None:
-    folder = version(tmp_path / use, base=1, use=use, packed=packed)
+def test_a_workload_that_the_version_does_not_carry_is_not_resolved(tmp_path: Path, use: str) -> None:
+    folder = version(tmp_path / use, base=1, use=use)
     with pytest.raises(ReleaseError, match=f"names the workload {use}, which is not in the code"):
         carried_code.workload_of(folder)

@@ -10,6 +10,7 @@ from pipeline import cli
 from pipeline.contract import params
 from pipeline.contract.params import Params
 from pipeline.contract.records import Ingredients
+from pipeline.registry import lineage
 from pipeline.registry.lineage import differences, is_declared_equal, is_refresh, recipe
 from pipeline.storage import ledger, ledger_notes
 from pipeline.storage.source_code import source_digest
@@ -63,17 +64,28 @@ def test_files_and_values_that_make_another_recipe_are_named() -> None:
     assert differences(before, before) == []
 
 
-FIRST_RELEASE = (
-    '{"epochs":3.0,"batch_size":64,"batching":"auto","sync":"every_update","sync_every":32,"seed":0,"rate":0.002,'
-    '"scaling":"by_optimizer","batch_growth":"none","warmup":0.05,"decay":0.5,"cold_every":7,"warm_share":0.1,'
-    '"warm_epochs":1.0,"warm_rate":0.0005,"checkpoints":"","hang_after_s":120.0}'
+# The keys of `train` in 0.1.0 that decide the model. A key that is added later goes to `lineage.ADDED`.
+TRAIN = (
+    '{"epochs":3.0,"batch_size":64,"threads":"fixed","batching":"auto","sync":"every_update","sync_every":32,"seed":0,'
+    '"rate":0.002,"scaling":"by_optimizer","batch_growth":"none","warmup":0.05,"decay":0.5,"cold_every":7,'
+    '"warm_share":0.1,"warm_epochs":1.0,"warm_rate":0.0005,"band_rate":0.0,"follow_memory":"same_gradient",'
+    '"checkpoints":"","hang_after_s":120.0}'
 )
 
 
-def test_the_default_recipe_is_that_of_the_first_release_so_that_an_upgrade_goes_on_refreshing() -> None:
+def test_the_default_recipe_stays_what_it_was_so_that_an_upgrade_goes_on_refreshing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     use = "tests.fakes:Nothing"
     tonight = Params(**dict.fromkeys(("source", "workload", "backend"), use))
-    parts = (tonight.workload.model_dump_json(), FIRST_RELEASE, source_digest(use))
-    assert recipe(tonight) == hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
+
+    def digest(train: str) -> str:
+        parts = (tonight.workload.model_dump_json(), train, source_digest(use))
+        return hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
+
+    assert recipe(tonight) == digest(TRAIN)
     threads = tonight.train.model_copy(update={"threads": "auto"})
     assert recipe(tonight.model_copy(update={"train": threads})) != recipe(tonight)
+    monkeypatch.setattr(lineage, "ADDED", ("threads",))  # as if a later release had added it
+    assert recipe(tonight) == digest(TRAIN.replace('"threads":"fixed",', ""))
+    assert recipe(tonight.model_copy(update={"train": threads})) == digest(TRAIN.replace("fixed", "auto"))

@@ -13,6 +13,7 @@ from pipeline.backends.place import RetryPolicy
 from pipeline.contract import records
 from pipeline.contract.errors import NotYet
 from pipeline.contract.records import Release
+from pipeline.registry import carried_code
 from pipeline.rollout.endpoint import Endpoint, OnVertex
 from pipeline.storage.traffic_log import Log
 
@@ -45,12 +46,20 @@ def make_versions(client: MlflowClient, folder: Path, number: int) -> list[Relea
         model = files / "artifacts" / "model"
         model.mkdir(parents=True)
         (model / "model.json").write_text(f'{{"version": {version}}}')
+        archive = files / carried_code.CODE / carried_code.ARCHIVE
+        archive.parent.mkdir()
+        carried_code.pack({"none.py": Path(__file__).with_name("__init__.py")}, archive)
         (files / "MLmodel").write_text("flavors: {}\n")
-        digest = records.digest(model)
+        digest, files_digest = records.digest(model), records.digest(files)
         tags = {"model_digest": digest}
         client.create_model_version(MODEL, files.as_uri(), tags=tags, await_creation_for=0)
         night = f"2026-01-{version:02d}"
-        releases.append(Release(version=version, replaced=version - 1, model_digest=digest, night=night))
+        releases.append(
+            Release(
+                version=version, replaced=version - 1, model_digest=digest, files_digest=files_digest,
+                night=night,
+            )
+        )  # fmt: skip
     return releases
 
 

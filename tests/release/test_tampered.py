@@ -1,6 +1,5 @@
 """Whoever writes to MLflow runs no code: what the ledger does not know is neither served nor tried."""
 
-import dataclasses
 import json
 import os
 import shutil
@@ -30,9 +29,8 @@ from pipeline.registry import carried_code, packaging
 from pipeline.rollout.drill import drill
 from pipeline.serving import container, day_predictions
 from pipeline.serving.loading import Arrays, VersionLoader
-from pipeline.storage import checkout, ledger, mlflow_client
-from tests.release.conftest import judge_night, promote_night
-from tests.release.folders import PARAMS, files_of_version, make_night
+from pipeline.storage import ledger, mlflow_client
+from tests.release.folders import files_of_version
 
 pytestmark = [
     pytest.mark.slow,
@@ -181,33 +179,12 @@ def test_drill_own_code_container_and_predict_refuse_what_was_put_into_a_version
     assert not spoils.exists()
 
 
-def recorded_anew(home: Path, **changed: str) -> None:
-    """Have the night's folder say what it made, instead of the ledger, as a night before this code would."""
-    checkout.git("update-ref", "-d", ledger.BRANCH, folder=home)
-    record = home / "nights" / "2025-01-10" / records.RUN / "version.json"
-    record.write_text(json.dumps(json.loads(record.read_text()) | changed))
-
-
-def test_a_version_of_before_carries_a_folder_of_files_which_is_guarded_alike(
-    home: Path, files: Path, tmp_path: Path
-) -> None:
-    carried_code.unpack(files, files / "code")
-    (files / "code" / "code.zip").unlink()
-    recorded_anew(home, files_digest=records.digest(files))
-    assert load(home).of(["u1"])
-    spoils, toy = tmp_path / "spoils", files / "code" / "toy.py"
-    toy.write_text(f"open({str(spoils)!r}, 'w')\n{toy.read_text()}")
-    with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
-        load(home)
-    assert not spoils.exists()
-
-
 def test_an_archive_that_holds_a_pickle_or_is_none_is_refused(files: Path) -> None:
     archive = files / "code" / "code.zip"
 
     def verify() -> None:
-        digests = {"model_digest": records.digest(files / carried_code.MODEL), "files_digest": ""}
-        packaging.verify(files, **digests, uri="here")
+        model_digest, files_digest = records.digest(files / carried_code.MODEL), records.digest(files)
+        packaging.verify(files, model_digest=model_digest, files_digest=files_digest, uri="here")
 
     verify()
     with zipfile.ZipFile(archive, "a") as packed:
@@ -232,31 +209,3 @@ def test_a_version_is_answered_by_its_own_code_after_the_checkout_was_edited(
 ) -> None:
     monkeypatch.setitem(sys.modules, "toy", types.ModuleType("toy"))  # there is no Toy in it any more
     assert load(home).of(["u1"])
-
-
-def test_a_version_older_than_digests_of_files_is_served_by_the_digest_of_its_model(
-    home: Path, files: Path
-) -> None:
-    recorded_anew(home, files_digest="")
-    change_the_code(files, home / "spoils")
-    assert load(home).version == 1
-    assert not (home / "spoils").exists()  # this checkout's code answers
-    name_a_callable(files, home / "spoils")
-    with pytest.raises(ReleaseError, match="have digest"):
-        load(home)
-
-
-def test_a_night_is_judged_against_a_champion_older_than_digests_of_files(home: Path, files: Path) -> None:
-    champion = ledger.champion_at(ledger.ledger_tip())
-    assert champion
-    lineage = {name: value for name, value in champion.lineage.items() if name != "source"}
-    older = dataclasses.replace(champion, files_digest="", lineage=lineage)
-    os.chdir(make_night(home, 1, weight=1.0, champion=older))
-    Path("params.yaml").write_text(PARAMS.replace("samples: 0", "samples: 20, max_start_s: 600"))
-    verdict = judge_night()
-    assert (verdict.champion, verdict.challenger) == (1, 2)
-    assert verdict.reason.startswith("refresh: ")  # the recipe is the same one
-    rollback = next(check for check in verdict.checks if check.name == "rollback")
-    assert rollback.ok
-    assert "is whole" in rollback.text
-    assert promote_night().files_digest

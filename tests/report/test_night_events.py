@@ -1,4 +1,4 @@
-"""Every night and rollback has its events, each once, also those of the release before."""
+"""Every night and rollback has its events, each once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,19 +57,6 @@ def test_a_night_that_failed_is_neither_refused_nor_promoted() -> None:
     verdict = replace(entry.verdict, action="no data", failed="train", reason="train failed: no room")
     *_, failed = night_events.of_entry(closed(replace(entry, verdict=verdict)))
     assert (failed.kind, failed.subject, failed.reason) == ("failed", "train", "no room")
-
-
-def test_a_rollback_of_the_release_before_says_from_where_to_where_and_why_and_borrows_no_figure() -> None:
-    entry = closed(whole(12))
-    assert entry.release
-    assert entry.verdict
-    back = replace(
-        entry, rollback=True, release=replace(entry.release, version=12, replaced=14),
-        verdict=replace(entry.verdict, reason="rolled back from version 14 to 12: complaints: many"),
-    )  # fmt: skip
-    (event,) = night_events.of_entry(back)
-    assert (event.kind, event.at, event.version, event.champion) == ("rolled back", entry.closed_at, 12, 14)
-    assert (event.by, event.reason) == ("", "complaints: many")
 
 
 def test_an_event_is_written_once_but_a_stage_may_fail_again(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_no_reason_breaks_the_ledger_or_forges_what_it_says(repository: Path, wo
 
 @pytest.mark.slow
 def test_a_commit_with_a_line_end_of_another_kind_in_its_subject_is_read(repository: Path) -> None:
-    """As a release before this one wrote it, or anybody by hand."""
+    """As anybody may write it by hand."""
     night = opened()
     made = ledger.commit_night(night, message="a reason")
     message = f"2025-01-02: a\rreason\u2028of\x85old\n\nNight: {night.id}-again\nServes: 0\n"

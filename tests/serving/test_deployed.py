@@ -12,6 +12,7 @@ import pytest
 from fastapi import HTTPException
 
 from pipeline.experiment.observations import observe
+from pipeline.registry import carried_code
 from pipeline.serving.answers import Answers
 from pipeline.serving.deployed import Deployed
 from pipeline.serving.vertex_app import MAX_INSTANCES, Loaded, Predictions, params_of
@@ -71,6 +72,9 @@ def test_nothing_counts_while_the_endpoint_does_not_do_what_the_row_says(
 def make_version(folder: Path) -> Path:
     model = folder / "version" / "artifacts" / "model"
     make_model(model, 0.5, last_day=FIRST)
+    archive = folder / "version" / carried_code.CODE / carried_code.ARCHIVE
+    archive.parent.mkdir()
+    carried_code.pack({"toy.py": Path(__file__).parents[1] / "release" / "own" / "toy.py"}, archive)
     make_arrays(folder / "arrays", FIRST)
     return folder
 

@@ -151,7 +151,7 @@ def test_a_version_has_predicted_its_example_before_anybody_asks(
 
     hook = torch.nn.modules.module.register_module_forward_hook(seen)
     try:
-        LoadedVersion(case_of(source, None, carries_code=True))
+        LoadedVersion(case_of(source, None))
         assert sizes == [5, 1]  # together, and alone
     finally:
         hook.remove()
@@ -181,10 +181,8 @@ def test_the_page_of_documentation_has_the_requests(router: Running) -> None:
 
 
 def test_a_container_of_vertex_predicts_rows(home_of_rows: Path, tmp_path: Path, log: Log) -> None:
-    artifacts, night = tmp_path / "version" / "artifacts", home_of_rows / "nights" / "2025-01-11" / "data"
-    shutil.copytree(night / "run" / "model", artifacts / "model")
-    shutil.copytree(night / "clean", artifacts / "past")
-    assert "edges" in read_state(artifacts / "model")
+    shutil.copytree(files_of_version(home_of_rows, 1), tmp_path / "version")
+    assert "edges" in read_state(tmp_path / "version" / "artifacts" / "model")
     rows = as_records(rows_of(TODAY).drop(["is_fraud"]))
 
     async def answers() -> list[Any]:

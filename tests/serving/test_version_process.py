@@ -21,12 +21,14 @@ from tests.serving.running import until
 
 pytestmark = [pytest.mark.slow]
 
+TOY = Path(__file__).parents[1] / "release" / "own" / "toy.py"
+
 ROGUE = """\
 import os, pickle, signal, socket, struct, sys, time
 from pathlib import Path
 from toy import Toy
 
-SPOILS = Path(__file__).with_name("spoils")
+SPOILS = Path("FOLDER/spoils")
 
 class Spoils:
     def __reduce__(self):
@@ -76,7 +78,7 @@ class Rogue(Toy):
             except OSError as error:
                 seen.append(type(error).__name__)
         try:
-            socket.create_connection(("127.0.0.1", int(Path(__file__).with_name("port").read_text())), 5)
+            socket.create_connection(("127.0.0.1", PORT), 5)
             seen.append("connected")
         except OSError as error:
             seen.append(type(error).__name__)
@@ -84,16 +86,22 @@ class Rogue(Toy):
 """
 
 
+def carry(folder: Path, rogue: str, *, port: int = 0) -> None:
+    """Gives the version in `folder` its code: the toy workload, and this module beside it."""
+    (folder / "rogue.py").write_text(rogue.replace("FOLDER", str(folder)).replace("PORT", str(port)))
+    archive = folder / "version" / carried_code.CODE / carried_code.ARCHIVE
+    archive.parent.mkdir(exist_ok=True)
+    carried_code.pack({"rogue.py": folder / "rogue.py", "toy.py": TOY}, archive)
+
+
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[VersionProcess]]:
+def start(tmp_path: Path) -> Iterator[list[VersionProcess]]:
     """The processes that a test has started by `rogue`, which are ended afterwards."""
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "rogue.py").write_text(ROGUE)
-    monkeypatch.syspath_prepend(tmp_path / "own")
     model = tmp_path / "version" / "artifacts" / "model"
     make_model(model, 0.5, last_day=FIRST)
     facts = json.loads((model / "model.json").read_text())
     (model / "model.json").write_text(json.dumps({**facts, "workload": "rogue:Rogue"}))
+    carry(tmp_path, ROGUE)
     make_arrays(tmp_path / "arrays", FIRST)
     started: list[VersionProcess] = []
     yield started
@@ -102,7 +110,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Vers
 
 
 def rogue(start: list[VersionProcess], tmp_path: Path, *, answer_s: float = 60) -> Answers:
-    case = case_of(tmp_path / "version", tmp_path / "arrays", carries_code=False)
+    case = case_of(tmp_path / "version", tmp_path / "arrays")
     start.append(VersionProcess(1, case, answer_s=answer_s))
     answers = served(start[-1], 1, night="", top=5, keep=10)
     assert isinstance(answers, Answers)
@@ -125,7 +133,7 @@ def test_a_version_that_harms_its_process_gives_no_answer_and_no_later_one(
             answers.of([does])
         assert str(error.value) == why
     assert answers.process.ended == why
-    assert not (tmp_path / "own" / "spoils").exists()
+    assert not (tmp_path / "spoils").exists()
     assert answers.popular.items[0] == "popular/0"
 
 
@@ -160,7 +168,7 @@ def test_a_version_sees_no_secret_and_reaches_nothing(
 ) -> None:
     monkeypatch.setenv("DAYBREAK_TOKEN", "canary")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        (tmp_path / "own" / "port").write_text(str(server.getsockname()[1]))
+        carry(tmp_path, ROGUE, port=server.getsockname()[1])
         (answer,) = rogue(start, tmp_path).of(["looks"])
     *environment, parent, environ, maps, network, files = answer.items
     assert int(parent) == os.getpid()
@@ -177,7 +185,8 @@ def test_a_version_sees_no_secret_and_reaches_nothing(
 def test_a_version_that_does_not_load_says_why_and_leaves_no_process(tmp_path: Path) -> None:
     model = tmp_path / "version" / "artifacts" / "model"
     make_model(model, 0.5, last_day=FIRST)
-    case = case_of(tmp_path / "version", None, carries_code=False)
+    carry(tmp_path, "")
+    case = case_of(tmp_path / "version", None)
     with pytest.raises(ReleaseError, match="no night has its arrays here any more; run a night"):
         VersionProcess(1, case, answer_s=5)
     (model / "model.json").write_text(json.dumps({"workload": "toy:Gone", "arguments": {}}))
@@ -190,7 +199,7 @@ import sys
 from pathlib import Path
 from pipeline.serving.loading import case_of
 from pipeline.serving.version_process import VersionProcess
-process = VersionProcess(1, case_of(Path(sys.argv[1]), Path(sys.argv[2]), carries_code=False), answer_s=900)
+process = VersionProcess(1, case_of(Path(sys.argv[1]), Path(sys.argv[2])), answer_s=900)
 print(process.pid, flush=True)
 process.ask({"users": ["hang"], "top": 1})
 """

@@ -12,8 +12,8 @@ from pipeline.contract import records
 from pipeline.contract.errors import DataError, ReleaseError
 from pipeline.contract.records import Erasure, Note, Release
 from pipeline.data.ingest import without
-from pipeline.registry import packaging
-from pipeline.storage import checkout, erasures, ledger, ledger_notes
+from pipeline.registry import carried_code, packaging
+from pipeline.storage import checkout, erasures, ledger
 from tests.rollout.ledgers import close, make_home, release_of
 
 KEY = b"k" * 32
@@ -33,7 +33,7 @@ def erasure(unit: str = "A1", **digests: str) -> Erasure:
 
 
 def beside(*lines: str) -> None:
-    """Writes notes as a release before did, and as anyone may who can write to a ref of git."""
+    """Writes git's notes, as anyone may who can write to a ref of git."""
     for line in lines:
         checkout.git("notes", "--ref=refs/notes/nights", "append", "-m", line, ledger.ledger_tip())
 
@@ -49,9 +49,12 @@ def versions(folder: Path) -> tuple[Release, str]:
     model.parent.mkdir(parents=True)
     model.write_text("{}")
     (folder / "code").mkdir()
-    (folder / "code" / "toy.py").write_text("mine = True\n")
+    (toy := folder.parent / "toy.py").write_text("mine = True\n")
+    archive = folder / carried_code.CODE / carried_code.ARCHIVE
+    carried_code.pack({"toy.py": toy}, archive)
     genuine, digest = records.digest(folder), records.digest(model.parent)
-    (folder / "code" / "toy.py").write_text("mine = False\n")
+    toy.write_text("mine = False\n")
+    carried_code.pack({"toy.py": toy}, archive)
     return Release(
         version=1, replaced=0, night="", model_digest=digest, files_digest=genuine
     ), records.digest(folder)
@@ -96,26 +99,7 @@ def test_a_ledger_that_lost_an_erasure_lets_nobody_in_again(home: Path) -> None:
     assert (home / erasures.KEY).stat().st_mode & 0o777 == 0o600
 
 
-def test_notes_of_the_release_before_are_taken_over_once_and_stop_nights_until_then(home: Path) -> None:
-    beside("2025-01-11 03:00 UTC: alias champion was moved by hand to version 1", as_line(erasure()))
-    (home / erasures.KEY).parent.mkdir()
-    (home / erasures.KEY).write_text(KEY.hex() + "\n")
-    with pytest.raises(DataError, match=r"git notes of before have 1 erasures, which .* migrate takes over"):
-        erasures.units()
-    assert ledger_notes.read() == ()
-    taken = erasures.take_over()
-    assert [(one.at, one.versions, one.erasure is None) for one in ledger_notes.read()] == [
-        ("2025-01-11 03:00 UTC", (1,), True),
-        ("2025-01-12 03:00 UTC", (1,), False),
-    ]
-    assert taken == list(ledger_notes.read())
-    units = erasures.units()
-    assert units and "A1" in units
-    assert erasures.take_over() == []
-    assert len(ledger_notes.read()) == 2
-
-
-@pytest.mark.parametrize("erased", ["17850", "17850.0"])  # of before, where another id kept its column so
+@pytest.mark.parametrize("erased", ["17850", "17850.0"])  # where another id keeps its column so
 def test_an_erased_unit_stays_out_however_its_id_is_written(erased: str) -> None:
     units = erasures.ErasedUnits(key=KEY, hashes=frozenset({erasures.hash_of(erased, KEY)}))
     for ids in (["17850.0", "guest"], ["17850", "178500"], [17850, 178500], [17850.0, None]):

@@ -1,7 +1,6 @@
 """The loop: each sample once per epoch whatever happens, and an end in time."""
 
 import math
-import shutil
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -164,24 +163,6 @@ def test_a_batch_that_was_given_twice_is_no_epoch(tmp_path, wrong):
     with pytest.raises(JobError, match=r"^epoch 1 was trained on other samples than are due: 40 with"):
         run.trainer.save()
     assert not list(tmp_path.iterdir())
-
-
-def test_a_checkpoint_without_a_ledger_is_gone_on_from_and_the_rest_is_proven(tmp_path):
-    first = Run(tmp_path, CountingEngine(num_samples=40), recipe(), stop_after=3)
-    assert first.run().seen == 24
-    (path,) = tmp_path.iterdir()
-    state = checkpoint.load(path)
-    scalars = {name: value for name, value in state.scalars.items() if name != "tally"}
-    shutil.rmtree(path)
-    checkpoint.save(
-        tmp_path, checkpoint.State(tensors=state.tensors, scalars=scalars),
-        seen=24, identity=recipe().identity,
-    )  # fmt: skip
-    second = Run(tmp_path, CountingEngine(num_samples=40), recipe())
-    second.run()
-    second.trainer.save()
-    epochs = second.trainer.audit.proven()
-    assert [(epoch.num_samples, epoch.whole) for epoch in epochs] == [(16, False), (40, True), (20, False)]
 
 
 def test_neighbours_of_a_block_are_trained_on_in_the_same_window(tmp_path):
