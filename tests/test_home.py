@@ -600,6 +600,13 @@ def test_times_as_other_programs_write_them_are_read(form: str, wanted: str | No
     assert inspected.days == tuple(date(2025, 3, day) for day in (5, 6, 7))
 
 
+def test_digits_in_large_texts_as_pandas_writes_them_are_looked_at_as_times(tmp_path: Path) -> None:
+    times = pa.array([datetime(2025, 3, 1 + n // 20) for n in range(60)], pa.timestamp("us"))
+    users = pa.array([str(n) for n in range(60)], pa.large_string())
+    pq.write_table(pa.table({"t": times, "user": users, "y": [0, 1] * 30}), tmp_path / "a.parquet")
+    assert survey.survey(str(tmp_path / "a.parquet")).table.time == "t"
+
+
 def test_dates_before_1970_are_times(tmp_path: Path) -> None:
     lines = [f"1958{n // 28 + 1:02}{n % 28 + 1:02},{n % 9 + 0.5}" for n in range(150)]
     (tmp_path / "co2.csv").write_text("\n".join(["date,y", *lines]))

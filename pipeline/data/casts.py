@@ -193,7 +193,8 @@ def times_or_null(texts: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
     if FRACTION.search(form):
         parts = pc.extract_regex(texts, r"^(?P<head>.*\d)[.,](?P<fraction>\d{1,9})(?P<tail>.*)$")
         head, fraction, tail = (pc.struct_field(parts, name) for name in ("head", "fraction", "tail"))
-        whole, form = pc.binary_join_element_wise(head, tail, ""), FRACTION.sub("", form)
+        between = pa.scalar("", head.type)  # large texts too, which pandas writes
+        whole, form = pc.binary_join_element_wise(head, tail, between), FRACTION.sub("", form)
     read = pc.strptime(whole, format=form, unit="us", error_is_null=True)
     read = _without_overflow(whole, read, form)
     if fraction is not None:
