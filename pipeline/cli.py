@@ -254,5 +254,5 @@ def _date(text: str) -> date | None:
 
 
 TYPES: dict[str, typing.Callable[[str], typing.Any]] = {
-    "str": str, "int": int, "float": float, "date": _date, "date | None": _date,
+    "str": str, "int | str": str, "int": int, "float": float, "date": _date, "date | None": _date,
 }  # fmt: skip

@@ -541,17 +541,18 @@ def pages(*, host: str = "127.0.0.1", port: int = 8010) -> int:
     return 0
 
 
-def predict(*, day: date, to: str, version: int = 0) -> int:
+def predict(*, day: date, to: str, version: str = "") -> int:
     """Write what a version predicts of the clean rows of a day, as a file.
 
     Args:
         day: the day, of which a night here has clean rows
         to: the file, any URL of fsspec that ends with .parquet or .csv
-        version: its number; the champion if left out
+        version: its number, or the night or the day that made it; the champion if left out
     """
+    from pipeline.rollout import provenance
     from pipeline.serving import day_predictions
 
-    number, num_rows = day_predictions.write_day(day, to, version=version)
+    number, num_rows = day_predictions.write_day(day, to, version=provenance.version_of(version or "0"))
     log.info("%s has what version %d predicts of %d rows of %s", to, number, num_rows, day)
     return 0
 
@@ -624,8 +625,8 @@ def report(*, night: str = "", open: bool = False, all: bool = False, json_: boo
                 page.renew(entry, entries)
             except PipelineError as error:
                 log.warning("the page of night %s is as it was: %s", entry.night.id, error)
-    shown = next(entry for entry in entries if not entry.rollback and entry.night.id == folder.name)
-    if since := outcome.since(shown, entries):
+    shown = next((entry for entry in entries if not entry.rollback and entry.night.id == folder.name), None)
+    if shown and (since := outcome.since(shown, entries)):
         log.info("%s", since)
     print(overview, written, sep="\n")
     if open:
@@ -637,8 +638,8 @@ def _newest_here(entries: list[ledger.Entry], night: str) -> Path:
     """Returns the folder of the night, or of the newest one, whose page is here; `entries` newest first."""
     from pipeline.report import links
 
-    folders = [checkout.home() / "nights" / entry.night.id for entry in entries
-               if not entry.rollback and entry.night.id == (night or entry.night.id)]  # fmt: skip
+    ids = [night] if night else [entry.night.id for entry in entries if not entry.rollback]
+    folders = [checkout.home() / "nights" / each for each in ids]  # of a night that is open, too
     folder = next((folder for folder in folders if (folder / links.PAGE).exists()), None)
     if folder is None:
         raise NothingToDo(f"no report of {night or 'any night'} is here; MLflow keeps those of old nights")

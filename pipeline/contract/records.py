@@ -594,6 +594,7 @@ class Verdict(Record):
     high: float | None
     num_samples: int
     reason: str
+    num_units: int = 0  # that these samples are of; 0: each counts by itself
     decided_at: datetime | None = None  # by the gate
     inconclusive: bool = False  # rejected for want of proof only
     checks: tuple[Check, ...] = ()  # of the gate on itself, and of the model's fitness to serve

@@ -317,6 +317,7 @@ def decide(
         low=effect.low if effect else None,
         high=effect.high if effect else None,
         num_samples=evaluation.num_samples,
+        num_units=effect.num_samples if effect and effect.of == "unit" else 0,
         reason=f"{'' if inconclusive else why}{result.sentence}{_left_out(evaluation)}{_lost(evaluation)}",
         inconclusive=inconclusive,
         checks=(believed, *checks) if believed else checks,

@@ -4,6 +4,7 @@ What a chart shows is always also in a table or a sentence beside it; the chart 
 readers who cannot see it.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -16,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
 from pipeline.contract import formats
+from pipeline.report.night_charts import top_of
 from pipeline.report.svg import ACCENT, FILL, INK, MUTED, PAPER, RULE, WIDTH, inline, styled
 
 NARROW = 4.8  # inches: of a chart that a phone shows whole
@@ -181,12 +183,10 @@ def trend(points: Sequence[Point]) -> str:
     figure.subplots_adjust(left=0.07, right=0.985, top=0.97, bottom=0.09)
     _trend_of_scores(panels[0], points)
     days: list[Any] = [point.day for point in points]
-    short = max((p.hours or 0 for p in points), default=0) < 0.5
+    short = (top_of([p.hours for p in points]) or 0) < 0.5
     unit = 60 if short else 1
-    panels[1].bar(days, [(p.hours or 0) * unit for p in points], color=MUTED, width=0.6, alpha=0.6)
-    panels[1].plot(days, _known(points, "planned_hours", unit), "_", color=INK, ms=5, mew=1.2)
-    panels[2].bar(days, [p.usd or 0 for p in points], color=MUTED, width=0.6, alpha=0.6)
-    panels[2].plot(days, _known(points, "planned_usd"), "_", color=INK, ms=5, mew=1.2)
+    _trend_of_bars(panels[1], days, _known(points, "hours", unit), _known(points, "planned_hours", unit))
+    _trend_of_bars(panels[2], days, _known(points, "usd"), _known(points, "planned_usd"))
     titles = ("score", "minutes" if short else "hours", "dollars")
     for panel, title in zip(panels, titles, strict=True):
         panel.set_ylabel(title)
@@ -196,8 +196,6 @@ def trend(points: Sequence[Point]) -> str:
         panel.set_axisbelow(True)
         panel.spines["left"].set_visible(False)
         panel.tick_params(axis="x", length=0)
-    for panel in panels[1:]:
-        panel.set_ylim(bottom=0, top=None if panel.dataLim.y1 > 0 else 1)
     figure.align_ylabels()
     dates: Any = matplotlib.dates  # has no types
     locator = dates.AutoDateLocator(minticks=4, maxticks=12)
@@ -207,6 +205,20 @@ def trend(points: Sequence[Point]) -> str:
     failed = sum(p.outcome == "failed" for p in points)
     label = f"Trend over {len(points)} nights: {promoted} promoted, {failed} failed"
     return inline(figure, name="trend", label=label)
+
+
+def _trend_of_bars(axes: Axes, days: list[Any], values: Sequence[float], planned: Sequence[float]) -> None:
+    """Draws bars and what was planned; one far beyond the others is cut, with its value beside it."""
+    axes.bar(days, [0 if math.isnan(value) else value for value in values], color=MUTED, width=0.6, alpha=0.6)
+    axes.plot(days, planned, "_", color=INK, ms=5, mew=1.2)
+    known = [value for value in (*values, *planned) if not math.isnan(value)]
+    top = 1.08 * (top_of(known) or 1.0)
+    axes.set_ylim(bottom=0, top=top)
+    for day, value in zip(days, values, strict=True):
+        if value > top:
+            axes.annotate(
+                f" {formats.quantity(value)}", (day, top), va="top", ha="left", color=MUTED, fontsize=8
+            )
 
 
 def _trend_of_scores(axes: Axes, points: Sequence[Point]) -> None:

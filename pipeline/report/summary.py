@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pipeline.contract import formats
-from pipeline.contract.records import Report
+from pipeline.contract.records import Report, Verdict
 from pipeline.registry import approval
 from pipeline.report import evidence, outcome
 from pipeline.report.links import Places
@@ -133,7 +133,6 @@ def effect(entry: Entry, margin: float | None = None) -> Effect | None:
     if verdict is None or verdict.effect is None:
         return None
     live = verdict.live is not None and verdict.live.effect == verdict.effect
-    what = "users of live traffic" if live else "held-out samples"
     allowed = verdict.margin if verdict.margin is not None else margin
     return Effect(
         value=verdict.effect,
@@ -141,8 +140,16 @@ def effect(entry: Entry, margin: float | None = None) -> Effect | None:
         high=_finite(verdict.high),
         margin=allowed if verdict.champion else None,
         against=f"version {verdict.champion}" if verdict.champion else "a simple rule",
-        on=f"{formats.count(verdict.num_samples)} {what}",
+        on=judged_on(verdict, live=live),
     )
+
+
+def judged_on(verdict: Verdict, *, live: bool) -> str:
+    """Returns how many users, or samples and units, an effect is a mean of."""
+    if live:
+        return f"{formats.counted(verdict.num_samples, 'user')} of live traffic"
+    units = f" of {formats.counted(verdict.num_units, 'unit')}" if verdict.num_units else ""
+    return f"{formats.counted(verdict.num_samples, 'held-out sample')}{units}"
 
 
 def _finite(bound: float | None) -> float | None:

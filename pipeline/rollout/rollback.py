@@ -18,6 +18,7 @@ from pipeline.registry import aliases
 from pipeline.report import night_events, notifier, open_lineage
 from pipeline.rollout import ledger_copy, saga
 from pipeline.rollout.lost_ledger import expect_ledger
+from pipeline.rollout.provenance import version_of
 from pipeline.rollout.targets import Target, release_targets
 from pipeline.storage import checkout, ledger
 from pipeline.storage.ledger import Commit
@@ -36,7 +37,7 @@ def rollback(
     params: ModelSections,
     *,
     reason: str,
-    to: int = 0,
+    to: int | str = 0,
     steps: int = 1,
     by: str = "",
     once: str = "",
@@ -52,7 +53,7 @@ def rollback(
     Args:
         params: name of the model, and what to check the ledger by.
         reason: why; the ledger and the registry keep it
-        to: the version that is to serve; found by `steps` if 0.
+        to: the version that is to serve, or the night or the day that made it; found by `steps` if 0
         steps: how many promotions to take back.
         by: who rolls back; you if left out
         once: name of a request that may be sent again, such as "run 7"; it takes effect once
@@ -73,7 +74,7 @@ def rollback(
         if once and (done := _done(once)):
             return done
         releases = ledger.releases()
-        number = to or steps_back(releases, steps)
+        number = version_of(str(to or 0)) or steps_back(releases, steps)
         if number == serving.version:
             raise NothingToDo(f"version {number} serves already")
         (made,) = ledger.entries_of([promotion_of(releases, number)])

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
+from pipeline.contract.formats import counted
 from pipeline.statistics.result import Effect, Result, Status
 from pipeline.statistics.sequential import mixture_bound, mixture_rho
 
@@ -221,6 +222,7 @@ def judge(
         short = problem.status is Status.NO_DATA and 0 < differences.size < planned
         return replace(problem, status=Status.OPEN) if short else problem
     effect = interval(differences, alpha=rules.alpha, horizon=planned)
+    effect = replace(effect, of="sample" if units is None else "unit")
     if rules.resamples and planned == differences.size <= BOOTSTRAP_MOST:
         low, high = bootstrap(differences, alpha=rules.alpha, resamples=rules.resamples)
         effect = replace(effect, low=min(effect.low, low), high=max(effect.high, high))
@@ -278,9 +280,11 @@ def _paired(
     few = None
     num_units = ours.size if units is None else np.unique(units).size
     if num_units < max(rules.min_samples, 2):
-        of_units = f" of {num_units:,} units" if num_units != ours.size else ""
-        sentence = f"{ours.size:,} samples{of_units}; gate.min_samples asks for {rules.min_samples:,}"
-        few = Result(status=Status.NO_DATA, sentence=sentence)
+        here = counted(ours.size, "sample")
+        least = f"{rules.min_samples:,}"
+        if units is not None:
+            here, least = f"{here} of {counted(num_units, 'unit')}", counted(rules.min_samples, "unit")
+        few = Result(status=Status.NO_DATA, sentence=f"{here}; gate.min_samples asks for {least}")
     return ours - theirs, few
 
 
@@ -300,7 +304,7 @@ def _unlike_sizes(
 def _power(effect: Effect, planned: int, rules: Rules) -> str:
     """Says what the samples could have shown; it rests on their spread alone, not on the effect."""
     least = detectable(sd=effect.sd, num_samples=planned, alpha=rules.alpha)
-    could = f"{planned:,} samples show {least:.4f} at {POWER:.0%} power".replace("%", " %")
+    could = f"{counted(planned, effect.of)} show {least:.4f} at {POWER:.0%} power".replace("%", " %")
     if rules.refresh and least > rules.margin:
         could += f", more than the margin {rules.margin:g}: hold out more days (prepare.test_days)"
     return could

@@ -6,6 +6,9 @@ Callers decide by the status; the sentence is only ever shown. Pure.
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
+
+from pipeline.contract.formats import counted
 
 
 class Status(StrEnum):
@@ -35,9 +38,11 @@ class Effect:
     high: float
     sd: float
     num_samples: int
+    of: Literal["sample", "unit", "user"] = "sample"  # what `num_samples` counts
 
     def __str__(self) -> str:
-        return f"{self.mean:+.4f} (from {self.low:+.4f} to {self.high:+.4f}, {self.num_samples:,} samples)"
+        of = counted(self.num_samples, self.of)
+        return f"{self.mean:+.4f} (from {self.low:+.4f} to {self.high:+.4f}, {of})"
 
 
 @dataclass(frozen=True, kw_only=True)

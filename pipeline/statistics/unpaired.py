@@ -24,6 +24,7 @@ Pure.
 """
 
 import math
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -63,9 +64,10 @@ def effect(
         raise ValueError(f"{y.size} values, not all finite, or chances that are none")
     unit = _unit(y)
     u, weight = _centred(arm, p, y / unit)
+    of_users = partial(Effect, num_samples=y.size, of="user")
     clock = float(weight.sum())
     if clock <= 0 or arm.all() or not arm.any():
-        return Effect(mean=0.0, low=-math.inf, high=math.inf, sd=math.inf, num_samples=y.size)
+        return of_users(mean=0.0, low=-math.inf, high=math.inf, sd=math.inf)
     total = float(u.sum())
     mean = total / clock
     rest = u - weight * mean
@@ -73,7 +75,7 @@ def effect(
     c = half_width(clock, alpha=alpha, tuned_at=tuned_at) if bound is None else bound / math.sqrt(clock)
     square = clock**2 - c**2 * clock * float(weight @ weight)
     if square <= 0:
-        return Effect(mean=mean * unit, low=-math.inf, high=math.inf, sd=sd * unit, num_samples=y.size)
+        return of_users(mean=mean * unit, low=-math.inf, high=math.inf, sd=sd * unit)
     middle = total * clock - c**2 * clock * float(u @ weight)
     last = total**2 - c**2 * clock * float(u @ u)
     root = math.sqrt(max(middle**2 - square * last, 0.0))
@@ -82,7 +84,7 @@ def effect(
         skew = float((rest**3).sum()) / clock / sd**3
         lean = skew * sd * (1 / clock + 2 * ((high - low) / 2 / sd) ** 2) / 6
         low, high = low + min(lean, 0.0), high + max(lean, 0.0)
-    return Effect(mean=mean * unit, low=low * unit, high=high * unit, sd=sd * unit, num_samples=y.size)
+    return of_users(mean=mean * unit, low=low * unit, high=high * unit, sd=sd * unit)
 
 
 def adjusted(values: ArrayLike, before: ArrayLike, chance: ArrayLike) -> tuple[Floats, float]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pipeline.contract.errors import ReleaseError
 from pipeline.contract.params import GateParams, GateSections, SmokeTestParams
 from pipeline.contract.records import Champion, Check, Evaluation, Verdict
+from pipeline.contract.workload import UNIT
 from pipeline.evaluation.scores import write_scores
 from pipeline.experiment.looks import last_bound
 from pipeline.gate.judge import (
@@ -212,8 +213,16 @@ def test_a_verdict_says_the_effect_and_its_ends() -> None:
     assert verdict.effect == pytest.approx(0.1, abs=1e-6)
     assert verdict.low == pytest.approx(0.1 - 0.007, abs=0.001)
     assert verdict.high == pytest.approx(0.1 + 0.007, abs=0.001)
-    assert verdict.num_samples == NUM_SAMPLES
+    assert (verdict.num_samples, verdict.num_units) == (NUM_SAMPLES, 0)
     assert not verdict.inconclusive
+
+
+def test_a_verdict_counts_samples_and_the_units_that_they_are_of() -> None:
+    units = np.arange(NUM_SAMPLES) % 40
+    scores = {"challenger": noise(0.1), "champion": BASE, UNIT: units}
+    verdict = verdict_on(scores, champion=CHAMPION)
+    assert (verdict.num_samples, verdict.num_units) == (NUM_SAMPLES, 40)
+    assert "40 units show" in verdict.reason
 
 
 def test_a_verdict_without_evidence_has_no_effect() -> None:

@@ -5,6 +5,7 @@ import html
 import json
 import os
 import re
+import shutil
 import socket
 import threading
 import time
@@ -407,6 +408,13 @@ def test_after_a_rollback_board_status_and_report_show_it(
     assert 'href="../../../2025-01-11/data/run/report.html">Next night' in older.read_text()
     assert "Promoted, then rolled back: version 2 replaced version 1." in page.read_text()
     assert f"Version 2 was rolled back at {now}" in page.read_text()
+    waiting = home / "nights" / "2025-01-12" / records.RUN  # of a night that is open, as the gate wrote it
+    shutil.copytree(older.parent, waiting)
+    night = (waiting / "night.json").read_text().replace("2025-01-10", "2025-01-12")
+    (waiting / "night.json").write_text(night)
+    assert commands.report(night="2025-01-12") == 0
+    assert str(waiting / "report.html") in capsys.readouterr().out
+    shutil.rmtree(waiting.parents[1])
     page.unlink()
     monkeypatch.delenv("DISPLAY")
     assert commands.report(open=True) == 0

@@ -288,6 +288,9 @@ def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: A
     assert serving() == (3, 3)
     with pytest.raises(NothingToDo, match="version 3 serves already"):
         rollback.rollback(settings, to=3, reason="a test")
+    assert rollback.rollback(settings, to="2025-01-11", reason="a test").version == 2
+    with pytest.raises(ReleaseError, match=r"monday is not a version, nor a night .*; the newest that made"):
+        rollback.rollback(settings, to="monday", reason="a test")
     with pytest.raises(ReleaseError, match="version 9 was never promoted; choose one of: 1, 2, 3"):
         rollback.rollback(settings, to=9, reason="a test")
 

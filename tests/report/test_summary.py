@@ -33,6 +33,13 @@ def waiting() -> Entry:
     return replace(entry, verdict=replace(entry.verdict, inconclusive=True, approve_until=until))
 
 
+def test_an_effect_says_on_how_many_samples_of_how_many_units_it_is() -> None:
+    verdict = whole().verdict
+    assert verdict
+    judged = of(replace(whole(), verdict=replace(verdict, num_samples=2100, num_units=200))).effect
+    assert judged and judged.on == "2,100 held-out samples of 200 units"
+
+
 def test_what_serves_may_be_rolled_back_and_what_was_replaced_may_not() -> None:
     night = whole(12)
     assert first_of(of(night, [night])) == ("Roll back", "http://a/dags/rollback")

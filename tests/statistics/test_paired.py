@@ -234,6 +234,14 @@ def test_copies_of_samples_prove_no_more_than_the_samples() -> None:
     assert careless.effect.low > once.effect.low + 0.008
 
 
+def test_a_sentence_counts_units_where_samples_belong_together() -> None:
+    d, units = np.random.default_rng(3).normal(0.02, 0.1, 180), np.repeat(np.arange(60), 3)
+    of_samples = judge(d, np.zeros(180), rules=CHANGED).sentence
+    of_units = judge(d, np.zeros(180), rules=CHANGED, units=units).sentence
+    assert ", 180 samples); 180 samples show " in of_samples
+    assert ", 60 units); 60 units show " in of_units
+
+
 def test_a_unit_that_has_most_samples_proves_little() -> None:
     rng = np.random.default_rng(4)
     units = np.concatenate([np.zeros(500, dtype=int), np.arange(1, 41)])
@@ -246,7 +254,7 @@ def test_a_unit_that_has_most_samples_proves_little() -> None:
 def test_too_few_units_are_no_data_however_many_samples_they_have() -> None:
     judgement = judge(np.ones(900), np.zeros(900), rules=CHANGED, units=np.arange(900) % 9)
     assert judgement.status is Status.NO_DATA
-    assert judgement.sentence == "900 samples of 9 units; gate.min_samples asks for 30"
+    assert judgement.sentence == "900 samples of 9 units; gate.min_samples asks for 30 units"
 
 
 def test_a_refresh_may_lose_within_the_margin_only_where_an_anchor_watches() -> None:
