@@ -27,8 +27,8 @@ from pipeline.registry.carried_code import MODEL
 from pipeline.registry.weights import batch_of, load_model
 from pipeline.rehearsal import CODE
 from pipeline.training.checkpoint import write_tensors
-from pipeline.training.tuning import check_model, check_optimizer, halves
-from pipeline.trial_updates import close, note_of_rate, try_updates
+from pipeline.training.tuning import check_model, check_optimizer, halves, leaves, same_bits, tensors
+from pipeline.trial_updates import Trial, close, note_of_rate, try_updates
 from pipeline.trial_version import OpenedFiles
 from pipeline.workloads.served_rows import predictions, serves_rows
 
@@ -53,15 +53,22 @@ class ModelSeams:
         """Runs the seams from the data set on; `state` is what `fit` found."""
         samples, batch = self._batch()
         of_samples = getattr(samples, "state", state)
-        model = self._update(self._model(of_samples), of_samples, batch)
-        predicted = self._predictions(model, batch)
-        self._reload(model, batch, state, predicted)
+        trial = self._update(self._model(of_samples), of_samples, batch)
+        predicted = self._predictions(trial, batch)
+        self._reload(trial.model, batch, state, predicted)
         self._version(batch, predicted)
         for path in self._opened.stray(home=self._home.resolve(), folder=self._folder):
             self._note(
                 f"{path} is read, which is in no digest and travels neither to machines nor with versions; "
                 f"keep it beside the class, and open it by Path(__file__)"
             )
+        for address in sorted(self._opened.addresses):
+            self._note(
+                f"{self.name} connects to {address}, whose answers are in no digest, and which rented "
+                f"machines may not reach; keep what it needs beside the class, or in the rows"
+            )
+        for sentence in trial_version.surroundings(type(self.workload)):
+            self._note(sentence)
 
     def _say(self, seam: str, text: str) -> None:
         now = time.monotonic()
@@ -81,6 +88,7 @@ class ModelSeams:
                 labels = samples.column(self.table.label.column)
                 order = np.argsort(labels.reshape(len(labels), -1)[:, 0], kind="stable")
             self._chosen = order[np.linspace(0, len(order) - 1, num).astype(int)]
+            np.random.default_rng(0).shuffle(self._chosen)  # so that labels differ in each half
             batch = batch_of(samples, self._chosen)
         self._say("dataset", f"{len(samples):,} samples, a batch of {num}")
         return samples, batch
@@ -90,35 +98,42 @@ class ModelSeams:
             model = make_model(self.workload, state)
         if not hasattr(model, "parameters"):
             raise self._wrong("model", f"returns {type(model).__name__}", "return an nn.Module")
-        num = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        if not num:
+        if not list(model.parameters()):
             raise self._wrong("model", "returns a model without parameters", "return one that can learn")
+        check_model(model)
+        num = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         self._say("model", f"{type(model).__name__}, {num:,} parameters")
         return model
 
-    def _update(self, model: nn.Module, state: State, batch: Any) -> nn.Module:
-        """Returns the model after some updates, which are tried as training takes them."""
-        check_model(model)
+    def _update(self, model: nn.Module, state: State, batch: Any) -> Trial:
+        """Returns a trial after some updates, as training takes them."""
         model.train()
-        losses = self._loss(model, batch)
-        self._say("loss", f"mean {losses.mean():.4g}, shape {list(losses.shape)}")
-        if not losses.requires_grad:
-            raise self._wrong(
-                "loss", "does not depend on the model's parameters", "compute it from model(batch)"
-            )
         with self._method("optimizer"):
             optimizer = self.workload.optimizer(model.parameters())
         check_optimizer(optimizer)
         train = self._params.train
         if note := note_of_rate(optimizer, train.rate):
             self._note(note)
+        before = leaves(batch, Tensor.clone)
+        losses = self._loss(model, batch)
+        self._say("loss", f"mean {losses.mean():.4g}, shape {list(losses.shape)}")
+        if not same_bits(list(tensors(before)), list(tensors(batch))):
+            raise self._wrong(
+                "loss", "changes its batch in place", "change a copy, as a pass may be taken again"
+            )
+        if not losses.requires_grad:
+            raise self._wrong(
+                "loss", "does not depend on the model's parameters", "compute it from model(batch)"
+            )
         with self._method("loss"):
-            trained = try_updates(
+            trial = try_updates(
                 self._new_workload, state, batch, size=_size(batch), seed=train.seed, rate=train.rate
             )
-        after = self._loss(trained, batch).mean()
+        after = self._loss(trial.model, batch).mean()
         self._say("update", f"mean loss {after:.4g}; the same when repeated, restarted and divided")
-        return trained
+        for sentence in trial.notes:
+            self._note(sentence)
+        return trial
 
     def _new_workload(self) -> Any:
         """Returns the workload as a process that trains has it."""
@@ -142,18 +157,18 @@ class ModelSeams:
             raise self._wrong("loss", what, "look for a log or a division of 0, and for labels out of range")
         return losses
 
-    def _predictions(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+    def _predictions(self, trial: Trial, batch: Any) -> dict[str, Tensor]:
         """Predicts without the label, and judges that by the metrics."""
-        model.eval()
+        trial.model.eval()
         predicted: dict[str, Tensor] = {}
         if hasattr(self.workload, "predict"):
-            predicted = self._predicted(model, batch)
-            self._check_predicted(model, batch, predicted)
+            predicted = self._predicted(trial.workload, trial.model, batch)
+            self._check_predicted(trial, batch, predicted)
             self._say("predict", shapes(predicted))
         size, metrics = _size(batch), declared(self.workload)
         if not metrics:
             with self._method("score"), torch.inference_mode():
-                scores = self.workload.score(model, batch)
+                scores = trial.workload.score(trial.model, batch)
             check_shape("score", scores, size, self.workload)
             self._say("score", f"mean {scores.mean():.4g}; no metrics are named")
             return predicted
@@ -170,16 +185,24 @@ class ModelSeams:
         self._say("metrics", ", ".join(means))
         return predicted
 
-    def _check_predicted(self, model: nn.Module, batch: Any, predicted: dict[str, Tensor]) -> None:
+    def _check_predicted(self, trial: Trial, batch: Any, predicted: dict[str, Tensor]) -> None:
         """Raises ParamsError for predictions that no metric can take, or that the rest of a batch decides."""
         size = _size(batch)
         half = halves(batch, size)[0]
-        alone = self._predicted(model, half) if _size(half) < size else {}
+        again = self._predicted(trial.workload, trial.model, batch)
+        alone = self._predicted(trial.workload, trial.model, half) if _size(half) < size else {}
         for name, values in predicted.items():
-            if num := int(values.isnan().sum()):
+            lost = values[~values.isfinite()]
+            if len(lost):
                 raise self._wrong(
-                    "predict", f"gives {name!r} that is nan for {num} of {size} samples",
+                    "predict",
+                    f"gives {name!r} that is {lost[0]:g} for {len(lost)} of {values.numel()} values",
                     "look for a log or a division of 0, and for nulls among the features",
+                )  # fmt: skip
+            if not close(again[name], values):
+                raise self._wrong(
+                    "predict", f"gives another {name!r} when it is called again",
+                    "draw nothing at random, keep nothing between calls, and leave the model in eval mode",
                 )  # fmt: skip
             if name in alone and not close(alone[name], values[: len(alone[name])]):
                 raise self._wrong(
@@ -187,12 +210,18 @@ class ModelSeams:
                     "predict a sample from that sample alone, as users ask in batches of any size",
                 )  # fmt: skip
 
-    def _predicted(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        if size > 1 and all(bool((values == values[:1]).all()) for values in predicted.values()):
+            self._note(
+                f"predict gives the same for all {size} samples of the batch; look whether the model reads "
+                f"its features"
+            )
+
+    def _predicted(self, workload: Any, model: nn.Module, batch: Any) -> dict[str, Tensor]:
         label = self.table.label.column if self.table.label else ""
         seen = {name: values for name, values in batch.items() if name != label} if label else batch
         with torch.inference_mode():
             try:
-                return predictions(self.workload, model, seen, size=_size(batch))
+                return predictions(workload, model, seen, size=_size(batch))
             except KeyError as error:
                 if error.args != (label,):
                     raise self._fails("predict", error) from error
@@ -214,8 +243,9 @@ class ModelSeams:
         if state:
             write_state(folder, state)
         with self._method("model"):
-            loaded = load_model(self.workload, folder).cpu()
-        again = self._predicted(loaded, batch) if predicted else {}
+            workload = self._new_workload()
+            loaded = load_model(workload, folder).cpu()
+        again = self._predicted(workload, loaded, batch) if predicted else {}
         for name, values in predicted.items():
             if not torch.allclose(values, again[name], rtol=1e-4, atol=1e-6, equal_nan=True):
                 raise self._wrong(

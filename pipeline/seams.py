@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
-from pipeline import night_preview
+from pipeline import night_preview, trial_version
 from pipeline.contract import records
 from pipeline.contract.days import newest_over
 from pipeline.contract.errors import DataError, ParamsError, PipelineError
@@ -32,14 +32,16 @@ from pipeline.data.bad_cells import without_texts
 from pipeline.data.corrections import corrects, sample_rows
 from pipeline.data.dialects import DUCKDB
 from pipeline.data.engines import read_parts
-from pipeline.data.features import CLEAN, is_ripe, past_of, samples_of
+from pipeline.data.features import CLEAN, Past, is_ripe, past_of, samples_of
 from pipeline.data.ingest import part_of, partitions
 from pipeline.data.partition_scan import PartitionScan
 from pipeline.data.row_rules import failing
 from pipeline.model_seams import ModelSeams, in_words, shapes
 from pipeline.rehearsal import CODE, DOUBTS, FAULT
+from pipeline.trial_updates import close
 
 MOST_ROWS = 2000  # of the day
+FEW_ROWS = 16  # as users send
 
 
 class Seams(ModelSeams):
@@ -239,10 +241,41 @@ class Seams(ModelSeams):
             arrays = samples_of(self.workload, rows, state, past)
         prepare.write_samples(prepare.ARRAYS / f"day={day}", arrays)
         self.again = partial(samples_of, rows=rows, state=state, past=past), arrays
+        self._try_features(rows, state, past, arrays)
         meta = {"first_day": str(day), "last_day": str(day), "test_days": [str(day)]}
         records.replace_text(prepare.ARRAYS / "meta.json", json.dumps(meta))
         self._say("features", shapes(arrays))
         return state
+
+    def _try_features(self, rows: pa.Table, state: State, past: Past, arrays: Mapping[str, Any]) -> None:
+        """Makes samples of a few of the rows as a new process does, in which `fit` did not run.
+
+        Raises ParamsError where those of all rows are others there, and notes where only those of a few are.
+        """
+        num = min(FEW_ROWS, len(rows))
+        others: list[str] = []
+        with trial_version.imported_anew(self._folder / CODE), self._method("features"):
+            workload = self._params.workload.make()
+            for start in (len(rows) - num, 0):
+                alone = samples_of(workload, rows.slice(start, num), state, past)
+                others += _different(
+                    alone, {name: values[start : start + num] for name, values in arrays.items()}
+                )
+            again = samples_of(workload, rows, state, past) if others else arrays
+        others = list(dict.fromkeys(others))
+        if different := _different(again, arrays):
+            raise self._wrong(
+                "features",
+                f"gives another {', '.join(different)} of the same rows in another process, which has seen "
+                f"other rows before and has not run fit",
+                "return from fit what it learns, keep nothing between calls, and draw nothing at random",
+            )  # fmt: skip
+        if others:
+            self._note(
+                f"features gives another {', '.join(others)} of {num} rows alone than among the "
+                f"{len(rows):,} of their day, and users send a few rows; take what is of other rows from fit "
+                f"or from past"
+            )
 
 
 def _failing_days(rules: Sequence[suite.Rule], figures: Mapping[str, float]) -> dict[str, bool | None]:
@@ -268,6 +301,15 @@ def _failing_days(rules: Sequence[suite.Rule], figures: Mapping[str, float]) -> 
                     f"rule {rule.name!r} cannot be judged: {why}; fix it in the suite"
                 ) from None
     return fails
+
+
+def _different(some: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
+    """Returns the names of arrays that differ by more than rounding."""
+    return [
+        name
+        for name, values in others.items()
+        if name not in some or not close(torch.from_numpy(some[name]), torch.from_numpy(values.copy()))
+    ]
 
 
 def _told(days: list[date]) -> str:

@@ -216,15 +216,15 @@ FAULTS = {
     "random numbers that no seed of torch repeats": (
         "return out[:, 0]",
         "return out[:, 0] * (1 + __import__('random').random() / 10)",
-        r"Fraud\.loss of two runs of one seed differs: \S+ and \S+ in their first update, .*; draw random",
+        r"Fraud\.loss draws from random or numpy, which another run of the same seed does not repeat; draw",
     ),
     "a loss that other samples decide": (
         "    def predict(self", IN_BATCH + "    def predict(self",
-        r"Fraud\.loss of the first 128 samples is \S+ alone, and \S+ among 256: it depends on the other",
+        r"Fraud\.loss of the first 2 samples is \S+ alone, and \S+ among 256: it depends on the other",
     ),
     "a loss that other samples decide in training": (
         "    def predict(self", IN_BATCH.replace("if True", "if model.training") + "    def predict(self",
-        r"Fraud\.loss of the first 128 samples is \S+ alone, and \S+ among 256: it depends on the other",
+        r"Fraud\.loss of the first 2 samples is \S+ alone, and \S+ among 256: it depends on the other",
     ),
     "a prediction that other rows decide": (
         "model(batch).sigmoid()}", "model(batch).softmax(0)}",
@@ -232,7 +232,22 @@ FAULTS = {
     ),
     "a prediction that is not a number": (
         "model(batch).sigmoid()}", "(model(batch) - 9).log()}",
-        r"Fraud\.predict gives 'prediction' that is nan for 256 of 256 samples; look for a log",
+        r"Fraud\.predict gives 'prediction' that is nan for 256 of 256 values; look for a log",
+    ),
+    "a prediction that is infinite": (
+        "model(batch).sigmoid()}", "model(batch).sigmoid(), 'risk': (model(batch) * 0).log()}",
+        r"Fraud\.predict gives 'risk' that is -inf for 256 of 256 values; look for a log",
+    ),
+    "a prediction that is drawn": (
+        "model(batch).sigmoid()}", "model.train()(batch).sigmoid()}",
+        r"Fraud\.predict gives another 'prediction' when it is called again; draw nothing at random, .* eval",
+    ),
+    "features by what was seen before": (
+        'past.rows(self.looks_back))}',
+        'past.rows(self.looks_back)), "seen": np.array([vars(history).setdefault(one, len(vars(history))) '
+        'for one in rows["account"].to_pylist()])}',
+        r"Fraud\.features gives another seen of the same rows in another process, which has seen other rows "
+        r"before and has not run fit; return from fit what it learns, keep nothing between calls",
     ),
     "a scheduler of the rate": (
         "    def predict(self",
@@ -240,7 +255,7 @@ FAULTS = {
         "        made = torch.optim.SGD(parameters, lr=0.1)\n"
         "        torch.optim.lr_scheduler.StepLR(made, 30)\n"
         "        return made\n\n    def predict(self",
-        r"Fraud\.optimizer attaches a scheduler, whose rate training overwrites at each update; leave it "
+        r"Fraud\.optimizer has a scheduler, whose rate training overwrites at each update; leave it "
         r"out, and set train\.rate \(0\.002\), train\.warmup and train\.decay",
     ),
     "a state that only this process has": (
@@ -296,16 +311,41 @@ def test_what_is_read_elsewhere_and_a_rate_that_is_replaced_are_noted(
 ) -> None:
     elsewhere = home / "notes.txt"
     elsewhere.write_text("of the team")
-    edit(home, "import torch\n", f"import pathlib\nimport torch\nRISK = pathlib.{elsewhere!r}.read_text()\n")
+    edit(
+        home, "import torch\n",
+        f"import os\nimport pathlib\nimport socket\nimport torch\nfrom datetime import date\n"
+        f"RISK = pathlib.{elsewhere!r}.read_text()\nHERE = os.environ.get('HOME')\nNOW = date.today()\n"
+        f"os.environ['OF_FRAUD'] = '1'\nwith socket.socket(type=socket.SOCK_DGRAM) as out:\n"
+        f"    out.connect(('127.0.0.1', 9))\n",
+    )  # fmt: skip
     edit(
         home, "    def predict(self",
         "    def optimizer(self, parameters):\n        return torch.optim.SGD(parameters, lr=0.25)\n\n"
         "    def predict(self",
     )  # fmt: skip
     in_process()
-    rate, read = (line for line in capfd.readouterr().out.splitlines() if line.startswith("note"))
+    rate, read, connects, now, here = (
+        line for line in capfd.readouterr().out.splitlines() if line.startswith("note")
+    )
     assert "optimizer sets a rate of 0.25, and training takes train.rate: 0.002 in its place" in rate
     assert f"{elsewhere} is read, which is in no digest" in read
+    assert "Fraud connects to 127.0.0.1:9, whose answers are in no digest" in connects
+    assert "of fraud.py asks what time it is" in now
+    assert "of fraud.py reads the environment" in here
+
+
+def test_features_of_the_day_and_a_constant_prediction_are_noted(
+    home: Path, in_process: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    edit(
+        home, "past.rows(self.looks_back))}",
+        'past.rows(self.looks_back)), "share": np.arange(len(rows)) / len(rows)}',
+    )  # fmt: skip
+    edit(home, "model(batch).sigmoid()}", "model(batch).sigmoid() * 0 + 0.5}")
+    in_process()
+    features, constant = (line for line in capfd.readouterr().out.splitlines() if line.startswith("note"))
+    assert re.search(r"features gives another share of 16 rows alone than among the \d+ of their", features)
+    assert "predict gives the same for all 256 samples of the batch" in constant
 
 
 def test_a_pickle_beside_the_class_is_refused_before_a_night(

@@ -136,7 +136,7 @@ class Columns(Dataset[Any]):
                 ends = [day.start, day.stop - 1]
                 batch = read(self._dataset, ends)
                 rows = torch.tensor(ends) - day.start
-                if not _equal(list(tensors(batch)), [value[rows] for value in values]):
+                if not same_bits(list(tensors(batch)), [value[rows] for value in values]):
                     files.distrust(day)
                     self._forget(self._from_files)
                     return
@@ -290,12 +290,14 @@ def tensors(batch: Batch) -> Iterator[Tensor]:
             yield from tensors(value)
 
 
-def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
+def same_bits(some: list[Tensor], others: list[Tensor]) -> bool:
     """Returns whether tensors are equal bit for bit, in type and shape too."""
     return len(some) == len(others) and all(
         one.shape == other.shape
         and one.dtype == other.dtype
-        and torch.equal(one.contiguous().flatten().view(torch.uint8), other.flatten().view(torch.uint8))
+        and torch.equal(
+            one.contiguous().flatten().view(torch.uint8), other.contiguous().flatten().view(torch.uint8)
+        )
         for one, other in zip(some, others, strict=True)
     )
 
@@ -349,6 +351,12 @@ def check_model(model: nn.Module) -> None:
             "no parameter of the model is trained, as all are frozen or there is none; set requires_grad for "
             "those that should learn (key workload)"
         )
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ParamsError(
+                f"the model's {name} has no shape before its first pass, and training needs it before; name "
+                f"the number of inputs in place of a Lazy module (key workload)"
+            )
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor):
             raise ParamsError(
