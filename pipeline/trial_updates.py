@@ -157,6 +157,11 @@ def _update_first(trial: Trial, batch: Batch) -> None:
             trial, "model", f"adds {_some(added)} when it runs, after the optimizer got its parameters",
             "make all of them in its constructor",
         )  # fmt: skip
+    if not_finite := [name for name, value in after.items() if not value.isfinite().all()]:
+        raise _wrong(
+            trial, "loss", f"has a gradient that is not finite, of {_some(not_finite)}",
+            "look for a sqrt, a log or a division at 0, also in the part that torch.where leaves out",
+        )  # fmt: skip
     if not trial.model.training:
         raise _wrong(
             trial, "loss", "leaves the model in eval mode, in which all later updates would train it",

@@ -182,6 +182,14 @@ class Evaluates(Right):
         return super().loss(model, batch)
 
 
+class RootOfZero(Right):
+    """Has a finite loss, whose gradient is not."""
+
+    def loss(self, model: Any, batch: dict[str, Tensor]) -> Tensor:
+        losses = super().loss(model, batch)
+        return losses + (losses * 0).sqrt()
+
+
 class MeanOfAll(Right):
     """Gives each sample the mean of its pass."""
 
@@ -190,6 +198,7 @@ class MeanOfAll(Right):
 
 
 FAULTS = {
+    RootOfZero: r"RootOfZero\.loss has a gradient that is not finite, of 0\.weight, 0\.bias and 2 more; look",
     Evaluates: r"Evaluates\.loss leaves the model in eval mode, in which all later updates would train it",
     MeanOfAll: r"MeanOfAll\.loss of the first 2 samples is \S+ alone, and \S+ among 8: it depends",
     Draws: r"Draws\.loss draws from random or numpy, .*; draw random numbers from torch",
