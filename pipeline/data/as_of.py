@@ -12,6 +12,7 @@ The join is made when a day comes in: all that follows sees a table of a few col
 """
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from math import ceil
@@ -116,8 +117,8 @@ class AsOf:
                 self._tables[name] = OtherTable(**arguments)
             except TypeError as error:
                 raise ParamsError(f"source.tables.{name} refuses its arguments: {error}; fix them") from None
-        names = [name for table in self._tables.values() for name in table.columns]
-        if twice := {name for name in names if names.count(name) > 1}:
+        names = Counter(name for table in self._tables.values() for name in table.columns)
+        if twice := {name for name in names if names[name] > 1}:
             raise ParamsError(f"two of source.tables give a column {min(twice)}; name one of them otherwise")
         self.joined: dict[date, dict[str, str]] = {}
 

@@ -5,6 +5,7 @@ cast is kept beside the row (bad_cells.py), unless so many cannot that the colum
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
@@ -54,15 +55,15 @@ def conform(rows: pa.Table, table: Table, *, origin: str, absent_is_null: bool =
         for field in table.schema():
             if table.columns[field.name].nullable and field.name not in rows.column_names:
                 rows = rows.append_column(field, pa.nulls(len(rows), field.type))
-    given = rows.column_names
+    given = Counter(rows.column_names)
     faults = [f"no {name}" for name in table.columns if name not in given]
-    faults += [f"two columns {name}" for name in table.columns if given.count(name) > 1]
+    faults += [f"two columns {name}" for name in table.columns if given[name] > 1]
     if faults:
-        faults[-1] += f" among its columns {', '.join(given)}"
+        faults[-1] += f" among its columns {', '.join(rows.column_names)}"
     arrays = []
     texts: dict[str, pa.Array] = {}
     for field in table.schema():
-        if given.count(field.name) == 1:
+        if given[field.name] == 1:
             try:
                 values, bad = _conformed(rows, field, table)
                 arrays.append(values)
