@@ -34,13 +34,12 @@ from pipeline.contract.formats import percents
 from pipeline.contract.params import ValidateParams, ValidateSections
 from pipeline.contract.records import Batch, Drift, Expectation, Night, Report
 from pipeline.contract.table import Table
-from pipeline.data import day_history, drift
+from pipeline.data import data_docs, day_history, drift
 from pipeline.data.bad_cells import AS_DELIVERED, without_texts
 from pipeline.data.day_sample import columns_of
 from pipeline.data.features import is_ripe
 from pipeline.data.ingest import RAW, part_of, partitions
 from pipeline.data.partition_scan import Judged, PartitionScan
-from pipeline.data.row_rules import BETWEEN
 from pipeline.data.source import PART
 from pipeline.data.suite import Finding, Judge, Rule, Suite, load, rules_digest, rules_of, schema_rules
 from pipeline.storage import erasures, known_digests
@@ -54,7 +53,7 @@ RULES = CLEAN / "RULES.txt"
 OF_RAW = CLEAN / "RAW.json"  # digest of the raw rows that each day's were split from
 DOCS = records.RUN / "docs"
 RULE = "(rule)"  # column of a bad row with the name of the first rule that it failed
-PAGE = DOCS / "index.html"
+PAGE = DOCS / data_docs.INDEX
 REFUSED = records.RUN / "bad_rows"  # those of a night that is stopped here
 
 log = logging.getLogger(__name__)
@@ -80,23 +79,24 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
     came_in = {batch.day, *(day for day in late if day <= night.day)}
     pending = [day for day in here if day < night.day and day not in came_in and day not in passed - outdated]
     days = sorted({*came_in, *(passed.intersection(here) - set(pending) if changed else ())})
-    judge = Judge(docs=DOCS)
-    types = _types([*days, *pending], table)
-    of_schema = judge.findings("schema", schema_rules(table), types)
-    if any(not finding.success for finding in of_schema):
-        judge.publish()
-        raise DataError(_broken_schema(of_schema, types, [*days, *pending]))
+    judge = Judge()
+    of_schema = _of_schema(judge, [*days, *pending], table)
     scan = PartitionScan(table, suite, rules, engine=sections.prepare.engine)
     checks = _Checks(table=table, suite=suite, rules=rules, digest=digest, params=params, raw=raw,
                      split_from=split_from)  # fmt: skip
     judged = {day: scan.judge(day) for day in days}
-    again, refused = _judged_again(pending, scan, checks, night, beside=judged, restated=outdated)
+    again, refused = _judged_again(pending, scan, checks, judge, night, beside=judged, restated=outdated)
     judged = dict(sorted((judged | again).items()))
     days, tonight = list(judged), sorted(came_in)
     counts = _counts(judged, rules)
-    of_days = checks.findings(judged, judge)
-    of_rows = judge.findings("rows", [_of_count(rule) for rule in rules], counts)
-    docs = judge.publish()
+    num_rows = sum(one.num_rows for one in judged.values())
+    of_days = judge.findings(suite.days, _figures(judged))
+    of_rows = judge.findings([_of_count(rule) for rule in rules], counts)
+    data_docs.write(DOCS, {
+        "schema": data_docs.of_types(of_schema),
+        "days": data_docs.of_figures(of_days, _figures(judged), days),
+        "rows": data_docs.of_rows(of_rows, counts, days, num_rows=num_rows),
+    }, days)  # fmt: skip
     names = [rule.name for rule in rules]
     try:
         distances, note, figures_of_days, unusual = checks.expect(
@@ -118,10 +118,8 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
         disk.sync(CLEAN)
         records.replace_text(RULES, digest + "\n")  # last: a killed call is repeated in full
     day_history.write(figures_of_days)
-    num_rows, num_bad = (
-        sum(n) for n in zip(*((j.num_rows, len(j.bad)) for j in judged.values()), strict=True)
-    )
-    log.info("%d rows of %d days, %d quarantined; %s", num_rows, len(days), num_bad, docs)
+    num_bad = sum(len(one.bad) for one in judged.values())
+    log.info("%d rows of %d days, %d quarantined; %s", num_rows, len(days), num_bad, PAGE)
     expectations = [_expectation(finding) for finding in (*of_schema, *of_days)]
     for rule, finding in zip(rules, of_rows, strict=True):
         num_failed = int(counts[rule.name].sum())
@@ -146,10 +144,6 @@ class _Checks:
     params: ValidateParams
     raw: Mapping[date, str]  # digest of the rows of each day, as they came in
     split_from: Mapping[date, str]  # of those that its clean ones were split from
-
-    def findings(self, judged: Mapping[date, Judged], judge: Judge) -> list[Finding]:
-        """Returns what the suite's rules of days say."""
-        return judge.findings("days", self.suite.days, _figures(judged))
 
     def expect(
         self,
@@ -184,7 +178,7 @@ _Passed = tuple[
 
 
 def _judged_again(
-    days: Sequence[date], scan: PartitionScan, checks: _Checks, night: Night, *,
+    days: Sequence[date], scan: PartitionScan, checks: _Checks, judge: Judge, night: Night, *,
     beside: Mapping[date, Judged], restated: set[date],
 ) -> tuple[dict[date, Judged], list[Expectation]]:  # fmt: skip
     """Judges days of `data/raw` that wait to pass; returns those that pass now, and a line for each other.
@@ -197,7 +191,7 @@ def _judged_again(
     for day in days:
         judged = {day: scan.judge(day)}
         try:
-            of_days = checks.findings(judged, Judge(docs=DOCS))
+            of_days = judge.findings(checks.suite.days, _figures(judged))
             alone = replace(night, day=day, id=str(day))
             earlier = {other: one for other, one in beside.items() if other < day}
             checks.expect(judged | earlier, of_days, alone, came_in=[day], by=night.day)
@@ -239,6 +233,16 @@ def _note_split_from(digests: Mapping[date, str]) -> None:
     records.replace_text(OF_RAW, json.dumps(noted, indent=0) + "\n")
 
 
+def _of_schema(judge: Judge, days: Sequence[date], table: Table) -> list[Finding]:
+    """Returns what the rules on the columns of partitions say; DataError where one fails."""
+    types = _types(days, table)
+    findings = judge.findings(schema_rules(table), types)
+    if any(not finding.success for finding in findings):
+        data_docs.write(DOCS, {"schema": data_docs.of_types(findings)}, days)
+        raise DataError(_broken_schema(findings, types, days))
+    return findings
+
+
 def _types(days: Sequence[date], table: Table) -> "DataFrame":
     """One line per partition: the type of each column, `absent` if it is missing."""
     import pandas as pd
@@ -277,7 +281,8 @@ def _broken_schema(findings: Sequence[Finding], types: "DataFrame", days: Sequen
             changes += [f"{name} is new" for name in new]
             continue
         name = finding.rule.blamed
-        changes.append(f"{name} is {types[name].iloc[finding.rows[0]]} on {days[finding.rows[0]]}")
+        row = int((~types[name].isin(finding.rule.kwargs["value_set"])).to_numpy().argmax())
+        changes.append(f"{name} is {types[name].iloc[row]} on {days[row]}")
     return (
         f"the schema has changed: {', '.join(changes)}; declare the columns in the workload's table as they "
         f"are, or remove {RAW} and run ingest again for rows as the table has them"
@@ -285,8 +290,9 @@ def _broken_schema(findings: Sequence[Finding], types: "DataFrame", days: Sequen
 
 
 def _of_count(rule: Rule) -> Rule:
-    """The expectation that no row of a partition fails the rule."""
-    return Rule(name=rule.name, type=BETWEEN, kwargs={"column": rule.name, "min_value": 0, "max_value": 0})
+    """The expectation that no row fails the rule."""
+    kwargs = {"column": rule.name, "min_value": 0, "max_value": 0}
+    return Rule(name=rule.name, type="expect_column_sum_to_be_between", kwargs=kwargs)
 
 
 def _counts(judged: Mapping[date, Judged], rules: Sequence[Rule]) -> "DataFrame":
@@ -313,10 +319,13 @@ def _refuse_bad_rows(judged: Sequence[Judged], rules: Sequence[Rule], *, limit: 
     num_bad, num_rows = sum(len(one.bad) for one in judged), sum(one.num_rows for one in judged)
     if num_bad <= limit * num_rows:
         return
-    bad: dict[str, int] = {}  # rows that fail a rule of the column
-    for column in dict.fromkeys(rule.blamed for rule in rules):
-        numbers = [number for number, rule in enumerate(rules) if rule.blamed == column]
-        bad[column] = sum(int(one.failed[:, numbers].any(axis=1).sum()) for one in judged)
+    of_column: dict[str, list[int]] = {}  # the numbers of its rules
+    for number, rule in enumerate(rules):
+        of_column.setdefault(rule.blamed, []).append(number)
+    bad = {  # rows that fail a rule of the column
+        column: sum(int(one.failed[:, numbers].any(axis=1).sum()) for one in judged)
+        for column, numbers in of_column.items()
+    }
     worst = sorted(bad, key=lambda column: (-bad[column], column))[:3]
     counts = ", ".join(f"{column} {bad[column]:,}" for column in worst if bad[column])
     share, most = percents(num_bad / num_rows, limit)
@@ -398,12 +407,13 @@ def _clean_rows(day: date, judged: Mapping[date, Judged]) -> "drift.Rows":
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    # Opened once: its footer describes every column, so that reading it for each costs by their square.
+    part = pq.ParquetFile(part_of(day, RAW if day in judged else CLEAN), page_checksum_verification=True)
+    good = pa.array(judged[day].good()) if day in judged else None
+
     def values(column: str) -> "pa.ChunkedArray":
-        part = part_of(day, RAW if day in judged else CLEAN)
-        rows = pq.read_table(part, columns=[column], partitioning=None, page_checksum_verification=True)[
-            column
-        ]
-        return rows.filter(pa.array(judged[day].good())) if day in judged else rows
+        rows = part.read(columns=[column])[column]
+        return rows if good is None else rows.filter(good)
 
     return values
 

@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 
 from pipeline.contract import params, records
 from pipeline.contract.errors import ParamsError
+from pipeline.data import data_docs
 from pipeline.data.validator import DOCS
 from pipeline.evaluation.scores import SCORES, read_scores
 from pipeline.planning import rationale
@@ -207,9 +208,8 @@ def _ledger_page(entry: Entry, folder: Path) -> str:
 
 def _docs(folder: Path) -> dict[str, str]:
     """Returns the pages of Data Docs by what they judge, as links from the report."""
-    pages = sorted((folder / DOCS / "validations").glob("*/*/*/*.html"))
-    by_group = {path.relative_to(folder / DOCS).parts[1]: path for path in pages}
-    return {group: quote(str(path.relative_to(folder / records.RUN))) for group, path in by_group.items()}
+    pages = sorted(path for path in (folder / DOCS).glob("*.html") if path.name != data_docs.INDEX)
+    return {path.stem: quote(str(path.relative_to(folder / records.RUN))) for path in pages}
 
 
 def _margin(entry: Entry, folder: Path) -> float | None:

@@ -124,7 +124,7 @@ def test_rules_in_sql_fail_the_rows_that_great_expectations_fails(
     rules = (*(rule for rule in rules_of(suite, LINES) if rule.type != OF_TYPE), *others)
     write_partition(rows, part_of(DAY).parent)
     judged = PartitionScan(LINES, suite, rules).judge(DAY)
-    findings = Judge(docs=tmp_path / "docs").findings("rows", rules, in_pandas(rows))
+    findings = Judge().findings(rules, in_pandas(rows))
     for number, (rule, finding) in enumerate(zip(rules, findings, strict=True)):
         failed = judged.bad[judged.failed[:, number]]
         assert failed.tolist() == sorted(finding.rows), rule.name

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from pipeline.contract import records
 from pipeline.contract.records import Check, Verdict
 from pipeline.contract.table import Float, Table, Time
+from pipeline.data import data_docs
 from pipeline.data.suite import BETWEEN, Judge, Rule, schema_rules
 from pipeline.report import version_page
 from pipeline.report.board import Model, files
@@ -80,19 +82,17 @@ def test_the_page_of_a_night_and_the_board_run_nothing_that_a_record_says(tmp_pa
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Great Expectations
 @pytest.mark.slow
 def test_data_docs_run_nothing_that_a_column_a_rule_or_a_type_is_called(tmp_path: Path) -> None:
-    judge = Judge(docs=tmp_path / "docs")
     table = Table(columns={"time": Time(), EVIL: Float()}, time="time")
-    judge.findings(
-        "schema",
-        schema_rules(table),
-        pd.DataFrame({"time": ["timestamp[us]"], EVIL: [EVIL], f"{EVIL}2": [EVIL]}),
-    )
+    types = pd.DataFrame({"time": ["timestamp[us]"], EVIL: [EVIL], f"{EVIL}2": [EVIL]})
     rule = Rule(name=EVIL, type=BETWEEN, kwargs={"column": EVIL, "min_value": 0, "max_value": 0})
-    judge.findings("rows", [rule], pd.DataFrame({EVIL: [3]}))
-    judge.publish()
+    figures, day = pd.DataFrame({EVIL: [3]}), date(2026, 11, 24)
+    data_docs.write(tmp_path / "docs", {
+        "schema": data_docs.of_types(Judge().findings(schema_rules(table), types)),
+        "days": data_docs.of_figures(Judge().findings([rule], figures), figures, [day]),
+    }, [day])  # fmt: skip
     pages = list((tmp_path / "docs").rglob("*.html"))
-    assert len(pages) > 2
-    assert any("onerror" in one.read_text() for one in pages)
+    assert len(pages) == 3
+    assert all("onerror" in one.read_text() for one in pages)
     for one in pages:
         active = Page(one.read_text()).active
         assert [what for what in active if "alert" in what or what.startswith(("img on", "svg on"))] == []

@@ -88,10 +88,10 @@ def test_no_other_file_of_a_home_is_served(url: str, path: str) -> None:
 
 
 def test_data_docs_of_a_night_are_served_without_scripts(url: str, lead: Path) -> None:
-    page = lead / "nights/2026-11-24" / links.PAGE.parent / "docs/validations/days/a.html"
+    page = lead / "nights/2026-11-24" / links.PAGE.parent / "docs/days.html"
     page.parent.mkdir(parents=True)
     page.write_text("<p>all is well</p>")
-    answer = get(f"{url}/nights/shop/2026-11-24/docs/validations/days/a.html")
+    answer = get(f"{url}/nights/shop/2026-11-24/docs/days.html")
     assert answer.text == "<p>all is well</p>"
     assert "script-src 'none'" in answer.headers["content-security-policy"]
 
