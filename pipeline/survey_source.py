@@ -58,6 +58,8 @@ NUM_FILES = 8  # from the oldest to the newest, by which the format of times is 
 FILES = "pipeline.data.source:Files"
 ISO = ("",)  # the formats of times that need none
 NUMBER, WHOLE = r"^[+-]?\d*\.?\d+$", r"^[+-]?\d+$"
+EXCEL = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how .xlsx and .xls begin
+SQLITE = b"SQLite format 3\0"
 DELIMITERS = (";", "\t", "|")  # that CSV has, beside the comma
 
 
@@ -104,9 +106,14 @@ def dialect_of(plug: dict[str, Any], *, thousands: str = "") -> dict[str, str]:
 def _letters(head: bytes, encoding: str) -> dict[str, str]:
     """Returns the encoding and the delimiter of CSV that begins so, where they are not the usual ones.
 
-    An encoding that somebody says is not looked for. Raises ParamsError where the bytes are of none.
+    An encoding that somebody says is not looked for. Raises ParamsError where the bytes are of none, and
+    DataError where they are of a file that is no text.
     """
     dialect = {}
+    if head.startswith(EXCEL):
+        raise DataError("the newest file is an Excel workbook; save its sheet as CSV UTF-8, and read that")
+    if head.startswith(SQLITE):
+        raise DataError("the newest file is a database; read it as --from 'sqlite:///PATH#TABLE'")
     if not encoding and b"\0" in head:
         raise ParamsError(
             "the newest file has zero bytes between its letters, as UTF-16 has, but does not begin with its "

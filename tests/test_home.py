@@ -607,6 +607,22 @@ def test_digits_in_large_texts_as_pandas_writes_them_are_looked_at_as_times(tmp_
     assert survey.survey(str(tmp_path / "a.parquet")).table.time == "t"
 
 
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        (
+            b"PK\x03\x04",
+            r"^the newest file is an Excel workbook; save its sheet as CSV UTF-8, and read that$",
+        ),
+        (b"SQLite format 3\0", r"^the newest file is a database; read it as --from 'sqlite:///PATH#TABLE'$"),
+    ],
+)
+def test_a_workbook_or_a_database_is_not_taken_for_text(head: bytes, what: str, tmp_path: Path) -> None:
+    (tmp_path / "sales.file").write_bytes(head + bytes(100))
+    with pytest.raises(DataError, match=what):
+        survey.survey(str(tmp_path / "sales.file"))
+
+
 def test_dates_before_1970_are_times(tmp_path: Path) -> None:
     lines = [f"1958{n // 28 + 1:02}{n % 28 + 1:02},{n % 9 + 0.5}" for n in range(150)]
     (tmp_path / "co2.csv").write_text("\n".join(["date,y", *lines]))
