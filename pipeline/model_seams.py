@@ -28,7 +28,7 @@ from pipeline.registry.weights import batch_of, load_model
 from pipeline.rehearsal import CODE
 from pipeline.training.checkpoint import write_tensors
 from pipeline.training.tuning import check_model, check_optimizer, halves, leaves, same_bits, tensors
-from pipeline.trial_updates import Trial, close, note_of_rate, try_updates
+from pipeline.trial_updates import CLOSE, Trial, close, note_of_rate, try_updates
 from pipeline.trial_version import OpenedFiles
 from pipeline.workloads.served_rows import predictions, serves_rows
 
@@ -181,6 +181,15 @@ class ModelSeams:
                 f"a metric of {self.name} does not take what predict returns, {shapes(predicted)}: {error}; "
                 f"return what it is of (pipeline/workloads/metrics.py)"
             ) from None
+        for metric in metrics:
+            values = predicted[metric.prediction]
+            if getattr(metric, "of_chances", False) and (values.min() < 0 or values.max() > 1 + CLOSE):
+                raise self._wrong(
+                    "predict",
+                    f"gives {metric.prediction!r} from {values.min():.4g} to {values.max():.4g}, and the "
+                    f"metric {metric.name} is of chances from 0 to 1",
+                    "return chances, as by sigmoid or softmax",
+                )
         means = [f"{metric.name} {columns[f'model/{metric.name}'].mean():.4g}" for metric in metrics]
         self._say("metrics", ", ".join(means))
         return predicted

@@ -238,6 +238,10 @@ FAULTS = {
         "model(batch).sigmoid()}", "model(batch).sigmoid(), 'risk': (model(batch) * 0).log()}",
         r"Fraud\.predict gives 'risk' that is -inf for 256 of 256 values; look for a log",
     ),
+    "a logit where a metric is of chances": (
+        "model(batch).sigmoid()}", "model(batch) - 9}",
+        r"Fraud\.predict gives 'prediction' from -\S+ to -\S+, and the metric \S+ loss is of chances from 0 ",
+    ),
     "a prediction that is drawn": (
         "model(batch).sigmoid()}", "model.train()(batch).sigmoid()}",
         r"Fraud\.predict gives another 'prediction' when it is called again; draw nothing at random, .* eval",

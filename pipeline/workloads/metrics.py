@@ -31,6 +31,7 @@ class Metric:
     role: Role = "report"
     margin: float = 0.01
     higher_is_better: ClassVar[bool] = False
+    of_chances: ClassVar[bool] = False  # predictions are from 0 to 1
 
     @property
     def name(self) -> str:
@@ -57,6 +58,8 @@ class Metric:
 @dataclass(frozen=True, kw_only=True)
 class LogLoss(Metric):
     """Minus the log of the probability that was given to what happened; labels are 0 or 1."""
+
+    of_chances: ClassVar[bool] = True
 
     def values(self, prediction: ArrayLike, label: ArrayLike) -> Floats:
         """Returns the loss of each sample, in nats."""
@@ -123,6 +126,7 @@ class Calibration(Metric):
     taken off, so it falls with the number of samples; compare models on the same samples.
     """
 
+    of_chances: ClassVar[bool] = True
     num_bins: int = 10
 
     def values(self, prediction: ArrayLike, label: ArrayLike) -> Floats:
@@ -144,6 +148,8 @@ class Calibration(Metric):
 @dataclass(frozen=True, kw_only=True)
 class ClassLogLoss(Metric):
     """Minus the log of the probability that was given to the class that it was; labels are 0, 1, ..."""
+
+    of_chances: ClassVar[bool] = True
 
     def values(self, prediction: ArrayLike, label: ArrayLike) -> Floats:
         """Returns the loss of each sample, in nats; predictions are of shape [n, classes]."""
