@@ -42,7 +42,7 @@ from pipeline.storage.source_code import FRAME, frame_digest, running_digest
 
 log = logging.getLogger("pipeline")
 
-OPTION_TYPES: tuple[Any, ...] = (str, int, float, bool, date, date | None, list[str] | None)
+OPTION_TYPES: tuple[Any, ...] = (str, int, int | str, float, bool, date, date | None, list[str] | None)
 ENDING = ("close", "stop")  # a night can be ended whatever is wrong with it
 CALL_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the command line
 

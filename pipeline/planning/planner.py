@@ -112,6 +112,16 @@ def plan(
     return bought
 
 
+def _warn_of_one_update(batch_size: int, tonight: Course) -> None:
+    """Says that a batch is larger than all samples to train on."""
+    if batch_size > tonight.num_samples:
+        log.warning(
+            "a batch of %s samples (train.batch_size) is larger than the %s to train on, so that training is "
+            "one update of these; lower train.batch_size, or raise the epochs",
+            f"{batch_size:,}", f"{tonight.num_samples:,}",
+        )  # fmt: skip
+
+
 def _planned(
     tonight: Course,
     night: Night,
@@ -143,6 +153,7 @@ def _planned(
     batch_size = training.batch_size
     if any(remedy.name == remedies.SMALLER_BATCH and remedy.kept for remedy in profile.remedies):
         batch_size = max(1, batch_size // 2)
+    _warn_of_one_update(batch_size, tonight)
     whole = window(
         night, dataset, profile,
         test_days=params.prepare.test_days, confidence=planning.confidence,

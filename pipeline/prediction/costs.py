@@ -229,8 +229,9 @@ def predict_counts(
     """
 
     def timed_at(counts: Sequence[int], syncs: Sequence[Sync]) -> Updates | None:
+        whole = min(batch_size, num_samples)  # no update has more than there are
         return updates(
-            profile, machine, measured=measured, counts=counts, batch_sizes=[batch_size] * len(counts),
+            profile, machine, measured=measured, counts=counts, batch_sizes=[whole] * len(counts),
             num_workers=num_workers, num_bytes=num_bytes, known=known, syncs=syncs,
         )  # fmt: skip
 

@@ -324,6 +324,18 @@ def test_a_batch_smaller_than_the_workers_is_told_as_that_and_not_as_memory():
     )
 
 
+def test_a_batch_larger_than_all_samples_is_planned_as_one_update_of_these(caplog):
+    def of(batch_size: int) -> Plan:
+        training = TrainParams(batch_size=batch_size, epochs=0.001)
+        return planned(job=profile(step_s=0.5), params=PlanParams(), training=training)
+
+    num_samples = of(1).num_samples
+    assert not caplog.text
+    fitting, larger = of(num_samples), of(100 * num_samples)
+    assert larger.expected_s == pytest.approx(fitting.expected_s)
+    assert f"is larger than the {num_samples:,} to train on, so that training is one update" in caplog.text
+
+
 def test_workers_that_share_a_device_are_told_with_the_memory_of_each():
     shared = {"params": PlanParams(), "training": TrainParams(num_workers=4, batch_size=64)}
     assert "is 1.80 GB (local, less 10%, for each of 4 workers)" in refusal(
