@@ -87,7 +87,12 @@ DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30), "on_failure_
 
 
 def late(*, context: Any, hours: float) -> None:
-    """Notifies of a night that missed its own deadline, which the command line knows, at Airflow's."""
+    """Notifies of a night that missed its own deadline, which the command line knows, at Airflow's.
+
+    That of a backfill has passed before it begins; its night is late by its own deadline alone.
+    """
     dag, run = context["dag_run"]["dag_id"], context["dag_run"]["dag_run_id"]
+    if context["dag_run"]["run_type"] == "backfill":
+        return
     text = f"Daybreak: run {run} of {dag} has opened no night {hours:g} hours after it was due"
     tell(homes.of_dag(dag), text, "--late", "--night", night_of(run))

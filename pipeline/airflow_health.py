@@ -20,6 +20,11 @@ TIMEOUT_S = 10.0
 
 def address() -> str:
     """Returns the URL of the Airflow that `make up` keeps running for this home; "" where there is none."""
+    return settings().get("AIRFLOW__API__BASE_URL", "")
+
+
+def settings() -> dict[str, str]:
+    """Returns the environment of the Airflow that `make up` keeps running for this home; {} without one."""
     import psutil
 
     home = checkout.home()
@@ -27,9 +32,9 @@ def address() -> str:
         supervisor = psutil.Process(int((home / "var" / "supervisord.pid").read_text()))
         environment = supervisor.environ()
     except (OSError, ValueError, psutil.Error):
-        return ""
+        return {}
     up_here = Path(environment.get("DAYBREAK_UP", "/")).resolve() == home  # else a reused id
-    return environment.get("AIRFLOW__API__BASE_URL", "") if up_here else ""
+    return dict(environment) if up_here else {}
 
 
 def late(url: str) -> list[str]:

@@ -22,11 +22,10 @@ ROOMS = (
 )  # fmt: skip
 # Modules beside the rooms, which know all of them, in order too.
 TOP = (
-    "leftovers", "secret_files", "airflow_health", "warm_parent", "larger_values", "night", "stages",
-    "runner", "dvc_file", "survey_numbers", "survey_source", "survey_joins", "survey_days", "survey_columns",
-    "survey", "rehearsal", "home", "trial_updates", "trial_version", "model_seams", "night_preview", "seams",
-    "check",
-    "commands", "cli", "__main__",
+    "leftovers", "secret_files", "airflow_health", "airflow_question", "warm_parent", "larger_values",
+    "night", "stages", "runner", "dvc_file", "survey_numbers", "survey_source", "survey_joins",
+    "survey_days", "survey_columns", "survey", "rehearsal", "home", "trial_updates", "trial_version",
+    "model_seams", "night_preview", "seams", "check", "commands", "cli", "__main__",
 )  # fmt: skip
 EXAMPLES = "examples"  # leans on the rooms as a team's own package does, and is imported by none
 Graph = dict[str, set[str]]  # modules, and what each imports

@@ -17,7 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline import airflow_health
+from pipeline import airflow_health, airflow_question
+from pipeline.contract.records import Night, Stop
+from pipeline.storage import checkout
 from tests.dags.servers import keep
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -177,6 +179,22 @@ def test_a_person_is_asked_again_for_a_reason_and_nothing_in_it_is_run(standalon
     assert said == [["approve", "--reason", reason, "--by", who]]
     assert who.endswith(f"(in Airflow run {run})")
     assert not list(Path(standalone.home).rglob("pwned"))
+
+
+def test_a_stop_on_the_command_line_answers_the_question(standalone: Any) -> None:
+    before = len(calls(standalone))
+    run, now = asked(standalone, seconds=3600), datetime.now(UTC)
+    standalone.until(lambda: states(standalone, run).get("review") == "awaiting_input")
+    night = Night(
+        id=folder_of(run), day=now.date(), started_at=now, train_until=now, decide_until=now, budget_usd=1,
+        trigger="", code_commit="", previous="", airflow_run=f"retrain/{run}",
+    )  # fmt: skip
+    with checkout.within(standalone.home):
+        for _ in range(2):
+            airflow_question.answer(night, Stop(by="ann", reason="not tonight", stopped_at=now))
+    assert standalone.run_to_the_end(run) == "success"
+    said = [call for call in calls(standalone)[before:] if call[0] == "approve"]
+    assert [call[:4] for call in said] == [["approve", "--reject", "--reason", "not tonight"]]
 
 
 def test_twenty_answers_as_soon_as_they_are_asked_for_leave_the_scheduler_alive(standalone: Any) -> None:

@@ -1,0 +1,79 @@
+"""A word on the command line reaches the Airflow of `make up`, by its login."""
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import airflow_question
+from pipeline.contract.records import Night, Stop
+from tests.test_airflow_health import supervisor
+
+NOW = datetime(2025, 1, 2, tzinfo=UTC)
+NIGHT = Night(
+    id="n", day=NOW.date(), started_at=NOW, train_until=NOW, decide_until=NOW, budget_usd=1, trigger="",
+    code_commit="", previous="", airflow_run="retrain.cards/scheduled__2025-01-02T03:00:00+00:00",
+)  # fmt: skip
+STOP = Stop(by="ann", reason="not tonight", stopped_at=NOW)
+
+
+@pytest.fixture
+def airflow() -> Iterator[tuple[str, list[Any]]]:
+    """URL of an interface with a question, and what it was asked and told."""
+    heard: list[Any] = []
+
+    class Interface(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"null")
+            heard.append((self.command, self.path, self.headers.get("Authorization"), body))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"access_token": "t", "responded_at": None}).encode())
+
+        do_GET = do_POST = do_PATCH = answer
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Interface) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", heard
+        server.shutdown()
+        thread.join()
+
+
+def test_the_question_is_answered_by_the_login_of_make_up(
+    repository: Path, airflow: tuple[str, list[Any]]
+) -> None:
+    url, heard = airflow
+    kept = repository / "var" / "passwords.json"
+    kept.write_text(json.dumps({"admin": "secret"}))
+    marks = {"DAYBREAK_UP": str(repository), "AIRFLOW__API__BASE_URL": url}
+    passwords = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(kept)}
+    with supervisor(repository, **marks, **passwords) as process:
+        airflow_question.answer(NIGHT, STOP)
+        process.kill()
+    task = (
+        "/api/v2/dags/retrain.cards/dagRuns/scheduled__2025-01-02T03%3A00%3A00%2B00%3A00/taskInstances/review"
+    )
+    body = {"chosen_options": ["Reject"], "params_input": {"approval_reason": "not tonight"}}
+    assert heard == [
+        ("POST", "/auth/token", None, {"username": "admin", "password": "secret"}),
+        ("GET", f"{task}/-1/hitlDetails", "Bearer t", None),
+        ("PATCH", f"{task}/-1/hitlDetails", "Bearer t", body),
+    ]
+
+
+def test_where_airflow_is_elsewhere_a_person_is_told_to_answer_there(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    airflow_question.answer(NIGHT, STOP)
+    assert "if its run scheduled__2025-01-02T03:00:00+00:00 waits for a person, answer Reject there" in (
+        caplog.text
+    )
