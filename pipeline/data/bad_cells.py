@@ -122,7 +122,7 @@ def without_texts(rows: pa.Table) -> pa.Table:
 
 def texts_of(rows: pa.Table, name: str) -> "pa.Array | None":
     """Returns what was delivered where the cells of a column are bad, null elsewhere; None where none is."""
-    if AS_DELIVERED not in rows.column_names:
+    if rows.schema.get_field_index(AS_DELIVERED) < 0:  # not by a list of all names, for each column
         return None
     cells = rows[AS_DELIVERED]
     named = pc.match_substring(cells, json.dumps(name, ensure_ascii=False))
