@@ -237,11 +237,12 @@ def test_a_stock_out_is_refused_with_its_reason(service, tmp_path):
 
 def test_the_reason_may_come_later_than_the_end(service, tmp_path):
     service.market.stock[L4] = 0
-    service.custom.late_error_s = 0.4
+    service.custom.late_error_s = 99
     backend = vertex(service.url)
     handle = backend.submit(job(tmp_path))
     wait(lambda: not service.only().thread.is_alive())
     assert backend.state(handle) == "running"
+    service.custom.late_error_s = 0.0  # now it is there
     assert end(backend, handle) == "refused"
     service.custom.late_error_s = 99
     impatient = vertex(service.url, retry=replace(QUICK, error_s=0.1))
