@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.contract import formats
 from pipeline.contract.formats import count, duration, operations, percent, size
-from pipeline.contract.records import Check, Expectation, Plan, Profile, Report, Training
+from pipeline.contract.records import Check, Event, Expectation, Plan, Profile, Report, Training
 from pipeline.prediction import scorecard
 from pipeline.profiling.explain import BOUNDS, MEANING
 from pipeline.registry import approval
@@ -122,7 +122,10 @@ def bottleneck(profile: Profile) -> Bottleneck:
 
 def timeline(entry: Entry) -> list[Moment]:
     """Returns what happened when, in order, and the limits of the night."""
-    moments = [Moment(at=event.at, what=night_events.said(event)) for event in night_events.of_entry(entry)]
+    events: tuple[Event, ...] = ()  # of an open night that noted none, nobody knows when they were
+    if entry.events or entry.closed_at:
+        events = night_events.of_entry(entry)
+    moments = [Moment(at=event.at, what=night_events.said(event)) for event in events]
     if not moments:
         moments = [Moment(at=entry.night.started_at, what=f"opened: {entry.night.trigger}")]
     return sorted([*moments, *_moments(entry)], key=lambda moment: moment.at)

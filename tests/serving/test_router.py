@@ -89,14 +89,6 @@ def test_only_the_user_who_saw_an_exposure_can_tell_its_outcome(router: Running)
     assert router.post("outcomes", {"exposure": first, "user": "u8", "items": []})[0] == 200
 
 
-def test_exposures_of_the_release_before_take_their_outcomes_without_a_user(router: Running) -> None:
-    shown = kept(router.log, router.recommend("u8")["exposure"], "")
-    counted = replace(shown, id="113d7b8750b57cae" + f"{7:016x}")
-    router.log.expose(counted)
-    assert router.post("outcomes", {"exposure": counted.id, "items": ["a"]}) == (200, {"kept": True})
-    assert kept(router.log, counted.id, "").taken == ("a",)
-
-
 @pytest.mark.parametrize(("path", "body", "status", "why"), [
     ("recommend", {}, 422, "user is None"),
     ("recommend", {"user": ""}, 422, "user is ''"),
