@@ -121,14 +121,15 @@ def test_an_endpoint_whose_users_are_to_judge_needs_a_log_and_whole_percent(tmp_
     text = PARAMS.format(machines="local")
     text += "serving: {endpoint: {use: 'pipeline.rollout.endpoint:Endpoint', project: p, image: i, bucket: b"
 
-    def router(more: str, scores: str) -> Finding:
-        (tmp_path / "params.yaml").write_text(f"{text}{more}}}}}\ngate: {{scores: live{scores}}}\n")
+    def router(more: str, live_test: str) -> Finding:
+        judged = f"gate: {{scores: live}}\nlive_test: {{{live_test}}}\n"
+        (tmp_path / "params.yaml").write_text(f"{text}{more}}}}}\n{judged}")
         [finding] = check._router(tmp_path, params.load(tmp_path))
         return finding
 
     assert "set serving.endpoint.log, or run python -m pipeline serve" in router("", "").text
     assert router(", log: l", "").ok
-    odd = router(", log: l", ", ramp: [0.015, 0.5]")
+    odd = router(", log: l", "ramp: [0.015, 0.5]")
     assert (odd.ok, odd.text.split(";")[0]) == (False, "the endpoint gives whole percent, not 0.015")
 
 
