@@ -201,7 +201,7 @@ def _not_finite(path: Path) -> str:
     from safetensors import safe_open
 
     with safe_open(path / "model.safetensors", framework="pt") as tensors:
-        for name in scalars(path)["parameters"]:
+        for name in scalars(path).get("parameters", tensors.keys()):
             if not tensors.get_tensor(name).isfinite().all():
                 return f"its weight {name} is not finite"
     return ""
