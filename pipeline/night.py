@@ -8,6 +8,7 @@ once; a second `open` of the same night returns the same deadline.
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -75,7 +76,8 @@ def open(  # the verb of the stage
         warm: keep a process with the libraries imported, until `close`, and fork the night's stages from it.
 
     A night that cannot be opened has a folder, too, from which `close` writes it to the ledger as failed; the
-    same name opens it again. Raises NotYet while another night of the home may still be decided.
+    same name opens it again. A person at a terminal who gave wrong params only gets the error. Raises NotYet
+    while another night of the home may still be decided.
     """
     home = Path.cwd() if here else checkout.home()
     if night and not records.names_folder(night):
@@ -91,8 +93,10 @@ def open(  # the verb of the stage
             opened = _new(wanted, assignments=set or [])
         except (NotYet, NothingToDo):
             raise
-        except Exception as error:  # whatever it is, the night is one of the ledger, and it is raised again
-            if not here:
+        except Exception as error:  # whatever it is, it is raised again
+            # A person at a terminal sees a mistyped option; of a night that nobody watches, the ledger tells.
+            is_seen = isinstance(error, ParamsError) and sys.stdin is not None and sys.stdin.isatty()
+            if not here and not is_seen:
                 _keep_failure(wanted, error)
             raise
     os.chdir(wanted.folder)

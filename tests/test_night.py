@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pty
 import shlex
 import shutil
 import signal
@@ -207,6 +208,18 @@ def test_a_command_in_a_place_where_it_cannot_work_is_told_in_one_sentence(
     assert named in line
 
 
+def test_an_option_that_is_mistyped_at_a_terminal_makes_no_night(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    person, here = pty.openpty()
+    with os.fdopen(person, "w"), os.fdopen(here) as terminal, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", terminal)
+        assert cli.main(["night", "--day", "2999-01-01"]) == FINAL
+    assert "day 2999-01-01 is in the future" in caplog.text
+    assert not list((repository / "nights").glob("*"))
+    assert not list(ledger.commits())
+
+
 UNREACHABLE = 'source={use: "pipeline.data.source:Files", url: "http://127.0.0.1:9/{day}.csv"}'
 
 
@@ -224,8 +237,8 @@ UNREACHABLE = 'source={use: "pipeline.data.source:Files", url: "http://127.0.0.1
 def test_a_night_that_cannot_be_opened_is_one_of_the_ledger_with_its_cause(
     repository: Path, commit: Callable[[str], str], broken: str, words: list[str], status: int, cause: str
 ) -> None:
-    told = repository / "told"
-    written = f"{(repository / 'params.yaml').read_text()}notify: {{command: 'cat >> {told}'}}\n"
+    messages = repository / "messages"
+    written = f"{(repository / 'params.yaml').read_text()}notify: {{command: 'cat >> {messages}'}}\n"
     (repository / "params.yaml").write_text(written)
     commit("Tell people")
     first = opened(repository, day=date(2025, 1, 1))
@@ -241,7 +254,7 @@ def test_a_night_that_cannot_be_opened_is_one_of_the_ledger_with_its_cause(
     assert newest.champion and newest.champion.version == 1
     assert [(e.kind, e.subject) for e in night_events.of_night("two")] == [("failed", "open")]
     assert cause in (repository / "nights" / "two" / links.PAGE).read_text().replace("&#34;", '"')
-    assert told.read_text().count(cause) == 1
+    assert messages.read_text().count(cause) == 1
 
     (repository / "params.yaml").write_text(written)
     commit("Repair it")

@@ -169,8 +169,8 @@ def _md5(content: bytes) -> str:
 def source_files(module: str, *others: str) -> list[Path]:
     """Returns the files of a module and of what it imports from the folder of its package.
 
-    From where libraries are installed, only what it imports from its own package counts. `others` are
-    modules of that folder which count too. Raises ParamsError where there is no such module.
+    From where libraries are installed, only what it imports from its own package counts. `others` names
+    more modules of that folder. Raises ParamsError where there is no such module.
     """
     top, root = module.partition(".")[0], _root(module)
     if top == FRAME:
