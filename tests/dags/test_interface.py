@@ -55,9 +55,7 @@ def folder_of(run: str) -> str:
 def night(standalone: Any) -> str:
     """A run that is late, whose night has a version in the registry; it has ended well."""
     (standalone.home / "endings.json").write_text(json.dumps({"train": [75, 75, 0]}))
-    now = datetime.now(UTC).isoformat()
-    _, run = standalone.ask("POST", RUNS, {"logical_date": now, "conf": {"reason": "a test"}})
-    name = str(run["dag_run_id"])
+    name: str = standalone.trigger({"reason": "a test"}, logical_date=datetime.now(UTC))
     folder = standalone.home / "nights" / folder_of(name) / "data/run"
     standalone.until(folder.parents[1].exists)
     folder.mkdir(parents=True)
@@ -141,8 +139,7 @@ def asked(standalone: Any, *, seconds: float, **endings: list[int]) -> str:
     said = {"records": {"verdict": VERDICT | {"approve_until": until}}, "promote": [99], **endings}
     (standalone.home / "endings.json").write_text(json.dumps(said))
     typed = {"reason": "typed at the trigger", "approval_reason": "typed there, too"}
-    _, run = standalone.ask("POST", RUNS, {"logical_date": None, "conf": typed})
-    return str(run["dag_run_id"])
+    return str(standalone.trigger(typed))
 
 
 def states(standalone: Any, run: str) -> dict[str, str]:
