@@ -1,4 +1,4 @@
-"""Runs one night: a straight line of `python -m pipeline STAGE`, at `night.schedule` or on request.
+"""Runs one night: a straight line of `daybreak STAGE`, at `night.schedule` or on request.
 
 Exit status is control flow: 0 done, 99 skipped, 75 call again later, 1 failed, 78 failed and not to
 be retried. No worker is held while another night is open, a job trains, a gate waits or an endpoint gets a

@@ -22,10 +22,11 @@ ROOMS = (
 )  # fmt: skip
 # Modules beside the rooms, which know all of them, in order too.
 TOP = (
-    "leftovers", "secret_files", "airflow_health", "airflow_question", "warm_parent", "larger_values",
-    "night", "stages", "runner", "dvc_file", "survey_numbers", "survey_source", "survey_joins",
-    "survey_days", "survey_columns", "survey", "rehearsal", "home", "trial_updates", "trial_version",
-    "model_seams", "night_preview", "seams", "check", "commands", "cli", "__main__",
+    "leftovers", "secret_files", "airflow_health", "warm_parent", "larger_values", "night", "stages",
+    "runner", "dvc_file", "survey_numbers", "survey_source", "survey_joins", "survey_days", "survey_columns",
+    "survey", "rehearsal", "home", "trial_updates", "trial_version", "model_seams", "night_preview", "seams",
+    "check",
+    "commands", "cli", "__main__",
 )  # fmt: skip
 EXAMPLES = "examples"  # leans on the rooms as a team's own package does, and is imported by none
 Graph = dict[str, set[str]]  # modules, and what each imports
@@ -33,7 +34,8 @@ Graph = dict[str, set[str]]  # modules, and what each imports
 
 def modules(root: Path) -> dict[str, Path]:
     """Returns the modules of the package in `root` by their names, a package by `__init__.py`; no tests."""
-    files = sorted(p for p in (root / "pipeline").rglob("*.py") if not p.name.startswith("test_"))
+    root /= "pipeline"
+    files = sorted(p for p in (root / "daybreak").rglob("*.py") if not p.name.startswith("test_"))
     return {".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p for p in files}
 
 
@@ -55,18 +57,18 @@ def _imported(text: str) -> frozenset[str]:
 
 
 def graph(root: Path = ROOT) -> Graph:
-    """Returns which module imports which, without the package `pipeline` itself."""
+    """Returns which module imports which, without the package `daybreak` itself."""
     known = modules(root)
     edges: Graph = {}
     for name, path in known.items():
         targets = {target for target in map(_resolver(known), imported(path)) if target}
-        edges[name] = targets - {name, "pipeline"}
+        edges[name] = targets - {name, "daybreak"}
     return edges
 
 
 def _resolver(known: dict[str, Path]):
     def resolve(name: str) -> str | None:
-        """The longest module that the name begins with: `pipeline.a.b.f` is of `pipeline.a.b`."""
+        """The longest module that the name begins with: `daybreak.a.b.f` is of `daybreak.a.b`."""
         while name and name not in known:
             name = name.rpartition(".")[0]
         return name or None
@@ -89,7 +91,7 @@ def forbidden(edges: Graph) -> list[str]:
     return [
         f"{module} imports {target}"
         for module, targets in edges.items()
-        if module != "pipeline"
+        if module != "daybreak"
         for target in sorted(targets)
         if room(target) != room(module) and (place(target) > place(module) or room(target) == EXAMPLES)
     ]

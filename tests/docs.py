@@ -1,7 +1,7 @@
 """The pages of docs/ that are made of the code. `python -m tests.docs`, or `make docs`, writes them.
 
-docs/params.md is made of the sections of pipeline/contract/params.py and the strings below their fields;
-docs/cli.md of the parser that `python -m pipeline` parses with.
+docs/params.md is made of the sections of daybreak/contract/params.py and the strings below their fields;
+docs/cli.md of the parser that `daybreak` parses with.
 """
 
 import argparse
@@ -17,21 +17,21 @@ from typing import Annotated, Any, Literal, Union
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
-from pipeline import cli, stages
-from pipeline.contract.params import Params, Plug, Section
+from daybreak import cli, stages
+from daybreak.contract.params import Params, Plug, Section
 
 DOCS = Path(__file__).parent.parent / "docs"
 HEADER = "<!-- Made of the code by `make docs`; change the text there. -->\n"
 PARAMS = """\
 A night reads `params.yaml` of the commit that is checked out. A key that is left out has its default.
-`--set section.key=value` overrides a key for one night, and `python -m pipeline check` examines the whole
+`--set section.key=value` overrides a key for one night, and `daybreak check` examines the whole
 file. Text with an asterisk, a colon or a bracket needs quotes in YAML.
 
 Three keys name a class, by `package.module:Class` or by a mapping with its arguments:
 
 ```yaml
-source: {use: "pipeline.examples.shop.simulated_shop:Shop", seed: 7}
-backend: pipeline.backends.local:Local
+source: {use: "daybreak.examples.shop.simulated_shop:Shop", seed: 7}
+backend: daybreak.backends.local:Local
 ```
 """
 COMMAND_LINE = """\

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import airflow_health
-from pipeline.commands import status
-from pipeline.contract.errors import NothingToDo
+from daybreak import airflow_health
+from daybreak.commands import status
+from daybreak.contract.errors import NothingToDo
 
 
 @pytest.fixture

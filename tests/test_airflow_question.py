@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pipeline import airflow_question
-from pipeline.contract.records import Night, Stop
+from daybreak import airflow_question
+from daybreak.contract.records import Night, Stop
 from tests.test_airflow_health import supervisor
 
 NOW = datetime(2025, 1, 2, tzinfo=UTC)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, dvc_file, runner, stages
-from pipeline.contract import records
-from pipeline.contract.params import Params, TrainSections, load
-from pipeline.contract.records import Record
-from pipeline.contract.table import Table
+from daybreak import cli, dvc_file, runner, stages
+from daybreak.contract import records
+from daybreak.contract.params import Params, TrainSections, load
+from daybreak.contract.records import Record
+from daybreak.contract.table import Table
 from tests import architecture
 
 ROOT = architecture.ROOT
@@ -45,7 +45,7 @@ BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}
 
 
 def is_pure(module: str) -> bool:
-    name = module.removeprefix("pipeline.")
+    name = module.removeprefix("daybreak.")
     return name in PURE or (architecture.room(module) in PURE_ROOMS and name not in ACTING)
 
 
@@ -58,30 +58,30 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 ABSURD = [
-    ("storage/ledger.py", "from pipeline.gate import judge"),
-    ("contract/errors.py", "import pipeline.backends.local"),
-    ("planning/search.py", "if TYPE_CHECKING:\n    from pipeline.rollout import saga"),
-    ("statistics/__init__.py", "from pipeline.registry.aliases import champion"),
-    ("training/engine.py", "def late():\n    from pipeline.profiling.harness import Harness"),
-    ("serving/router.py", "from pipeline.examples.shop.recommender import Recommender"),
+    ("storage/ledger.py", "from daybreak.gate import judge"),
+    ("contract/errors.py", "import daybreak.backends.local"),
+    ("planning/search.py", "if TYPE_CHECKING:\n    from daybreak.rollout import saga"),
+    ("statistics/__init__.py", "from daybreak.registry.aliases import champion"),
+    ("training/engine.py", "def late():\n    from daybreak.profiling.harness import Harness"),
+    ("serving/router.py", "from daybreak.examples.shop.recommender import Recommender"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("file", "line"), ABSURD, ids=[file for file, _ in ABSURD])
 def test_an_absurd_import_is_seen(tmp_path: Path, file: str, line: str) -> None:
     shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
-    path = tmp_path / "pipeline" / file
+    path = tmp_path / "pipeline" / "daybreak" / file
     path.write_text(f"{path.read_text()}\n{line}\n")
     assert len(architecture.forbidden(architecture.graph(tmp_path))) == 1
 
 
 def test_a_circle_of_files_in_one_room_is_seen(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
-    path = tmp_path / "pipeline/training/sample_order.py"
-    path.write_text(f"{path.read_text()}\nfrom pipeline.training import loader\n")
+    path = tmp_path / "pipeline/daybreak/training/sample_order.py"
+    path.write_text(f"{path.read_text()}\nfrom daybreak.training import loader\n")
     edges = architecture.graph(tmp_path)
     assert architecture.forbidden(edges) == []
-    assert {"pipeline.training.loader", "pipeline.training.sample_order"} <= set(architecture.cycle(edges))
+    assert {"daybreak.training.loader", "daybreak.training.sample_order"} <= set(architecture.cycle(edges))
 
 
 @pytest.mark.parametrize("module", sorted(filter(is_pure, MODULES)))
@@ -106,7 +106,7 @@ def test_dag_files_know_only_airflow_and_the_command_line(path: Path) -> None:
     local = {p.stem for p in (ROOT / "dags").glob("*.py")}
     roots = {name.split(".")[0] for name in architecture.imported(path)}
     assert roots <= {"airflow", "croniter", "yaml", *local} | set(sys.stdlib_module_names)
-    assert "data/run" not in path.read_text()  # records are the command line's: python -m pipeline show
+    assert "data/run" not in path.read_text()  # records are the command line's: daybreak show
 
 
 def loaded_by(code: str) -> set[str]:
@@ -117,14 +117,14 @@ def loaded_by(code: str) -> set[str]:
 
 @pytest.mark.slow
 def test_the_command_line_starts_without_heavy_imports() -> None:
-    loaded = loaded_by("import pipeline.stages as s; [stage.function for stage in s.STAGES.values()]")
+    loaded = loaded_by("import daybreak.stages as s; [stage.function for stage in s.STAGES.values()]")
     assert not HEAVY & loaded
 
 
 def test_help_of_a_stage_imports_no_library() -> None:
-    loaded = loaded_by("from pipeline import cli; cli.parser(['gate'])")
-    assert {name.partition(".")[0] for name in loaded} <= {*sys.stdlib_module_names, "pipeline"}
-    assert len([name for name in loaded if name.startswith("pipeline")]) < 10
+    loaded = loaded_by("from daybreak import cli; cli.parser(['gate'])")
+    assert {name.partition(".")[0] for name in loaded} <= {*sys.stdlib_module_names, "daybreak"}
+    assert len([name for name in loaded if name.startswith("daybreak")]) < 10
 
 
 @pytest.mark.parametrize("name", stages.STAGES)
@@ -160,7 +160,7 @@ def test_a_stage_reads_only_what_an_earlier_one_wrote() -> None:
 
 def test_dvc_yaml_is_what_the_stages_say() -> None:
     written = (ROOT / dvc_file.FILE).read_text()
-    assert written == dvc_file.text(), "write it anew: python -m pipeline.dvc_file"
+    assert written == dvc_file.text(), "write it anew: python -m daybreak.dvc_file"
 
 
 def test_a_cached_stage_depends_on_all_the_rooms_that_it_runs() -> None:
@@ -173,7 +173,7 @@ def test_a_cached_stage_depends_on_all_the_rooms_that_it_runs() -> None:
                 if module not in modules:
                     modules.add(module)
                     wanted += edges[module]
-            assert {f"pipeline/{architecture.room(module)}" for module in modules} <= set(
+            assert {f"pipeline/daybreak/{architecture.room(module)}" for module in modules} <= set(
                 dvc_file.rooms(name)
             )
 

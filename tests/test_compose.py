@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 from ruamel.yaml import YAML
 
-from pipeline import secret_files
-from pipeline.contract.errors import ParamsError
+from daybreak import secret_files
+from daybreak.contract.errors import ParamsError
 from tests.postgres import postgresql
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +58,7 @@ def test_each_service_holds_its_own_secrets_and_uses_all_that_it_holds() -> None
     assert {name: set(service["secrets"]) for name, service in SERVICES.items()} == HOLDS
     for name, service in OURS.items():
         assert set(secret_files.SECRET.findall(json.dumps(service["environment"]))) == HOLDS[name]
-        assert service["entrypoint"] == ["tini", "--", "python", "-m", "pipeline.secret_files"]
+        assert service["entrypoint"] == ["tini", "--", "python", "-m", "daybreak.secret_files"]
     assert set(COMPOSE["secrets"]) == set().union(*HOLDS.values())
 
 
@@ -161,7 +161,7 @@ def test_secrets_take_their_places_or_nothing_starts(tmp_path: Path) -> None:
         secret_files.filled({"KEY": "{secret two}"}, folder=tmp_path)
     with pytest.raises(ParamsError, match=r"three cannot be read: No such file or directory; make it"):
         secret_files.filled({"KEY": "{secret three}"}, folder=tmp_path)
-    call = [sys.executable, "-m", "pipeline.secret_files", sys.executable, "-c", "print(1)"]
+    call = [sys.executable, "-m", "daybreak.secret_files", sys.executable, "-c", "print(1)"]
     environment = {**os.environ, "KEY": "{secret no_such_secret}"}
     done = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (1, "", False)

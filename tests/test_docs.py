@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, stages
-from pipeline.contract.params import OwnMetricParams, Params, Plug
+from daybreak import cli, stages
+from daybreak.contract.params import OwnMetricParams, Params, Plug
 from tests import architecture, docs
 
 ROOT = architecture.ROOT
@@ -46,7 +46,7 @@ def inline(page: Path) -> list[str]:
 
 def commands(page: Path) -> Iterator[list[str]]:
     """The words of each simple command: of the shell blocks, and of inline code that begins like one."""
-    lines = [code for code in inline(page) if re.match(r"python -m |make \w|pytest ", code)]
+    lines = [code for code in inline(page) if re.match(r"daybreak \w|python -m |make \w|pytest ", code)]
     for _, language, block in FENCE.findall(page.read_text()):
         if language == "sh":
             lines += block.replace("\\\n", " ").splitlines()
@@ -65,7 +65,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 @cache
 def parse(*words: str) -> None:
-    """Parse the words of `python -m pipeline` without a run; SystemExit where it refuses them."""
+    """Parse the words of `daybreak` without a run; SystemExit where it refuses them."""
     cli.parser(list(words)).parse_args(words)
 
 
@@ -75,18 +75,20 @@ def dry_run(*words: str) -> None:
     assert done.returncode == 0, f"make {' '.join(words)}: {done.stderr}"
 
 
-def check_python(words: list[str]) -> None:
-    """Check `python -m MODULE ...`: the pipeline parses it, any other module is a file here."""
-    module, *rest = words
-    if module == "pipeline" and rest:
-        if rest[:1] == ["STAGE"]:
-            rest[0] = stages.CHAIN[0]
-        try:
-            parse(*rest)
-        except SystemExit as error:
-            assert error.code == 0, f"python -m pipeline {' '.join(rest)} is refused"
-    elif module.startswith(("pipeline.", "tests.")):
-        assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), f"there is no module {module}"
+def check_daybreak(words: list[str]) -> None:
+    """Check `daybreak ...`: its parser takes the words."""
+    words = [stages.CHAIN[0], *words[1:]] if words[:1] == ["STAGE"] else words
+    try:
+        parse(*words)
+    except SystemExit as error:
+        assert error.code == 0, f"daybreak {' '.join(words)} is refused"
+
+
+def check_python(module: str) -> None:
+    """Check `python -m MODULE ...`: a module of ours is a file here."""
+    for top, folder in (("daybreak", ROOT / "pipeline"), ("tests", ROOT)):
+        if module.startswith(f"{top}."):
+            assert (folder / f"{module.replace('.', '/')}.py").is_file(), f"there is no module {module}"
 
 
 def check_make(words: list[str]) -> None:
@@ -99,7 +101,9 @@ def check_make(words: list[str]) -> None:
 def check(words: list[str]) -> None:
     """Check a command: its words are known, the files that it names are there."""
     if words[:2] == ["python", "-m"]:
-        check_python(words[2:])
+        check_python(words[2])
+    elif words[:1] == ["daybreak"]:
+        check_daybreak(words[1:])
     elif words[:1] == ["make"]:
         check_make(words[1:])
     missing = [word for word in words if FILE.fullmatch(word) and not is_there(word)]
@@ -113,7 +117,7 @@ def test_a_command_in_the_documentation_would_run(page: Path) -> None:
 
 
 WRONG = [
-    "python -m pipeline paln --night ID", "python -m pipeline plan --explian", "python -m tests.nothing",
+    "daybreak paln --night ID", "daybreak plan --explian", "python -m tests.nothing",
     "make nigth", "make bench NAME=nothing", "pytest tests/nothing -x",
 ]  # fmt: skip
 
@@ -184,7 +188,7 @@ def test_each_key_of_params_says_what_it_is() -> None:
             assert (field.description or "").endswith("."), f"{name}.{key} has no text below it"
 
 
-ROOMS = {"README.md": r"^  (\w+)/ ", "CONTRIBUTING.md": r"^\| `pipeline/(\w+)/` \|"}
+ROOMS = {"README.md": r"^  (\w+)/ ", "CONTRIBUTING.md": r"^\| `pipeline/daybreak/(\w+)/` \|"}
 
 
 @pytest.mark.parametrize("page", ROOMS)
@@ -194,6 +198,8 @@ def test_every_room_is_named_in_order(page: str) -> None:
 
 
 def test_a_file_in_the_table_of_rooms_is_there() -> None:
-    rows = re.findall(r"^\| `(pipeline/\w+/)` \|(.*)$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(pipeline/daybreak/\w+/)` \|(.*)$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
     named = [room + name for room, row in rows for name in re.findall(r"`([\w/]+\.(?:py|csv|html))`", row)]
     assert [name for name in named if not is_there(name)] == []

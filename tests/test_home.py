@@ -1,4 +1,4 @@
-"""`python -m pipeline init`: a home from what the data looks like, or one sentence, nothing left behind."""
+"""`daybreak init`: a home from what the data looks like, or one sentence, nothing left behind."""
 
 import json
 import re
@@ -19,21 +19,21 @@ import pytest
 import sqlalchemy as sa
 from PIL import Image
 
-from pipeline import cli, dvc_file, home, survey
-from pipeline.contract import params
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.table import Bool, Category, Float, Id, Int, Table, Text, Time, days
-from pipeline.contract.workload import read_state, write_state
-from pipeline.data import suite
-from pipeline.examples.fraud.payments import Payments
-from pipeline.storage.source_code import frame_digest
+from daybreak import cli, dvc_file, home, survey
+from daybreak.contract import params
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.table import Bool, Category, Float, Id, Int, Table, Text, Time, days
+from daybreak.contract.workload import read_state, write_state
+from daybreak.data import suite
+from daybreak.examples.fraud.payments import Payments
+from daybreak.storage.source_code import frame_digest
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
 def no_other_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PIPELINE_HOME", "MLFLOW_TRACKING_URI"):
+    for name in ("DAYBREAK_HOME", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -50,7 +50,7 @@ def table_of(folder: Path, use: str) -> Table:
     """The table of a home, as Python reads its module."""
     module, _, name = use.partition(":")
     code = (
-        f"import {module}; from pipeline.contract import records; print(records.dumps({module}.{name}.table))"
+        f"import {module}; from daybreak.contract import records; print(records.dumps({module}.{name}.table))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
@@ -64,7 +64,7 @@ def left_out(made: survey.Survey) -> dict[str, str]:
 
 
 def records_of(text: str) -> Table:
-    from pipeline.contract import records
+    from daybreak.contract import records
 
     return records.loads(Table, text, source="here")
 
@@ -102,7 +102,7 @@ def test_a_home_of_payments_is_complete_and_committed(
     assert {"num_rows", "nulls_of_shop"} == {rule.kwargs["column"] for rule in limits.days}
     assert {"amount", "shop", "time", "(rows)"} <= set(limits.drift)
     assert dvc_file.text(folder) == (folder / "dvc.yaml").read_text()
-    assert "pipeline/" not in (folder / "dvc.yaml").read_text().replace("python -m pipeline", "")
+    assert "pipeline/" not in (folder / "dvc.yaml").read_text()
     assert len((folder / "card_fraud.py").read_text().splitlines()) < 60
 
 
@@ -357,7 +357,7 @@ def test_what_cannot_be_begun_with_is_refused_in_a_sentence(tmp_path: Path) -> N
 def test_a_night_of_a_home_imports_the_module_of_its_own_commit(payments: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cards"
     home.write(folder, str(payments), label="is_fraud", ripe_days=14)
-    words = [sys.executable, "-m", "pipeline"]
+    words = [sys.executable, "-m", "daybreak"]
     subprocess.run([*words, "open"], cwd=folder, check=True, capture_output=True)
     night = folder / "nights/2025-06-30"
     (folder / "cards.py").write_text("raise SystemExit('the home has changed since')\n")
@@ -387,7 +387,7 @@ def test_folders_of_images_become_a_home_that_goes_through_every_seam(tmp_path: 
     table = table_of(tmp_path / "shades", "shades:Shades")
     assert table.columns["label"] == Int(min=0, max=2)
     assert (
-        "pipeline.workloads.image_columns:decodes" in (tmp_path / "shades/data/expectations.yaml").read_text()
+        "daybreak.workloads.image_columns:decodes" in (tmp_path / "shades/data/expectations.yaml").read_text()
     )
     assert [note for note in made.notes if "try" in note] == []
 
@@ -918,7 +918,7 @@ def test_a_column_may_be_left_out_but_not_the_one_that_is_needed(tmp_path: Path)
 def test_a_label_of_few_rows_and_days_that_were_not_looked_at_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.survey_source.MOST_DAYS", 4)
+    monkeypatch.setattr("daybreak.survey_source.MOST_DAYS", 4)
     made = survey.survey(
         delivered(tmp_path / "days", 6, label=lambda n: [int(n == 4 and k < 3) for k in range(60)])
     )

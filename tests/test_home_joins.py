@@ -1,4 +1,4 @@
-"""`python -m pipeline init` on several tables: which has the rows, and what joins them as of their time."""
+"""`daybreak init` on several tables: which has the rows, and what joins them as of their time."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
-from pipeline import cli, survey
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.params import Plug
-from pipeline.contract.table import Float
-from pipeline.rehearsal import rehearse
+from daybreak import cli, survey
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.params import Plug
+from daybreak.contract.table import Float
+from daybreak.rehearsal import rehearse
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,7 @@ def test_sales_get_the_newest_weather_of_their_city_and_none_of_a_later_hour(tmp
     made = found(delivered(tmp_path / "data", sales=sales(), weather=weather()))
     assert made.plug["tables"] == {
         "weather": {
-            "rows": {"use": "pipeline.data.source:Files", "url": f"{tmp_path}/data/weather", "cut_by": "at"},
+            "rows": {"use": "daybreak.data.source:Files", "url": f"{tmp_path}/data/weather", "cut_by": "at"},
             "time": "at", "key": ["city"], "columns": ["celsius"], "max_age_hours": 3, "known_after_hours": 0,
         }
     }  # fmt: skip
@@ -167,7 +167,7 @@ def test_files_that_have_most_columns_in_common_are_one_table_as_before(tmp_path
     pq.write_table(sales().slice(0, 200), tmp_path / "berlin.parquet")
     pq.write_table(sales().slice(200), tmp_path / "munich.parquet")
     made = found(tmp_path)
-    assert made.plug["use"] == "pipeline.data.source:Files" and not made.joined and not made.apart
+    assert made.plug["use"] == "daybreak.data.source:Files" and not made.joined and not made.apart
     with pytest.raises(ParamsError, match="--from leads to one"):
         found(tmp_path, table="berlin")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import larger_values, runner
-from pipeline.contract import params, records
-from pipeline.contract.records import (
+from daybreak import larger_values, runner
+from daybreak.contract import params, records
+from daybreak.contract.records import (
     Champion,
     Chosen,
     Dataset,
@@ -22,9 +22,9 @@ from pipeline.contract.records import (
     Rental,
     Training,
 )
-from pipeline.registry.lineage import recipe
-from pipeline.storage import ledger
-from pipeline.training.recipe import FACTS
+from daybreak.registry.lineage import recipe
+from daybreak.storage import ledger
+from daybreak.training.recipe import FACTS
 from tests.conftest import PARAMS
 from tests.planning.jobs import profile
 

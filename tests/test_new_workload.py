@@ -11,7 +11,7 @@ import pytest
 from tests.clones import clone_as_it_is
 
 SMALL = [
-    "source={use: 'pipeline.examples.shop.simulated_shop:Shop', start: '2026-01-05', num_customers: 150, "
+    "source={use: 'daybreak.examples.shop.simulated_shop:Shop', start: '2026-01-05', num_customers: 150, "
     "orders_per_day: 30}",
     "ingest.history_days=20", "profile.batch_sizes=[32]", "profile.steps=2",
 ]  # fmt: skip
@@ -20,11 +20,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def pipeline(clone: Path, *words: str) -> str:
-    """Run `python -m pipeline` in the clone; its log, once it ended well."""
-    environment = {**os.environ, "PIPELINE_HOME": str(clone), "PYTHONPATH": str(clone)}
+    """Run `daybreak` in the clone; its log, once it ended well."""
+    environment = {**os.environ, "DAYBREAK_HOME": str(clone), "PYTHONPATH": str(clone)}
     environment.pop("MLFLOW_TRACKING_URI", None)
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline", *words], cwd=clone, env=environment, capture_output=True,
+        [sys.executable, "-m", "daybreak", *words], cwd=clone, env=environment, capture_output=True,
         text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -39,7 +39,7 @@ def clone(tmp_path: Path) -> Path:
     package.mkdir()
     (package / "__init__.py").touch()
     text = (
-        (folder / "pipeline/examples/shop/regression.py")
+        (folder / "pipeline/daybreak/examples/shop/regression.py")
         .read_text()
         .replace("class Regression", "class MyWorkload")
     )
@@ -52,7 +52,7 @@ def jobs(clone: Path) -> set[str]:
 
 
 def test_the_first_step_for_a_workload_works_and_an_edit_of_it_is_what_runs(clone: Path) -> None:
-    (line,) = re.findall(r"^python -m pipeline (night --here --set workload=.*)$",
+    (line,) = re.findall(r"^daybreak (night --here --set workload=.*)$",
                          (clone / "CONTRIBUTING.md").read_text(), re.MULTILINE)  # fmt: skip
     small = [word for assignment in SMALL for word in ("--set", assignment)]
     log = pipeline(clone, *line.split(), *small, "--day", "2026-03-10", "--night", "one", "--until", "train")

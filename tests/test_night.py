@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, dvc_file, night, runner, warm_parent
-from pipeline.contract import params, records
-from pipeline.contract.errors import FINAL, NothingToDo, NotYet, ParamsError, ReleaseError
-from pipeline.contract.records import Events, Night, Release, Verdict
-from pipeline.contract.table import Table, Time
-from pipeline.report import links, night_events, open_nights
-from pipeline.rollout import audit
-from pipeline.storage import checkout, dvc_cache, ledger
+from daybreak import cli, dvc_file, night, runner, warm_parent
+from daybreak.contract import params, records
+from daybreak.contract.errors import FINAL, NothingToDo, NotYet, ParamsError, ReleaseError
+from daybreak.contract.records import Events, Night, Release, Verdict
+from daybreak.contract.table import Table, Time
+from daybreak.report import links, night_events, open_nights
+from daybreak.rollout import audit
+from daybreak.storage import checkout, dvc_cache, ledger
 from tests.fakes import ScriptedBackend, TwoDays
 
 
@@ -78,7 +78,7 @@ def test_more_code_than_may_travel_is_refused_when_a_night_opens_not_after_hours
     (repository / "big.bin").write_bytes(b"x" * 2_500_000)
     checkout.git("add", "big.bin", folder=repository)
     checkout.git("commit", "-m", "Add a file that is no code", folder=repository)
-    backend = '{"use": "pipeline.backends.vertex.vertex:Vertex", "project": "p", "image": "i", '
+    backend = '{"use": "daybreak.backends.vertex.vertex:Vertex", "project": "p", "image": "i", '
     with pytest.raises(ParamsError) as refused:
         opened(
             repository,
@@ -196,7 +196,7 @@ def test_a_wrong_wish_is_refused_in_one_sentence(
     ("words", "named"),
     [
         (["plan", "--explain"], "--night"),
-        (["train"], "python -m pipeline open"),
+        (["train"], "daybreak open"),
         (["nights", "--first", "2026-03-05", "--last", "2026-03-01"], "--first 2026-03-05"),
     ],
 )
@@ -220,7 +220,7 @@ def test_an_option_that_is_mistyped_at_a_terminal_makes_no_night(
     assert not list(ledger.commits())
 
 
-UNREACHABLE = 'source={use: "pipeline.data.source:Files", url: "http://127.0.0.1:9/{day}.csv"}'
+UNREACHABLE = 'source={use: "daybreak.data.source:Files", url: "http://127.0.0.1:9/{day}.csv"}'
 
 
 @pytest.mark.slow
@@ -326,8 +326,8 @@ def fakes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def advised(message: str) -> list[str]:
-    """The words after `python -m pipeline` of the command that a message ends with."""
-    return shlex.split(message.rpartition("python -m pipeline ")[2])
+    """The words after `daybreak` of the command that a message ends with."""
+    return shlex.split(message.rpartition("daybreak ")[2])
 
 
 @pytest.mark.slow
@@ -452,7 +452,7 @@ def test_of_many_nights_that_promote_at_the_same_instant_exactly_one_does(reposi
         records.write(replace(records.read(Release), replaced=0))
         records.write(replace(night, decide_until=night.started_at))  # so that the next may open
     code = (
-        "from pipeline.contract import records; from pipeline.storage import ledger; import sys;"
+        "from daybreak.contract import records; from daybreak.storage import ledger; import sys;"
         "night, release = records.read(records.Night), records.read(records.Release);"
         "ledger.commit_night(night, message='m', release=release)"
     )
@@ -606,7 +606,7 @@ class Endless(TwoDays):
     """Source that is fetching until Ctrl-C."""
 
     def fetch(self, day: date, folder: Path) -> None:
-        Path(os.environ["PIPELINE_HOME"], "var", "fetching").touch()
+        Path(os.environ["DAYBREAK_HOME"], "var", "fetching").touch()
         time.sleep(600)
 
 
@@ -630,7 +630,7 @@ def test_ctrl_c_on_nights_waits_until_the_night_has_ended_its_jobs(
     # A shell's background job, which may have started this test, ignores Ctrl-C.
     heeds_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     nights = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", *words], cwd=repository, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "daybreak", *words], cwd=repository, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, start_new_session=True,
         preexec_fn=heeds_ctrl_c,  # noqa: PLW1509
     )  # fmt: skip

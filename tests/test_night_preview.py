@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline import night_preview
-from pipeline.contract.table import Float, Id, Int, Label, Table, Time
-from pipeline.data.suite import Suite
+from daybreak import night_preview
+from daybreak.contract.table import Float, Id, Int, Label, Table, Time
+from daybreak.data.suite import Suite
 
 COLUMNS = {"t": Time(), "x": Float(), "u": Id(), "y": Int(min=0, max=1, nullable=True)}
 TABLE = Table(time="t", columns=COLUMNS, label=Label("y"))  # type: ignore[arg-type]

@@ -19,12 +19,12 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.records import Evaluation, Report, Verdict
-from pipeline.data.ingest import part_of
-from pipeline.data.source import PART
-from pipeline.evaluation.scores import read_scores
-from pipeline.examples.fraud.payments import Payments
+from daybreak.contract import records
+from daybreak.contract.records import Evaluation, Report, Verdict
+from daybreak.data.ingest import part_of
+from daybreak.data.source import PART
+from daybreak.evaluation.scores import read_scores
+from daybreak.examples.fraud.payments import Payments
 from tests.dags.servers import IDENTITY, free_port, server
 
 ROOT = Path(__file__).parents[1]
@@ -41,14 +41,14 @@ def environment() -> dict[str, str]:
         **os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "GIT_CONFIG_COUNT": "0",
     }  # fmt: skip
-    for name in ("MLFLOW_TRACKING_URI", "PIPELINE_HOME"):
+    for name in ("MLFLOW_TRACKING_URI", "DAYBREAK_HOME"):
         given.pop(name, None)
     return given
 
 
 def run(*words: str, folder: Path, shell: str = "") -> str:
     """What a command printed, once it ended well."""
-    command = ["bash", "-euc", shell] if shell else [sys.executable, "-m", "pipeline", *words]
+    command = ["bash", "-euc", shell] if shell else [sys.executable, "-m", "daybreak", *words]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -109,7 +109,7 @@ def test_readmes_commands_end_in_a_version_that_serves(home: Path) -> None:
     verdict = of(home / "nights" / str(NEWEST), Verdict)
     assert verdict.action == "promote"
     assert "better than the baseline constant" in verdict.reason
-    assert not (home / "pipeline").exists()
+    assert not (home / "pipeline" / "daybreak").exists()
 
 
 def test_an_edited_class_and_a_new_column_end_in_a_verdict_without_a_hand(home: Path) -> None:
@@ -135,7 +135,7 @@ def test_an_edited_class_and_a_new_column_end_in_a_verdict_without_a_hand(home: 
 def test_the_router_of_make_up_serves_the_home(home: Path) -> None:
     """As its supervisor starts it: from the checkout of Daybreak, for a home elsewhere."""
     port = free_port()
-    given = {"PIPELINE_HOME": str(home), "SERVING_PORT": str(port)}
+    given = {"DAYBREAK_HOME": str(home), "SERVING_PORT": str(port)}
     known = {f"ENV_{name}": value for name, value in given.items()}
     config = configparser.ConfigParser(known, inline_comment_prefixes=(";",))
     config.read(ROOT / "supervisord.conf")

@@ -1,4 +1,4 @@
-"""`python -m pipeline try`: a line a seam where the code is sound, one sentence where it is not."""
+"""`daybreak try`: a line a seam where the code is sound, one sentence where it is not."""
 
 import re
 import shutil
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.rehearsal import CODE, rehearse
-from pipeline.seams import Seams
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.rehearsal import CODE, rehearse
+from daybreak.seams import Seams
 
 ROOT = Path(__file__).parent.parent
-FRAUD = ROOT / "pipeline/examples/fraud"
+FRAUD = ROOT / "pipeline/daybreak/examples/fraud"
 SEAMS = [
     "source",
     "rules",
@@ -49,7 +49,7 @@ def home(tmp_path: Path) -> Path:
         shutil.copy(FRAUD / name, folder / name)
     (folder / "params.yaml").write_text(
         'source: {use: "payments:Payments", start: "2025-06-01", today: "2025-07-01", rows_per_day: 500}\n'
-        "workload: fraud:Fraud\nbackend: pipeline.backends.local:Local\n"
+        "workload: fraud:Fraud\nbackend: daybreak.backends.local:Local\n"
     )
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     return folder

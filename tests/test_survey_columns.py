@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline import survey_columns
-from pipeline.contract.table import AnyColumn, Bytes, Category, Float, Id, Int, Label, Table, Text, Time, days
-from pipeline.survey_columns import ColumnNote
+from daybreak import survey_columns
+from daybreak.contract.table import AnyColumn, Bytes, Category, Float, Id, Int, Label, Table, Text, Time, days
+from daybreak.survey_columns import ColumnNote
 
 NUM = 40
 TIMES = [datetime(2025, 3, 3) + timedelta(hours=n) for n in range(NUM)]

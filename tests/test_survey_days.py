@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline import survey_days
-from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
-from pipeline.data import drift
+from daybreak import survey_days
+from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
+from daybreak.data import drift
 
 FIRST = date(2025, 3, 3)
 Values = Callable[[int], Sequence[object]]  # the values of a day
@@ -139,7 +139,7 @@ def test_a_newest_day_that_only_began_is_said_with_the_night_to_begin_with() -> 
     newest = max(whole)
     (said,) = survey_days.incomplete(whole | {newest: whole[newest].slice(0, 3)}, "t")
     assert said.startswith(f"{newest}, the newest day, has 3 rows, and the days before usually have 40")
-    assert said.endswith(f"begin with: python -m pipeline night --day {newest - timedelta(1)}")
+    assert said.endswith(f"begin with: daybreak night --day {newest - timedelta(1)}")
 
 
 def test_a_newest_day_that_a_first_night_would_refuse_is_said_with_one_that_it_would_take() -> None:
@@ -149,7 +149,7 @@ def test_a_newest_day_that_a_first_night_would_refuse_is_said_with_one_that_it_w
     began = whole | {newest: whole[newest].slice(0, 1)}
     (said,) = survey_days.unlike(began, table_of(Float()), by=newest)
     assert said.startswith(f"the first night would stop, as {newest} is unlike the days before it: 1 rows, ")
-    assert f"begin with: python -m pipeline night --day {newest - timedelta(1)}; if it is right" in said
+    assert f"begin with: daybreak night --day {newest - timedelta(1)}; if it is right" in said
     assert said.endswith(f"--day {newest} --set 'validate.accepted_days=[{newest}]' --trigger REASON")
     assert survey_days.unlike(began, table_of(Float()), by=newest - timedelta(1)) == ()  # it is not over
 

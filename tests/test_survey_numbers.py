@@ -6,13 +6,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import Plug
-from pipeline.contract.table import Category, Float, Id, Int
-from pipeline.data.casts import conform
-from pipeline.data.source import PART, Files
-from pipeline.survey import Survey, survey
-from pipeline.survey_numbers import symbol_of
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.params import Plug
+from daybreak.contract.table import Category, Float, Id, Int
+from daybreak.data.casts import conform
+from daybreak.data.source import PART, Files
+from daybreak.survey import Survey, survey
+from daybreak.survey_numbers import symbol_of
 
 NUM = 40
 

@@ -13,9 +13,9 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 
-from pipeline.contract.errors import ParamsError
-from pipeline.training.tuning import check_model
-from pipeline.trial_updates import Trial, note_of_rate, try_updates
+from daybreak.contract.errors import ParamsError
+from daybreak.training.tuning import check_model
+from daybreak.trial_updates import Trial, note_of_rate, try_updates
 
 SIZE = 8
 BATCH = {

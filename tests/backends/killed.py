@@ -8,12 +8,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pipeline.backends.ownership import home_token
-from pipeline.contract.backend import Backend, Job
-from pipeline.contract.errors import JobError, NotYet
+from daybreak.backends.ownership import home_token
+from daybreak.contract.backend import Backend, Job
+from daybreak.contract.errors import JobError, NotYet
 
 PLACES = tuple(
-    str(Path(__file__).parents[2] / "pipeline" / name)
+    str(Path(__file__).parents[2] / "pipeline" / "daybreak" / name)
     for name in ("backends/", "contract/records.py", "storage/journal.py")
 )
 KILLED = 9

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pipeline.backends.faults import COMMON, Fault
-from pipeline.backends.place import JobRequest, Refused, Rented, Unreachable
-from pipeline.backends.renting import Renting
-from pipeline.contract.machine import Machine
-from pipeline.machines.catalog import rented
+from daybreak.backends.faults import COMMON, Fault
+from daybreak.backends.place import JobRequest, Refused, Rented, Unreachable
+from daybreak.backends.renting import Renting
+from daybreak.contract.machine import Machine
+from daybreak.machines.catalog import rented
 
-ENTRYPOINT = "pipeline.backends.vertex.entrypoint"
+ENTRYPOINT = "daybreak.backends.vertex.entrypoint"
 MACHINE = next(machine for machine in rented() if machine.name == "n2-standard-8")
 
 
@@ -69,7 +69,7 @@ class SmallPlace(Renting):
             raise Refused("no rack has such", cause="unknown")
         words = [sys.executable, "-m", ENTRYPOINT, "--until", str(request.until), "--workers",
                  str(request.job.num_workers), "--", request.job.module, *request.job.arguments]  # fmt: skip
-        environment = {**os.environ, **request.job.environment, "PIPELINE_ATTEMPT": request.attempt}
+        environment = {**os.environ, **request.job.environment, "DAYBREAK_ATTEMPT": request.attempt}
         process = subprocess.Popen(words, env=environment, start_new_session=True)
         name = f"thing-{len(self.cloud.things)}"
         self.cloud.things[name] = Thing(process, request.labels, str(request.folder), datetime.now(UTC))

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from pipeline.backends.faults import sentence
-from pipeline.backends.vertex.error_codes import FAULTS, classify, is_device_quota
-from pipeline.contract.records import Rental
+from daybreak.backends.faults import sentence
+from daybreak.backends.vertex.error_codes import FAULTS, classify, is_device_quota
+from daybreak.contract.records import Rental
 
 RENTAL = Rental(
     machine="g2-standard-8", num_machines=2, region="us-central1", strategy="flex-start", max_wait_s=3600

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.backends.place import SLACK_S, Refused, left_s, machines_of
-from pipeline.backends.vertex.job_spec import Site, custom_job, disk_bytes_per_s
-from pipeline.contract.backend import Job, OutOfTime, label
-from pipeline.contract.errors import JobError, ParamsError
-from pipeline.contract.machine import Machine
-from pipeline.contract.records import Pool
-from pipeline.machines.catalog import rented
-from pipeline.training import gpus
+from daybreak.backends.place import SLACK_S, Refused, left_s, machines_of
+from daybreak.backends.vertex.job_spec import Site, custom_job, disk_bytes_per_s
+from daybreak.contract.backend import Job, OutOfTime, label
+from daybreak.contract.errors import JobError, ParamsError
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import Pool
+from daybreak.machines.catalog import rented
+from daybreak.training import gpus
 from tests.backends import rented as jobs
 
 NOW = datetime(2026, 1, 2, 3, tzinfo=UTC)
@@ -113,10 +113,10 @@ def test_joined_tpu_machines_are_one_pool_whose_topology_says_how_many():
 
 
 def test_the_entry_point_is_told_the_module_and_its_workers():
-    wanted = job(module="pipeline.training.worker", arguments=("/night/job",), num_workers=2)
+    wanted = job(module="daybreak.training.worker", arguments=("/night/job",), num_workers=2)
     (pool,) = asked(wanted)["worker_pool_specs"]
     command = pool["container_spec"]["command"]
-    assert command[5:] == ["--workers", "2", "--", "pipeline.training.worker", "/night/job"]
+    assert command[5:] == ["--workers", "2", "--", "daybreak.training.worker", "/night/job"]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_what_is_at_home_only_or_secret_does_not_travel(store, there):
     home = {"PYTHONPATH": "/night", "MLFLOW_TRACKING_URI": store, "X": "1"}
     (pool,) = asked(job(environment=home))["worker_pool_specs"]
     variables = {variable["name"]: variable["value"] for variable in pool["container_spec"]["env"]}
-    assert variables == {"MLFLOW_TRACKING_URI": there, "PIPELINE_ATTEMPT": "a", "X": "1"}
+    assert variables == {"MLFLOW_TRACKING_URI": there, "DAYBREAK_ATTEMPT": "a", "X": "1"}
 
 
 @given(

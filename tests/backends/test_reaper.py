@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import runner
-from pipeline.contract import clock, records
-from pipeline.contract.backend import LiveJob, label
-from pipeline.contract.errors import JobError
-from pipeline.contract.params import SEVERAL, Plug
-from pipeline.contract.records import Night
-from pipeline.jobs import reaper
-from pipeline.jobs.reaper import YOUNG, Standing, orphans
-from pipeline.storage import ledger
+from daybreak import runner
+from daybreak.contract import clock, records
+from daybreak.contract.backend import LiveJob, label
+from daybreak.contract.errors import JobError
+from daybreak.contract.params import SEVERAL, Plug
+from daybreak.contract.records import Night
+from daybreak.jobs import reaper
+from daybreak.jobs.reaper import YOUNG, Standing, orphans
+from daybreak.storage import ledger
 from tests.backends.rented import job, vertex
 from tests.fakes import ScriptedBackend
 
@@ -110,7 +110,7 @@ def test_closing_a_night_ends_its_jobs_and_not_those_of_others(repository: Path)
 def test_a_night_is_closed_though_the_service_is_away_and_the_hourly_look_says_so(repository: Path) -> None:
     night = opened(repository)
     reaper.end_night(night, Plug(use=f"{__name__}:Renting", away=True))
-    reaper.end_night(night, Plug(use="pipeline.backends.vertex.vertex:Vertex"))  # without its arguments
+    reaper.end_night(night, Plug(use="daybreak.backends.vertex.vertex:Vertex"))  # without its arguments
     with pytest.raises(JobError, match="does not answer; try again"):
         reaper.reap(backend=Renting(away=True))
 
@@ -180,5 +180,5 @@ def test_an_orphan_on_vertex_is_ended_and_the_job_of_an_open_night_is_not(servic
     reaper.reap(backend=backend)
     assert [running.job.name for running in service.live()] == [wanted.partition(" ")[0]]
     arguments = {"project": "p", "image": "i", "endpoint": service.url}
-    reaper.end_night(night, Plug(use="pipeline.backends.vertex.vertex:Vertex", **arguments))
+    reaper.end_night(night, Plug(use="daybreak.backends.vertex.vertex:Vertex", **arguments))
     assert not service.live()

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.backends import staging
-from pipeline.backends.submission_journal import SubmissionJournal
-from pipeline.contract.backend import Job, OutOfTime
-from pipeline.contract.errors import JobError, NotYet
-from pipeline.contract.records import Pool
-from pipeline.jobs import reaper
+from daybreak.backends import staging
+from daybreak.backends.submission_journal import SubmissionJournal
+from daybreak.contract.backend import Job, OutOfTime
+from daybreak.contract.errors import JobError, NotYet
+from daybreak.contract.records import Pool
+from daybreak.jobs import reaper
 from tests.backends import rented
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
 from tests.fakes import read_lines
@@ -23,7 +23,7 @@ SLEEP = "sleep 60"
 
 @pytest.fixture
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path / "home"))
     made = Cloud()
     yield made
     for thing in made.things.values():

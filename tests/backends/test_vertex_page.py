@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.backends.vertex.vertex import Vertex
-from pipeline.contract import params
-from pipeline.rollout.endpoint import Endpoint
-from pipeline.storage import lifecycle
+from daybreak.backends.vertex.vertex import Vertex
+from daybreak.contract import params
+from daybreak.rollout.endpoint import Endpoint
+from daybreak.storage import lifecycle
 from tests import cloud_storage
 from tests.test_docs import FENCE, ROOT, commands
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.bag.bag_forecast import Setting, forecast
-from pipeline.bag.reuse import Reuse, Runs, paid_s, reuse
-from pipeline.contract.errors import ParamsError
-from pipeline.spot.survival import PUBLISHED, Exponential
+from daybreak.bag.bag_forecast import Setting, forecast
+from daybreak.bag.reuse import Reuse, Runs, paid_s, reuse
+from daybreak.contract.errors import ParamsError
+from daybreak.spot.survival import PUBLISHED, Exponential
 
 HOUR_S = 3600.0
 KEPT = Reuse(num_runs=1000, replace_at_s=float("inf"))

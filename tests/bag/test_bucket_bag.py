@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.bag.bucket_bag import opened
-from pipeline.bag.folder import LOG, Bag, BagFolder, Event
-from pipeline.bag.state import State
-from pipeline.contract.errors import JobError
-from pipeline.contract.records import Rental
+from daybreak.bag.bucket_bag import opened
+from daybreak.bag.folder import LOG, Bag, BagFolder, Event
+from daybreak.bag.state import State
+from daybreak.contract.errors import JobError
+from daybreak.contract.records import Rental
 from tests import cloud_storage
 
 RUNS, MACHINES = 9, 3

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.backends.local import Local
-from pipeline.bag.dispatcher import Dispatcher, Outcome, Setup
-from pipeline.bag.folder import BAGS, Bag
-from pipeline.bag.state import State
-from pipeline.contract import records
-from pipeline.contract.errors import JobError
-from pipeline.contract.records import LOCAL, Rental
-from pipeline.jobs.reaper import orphans, standings
-from pipeline.machines.catalog import AT_HAND
+from daybreak.backends.local import Local
+from daybreak.bag.dispatcher import Dispatcher, Outcome, Setup
+from daybreak.bag.folder import BAGS, Bag
+from daybreak.bag.state import State
+from daybreak.contract import records
+from daybreak.contract.errors import JobError
+from daybreak.contract.records import LOCAL, Rental
+from daybreak.jobs.reaper import orphans, standings
+from daybreak.machines.catalog import AT_HAND
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
 
 SLEEP = "sleep 0.4; echo {seed} >> {folder}/result"
@@ -155,11 +155,11 @@ def test_a_bag_is_run_by_one_process_at_a_time(tmp_path: Path) -> None:
 def test_the_same_command_goes_on_where_a_killed_one_stopped(tmp_path: Path, number: int) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    (home / "params.yaml").write_text("source: a:B\nworkload: a:B\nbackend: pipeline.backends.local:Local\n")
+    (home / "params.yaml").write_text("source: a:B\nworkload: a:B\nbackend: daybreak.backends.local:Local\n")
     subprocess.run(["git", "init", "--quiet"], cwd=home, check=True)
-    words = [sys.executable, "-m", "pipeline", "bag", f"sh -c '{SLEEP}'",
+    words = [sys.executable, "-m", "daybreak", "bag", f"sh -c '{SLEEP}'",
              "--runs", "8", "--machines", "2", "--name", "b"]  # fmt: skip
-    environment = {**os.environ, "PIPELINE_HOME": str(home)}
+    environment = {**os.environ, "DAYBREAK_HOME": str(home)}
     folder = home / "var/bags/b"
     # A shell's background job, which may have started this test, ignores Ctrl-C.
     heeds_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
@@ -184,7 +184,7 @@ class SharedRack(SmallPlace):
 def test_a_bag_whose_machines_are_refused_for_good_ends_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machines: int
 ) -> None:
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     rack = SharedRack(Cloud(unknown=True))
     rental = Rental(machine=MACHINE.name, region=MACHINE.region, strategy="spot")
     setup = Setup(backend=rack, machine=MACHINE, num_machines=machines)
@@ -198,7 +198,7 @@ def test_a_bag_whose_machines_are_refused_for_good_ends_with_the_reason(
 def test_a_rented_machine_is_billed_and_reaped_as_any_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     folder, rack = tmp_path / BAGS / "b", SharedRack(Cloud())
     rental = Rental(machine=MACHINE.name, region=MACHINE.region, strategy="spot")

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.backends.local import Local
-from pipeline.backends.several import Several
-from pipeline.bag.dispatcher import Dispatcher
-from pipeline.bag.folder import BAGS, Bag, BagFolder
-from pipeline.bag.request import Request, dispatcher
-from pipeline.contract import records
-from pipeline.contract.backend import Backend
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.records import LOCAL, Rental
-from pipeline.machines.catalog import AT_HAND
-from pipeline.storage import checkout
+from daybreak.backends.local import Local
+from daybreak.backends.several import Several
+from daybreak.bag.dispatcher import Dispatcher
+from daybreak.bag.folder import BAGS, Bag, BagFolder
+from daybreak.bag.request import Request, dispatcher
+from daybreak.contract import records
+from daybreak.contract.backend import Backend
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.records import LOCAL, Rental
+from daybreak.machines.catalog import AT_HAND
+from daybreak.storage import checkout
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
 from tests.bag.test_dispatcher import SharedRack
 
@@ -26,7 +26,7 @@ ASKED = Request(command="echo {seed}", num_runs=10, num_machines=2)
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     return tmp_path
 
 
@@ -67,12 +67,12 @@ def test_machines_that_do_not_see_this_disk_meet_in_the_bucket_of_their_backend(
         return dispatcher(asked, backend=backend, machine=MACHINE, rental=rental, spot=True, lives=())
 
     vertex = {
-        "use": "pipeline.backends.vertex.vertex:Vertex",
+        "use": "daybreak.backends.vertex.vertex:Vertex",
         "project": "p",
         "image": "i",
         "bucket": "gs://b/s",
     }
-    several = Several(backends=[{"use": "pipeline.backends.local:Local"}, vertex])
+    several = Several(backends=[{"use": "daybreak.backends.local:Local"}, vertex])
     with pytest.raises(ParamsError, match=r"do not see .*/b, .*; set backend.bucket"):
         made(SmallPlace(Cloud()), "")
     first = made(several, "vertex")

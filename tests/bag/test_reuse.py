@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from pipeline.bag.reuse import Runs, mean_s, paid_s, reuse
-from pipeline.spot.survival import PUBLISHED, Exponential, draw_s
+from daybreak.bag.reuse import Runs, mean_s, paid_s, reuse
+from daybreak.spot.survival import PUBLISHED, Exponential, draw_s
 from tests.bag.lives import drawn, machine_time, published_share_gone
 
 HOUR_S = 3600.0

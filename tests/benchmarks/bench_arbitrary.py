@@ -26,18 +26,18 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.contract.machine import Machine
-from pipeline.contract.records import Rental
-from pipeline.machines.catalog import rented
-from pipeline.machines.startup import Part
-from pipeline.planning.candidates import Job
-from pipeline.planning.search import Candidate, Limits, Objective, search
-from pipeline.prediction.calibration import Past
-from pipeline.prediction.costs import Estimate, predict_counts
-from pipeline.prediction.efficiency import Efficiency, Reached
-from pipeline.prediction.measurements import Setting
-from pipeline.prediction.priors import Priors
-from pipeline.prediction.update_time import at, by_profile
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import Rental
+from daybreak.machines.catalog import rented
+from daybreak.machines.startup import Part
+from daybreak.planning.candidates import Job
+from daybreak.planning.search import Candidate, Limits, Objective, search
+from daybreak.prediction.calibration import Past
+from daybreak.prediction.costs import Estimate, predict_counts
+from daybreak.prediction.efficiency import Efficiency, Reached
+from daybreak.prediction.measurements import Setting
+from daybreak.prediction.priors import Priors
+from daybreak.prediction.update_time import at, by_profile
 from tests.benchmarks import bench_grid, bench_throughput, frame
 from tests.benchmarks.fit_priors import without
 from tests.benchmarks.step_times import APPS, DEVICES, steps

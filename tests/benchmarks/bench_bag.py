@@ -3,7 +3,7 @@
 Drawn: 1,000 lives for each length of run and each of four seeds, by the inverse of the paper's formula
 (A = 0.414, tau1 = 0.9 h, tau2 = 0.76 h, b = 24 h; tests/bag/lives.py, without any code of the pipeline's), on
 which runs are done, lost and begun again. Predicted: the mean machine time, by the integral of the rule
-(pipeline/bag/reuse.py). Prices are those of n2-standard-8 in us-central1; that a machine takes 150 s to start
+(daybreak/bag/reuse.py). Prices are those of n2-standard-8 in us-central1; that a machine takes 150 s to start
 is assumed.
 
 Real: bags of processes on this machine, an hour of the formula scaled to some seconds. A thread kills each
@@ -23,15 +23,15 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.backends.local import Local
-from pipeline.bag.bag_forecast import Interval
-from pipeline.bag.dispatcher import Dispatcher, Setup
-from pipeline.bag.folder import Bag, BagFolder
-from pipeline.bag.reuse import Runs, paid_s, reuse
-from pipeline.contract import records
-from pipeline.contract.records import LOCAL, Rental
-from pipeline.machines.catalog import AT_HAND, rented
-from pipeline.spot.survival import PUBLISHED, Bathtub
+from daybreak.backends.local import Local
+from daybreak.bag.bag_forecast import Interval
+from daybreak.bag.dispatcher import Dispatcher, Setup
+from daybreak.bag.folder import Bag, BagFolder
+from daybreak.bag.reuse import Runs, paid_s, reuse
+from daybreak.contract import records
+from daybreak.contract.records import LOCAL, Rental
+from daybreak.machines.catalog import AT_HAND, rented
+from daybreak.spot.survival import PUBLISHED, Bathtub
 from tests.bag.lives import drawn, machine_time
 from tests.benchmarks import frame
 

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pipeline.contract.records import Tuning
-from pipeline.examples.images.digits import mnist
-from pipeline.machines import this_machine
-from pipeline.profiling import line_fit, memory
-from pipeline.training.band_limited import band_limit, convolve, rates_by_energy
-from pipeline.training.engine import TorchEngine
-from pipeline.training.gradients import Signals
+from daybreak.contract.records import Tuning
+from daybreak.examples.images.digits import mnist
+from daybreak.machines import this_machine
+from daybreak.profiling import line_fit, memory
+from daybreak.training.band_limited import band_limit, convolve, rates_by_energy
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
 from tests.benchmarks import frame
 
 NUM_TRAIN, NUM_TEST = 4000, 1000
@@ -81,7 +81,7 @@ def trained(way: str, seed: int) -> dict[str, float]:
     model = network()
     precision = torch.bfloat16 if way == "bfloat16" else torch.float32
     if way == "checkpointing":
-        from pipeline.training import tuning
+        from daybreak.training import tuning
 
         tuning.recompute(model)
     elif way == "by energy":

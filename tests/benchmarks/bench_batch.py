@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from pipeline.examples.shop.recommender import Recommender
-from pipeline.examples.shop.regression import Regression
+from daybreak.examples.shop.recommender import Recommender
+from daybreak.examples.shop.regression import Regression
 from tests.benchmarks import frame
 from tests.benchmarks.eightfold import Trial, train
 from tests.examples.digits import Digits

@@ -23,18 +23,18 @@ from datetime import UTC, datetime, timedelta
 from math import exp, inf
 from pathlib import Path
 
-from pipeline.backends import billing
-from pipeline.backends.submission_journal import Submission, SubmissionJournal, stretches
-from pipeline.backends.vertex.vertex import Vertex
-from pipeline.contract import params
-from pipeline.contract.backend import Job, State
-from pipeline.contract.machine import Machine
-from pipeline.contract.params import Params
-from pipeline.contract.records import Night, Plan, Training
-from pipeline.jobs.cost_tracker import spent_usd
-from pipeline.jobs.launcher import JOBS
-from pipeline.machines.startup import DATA, START, TWICE
-from pipeline.planning import planner
+from daybreak.backends import billing
+from daybreak.backends.submission_journal import Submission, SubmissionJournal, stretches
+from daybreak.backends.vertex.vertex import Vertex
+from daybreak.contract import params
+from daybreak.contract.backend import Job, State
+from daybreak.contract.machine import Machine
+from daybreak.contract.params import Params
+from daybreak.contract.records import Night, Plan, Training
+from daybreak.jobs.cost_tracker import spent_usd
+from daybreak.jobs.launcher import JOBS
+from daybreak.machines.startup import DATA, START, TWICE
+from daybreak.planning import planner
 from tests.benchmarks import frame, invoice
 from tests.jobs import cloud
 from tests.planning.jobs import DATASET, profile
@@ -139,7 +139,7 @@ def _params(*, flex_wait_hours: float) -> Params:
         {
             "source": "tests.fakes:TwoDays",
             "workload": {"use": "tests.fakes:LineWorkload"},
-            "backend": "pipeline.backends.local:Local",
+            "backend": "daybreak.backends.local:Local",
             "plan": {"machines": [A3], "regions": ["us-central1"], "spot": False,
                      "flex_wait_hours": flex_wait_hours},
             "train": {"epochs": 1, "batch_size": 1024, "rate": 0.01},

@@ -28,8 +28,8 @@ WRITE = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from pipeline.report import fleet_rows
-from pipeline.storage.homes import Home
+from daybreak.report import fleet_rows
+from daybreak.storage.homes import Home
 home = Path(sys.argv[1])
 there = [Home(folder=home, model="shop", leads=True)]
 fleet_rows.write(home / "var" / "board.html", there, at=datetime.now(UTC))
@@ -117,7 +117,7 @@ def seen(home: Path) -> dict[str, float]:
 def pages(home: Path) -> Iterator[str]:
     """The address of the board, served by the command line in a process of its own."""
     given = frame.environment(home) | {"PYTHONPATH": str(frame.ROOT), "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-m", "pipeline", "pages", "--port", "0"]
+    command = [sys.executable, "-m", "daybreak", "pages", "--port", "0"]
     process = subprocess.Popen(command, cwd=home, env=given, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr

@@ -14,10 +14,10 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
-from pipeline.contract.params import ProfileParams, TrainParams
-from pipeline.machines import contention, this_machine
-from pipeline.profiling import roofline
-from pipeline.profiling.diagnosis import ARRAYS, diagnose
+from daybreak.contract.params import ProfileParams, TrainParams
+from daybreak.machines import contention, this_machine
+from daybreak.profiling import roofline
+from daybreak.profiling.diagnosis import ARRAYS, diagnose
 from tests.benchmarks import frame, jobs
 
 RUNS = 1 if frame.QUICK else 3
@@ -31,7 +31,7 @@ def main() -> None:
     right = [0] * RUNS
     seconds, mixed = [], 0
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["PIPELINE_HOME"] = folder  # ceilings are measured once
+        os.environ["DAYBREAK_HOME"] = folder  # ceilings are measured once
         os.chdir(folder)
         jobs.write(ARRAYS)
         roofline.ceilings(ARRAYS)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
-from pipeline.contract import records
-from pipeline.machines import contention, this_machine
-from pipeline.profiling import roofline
-from pipeline.profiling.diagnosis import ARRAYS
+from daybreak.contract import records
+from daybreak.machines import contention, this_machine
+from daybreak.profiling import roofline
+from daybreak.profiling.diagnosis import ARRAYS
 from tests.benchmarks import frame, jobs
 from tests.benchmarks.bench_bounds import profiled
 
@@ -28,7 +28,7 @@ def main() -> None:
     """Profile the jobs alone and beside others, and compare."""
     names = list(jobs.JOBS)[::EVERY]
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["PIPELINE_HOME"] = folder
+        os.environ["DAYBREAK_HOME"] = folder
         os.chdir(folder)
         jobs.write(ARRAYS)
         quiet = roofline.ceilings(ARRAYS)

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from pipeline.machines import contention
-from pipeline.profiling import roofline
+from daybreak.machines import contention
+from daybreak.profiling import roofline
 from tests.benchmarks import frame
 
 CPU = torch.device("cpu")

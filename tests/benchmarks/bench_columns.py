@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.training import column_files, sample_order
-from pipeline.training.tuning import Columns, read, tensors
+from daybreak.training import column_files, sample_order
+from daybreak.training.tuning import Columns, read, tensors
 from tests.benchmarks import frame
 
 NUM_DAYS, PER_DAY = 30, 200 if frame.QUICK else 1000
@@ -47,7 +47,7 @@ def main() -> None:
     equal = True
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory() as folder:
-            os.environ["PIPELINE_HOME"] = folder
+            os.environ["DAYBREAK_HOME"] = folder
             os.chdir(folder)
             for day in days:
                 write(day)

@@ -23,12 +23,12 @@ from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 
-from pipeline.contract.params import GateParams
-from pipeline.contract.records import Champion, Night, Release, Verdict
-from pipeline.gate.chain import NIGHTS, anchor_of, apply_chain, chain_of, why_cold
-from pipeline.gate.judge import ACTIONS, rules_of
-from pipeline.statistics.paired import judge
-from pipeline.storage.ledger import Entry
+from daybreak.contract.params import GateParams
+from daybreak.contract.records import Champion, Night, Release, Verdict
+from daybreak.gate.chain import NIGHTS, anchor_of, apply_chain, chain_of, why_cold
+from daybreak.gate.judge import ACTIONS, rules_of
+from daybreak.statistics.paired import judge
+from daybreak.storage.ledger import Entry
 from tests.benchmarks import frame
 
 NUM_SAMPLES, SD = 86, 0.04

@@ -15,8 +15,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from pipeline.contract.records import Training
-from pipeline.jobs.reconciler import ENDING_S, GRACE_S
+from daybreak.contract.records import Training
+from daybreak.jobs.reconciler import ENDING_S, GRACE_S
 from tests.benchmarks import frame
 from tests.jobs import cloud, trouble
 
@@ -49,7 +49,7 @@ def main() -> None:
     ]
     refused = [night for night in nights if night.jobs[0].state == "refused"]
     logging.disable(logging.NOTSET)
-    logging.getLogger("pipeline").setLevel(logging.ERROR)
+    logging.getLogger("daybreak").setLevel(logging.ERROR)
     real = [trouble.real_night(number) for number in range(REAL)]
     frame.table([each.row() for each in real])
     frame.finish(

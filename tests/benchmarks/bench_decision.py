@@ -20,14 +20,14 @@ from datetime import timedelta
 
 import numpy as np
 
-from pipeline.contract.errors import PlanError
-from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.contract.units import HOUR_S
-from pipeline.experiment import forecast, looks
-from pipeline.experiment.ramp import Pace, clock_by
-from pipeline.planning import planner
-from pipeline.prediction.time_budget import BEFORE_TRAINING, TEST
-from pipeline.statistics.sequential import group_bounds, spend
+from daybreak.contract.errors import PlanError
+from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.contract.units import HOUR_S
+from daybreak.experiment import forecast, looks
+from daybreak.experiment.ramp import Pace, clock_by
+from daybreak.planning import planner
+from daybreak.prediction.time_budget import BEFORE_TRAINING, TEST
+from daybreak.statistics.sequential import group_bounds, spend
 from tests.benchmarks import frame
 from tests.planning.jobs import DATASET, EVERYTHING, night, profile
 

@@ -18,10 +18,10 @@ from datetime import date, timedelta
 from itertools import pairwise
 from pathlib import Path
 
-from pipeline.contract import params
-from pipeline.contract.formats import size
-from pipeline.rollout.rollback import promotion_of, steps_back
-from pipeline.storage import ledger
+from daybreak.contract import params
+from daybreak.contract.formats import size
+from daybreak.rollout.rollback import promotion_of, steps_back
+from daybreak.storage import ledger
 from tests.benchmarks import frame
 
 NUM_NIGHTS = 6 if frame.QUICK else 60
@@ -39,7 +39,7 @@ KIND = {".git": "git", ".dvc": "DVC's cache", "nights": "folders of nights", "va
 def main() -> None:
     """Run the nights, and hold what they leave against the targets."""
     with frame.home() as home:
-        os.environ["PIPELINE_HOME"] = str(home)
+        os.environ["DAYBREAK_HOME"] = str(home)
         params.override(home, [*frame.SMALL, *KEPT, *NIGHTS], into=home)
         subprocess.run(["git", "commit", "--all", "--quiet", "-m", "keep little"], cwd=home, check=True)
         rows, freed = [], 0
@@ -102,7 +102,7 @@ def used(home: Path) -> dict[str, int]:
 def lookup_cpu_s(num_nights: int) -> float:
     """CPU seconds to find which version a rollback brings back, in a ledger of so many promotions."""
     with tempfile.TemporaryDirectory(prefix="daybreak-") as name, chdir(name):
-        os.environ["PIPELINE_HOME"] = name
+        os.environ["DAYBREAK_HOME"] = name
         subprocess.run(["git", "init", "--quiet"], check=True)
         lines = ["commit refs/heads/main", "mark :1", "committer A <a@example.org> 1 +0000", "data 4", "code"]
         for number in range(num_nights):

@@ -27,17 +27,17 @@ from multiprocessing import get_context
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from pipeline import stages
-from pipeline.contract import records
-from pipeline.contract.records import Record
-from pipeline.storage import erasures
+from daybreak import stages
+from daybreak.contract import records
+from daybreak.contract.records import Record
+from daybreak.storage import erasures
 from tests import bad_disks
 from tests.benchmarks import frame, interruptions
 from tests.benchmarks.bench_interrupted import processes_in
 from tests.benchmarks.interruptions import NIGHT, SHOP
 
 DISTURBED = ("open", "prepare", "promote") if frame.QUICK else stages.CHAIN
-GO_ON = f"go on with: python -m pipeline night --night {NIGHT}"
+GO_ON = f"go on with: daybreak night --night {NIGHT}"
 # Of root: files of others are changed, read and looked into as if they were its own.
 CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "FOWNER": 3}
 PR_CAPBSET_DROP, CAPABILITY_VERSION = 24, 0x20080522  # of linux/prctl.h and linux/capability.h
@@ -48,7 +48,7 @@ def main() -> None:
     tally: Counter[str] = Counter()
     began = time.monotonic()
     with frame.home() as home, tempfile.TemporaryDirectory(prefix="daybreak-kept-") as kept:
-        os.environ["PIPELINE_HOME"] = str(home)
+        os.environ["DAYBREAK_HOME"] = str(home)
         (home / erasures.KEY).parent.mkdir(exist_ok=True)
         (home / erasures.KEY).write_text("ab" * 32)  # else each run would make its own
         night("second", "2026-03-03", home, meet=lambda *_: None)

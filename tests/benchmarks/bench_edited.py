@@ -11,8 +11,8 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from pipeline.contract import records
-from pipeline.contract.records import Champion, Evaluation, Training, Verdict
+from daybreak.contract import records
+from daybreak.contract.records import Champion, Evaluation, Training, Verdict
 from tests.benchmarks import frame
 from tests.test_own_data import NEWEST, deliver, edit, night, run
 
@@ -38,7 +38,7 @@ import ibis.expr.types as ir
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pipeline.data.features import Past
+from daybreak.data.features import Past
 from torch import Tensor, nn"""
 EDITS = {
     "another loss": [("logit, label, reduction", "logit, 0.98 * label + 0.01, reduction")],

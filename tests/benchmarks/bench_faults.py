@@ -33,17 +33,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy import stats
 
-from pipeline.contract.params import ValidateParams
-from pipeline.data import drift
-from pipeline.data.daily_limits import AGAIN, DAYS_PER_YEAR, QUARANTINED, Limits, learn
-from pipeline.data.day_figures import WINDOW, Figure, figures_of
-from pipeline.data.day_sample import SKETCH, Sample, sample_of, similarity, sketch_of
-from pipeline.data.ingest import part_of
-from pipeline.data.partition_scan import Judged, PartitionScan
-from pipeline.data.suite import load, rules_of
-from pipeline.examples.shop.sold_lines import LINES, products
-from pipeline.gate.plausibility import LEAST_NIGHTS
-from pipeline.statistics.ranking import TOP, ndcg
+from daybreak.contract.params import ValidateParams
+from daybreak.data import drift
+from daybreak.data.daily_limits import AGAIN, DAYS_PER_YEAR, QUARANTINED, Limits, learn
+from daybreak.data.day_figures import WINDOW, Figure, figures_of
+from daybreak.data.day_sample import SKETCH, Sample, sample_of, similarity, sketch_of
+from daybreak.data.ingest import part_of
+from daybreak.data.partition_scan import Judged, PartitionScan
+from daybreak.data.suite import load, rules_of
+from daybreak.examples.shop.sold_lines import LINES, products
+from daybreak.gate.plausibility import LEAST_NIGHTS
+from daybreak.statistics.ranking import TOP, ndcg
 from tests.benchmarks import frame, spoiled_days
 from tests.benchmarks.bench_nights import SOURCE
 from tests.benchmarks.bench_plausibility import Scores, judge, ok
@@ -272,7 +272,7 @@ class Shop:
     def _completed(
         self, own: dict[str, Figure], place: int, sample: Sample, judged: Judged
     ) -> dict[str, Figure]:
-        """Figures with those that pipeline/data/day_history.py adds."""
+        """Figures with those that pipeline/daybreak/data/day_history.py adds."""
         sketch = sketch_of(sample, LINES)
         again = max((similarity(sketch, other) for other in self._sketches[:place]), default=0.0)
         quarantined = len(judged.bad) / max(1, judged.num_rows)

@@ -18,10 +18,10 @@ import random
 from dataclasses import dataclass, replace
 from statistics import mean, median
 
-from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.machines.catalog import rented
-from pipeline.planning import evening, planner
-from pipeline.planning.sharing import Demand, Share, Way, divide
+from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.machines.catalog import rented
+from daybreak.planning import evening, planner
+from daybreak.planning.sharing import Demand, Share, Way, divide
 from tests.benchmarks.catalogs import CONFIDENCE, PLUGS
 from tests.benchmarks.frame import QUICK, Target, finish
 from tests.planning.jobs import DATASET, line, night, profile

@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 from scipy import optimize, stats
 
-from pipeline.experiment.looks import NUM_LOOKS as NUM_PLANNED
-from pipeline.experiment.looks import Look, Looks, last_bound
-from pipeline.experiment.readout import too_rare
-from pipeline.statistics import quantiles, srm, unpaired
-from pipeline.statistics.paired import Rules, detectable, interval, judge
-from pipeline.statistics.sequential import (
+from daybreak.experiment.looks import NUM_LOOKS as NUM_PLANNED
+from daybreak.experiment.looks import Look, Looks, last_bound
+from daybreak.experiment.readout import too_rare
+from daybreak.statistics import quantiles, srm, unpaired
+from daybreak.statistics.paired import Rules, detectable, interval, judge
+from daybreak.statistics.sequential import (
     crossing,
     family,
     group_bounds,

@@ -20,13 +20,13 @@ from statistics import NormalDist, median
 
 import numpy as np
 
-from pipeline.contract.machine import Machine
-from pipeline.contract.records import Line, Profile
-from pipeline.machines.catalog import rented
-from pipeline.prediction.calibration import Calibration, Past
-from pipeline.prediction.efficiency import Efficiency, Reached
-from pipeline.prediction.measurements import Setting
-from pipeline.prediction.update_time import at, by_profile
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import Line, Profile
+from daybreak.machines.catalog import rented
+from daybreak.prediction.calibration import Calibration, Past
+from daybreak.prediction.efficiency import Efficiency, Reached
+from daybreak.prediction.measurements import Setting
+from daybreak.prediction.update_time import at, by_profile
 from tests.benchmarks import frame
 
 Z90 = 1.6449

@@ -22,10 +22,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from pipeline.contract.records import Tuning
-from pipeline.training.engine import Step, TorchEngine
-from pipeline.training.sample_order import Indices
-from pipeline.training.trainer import Trainer
+from daybreak.contract.records import Tuning
+from daybreak.training.engine import Step, TorchEngine
+from daybreak.training.sample_order import Indices
+from daybreak.training.trainer import Trainer
 from tests.benchmarks import frame
 from tests.training.recipes import recipe
 

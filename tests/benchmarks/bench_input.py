@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Subset
 
-from pipeline.training import sample_order
-from pipeline.training.arrays import Arrays, padded
-from pipeline.training.loader import Loader
+from daybreak.training import sample_order
+from daybreak.training.arrays import Arrays, padded
+from daybreak.training.loader import Loader
 from tests.benchmarks import frame
 
 ROWS = 1_000_000 if frame.QUICK else 5_000_000

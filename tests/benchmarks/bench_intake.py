@@ -1,6 +1,6 @@
 """How does intake scale? 10^6 to 10^8 rows in 400 partitions: ingest, validate and prepare as processes.
 
-Each stage runs as `python -m pipeline STAGE`, alone in its process, which is charged its CPU time from the
+Each stage runs as `daybreak STAGE`, alone in its process, which is charged its CPU time from the
 start, imports included; validation also with no limits of days. Beside it the same predicates in bare
 DuckDB: one process reads one file after the other, counts the rows that fail a predicate, and writes nothing.
 Then a day more of 10^6 rows. Memory is the peak of what a process has resident. Where pyspark is installed,
@@ -24,16 +24,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.contract import records
-from pipeline.contract.records import Night
-from pipeline.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
-from pipeline.data import suite
-from pipeline.data.engines import AT_MIDNIGHT, ROWS, midnight
-from pipeline.data.ingest import part_of
-from pipeline.data.partition_scan import PartitionScan
-from pipeline.data.queries import Queries
-from pipeline.data.row_rules import failing
-from pipeline.workloads.table_workload import TableWorkload
+from daybreak.contract import records
+from daybreak.contract.records import Night
+from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
+from daybreak.data import suite
+from daybreak.data.engines import AT_MIDNIGHT, ROWS, midnight
+from daybreak.data.ingest import part_of
+from daybreak.data.partition_scan import PartitionScan
+from daybreak.data.queries import Queries
+from daybreak.data.row_rules import failing
+from daybreak.workloads.table_workload import TableWorkload
 from tests.benchmarks import frame
 
 SIZES = (100_000,) if frame.QUICK else (10**6, 10**7, 10**8)
@@ -43,9 +43,9 @@ FIRST = date(2025, 1, 1)
 STAGES = ("ingest", "validate", "prepare")
 WORDS = ["card", "shop", "paid", "late", "refund", "gift", "order", "food", "train", "hotel", "book", "fuel"]
 PARAMS = f"""\
-source: {{use: "pipeline.data.source:Files", url: "source/{{day}}.parquet"}}
+source: {{use: "daybreak.data.source:Files", url: "source/{{day}}.parquet"}}
 workload: tests.benchmarks.bench_intake:Payments
-backend: pipeline.backends.local:Local
+backend: daybreak.backends.local:Local
 validate: {{suite: suite.yaml, unusual_day: warn}}
 ingest: {{history_days: {NUM_DAYS}}}
 prepare: {{window_days: {NUM_DAYS}}}
@@ -206,7 +206,7 @@ def made(number: int, size: int) -> pa.Table:
 
 def ran(stage: str) -> Cost:
     """Run a stage of the night in this folder."""
-    return measured("-m", "pipeline", stage)
+    return measured("-m", "daybreak", stage)
 
 
 def validated_without_limits() -> Cost:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import psutil
 
-from pipeline import stages
-from pipeline.contract import records
-from pipeline.contract.records import Training, Verdict
-from pipeline.storage import ledger
+from daybreak import stages
+from daybreak.contract import records
+from daybreak.contract.records import Training, Verdict
+from daybreak.storage import ledger
 from tests.benchmarks import frame
 
 KILLED_IN = ("validate", "train", "promote") if frame.QUICK else stages.CHAIN
@@ -61,7 +61,7 @@ def main() -> None:
 
 def kill_in(home: Path, name: str) -> None:
     """Start the night and kill all of it once `name` works."""
-    command = [sys.executable, "-m", "pipeline", *NIGHT]
+    command = [sys.executable, "-m", "daybreak", *NIGHT]
     night = subprocess.Popen(
         command, cwd=home, env=frame.environment(home), start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -110,7 +110,7 @@ def processes_in(home: Path) -> list[psutil.Process]:
 
 def outcome(home: Path) -> dict[str, object]:
     """What the night came to."""
-    os.environ["PIPELINE_HOME"] = str(home)
+    os.environ["DAYBREAK_HOME"] = str(home)
     [folder] = (home / "nights").glob("*")
     entries = ledger.history()
     verdict = records.read(Verdict, folder / records.RUN)

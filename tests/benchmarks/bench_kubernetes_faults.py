@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from pipeline.backends.kubernetes import cluster_api
-from pipeline.backends.kubernetes.kubernetes import Kubernetes
-from pipeline.contract.backend import Backend, Job
-from pipeline.contract.records import Rental
-from pipeline.jobs import escalation
+from daybreak.backends.kubernetes import cluster_api
+from daybreak.backends.kubernetes.kubernetes import Kubernetes
+from daybreak.contract.backend import Backend, Job
+from daybreak.contract.records import Rental
+from daybreak.jobs import escalation
 from tests.backends import rented
 from tests.backends.conftest import IMAGE, PODS
 from tests.backends.fake_cluster import FakeCluster, condition
@@ -250,8 +250,8 @@ def place(folder: Path, part: int) -> Iterator[Place]:
         cluster.add_node("a", labels={"pool": "main"})
         for name in ("b", "c"):
             cluster.add_node(name, labels=SPOT, taints=("spot",))
-        soon = patch.multiple("pipeline.jobs.escalation", PATIENCE_S=PATIENCE_S)
-        no_wait = patch.multiple("pipeline.backends.kubernetes.kubernetes", IMAGE_S=0.0)
+        soon = patch.multiple("daybreak.jobs.escalation", PATIENCE_S=PATIENCE_S)
+        no_wait = patch.multiple("daybreak.backends.kubernetes.kubernetes", IMAGE_S=0.0)
         with patch.dict(os.environ, KUBECONFIG=str(cluster.kubeconfig)), soon, no_wait:
             yield Cluster(cluster, folder)
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.contract.params import GateParams, LiveTestParams
-from pipeline.contract.units import HOUR_S
-from pipeline.experiment.live_test import pace
-from pipeline.experiment.observations import observe
-from pipeline.experiment.ramp import step
-from pipeline.experiment.readout import Limits, guardrails
-from pipeline.serving.kill_switch import KillSwitch
-from pipeline.statistics.assignment import CHALLENGER, arm_of, propensity
-from pipeline.storage.traffic_log import Exposure
+from daybreak.contract.params import GateParams, LiveTestParams
+from daybreak.contract.units import HOUR_S
+from daybreak.experiment.live_test import pace
+from daybreak.experiment.observations import observe
+from daybreak.experiment.ramp import step
+from daybreak.experiment.readout import Limits, guardrails
+from daybreak.serving.kill_switch import KillSwitch
+from daybreak.statistics.assignment import CHALLENGER, arm_of, propensity
+from daybreak.storage.traffic_log import Exposure
 from tests.benchmarks import frame
 
 HOURS = 12  # of a test

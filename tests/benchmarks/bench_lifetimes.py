@@ -13,9 +13,9 @@ import time
 import numpy as np
 from lifelines import KaplanMeierFitter
 
-from pipeline.spot.intervals import schedule
-from pipeline.spot.lifetimes import Observed, choose
-from pipeline.spot.survival import PUBLISHED, Bathtub
+from daybreak.spot.intervals import schedule
+from daybreak.spot.lifetimes import Observed, choose
+from daybreak.spot.survival import PUBLISHED, Bathtub
 from tests.benchmarks import frame
 
 HOUR_S = 3600.0

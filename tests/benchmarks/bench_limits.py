@@ -36,16 +36,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pipeline.contract import records
-from pipeline.contract.records import Tuning
-from pipeline.examples.images.digits import mnist
-from pipeline.machines import this_machine
-from pipeline.registry.weights import load_model
-from pipeline.storage import jsonl
-from pipeline.training import trainer, worker  # noqa: F401 - what forked workers need
-from pipeline.training.engine import TorchEngine
-from pipeline.training.gradients import Signals
-from pipeline.training.recipe import Recipe, Result
+from daybreak.contract import records
+from daybreak.contract.records import Tuning
+from daybreak.examples.images.digits import mnist
+from daybreak.machines import this_machine
+from daybreak.registry.weights import load_model
+from daybreak.storage import jsonl
+from daybreak.training import trainer, worker  # noqa: F401 - what forked workers need
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
+from daybreak.training.recipe import Recipe, Result
 from tests.benchmarks import frame
 
 RUNS, LONG_RUNS, IGNORING, AT_ONCE = (3, 1, 1, 1) if frame.QUICK else (20, 3, 5, 10)
@@ -206,7 +206,7 @@ def train(work: Path, folder: Path) -> None:
     log = os.open(work / "log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.environ["PIPELINE_HOME"] = str(work)
+    os.environ["DAYBREAK_HOME"] = str(work)
     worker.set_up_process()
     os._exit(worker.main(work))
 

@@ -1,6 +1,6 @@
 """What does a network that learned from a bag's simulations come to, beside a linear model and its reference?
 
-A home of the example (pipeline/examples/molecules/) by the commands of its README: a bag for each day, then a
+A home of the example (daybreak/examples/molecules/) by the commands of its README: a bag for each day, then a
 night that must promote. Its champion is held against trajectories that no bag has: their seeds are of another
 day. The linear model has the same distances in the same basis, and the same training frames.
 
@@ -38,13 +38,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from pipeline.bag.folder import BAGS
-from pipeline.contract import records
-from pipeline.contract.records import Evaluation, Training, Verdict
-from pipeline.registry.weights import load_model
+from daybreak.bag.folder import BAGS
+from daybreak.contract import records
+from daybreak.contract.records import Evaluation, Training, Verdict
+from daybreak.registry.weights import load_model
 from tests.benchmarks import frame
 
-EXAMPLE = frame.ROOT / "pipeline/examples/molecules"
+EXAMPLE = frame.ROOT / "pipeline/daybreak/examples/molecules"
 sys.path.insert(0, str(EXAMPLE))
 import copper  # noqa: E402
 import molecular_dynamics  # noqa: E402
@@ -81,7 +81,7 @@ def begun(folder: Path) -> Path:
 def shell(script: str, folder: Path) -> str:
     """What a script printed, once it ended well."""
     environment = frame.environment(folder) | {"PYTHONPATH": str(frame.ROOT)}
-    environment.pop("PIPELINE_HOME")
+    environment.pop("DAYBREAK_HOME")
     done = subprocess.run(
         ["bash", "-euc", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -93,7 +93,7 @@ def shell(script: str, folder: Path) -> str:
 def bag(home: Path, day: date) -> dict[str, Any]:
     """A day's bag, and what it came to."""
     words = f"python simulate.py --day {day} --seed {{seed}} --out {{folder}}"
-    command = f"python -m pipeline bag {shlex.quote(words)} --name {day} --runs {RUNS} --needed {NEEDED}"
+    command = f"daybreak bag {shlex.quote(words)} --name {day} --runs {RUNS} --needed {NEEDED}"
     outcome: dict[str, Any] = json.loads(shell(f"{command} --machines 2 --json", home))["outcome"]
     return outcome
 
@@ -101,7 +101,7 @@ def bag(home: Path, day: date) -> dict[str, Any]:
 def night(home: Path, day: date) -> Path:
     """The night of a day; its folder."""
     words = [f"--set {shlex.quote(each)}" for each in [*SETS, f"train.epochs={EPOCHS}"]]
-    shell(f"python -m pipeline night --night {day} --day {day} {' '.join(words)}", home)
+    shell(f"daybreak night --night {day} --day {day} {' '.join(words)}", home)
     folder = home / "nights" / str(day)
     verdict = records.read(Verdict, folder / records.RUN)
     print(f"{home.parent.name}, {day}: {verdict.action}, {verdict.reason}", file=sys.stderr)

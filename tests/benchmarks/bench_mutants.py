@@ -34,15 +34,15 @@ from tests.benchmarks import frame
 NUM_MUTANTS = 10 if frame.QUICK else 60
 ENDED = ("--timeout=20", "--timeout-method=thread")  # a test without an end, and its process with it
 TESTS = {
-    "pipeline/gate/judge.py": ["tests/gate/test_judge.py"],
-    "pipeline/rollout/saga.py": ["tests/rollout/test_saga.py"],
-    "pipeline/planning/search.py": ["tests/planning/test_search.py"],
-    "pipeline/jobs/escalation.py": ["tests/jobs/test_escalation.py"],
-    "pipeline/spot/policies.py": ["tests/spot/test_policies.py"],
-    "pipeline/training/checkpoint.py": ["tests/training/test_checkpoint.py"],
-    "pipeline/training/sample_audit.py": ["tests/training/test_sample_audit.py"],
-    "pipeline/prediction/costs.py": ["tests/prediction/test_costs.py"],
-    "pipeline/data/drift.py": ["tests/data/test_drift.py"],
+    "pipeline/daybreak/gate/judge.py": ["tests/gate/test_judge.py"],
+    "pipeline/daybreak/rollout/saga.py": ["tests/rollout/test_saga.py"],
+    "pipeline/daybreak/planning/search.py": ["tests/planning/test_search.py"],
+    "pipeline/daybreak/jobs/escalation.py": ["tests/jobs/test_escalation.py"],
+    "pipeline/daybreak/spot/policies.py": ["tests/spot/test_policies.py"],
+    "pipeline/daybreak/training/checkpoint.py": ["tests/training/test_checkpoint.py"],
+    "pipeline/daybreak/training/sample_audit.py": ["tests/training/test_sample_audit.py"],
+    "pipeline/daybreak/prediction/costs.py": ["tests/prediction/test_costs.py"],
+    "pipeline/daybreak/data/drift.py": ["tests/data/test_drift.py"],
 }
 TARGETS = {"killed": (">=", 0.9)}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # a pool of them does not survive a fork
@@ -185,7 +185,7 @@ def _pass(words: list[str]) -> bool:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
-        for name in [name for name in sys.modules if name.partition(".")[0] in ("pipeline", "tests")]:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("daybreak", "tests")]:
             del sys.modules[name]
         status = 1
         try:
@@ -200,7 +200,7 @@ def main() -> None:
     outcomes = []
     with frame.home() as folder:
         environment = {**frame.environment(folder), **ONE_THREAD, "PYTHONPATH": str(folder)}
-        environment.pop("PIPELINE_HOME")
+        environment.pop("DAYBREAK_HOME")
         for module in sys.argv[1:] or TESTS:
             code = f"from tests.benchmarks.bench_mutants import judge; judge({module!r})"
             done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment,

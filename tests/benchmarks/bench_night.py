@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.storage import ledger
+from daybreak.storage import ledger
 from tests.benchmarks import frame
 
 BEFORE = "02042c7"  # the release before
@@ -46,7 +46,7 @@ def main() -> None:
         stages = re.findall(r"^(\w+) +([\d.]+) s, +([\d.]+) s of CPU", log, re.MULTILINE)
         frame.table([{"stage": name, "s": float(s), "CPU s": float(cpu)} for name, s, cpu in stages])
         frame.table([{"program": name, "processes": number} for name, number in now.programs.most_common()])
-        os.environ["PIPELINE_HOME"] = str(home)
+        os.environ["DAYBREAK_HOME"] = str(home)
         entries = ledger.history()
         judged = sum(entry.evaluation is not None for entry in entries)
     with frame.home() as home:
@@ -142,7 +142,7 @@ def watched(home: Path, used: Used) -> Iterator[None]:
 
 def timed(home: Path, user: Path, *words: str) -> tuple[float, int]:
     """Seconds of a make target, and the most memory that its processes had together, in bytes."""
-    ours = ("PIPELINE_HOME", "VIRTUAL_ENV", "AIRFLOW_HOME")  # of the make that runs this
+    ours = ("DAYBREAK_HOME", "VIRTUAL_ENV", "AIRFLOW_HOME")  # of the make that runs this
     environment = {key: value for key, value in os.environ.items() if key not in ours}
     environment |= {"HOME": str(user), "AIRFLOW_PORT": "18081", "MLFLOW_PORT": "15001"}
     began = time.monotonic()

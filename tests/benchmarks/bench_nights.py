@@ -15,15 +15,15 @@ from collections import Counter
 from datetime import date, timedelta
 from pathlib import Path
 
-from pipeline.contract import params
-from pipeline.contract.records import Champion, Version
-from pipeline.storage import checkout, ledger
+from daybreak.contract import params
+from daybreak.contract.records import Champion, Version
+from daybreak.storage import checkout, ledger
 from tests.benchmarks import frame
 
 NUM_NIGHTS = 3 if frame.QUICK else 30
 NUM_BY_AIRFLOW = 3
 SOURCE = {
-    "use": "pipeline.data.source:Files",
+    "use": "daybreak.data.source:Files",
     "url": str(frame.DATA / "online_retail/online_retail.parquet"),
     "columns": {
         "invoice": "InvoiceNo", "item": "StockCode", "description": "Description", "quantity": "Quantity",
@@ -38,7 +38,7 @@ SHORT = ["profile.steps=2", "profile.batch_sizes=[32,64]"]  # one profile a mont
 
 def trading_days(first: date, count: int) -> list[date]:
     """The first days with data from `first` on."""
-    from pipeline.data.source import Files
+    from daybreak.data.source import Files
 
     arguments = {key: value for key, value in SOURCE.items() if key != "use"}
     return [day for day in Files(**arguments).days() if day >= first][:count]
@@ -57,7 +57,7 @@ def main() -> None:
     """Run the nights, print them, and hold them against the targets."""
     days = trading_days(date(2011, 9, 1), NUM_NIGHTS + 1)
     with frame.home() as home:
-        os.environ["PIPELINE_HOME"] = str(home)
+        os.environ["DAYBREAK_HOME"] = str(home)
         began = time.monotonic()
         frame.pipeline(
             home, "nights", "--first", str(days[0]), "--last", str(days[NUM_NIGHTS - 1]),
@@ -141,7 +141,7 @@ def nights_by_airflow(days: list[date]) -> list[ledger.Entry]:
         for day in days:
             command = ["make", "night", f"DAY={day}", "AIRFLOW_PORT=18082", "MLFLOW_PORT=15002"]
             subprocess.run(command, cwd=home, env=frame.environment(home), check=True)
-        os.environ["PIPELINE_HOME"] = str(home)
+        os.environ["DAYBREAK_HOME"] = str(home)
         return ledger.history()[::-1]
 
 
@@ -192,7 +192,7 @@ def roll_back(home: Path) -> tuple[float, bool]:
     frame.pipeline(
         home, "open", "--night", "after-rollback", "--day", str(target.night.day + timedelta(days=1))
     )
-    from pipeline.contract import records
+    from daybreak.contract import records
 
     folder = home / "nights" / "after-rollback"
     raw = records.digest(folder / "data/raw")

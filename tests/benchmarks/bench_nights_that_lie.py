@@ -18,9 +18,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipeline.prediction.calibration import Calibration, Past
-from pipeline.prediction.measurements import Measurement
-from pipeline.prediction.priors import priors
+from daybreak.prediction.calibration import Calibration, Past
+from daybreak.prediction.measurements import Measurement
+from daybreak.prediction.priors import priors
 from tests.benchmarks import frame
 from tests.benchmarks.bench_throughput import Z90, nights, predicted
 from tests.benchmarks.fit_priors import CELLS, Cell, without

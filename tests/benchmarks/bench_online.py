@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtr
 
-from pipeline.contract.units import HOUR_S
-from pipeline.machines.startup import wait
-from pipeline.planning.exploration import Objective, next_step, of_ways
-from pipeline.planning.trials import LOOK_S, SPARE_S, Trial, trial_of
+from daybreak.contract.units import HOUR_S
+from daybreak.machines.startup import wait
+from daybreak.planning.exploration import Objective, next_step, of_ways
+from daybreak.planning.trials import LOOK_S, SPARE_S, Trial, trial_of
 from tests.benchmarks import frame
 from tests.benchmarks.bench_grid import USD, WORKER, Forecast, Nights, Run, grid
 

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from pipeline import cli
-from pipeline.contract import records
-from pipeline.contract.records import Night
+from daybreak import cli
+from daybreak.contract import records
+from daybreak.contract.records import Night
 from tests.benchmarks import frame
 
 NUM_RACES = 20 if frame.QUICK else 200
@@ -100,7 +100,7 @@ def races_of(first: int) -> Counter[str]:
     with frame.home() as home:
         for day in DAYS:
             frame.pipeline(home, "night", "--day", day, *SETS)
-        os.environ["PIPELINE_HOME"] = str(home)
+        os.environ["DAYBREAK_HOME"] = str(home)
         os.chdir(home)
         logging.getLogger().handlers.clear()
         kept = home.parent / "kept"

@@ -30,12 +30,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pipeline.contract.records import Tuning
-from pipeline.examples.shop.recommender import Recommender
-from pipeline.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S
-from pipeline.training import checkpoint
-from pipeline.training.engine import TorchEngine
-from pipeline.training.trainer import Trainer
+from daybreak.contract.records import Tuning
+from daybreak.examples.shop.recommender import Recommender
+from daybreak.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S
+from daybreak.training import checkpoint
+from daybreak.training.engine import TorchEngine
+from daybreak.training.trainer import Trainer
 from tests.benchmarks import frame
 from tests.examples.arrays import make_shop, write
 from tests.training.recipes import recipe
@@ -143,7 +143,7 @@ def recoveries() -> list[float]:
     )
     with frame.home() as home:
         night = subprocess.Popen(
-            [sys.executable, "-m", "pipeline", "night", "--day", day, *sets], cwd=home,
+            [sys.executable, "-m", "daybreak", "night", "--day", day, *sets], cwd=home,
             env=frame.environment(home), stdout=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         try:
@@ -165,7 +165,7 @@ def recovery(home: Path, night: "subprocess.Popen[bytes]") -> float:
     workers = [
         process
         for process in psutil.Process(int(path.read_text())).children(recursive=True)
-        if process.cmdline()[-2:-1] == ["pipeline.training.worker"]
+        if process.cmdline()[-2:-1] == ["daybreak.training.worker"]
         and "torch.distributed.run" not in process.cmdline()
     ]
     (worker,) = workers

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.contract import records
-from pipeline.contract.records import Verdict
-from pipeline.data.ingest import part_of
-from pipeline.data.prepare import ARRAYS
-from pipeline.evaluation.scores import read_scores
+from daybreak.contract import records
+from daybreak.contract.records import Verdict
+from daybreak.data.ingest import part_of
+from daybreak.data.prepare import ARRAYS
+from daybreak.evaluation.scores import read_scores
 from tests.benchmarks import frame
 from tests.clones import clone
 
@@ -55,7 +55,7 @@ def main() -> None:
 
 def example(name: str) -> dict[str, float]:
     """Figures of an example, made and run as its README says; the simulated source does not count as code."""
-    folder = frame.ROOT / "pipeline/examples" / name
+    folder = frame.ROOT / "pipeline/daybreak/examples" / name
     blocks = re.findall(r"```sh\n(.*?)```", (folder / "README.md").read_text(), re.S)
     commands = [part for line in "".join(blocks).splitlines() for part in line.split(" && ")]
     with tempfile.TemporaryDirectory(prefix="daybreak-") as scratch:

@@ -2,7 +2,7 @@
 
 One night of each example, with few days. Then 1,000 of its held-out rows go through the router by HTTP, those
 of a unit in a request; through MLflow's pyfunc, as a table of pandas in a process without this checkout; and
-through `python -m pipeline predict`. Features of the same rows, as training read them, are compared with
+through `daybreak predict`. Features of the same rows, as training read them, are compared with
 those that the version makes of a client's rows, with the past that it carries.
 
 The shop answers users: its router is compared with the version asked directly, all users at once, its pyfunc
@@ -30,15 +30,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import requests
 
-from pipeline.contract import records
-from pipeline.contract.records import Version
-from pipeline.data.ingest import part_of
-from pipeline.data.prepare import ARRAYS
-from pipeline.evaluation.scores import read_scores
-from pipeline.examples.shop.recommender import Recommender
-from pipeline.registry import carried_code
-from pipeline.registry.weights import load_model, load_rows
-from pipeline.workloads.served_rows import as_records, conformed
+from daybreak.contract import records
+from daybreak.contract.records import Version
+from daybreak.data.ingest import part_of
+from daybreak.data.prepare import ARRAYS
+from daybreak.evaluation.scores import read_scores
+from daybreak.examples.shop.recommender import Recommender
+from daybreak.registry import carried_code
+from daybreak.registry.weights import load_model, load_rows
+from daybreak.workloads.served_rows import as_records, conformed
 from tests.benchmarks import frame
 from tests.dags.servers import IDENTITY
 
@@ -81,7 +81,7 @@ def of_rows(name: str) -> dict[str, float]:
     """Figures of an example that predicts rows."""
     with tempfile.TemporaryDirectory(prefix="daybreak-") as scratch:
         home = Path(scratch) / name
-        text = (frame.ROOT / "pipeline/examples" / name / "README.md").read_text()
+        text = (frame.ROOT / "pipeline/daybreak/examples" / name / "README.md").read_text()
         begin = re.findall(r"```sh\n(.*?)```", text, re.S)[0].replace("~/", f"{scratch}/")
         begin = begin.replace("git commit", f"git {shlex.join(IDENTITY)} commit")
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -164,7 +164,7 @@ def shop_features(workload: Recommender, arrays: Path, before: Path) -> tuple[in
 
     Also the number of these samples.
     """
-    from pipeline.examples.shop.item_tables import to_number
+    from daybreak.examples.shop.item_tables import to_number
 
     offline = workload.dataset(arrays, "test")
     last = to_number(json.loads((arrays / "meta.json").read_text())["test_days"][-1])
@@ -241,9 +241,9 @@ def by_pyfunc(home: Path, night: Path, scratch: Path, rows: pa.Table, *words: st
 
 @contextmanager
 def served_by(home: Path) -> Iterator[str]:
-    """`python -m pipeline serve` for that home, once it answers, and its address."""
+    """`daybreak serve` for that home, once it answers, and its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", "serve", "--port", "0"], cwd=home, env=frame.environment(home),
+        [sys.executable, "-m", "daybreak", "serve", "--port", "0"], cwd=home, env=frame.environment(home),
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

@@ -31,18 +31,18 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from pipeline.contract import params
-from pipeline.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
-from pipeline.data.features import UNIT
-from pipeline.evaluation.scores import Columns
-from pipeline.evaluation.scoring import Arm, score
-from pipeline.gate import chain as chains
-from pipeline.gate.judge import LOOKED_AT, decide, guardrails_of, rules_of, success_of
-from pipeline.gate.plausibility import NAME as PLAUSIBLE
-from pipeline.gate.plausibility import plausible
-from pipeline.gate.watch import compare
-from pipeline.registry.weights import load_model
-from pipeline.storage.ledger import Entry
+from daybreak.contract import params
+from daybreak.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
+from daybreak.data.features import UNIT
+from daybreak.evaluation.scores import Columns
+from daybreak.evaluation.scoring import Arm, score
+from daybreak.gate import chain as chains
+from daybreak.gate.judge import LOOKED_AT, decide, guardrails_of, rules_of, success_of
+from daybreak.gate.plausibility import NAME as PLAUSIBLE
+from daybreak.gate.plausibility import plausible
+from daybreak.gate.watch import compare
+from daybreak.registry.weights import load_model
+from daybreak.storage.ledger import Entry
 from tests.benchmarks import frame
 from tests.benchmarks.shop_nights import Shop, Trained
 

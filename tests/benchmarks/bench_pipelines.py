@@ -41,15 +41,15 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from pipeline.contract.params import ProfileParams, TrainParams
-from pipeline.contract.records import Dataset, Profile, Tuning
-from pipeline.machines import contention, this_machine
-from pipeline.profiling import profiler, roofline
-from pipeline.profiling.ab_timing import bounds
-from pipeline.profiling.diagnosis import ARRAYS
-from pipeline.training.engine import TorchEngine
-from pipeline.training.gradients import Signals
-from pipeline.training.tuning import leaves, read, tensors
+from daybreak.contract.params import ProfileParams, TrainParams
+from daybreak.contract.records import Dataset, Profile, Tuning
+from daybreak.machines import contention, this_machine
+from daybreak.profiling import profiler, roofline
+from daybreak.profiling.ab_timing import bounds
+from daybreak.profiling.diagnosis import ARRAYS
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
+from daybreak.training.tuning import leaves, read, tensors
 from tests.benchmarks import frame
 from tests.benchmarks.pipelines import PIPELINES, Piped
 
@@ -73,7 +73,7 @@ def main() -> None:
     names = [NAMES[number] for number in QUICK_ONES] if frame.QUICK else NAMES
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="daybreak-") as folder:
-        os.environ["PIPELINE_HOME"] = folder  # ceilings are measured once
+        os.environ["DAYBREAK_HOME"] = folder  # ceilings are measured once
         rows = []
         for name in names:
             rows.append(held(name, Path(folder)))

@@ -21,14 +21,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy import stats
 
-from pipeline.contract.params import GateParams
-from pipeline.contract.records import Check, Evaluation, Night
-from pipeline.contract.workload import Window
-from pipeline.data.prepare import write_whole
-from pipeline.examples.shop import simple_recommenders
-from pipeline.examples.shop.sold_lines import LINES, SoldLines, products
-from pipeline.gate.plausibility import LEAST_NIGHTS, NIGHTS, NIGHTS_PER_YEAR, plausible
-from pipeline.storage.ledger import Entry
+from daybreak.contract.params import GateParams
+from daybreak.contract.records import Check, Evaluation, Night
+from daybreak.contract.workload import Window
+from daybreak.data.prepare import write_whole
+from daybreak.examples.shop import simple_recommenders
+from daybreak.examples.shop.sold_lines import LINES, SoldLines, products
+from daybreak.gate.plausibility import LEAST_NIGHTS, NIGHTS, NIGHTS_PER_YEAR, plausible
+from daybreak.storage.ledger import Entry
 from tests.benchmarks import frame
 from tests.benchmarks.bench_nights import SOURCE
 

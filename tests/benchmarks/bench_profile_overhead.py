@@ -7,8 +7,8 @@ again, and the profile still stands: what is left is to see that nothing has cha
 import time
 from pathlib import Path
 
-from pipeline.contract import params, records
-from pipeline.contract.records import Profile
+from daybreak.contract import params, records
+from daybreak.contract.records import Profile
 from tests.benchmarks import frame
 
 MOST_S, MOST_SHARE, REUSED_S = 180.0, 0.01, 2.0

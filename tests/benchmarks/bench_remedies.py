@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.contract.params import TrainParams
-from pipeline.contract.records import Tuning
-from pipeline.profiling import line_fit, tuner
-from pipeline.profiling.ab_timing import bounds
-from pipeline.profiling.harness import Harness
-from pipeline.profiling.remedies import JobFacts
-from pipeline.training.engine import TorchEngine
-from pipeline.training.gradients import Signals
+from daybreak.contract.params import TrainParams
+from daybreak.contract.records import Tuning
+from daybreak.profiling import line_fit, tuner
+from daybreak.profiling.ab_timing import bounds
+from daybreak.profiling.harness import Harness
+from daybreak.profiling.remedies import JobFacts
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
 from tests.benchmarks import frame
 
 NUM_JOBS = 12 if frame.QUICK else 100

@@ -26,10 +26,10 @@ from pathlib import Path
 import numpy as np
 import requests
 
-from pipeline.contract import params, records
-from pipeline.contract.records import Champion, Verdict, Version
-from pipeline.evaluation.scores import SCORES, read_scores
-from pipeline.storage import ledger
+from daybreak.contract import params, records
+from daybreak.contract.records import Champion, Verdict, Version
+from daybreak.evaluation.scores import SCORES, read_scores
+from daybreak.storage import ledger
 from tests.benchmarks import frame
 from tests.benchmarks.bench_nights import BAD_WORKLOAD, SHORT, SOURCE, trading_days
 
@@ -100,7 +100,7 @@ def router(home: Path) -> Iterator[str]:
     """The router of a home, at its address."""
     with (home / "var" / "router.log").open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline", "serve"],
+            [sys.executable, "-m", "daybreak", "serve"],
             cwd=home, env=frame.environment(home), stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
@@ -112,7 +112,7 @@ def router(home: Path) -> Iterator[str]:
 
 def until_it_follows(address: str, home: Path) -> None:
     """Wait until the router does what the traffic says, over the arrays of the newest night."""
-    from pipeline.storage.traffic_log import open_log
+    from daybreak.storage.traffic_log import open_log
 
     log = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
     until = time.monotonic() + 120
@@ -178,9 +178,9 @@ def end_of(home: Path, night: str) -> None:
 
 def held_out(home: Path, night: str) -> tuple[str, float]:
     """What the held-out scores say of a night, and the smallest effect that they can show."""
-    from pipeline.gate.judge import ACTIONS
-    from pipeline.statistics.paired import Rules, detectable, judge
-    from pipeline.statistics.result import Status
+    from daybreak.gate.judge import ACTIONS
+    from daybreak.statistics.paired import Rules, detectable, judge
+    from daybreak.statistics.result import Status
 
     scores = read_scores(home / "nights" / night / SCORES) or {}
     rules = Rules(alpha=0.05, margin=frame.MARGIN, min_samples=30, refresh=True)
@@ -253,7 +253,7 @@ def main() -> None:
     days = trading_days(date(2011, 9, 1), NUM_NIGHTS + 3)
     bought = baskets()
     with frame.home() as home:
-        os.environ["PIPELINE_HOME"] = str(home)
+        os.environ["DAYBREAK_HOME"] = str(home)
         params.override(home, SETTINGS, into=home)
         subprocess.run(["git", "commit", "--all", "--quiet", "-m", "our own data"], cwd=home, check=True)
         began = time.monotonic()

@@ -23,15 +23,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.backends.local import Local
-from pipeline.contract import params, records
-from pipeline.contract.errors import DataError
-from pipeline.contract.params import Params, Plug
-from pipeline.registry.carried_code import MODEL
-from pipeline.rollout import audit, repair, rot
-from pipeline.storage import checkout, dvc_cache, ledger, snapshots
-from pipeline.storage.bucket import BucketFolder
-from pipeline.storage.mlflow_client import session
+from daybreak.backends.local import Local
+from daybreak.contract import params, records
+from daybreak.contract.errors import DataError
+from daybreak.contract.params import Params, Plug
+from daybreak.registry.carried_code import MODEL
+from daybreak.rollout import audit, repair, rot
+from daybreak.storage import checkout, dvc_cache, ledger, snapshots
+from daybreak.storage.bucket import BucketFolder
+from daybreak.storage.mlflow_client import session
 from tests.benchmarks import frame
 from tests.release.folders import files_of_version
 
@@ -117,7 +117,7 @@ def prepare(home: Path) -> Params:
     for day in DAYS:
         frame.pipeline(home, "night", "--day", day, *SETS, *copies)
         print(f"night {day} is over", file=sys.stderr, flush=True)
-    os.environ["PIPELINE_HOME"] = str(home)
+    os.environ["DAYBREAK_HOME"] = str(home)
     os.environ.pop("MLFLOW_TRACKING_URI", None)
     os.chdir(home)
     bucket = BucketFolder(url=str(off / "bucket"))

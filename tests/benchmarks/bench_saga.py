@@ -31,14 +31,14 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import mlflow.store.model_registry.sqlalchemy_store
 import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
-from pipeline.contract import params, records
-from pipeline.contract.errors import NothingToDo, ReleaseError
-from pipeline.contract.records import Champion, Night, Release
-from pipeline.gate import watch
-from pipeline.rollout import audit as auditing
-from pipeline.rollout import promote, rollback, saga
-from pipeline.rollout.targets import Alias, Target
-from pipeline.storage import ledger, mlflow_client
+from daybreak.contract import params, records
+from daybreak.contract.errors import NothingToDo, ReleaseError
+from daybreak.contract.records import Champion, Night, Release
+from daybreak.gate import watch
+from daybreak.rollout import audit as auditing
+from daybreak.rollout import promote, rollback, saga
+from daybreak.rollout.targets import Alias, Target
+from daybreak.storage import ledger, mlflow_client
 from tests.benchmarks import frame
 from tests.fakes import Shelf
 from tests.release.conftest import judge_night, promote_night
@@ -75,7 +75,7 @@ class Home:
 
     def __init__(self, folder: Path) -> None:
         self.home, self.kept = folder / "home", folder / "kept"
-        os.environ["PIPELINE_HOME"] = str(self.home)
+        os.environ["DAYBREAK_HOME"] = str(self.home)
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         self.shelf = Shelf(self.home / "var" / "shelf")
         for module in (promote, rollback, watch, auditing):
@@ -167,7 +167,7 @@ def start(work: Callable[[], Any], *, kill_at: int | None = None) -> tuple[int, 
     status = 1
     try:
         killer = Killer(kill_at or 0)
-        logging.getLogger("pipeline").setLevel(logging.ERROR)
+        logging.getLogger("daybreak").setLevel(logging.ERROR)
         steps = logging.getLogger(saga.__name__)
         steps.setLevel(logging.DEBUG)
         steps.propagate = False

@@ -26,13 +26,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline.contract.records import Tuning
-from pipeline.examples.shop.recommender import Recommender
-from pipeline.training import sample_order
-from pipeline.training.engine import TorchEngine
-from pipeline.training.sample_order import Indices
-from pipeline.training.trainer import Trainer
-from pipeline.training.tuning import leaves
+from daybreak.contract.records import Tuning
+from daybreak.examples.shop.recommender import Recommender
+from daybreak.training import sample_order
+from daybreak.training.engine import TorchEngine
+from daybreak.training.sample_order import Indices
+from daybreak.training.trainer import Trainer
+from daybreak.training.tuning import leaves
 from tests.benchmarks import frame
 from tests.examples.arrays import make_shop, write
 from tests.training.recipes import recipe

@@ -22,12 +22,12 @@ ROUNDS = 3 if frame.QUICK else 11
 IMPORT = """
 import time
 began = time.perf_counter()
-import pipeline.planning.planner
+import daybreak.planning.planner
 print(time.perf_counter() - began)
 """
 SEARCH = """
 import json, resource, time
-from pipeline.planning import planner
+from daybreak.planning import planner
 from tests.benchmarks import catalogs
 job = catalogs.large()
 times = []

@@ -33,10 +33,10 @@ import requests
 import torch
 from safetensors.torch import save_file
 
-from pipeline.contract import records
-from pipeline.examples.shop.recommender import Recommender
-from pipeline.storage import mlflow_client
-from pipeline.storage.traffic_log import Log, open_log
+from daybreak.contract import records
+from daybreak.examples.shop.recommender import Recommender
+from daybreak.storage import mlflow_client
+from daybreak.storage.traffic_log import Log, open_log
 from tests.benchmarks import frame
 from tests.conftest import make_repository
 from tests.examples.arrays import make_shop, write
@@ -50,7 +50,7 @@ SWAPS = 4 if frame.QUICK else 12
 KILLS = 1 if frame.QUICK else 5
 ACKNOWLEDGED = 300 if frame.QUICK else 1000  # outcomes before each kill
 USERS, ITEMS, LINES = 3000, 2000, 300_000
-WORKLOAD = "pipeline.examples.shop.recommender:Recommender"
+WORKLOAD = "daybreak.examples.shop.recommender:Recommender"
 BARE = """
 from fastapi import FastAPI
 app = FastAPI()
@@ -103,10 +103,10 @@ def make_home(folder: Path) -> Path:
     """A home with two promoted versions of the default workload, over the arrays of a shop."""
     for name in ("MLFLOW_TRACKING_URI", "DAYBREAK_LOG", "DAYBREAK_TOKEN"):
         os.environ.pop(name, None)
-    os.environ["PIPELINE_HOME"] = str(folder / "store")
+    os.environ["DAYBREAK_HOME"] = str(folder / "store")
     mlflow_client.create()
     os.environ.pop("MLFLOW_TRACKING_URI", None)  # which MLflow sets
-    os.environ["PIPELINE_HOME"] = str(folder / "home")
+    os.environ["DAYBREAK_HOME"] = str(folder / "home")
     home = make_repository(folder / "home", store=folder / "store" / "var" / "mlflow.db")
     (home / "params.yaml").write_text(PARAMS.replace("toy:Toy", WORKLOAD))
     shop = make_shop(num_days=300, num_customers=USERS, num_items=ITEMS, num_lines=LINES)
@@ -165,7 +165,7 @@ def router(home: Path, section: str = "serving: {max_requests_per_s: 0}") -> Ite
         line for line in (home / "params.yaml").read_text().splitlines() if not line.startswith("serving")
     ]
     (home / "params.yaml").write_text("\n".join([*kept, section, ""]))
-    with served(home.parent, "pipeline", "serve", PIPELINE_HOME=str(home)) as url:
+    with served(home.parent, "daybreak", "serve", DAYBREAK_HOME=str(home)) as url:
         for _ in range(600):
             if requests.get(f"{url}/health", timeout=30).status_code == 200:
                 break

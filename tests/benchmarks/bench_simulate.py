@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pipeline.simulation.simulator import OPTIMUM, OURS
+from daybreak.simulation.simulator import OPTIMUM, OURS
 from tests.benchmarks import frame
 
 TRACES = frame.DATA / "spot" / "skynomad_h100_merged_rle.csv.gz"

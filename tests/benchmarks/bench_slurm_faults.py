@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from pipeline.backends.slurm import slurm_client
-from pipeline.backends.slurm.slurm import Slurm
-from pipeline.contract.backend import Backend, Job
-from pipeline.contract.records import Rental
+from daybreak.backends.slurm import slurm_client
+from daybreak.backends.slurm.slurm import Slurm
+from daybreak.contract.backend import Backend, Job
+from daybreak.contract.records import Rental
 from tests.backends import real_slurm, rented
 from tests.backends.conftest import MACHINES
 from tests.backends.rented import wait

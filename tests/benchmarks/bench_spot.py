@@ -29,13 +29,13 @@ from statistics import mean
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from pipeline.simulation import traces
-from pipeline.simulation.baselines import BASELINES, greedy, uniform_progress
-from pipeline.simulation.optimum import optimum_usd
-from pipeline.simulation.replay import Job, Luck, Outcome, replay
-from pipeline.simulation.simulator import draw_luck
-from pipeline.spot.policies import decide
-from pipeline.spot.states import OUTAGE_S, Policy
+from daybreak.simulation import traces
+from daybreak.simulation.baselines import BASELINES, greedy, uniform_progress
+from daybreak.simulation.optimum import optimum_usd
+from daybreak.simulation.replay import Job, Luck, Outcome, replay
+from daybreak.simulation.simulator import draw_luck
+from daybreak.spot.policies import decide
+from daybreak.spot.states import OUTAGE_S, Policy
 from tests.benchmarks import frame
 
 FOLDER = frame.DATA / "spot"

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.contract.machine import Machine
-from pipeline.contract.records import Rental, Strategy, Training
-from pipeline.contract.units import HOUR_S
-from pipeline.jobs import launcher
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import Rental, Strategy, Training
+from daybreak.contract.units import HOUR_S
+from daybreak.jobs import launcher
 from tests.benchmarks import frame
 from tests.jobs import plans, stock
 from tests.jobs.cloud import TICK_S, Cloud, Look, Luck, night_of

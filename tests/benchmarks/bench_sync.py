@@ -28,16 +28,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pipeline.contract.records import EVERY_UPDATE, Sync
-from pipeline.examples.shop.recommender import Recommender
-from pipeline.machines import catalog
-from pipeline.machines.startup import Z90
-from pipeline.prediction import local_updates
-from pipeline.prediction.calibration import Calibration, Past
-from pipeline.prediction.update_time import TimedUpdate, by_profile, updates
-from pipeline.training.band_limited import new_model
-from pipeline.training.engine import TorchEngine
-from pipeline.training.local_sgd import LocalSgdEngine
+from daybreak.contract.records import EVERY_UPDATE, Sync
+from daybreak.examples.shop.recommender import Recommender
+from daybreak.machines import catalog
+from daybreak.machines.startup import Z90
+from daybreak.prediction import local_updates
+from daybreak.prediction.calibration import Calibration, Past
+from daybreak.prediction.update_time import TimedUpdate, by_profile, updates
+from daybreak.training.band_limited import new_model
+from daybreak.training.engine import TorchEngine
+from daybreak.training.local_sgd import LocalSgdEngine
 from tests.benchmarks import frame
 from tests.benchmarks.bench_batch import shop
 from tests.benchmarks.eightfold import Trial, train

@@ -33,13 +33,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.contract.records import Tuning
-from pipeline.examples.images.digits import mnist
-from pipeline.machines.free_cores import FreeCores
-from pipeline.training.asynchronous import AsynchronousEngine
-from pipeline.training.asynchronous_workers import Gradient, Part
-from pipeline.training.thread_policy import LONGEST, SHORTEST, Setting, ThreadPolicy
-from pipeline.training.trainer import Trainer
+from daybreak.contract.records import Tuning
+from daybreak.examples.images.digits import mnist
+from daybreak.machines.free_cores import FreeCores
+from daybreak.training.asynchronous import AsynchronousEngine
+from daybreak.training.asynchronous_workers import Gradient, Part
+from daybreak.training.thread_policy import LONGEST, SHORTEST, Setting, ThreadPolicy
+from daybreak.training.trainer import Trainer
 from tests.benchmarks import frame
 from tests.training.recipes import recipe
 from tests.training.virtual_cores import UpdateCost, VirtualCores

@@ -16,13 +16,13 @@ from functools import cache
 
 import numpy as np
 
-from pipeline.contract.machine import Machine
-from pipeline.contract.records import Line, Profile
-from pipeline.machines.catalog import rented
-from pipeline.prediction.calibration import Calibration, Past
-from pipeline.prediction.measurements import Measurement, Setting
-from pipeline.prediction.priors import Priors
-from pipeline.prediction.update_time import at, by_profile
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import Line, Profile
+from daybreak.machines.catalog import rented
+from daybreak.prediction.calibration import Calibration, Past
+from daybreak.prediction.measurements import Measurement, Setting
+from daybreak.prediction.priors import Priors
+from daybreak.prediction.update_time import at, by_profile
 from tests.benchmarks import frame
 from tests.benchmarks.fit_priors import CELLS, Cell, without
 from tests.benchmarks.step_times import APPS, CLUSTERS, DEVICES, PARAMETERS, line, steps

@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 from google.cloud.aiplatform_v1.types import JobState
 
-from pipeline.contract.backend import Backend, Job
-from pipeline.contract.records import Rental
+from daybreak.contract.backend import Backend, Job
+from daybreak.contract.records import Rental
 from tests.backends import killed
 from tests.backends.conftest import IMAGE
 from tests.backends.fake.running import Running
@@ -266,7 +266,7 @@ def looks(place: Place, folder: Path, part: int, parts: int) -> dict[str, float]
 def place(folder: Path, _: int) -> Iterator[Place]:
     """A service, and a folder for its bucket."""
     quiet = patch.dict(os.environ, GOOGLE_API_USE_CLIENT_CERTIFICATE="false", NO_GCE_CHECK="true")
-    soon = patch.multiple("pipeline.jobs.escalation", PATIENCE_S=PATIENCE_S)
+    soon = patch.multiple("daybreak.jobs.escalation", PATIENCE_S=PATIENCE_S)
     with quiet, soon, FakeVertex(image=IMAGE) as service:
         yield VertexAI(service, folder)
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
-from pipeline.contract.errors import PlanError
-from pipeline.contract.machine import Machine
-from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.contract.records import LOCAL, Night, Plan, Rental
-from pipeline.machines import catalog
-from pipeline.machines.catalog import rented
-from pipeline.planning import planner
-from pipeline.planning.candidates import Job, candidates
-from pipeline.planning.search import Candidate, Limits, relax
-from pipeline.prediction.costs import predict
-from pipeline.prediction.efficiency import Efficiency
-from pipeline.prediction.time_budget import BEFORE_TRAINING
+from daybreak.contract.errors import PlanError
+from daybreak.contract.machine import Machine
+from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.contract.records import LOCAL, Night, Plan, Rental
+from daybreak.machines import catalog
+from daybreak.machines.catalog import rented
+from daybreak.planning import planner
+from daybreak.planning.candidates import Job, candidates
+from daybreak.planning.search import Candidate, Limits, relax
+from daybreak.prediction.costs import predict
+from daybreak.prediction.efficiency import Efficiency
+from daybreak.prediction.time_budget import BEFORE_TRAINING
 from tests.planning.jobs import DATASET, night, profile
 
 PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")

@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import NoReturn
 from unittest.mock import patch
 
-from pipeline.backends.ownership import home_token
-from pipeline.backends.submission_journal import SubmissionJournal
-from pipeline.contract.backend import LIVE, Backend, Job, State
-from pipeline.contract.records import Rental
-from pipeline.jobs.reaper import orphans
+from daybreak.backends.ownership import home_token
+from daybreak.backends.submission_journal import SubmissionJournal
+from daybreak.contract.backend import LIVE, Backend, Job, State
+from daybreak.contract.records import Rental
+from daybreak.jobs.reaper import orphans
 from tests.backends import killed
 from tests.backends.rented import end
 from tests.backends.together import TrainingNight
@@ -375,11 +375,11 @@ class _Part:
     parts: int
 
     def __call__(self, part: int) -> dict[str, float]:
-        logging.getLogger("pipeline").setLevel(logging.ERROR)
+        logging.getLogger("daybreak").setLevel(logging.ERROR)
         figures: dict[str, float] = {}
         with tempfile.TemporaryDirectory() as scratch, nights.surroundings():
             folder = Path(scratch).resolve()
-            with patch.dict(os.environ, PIPELINE_HOME=str(folder / "home")), self.make(folder, part) as place:
+            with patch.dict(os.environ, DAYBREAK_HOME=str(folder / "home")), self.make(folder, part) as place:
                 assert home_token()
                 for measure in self.measures:
                     began = time.monotonic()

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.contract.records import Sync, Tuning
-from pipeline.training.engine import TorchEngine
-from pipeline.training.loader import Loader
-from pipeline.training.trainer import Trainer
+from daybreak.contract.records import Sync, Tuning
+from daybreak.training.engine import TorchEngine
+from daybreak.training.loader import Loader
+from daybreak.training.trainer import Trainer
 from tests.training.recipes import recipe
 
 

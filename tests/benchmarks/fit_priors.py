@@ -1,4 +1,4 @@
-"""Fits the priors of update times, pipeline/prediction/priors.json, to measurements of others.
+"""Fits the priors of update times, pipeline/daybreak/prediction/priors.json, to measurements of others.
 
     python -m tests.benchmarks.fit_priors     writes that file, from all cells of step_times.py
 
@@ -15,10 +15,10 @@ from functools import cache
 import numpy as np
 from scipy.optimize import minimize
 
-from pipeline.prediction.priors import NAMES, Constants, Priors, Residual
-from pipeline.prediction.priors import priors as shipped
-from pipeline.prediction.step_time import FIXED, MANY, MIX, ONE, PER_SAMPLE
-from pipeline.prediction.throughput import MachineKind, StepTime
+from daybreak.prediction.priors import NAMES, Constants, Priors, Residual
+from daybreak.prediction.priors import priors as shipped
+from daybreak.prediction.step_time import FIXED, MANY, MIX, ONE, PER_SAMPLE
+from daybreak.prediction.throughput import MachineKind, StepTime
 from tests.benchmarks import frame
 from tests.benchmarks.step_times import APPS, CLUSTERS, DEVICES, PARAMETERS, line, middle, steps
 
@@ -167,7 +167,7 @@ def text(priors: Priors, cells: Collection[Cell], assumed: object) -> str:
 
 def main() -> None:
     """Fit to all cells, and write the file."""
-    path = frame.ROOT / "pipeline" / "prediction" / "priors.json"
+    path = frame.ROOT / "pipeline" / "daybreak" / "prediction" / "priors.json"
     assumed = json.loads(path.read_text())["assumed"]
     path.write_text(text(learn(CELLS), CELLS, assumed))
     print(path.read_text())

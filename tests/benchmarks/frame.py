@@ -79,16 +79,16 @@ def lend_environment(folder: Path) -> None:
 
 def environment(folder: Path) -> dict[str, str]:
     """The environment of a command that is to run in that home, whatever this one says."""
-    unset = ("PIPELINE_HOME", "MLFLOW_TRACKING_URI", "DVC_STAGE", "DVC_ROOT")
+    unset = ("DAYBREAK_HOME", "MLFLOW_TRACKING_URI", "DVC_STAGE", "DVC_ROOT")
     kept = {key: value for key, value in os.environ.items() if key not in unset}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**kept, "PIPELINE_HOME": str(folder), "PATH": path}
+    return {**kept, "DAYBREAK_HOME": str(folder), "PATH": path}
 
 
 def pipeline(folder: Path, *words: str, expect: int | None = 0) -> subprocess.CompletedProcess[str]:
-    """Run `python -m pipeline` in a home; fails loudly unless it ends as expected."""
+    """Run `daybreak` in a home; fails loudly unless it ends as expected."""
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline", *words],
+        [sys.executable, "-m", "daybreak", *words],
         cwd=folder, env=environment(folder), capture_output=True, text=True, check=False,
     )  # fmt: skip
     if expect is not None and done.returncode != expect:

@@ -34,13 +34,13 @@ from typing import Any, NoReturn
 import great_expectations  # noqa: F401  imported before the forks, as all below
 import pyarrow.parquet as pq
 
-import pipeline.night
-import pipeline.runner  # noqa: F401
-from pipeline import cli, stages
-from pipeline.contract import disk, records
-from pipeline.contract.records import Refit, Training, Verdict
-from pipeline.rollout import rot
-from pipeline.storage import dvc_cache, erasures, ledger
+import daybreak.night
+import daybreak.runner  # noqa: F401
+from daybreak import cli, stages
+from daybreak.contract import disk, records
+from daybreak.contract.records import Refit, Training, Verdict
+from daybreak.rollout import rot
+from daybreak.storage import dvc_cache, erasures, ledger
 from tests.benchmarks import frame
 from tests.benchmarks.bench_interrupted import processes_in
 
@@ -61,7 +61,7 @@ FRAUD = [
 ]  # fmt: skip
 BEGIN = """\
 git init -q && git config user.name Bench && git config user.email bench@example.org
-dvc init --quiet && python -m pipeline.dvc_file
+dvc init --quiet && python -m daybreak.dvc_file
 printf '__pycache__/\\n/nights/\\n/var/\\n/data/*\\n!/data/expectations.yaml\\n' > .gitignore
 git add --all && git commit -q -m Begin
 """
@@ -138,7 +138,7 @@ def time_left() -> bool:
 @contextmanager
 def home_of(example: str, *, folder: Path | None) -> Iterator[tuple[Path, list[str], str]]:
     """A home with two nights in a folder, the assignments of its nights, and the column of its unit."""
-    os.environ.pop("PIPELINE_HOME", None)
+    os.environ.pop("DAYBREAK_HOME", None)
     if example == "shop":
         with frame.home(folder) as home:
             for day in ("2026-03-02", "2026-03-03"):
@@ -148,7 +148,7 @@ def home_of(example: str, *, folder: Path | None) -> Iterator[tuple[Path, list[s
     around = Path(tempfile.mkdtemp(prefix="daybreak-", dir=folder))
     try:
         home = around / "home"
-        shutil.copytree(frame.ROOT / "pipeline" / "examples" / example, home)
+        shutil.copytree(frame.ROOT / "pipeline" / "daybreak" / "examples" / example, home)
         environment = {**frame.environment(home), "PYTHONPATH": str(frame.ROOT)}
         os.environ["PYTHONPATH"] = str(frame.ROOT)
         subprocess.run(["bash", "-euc", BEGIN], cwd=home, env=environment, check=True)
@@ -163,7 +163,7 @@ def trial(
     example: str, home: Path, sets: list[str], *, column: str, machine: Machine, tally: Counter[str]
 ) -> None:
     """Run the third night and the commands undisturbed, and interrupted in each round, and compare."""
-    os.environ["PIPELINE_HOME"] = str(home)
+    os.environ["DAYBREAK_HOME"] = str(home)
     logging.getLogger().handlers.clear()
     (home / erasures.KEY).write_text("ab" * 32)  # else each run would make its own
     kept = home.parent / "kept"
@@ -260,7 +260,7 @@ def started(words: list[str], folder: Path) -> int:
 
 def output_of(words: list[str]) -> Path:
     """Where the output of a command goes, beside the home."""
-    return Path(os.environ["PIPELINE_HOME"]).parent / f"output-{words[0]}"
+    return Path(os.environ["DAYBREAK_HOME"]).parent / f"output-{words[0]}"
 
 
 def status_of(words: list[str], folder: Path) -> int:

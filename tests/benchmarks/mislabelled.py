@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from pipeline.contract.workload import Split
-from pipeline.examples.shop.candidate_items import CandidateDataset
-from pipeline.examples.shop.recommender import Recommender
+from daybreak.contract.workload import Split
+from daybreak.examples.shop.candidate_items import CandidateDataset
+from daybreak.examples.shop.recommender import Recommender
 
 
 class ShuffledLabels:

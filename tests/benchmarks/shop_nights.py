@@ -33,24 +33,24 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pipeline.contract import records
-from pipeline.contract.params import Params
-from pipeline.contract.records import Champion, Dataset, Night, Tuning
-from pipeline.contract.workload import UNIT, Window
-from pipeline.data.casts import conform
-from pipeline.data.corrections import reach
-from pipeline.data.features import rows_of
-from pipeline.data.ingest import part_of
-from pipeline.data.partition_scan import PartitionScan
-from pipeline.data.prepare import write_whole
-from pipeline.data.source import PART, Files
-from pipeline.data.suite import load, rules_of
-from pipeline.storage.source_code import frame_digest, source_digest
-from pipeline.training import checkpoint
-from pipeline.training.engine import TorchEngine
-from pipeline.training.recipe import CHAMPION, Recipe, course
-from pipeline.training.trainer import Trainer
-from pipeline.training.worker import write_facts
+from daybreak.contract import records
+from daybreak.contract.params import Params
+from daybreak.contract.records import Champion, Dataset, Night, Tuning
+from daybreak.contract.workload import UNIT, Window
+from daybreak.data.casts import conform
+from daybreak.data.corrections import reach
+from daybreak.data.features import rows_of
+from daybreak.data.ingest import part_of
+from daybreak.data.partition_scan import PartitionScan
+from daybreak.data.prepare import write_whole
+from daybreak.data.source import PART, Files
+from daybreak.data.suite import load, rules_of
+from daybreak.storage.source_code import frame_digest, source_digest
+from daybreak.training import checkpoint
+from daybreak.training.engine import TorchEngine
+from daybreak.training.recipe import CHAMPION, Recipe, course
+from daybreak.training.trainer import Trainer
+from daybreak.training.worker import write_facts
 from tests.benchmarks import frame
 from tests.benchmarks.bench_nights import SOURCE
 from tests.training.recipes import recipe

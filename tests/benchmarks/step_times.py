@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from pipeline.prediction.measurements import Measurement
+from daybreak.prediction.measurements import Measurement
 from tests.benchmarks import frame
 
 APPS = ("bert", "cifar10", "imagenet", "ncf")

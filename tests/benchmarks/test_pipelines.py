@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from pipeline.training.tuning import read
+from daybreak.training.tuning import read
 from tests.benchmarks.pipelines import PIPELINES, Piped
 
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from pipeline.contract.errors import DataError, Unreachable, is_unreachable
+from daybreak.contract.errors import DataError, Unreachable, is_unreachable
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline import airflow_health, airflow_question
-from pipeline.contract.records import Night, Stop
-from pipeline.storage import checkout
+from daybreak import airflow_health, airflow_question
+from daybreak.contract.records import Night, Stop
+from daybreak.storage import checkout
 from tests.dags.servers import keep
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]

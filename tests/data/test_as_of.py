@@ -13,19 +13,19 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import IngestParams
-from pipeline.contract.records import Batch
-from pipeline.contract.table import Float, Id, Table, Time
-from pipeline.data.as_of import AsOf, OtherTable, partners_of
-from pipeline.data.casts import conform
-from pipeline.data.ingest import ingest, part_of
-from pipeline.data.source import PART
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.params import IngestParams
+from daybreak.contract.records import Batch
+from daybreak.contract.table import Float, Id, Table, Time
+from daybreak.data.as_of import AsOf, OtherTable, partners_of
+from daybreak.data.casts import conform
+from daybreak.data.ingest import ingest, part_of
+from daybreak.data.source import PART
 from tests.data.test_ingest import night
 
 pytestmark = pytest.mark.usefixtures("empty_home")
-FILES, DATABASE = "pipeline.data.source:Files", "pipeline.data.database:Database"
+FILES, DATABASE = "daybreak.data.source:Files", "daybreak.data.database:Database"
 BERLIN = ZoneInfo("Europe/Berlin")
 DAY = date(2025, 10, 26)  # Berlin's clocks show the hour from two to three twice
 START = datetime(2025, 10, 25, 23, tzinfo=UTC)

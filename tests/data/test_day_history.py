@@ -13,15 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract.errors import DataError
-from pipeline.contract.params import ValidateParams, ValidateSections
-from pipeline.contract.records import Batch, Night, Report
-from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
-from pipeline.data.day_figures import WINDOW
-from pipeline.data.day_history import FIGURES
-from pipeline.data.ingest import part_of
-from pipeline.data.source import write_partition
-from pipeline.data.validator import CLEAN, validate
+from daybreak.contract.errors import DataError
+from daybreak.contract.params import ValidateParams, ValidateSections
+from daybreak.contract.records import Batch, Night, Report
+from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
+from daybreak.data.day_figures import WINDOW
+from daybreak.data.day_history import FIGURES
+from daybreak.data.ingest import part_of
+from daybreak.data.source import write_partition
+from daybreak.data.validator import CLEAN, validate
 
 FIRST, NUM_DAYS = date(2025, 1, 6), 60
 TONIGHT = FIRST + timedelta(days=NUM_DAYS)

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from pipeline.contract.errors import DataError
-from pipeline.data.image_files import ImageFiles
-from pipeline.data.source import PART
+from daybreak.contract.errors import DataError
+from daybreak.data.image_files import ImageFiles
+from daybreak.data.source import PART
 
 
 def png(shade: int) -> bytes:

@@ -17,16 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError
-from pipeline.contract.params import IngestParams
-from pipeline.contract.records import Batch, Night
-from pipeline.contract.table import Category, Int, Label, Table, Time
-from pipeline.data.bad_cells import AS_DELIVERED
-from pipeline.data.ingest import RAW, WORK, ingest, part_of
-from pipeline.data.source import PART, Files, write_partition
-from pipeline.examples.shop.simulated_shop import Shop
-from pipeline.examples.shop.sold_lines import LINES
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, JobError, NothingToDo, ParamsError
+from daybreak.contract.params import IngestParams
+from daybreak.contract.records import Batch, Night
+from daybreak.contract.table import Category, Int, Label, Table, Time
+from daybreak.data.bad_cells import AS_DELIVERED
+from daybreak.data.ingest import RAW, WORK, ingest, part_of
+from daybreak.data.source import PART, Files, write_partition
+from daybreak.examples.shop.simulated_shop import Shop
+from daybreak.examples.shop.sold_lines import LINES
 from tests.data.test_source import ONLINE_RETAIL, PAYMENTS, THEIRS, payments
 
 pytestmark = pytest.mark.usefixtures("empty_home")
@@ -304,12 +304,12 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_half_written(deliver: Delive
 
 KILLED = """
 import os, signal, sys
-from pipeline.data.ingest import ingest
-from pipeline.data.source import Files
-from pipeline.storage import known_digests
-from pipeline.contract.params import IngestParams
-from pipeline.contract.records import Night, loads
-from pipeline.examples.shop.sold_lines import LINES
+from daybreak.data.ingest import ingest
+from daybreak.data.source import Files
+from daybreak.storage import known_digests
+from daybreak.contract.params import IngestParams
+from daybreak.contract.records import Night, loads
+from daybreak.examples.shop.sold_lines import LINES
 
 known_digests.SETTLED_S = float("inf")  # what is remembered, and so what is read, would depend on the time
 source, left = Files("../sales/{day}.parquet"), int(sys.argv[1])

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline import cli, dvc_file
-from pipeline.contract import records
-from pipeline.contract.records import Dataset, Report
-from pipeline.stages import STAGES
+from daybreak import cli, dvc_file
+from daybreak.contract import records
+from daybreak.contract.records import Dataset, Report
+from daybreak.stages import STAGES
 
 ROOT = Path(__file__).parents[2]
 FIRST = date(2025, 1, 6)
@@ -63,7 +63,7 @@ def home(repository: Path, commit: Callable[[str], str], monkeypatch: pytest.Mon
     yaml.dump(suite, repository / "suite.yaml")
     shutil.copy(ROOT / "dvc.yaml", repository)
     settings = yaml.load(ROOT / "params.yaml")
-    settings["source"] = {"use": "pipeline.data.source:Files", "url": str(repository / "var/sales/{day}.csv")}
+    settings["source"] = {"use": "daybreak.data.source:Files", "url": str(repository / "var/sales/{day}.csv")}
     settings["validate"] = {"suite": "suite.yaml", "max_quarantined": 1.0}
     yaml.dump(settings, repository / "params.yaml")
     cached = [name for name, stage in STAGES.items() if stage.dvc == "cached"]

@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import ValidateParams, ValidateSections
-from pipeline.contract.records import Batch, Night, Report
-from pipeline.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
-from pipeline.data.casts import conform
-from pipeline.data.ingest import part_of
-from pipeline.data.source import write_partition
-from pipeline.data.validator import CLEAN, QUARANTINE, validate
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.params import ValidateParams, ValidateSections
+from daybreak.contract.records import Batch, Night, Report
+from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
+from daybreak.data.casts import conform
+from daybreak.data.ingest import part_of
+from daybreak.data.source import write_partition
+from daybreak.data.validator import CLEAN, QUARANTINE, validate
 
 TONIGHT = date(2025, 3, 14)
 NUM_ROWS = 240

@@ -12,16 +12,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import Plug, PrepareParams, PrepareSections
-from pipeline.contract.records import Dataset, Night, Report
-from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
-from pipeline.contract.workload import Prepared, Window, read_state
-from pipeline.data.features import UNIT, labels_of
-from pipeline.data.prepare import ARRAYS, CLEAN, SAMPLES, prepare, remake
-from pipeline.workloads.samples import Samples
-from pipeline.workloads.table_workload import TableWorkload
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.params import Plug, PrepareParams, PrepareSections
+from daybreak.contract.records import Dataset, Night, Report
+from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
+from daybreak.contract.workload import Prepared, Window, read_state
+from daybreak.data.features import UNIT, labels_of
+from daybreak.data.prepare import ARRAYS, CLEAN, SAMPLES, prepare, remake
+from daybreak.workloads.samples import Samples
+from daybreak.workloads.table_workload import TableWorkload
 
 pytestmark = pytest.mark.filterwarnings(  # of ibis 12, seen 2026-11
     "ignore:fetch_arrow_table:DeprecationWarning", "ignore:The 'future.infer_string' option"
@@ -212,7 +212,7 @@ def test_a_call_that_was_killed_before_its_end_is_repeated(monkeypatch: pytest.M
         write(5, rows_of(5, seed=2))
         if kill:
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                patch.setattr("pipeline.data.prepare._check_alike", killed)
+                patch.setattr("daybreak.data.prepare._check_alike", killed)
                 run(8)
         return run(8).digest
 

@@ -12,18 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError
-from pipeline.contract.params import ValidateParams, ValidateSections
-from pipeline.contract.records import Batch, Night, Report
-from pipeline.data import suite, validator
-from pipeline.data.bad_cells import shown
-from pipeline.data.casts import conform
-from pipeline.data.ingest import RAW, part_of, partitions
-from pipeline.data.source import write_partition
-from pipeline.data.validator import CLEAN, DOCS, QUARANTINE, validate
-from pipeline.examples.shop.simulated_shop import Shop
-from pipeline.examples.shop.sold_lines import LINES
+from daybreak.contract import records
+from daybreak.contract.errors import DataError
+from daybreak.contract.params import ValidateParams, ValidateSections
+from daybreak.contract.records import Batch, Night, Report
+from daybreak.data import suite, validator
+from daybreak.data.bad_cells import shown
+from daybreak.data.casts import conform
+from daybreak.data.ingest import RAW, part_of, partitions
+from daybreak.data.source import write_partition
+from daybreak.data.validator import CLEAN, DOCS, QUARANTINE, validate
+from daybreak.examples.shop.simulated_shop import Shop
+from daybreak.examples.shop.sold_lines import LINES
 
 REPOSITORY = Path(__file__).parents[2]
 SUITE = REPOSITORY / "data/expectations.yaml"

@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import save_file
 
-from pipeline import runner
-from pipeline.contract import params, records
-from pipeline.contract.records import Night, Plan, Rental, Training, Tuning, Verdict
-from pipeline.contract.workload import STATE, make_model, read_state
-from pipeline.data.source import PART, write_partition
-from pipeline.examples.fraud.payments import Payments
-from pipeline.examples.shop.simulated_shop import Shop
-from pipeline.registry.weights import ARRAYS, MODEL
-from pipeline.storage import ledger, ledger_notes, snapshots
+from daybreak import runner
+from daybreak.contract import params, records
+from daybreak.contract.records import Night, Plan, Rental, Training, Tuning, Verdict
+from daybreak.contract.workload import STATE, make_model, read_state
+from daybreak.data.source import PART, write_partition
+from daybreak.examples.fraud.payments import Payments
+from daybreak.examples.shop.simulated_shop import Shop
+from daybreak.registry.weights import ARRAYS, MODEL
+from daybreak.storage import ledger, ledger_notes, snapshots
 from tests.release.conftest import promote_night, register_night
 from tests.release.folders import make_evaluation
 
@@ -36,10 +36,10 @@ night: {{decide_hours: 24}}
 register: {{name: daybreak}}
 """
 FRAUD = COMMON.format(days=18) + (
-    "workload: pipeline.examples.fraud.fraud:Fraud\nsource: {use: 'tests.erasure.homes:NamedPayments'}\n"
+    "workload: daybreak.examples.fraud.fraud:Fraud\nsource: {use: 'tests.erasure.homes:NamedPayments'}\n"
 )
 SHOP = COMMON.format(days=6) + (
-    "workload: pipeline.examples.shop.recommender:Recommender\n"
+    "workload: daybreak.examples.shop.recommender:Recommender\n"
     "source: {use: 'tests.erasure.homes:NamedShop'}\n"
 )
 STAGES = {

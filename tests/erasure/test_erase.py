@@ -17,20 +17,20 @@ import pyarrow.parquet as pq
 import pytest
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
-from pipeline import cli, runner
-from pipeline.contract import params, records
-from pipeline.contract.errors import DataError, ReleaseError
-from pipeline.data.ingest import ingest, part_of
-from pipeline.data.validator import QUARANTINE, REFUSED
-from pipeline.erasure import cached_rows
-from pipeline.erasure.erase import erase
-from pipeline.report import page
-from pipeline.rollout import provenance
-from pipeline.rollout.audit import audit
-from pipeline.rollout.drill import drill
-from pipeline.serving import day_predictions
-from pipeline.storage import checkout, dvc_cache, erasures, ledger, ledger_notes
-from pipeline.storage.traffic_log import Exposure, existing_log, open_log
+from daybreak import cli, runner
+from daybreak.contract import params, records
+from daybreak.contract.errors import DataError, ReleaseError
+from daybreak.data.ingest import ingest, part_of
+from daybreak.data.validator import QUARANTINE, REFUSED
+from daybreak.erasure import cached_rows
+from daybreak.erasure.erase import erase
+from daybreak.report import page
+from daybreak.rollout import provenance
+from daybreak.rollout.audit import audit
+from daybreak.rollout.drill import drill
+from daybreak.serving import day_predictions
+from daybreak.storage import checkout, dvc_cache, erasures, ledger, ledger_notes
+from daybreak.storage.traffic_log import Exposure, existing_log, open_log
 from tests.conftest import make_repository
 from tests.erasure import homes
 from tests.storage.test_snapshots import flip_a_bit
@@ -70,7 +70,7 @@ def made(folder: Path, store: Path, make: Callable[[Path], None]) -> Iterator[Ke
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         home = make_repository(folder / "home", store=store)
-        patch.setenv("PIPELINE_HOME", str(home))
+        patch.setenv("DAYBREAK_HOME", str(home))
         patch.chdir(home)
         make(home)
         yield Kept(home)
@@ -106,13 +106,13 @@ def shop_home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> It
 
 @pytest.fixture
 def fraud(fraud_home: Kept, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PIPELINE_HOME", str(fraud_home.home))
+    monkeypatch.setenv("DAYBREAK_HOME", str(fraud_home.home))
     return fraud_home.put_back()
 
 
 @pytest.fixture
 def shop(shop_home: Kept, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PIPELINE_HOME", str(shop_home.home))
+    monkeypatch.setenv("DAYBREAK_HOME", str(shop_home.home))
     return shop_home.put_back()
 
 
@@ -133,7 +133,7 @@ def killed_at(line: int, work: Callable[[], object]) -> tuple[bool, int]:
 
         def trace(frame: FrameType, event: str, _: object) -> Any:
             nonlocal count
-            if "/pipeline/erasure/" not in frame.f_code.co_filename:
+            if "/daybreak/erasure/" not in frame.f_code.co_filename:
                 return None
             if event == "line":
                 count += 1
@@ -251,7 +251,7 @@ def test_what_rotted_is_refused_and_not_written_again_as_good(fraud: Path) -> No
     past = next(fraud.glob("var/artifacts/**/artifacts/past/day=*/part.parquet"))
     cached = dvc_cache.path_of(records.digest(part))  # copies here, as where a disk knows no links
     for place, error, sentence in (
-        (part, DataError, r"1 files of nights are damaged: .*; python -m pipeline repair puts them back"),
+        (part, DataError, r"1 files of nights are damaged: .*; daybreak repair puts them back"),
         (
             cached,
             DataError,

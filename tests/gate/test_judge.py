@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import GateParams, GateSections, SmokeTestParams
-from pipeline.contract.records import Champion, Check, Evaluation, Verdict
-from pipeline.contract.workload import UNIT
-from pipeline.evaluation.scores import write_scores
-from pipeline.experiment.looks import last_bound
-from pipeline.gate.judge import (
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.params import GateParams, GateSections, SmokeTestParams
+from daybreak.contract.records import Champion, Check, Evaluation, Verdict
+from daybreak.contract.workload import UNIT
+from daybreak.evaluation.scores import write_scores
+from daybreak.experiment.looks import last_bound
+from daybreak.gate.judge import (
     ACTIONS,
     decide,
     fit_to_serve,
@@ -25,9 +25,9 @@ from pipeline.gate.judge import (
     rules_for_users,
     rules_of,
 )
-from pipeline.statistics.paired import Rules
-from pipeline.statistics.result import Status
-from pipeline.statistics.unpaired import effect
+from daybreak.statistics.paired import Rules
+from daybreak.statistics.result import Status
+from daybreak.statistics.unpaired import effect
 from tests.release.folders import NUM_SAMPLES, make_evaluation, make_version
 
 CHAMPION = Champion(version=3, replaced=2, model_digest="c", night="before")

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.contract import params
-from pipeline.contract.params import Params
-from pipeline.contract.records import Refit
-from pipeline.gate import refit as stage
-from pipeline.rollout.audit import release_faults
-from pipeline.storage.ledger import Commit
+from daybreak.contract import params
+from daybreak.contract.params import Params
+from daybreak.contract.records import Refit
+from daybreak.gate import refit as stage
+from daybreak.rollout.audit import release_faults
+from daybreak.storage.ledger import Commit
 from tests.rollout.ledgers import close, make_home, release_of
 from tests.rollout.test_promote import NIGHT, VERDICT, VERSION
 

@@ -4,11 +4,11 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
-from pipeline.contract import records
-from pipeline.jobs import launcher
-from pipeline.jobs.launcher import JOBS
-from pipeline.training.recipe import Recipe, Result
-from pipeline.training.worker import write_facts
+from daybreak.contract import records
+from daybreak.jobs import launcher
+from daybreak.jobs.launcher import JOBS
+from daybreak.training.recipe import Recipe, Result
+from daybreak.training.worker import write_facts
 from tests.training import nights
 
 NIGHT = nights.night(seconds=24 * 3600)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import JobError, NotYet
-from pipeline.jobs import launcher, reconciler
-from pipeline.jobs.collector import MODEL
-from pipeline.jobs.launcher import JOBS
-from pipeline.training import worker
-from pipeline.training.recipe import MOVING, Progress
+from daybreak.contract import records
+from daybreak.contract.errors import JobError, NotYet
+from daybreak.jobs import launcher, reconciler
+from daybreak.jobs.collector import MODEL
+from daybreak.jobs.launcher import JOBS
+from daybreak.training import worker
+from daybreak.training.recipe import MOVING, Progress
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, finish, job_folder
 from tests.training import nights
@@ -32,7 +32,7 @@ def test_the_first_call_submits_the_second_waits_and_the_last_collects():
     with pytest.raises(NotYet, match="starting"):
         call(backend, at_s=20)
     (job,) = backend.jobs
-    assert (job.module, job.arguments) == ("pipeline.training.worker", (job.folder,))
+    assert (job.module, job.arguments) == ("daybreak.training.worker", (job.folder,))
     assert job.num_workers == 1
     assert job.environment["PYTHONPATH"].startswith(str(Path.cwd()))
     finish(job_folder())

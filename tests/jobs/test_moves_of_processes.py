@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.backends.local import Local
-from pipeline.contract import records
-from pipeline.contract.backend import Job
-from pipeline.contract.errors import NotYet
-from pipeline.contract.machine import Machine
-from pipeline.contract.params import Plug
-from pipeline.contract.records import LOCAL, Rental, Rung, Size, Training
-from pipeline.jobs import launcher
-from pipeline.training.gpus import MACHINE
-from pipeline.training.recipe import Recipe
+from daybreak.backends.local import Local
+from daybreak.contract import records
+from daybreak.contract.backend import Job
+from daybreak.contract.errors import NotYet
+from daybreak.contract.machine import Machine
+from daybreak.contract.params import Plug
+from daybreak.contract.records import LOCAL, Rental, Rung, Size, Training
+from daybreak.jobs import launcher
+from daybreak.training.gpus import MACHINE
+from daybreak.training.recipe import Recipe
 from tests.fakes import Curve, LineWorkload
 from tests.training import nights
 

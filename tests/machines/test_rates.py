@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.machine import Price
-from pipeline.machines import pricelist
-from pipeline.machines.catalog import rented
-from pipeline.machines.rates import CHANGE, absurd, rates, refreshed, usd_per_hour
+from daybreak.contract.machine import Price
+from daybreak.machines import pricelist
+from daybreak.machines.catalog import rented
+from daybreak.machines.rates import CHANGE, absurd, rates, refreshed, usd_per_hour
 from tests.benchmarks.frame import DATA
 from tests.machines.billing import sku
 

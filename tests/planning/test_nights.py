@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.contract.records import Evaluation, Plan, Training
-from pipeline.machines.catalog import local, rented
-from pipeline.planning.plan_stage import plan
-from pipeline.prediction.update_time import update
-from pipeline.storage import ledger
+from daybreak.contract import records
+from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.contract.records import Evaluation, Plan, Training
+from daybreak.machines.catalog import local, rented
+from daybreak.planning.plan_stage import plan
+from daybreak.prediction.update_time import update
+from daybreak.storage import ledger
 from tests.fakes import ScriptedBackend
 from tests.planning.jobs import DATASET, STARTED, night, profile
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.contract.records import Plan
-from pipeline.planning.planner import plan
-from pipeline.planning.rationale import rationale
-from pipeline.prediction.calibration import Calibration
-from pipeline.prediction.efficiency import Reached
+from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.contract.records import Plan
+from daybreak.planning.planner import plan
+from daybreak.planning.rationale import rationale
+from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.efficiency import Reached
 from tests.planning.jobs import DATASET, EVERYTHING, night, profile
 
 PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.contract.records import Evaluation, Live, Night, Plan, Profile, Taken, Training, Verdict
-from pipeline.machines.startup import BEFORE_WORK, IN_RUN_S
-from pipeline.planning import planner
-from pipeline.planning.plan_stage import plan
-from pipeline.prediction import ledger_history
-from pipeline.prediction.calibration import Calibration
-from pipeline.storage import ledger
+from daybreak.contract import records
+from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.contract.records import Evaluation, Live, Night, Plan, Profile, Taken, Training, Verdict
+from daybreak.machines.startup import BEFORE_WORK, IN_RUN_S
+from daybreak.planning import planner
+from daybreak.planning.plan_stage import plan
+from daybreak.prediction import ledger_history
+from daybreak.prediction.calibration import Calibration
+from daybreak.storage import ledger
 from tests.fakes import ScriptedBackend
 from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import params, records
-from pipeline.contract.backend import Backend, Job
-from pipeline.contract.errors import JobError, ParamsError
-from pipeline.contract.params import Params
-from pipeline.contract.records import Profile
-from pipeline.machines import this_machine
-from pipeline.profiling import profile_stage, short_job
-from pipeline.training import gpus
+from daybreak.contract import params, records
+from daybreak.contract.backend import Backend, Job
+from daybreak.contract.errors import JobError, ParamsError
+from daybreak.contract.params import Params
+from daybreak.contract.records import Profile
+from daybreak.machines import this_machine
+from daybreak.profiling import profile_stage, short_job
+from daybreak.training import gpus
 from tests.fakes import LineWorkload, ScriptedBackend, write_curve
 from tests.planning import jobs
 
@@ -40,7 +40,7 @@ class Measuring(ScriptedBackend):
 
 @pytest.fixture(autouse=True)
 def _in_a_night(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(short_job, "POLL_S", 0.0)
     write_curve(Path("data/arrays"), num_samples=100)
@@ -280,7 +280,7 @@ def test_a_job_that_loses_its_machine_is_started_again():
         call(backend)
     first, second = backend.jobs
     assert first == second
-    assert (first.module, first.arguments) == ("pipeline.profiling.profile_job", (first.folder,))
+    assert (first.module, first.arguments) == ("daybreak.profiling.profile_job", (first.folder,))
     assert first.num_workers == 0
 
 

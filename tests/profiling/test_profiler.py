@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import ProfileParams, TrainParams
-from pipeline.contract.records import Dataset, Profile, dumps, loads
-from pipeline.profiling.profiler import profile
-from pipeline.profiling.tuner import variants
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.params import ProfileParams, TrainParams
+from daybreak.contract.records import Dataset, Profile, dumps, loads
+from daybreak.profiling.profiler import profile
+from daybreak.profiling.tuner import variants
 from tests.profiling import test_memory
 
 WIDTH, HIDDEN = 32, 1024
@@ -73,7 +73,7 @@ class Job:
 def _at_home(tmp_path_factory):
     """A home, in which the ceilings of this machine are measured once for all profiles."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIPELINE_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("DAYBREAK_HOME", str(tmp_path_factory.mktemp("home")))
         yield
 
 

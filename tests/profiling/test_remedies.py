@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Profile, Remedy, Tuning
-from pipeline.machines.catalog import rented
-from pipeline.profiling.remedies import COMPILED_MODEL, SMALLER_BATCH, STORED, JobFacts, apply_kept, offers
+from daybreak.contract.records import Profile, Remedy, Tuning
+from daybreak.machines.catalog import rented
+from daybreak.profiling.remedies import COMPILED_MODEL, SMALLER_BATCH, STORED, JobFacts, apply_kept, offers
 from tests.planning.jobs import line, profile
 
 BATCH = 64

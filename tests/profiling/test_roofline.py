@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.contract import records
-from pipeline.machines import this_machine
-from pipeline.machines.this_machine import digest, fingerprint
-from pipeline.profiling import roofline
-from pipeline.profiling.roofline import Ceilings, Gather, ceilings
+from daybreak.contract import records
+from daybreak.machines import this_machine
+from daybreak.machines.this_machine import digest, fingerprint
+from daybreak.profiling import roofline
+from daybreak.profiling.roofline import Ceilings, Gather, ceilings
 
 ARRAYS = Path("data/arrays")
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for name in ("PRODUCT_S", "COPY_S", "GATHER_S", "DISK_S"):
         monkeypatch.setattr(roofline, name, 0.01)
@@ -139,7 +139,7 @@ def test_disturbed_ceilings_hold_until_the_next_night(monkeypatch):
 
 @pytest.mark.slow
 def test_outside_of_a_home_it_is_measured_and_not_kept(home, monkeypatch):
-    monkeypatch.delenv("PIPELINE_HOME")
+    monkeypatch.delenv("DAYBREAK_HOME")
     monkeypatch.setenv("GIT_DIR", str(home / "nowhere"))
     assert ceilings(ARRAYS).copy_bytes_per_s > 0
     assert not (home / "var").exists()

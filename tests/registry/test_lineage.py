@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract import params
-from pipeline.contract.params import Params
-from pipeline.contract.records import Ingredients
-from pipeline.registry import lineage
-from pipeline.registry.lineage import differences, is_declared_equal, is_refresh, recipe
-from pipeline.storage import ledger, ledger_notes
-from pipeline.storage.source_code import source_digest
+from daybreak import cli
+from daybreak.contract import params
+from daybreak.contract.params import Params
+from daybreak.contract.records import Ingredients
+from daybreak.registry import lineage
+from daybreak.registry.lineage import differences, is_declared_equal, is_refresh, recipe
+from daybreak.storage import ledger, ledger_notes
+from daybreak.storage.source_code import source_digest
 from tests.dags.servers import IDENTITY
 from tests.release.ledgers import import_nights
 
 SECTIONS = """\
 source: a.b:C
-workload: {use: "pipeline.examples.shop.regression:Regression"}
+workload: {use: "daybreak.examples.shop.regression:Regression"}
 backend: a.b:C
 """
 
@@ -31,7 +31,7 @@ def test_an_edit_that_changes_nothing_is_declared_so_with_a_reason(
     for words in (["init", "--quiet"], [*IDENTITY, "commit", "--quiet", "--allow-empty", "--message=Begin"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     import_nights(tmp_path, 4)
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     (tmp_path / "params.yaml").write_text(SECTIONS)
     champion = ledger.champion_at(ledger.ledger_tip())
     assert champion is not None
@@ -43,7 +43,7 @@ def test_an_edit_that_changes_nothing_is_declared_so_with_a_reason(
     assert said in capsys.readouterr().out
     assert [note.text for note in ledger_notes.read()] == [said]
     assert is_declared_equal(champion, tonight)
-    use = {"use": "pipeline.examples.shop.regression:Regression", "hidden": 64}
+    use = {"use": "daybreak.examples.shop.regression:Regression", "hidden": 64}
     wider = params.check({"source": "a.b:C", "backend": "a.b:C", "workload": use})
     assert not is_declared_equal(champion, wider)
 

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.contract import params, records
-from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import SmokeTestParams
-from pipeline.contract.records import Dataset, Training, Version
-from pipeline.evaluation import evaluator
-from pipeline.evaluation.scores import read_scores, with_prefix
-from pipeline.evaluation.smoke_test import smoke_test
-from pipeline.registry import packaging
-from pipeline.storage.mlflow_client import session
+from daybreak.contract import params, records
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.params import SmokeTestParams
+from daybreak.contract.records import Dataset, Training, Version
+from daybreak.evaluation import evaluator
+from daybreak.evaluation.scores import read_scores, with_prefix
+from daybreak.evaluation.smoke_test import smoke_test
+from daybreak.registry import packaging
+from daybreak.storage.mlflow_client import session
 from tests.conftest import make_repository
 from tests.release.folders import PARAMS
 from tests.serving.conftest import live_in

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import params, records
-from pipeline.contract.errors import NothingToDo
-from pipeline.contract.params import Params
-from pipeline.contract.records import (
+from daybreak.contract import params, records
+from daybreak.contract.errors import NothingToDo
+from daybreak.contract.params import Params
+from daybreak.contract.records import (
     Champion,
     Dataset,
     Evaluation,
@@ -21,11 +21,11 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
-from pipeline.evaluation import evaluator
-from pipeline.gate import judge
-from pipeline.registry import register
-from pipeline.rollout import promote
-from pipeline.storage import ledger
+from daybreak.evaluation import evaluator
+from daybreak.gate import judge
+from daybreak.registry import register
+from daybreak.rollout import promote
+from daybreak.storage import ledger
 from tests.backends.conftest import service  # noqa: F401  the fixture
 from tests.release.folders import PARAMS, make_night
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from pipeline.backends.place import RetryPolicy
-from pipeline.contract import records
-from pipeline.contract.errors import NotYet
-from pipeline.contract.records import Release
-from pipeline.registry import carried_code
-from pipeline.rollout.endpoint import Endpoint, OnVertex
-from pipeline.storage.traffic_log import Log
+from daybreak.backends.place import RetryPolicy
+from daybreak.contract import records
+from daybreak.contract.errors import NotYet
+from daybreak.contract.records import Release
+from daybreak.registry import carried_code
+from daybreak.rollout.endpoint import Endpoint, OnVertex
+from daybreak.storage.traffic_log import Log
 
 QUICK = RetryPolicy(call_s=2.0, first_pause_s=0.02, give_up_s=0.5, settle_s=0.3)
 ANSWERING = ("python", "-m", "tests.backends.fake.answering")

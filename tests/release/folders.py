@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from pipeline.contract import records
-from pipeline.contract.records import (
+from daybreak.contract import records
+from daybreak.contract.records import (
     Champion,
     Dataset,
     Evaluation,
@@ -24,8 +24,8 @@ from pipeline.contract.records import (
     Tuning,
     Version,
 )
-from pipeline.experiment.live_test import FOLDER
-from pipeline.storage import checkout, ledger, mlflow_client
+from daybreak.experiment.live_test import FOLDER
+from daybreak.storage import checkout, ledger, mlflow_client
 
 OWN = Path(__file__).with_name("own")  # a team's workload: a version carries it, and not all tests
 sys.path.insert(0, str(OWN))

@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
-from pipeline import night as night_stages
-from pipeline.contract import params, records
-from pipeline.contract.errors import NotYet, ReleaseError
-from pipeline.contract.params import Params
-from pipeline.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
-from pipeline.evaluation.scores import SCORES, read_scores
-from pipeline.gate import judge, watch
-from pipeline.registry import aliases
-from pipeline.rollout import rollback, saga, targets
-from pipeline.rollout.audit import audit
-from pipeline.rollout.endpoint import CONTAINER, OnVertex
-from pipeline.rollout.prune import prune
-from pipeline.rollout.targets import endpoint
-from pipeline.serving.deployed import POLL_S
-from pipeline.storage import ledger, mlflow_client
-from pipeline.storage.traffic_log import Log, open_log
+from daybreak import night as night_stages
+from daybreak.contract import params, records
+from daybreak.contract.errors import NotYet, ReleaseError
+from daybreak.contract.params import Params
+from daybreak.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
+from daybreak.evaluation.scores import SCORES, read_scores
+from daybreak.gate import judge, watch
+from daybreak.registry import aliases
+from daybreak.rollout import rollback, saga, targets
+from daybreak.rollout.audit import audit
+from daybreak.rollout.endpoint import CONTAINER, OnVertex
+from daybreak.rollout.prune import prune
+from daybreak.rollout.targets import endpoint
+from daybreak.serving.deployed import POLL_S
+from daybreak.storage import ledger, mlflow_client
+from daybreak.storage.traffic_log import Log, open_log
 from tests.backends.rented import wait
 from tests.release.conftest import judge_night, promote_night
 from tests.release.endpoints import (
@@ -55,11 +55,11 @@ def deployed(service: Any) -> list[str]:
 def home_with_endpoint(home: Path, service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The repository of nights, served on Vertex AI; its containers start at once."""
     text = json.dumps({key: value for key, value in arguments(service, tmp_path).items() if key != "retry"})
-    endpoint = f'{{"use": "pipeline.rollout.endpoint:Endpoint", {text[1:]}'
+    endpoint = f'{{"use": "daybreak.rollout.endpoint:Endpoint", {text[1:]}'
     text_with_endpoint = f'{PARAMS}serving: {{"endpoint": {endpoint}}}\n'
     monkeypatch.setattr("tests.release.folders.PARAMS", text_with_endpoint)
     (home / "params.yaml").write_text(text_with_endpoint)
-    monkeypatch.setattr("pipeline.rollout.endpoint.RetryPolicy", lambda: QUICK)
+    monkeypatch.setattr("daybreak.rollout.endpoint.RetryPolicy", lambda: QUICK)
     return home
 
 
@@ -270,7 +270,7 @@ def night_with_users(home_with_endpoint: Path, tmp_path: Path, monkeypatch: pyte
     prepared(home, 0)
     wait(lambda: is_done(promote_night), timeout_s=120)
     close()
-    monkeypatch.setattr("pipeline.rollout.endpoint.STALE_S", 2.0)
+    monkeypatch.setattr("daybreak.rollout.endpoint.STALE_S", 2.0)
     monkeypatch.setattr("tests.release.folders.PARAMS", text.replace("smoke_test: {samples: 0}", LIVE))
     with vertex() as there:
         come(kept, there, 30)

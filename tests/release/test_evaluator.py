@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import save_file
 from toy import Toy
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import EvaluateParams, RegisterParams
-from pipeline.contract.records import Champion, Dataset, Evaluation, Night, Training
-from pipeline.evaluation.evaluator import evaluate
-from pipeline.evaluation.scores import read_scores
-from pipeline.registry.weights import MODEL
-from pipeline.workloads.metrics import AUC
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.params import EvaluateParams, RegisterParams
+from daybreak.contract.records import Champion, Dataset, Evaluation, Night, Training
+from daybreak.evaluation.evaluator import evaluate
+from daybreak.evaluation.scores import read_scores
+from daybreak.registry.weights import MODEL
+from daybreak.workloads.metrics import AUC
 from tests.release.folders import NUM_SAMPLES, PARAMS, make_arrays, make_model
 from tests.workloads.payments import Payments, trained
 

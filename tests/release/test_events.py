@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, night
-from pipeline.contract import params, records
-from pipeline.contract.records import Night
-from pipeline.contract.user import user
-from pipeline.report import night_events
-from pipeline.rollout import rollback
-from pipeline.storage import events, ledger
+from daybreak import cli, night
+from daybreak.contract import params, records
+from daybreak.contract.records import Night
+from daybreak.contract.user import user
+from daybreak.report import night_events
+from daybreak.rollout import rollback
+from daybreak.storage import events, ledger
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import PARAMS, make_night
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.contract.params import Params
-from pipeline.contract.records import Watch
-from pipeline.experiment.observations import observe
-from pipeline.gate import watch
-from pipeline.gate.chain import anchor_of
-from pipeline.rollout import prune, rollback
-from pipeline.statistics.assignment import CHALLENGER, arm_of
-from pipeline.storage import ledger
-from pipeline.storage.traffic_log import Log, Outcome, Traffic, open_log
+from daybreak.contract.params import Params
+from daybreak.contract.records import Watch
+from daybreak.experiment.observations import observe
+from daybreak.gate import watch
+from daybreak.gate.chain import anchor_of
+from daybreak.rollout import prune, rollback
+from daybreak.statistics.assignment import CHALLENGER, arm_of
+from daybreak.storage import ledger
+from daybreak.storage.traffic_log import Log, Outcome, Traffic, open_log
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import make_night
 from tests.release.test_live_test import held_back

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
-from pipeline.contract import params, records
-from pipeline.contract.errors import NotYet
-from pipeline.contract.records import Champion, Evaluation, Night, Training, Verdict, Version
-from pipeline.evaluation import evaluator
-from pipeline.gate import judge, watch
-from pipeline.statistics.assignment import CHALLENGER
-from pipeline.storage import ledger
-from pipeline.storage.traffic_log import Exposure, Log, Outcome, open_log
-from pipeline.workloads.served_rows import as_records
+from daybreak.contract import params, records
+from daybreak.contract.errors import NotYet
+from daybreak.contract.records import Champion, Evaluation, Night, Training, Verdict, Version
+from daybreak.evaluation import evaluator
+from daybreak.gate import judge, watch
+from daybreak.statistics.assignment import CHALLENGER
+from daybreak.storage import ledger
+from daybreak.storage.traffic_log import Exposure, Log, Outcome, open_log
+from daybreak.workloads.served_rows import as_records
 from tests.release.conftest import promote_night, register_night
 from tests.release.folders import PARAMS, halfway, make_night
 from tests.release.test_live_test import held_back
@@ -98,7 +98,7 @@ def test_a_worse_challenger_is_stopped_by_the_labels_of_what_it_predicted(home: 
     night = begin(home, 2, bias=4.0)
     live = records.read(Evaluation).live
     assert live
-    assert (live.use, live.is_first) == ("pipeline.workloads.metrics:LogLoss", True)
+    assert (live.use, live.is_first) == ("daybreak.workloads.metrics:LogLoss", True)
     os.chdir(home)
     with running(home) as router:
         os.chdir(home / "nights" / night.id)

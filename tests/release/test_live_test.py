@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline import night as night_stages
-from pipeline.contract import clock, params, records
-from pipeline.contract.clock import Clock
-from pipeline.contract.errors import NothingToDo, NotYet
-from pipeline.contract.params import Params
-from pipeline.contract.records import Champion, Evaluation, Live, LiveMetric, Night, Verdict, Version
-from pipeline.contract.units import HOUR_S
-from pipeline.evaluation import evaluator
-from pipeline.experiment import live_test
-from pipeline.gate import judge, watch
-from pipeline.rollout import rollback
-from pipeline.storage import ledger
-from pipeline.storage.traffic_log import Log, Outcome, open_log
+from daybreak import night as night_stages
+from daybreak.contract import clock, params, records
+from daybreak.contract.clock import Clock
+from daybreak.contract.errors import NothingToDo, NotYet
+from daybreak.contract.params import Params
+from daybreak.contract.records import Champion, Evaluation, Live, LiveMetric, Night, Verdict, Version
+from daybreak.contract.units import HOUR_S
+from daybreak.evaluation import evaluator
+from daybreak.experiment import live_test
+from daybreak.gate import judge, watch
+from daybreak.rollout import rollback
+from daybreak.storage import ledger
+from daybreak.storage.traffic_log import Log, Outcome, open_log
 from tests.release.conftest import promote_night, register_night
 from tests.release.folders import PARAMS, halfway, make_night
 from tests.serving.moves import pass_time

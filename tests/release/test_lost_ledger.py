@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from pipeline import cli, runner
-from pipeline.contract import records
-from pipeline.contract.errors import JobError, NothingToDo, ReleaseError
-from pipeline.contract.params import Params
-from pipeline.contract.records import Evaluation, Night, Version
-from pipeline.gate import judge, review
-from pipeline.rollout.lost_ledger import expect_ledger
-from pipeline.rollout.restore import restore
-from pipeline.storage import ledger
+from daybreak import cli, runner
+from daybreak.contract import records
+from daybreak.contract.errors import JobError, NothingToDo, ReleaseError
+from daybreak.contract.params import Params
+from daybreak.contract.records import Evaluation, Night, Version
+from daybreak.gate import judge, review
+from daybreak.rollout.lost_ledger import expect_ledger
+from daybreak.rollout.restore import restore
+from daybreak.storage import ledger
 
 pytestmark = [
     pytest.mark.slow,
@@ -41,7 +41,7 @@ def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
         judge.gate(*night, None, settings)
     monkeypatch.chdir(home)
     assert cli.main(["watch"]) == 1
-    assert "python -m pipeline restore" in caplog.text
+    assert "daybreak restore" in caplog.text
     with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
         runner.run("open", night="next")
     with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
@@ -108,7 +108,7 @@ def test_a_remote_that_has_the_ledger_is_named(
     release(0, 1.0)
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", "--branch", "main", str(home), str(clone)], check=True)
-    monkeypatch.setenv("PIPELINE_HOME", str(clone))
+    monkeypatch.setenv("DAYBREAK_HOME", str(clone))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/another.db")
     with pytest.raises(ReleaseError, match="the remote origin has the branch nights at"):
         expect_ledger(settings)
@@ -125,7 +125,7 @@ def test_a_first_night_and_an_alias_moved_by_hand_are_no_loss(
     expect_ledger(settings)
     release(0, 0.2)
     release(1, 1.0)
-    from pipeline.storage.mlflow_client import session
+    from daybreak.storage.mlflow_client import session
 
     with session() as client:
         client.set_registered_model_alias("daybreak", "champion", "1")

@@ -21,14 +21,14 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 
-from pipeline import cli, commands, night
-from pipeline.contract import params, records
-from pipeline.contract.params import NotifyEvent
-from pipeline.contract.records import Event, EventKind, Night
-from pipeline.gate import judge, watch
-from pipeline.report import notifier
-from pipeline.rollout import rollback
-from pipeline.storage import ledger
+from daybreak import cli, commands, night
+from daybreak.contract import params, records
+from daybreak.contract.params import NotifyEvent
+from daybreak.contract.records import Event, EventKind, Night
+from daybreak.gate import judge, watch
+from daybreak.report import notifier
+from daybreak.rollout import rollback
+from daybreak.storage import ledger
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import PARAMS, make_night, make_version
 
@@ -75,7 +75,7 @@ def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
     assert refused.startswith("Daybreak: version 2 stays after night 2025-01-12: reject: ")
     assert back == (
         "Daybreak: version 1 serves again in place of version 2, rolled back by ann: complaints; "
-        "see: python -m pipeline status"
+        "see: daybreak status"
     )
 
 
@@ -93,7 +93,7 @@ def test_a_question_is_told_with_its_reason_and_until_when(home: Path, heard: An
     assert "promote: no champion yet: " in question
     assert " UTC (" in question
     assert " left): " in question
-    assert "python -m pipeline approve --night 2025-01-10 --reason TEXT [--reject]" in question
+    assert "daybreak approve --night 2025-01-10 --reason TEXT [--reject]" in question
 
 
 NOW = datetime(2025, 1, 10, 4, tzinfo=UTC)
@@ -149,7 +149,7 @@ def mailbox() -> Iterator[tuple[str, list[str]]]:
         server.stop()
 
 
-SEE = "; see: python -m pipeline report --night n1"
+SEE = "; see: daybreak report --night n1"
 TOLD = {  # an event of each kind that people hear of, and its message
     "promoted": (
         event("promoted", "better\nby 0.1", by="gate"),
@@ -161,23 +161,23 @@ TOLD = {  # an event of each kind that people hear of, and its message
     "rolled back": (
         event("rolled back", "complaints", by="ann"),
         "version 2 serves again in place of version 1, rolled back by ann: complaints; "
-        "see: python -m pipeline status",
+        "see: daybreak status",
     ),
     "question": (
         event("question", "promote: why", until=UNTIL),
         f"version 2 waits for a person until {UNTIL:%Y-%m-%d %H:%M} UTC (400 d left): promote: why; "
-        "answer with: python -m pipeline approve --night n1 --reason TEXT [--reject]",
+        "answer with: daybreak approve --night n1 --reason TEXT [--reject]",
     ),
     "late": (event("late", "it was to be decided until 05:30"),
              f"night n1 is late: it was to be decided until 05:30{SEE}"),
     "over budget": (event("over budget", "its jobs cost $3.50 of $3.00"),
                     f"night n1 is over its budget: its jobs cost $3.50 of $3.00{SEE}"),
     "failed": (event("failed", "no room", subject="train"),
-               "night n1 failed at train: no room; go on with: python -m pipeline night --night n1"),
+               "night n1 failed at train: no room; go on with: daybreak night --night n1"),
     "calibration lost": (event("calibration lost", "the interval held on 40 %"),
                          f"the interval held on 40 %{SEE}"),
     "disk low": (event("disk low", "the disk has 1 GB free"),
-                 "the disk has 1 GB free; see what can be deleted: python -m pipeline prune --dry-run"),
+                 "the disk has 1 GB free; see what can be deleted: daybreak prune --dry-run"),
     "alarm": (event("alarm", "2 files have rotted"), "2 files have rotted"),
 }  # fmt: skip
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pipeline import night
-from pipeline.contract import params, records
-from pipeline.contract.records import Dataset, Night
-from pipeline.rollout import rollback
+from daybreak import night
+from daybreak.contract import params, records
+from daybreak.contract.records import Dataset, Night
+from daybreak.rollout import rollback
 from tests.release.conftest import promote_night
 from tests.release.folders import PARAMS
 from tests.release.test_events import judge

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import requests
 
-from pipeline.contract import params
-from pipeline.contract.errors import NotYet
-from pipeline.contract.records import Night, Verdict
-from pipeline.experiment import own_serving
-from pipeline.gate import watch
-from pipeline.serving import assigner
-from pipeline.serving.assigner import Assigner
-from pipeline.storage.traffic_log import Log, open_log
+from daybreak.contract import params
+from daybreak.contract.errors import NotYet
+from daybreak.contract.records import Night, Verdict
+from daybreak.experiment import own_serving
+from daybreak.gate import watch
+from daybreak.serving import assigner
+from daybreak.serving.assigner import Assigner
+from daybreak.storage.traffic_log import Log, open_log
 from tests.release.conftest import promote_night
 from tests.release.folders import PARAMS, halfway
 from tests.release.test_live_test import ask, begin, over
@@ -78,7 +78,7 @@ def team(home: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> Team:
 
 def night_of(home: Path, *, file: Path | None = None) -> Night:
     """A night on its way to the gate, whose users are judged by what the team reports."""
-    plug = f', observations: {{use: "pipeline.data.source:Files", url: "{file}"}}' if file else ""
+    plug = f', observations: {{use: "daybreak.data.source:Files", url: "{file}"}}' if file else ""
     return begin(home, 1, text=TEXT.replace("OWN", plug))
 
 

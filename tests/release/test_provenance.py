@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract import records
-from pipeline.contract.errors import ParamsError, ReleaseError
-from pipeline.rollout import audit, provenance
-from pipeline.storage import checkout, ledger
+from daybreak import cli
+from daybreak.contract import records
+from daybreak.contract.errors import ParamsError, ReleaseError
+from daybreak.rollout import audit, provenance
+from daybreak.storage import checkout, ledger
 from tests.release.ledgers import PARAMS, digest_of, import_nights
 
 NUM_NIGHTS = 1000
@@ -31,7 +31,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def in_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIPELINE_HOME", str(home))
+    monkeypatch.setenv("DAYBREAK_HOME", str(home))
     monkeypatch.chdir(home)
 
 

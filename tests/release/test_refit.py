@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from toy import Toy
 
-from pipeline.backends.local import Local
-from pipeline.contract import params, records
-from pipeline.contract.errors import NotYet
-from pipeline.contract.records import (
+from daybreak.backends.local import Local
+from daybreak.contract import params, records
+from daybreak.contract.errors import NotYet
+from daybreak.contract.records import (
     Check,
     Dataset,
     Evaluation,
@@ -29,11 +29,11 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
-from pipeline.gate import refit as stage
-from pipeline.jobs import launcher
-from pipeline.registry import aliases
-from pipeline.rollout import audit, provenance, rot
-from pipeline.storage import ledger
+from daybreak.gate import refit as stage
+from daybreak.jobs import launcher
+from daybreak.registry import aliases
+from daybreak.rollout import audit, provenance, rot
+from daybreak.storage import ledger
 from tests.benchmarks.bench_interrupted import processes_in
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import OWN, make_night

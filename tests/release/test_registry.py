@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline import cli
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError, ReleaseError
-from pipeline.contract.params import Params
-from pipeline.contract.records import (
+from daybreak import cli
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, JobError, NothingToDo, ParamsError, ReleaseError
+from daybreak.contract.params import Params
+from daybreak.contract.records import (
     Chain,
     Champion,
     Chosen,
@@ -33,14 +33,14 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
-from pipeline.evaluation import evaluator
-from pipeline.evaluation.scores import read_scores
-from pipeline.gate import judge, review, watch
-from pipeline.registry import aliases
-from pipeline.report import links
-from pipeline.rollout import promote, provenance, rollback, saga
-from pipeline.rollout.restore import restore
-from pipeline.storage import ledger, ledger_notes, mlflow_client
+from daybreak.evaluation import evaluator
+from daybreak.evaluation.scores import read_scores
+from daybreak.gate import judge, review, watch
+from daybreak.registry import aliases
+from daybreak.report import links
+from daybreak.rollout import promote, provenance, rollback, saga
+from daybreak.rollout.restore import restore
+from daybreak.storage import ledger, ledger_notes, mlflow_client
 from tests.release.conftest import judge_night, promote_night, register_night
 from tests.release.folders import files_of_version, make_night
 
@@ -254,7 +254,7 @@ def test_the_verdict_on_another_recipe_says_what_was_changed_and_how_to_declare_
     verdict = judge.gate(night, *inputs, another)
     assert verdict.reason.endswith(
         "; the recipe is not that of version 1 (train.epochs 3.0 -> 9.0); if it learns the same, declare "
-        'it: python -m pipeline same-recipe --reason "why it does"'
+        'it: daybreak same-recipe --reason "why it does"'
     )
     assert "same-recipe" not in judge.gate(night, *inputs, settings).reason
 

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import cli
-from pipeline.contract import params, records
-from pipeline.contract.errors import NothingToDo, NotYet, ReleaseError
-from pipeline.contract.params import ReleaseParams
-from pipeline.contract.records import Approval, Champion, Night, Release, Verdict, Version
-from pipeline.gate import judge, review
-from pipeline.night import close
-from pipeline.registry import approval
-from pipeline.report import page
-from pipeline.rollout import audit, promote, provenance
-from pipeline.storage import ledger
+from daybreak import cli
+from daybreak.contract import params, records
+from daybreak.contract.errors import NothingToDo, NotYet, ReleaseError
+from daybreak.contract.params import ReleaseParams
+from daybreak.contract.records import Approval, Champion, Night, Release, Verdict, Version
+from daybreak.gate import judge, review
+from daybreak.night import close
+from daybreak.registry import approval
+from daybreak.report import page
+from daybreak.rollout import audit, promote, provenance
+from daybreak.storage import ledger
 from tests.release.conftest import judge_night
 from tests.release.folders import make_night
 from tests.release.test_registry import client, serving
@@ -277,7 +277,7 @@ def test_an_answer_that_was_cut_short_is_given_again(
 def test_a_broken_guardrail_is_no_want_of_proof() -> None:
     import numpy as np
 
-    from pipeline.statistics.paired import Rules
+    from daybreak.statistics.paired import Rules
     from tests.release.folders import NUM_SAMPLES, make_evaluation, make_version
 
     rng = np.random.default_rng(0)

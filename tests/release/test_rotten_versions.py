@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract.params import Params
-from pipeline.rollout import repair
+from daybreak import cli
+from daybreak.contract.params import Params
+from daybreak.rollout import repair
 from tests.release.folders import files_of_version
 from tests.rollout.test_repair import flip
 

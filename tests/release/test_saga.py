@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, NothingToDo, ReleaseError
-from pipeline.contract.params import Params
-from pipeline.contract.records import Night, Release, Version
-from pipeline.gate import watch
-from pipeline.registry import aliases
-from pipeline.rollout import audit, promote, rollback, saga
-from pipeline.rollout.drill import drill
-from pipeline.rollout.routers import Routers
-from pipeline.rollout.targets import Alias, Target, release_targets
-from pipeline.storage import ledger, mlflow_client
-from pipeline.storage.traffic_log import open_log
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, NothingToDo, ReleaseError
+from daybreak.contract.params import Params
+from daybreak.contract.records import Night, Release, Version
+from daybreak.gate import watch
+from daybreak.registry import aliases
+from daybreak.rollout import audit, promote, rollback, saga
+from daybreak.rollout.drill import drill
+from daybreak.rollout.routers import Routers
+from daybreak.rollout.targets import Alias, Target, release_targets
+from daybreak.storage import ledger, mlflow_client
+from daybreak.storage.traffic_log import open_log
 from tests.fakes import Shelf
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import PARAMS, files_of_version, make_night

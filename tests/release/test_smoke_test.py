@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.contract import params, records
-from pipeline.contract.params import ReleaseParams, SmokeTestParams
-from pipeline.contract.records import Champion, Check, Night, Verdict, Version
-from pipeline.evaluation.scores import read_scores
-from pipeline.evaluation.smoke_process import unhindered_s
-from pipeline.evaluation.smoke_test import judged, smoke_test
-from pipeline.gate import judge
-from pipeline.registry import approval
-from pipeline.registry.weights import MODEL
-from pipeline.storage import ledger
+from daybreak.contract import params, records
+from daybreak.contract.params import ReleaseParams, SmokeTestParams
+from daybreak.contract.records import Champion, Check, Night, Verdict, Version
+from daybreak.evaluation.scores import read_scores
+from daybreak.evaluation.smoke_process import unhindered_s
+from daybreak.evaluation.smoke_test import judged, smoke_test
+from daybreak.gate import judge
+from daybreak.registry import approval
+from daybreak.registry.weights import MODEL
+from daybreak.storage import ledger
 from tests.release.conftest import judge_night
 from tests.release.folders import make_night
 

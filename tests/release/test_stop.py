@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from pipeline import cli
-from pipeline.backends.local import Local
-from pipeline.contract import records
-from pipeline.contract.errors import NothingToDo
-from pipeline.contract.records import Night, Training
-from pipeline.jobs import launcher
-from pipeline.jobs.submissions import Attempts
-from pipeline.report import night_events, open_nights, running
-from pipeline.report.night_rows import row_of
-from pipeline.storage import ledger
+from daybreak import cli
+from daybreak.backends.local import Local
+from daybreak.contract import records
+from daybreak.contract.errors import NothingToDo
+from daybreak.contract.records import Night, Training
+from daybreak.jobs import launcher
+from daybreak.jobs.submissions import Attempts
+from daybreak.report import night_events, open_nights, running
+from daybreak.report.night_rows import row_of
+from daybreak.storage import ledger
 from tests.fakes import write_curve
 from tests.release.folders import make_night
 from tests.training import nights
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.e
 WORKLOAD = """\
 source: {use: "tests.fakes:TwoDays"}
 workload: {use: "tests.fakes:LineWorkload", delay_s: 0.02}
-backend: {use: "pipeline.backends.local:Local"}
+backend: {use: "daybreak.backends.local:Local"}
 """
 NOT_YET, NOTHING_TO_DO = 75, NothingToDo.exit_status
 

@@ -17,19 +17,19 @@ import torch
 from mlflow import MlflowClient
 from safetensors.torch import save_file
 
-from pipeline.contract import params, records
-from pipeline.contract.errors import ReleaseError
-from pipeline.contract.records import Champion, Version
-from pipeline.data.features import CLEAN
-from pipeline.data.ingest import part_of
-from pipeline.evaluation import own_code
-from pipeline.evaluation.scores import read_scores
-from pipeline.evaluation.smoke_test import smoke_test
-from pipeline.registry import carried_code, packaging
-from pipeline.rollout.drill import drill
-from pipeline.serving import container, day_predictions
-from pipeline.serving.loading import Arrays, VersionLoader
-from pipeline.storage import ledger, mlflow_client
+from daybreak.contract import params, records
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.records import Champion, Version
+from daybreak.data.features import CLEAN
+from daybreak.data.ingest import part_of
+from daybreak.evaluation import own_code
+from daybreak.evaluation.scores import read_scores
+from daybreak.evaluation.smoke_test import smoke_test
+from daybreak.registry import carried_code, packaging
+from daybreak.rollout.drill import drill
+from daybreak.serving import container, day_predictions
+from daybreak.serving.loading import Arrays, VersionLoader
+from daybreak.storage import ledger, mlflow_client
 from tests.release.folders import files_of_version
 
 pytestmark = [

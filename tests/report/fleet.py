@@ -4,8 +4,8 @@ import subprocess
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from pipeline.report import links, page
-from pipeline.storage import checkout, ledger
+from daybreak.report import links, page
+from daybreak.storage import checkout, ledger
 from tests.report.histories import nights, write_ledger
 from tests.report.nights import lay
 

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import cli
-from pipeline.contract import records
-from pipeline.contract.records import Expectation
-from pipeline.data.ingest import part_of
-from pipeline.data.validator import DOCS, QUARANTINE, REFUSED
-from pipeline.report import bad_rows, page
-from pipeline.report.night_folder import entry_of
-from pipeline.storage import checkout, dvc_cache, ledger
-from pipeline.storage.ledger import Entry
+from daybreak import cli
+from daybreak.contract import records
+from daybreak.contract.records import Expectation
+from daybreak.data.ingest import part_of
+from daybreak.data.validator import DOCS, QUARANTINE, REFUSED
+from daybreak.report import bad_rows, page
+from daybreak.report.night_folder import entry_of
+from daybreak.storage import checkout, dvc_cache, ledger
+from daybreak.storage.ledger import Entry
 from tests.report.nights import lay, only, sixty, whole
 from tests.rollout.ledgers import make_home
 
@@ -105,7 +105,7 @@ def test_the_page_shows_twenty_rows_of_a_rule_as_text_and_its_copies_show_none(h
     html = page.write(folder, sixty()).read_text()
     assert html.count("&lt;script&gt;alert") == 28
     assert not {"script", "img"} & set(Tags(html).names)
-    assert f"And 9 more: <code>python -m pipeline rows --night {folder.name} --limit 29</code>" in html
+    assert f"And 9 more: <code>daybreak rows --night {folder.name} --limit 29</code>" in html
     assert 'href="docs/rows.html"' in html
     assert "failed in 56 of 56 other nights, at most 29 rows" in html.replace("\N{NO-BREAK SPACE}", " ")
     copy = page.page(folder, sixty())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.report.page import write
+from daybreak.report.page import write
 from tests.browser import chromium, look
 from tests.dags.servers import keep
 from tests.report.nights import lay, only, sixty, whole

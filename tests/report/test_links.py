@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.report import links
-from pipeline.report.board import Model, files
-from pipeline.report.night_rows import row_of
-from pipeline.report.page import page, renew, write, write_with_copy
-from pipeline.storage import checkout
-from pipeline.storage.ledger import Entry
+from daybreak.report import links
+from daybreak.report.board import Model, files
+from daybreak.report.night_rows import row_of
+from daybreak.report.page import page, renew, write, write_with_copy
+from daybreak.storage import checkout
+from daybreak.storage.ledger import Entry
 from tests.report.nights import lay, whole
 
 MLFLOW = "http://127.0.0.1:5000"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract.records import Check, Live
-from pipeline.report.outcome import in_live
-from pipeline.report.page import page
-from pipeline.report.version_page import described
+from daybreak.contract.records import Check, Live
+from daybreak.report.outcome import in_live
+from daybreak.report.page import page
+from daybreak.report.version_page import described
 from tests.report.nights import lay, whole
 
 LIVE = Live(

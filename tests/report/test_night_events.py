@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.records import Approval, Event
-from pipeline.report import night_events
-from pipeline.storage import events
-from pipeline.storage.ledger import Entry
+from daybreak.contract import records
+from daybreak.contract.records import Approval, Event
+from daybreak.report import night_events
+from daybreak.storage import events
+from daybreak.storage.ledger import Entry
 from tests.report.nights import whole
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.report import night_rows
-from pipeline.report.night_rows import NightRow, NightRows, row_of
-from pipeline.storage import ledger
+from daybreak.report import night_rows
+from daybreak.report.night_rows import NightRow, NightRows, row_of
+from daybreak.storage import ledger
 from tests.report.histories import nights, write_ledger
 from tests.report.nights import whole
 from tests.rollout.ledgers import make_home

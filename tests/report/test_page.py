@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError
-from pipeline.contract.records import Epoch, Taken
-from pipeline.report.night_folder import entry_of
-from pipeline.report.page import page, write
-from pipeline.storage.ledger import Entry
+from daybreak.contract import records
+from daybreak.contract.errors import DataError
+from daybreak.contract.records import Epoch, Taken
+from daybreak.report.night_folder import entry_of
+from daybreak.report.page import page, write
+from daybreak.storage.ledger import Entry
 from tests.report.nights import lay, only, sixty, whole
 
 FACTS = ("commit", "subject", "rollback", "night")  # of an entry, beside its other records
@@ -336,7 +336,7 @@ def test_a_page_is_written_without_the_libraries_that_take_seconds_to_import(fol
     """`close` writes it in a process of its own, on nights that did little else too."""
     lay(whole(62), folder)
     code = (
-        "import sys; from pathlib import Path; from pipeline.report.page import write; "
+        "import sys; from pathlib import Path; from daybreak.report.page import write; "
         f"write(Path({str(folder)!r}), []); print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract.records import Approval
-from pipeline.storage import checkout, ledger
-from pipeline.storage.ledger import Entry
+from daybreak import cli
+from daybreak.contract.records import Approval
+from daybreak.storage import checkout, ledger
+from daybreak.storage.ledger import Entry
 from tests.browser import chromium
 from tests.report import fleet, training_night
 from tests.report.histories import nights, write_ledger
@@ -157,7 +157,7 @@ def test_how_do_two_nights_differ(person: Person) -> None:
 
 def test_which_rows_were_bad(lead: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     night = next(entry for entry in history(lead) if entry.report)
-    monkeypatch.setenv("PIPELINE_HOME", str(lead))
+    monkeypatch.setenv("DAYBREAK_HOME", str(lead))
     assert cli.main(["rows", "--night", night.night.id, "--json"]) == 0
     bad = json.loads(capsys.readouterr().out)
     assert "price_is_positive" in json.dumps(bad)
@@ -165,9 +165,9 @@ def test_which_rows_were_bad(lead: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_stop_a_running_night(person: Person, lead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page says the command; once it has run, the page says who stopped the night, without a reload."""
-    command = person.page.locator(".live code", has_text="pipeline stop").inner_text()
-    _, _, words = command.replace("TEXT", "'the wrong prices'").partition("-m pipeline ")
-    monkeypatch.setenv("PIPELINE_HOME", str(lead))
+    command = person.page.locator(".live code", has_text="daybreak stop").inner_text()
+    _, _, words = command.replace("TEXT", "'the wrong prices'").partition("-m daybreak ")
+    monkeypatch.setenv("DAYBREAK_HOME", str(lead))
     assert cli.main([*shlex.split(words), "--by", "ann"]) == 0
     said = person.page.locator(".live", has_text="stopped by ann")
     said.wait_for(timeout=30_000)

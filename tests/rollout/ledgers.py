@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.records import Night, Release, Verdict
-from pipeline.report import night_events
-from pipeline.rollout.saga import Move
-from pipeline.storage import checkout, ledger
+from daybreak.contract import records
+from daybreak.contract.records import Night, Release, Verdict
+from daybreak.report import night_events
+from daybreak.rollout.saga import Move
+from daybreak.storage import checkout, ledger
 
 FIRST = datetime(2025, 1, 10, tzinfo=UTC)
 
 
 def make_home(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     """A git repository with one commit, the home of its nights and the current folder."""
-    patch.setenv("PIPELINE_HOME", str(folder))
+    patch.setenv("DAYBREAK_HOME", str(folder))
     patch.chdir(folder)
     for who in ("AUTHOR", "COMMITTER"):
         patch.setenv(f"GIT_{who}_NAME", "A Test")

@@ -10,12 +10,12 @@ from threading import Event, Thread
 
 import pytest
 
-from pipeline.contract.errors import NothingToDo, ReleaseError
-from pipeline.contract.params import Params, load
-from pipeline.rollout import audit, ledger_copy
-from pipeline.rollout.lost_ledger import expect_ledger
-from pipeline.rollout.restore import restore
-from pipeline.storage import checkout, ledger
+from daybreak.contract.errors import NothingToDo, ReleaseError
+from daybreak.contract.params import Params, load
+from daybreak.rollout import audit, ledger_copy
+from daybreak.rollout.lost_ledger import expect_ledger
+from daybreak.rollout.restore import restore
+from daybreak.storage import checkout, ledger
 from tests.conftest import PARAMS
 from tests.rollout.ledgers import close, make_home, release_of
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.contract import clock
-from pipeline.contract.units import HOUR_S
-from pipeline.rollout.operation_journal import Request
+from daybreak.contract import clock
+from daybreak.contract.units import HOUR_S
+from daybreak.rollout.operation_journal import Request
 
 
 @pytest.mark.parametrize("set_by_s", [-6 * HOUR_S, 6 * HOUR_S])

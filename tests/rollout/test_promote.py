@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipeline.contract import params
-from pipeline.contract.errors import NothingToDo, NotYet, ReleaseError
-from pipeline.contract.records import Approval, Champion, Night, Verdict, Version
-from pipeline.rollout.promote import promote
+from daybreak.contract import params
+from daybreak.contract.errors import NothingToDo, NotYet, ReleaseError
+from daybreak.contract.records import Approval, Champion, Night, Verdict, Version
+from daybreak.rollout.promote import promote
 
 NOW = datetime.now(UTC)
 PARAMS = params.check({"source": "tests.fakes:TwoDays", "workload": "tests.fakes:Nothing",

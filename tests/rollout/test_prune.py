@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract import params, records
-from pipeline.contract.errors import NothingToDo, ReleaseError
-from pipeline.contract.records import Night, Release
-from pipeline.registry import aliases
-from pipeline.rollout.prune import needed, prune
-from pipeline.rollout.rollback import steps_back
-from pipeline.storage import checkout, ledger
-from pipeline.storage.ledger import Commit
-from pipeline.storage.mlflow_client import session
+from daybreak.contract import params, records
+from daybreak.contract.errors import NothingToDo, ReleaseError
+from daybreak.contract.records import Night, Release
+from daybreak.registry import aliases
+from daybreak.rollout.prune import needed, prune
+from daybreak.rollout.rollback import steps_back
+from daybreak.storage import checkout, ledger
+from daybreak.storage.ledger import Commit
+from daybreak.storage.mlflow_client import session
 
 NAME = params.load().register_.name
 

@@ -10,17 +10,17 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract import params, records
-from pipeline.contract.errors import DataError, ReleaseError
-from pipeline.contract.params import Params
-from pipeline.contract.records import Check
-from pipeline.data import casts, source
-from pipeline.examples.demand.demand import Demand
-from pipeline.rollout import repair, rot
-from pipeline.storage import checkout, dvc_cache, ledger, snapshots
-from pipeline.storage.bucket import BucketFolder
-from pipeline.training import checkpoint
-from pipeline.training.checkpoint_copies import CheckpointCopies
+from daybreak.contract import params, records
+from daybreak.contract.errors import DataError, ReleaseError
+from daybreak.contract.params import Params
+from daybreak.contract.records import Check
+from daybreak.data import casts, source
+from daybreak.examples.demand.demand import Demand
+from daybreak.rollout import repair, rot
+from daybreak.storage import checkout, dvc_cache, ledger, snapshots
+from daybreak.storage.bucket import BucketFolder
+from daybreak.training import checkpoint
+from daybreak.training.checkpoint_copies import CheckpointCopies
 from tests.rollout.ledgers import close, release_of, rolling_back
 from tests.storage.test_snapshots import STAGES, flip_a_bit
 
@@ -30,15 +30,15 @@ pytestmark = [
 ]
 PARAMS = """\
 source:
-  use: "pipeline.data.as_of:AsOf"
-  rows: {use: "pipeline.examples.demand.meters:Meters", start: "2025-01-09", today: "2025-01-12"}
+  use: "daybreak.data.as_of:AsOf"
+  rows: {use: "daybreak.examples.demand.meters:Meters", start: "2025-01-09", today: "2025-01-12"}
   tables:
     weather:
-      rows: {use: "pipeline.examples.demand.meters:Weather", start: "2025-01-08", today: "2025-01-12"}
+      rows: {use: "daybreak.examples.demand.meters:Weather", start: "2025-01-08", today: "2025-01-12"}
       time: at
       columns: {temperature: celsius}
       max_age_hours: 6
-workload: {use: "pipeline.examples.demand.demand:Demand"}
+workload: {use: "daybreak.examples.demand.demand:Demand"}
 backend: {use: "tests.fakes:ScriptedBackend"}
 """
 DAY = Path("data/raw/day=2025-01-10/part.parquet")  # of the source of the fixture
@@ -87,7 +87,7 @@ def add_a_remote(repository: Path, tmp_path: Path) -> None:
 def test_seven_nights_read_all_of_the_cache_whatever_was_rolled_back_between(
     settings: Params, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from pipeline.night import _reread
+    from daybreak.night import _reread
 
     digests = dvc_cache.objects()
     for digest in digests:
@@ -104,7 +104,7 @@ def test_what_tonight_wrote_is_read_again_before_a_stage_uses_it(settings: Param
     lock = Path("dvc.lock").read_text()
     snapshots.expect_intact(["data/raw"], before="")
     flip_a_bit(DAY)
-    with pytest.raises(DataError, match=r"1 of \d files of tonight .*2025-01-10.*pipeline repair"):
+    with pytest.raises(DataError, match=r"1 of \d files of tonight .*2025-01-10.*daybreak repair"):
         snapshots.expect_intact(["data/raw"], before="")
     snapshots.expect_intact(["data/raw"], before=lock)  # `open` has read it
 
@@ -202,7 +202,7 @@ def test_an_object_of_the_ledger_is_put_back_from_a_remote(settings: Params, rem
     flip(path)
     assert list(rot.in_git())
     if what != "pack":
-        with pytest.raises(ReleaseError, match="python -m pipeline repair"):
+        with pytest.raises(ReleaseError, match="daybreak repair"):
             ledger.champion_at(ledger.ledger_tip())
     lines = sentences(repair.repair(settings))
     assert [line for line in lines if line.startswith("repaired: ")]
@@ -272,7 +272,7 @@ def test_what_rots_in_a_bucket_is_named_and_sent_again(tmp_path: Path) -> None:
 def test_a_night_tells_people_of_what_its_share_shows(
     settings: Params, repository: Path, commit: Callable[[str], str]
 ) -> None:
-    from pipeline.night import _reread
+    from daybreak.night import _reread
 
     heard = repository / "var" / "heard"
     text = (repository / "params.yaml").read_text() + f"notify: {{command: 'cat >> {heard}'}}\n"
@@ -280,7 +280,7 @@ def test_a_night_tells_people_of_what_its_share_shows(
     flip_a_bit(DAY)
     _reread(settings.model_copy(update={"night": settings.night.model_copy(update={"reread_nights": 1})}))
     assert "1 files have rotted" in heard.read_text()
-    assert "python -m pipeline repair" in heard.read_text()
+    assert "daybreak repair" in heard.read_text()
 
 
 def test_what_goes_while_it_is_read_again_has_not_rotted(settings: Params) -> None:

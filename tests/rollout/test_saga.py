@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import clock
-from pipeline.contract.errors import DataError, NotYet, ReleaseError
-from pipeline.contract.records import Release
-from pipeline.contract.units import HOUR_S
-from pipeline.rollout import saga
-from pipeline.storage import ledger
+from daybreak.contract import clock
+from daybreak.contract.errors import DataError, NotYet, ReleaseError
+from daybreak.contract.records import Release
+from daybreak.contract.units import HOUR_S
+from daybreak.rollout import saga
+from daybreak.storage import ledger
 from tests.rollout.ledgers import close, make_home, promotion, release_of, rolling_back
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import home
+from daybreak import home
 
 SPOILS = "open('spoils', 'w')"
 NAMES = [

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract import params
-from pipeline.contract.errors import ParamsError
-from pipeline.report import notifier
+from daybreak import cli
+from daybreak.contract import params
+from daybreak.contract.errors import ParamsError
+from daybreak.report import notifier
 from tests.conftest import PARAMS
 
 ROOT = Path(__file__).parents[2]
-SOURCES = [*(ROOT / "pipeline").rglob("*.py"), *(ROOT / "dags").glob("*.py")]
+SOURCES = [*(ROOT / "pipeline" / "daybreak").rglob("*.py"), *(ROOT / "dags").glob("*.py")]
 RUNS = "!!python/object/apply:os.system ['touch spoils']"
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from pipeline import cli
-from pipeline.contract import records
-from pipeline.contract.errors import ReleaseError
-from pipeline.contract.records import Version
-from pipeline.registry import packaging
-from pipeline.storage import checkout, ledger, mlflow_client
+from daybreak import cli
+from daybreak.contract import records
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.records import Version
+from daybreak.registry import packaging
+from daybreak.storage import checkout, ledger, mlflow_client
 from tests.release.folders import files_of_version
 
 pytestmark = [

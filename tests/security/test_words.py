@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, runner
-from pipeline.contract.records import Night, Release
-from pipeline.storage import ledger
+from daybreak import cli, runner
+from daybreak.contract.records import Night, Release
+from daybreak.storage import ledger
 
 # What Python, git or a terminal takes for an end of a line, of a text, or for a command.
 STEERING = [

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from pipeline.storage import mlflow_client
-from pipeline.storage.traffic_log import Log, Traffic, open_log
+from daybreak.storage import mlflow_client
+from daybreak.storage.traffic_log import Log, Traffic, open_log
 from tests.conftest import make_repository
 from tests.release.folders import PARAMS
 from tests.serving.homes import add_version
@@ -63,5 +63,5 @@ def live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
     for name in ("DAYBREAK_LOG", "DAYBREAK_TOKEN"):
         patch.delenv(name, raising=False)
     patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home / 'var' / 'mlflow.db'}")
-    patch.setenv("PIPELINE_HOME", str(home))
+    patch.setenv("DAYBREAK_HOME", str(home))
     patch.chdir(home)

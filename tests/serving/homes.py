@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.contract import params, records
-from pipeline.contract.records import Evaluation, Night, Plan, Training, Verdict, Version
-from pipeline.registry import register
-from pipeline.rollout import promote
-from pipeline.storage import ledger
+from daybreak.contract import params, records
+from daybreak.contract.records import Evaluation, Night, Plan, Training, Verdict, Version
+from daybreak.registry import register
+from daybreak.rollout import promote
+from daybreak.storage import ledger
 from tests.release.folders import make_evaluation, make_night
 
 

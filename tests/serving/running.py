@@ -11,10 +11,10 @@ from typing import Any
 import requests
 import uvicorn
 
-from pipeline.contract.params import LiveTestParams, ServingParams
-from pipeline.serving import server
-from pipeline.serving.model_manager import ModelManager
-from pipeline.storage.traffic_log import Log, open_log
+from daybreak.contract.params import LiveTestParams, ServingParams
+from daybreak.serving import server
+from daybreak.serving.model_manager import ModelManager
+from daybreak.storage.traffic_log import Log, open_log
 
 LIMIT_S = 60.0
 
@@ -55,7 +55,7 @@ def running(
     home: Path, *, token: str = "", ready: bool = True, limits: LiveTestParams | None = None, **changes: Any
 ) -> Iterator[Running]:
     """A router for that home with these params; once it serves, unless told otherwise."""
-    from pipeline.serving.router import make_app
+    from daybreak.serving.router import make_app
 
     kept = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
     params = ServingParams(**{"max_requests_per_s": 0, "timeout_s": 30, **changes})

@@ -15,13 +15,13 @@ import pytest
 import requests
 from ruamel.yaml import YAML
 
-from pipeline import runner
-from pipeline.contract import records
-from pipeline.contract.records import Night, Release, Training, Verdict
-from pipeline.report import night_events
-from pipeline.serving.night_metrics import NightMetrics
-from pipeline.serving.prometheus import Together
-from pipeline.storage import ledger
+from daybreak import runner
+from daybreak.contract import records
+from daybreak.contract.records import Night, Release, Training, Verdict
+from daybreak.report import night_events
+from daybreak.serving.night_metrics import NightMetrics
+from daybreak.serving.prometheus import Together
+from daybreak.storage import ledger
 from tests.release.folders import make_night
 from tests.serving.running import Running, until
 

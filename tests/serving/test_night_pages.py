@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import requests
 
-from pipeline.contract import records
-from pipeline.contract.records import Approval
-from pipeline.report import links, page
-from pipeline.storage import checkout, ledger
+from daybreak.contract import records
+from daybreak.contract.records import Approval
+from daybreak.report import links, page
+from daybreak.storage import checkout, ledger
 from tests.report import fleet, training_night
 from tests.report.histories import nights, write_ledger
 from tests.report.nights import lay, whole

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from pipeline.contract import params
-from pipeline.contract.errors import ReleaseError
-from pipeline.contract.records import Release
-from pipeline.rollout import rollback, routers
-from pipeline.rollout.audit import audit
-from pipeline.rollout.routers import Routers
-from pipeline.rollout.targets import release_targets
-from pipeline.storage import mlflow_client
-from pipeline.storage.traffic_log import Log, RouterState, open_log
+from daybreak.contract import params
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.records import Release
+from daybreak.rollout import rollback, routers
+from daybreak.rollout.audit import audit
+from daybreak.rollout.routers import Routers
+from daybreak.rollout.targets import release_targets
+from daybreak.storage import mlflow_client
+from daybreak.storage.traffic_log import Log, RouterState, open_log
 from tests.release.folders import PARAMS
 from tests.serving.homes import add_version
 from tests.serving.running import running

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.simulation.baselines import greedy, on_demand, uniform_progress
-from pipeline.simulation.optimum import optimum_usd
-from pipeline.simulation.replay import replay
-from pipeline.spot.policies import decide
-from pipeline.spot.states import Place
+from daybreak.simulation.baselines import greedy, on_demand, uniform_progress
+from daybreak.simulation.optimum import optimum_usd
+from daybreak.simulation.replay import replay
+from daybreak.spot.policies import decide
+from daybreak.spot.states import Place
 from tests.spot.markets import TICK_S, job, trace
 
 capacity = st.text("#.", min_size=6, max_size=6)

@@ -6,10 +6,10 @@ from math import ceil
 
 import pytest
 
-from pipeline.simulation.baselines import greedy, on_demand, skynomad, uniform_progress
-from pipeline.simulation.replay import Luck, replay
-from pipeline.simulation.traces import read
-from pipeline.spot.states import Place
+from daybreak.simulation.baselines import greedy, on_demand, skynomad, uniform_progress
+from daybreak.simulation.replay import Luck, replay
+from daybreak.simulation.traces import read
+from daybreak.spot.states import Place
 from tests.spot.markets import TICK_S, job, measured, trace
 
 TICK_USD = TICK_S / 3600  # of a dollar an hour

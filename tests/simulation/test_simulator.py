@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.report import simulated
-from pipeline.simulation.simulator import OPTIMUM, OURS, POLICIES, nightly_job, simulate
-from pipeline.simulation.traces import draw
+from daybreak import cli
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.report import simulated
+from daybreak.simulation.simulator import OPTIMUM, OURS, POLICIES, nightly_job, simulate
+from daybreak.simulation.traces import draw
 
 JOB = nightly_job(work_hours=5, deadline_hours=7)
 ZONES = draw(seed=0, num_ticks=3000)

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.contract.errors import DataError
-from pipeline.simulation.traces import draw, read
+from daybreak.contract.errors import DataError
+from daybreak.simulation.traces import draw, read
 from tests.spot.markets import measured
 
 HEAD = "zone,start_tick_600s,run_ticks,available,spot_usd_h,on_demand_usd_h\n"

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import check
-from pipeline.backends.local import Local
-from pipeline.contract import params
-from pipeline.contract.backend import Job
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.records import Rental
-from pipeline.rollout import prune
-from pipeline.storage import address, checkout, mlflow_client, snapshots
+from daybreak import check
+from daybreak.backends.local import Local
+from daybreak.contract import params
+from daybreak.contract.backend import Job
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.records import Rental
+from daybreak.rollout import prune
+from daybreak.storage import address, checkout, mlflow_client, snapshots
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ NIGHT = "2026-11-24"
 @pytest.fixture
 def home(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home that has a night's folder and its version; what runs in a folder finds its home by git."""
-    monkeypatch.delenv("PIPELINE_HOME")
+    monkeypatch.delenv("DAYBREAK_HOME")
     monkeypatch.delenv("MLFLOW_ARTIFACTS_DESTINATION", raising=False)
     (repository / ".dvc").mkdir(exist_ok=True)
     address.settle(repository)
@@ -182,7 +182,7 @@ def test_make_down_in_a_copy_ends_nothing_of_the_original(home: Path, copy: Path
         (folder / "var" / "supervisord.pid").write_text(str(began.pid))
 
     def down(folder: Path) -> str:
-        words = ["make", "--silent", "-f", ROOT / "Makefile", "down", f"PIPELINE_HOME={folder}"]
+        words = ["make", "--silent", "-f", ROOT / "Makefile", "down", f"DAYBREAK_HOME={folder}"]
         return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
     try:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, ReleaseError
-from pipeline.contract.records import Erasure, Note, Release
-from pipeline.data.ingest import without
-from pipeline.registry import carried_code, packaging
-from pipeline.storage import checkout, erasures, ledger
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, ReleaseError
+from daybreak.contract.records import Erasure, Note, Release
+from daybreak.data.ingest import without
+from daybreak.registry import carried_code, packaging
+from daybreak.storage import checkout, erasures, ledger
 from tests.rollout.ledgers import close, make_home, release_of
 
 KEY = b"k" * 32

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.params import ServingParams
-from pipeline.serving import server
-from pipeline.storage import checkout, homes, mlflow_client
-from pipeline.storage.traffic_log import Log, log_url
+from daybreak import cli
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.params import ServingParams
+from daybreak.serving import server
+from daybreak.storage import checkout, homes, mlflow_client
+from daybreak.storage.traffic_log import Log, log_url
 from tests.conftest import make_repository
 
 
 @pytest.fixture
 def made(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """A home that leads, with an MLflow, and two that have none yet."""
-    for name in ("MLFLOW_TRACKING_URI", "DAYBREAK_LOG", "PIPELINE_HOME"):
+    for name in ("MLFLOW_TRACKING_URI", "DAYBREAK_LOG", "DAYBREAK_HOME"):
         monkeypatch.delenv(name, raising=False)
     folders = {
         name: make_repository(tmp_path / name, store=empty_store) for name in ("shop", "cards", "meters")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.storage import known_digests
+from daybreak.contract import records
+from daybreak.storage import known_digests
 
 LONG_AGO = 1_700_000_000
 
@@ -15,7 +15,7 @@ LONG_AGO = 1_700_000_000
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of a home, whose files were written long ago."""
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path / "home"))
     for name in ("a", "b"):
         path = tmp_path / "raw" / f"day={name}" / "part"
         path.parent.mkdir(parents=True)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import clock, records
-from pipeline.contract.errors import ReleaseError
-from pipeline.contract.records import Night, Verdict
-from pipeline.contract.units import HOUR_S
-from pipeline.rollout import audit
-from pipeline.storage import checkout, ledger, ledger_notes
+from daybreak.contract import clock, records
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.records import Night, Verdict
+from daybreak.contract.units import HOUR_S
+from daybreak.rollout import audit
+from daybreak.storage import checkout, ledger, ledger_notes
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back
 
 

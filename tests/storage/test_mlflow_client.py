@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import requests
 
-from pipeline.contract.errors import JobError
-from pipeline.storage import mlflow_client
+from daybreak.contract.errors import JobError
+from daybreak.storage import mlflow_client
 
-MAKE = [sys.executable, "-c", "from pipeline.storage import mlflow_client; print(mlflow_client.create())"]
+MAKE = [sys.executable, "-c", "from daybreak.storage import mlflow_client; print(mlflow_client.create())"]
 
 
 @pytest.mark.slow
 def test_a_store_whose_making_was_killed_is_made_anew(tmp_path: Path) -> None:
-    environment = {**os.environ, "PIPELINE_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "DAYBREAK_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     environment.pop("MLFLOW_TRACKING_URI", None)
     store = tmp_path / "var" / "mlflow.db"
     first = subprocess.Popen(MAKE, env=environment, cwd=tmp_path)

@@ -7,8 +7,8 @@ import pytest
 import requests
 from mlflow.exceptions import MlflowException
 
-from pipeline.contract.errors import JobError
-from pipeline.storage import mlflow_client, mlflow_reader
+from daybreak.contract.errors import JobError
+from daybreak.storage import mlflow_client, mlflow_reader
 from tests.dags.servers import environment, free_port, server
 from tests.test_compose import COMPOSE
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from mlflow.tracking._tracking_service.utils import _get_store
 
-from pipeline.erasure.cached_rows import Objects
-from pipeline.registry import packaging
-from pipeline.storage import checkout, snapshots
+from daybreak.erasure.cached_rows import Objects
+from daybreak.registry import packaging
+from daybreak.storage import checkout, snapshots
 from tests.disk import Disk, Tree
 
 FULL = 2  # of SQLite's "PRAGMA synchronous"

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import ModelSections
-from pipeline.rollout.lost_ledger import expect_ledger
-from pipeline.rollout.restore import restore
-from pipeline.serving.loading import newest_arrays, recorded
-from pipeline.storage import checkout, ledger
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.params import ModelSections
+from daybreak.rollout.lost_ledger import expect_ledger
+from daybreak.rollout.restore import restore
+from daybreak.serving.loading import newest_arrays, recorded
+from daybreak.storage import checkout, ledger
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back
 
 PARAMS = """\

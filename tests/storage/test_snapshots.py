@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import ruamel.yaml
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, sentence
-from pipeline.contract.records import digest as digest_of
-from pipeline.storage import mlflow_client, snapshots
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, sentence
+from daybreak.contract.records import digest as digest_of
+from daybreak.storage import mlflow_client, snapshots
 from tests import cloud_storage
 from tests.bad_disks import full, in_memory
 
@@ -235,7 +235,7 @@ def test_a_remote_that_refuses_is_asked_again_and_warned_of_once(
     monkeypatch.setattr(snapshots, "PUSH_WAIT_S", 0.0)
     storage.read_only = True
     assert not snapshots.push()
-    (warning,) = (record for record in caplog.records if record.name == "pipeline.storage.snapshots")
+    (warning,) = (record for record in caplog.records if record.name == "daybreak.storage.snapshots")
     assert "not in DVC's remote" in warning.getMessage()
     assert f"3 tries); run dvc push in {night} once it answers" in warning.getMessage()
     storage.read_only = False

@@ -11,10 +11,10 @@ import fsspec
 import pytest
 import torch
 
-from pipeline.training import checkpoint
-from pipeline.training.checkpoint import State
-from pipeline.training.checkpoint_copies import CheckpointCopies
-from pipeline.training.trainer import Trainer
+from daybreak.training import checkpoint
+from daybreak.training.checkpoint import State
+from daybreak.training.checkpoint_copies import CheckpointCopies
+from daybreak.training.trainer import Trainer
 from tests import cloud_storage
 from tests.fakes import AtOnce, CountingEngine
 from tests.training.recipes import recipe
@@ -179,7 +179,7 @@ def test_what_a_killed_writer_left_goes_after_an_hour(tmp_path, url, monkeypatch
     one, two = saved(tmp_path, 1, 2)
     assert bucket.send(one)
     assert bucket._bucket.files.exists(left)
-    monkeypatch.setattr("pipeline.training.checkpoint_copies.FORGOTTEN", timedelta(0))
+    monkeypatch.setattr("daybreak.training.checkpoint_copies.FORGOTTEN", timedelta(0))
     assert bucket.send(two)
     assert not bucket._bucket.files.exists(left)
     assert names(bucket) == ["1", "2"]

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.records import Tuning
-from pipeline.machines import this_machine
-from pipeline.training import column_files
-from pipeline.training.column_files import CLEAN, ColumnFiles
-from pipeline.training.engine import TorchEngine
-from pipeline.training.gradients import Signals
-from pipeline.training.tuning import Columns, leaves, read, tensors
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.records import Tuning
+from daybreak.machines import this_machine
+from daybreak.training import column_files
+from daybreak.training.column_files import CLEAN, ColumnFiles
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
+from daybreak.training.tuning import Columns, leaves, read, tensors
 from tests.fakes import LineWorkload
 
 USE = "tests.fakes:LineWorkload"
@@ -28,7 +28,7 @@ EQUAL = {"rtol": 0, "atol": 0, "equal_nan": True}
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.contract.errors import JobError
-from pipeline.contract.records import Rental, Rung
-from pipeline.jobs.backend_job import job_of
-from pipeline.machines.catalog import rented
-from pipeline.training import gpus
-from pipeline.training.gpus import GpuFacts, check, driver, mismatch, unseen
+from daybreak.contract.errors import JobError
+from daybreak.contract.records import Rental, Rung
+from daybreak.jobs.backend_job import job_of
+from daybreak.machines.catalog import rented
+from daybreak.training import gpus
+from daybreak.training.gpus import GpuFacts, check, driver, mismatch, unseen
 from tests.jobs.calls import NIGHT
 from tests.training import nights
 

@@ -4,13 +4,13 @@ import os
 
 import pytest
 
-from pipeline.machines import this_machine
-from pipeline.training import micro_batch
+from daybreak.machines import this_machine
+from daybreak.training import micro_batch
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     return tmp_path
 
 

@@ -1,0 +1,32 @@
+"""Tells whose a job is: the home of its nights, its night, its model, and when that has to end."""
+
+import json
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from daybreak.contract.backend import Job
+from daybreak.contract.errors import ParamsError
+from daybreak.storage import address, checkout
+
+
+def home_token() -> str:
+    """Returns the token of the home of the nights, which labels what belongs to it."""
+    try:
+        return address.look(checkout.home()).token
+    except ParamsError:
+        return "none"
+
+
+def completed(job: Job) -> Job:
+    """Returns the job with the night, model and end that only its job.json says."""
+    path = Path(job.folder) / "job.json"
+    recipe = json.loads(path.read_text()) if path.exists() else {}
+    until, workload = recipe.get("train_until"), recipe.get("workload", "")
+    use = workload if isinstance(workload, str) else workload["use"]
+    return replace(
+        job,
+        night=job.night or recipe.get("night", ""),
+        model=job.model or use.rpartition(":")[2],
+        until=job.until or (datetime.fromisoformat(until) if until else None),
+    )

@@ -1,0 +1,783 @@
+"""Implements the commands besides stages and nights: each public function is one, its signature its options.
+
+`daybreak` shows the first line of their docstrings as help, and takes what they return as its exit
+status (daybreak/cli.py).
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from daybreak.contract import forms, params, records
+from daybreak.contract.errors import NothingToDo, ParamsError, PipelineError, ReleaseError, without_password
+from daybreak.contract.formats import counted, one_line
+from daybreak.contract.records import Check
+from daybreak.report import notifier
+from daybreak.storage import checkout, ledger, ledger_notes
+
+if TYPE_CHECKING:
+    from daybreak.report.running import RunningNight
+    from daybreak.storage.homes import Home
+
+log = logging.getLogger("daybreak")
+
+WATCH_S = 2.0  # between two looks at what runs
+
+
+def init(
+    folder: str,
+    *,
+    from_: str,
+    time: str = "",
+    time_format: str = "",
+    label: str = "",
+    unit: str = "",
+    ripe_after: float = -1.0,
+    zone: str = "UTC",
+    table: str = "",
+    regression: bool = False,
+    without: list[str] | None = None,
+    nulls: str = "",
+    thousands: str = "",
+    clock: str = "",
+    encoding: str = "",
+) -> int:
+    """Write a repository for a model of your data: its table, its limits and its params, to go on from.
+
+    Of several tables, as in a folder with a folder or file of each, or in a whole database, written URL#,
+    one has the rows to learn from; others are joined to these as of time, where both tell how.
+
+    Args:
+        folder: a new folder, or an empty one
+        from_: URL of parquet, CSV or JSON (file, folder, glob or {day}), or of a database, as URL#table
+        time: column whose day a row belongs to; the only time if left out
+        time_format: strptime format of the time where it is text, day or month first; found if left out
+        label: column to predict; one named label, target or y if left out
+        unit: column of what is independent of each other, as accounts
+        ripe_after: days until a label is known; as the newest days without labels say, if left out
+        zone: time zone in which a day of the data begins, as Europe/Berlin, for times with an offset
+        table: of several, the table whose rows are learned from; the one that has the label if left out
+        regression: predict the label as a number, also where it could be a class, as counts and stars
+        without: column to leave out; may be given several times
+        nulls: words that stand for no value in numbers, as n.a.,missing; NA, N/A, ?, - and None are known
+        thousands: sign between thousands; of 1,234 as 1234 it is a comma, as 1.234 a point; found if left out
+        clock: column of the time of day, where the time is a date alone; the only one if left out
+        encoding: of CSV, as cp1252 or utf-16-le; found if left out
+    """
+    from daybreak import home, survey_columns
+
+    survey = home.write(
+        Path(folder), from_, time=time, time_format=time_format, label=label, unit=unit,
+        ripe_days=ripe_after, zone=zone, table=table, regression=regression, without=without or (),
+        nulls=nulls, thousands=thousands, clock=clock, encoding=encoding,
+    )  # fmt: skip
+    size = f"{counted(survey.num_days, 'day')} of {counted(round(survey.rows_per_day), 'row')}"
+    known = survey.table.label
+    late = f", labels {known.ripe_after.days} days late" if known and known.ripe_after else ""
+    print(f"{folder}: {len(survey.table.columns)} columns, {size}{late}")
+    for line in survey_columns.lines(survey.columns):
+        print(f"  {line}")
+    print(survey.label)
+    print(f"Guessed: {'; '.join(survey.guesses)}.")
+    for sentence in survey.joined:
+        print(f"{sentence}; to change it, edit source.tables in {folder}/params.yaml")
+    for sentence in (*survey.apart, *survey.notes):
+        log.warning("%s", sentence)
+    print(f"Next: cd {folder} && daybreak try")
+    return 0
+
+
+def try_(*, day: date | None = None) -> int:
+    """Try your code on one day and one batch, with what a rented machine would have, in seconds.
+
+    Args:
+        day: whose rows to take; the newest whose labels are known if left out
+    """
+    from daybreak import rehearsal
+
+    for sentence in rehearsal.rehearse(Path(), day):
+        log.warning("%s", sentence)
+    return 0
+
+
+def status(*, last: int = 14, all: bool = False, watch: bool = False, json_: bool = False) -> int:
+    """Show what runs and the last nights as a table, and on stderr which processes of Airflow are not alive.
+
+    Args:
+        last: number of nights
+        all: of each model of the fleet
+        watch: go on showing what runs as it moves, until Ctrl-C; once, where the output is no terminal
+        json_: as JSON: a list, newest first; with --all, one for each model
+    """
+    from rich.console import Console
+
+    from daybreak import airflow_health
+    from daybreak.report import board
+    from daybreak.storage import homes
+
+    if url := airflow_health.address():
+        for sentence in airflow_health.late(url):
+            log.warning("%s", sentence)
+    here = homes.Home(folder=checkout.home(), model=checkout.home().name, leads=True)
+    chosen = homes.homes(homes.lead_of(checkout.home())) if all else (here,)
+    if watch and Console().is_terminal:
+        return _watch(chosen, last=last)
+    histories = _histories(chosen, last) if all else {here.model: ledger.history(limit=last)}
+    running = {home.model: _running(home) for home in chosen}
+    if json_:
+        rows = {model: board.running_rows(running[model]) + board.status_rows(history)
+                for model, history in histories.items()}  # fmt: skip
+        if not all and not rows[here.model]:
+            raise NothingToDo("the ledger has no night yet; run one with: make night")
+        print(json.dumps(rows if all else rows[here.model]))
+        return 0
+    for model, history in histories.items():
+        if all:
+            Console().print(model, style="bold", highlight=False)
+        elif not history and not running[model]:
+            raise NothingToDo("the ledger has no night yet; run one with: make night")
+        for each in board.status_of(history, running[model]):
+            Console().print(each, highlight=False)
+    return 0
+
+
+def _running(home: "Home") -> "list[RunningNight]":
+    """Returns the nights of a home that run."""
+    from daybreak.report import open_nights
+
+    with checkout.within(home.folder):
+        try:
+            return open_nights.states(home.folder, now=datetime.now(UTC))
+        except ReleaseError as error:
+            log.warning("%s: %s", home.model, error)
+            return []
+
+
+def _watch(chosen: "Sequence[Home]", *, last: int) -> int:
+    """Shows what runs in these homes below their last nights, on the terminal, until Ctrl-C."""
+    from rich.console import Group
+    from rich.live import Live
+
+    from daybreak.report import board
+
+    with Live(auto_refresh=False) as shown:
+        while True:
+            parts: list[Any] = []
+            for home in chosen:
+                with checkout.within(home.folder):
+                    parts += [home.model] if len(chosen) > 1 else []
+                    parts += board.status_of(ledger.history(limit=last), _running(home))
+            shown.update(Group(*parts), refresh=True)
+            time.sleep(WATCH_S)
+
+
+def _histories(chosen: "Sequence[Home]", limit: int) -> dict[str, list[ledger.Entry]]:
+    """Returns the newest nights of each home, by its model; a ledger that cannot be read hides no other."""
+    histories: dict[str, list[ledger.Entry]] = {}
+    for home in chosen:
+        with checkout.within(home.folder):
+            try:
+                histories[home.model] = ledger.history(limit=limit)
+            except ReleaseError as error:
+                log.warning("%s: %s", home.model, error)
+                histories[home.model] = []
+    return histories
+
+
+def fleet(*, json_: bool = False) -> int:
+    """Make the homes of fleet.yaml members of this one, and show them and their shares of the machines.
+
+    Args:
+        json_: as JSON: a list of homes
+    """
+    from daybreak.planning import evening
+    from daybreak.storage import homes
+
+    lead = checkout.home()
+    joined = homes.join(lead)  # logs whom it leaves out
+    shares = evening.standing(homes.lead_of(lead))
+    status = ParamsError.exit_status if homes.faults(lead) else 0
+    if json_:
+        print(json.dumps([asdict(home) | {"share": shares.get(home.model)} for home in joined], default=str))
+        return status
+    for home in joined:
+        if home.leads:
+            where = "Airflow retrain, router /"
+        elif home.own_registry:
+            where = f"Airflow retrain.{home.model}, router of its own"
+        else:
+            where = f"Airflow retrain.{home.model}, router /models/{home.model}"
+        print(f"{home.model}: {home.folder}; {where}")
+        if home.model in shares:
+            print(f"    {shares[home.model]}")
+    return status
+
+
+def bag(
+    program: str,
+    *,
+    runs: int,
+    needed: int = 0,
+    machines: int = 0,
+    minutes: float = 0.0,
+    save_s: float = 0.0,
+    hours: float = 24.0,
+    name: str = "",
+    dry_run: bool = False,
+    json_: bool = False,
+) -> int:
+    """Run a command once per seed on the planned machines, which may be taken away, until enough are done.
+
+    Args:
+        program: the command with its arguments, in which {seed} stands for 0 to RUNS - 1
+            and {folder} for where it writes
+        runs: how many seeds
+        needed: how many runs have to be done; all of them if left out
+        machines: how many at once; plan.max_machines if left out
+        minutes: minutes that one run takes, to predict cost and time; nothing is predicted if left out
+        save_s: seconds in which it saves its state to {folder}; 0: a lost run starts over
+        hours: hours after which its machines end; the same command then continues the bag
+        name: name of the folder var/bags/NAME; derived from the program if left out
+        dry_run: only predict cost and time
+        json_: print the prediction and the outcome as JSON
+    """
+    from tqdm import tqdm
+
+    from daybreak.bag import request, words
+    from daybreak.bag.state import State
+    from daybreak.check import NUM_NIGHTS, planned
+    from daybreak.prediction.ledger_history import spot_lives
+
+    loaded = params.load(checkout.home())
+    backend = loaded.backend.make()
+    rental, machine = planned(loaded, backend)
+    asked = request.Request(
+        command=program, num_runs=runs, num_needed=needed, num_machines=machines or loaded.plan.max_machines,
+        run_s=60 * minutes, save_s=save_s, hours=hours, name=name,
+    )  # fmt: skip
+    dispatcher = request.dispatcher(
+        asked, backend=backend, machine=machine, rental=rental, spot=loaded.plan.spot,
+        lives=spot_lives(ledger.history(limit=NUM_NIGHTS)),
+    )  # fmt: skip
+    forecast = dispatcher.forecast()
+    if not json_:
+        print(words.prediction(dispatcher.bag, forecast, machine, num_machines=asked.num_machines))
+    outcome = None
+    if not dry_run:
+        with tqdm(total=needed or runs, desc="bag", unit="run", disable=not sys.stderr.isatty()) as bar:
+
+            def show(state: State) -> None:
+                bar.n = len(state.done)
+                bar.set_postfix(machines=len(state.live), lost=len(state.lost))
+
+            outcome = dispatcher.run(show)
+    if json_:
+        print(words.document(dispatcher.bag, forecast, machine, outcome))
+    elif outcome:
+        print(words.ending(outcome))
+    return 0
+
+
+def why(version: str, *, json_: bool = False) -> int:
+    """Show what a version was made of, who judged it, and when it served.
+
+    Args:
+        version: its number, or the name or the day of the night that made it
+        json_: as JSON: a list of names and texts
+    """
+    from daybreak.rollout import provenance
+
+    shown = provenance.why(provenance.version_of(version))
+    if json_:
+        print(json.dumps([{"name": name, "text": text} for name, text in shown]))
+        return 0
+    for name, text in shown:
+        print(f"{name:9} {one_line(text)}")
+    return 0
+
+
+def rows(*, night: str = "", rule: str = "", limit: int = 20, last: int = 60, json_: bool = False) -> int:
+    """Show which rows of a night failed which rules, and how each rule fared in the nights before.
+
+    Args:
+        night: the night; the newest if left out
+        rule: only this rule, and its history night by night
+        limit: rows of each rule that are shown
+        last: nights of the history
+        json_: as JSON, for other programs
+    """
+    from rich.console import Console
+
+    from daybreak.report import bad_rows, night_folder
+
+    if limit < 0 or last < 1:
+        raise ParamsError(f"limit is {limit} and last {last}; give 0 or more rows and 1 or more nights")
+    history = [entry for entry in ledger.history() if not entry.rollback]
+    name = night or (history[0].night.id if history else "")
+    folder = checkout.home() / "nights" / name
+    entry = next((one for one in history if one.night.id == name), None)
+    if entry is None:  # it may not be closed yet
+        if not name or records.find(records.Night, folder / records.RUN) is None:
+            raise NothingToDo(f"there is no night {name}".rstrip() + "; status shows those of the ledger")
+        entry = night_folder.entry_of(folder)
+    bad = bad_rows.of_night(entry, folder, rule=rule, limit=limit)
+    history = history[:last]
+    nights = bad_rows.over_nights(rule, history) if rule else []
+    if rule and not bad.rules and not nights:
+        raise NothingToDo(f"no night of the last {last} had a rule {rule!r}; leave --rule out to see all")
+    if json_:
+        shown = asdict(bad) | {"history": [asdict(one) for one in nights]}
+        print(json.dumps(shown))
+        return 0
+    for line in bad_rows.lines(bad, history, nights):
+        Console().print(line, highlight=False, markup=False, soft_wrap=isinstance(line, str))
+    return 0
+
+
+def events(*, night: str = "", last: int = 30, json_: bool = False) -> int:
+    """Show what happened, newest first: promotions, refusals, rollbacks, questions, failures, late nights.
+
+    Args:
+        night: only this night's, also while it runs
+        last: number of events
+        json_: as JSON: a list of events
+    """
+    from rich.console import Console
+
+    from daybreak.report import night_events
+
+    if last < 1:
+        raise ParamsError(f"last is {last}; give 1 or more events")
+    shown = (night_events.of_night(night) if night else night_events.newest(last))[:last]
+    if not shown:
+        raise NothingToDo(f"nothing has happened{f' in a night {night}' if night else ''} yet")
+    if json_:
+        print(json.dumps([json.loads(records.dumps(event)) for event in shown]))
+        return 0
+    for event in shown:
+        Console().print(night_events.line(event), highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def verdict(*, night: str, json_: bool = False) -> int:
+    """Say in a line what a night decided; exit status 0 where its version serves, 99 where it does not.
+
+    Args:
+        night: the night
+        json_: as JSON: the event with which the night ended
+    """
+    from daybreak.report import night_events
+
+    decided = [event for event in night_events.of_night(night) if event.kind in night_events.DECISIONS]
+    if not decided:
+        raise NothingToDo(f"night {night} has decided nothing yet")
+    if json_:
+        print(json.dumps(json.loads(records.dumps(decided[0]))))
+    else:
+        print(notifier.text_of(decided[0], now=decided[0].at))
+    return 0 if decided[0].kind == "promoted" else NothingToDo.exit_status
+
+
+def who_used(what: str, *, json_: bool = False) -> int:
+    """Show which nights and versions used a day or a digest.
+
+    Args:
+        what: a day as 2011-09-30, or the digest of data or of a model, or its first characters
+        json_: as JSON: a list of nights
+    """
+    from daybreak.rollout import provenance
+
+    uses = provenance.who_used(what)
+    if not uses:
+        raise NothingToDo(f"no night of the ledger used {what}")
+    if json_:
+        print(json.dumps([asdict(use) for use in uses], default=str))
+        return 0
+    for use in uses:
+        version = f"version {use.version}{', serves' if use.serves else ''}" if use.version else "no version"
+        print(f"{use.night}  {version}: {use.how}")
+    return 0
+
+
+def migrate() -> int:
+    """Rewrite params.yaml of an earlier release in the current form, and say what changed."""
+    path = checkout.home() / params.FILE
+    text, changes = forms.migrate(path.read_text())
+    if not changes:
+        raise NothingToDo(f"{path} is in today's form")
+    records.replace_text(path, text)
+    for change in changes:
+        print(f"{path}: {change}")
+    print("Commit it: a night runs with the params.yaml of the commit that is checked out.")
+    return 0
+
+
+def same_recipe(*, reason: str) -> int:
+    """Declare that an edit did not change the recipe, so that the next night is a refresh of the champion.
+
+    Args:
+        reason: why it is the same, kept in the ledger
+    """
+    from daybreak.registry import lineage
+    from daybreak.rollout import ledger_copy
+
+    champion = ledger.champion_at(ledger.ledger_tip())
+    if champion is None:
+        raise NothingToDo("no version serves yet, so that there is no recipe to be the same as")
+    recipe = lineage.recipe(params.load(checkout.home()))
+    if recipe == champion.lineage.get("recipe"):
+        raise NothingToDo(f"the recipe is that of version {champion.version} as it is")
+    text = f"the recipe was declared to be that of version {champion.version}: {reason}"
+    ledger_notes.add(text, versions=(champion.version,), recipe=recipe)
+    ledger_copy.push()
+    print(text)
+    return 0
+
+
+def restore(*, commit: str = "", yes: bool = False) -> int:
+    """Show what a lost ledger can be brought back from, and bring it back with --yes.
+
+    Args:
+        commit: the commit that it is to end with; the proposed one if left out
+        yes: set the branch nights; else it is only shown
+    """
+    from daybreak.rollout.restore import restore as restores
+
+    for line in restores(params.load(checkout.home()), commit=commit, yes=yes):
+        print(line, flush=True)
+    return 0
+
+
+def audit(*, deep: bool = False, json_: bool = False) -> int:
+    """Check ledger, aliases, DVC objects and MLflow against each other.
+
+    Args:
+        deep: read every byte that is kept, too, which takes as long as the disk needs
+        json_: as JSON: a list of checks, once all are done
+    """
+    from daybreak.rollout.audit import audit as checks
+
+    return _shown(checks(params.load(checkout.home()), deep=deep), as_json=json_)
+
+
+def repair() -> int:
+    """Put damaged bytes back from DVC's remote, another intact copy, or the source, where there is one."""
+    from daybreak.rollout.repair import repair as repairs
+
+    return _shown(repairs(params.load(checkout.home())))
+
+
+def drill(*, json_: bool = False) -> int:
+    """Check that the version which a rollback would bring back could be restored.
+
+    Args:
+        json_: as JSON: a list of checks, once all are done
+    """
+    from daybreak.rollout.drill import drill as checks
+
+    return _shown(checks(params.load(checkout.home())), as_json=json_)
+
+
+def prune(*, dry_run: bool = False) -> int:
+    """Delete data and models that no rollback could bring back any more, as `close` does each night.
+
+    Args:
+        dry_run: delete nothing, and show what would be deleted
+    """
+    from daybreak.contract.formats import size
+    from daybreak.rollout.prune import prune as prunes
+
+    for freed in prunes(params.load(checkout.home()), dry_run=dry_run):
+        print(f"{'would free' if dry_run else 'freed'} {size(freed.num_bytes)}: {freed.num:,} {freed.what}")
+    return 0
+
+
+def erase(*, unit: str, yes: bool = False) -> int:
+    """Erase all rows of a person or an account, wherever they are kept, and name what learned from them.
+
+    Args:
+        unit: as the rows have it in the column that the workload's table calls its unit
+        yes: do it; without it, only what would go is shown
+    """
+    from daybreak.erasure.erase import erase as erases
+
+    for line in erases(unit, params.load(checkout.home()), dry_run=not yes):
+        print(f"{'' if yes else 'would erase: '}{line}", flush=True)
+    if not yes:
+        print("Nothing is changed; add --yes to do it.")
+    return 0
+
+
+def serve(*, host: str = "", port: int = -1) -> int:
+    """Answer users with the champion, and with a challenger where the gate lets it, until Ctrl-C.
+
+    Args:
+        host: address to listen on; that of params.yaml if left out
+        port: port to listen on, 0 for any that is free; that of params.yaml if left out
+    """
+    from daybreak.serving import server
+
+    server.serve(params.load(checkout.home()), host=host, port=None if port < 0 else port)
+    return 0
+
+
+def pages(*, host: str = "127.0.0.1", port: int = 8010) -> int:
+    """Show the nights of all models as pages that update while a night runs, at /nights, until Ctrl-C.
+
+    Args:
+        host: address to listen on
+        port: port to listen on, 0 for any that is free
+    """
+    from daybreak.serving import night_pages
+
+    night_pages.serve(checkout.home(), host=host, port=port)
+    return 0
+
+
+def predict(*, day: date, to: str, version: str = "") -> int:
+    """Write what a version predicts of the clean rows of a day, as a file.
+
+    Args:
+        day: the day, of which a night here has clean rows
+        to: the file, any URL of fsspec that ends with .parquet or .csv
+        version: its number, or the night or the day that made it; the champion if left out
+    """
+    from daybreak.rollout import provenance
+    from daybreak.serving import day_predictions
+
+    number, num_rows = day_predictions.write_day(day, to, version=provenance.version_of(version or "0"))
+    log.info("%s has what version %d predicts of %d rows of %s", to, number, num_rows, day)
+    return 0
+
+
+def _shown(checks: Iterable[Check], *, as_json: bool = False) -> int:
+    """Prints checks as they come, or all of them as JSON; returns 1 if one of them failed."""
+    if as_json:
+        checks = list(checks)
+        print(json.dumps([asdict(check) for check in checks]))
+        return 0 if all(check.ok for check in checks) else 1
+    failed = 0
+    for check in checks:
+        print(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {one_line(check.text)}", flush=True)
+        failed += not check.ok
+    return 1 if failed else 0
+
+
+def check(*, rent: bool = False, json_: bool = False) -> int:
+    """Examine the set-up and params.yaml before anything runs.
+
+    Args:
+        rent: also run a job of a minute on the planned machine, at its price, and show its device and speed
+        json_: as JSON: a list of checks, once all are done
+    """
+    from daybreak.check import findings, rented
+
+    def checks() -> Iterator[Check]:
+        is_ready = True
+        for finding in findings():
+            is_ready &= finding.ok
+            yield Check(name=finding.what, ok=finding.ok, text=without_password(finding.text))
+        if rent and is_ready:
+            yield from rented(params.load(checkout.home()))
+
+    return _shown(checks(), as_json=json_)
+
+
+def report(*, night: str = "", open: bool = False, all: bool = False, json_: bool = False) -> int:
+    """Write the board over the nights and the report of the newest, and print where they are.
+
+    Args:
+        night: the night whose report is wanted; the newest if left out
+        open: show the board in a browser, or the report of the night that was named
+        all: only a board over the nights of each model of the fleet
+        json_: write nothing; print the summary of the night and its records as JSON
+    """
+    from daybreak.report import fleet_rows, links, outcome, page
+    from daybreak.storage import homes
+
+    now = datetime.now(UTC)
+    if all:
+        of_all = checkout.home() / "var" / "boards.html"
+        fleet_rows.write(of_all, homes.homes(homes.lead_of(checkout.home())), at=now)
+        print(of_all)
+        if open:
+            _show_in_browser(of_all)
+        return 0
+    entries = ledger.history(limit=outcome.NIGHTS)
+    folder = _newest_here(entries, night)
+    if json_:
+        print(json.dumps(page.values(folder, entries)))
+        return 0
+    overview = checkout.home() / links.BOARD
+    here = homes.Home(folder=checkout.home(), model=checkout.home().name, leads=True)
+    fleet_rows.write(overview, [here], at=now)
+    written = page.write(folder, entries)  # again, since it may have been rolled back
+    for entry in entries:
+        if not entry.rollback and entry.night.id != folder.name:
+            try:
+                page.renew(entry, entries)
+            except PipelineError as error:
+                log.warning("the page of night %s is as it was: %s", entry.night.id, error)
+    shown = next((entry for entry in entries if not entry.rollback and entry.night.id == folder.name), None)
+    if shown and (since := outcome.since(shown, entries)):
+        log.info("%s", since)
+    print(overview, written, sep="\n")
+    if open:
+        _show_in_browser(written if night else overview)
+    return 0
+
+
+def _newest_here(entries: list[ledger.Entry], night: str) -> Path:
+    """Returns the folder of the night, or of the newest one, whose page is here; `entries` newest first."""
+    from daybreak.report import links
+
+    ids = [night] if night else [entry.night.id for entry in entries if not entry.rollback]
+    folders = [checkout.home() / "nights" / each for each in ids]  # of a night that is open, too
+    folder = next((folder for folder in folders if (folder / links.PAGE).exists()), None)
+    if folder is None:
+        raise NothingToDo(f"no report of {night or 'any night'} is here; MLflow keeps those of old nights")
+    if folder != folders[0]:
+        log.info("no report of %s, the newest night, is here; that of %s is", folders[0].name, folder.name)
+    return folder
+
+
+def _show_in_browser(page: Path) -> None:
+    """Opens a page where there is a desktop; elsewhere Python may start a browser in the terminal."""
+    import webbrowser
+
+    screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    desktop = sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in screens)
+    if not desktop or not webbrowser.open(page.as_uri()):
+        log.info("there is no desktop here; open %s in a browser of yours", page)
+
+
+def prices(
+    *, refresh: bool = False, machine: str = "*", region: str = "*", url: str = "", json_: bool = False
+) -> int:
+    """Show what machines cost, each price with its date and source, or read the prices again.
+
+    Args:
+        refresh: read them from the Cloud Billing Catalog API, with the key in CLOUD_BILLING_API_KEY
+        machine: only these, a name or a pattern such as "g2-*"
+        region: only these, a name or a pattern
+        url: address of the API; Google's if left out
+        json_: as JSON: a list of prices, in dollars an hour
+    """
+    from daybreak.machines import pricelist
+    from daybreak.machines import prices as list_prices
+
+    kept = checkout.home() / pricelist.REFRESHED
+    if not refresh and json_:
+        known = list_prices.listed(kept, machine=machine, region=region)
+        shown = [asdict(price) | {"total_usd_per_hour": price.total_usd_per_hour} for price in known]
+        print(json.dumps(shown, default=str))
+        return 0
+    if not refresh:
+        print("\n".join(list_prices.table(kept, machine=machine, region=region)))
+        return 0
+    read = list_prices.refresh(kept, url=url or list_prices.URL)
+    for sentence in read.refused:
+        log.warning("refused: %s", sentence)
+    log.info("%d prices are in %s, %d were refused, %d are not in the provider's list",
+             len(read.accepted), kept, len(read.refused), read.num_missing)  # fmt: skip
+    return 0
+
+
+def simulate(
+    *,
+    nights: int = 365,
+    traces: str = "",
+    seed: int = 0,
+    work_hours: float = 12.0,
+    deadline_hours: float = 18.0,
+    json: str = "",
+    plot: str = "",
+) -> int:
+    """Replay nights on spot machines: misses, dollars and preemptions of our policy and of others.
+
+    Args:
+        nights: how many nights
+        traces: table of spot capacity and prices; drawn from measured lifetimes if left out
+        seed: of the draw; another seed draws other nights
+        work_hours: hours of training on a machine that is never lost
+        deadline_hours: hours from the start of a night until training must be done
+        json: file to write the figures to
+        plot: file to draw them into, as nights.svg or nights.png
+    """
+    from rich.console import Console
+    from tqdm import tqdm
+
+    from daybreak.report import simulated
+    from daybreak.simulation import simulator
+    from daybreak.simulation import traces as market
+
+    simulated.check_files(plot=plot, json=json)
+    job = simulator.nightly_job(work_hours=work_hours, deadline_hours=deadline_hours)
+    zones = market.read(Path(traces)) if traces else market.draw(seed=seed, num_ticks=366 * 24 * 6)
+    played = simulator.simulate(job, zones, num_nights=nights, seed=seed)
+    shown = tqdm(played, desc="simulate", unit="night", total=nights, disable=not sys.stderr.isatty())
+    tallies = [tally for night in shown for tally in night]
+    summaries = simulated.rows(tallies)
+    places = f"{', '.join(zone.zone for zone in zones)}{'' if traces else ' (drawn)'}"
+    print(f"{nights} nights, {work_hours:g} hours of work in {deadline_hours:g}; {places}")
+    Console().print(simulated.table(summaries), simulated.LEGEND, sep="\n")
+    about: dict[str, object] = {"traces": traces, "seed": seed, "nights": nights, "work_hours": work_hours,
+                                "deadline_hours": deadline_hours}  # fmt: skip
+    if json:
+        records.replace_text(Path(json), simulated.document(summaries, tallies, about=about))
+    if plot:
+        simulated.plot(tallies, Path(plot))
+    return 0
+
+
+def show(record: str, *, night: str = "") -> int:
+    """Print a record of a night as JSON, in today's form.
+
+    Args:
+        record: its name, as plan or verdict
+        night: the night whose record is wanted; the one of this folder if left out
+    """
+    kinds = {kind.__name__.lower(): kind for kind in records.OF_A_NIGHT}
+    if record not in kinds:
+        raise ParamsError(f"{record} is not a record of a night; name one of {', '.join(kinds)}")
+    folder = checkout.home() / "nights" / night if night else Path()
+    written = records.find(kinds[record], folder / records.RUN)
+    if written is None:
+        raise NothingToDo(f"{folder / records.RUN} has no {record} yet")
+    print(json.dumps(json.loads(records.dumps(written))))
+    return 0
+
+
+def notify(*, text: str = "", night: str = "", stage: str = "", late: bool = False) -> int:
+    """Notify people of a failure or a missed deadline, by notify.command and notify.urls of params.yaml.
+
+    Args:
+        text: the message; standard input if left out
+        night: the night that may be late, or whose stage failed
+        stage: the stage that failed; the sentence that it left is told
+        late: tell it only if the night has missed its own deadline, once
+    """
+    from daybreak.report import night_events
+
+    folder = checkout.home() / "nights" / night
+    message = (text or sys.stdin.read()).rstrip("\n")
+    is_open = bool(night) and records.find(records.Night, folder / records.RUN) is not None
+    if late and is_open:
+        happened = [event for event in night_events.note(folder) if event.kind == "late"]
+        if not happened:
+            raise NothingToDo(f"night {night} has time yet, by its own deadline, or is decided")
+        return 0 if notifier.tell(*happened) else 1
+    if stage:
+        left = folder / records.RUN / f"{stage}.error"
+        message += f": {left.read_text().strip() if left.exists() else 'look at its log'}"
+    log.warning("%s", message)
+    if stage and is_open:
+        return 0 if notifier.tell(night_events.note_failure(stage, folder)) else 1
+    return 0 if notifier.send(message) else 1

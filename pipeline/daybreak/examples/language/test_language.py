@@ -1,0 +1,9 @@
+"""One day goes through every seam, as `daybreak try` shows it."""
+
+from pathlib import Path
+
+from daybreak.rehearsal import rehearse
+
+
+def test_one_day_goes_through_every_seam() -> None:
+    rehearse(Path(__file__).parent)

@@ -1,0 +1,143 @@
+"""What does a person need to decide, and what did they say? Stage approve, and the report in the registry.
+
+The answer is a record beside the verdict, `approval.json`, which the ledger keeps with the night. The first
+one stands, whether it was given in Airflow or on the command line, and `promote` acts on it.
+"""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from daybreak.contract import clock, records
+from daybreak.contract.errors import NothingToDo, PipelineError, ReleaseError
+from daybreak.contract.records import Approval, Night, Refit, Release, Stop, Verdict, Version
+from daybreak.contract.user import user
+from daybreak.registry import aliases, description
+from daybreak.registry import approval as approvals
+from daybreak.report import outcome
+from daybreak.report.version_page import show_verdict
+from daybreak.storage import ledger, mlflow_client
+from daybreak.storage.journal import alone
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger(__name__)
+
+LONGEST = 500  # characters of a reason
+
+
+def approve(
+    night: Night, version: Version, verdict: Verdict, *, reason: str = "", by: str = "", reject: bool = False
+) -> Approval:
+    """Answer a verdict that waits for a person; asked again with the same answer, nothing changes.
+
+    Raises NothingToDo where nobody is asked or it is too late, and ReleaseError where the gate failed, where
+    somebody said otherwise before, or where what is not proven is approved without a reason.
+
+    Args:
+        night: it is decided until its `decide_until`.
+        version: tonight's.
+        verdict: of the gate.
+        reason: why; needed to approve what is not proven
+        by: who; you if left out
+        reject: keep the champion
+    """
+    name = f"version {verdict.challenger}"
+    if verdict.approve_until is None or not approvals.may_be_approved(verdict):
+        if verdict.action == "promote":
+            raise NothingToDo(f"{name} is promoted without a person; release.approval says who is asked")
+        why = "release.approval never asks for it" if verdict.inconclusive else "a failed gate stands"
+        raise ReleaseError(
+            f"{name} cannot be approved, {why}: {verdict.action}: {verdict.reason}; "
+            f"fix what failed and open a new night"
+        )
+    with alone(records.path_of(Approval).with_suffix(".lock")):
+        said = approvals.answer_to(verdict, records.find(Approval))
+        if said is None:
+            said = _answer(night, verdict, approved=not reject, by=by, reason=" ".join(reason.split()))
+            records.write(said)
+    if said.approved is reject:
+        answer = approvals.words(verdict, said)
+        raise ReleaseError(f"{name} {answer}, and the first answer stands; use rollback once it serves")
+    show_verdict(version, verdict, said)
+    log.info("%s %s", name, approvals.words(verdict, said))
+    return said
+
+
+def show_report(night: Night, *, commit: str = "") -> None:
+    """Write the report and show it in MLflow, and the ledger's commit of the night where it has one.
+
+    The night stands, also where MLflow is away.
+    """
+    from daybreak.report import figures, page, svg
+
+    try:
+        history = ledger.history(limit=outcome.NIGHTS)
+        path, copy = page.write_with_copy(Path(), history)
+        released = records.find(Release)
+        others = [one for one in history if not one.rollback and one.night.id != night.id] if commit else []
+        for at, other in enumerate(others):  # the last leads on to this one; what was replaced serves no more
+            if at == 0 or (released and other.release and other.release.version == released.replaced):
+                page.renew(other, history)
+        log.info("report: %s", path.resolve())
+        verdict, version = records.find(Verdict), records.find(Version)
+        with mlflow_client.session() as client:
+            run_id = mlflow_client.find_or_make_run(client, night.id)
+            client.log_text(run_id, copy, path.name)
+            if verdict and (drawn := figures.effect(verdict, verdict.margin)):
+                client.log_text(run_id, svg.alone(drawn), description.INTERVAL)
+            if version and commit:
+                aliases.tag(client, version.name, version.number, ledger=commit)
+                client.set_tag(run_id, "ledger", commit)
+                _reject_others(client, version, verdict, released)
+    except (PipelineError, OSError) as error:
+        log.warning("the report is missing, or not in MLflow: %s", error)
+
+
+def _reject_others(
+    client: "MlflowClient", version: Version, verdict: Verdict | None, released: Release | None
+) -> None:
+    """Marks the versions of a night that is over which do not serve, also where its gate was not reached."""
+    refit = records.find(Refit)
+    for made in (version, *([refit.version] if refit and refit.version else [])):
+        if released is None or made.number != released.version:
+            aliases.reject(client, made.name, made.number)
+    text = aliases.existing(client, version.name, version.number).description or ""
+    if verdict and text.startswith(description.AWAITED):
+        said = f"**Verdict: {verdict.action}.** {description.plain(verdict.reason)}."
+        changed = description.with_first(text, said)
+        client.update_model_version(version.name, str(version.number), description=changed)
+
+
+def _answer(night: Night, verdict: Verdict, *, approved: bool, by: str, reason: str) -> Approval:
+    now = clock.utc()
+    assert verdict.approve_until is not None
+    if now >= verdict.approve_until:
+        until = f"{verdict.approve_until:%Y-%m-%d %H:%M} UTC"
+        raise NothingToDo(
+            f"the champion stays: version {verdict.challenger} was to be approved until {until}, "
+            f"and it is {now:%Y-%m-%d %H:%M}"
+        )
+    if ledger.is_over(night):
+        raise NothingToDo(
+            f"night {night.id} is closed, and its champion stays; open a new night with: "
+            f"{ledger.new_night(night)}"
+        )
+    stopped = records.find(Stop)
+    if why := f"was {outcome.stopped(stopped)}" if stopped else ledger.overtaken(night):
+        raise NothingToDo(f"night {night.id} {why}; open a new night with: {ledger.new_night(night)}")
+    if approved and verdict.inconclusive and not reason:
+        raise ReleaseError(
+            f"version {verdict.challenger} is not proven ({verdict.reason}); "
+            f"say by --reason why it should serve"
+        )
+    return Approval(
+        champion=verdict.champion,
+        challenger=verdict.challenger,
+        action=verdict.action,
+        approved=approved,
+        by=by or user(),
+        reason=reason[:LONGEST],
+        answered_at=now.replace(microsecond=0),
+    )

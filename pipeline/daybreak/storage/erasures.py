@@ -1,0 +1,200 @@
+"""Keeps what erasures took away: whose rows stay out, and which digests became others.
+
+The ledger is never rewritten, so its nights go on naming the digests that they saw. Each erasure
+(daybreak/erasure/erase.py) is a note of the ledger, which says what each of these is now; code that looks
+for bytes asks here first. A unit stands there as a hash that is keyed by `var/erasure.key`: the ledger alone
+does not allow to find out, by trying all units, whose rows were erased. The file of the key also names the
+ledger's commit of the newest erasure, so that a ledger which lost it is noticed.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.records import Erasure, replace_bytes
+from daybreak.contract.table import code, spellings
+from daybreak.storage import checkout, ledger, ledger_notes
+from daybreak.storage.journal import Journal
+
+KEY = Path("var/erasure.key")  # in the home
+GONE = ""  # what a digest became that nothing took the place of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErasedUnits:
+    """The units whose rows stay out."""
+
+    key: bytes
+    hashes: frozenset[str]
+
+    def __contains__(self, unit: object) -> bool:
+        return any(hash_of(one, self.key) in self.hashes for one in spellings(code(str(unit))))
+
+
+def erasures() -> list[Erasure]:
+    """Returns all erasures of this home, oldest first; none outside of a home.
+
+    Raises ReleaseError where the ledger has to be signed and is not: an erasure says which other files, code
+    among them, stand for those of a version.
+    """
+    try:
+        notes = ledger_notes.read(ledger.expect_signed())
+    except ParamsError:
+        return []
+    return [note.erasure for note in notes if note.erasure]
+
+
+def journal() -> Journal:
+    """Returns the journal, which is there while an erasure goes on, or was interrupted."""
+    return Journal(checkout.home() / "var" / "erasure.json")
+
+
+def note(erasure: Erasure) -> str:
+    """Writes an erasure to the ledger; returns its sentence."""
+    learned = ", ".join(map(str, erasure.versions))
+    span = f" ({erasure.days[0]} to {erasure.days[-1]})" if erasure.days else ""
+    text = (
+        f"{erasure.num_rows:,} rows of {len(erasure.days)} days{span} were erased with their unit "
+        f"{erasure.unit}; {len(erasure.digests):,} digests became others; "
+        f"{f'versions that learned from them: {learned}' if learned else 'no version learned from them'}"
+    )
+    ledger_notes.add(text, versions=erasure.versions, erasure=erasure)
+    return text
+
+
+def remember() -> None:
+    """Writes to the file of the key that the ledger has all erasures up to its newest commit."""
+    key, _ = _key_file()
+    if key:
+        replace_bytes(checkout.home() / KEY, f"{key}\n{ledger.ledger_tip()}\n".encode(), mode=0o600)
+
+
+def lost() -> str:
+    """Returns a clause that names what knows of an erasure which the ledger does not have; "" for none."""
+    _, commit = _key_file()
+    if commit and not ledger.is_part(commit, ledger.ledger_tip()):
+        return f"{checkout.home() / KEY} names an erasure by the ledger's commit {commit[:9]}"
+    return ""
+
+
+def units() -> ErasedUnits | None:
+    """Returns the units whose rows must not come in again; None where none was erased.
+
+    Raises DataError where the key of their hashes is gone, since then any row may be one of theirs, and where
+    the ledger lost an erasure.
+    """
+    if said := lost():
+        raise DataError(
+            f"{said}; but the ledger has none of that, so that it is not known whose rows to leave out; "
+            f"daybreak restore shows what can be brought back"
+        )
+    known = erasures()
+    if not known:
+        return None
+    key = read_key()
+    if key is None or {one.key for one in known} != {_name_of(key)}:
+        raise DataError(
+            f"{len(known)} units were erased, and {checkout.home() / KEY}, by which their rows are known, is "
+            f"{'missing' if key is None else 'another one'}; put it back from a backup, so that the source "
+            f"does not bring them back"
+        )
+    return ErasedUnits(key=key, hashes=frozenset(one.unit for one in known))
+
+
+def read_key() -> bytes | None:
+    """Returns the key of this home's hashes; None where there is none yet."""
+    return bytes.fromhex(_key_file()[0]) or None
+
+
+def _key_file() -> tuple[str, str]:
+    """Returns the key in hexadecimal, and the commit of the newest erasure; "" for what there is not."""
+    path = checkout.home() / KEY
+    key, commit, *_ = (path.read_text().splitlines() if path.exists() else []) + ["", ""]
+    return key, commit
+
+
+def make_key() -> bytes:
+    """Returns the key of this home's hashes, made now if there is none."""
+    units()  # which must be of this key
+    if read_key() is None:
+        replace_bytes(checkout.home() / KEY, f"{secrets.token_hex(32)}\n".encode(), mode=0o600)
+    return bytes.fromhex(_key_file()[0])
+
+
+def hash_of(unit: str, key: bytes) -> str:
+    """Returns the hash that stands for a unit."""
+    return blake2b(unit.encode(errors="surrogatepass"), key=key, digest_size=16).hexdigest()
+
+
+def by(unit: str, key: bytes, **what: Any) -> Erasure:
+    """Returns the erasure of a unit."""
+    return Erasure(unit=hash_of(unit, key), key=_name_of(key), **what)
+
+
+def _name_of(key: bytes) -> str:
+    return blake2b(b"name", key=key, digest_size=8).hexdigest()
+
+
+def changed() -> dict[str, str]:
+    """Returns what each digest is now that erasures made another; GONE where nothing took its place."""
+    steps = {old: new for one in erasures() for old, new in one.digests.items()}
+    return {old: _last(new, steps) for old, new in steps.items()}
+
+
+def _last(digest: str, steps: Mapping[str, str]) -> str:
+    while digest in steps:
+        digest = steps[digest]
+    return digest
+
+
+def now(digest: str) -> str:
+    """Returns what a digest that a night recorded is now; the same where no erasure made it another."""
+    return changed().get(digest, digest)
+
+
+def forms(digest: str) -> list[str]:
+    """Returns a digest that a night recorded and what erasures made of it, one after the other."""
+    steps = {old: new for one in erasures() for old, new in one.digests.items()}
+    passed = [digest]
+    while passed[-1] in steps:
+        passed.append(steps[passed[-1]])
+    return passed
+
+
+def now_of_lock(text: str, changes: Mapping[str, str] | None = None) -> str:
+    """Returns a dvc.lock with the digests that its outputs have now, without those that are gone.
+
+    `changes` are those of `changed`, where they have been read.
+    """
+    changes = changed() if changes is None else changes
+    if not any(old in text for old in changes):
+        return text
+    yaml = YAML()
+    content = yaml.load(text)
+    for stage in content.get("stages", {}).values():
+        for output in list(stage.get("outs", ())):
+            digest = output.get("md5", "")
+            if digest not in changes:
+                continue
+            if changes[digest] == GONE:
+                stage["outs"].remove(output)
+                continue
+            output["md5"] = changes[digest]
+            for name in ("size", "nfiles"):
+                output.pop(name, None)
+    stream = StringIO()
+    yaml.dump(content, stream)
+    return stream.getvalue()
+
+
+def of_version(number: int) -> str:
+    """Returns a sentence where rows that a version learned from were erased; "" where none were."""
+    times = [one.at for one in ledger_notes.read() if one.erasure and number in one.erasure.versions]
+    return f"rows that version {number} learned from were erased on {times[-1]}" if times else ""
