@@ -63,9 +63,15 @@ def tell(home: Home, text: str, *options: str) -> None:
     call = [sys.executable, "-P", "-m", "daybreak", "notify", *options]
     try:
         done = subprocess.run(
-            call, cwd=home.folder, env=environment(home), input=text, capture_output=True, text=True,
-            timeout=120, check=False,
-        )  # fmt: skip
+            call,
+            cwd=home.folder,
+            env=environment(home),
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         if done.returncode == NOTHING_TO_DO:
             log.info(done.stderr.strip())
             return

@@ -31,10 +31,13 @@ APPROVE, REJECT = "Approve", "Reject"
 # Not named as a field of the form of retrain: Airflow fills a task's params in from those of the run.
 FORM = {
     "approval_reason": Param(
-        None, type=["null", "string"], maxLength=500, title="Reason",
+        None,
+        type=["null", "string"],
+        maxLength=500,
+        title="Reason",
         description="Why; the ledger and the version's page keep it. What is not proven needs one.",
     ),
-}  # fmt: skip
+}
 
 # What a person typed reaches the shell as the value of a variable, never as text of the command.
 ANSWER = "(ti.xcom_pull(task_ids='review') or {})"

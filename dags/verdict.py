@@ -19,9 +19,14 @@ class Verdict(BaseOperator):
         night = notify.night_of(context["run_id"])
         call = [sys.executable, "-P", "-m", "daybreak", "verdict", "--night", night]
         done = subprocess.run(
-            call, cwd=home.folder, env=notify.environment(home), capture_output=True, text=True, timeout=120,
+            call,
+            cwd=home.folder,
+            env=notify.environment(home),
+            capture_output=True,
+            text=True,
+            timeout=120,
             check=False,
-        )  # fmt: skip
+        )
         said = done.stdout.strip()
         if done.returncode not in (0, notify.NOTHING_TO_DO):
             raise AirflowException(f"the verdict cannot be read: {done.stderr.strip()}")

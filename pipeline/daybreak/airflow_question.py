@@ -55,8 +55,10 @@ def answer(night: Night, word: Record) -> None:
 def _advise(night: Night, why: str, body: dict[str, Any]) -> None:
     log.warning(
         "Airflow was not told (%s); if its run %s waits for a person, answer %s there",
-        why, night.airflow_run.partition("/")[2], body["chosen_options"][0],
-    )  # fmt: skip
+        why,
+        night.airflow_run.partition("/")[2],
+        body["chosen_options"][0],
+    )
 
 
 def _token(url: str, settings: dict[str, str]) -> str:

@@ -55,9 +55,10 @@ def findings() -> Iterator[Finding]:
         return
     free = shutil.disk_usage(home).free
     yield Finding(
-        what="disk", ok=free >= NEEDED_BYTES,
+        what="disk",
+        ok=free >= NEEDED_BYTES,
         text=f"{free / 2**30:.1f} GiB free in {home}; a night needs {NEEDED_BYTES / 2**30:.0f}",
-    )  # fmt: skip
+    )
     for name in ("source", "workload", "backend"):
         yield _plug(name, getattr(loaded, name))
     for key, values in loaded.plan.quality_choices.items():
@@ -82,8 +83,11 @@ def _moved(home: Path, loaded: params.Params) -> Finding | None:
     known = address.look(home)
     if known.copy_of and Path(known.copy_of).exists():
         shared = [name for name in SHARED if os.environ.get(name)]
-        named = {"night.ledger_remote": loaded.night.ledger_remote, "serving.log": loaded.serving.log,
-                 "train.checkpoints": loaded.train.checkpoints}  # fmt: skip
+        named = {
+            "night.ledger_remote": loaded.night.ledger_remote,
+            "serving.log": loaded.serving.log,
+            "train.checkpoints": loaded.train.checkpoints,
+        }
         shared += [key for key, value in named.items() if value]
         text = f"this home is a copy of {known.copy_of}: its nights, data and versions are its own"
         if shared:
@@ -291,10 +295,11 @@ def _live_score(plug: params.Plug) -> Iterator[Finding]:
     if metrics and all(metric.sample_values([0.5], [1.0]) is None for metric in metrics):
         names = " and ".join(metric.name for metric in metrics)
         yield Finding(
-            what="live score", ok=False,
+            what="live score",
+            ok=False,
             text=f"each user meets one model, and {names} has no value of a single sample; add a metric that "
-                 f"has, such as LogLoss() or AbsoluteError(), or set gate.scores: replay",
-        )  # fmt: skip
+            f"has, such as LogLoss() or AbsoluteError(), or set gate.scores: replay",
+        )
 
 
 def _router_of_endpoint(loaded: params.Params, plug: params.Plug) -> Iterator[Finding]:

@@ -159,9 +159,11 @@ def _run(words: list[str], *, command: str, in_night: str = "", **options: typin
 def parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Returns the parser of all commands, with the options of the stage that `words` begins with, if any."""
     parser = argparse.ArgumentParser(
-        prog="daybreak", description=sys.modules["daybreak"].__doc__, epilog=__doc__,
+        prog="daybreak",
+        description=sys.modules["daybreak"].__doc__,
+        epilog=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, stage in stages.STAGES.items():
         sub = commands.add_parser(name, help=stage.help, description=stage.help)
@@ -255,5 +257,10 @@ def _date(text: str) -> date | None:
 
 
 TYPES: dict[str, typing.Callable[[str], typing.Any]] = {
-    "str": str, "int | str": str, "int": int, "float": float, "date": _date, "date | None": _date,
-}  # fmt: skip
+    "str": str,
+    "int | str": str,
+    "int": int,
+    "float": float,
+    "date": _date,
+    "date | None": _date,
+}

@@ -74,10 +74,22 @@ def init(
     from daybreak import home, survey_columns
 
     survey = home.write(
-        Path(folder), from_, time=time, time_format=time_format, label=label, unit=unit,
-        ripe_days=ripe_after, zone=zone, table=table, regression=regression, without=without or (),
-        nulls=nulls, thousands=thousands, clock=clock, encoding=encoding,
-    )  # fmt: skip
+        Path(folder),
+        from_,
+        time=time,
+        time_format=time_format,
+        label=label,
+        unit=unit,
+        ripe_days=ripe_after,
+        zone=zone,
+        table=table,
+        regression=regression,
+        without=without or (),
+        nulls=nulls,
+        thousands=thousands,
+        clock=clock,
+        encoding=encoding,
+    )
     size = f"{counted(survey.num_days, 'day')} of {counted(round(survey.rows_per_day), 'row')}"
     known = survey.table.label
     late = f", labels {known.ripe_after.days} days late" if known and known.ripe_after else ""
@@ -132,8 +144,10 @@ def status(*, last: int = 14, all: bool = False, watch: bool = False, json_: boo
     histories = _histories(chosen, last) if all else {here.model: ledger.history(limit=last)}
     running = {home.model: _running(home) for home in chosen}
     if json_:
-        rows = {model: board.running_rows(running[model]) + board.status_rows(history)
-                for model, history in histories.items()}  # fmt: skip
+        rows = {
+            model: board.running_rows(running[model]) + board.status_rows(history)
+            for model, history in histories.items()
+        }
         if not all and not rows[here.model]:
             raise NothingToDo("the ledger has no night yet; run one with: make night")
         print(json.dumps(rows if all else rows[here.model]))
@@ -259,13 +273,23 @@ def bag(
     backend = loaded.backend.make()
     rental, machine = planned(loaded, backend)
     asked = request.Request(
-        command=program, num_runs=runs, num_needed=needed, num_machines=machines or loaded.plan.max_machines,
-        run_s=60 * minutes, save_s=save_s, hours=hours, name=name,
-    )  # fmt: skip
+        command=program,
+        num_runs=runs,
+        num_needed=needed,
+        num_machines=machines or loaded.plan.max_machines,
+        run_s=60 * minutes,
+        save_s=save_s,
+        hours=hours,
+        name=name,
+    )
     dispatcher = request.dispatcher(
-        asked, backend=backend, machine=machine, rental=rental, spot=loaded.plan.spot,
+        asked,
+        backend=backend,
+        machine=machine,
+        rental=rental,
+        spot=loaded.plan.spot,
         lives=spot_lives(ledger.history(limit=NUM_NIGHTS)),
-    )  # fmt: skip
+    )
     forecast = dispatcher.forecast()
     if not json_:
         print(words.prediction(dispatcher.bag, forecast, machine, num_machines=asked.num_machines))
@@ -685,8 +709,13 @@ def prices(
     read = list_prices.refresh(kept, url=url or list_prices.URL)
     for sentence in read.refused:
         log.warning("refused: %s", sentence)
-    log.info("%d prices are in %s, %d were refused, %d are not in the provider's list",
-             len(read.accepted), kept, len(read.refused), read.num_missing)  # fmt: skip
+    log.info(
+        "%d prices are in %s, %d were refused, %d are not in the provider's list",
+        len(read.accepted),
+        kept,
+        len(read.refused),
+        read.num_missing,
+    )
     return 0
 
 
@@ -728,8 +757,13 @@ def simulate(
     places = f"{', '.join(zone.zone for zone in zones)}{'' if traces else ' (drawn)'}"
     print(f"{nights} nights, {work_hours:g} hours of work in {deadline_hours:g}; {places}")
     Console().print(simulated.table(summaries), simulated.LEGEND, sep="\n")
-    about: dict[str, object] = {"traces": traces, "seed": seed, "nights": nights, "work_hours": work_hours,
-                                "deadline_hours": deadline_hours}  # fmt: skip
+    about: dict[str, object] = {
+        "traces": traces,
+        "seed": seed,
+        "nights": nights,
+        "work_hours": work_hours,
+        "deadline_hours": deadline_hours,
+    }
     if json:
         records.replace_text(Path(json), simulated.document(summaries, tallies, about=about))
     if plot:

@@ -244,9 +244,13 @@ def _column_text(name: str, column: AnyColumn) -> str:
 
 
 def _code(column: AnyColumn) -> str:
-    arguments = {"min": getattr(column, "min", None), "max": getattr(column, "max", None),
-                 "size": getattr(column, "size", 0) or None, "symbol": getattr(column, "symbol", "") or None,
-                 "nullable": column.nullable or None}  # fmt: skip
+    arguments = {
+        "min": getattr(column, "min", None),
+        "max": getattr(column, "max", None),
+        "size": getattr(column, "size", 0) or None,
+        "symbol": getattr(column, "symbol", "") or None,
+        "nullable": column.nullable or None,
+    }
     given = [
         f"{key}={_literal(value) if isinstance(value, str) else repr(value)}"
         for key, value in arguments.items()
@@ -499,8 +503,10 @@ def expectations_text(survey: "Survey") -> str:
         least = None if bounded or below is None else -below
         if least is not None or above is not None:
             rows.append(_rule(f"{name} is in the range seen, widened", name, low=least, high=above))
-    drift = [f"  {_literal(name)}: {'off' if limit is None else f'{limit:g}'}  # review"
-             for name, limit in survey.drift.items()]  # fmt: skip
+    drift = [
+        f"  {_literal(name)}: {'off' if limit is None else f'{limit:g}'}  # review"
+        for name, limit in survey.drift.items()
+    ]
     if survey.images:
         rows.append('  - {name: "the images decode", python: "daybreak.workloads.image_columns:decodes"}')
     seen = f"{len(survey.days)} days, {survey.days[0]} to {survey.days[-1]}"

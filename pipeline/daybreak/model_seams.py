@@ -207,17 +207,19 @@ class ModelSeams:
                     "predict",
                     f"gives {name!r} that is {lost[0]:g} for {len(lost)} of {values.numel()} values",
                     "look for a log or a division of 0, and for nulls among the features",
-                )  # fmt: skip
+                )
             if not close(again[name], values):
                 raise self._wrong(
-                    "predict", f"gives another {name!r} when it is called again",
+                    "predict",
+                    f"gives another {name!r} when it is called again",
                     "draw nothing at random, keep nothing between calls, and leave the model in eval mode",
-                )  # fmt: skip
+                )
             if name in alone and not close(alone[name], values[: len(alone[name])]):
                 raise self._wrong(
-                    "predict", f"gives another {name!r} for {_size(half)} samples alone than among {size}",
+                    "predict",
+                    f"gives another {name!r} for {_size(half)} samples alone than among {size}",
                     "predict a sample from that sample alone, as users ask in batches of any size",
-                )  # fmt: skip
+                )
 
         if size > 1 and all(bool((values == values[:1]).all()) for values in predicted.values()):
             self._note(
@@ -235,9 +237,10 @@ class ModelSeams:
                 if error.args != (label,):
                     raise self._fails("predict", error) from error
                 raise self._wrong(
-                    "predict", f"needs the label {label!r}, which nobody knows by then",
+                    "predict",
+                    f"needs the label {label!r}, which nobody knows by then",
                     "predict from features alone",
-                ) from None  # fmt: skip
+                ) from None
             except PipelineError:
                 raise
             except Exception as error:  # whatever the team's code raises
@@ -258,9 +261,10 @@ class ModelSeams:
         for name, values in predicted.items():
             if not torch.allclose(values, again[name], rtol=1e-4, atol=1e-6, equal_nan=True):
                 raise self._wrong(
-                    "predict", f"gives another {name!r} once the weights are saved and loaded",
+                    "predict",
+                    f"gives another {name!r} once the weights are saved and loaded",
                     "keep what it needs in parameters, buffers or what fit returns",
-                )  # fmt: skip
+                )
         same = ", the same predictions" if predicted else ""
         self._say("weights", f"{path.stat().st_size:,} bytes, saved and loaded{same}")
 
@@ -314,8 +318,11 @@ class ModelSeams:
             raise self._fails(name, error) from error
 
     def _fails(self, method: str, error: Exception) -> ParamsError:
-        lines = [frame for frame in traceback.extract_tb(error.__traceback__)
-                 if Path(frame.filename).is_relative_to(self._folder / CODE)]  # fmt: skip
+        lines = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if Path(frame.filename).is_relative_to(self._folder / CODE)
+        ]
         where = f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
         return ParamsError(f"{self.name}.{method} fails{where}: {in_words(error)}; fix it")
 

@@ -348,9 +348,11 @@ def _void(verdict: Verdict, why: str) -> Verdict:
     """Writes and returns the verdict of a night that was overtaken, by which nothing is promoted."""
     would = "it would have been promoted: " if verdict.action == "promote" else ""
     verdict = replace(
-        verdict, action="reject" if verdict.challenger else "no data", approve_until=None,
+        verdict,
+        action="reject" if verdict.challenger else "no data",
+        approve_until=None,
         reason=f"{why}; {would}{verdict.reason}",
-    )  # fmt: skip
+    )
     records.write(verdict)
     if version := records.find(Version):
         try:
@@ -475,8 +477,10 @@ def _warn_of_changes(home: Path) -> None:
     if changed:
         log.warning(
             "%d uncommitted files are not part of this night: %s%s; commit them, or run with --here",
-            len(changed), ", ".join(changed[:8]), ", ..." if len(changed) > 8 else "",
-        )  # fmt: skip
+            len(changed),
+            ", ".join(changed[:8]),
+            ", ..." if len(changed) > 8 else "",
+        )
 
 
 def _worktree(home: Path, folder: Path, commit: str) -> None:

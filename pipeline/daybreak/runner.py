@@ -208,8 +208,13 @@ def night(
     assert isinstance(opened, Night)
     snapshots.record("open")
     began = time.monotonic()
-    log.info("night %s, day %s, train until %s UTC, budget $%.2f", opened.id, opened.day,
-             f"{opened.train_until:%Y-%m-%d %H:%M}", opened.budget_usd)  # fmt: skip
+    log.info(
+        "night %s, day %s, train until %s UTC, budget $%.2f",
+        opened.id,
+        opened.day,
+        f"{opened.train_until:%Y-%m-%d %H:%M}",
+        opened.budget_usd,
+    )
     try:
         failed = _rest_of_night(until)
     except KeyboardInterrupt:
@@ -220,8 +225,12 @@ def night(
         log.error("night %s is stopped; go on with: %s", opened.id, again)
         return 130
     verdict = records.find(Verdict)
-    log.info("night %s took %.0f s: %s", opened.id, time.monotonic() - began,
-             f"{verdict.action}: {verdict.reason}" if verdict else f"stopped after {until}")  # fmt: skip
+    log.info(
+        "night %s took %.0f s: %s",
+        opened.id,
+        time.monotonic() - began,
+        f"{verdict.action}: {verdict.reason}" if verdict else f"stopped after {until}",
+    )
     for stage, status in failed.items():  # the first one is the cause
         notifier.tell(night_events.note_failure(stage))
         return FINAL if status == FINAL else 1
@@ -414,8 +423,10 @@ def _fill(kind: Any, loaded: Params | None, folder: Path) -> Any:
         sections = (getattr(loaded, name) for name in Params.model_fields)
         return next(section for section in sections if type(section) is kind)
     plugs: dict[Any, params.Plug] = {
-        Source: loaded.source, Workload: loaded.workload, Backend: loaded.backend,
-    }  # fmt: skip
+        Source: loaded.source,
+        Workload: loaded.workload,
+        Backend: loaded.backend,
+    }
     return plugs[kind].make()
 
 

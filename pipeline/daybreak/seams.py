@@ -124,9 +124,11 @@ class Seams(ModelSeams):
             of_day += f"; only a night tries {untried}" if untried else ""
             self._say("rules", f"{len(self.rules)} rules, {of_rows}{of_day}")
             self.doubts += night_preview.refused_rows(
-                num_bad=len(judged.bad), num_rows=len(rows), failed=counts,
+                num_bad=len(judged.bad),
+                num_rows=len(rows),
+                failed=counts,
                 limit=self._params.validate_.max_quarantined,
-            )  # fmt: skip
+            )
             self.doubts += night_preview.refused_figures([name for name, fails in of_days.items() if fails])
         clean = without_texts(rows).filter(pa.array(judged.good()))
         if not len(clean) and not quiet:
@@ -171,8 +173,10 @@ class Seams(ModelSeams):
         """Compares the day with those before it, and counts what a gate would judge by."""
         before = [other for other in self.days if other < day and other.weekday() == day.weekday()]
         before = before[-drift.SAME_WEEKDAYS :] if self.suite.drift != "off" else []
-        clean = {other: self._judged(self._fetched(self.plug, other, quiet=True), other, quiet=True)
-                 for other in before}  # fmt: skip
+        clean = {
+            other: self._judged(self._fetched(self.plug, other, quiet=True), other, quiet=True)
+            for other in before
+        }
         limit = self._params.validate_.max_drift
         text, doubts = night_preview.drift_of(
             day, {**clean, day: self.clean}, self.table, self.suite, limit=limit
@@ -180,8 +184,10 @@ class Seams(ModelSeams):
         self._say("drift", text)
         ripe = [other for other in self.days if other <= day and is_ripe(self.table, other, by=self.days[-1])]
         needed = [each for each in (self.table.label and self.table.label.column, self.table.unit) if each]
-        held_out = {other: self._fetched(self.plug, other, quiet=True).select(needed or [self.table.time])
-                    for other in ripe[-self._params.prepare.test_days :]}  # fmt: skip
+        held_out = {
+            other: self._fetched(self.plug, other, quiet=True).select(needed or [self.table.time])
+            for other in ripe[-self._params.prepare.test_days :]
+        }
         text, of_gate = night_preview.held_out(
             held_out, self.table, min_samples=self._params.gate.min_samples
         )
@@ -269,7 +275,7 @@ class Seams(ModelSeams):
                 f"gives another {', '.join(different)} of the same rows in another process, which has seen "
                 f"other rows before and has not run fit",
                 "return from fit what it learns, keep nothing between calls, and draw nothing at random",
-            )  # fmt: skip
+            )
         if others:
             self._note(
                 f"features gives another {', '.join(others)} of {num} rows alone than among the "

@@ -110,11 +110,22 @@ class Survey:
 
 
 def survey(
-    url: str, *, time: str = "", time_format: str = "", label: str = "", unit: str = "",
-    ripe_days: float = -1, zone: str = "UTC", table: str = "", regression: bool = False,
-    without: Collection[str] = (), nulls: str = "", thousands: str = "", clock: str = "",
+    url: str,
+    *,
+    time: str = "",
+    time_format: str = "",
+    label: str = "",
+    unit: str = "",
+    ripe_days: float = -1,
+    zone: str = "UTC",
+    table: str = "",
+    regression: bool = False,
+    without: Collection[str] = (),
+    nulls: str = "",
+    thousands: str = "",
+    clock: str = "",
     encoding: str = "",
-) -> Survey:  # fmt: skip
+) -> Survey:
     """Returns what is found at a URL.
 
     Args:
@@ -138,9 +149,19 @@ def survey(
         DataError, ParamsError: there is nothing, or not what is needed; the sentence says what to do.
     """
     data = _data(
-        url, time=time, time_format=time_format, label=label, unit=unit, zone=zone, table=table, nulls=nulls,
-        thousands=thousands, clock=clock, without=without, encoding=encoding,
-    )  # fmt: skip
+        url,
+        time=time,
+        time_format=time_format,
+        label=label,
+        unit=unit,
+        zone=zone,
+        table=table,
+        nulls=nulls,
+        thousands=thousands,
+        clock=clock,
+        without=without,
+        encoding=encoding,
+    )
     rows = joined(list(data.parts.values()), zone=zone)
     asked = {"time": time, "time_format": time_format, "label": label, "unit": unit, "clock": clock}
     time = data.time
@@ -194,9 +215,14 @@ def _as_declared(part: pa.Table, declared: Table, day: date) -> pa.Table:
 
 
 def _with_days(
-    data: "_Data", rows: pa.Table, declared: Table, days: dict[date, pa.Table], left_out: dict[str, str],
-    *, regression: bool,
-) -> Survey:  # fmt: skip
+    data: "_Data",
+    rows: pa.Table,
+    declared: Table,
+    days: dict[date, pa.Table],
+    left_out: dict[str, str],
+    *,
+    regression: bool,
+) -> Survey:
     """Returns the survey of a declared table, of which only the label's type is still to be found."""
     assert declared.label is not None
     every, label = pa.concat_tables(days.values()), declared.label.column
@@ -215,26 +241,41 @@ def _with_days(
     of_classes = bool(binary or num_classes)
     num_rows = [len(part) for part in days.values()]
     return Survey(
-        plug=data.plug, table=table, binary=binary, days=tuple(days), num_days=data.num_days,
-        rows_per_day=float(np.mean(num_rows)), least_rows=min(num_rows), most_rows=max(num_rows),
-        nulls=survey_days.nulls(days, table), ranges=survey_days.ranges(days, table),
+        plug=data.plug,
+        table=table,
+        binary=binary,
+        days=tuple(days),
+        num_days=data.num_days,
+        rows_per_day=float(np.mean(num_rows)),
+        least_rows=min(num_rows),
+        most_rows=max(num_rows),
+        nulls=survey_days.nulls(days, table),
+        ranges=survey_days.ranges(days, table),
         drift=survey_days.drift_limits(days, table),
         test_days=survey_days.test_days(days, table, of_classes=of_classes),
         columns=described(
-            every, table, unlimited=no_limits, left_out=left_out,
+            every,
+            table,
+            unlimited=no_limits,
+            left_out=left_out,
             image=images.column if images and num_classes else "",
         ),
         notes=(
-            *data.far, *data.not_looked_at(),
-            *(survey_days.unlike(days, table, by=newest_over(table.zone, at=datetime.now(UTC)))
-              or survey_days.incomplete(days, table.time)),
+            *data.far,
+            *data.not_looked_at(),
+            *(
+                survey_days.unlike(days, table, by=newest_over(table.zone, at=datetime.now(UTC)))
+                or survey_days.incomplete(days, table.time)
+            ),
             *stand_ins(every, table),
             *(_few_labels(every[label], declared.label) if of_classes else ()),
         ),
         label=_label_in_words(label, kind, declared.label.classes, binary, num_classes),
-        num_classes=num_classes, images=images,
-        joined=data.joined_in_words(rows), apart=data.apart_in_words(),
-    )  # fmt: skip
+        num_classes=num_classes,
+        images=images,
+        joined=data.joined_in_words(rows),
+        apart=data.apart_in_words(),
+    )
 
 
 def _expect_names(
@@ -356,9 +397,20 @@ class _Data:
 
 
 def _data(
-    url: str, *, time: str, time_format: str, label: str, unit: str, zone: str, table: str, nulls: str,
-    thousands: str, clock: str, without: Collection[str], encoding: str,
-) -> _Data:  # fmt: skip
+    url: str,
+    *,
+    time: str,
+    time_format: str,
+    label: str,
+    unit: str,
+    zone: str,
+    table: str,
+    nulls: str,
+    thousands: str,
+    clock: str,
+    without: Collection[str],
+    encoding: str,
+) -> _Data:
     """Returns the rows at a URL, joined with the other tables there; arguments as of `survey`."""
     others = tables_of(url)
     name = ""
@@ -403,10 +455,18 @@ def _data(
         parts, came_or_went = of_one_schema(parts, needed)
         of_columns += came_or_went
     return _Data(
-        plug=plug, delivered=delivered, time=time, label=label, parts=parts, name=name, joins=joins,
-        apart=apart, num_days=len(days) - len(empty), ask=ask,
+        plug=plug,
+        delivered=delivered,
+        time=time,
+        label=label,
+        parts=parts,
+        name=name,
+        joins=joins,
+        apart=apart,
+        num_days=len(days) - len(empty),
+        ask=ask,
         far=(*of_files, *of_columns, *_far(days, left)),
-    )  # fmt: skip
+    )
 
 
 def _left_out(plug: dict[str, Any]) -> tuple[str, ...]:
@@ -507,9 +567,12 @@ def _typed(values: pa.ChunkedArray, name: str) -> AnyColumn | None:
 
 
 _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], Callable[..., AnyColumn]], ...] = (
-    (pa.types.is_boolean, Bool), (pa.types.is_timestamp, Time), (pa.types.is_date, Time),
-    (pa.types.is_binary, Bytes), (pa.types.is_large_binary, Bytes),
-)  # fmt: skip
+    (pa.types.is_boolean, Bool),
+    (pa.types.is_timestamp, Time),
+    (pa.types.is_date, Time),
+    (pa.types.is_binary, Bytes),
+    (pa.types.is_large_binary, Bytes),
+)
 
 
 def _number(values: pa.ChunkedArray, *, nullable: bool, name: str) -> AnyColumn:

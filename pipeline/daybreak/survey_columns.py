@@ -32,9 +32,13 @@ class ColumnNote:
 
 
 def described(
-    rows: pa.Table, table: Table, *, unlimited: Mapping[str, Unlimited], left_out: Mapping[str, str],
+    rows: pa.Table,
+    table: Table,
+    *,
+    unlimited: Mapping[str, Unlimited],
+    left_out: Mapping[str, str],
     image: str = "",
-) -> tuple[ColumnNote, ...]:  # fmt: skip
+) -> tuple[ColumnNote, ...]:
     """Returns a note of each column.
 
     Args:
@@ -55,12 +59,16 @@ def described(
         shown = _values(column, values, classes=table.label.classes if table.label and of_label else ())
         notes.append(
             ColumnNote(
-                name=name, kind=type(column).__name__, nulls=values.null_count / max(len(values), 1),
-                values=shown, use=use,
+                name=name,
+                kind=type(column).__name__,
+                nulls=values.null_count / max(len(values), 1),
+                values=shown,
+                use=use,
             )
-        )  # fmt: skip
-    notes += [ColumnNote(name=name, kind="", nulls=0, values="", use=f"no: {why}")
-              for name, why in left_out.items()]  # fmt: skip
+        )
+    notes += [
+        ColumnNote(name=name, kind="", nulls=0, values="", use=f"no: {why}") for name, why in left_out.items()
+    ]
     return tuple(notes)
 
 
@@ -78,8 +86,12 @@ def _use(name: str, column: AnyColumn, values: pa.ChunkedArray, table: Table, *,
     if name == table.unit:
         return f"no: the unit, {num} of them" if isinstance(column, Id) else f"{SEEN}, and the unit"
     constant = f"{SEEN}, but it is the same in all rows" if num in ("0", "1") else SEEN
-    by_type = {Id: f"no: an id, {num} values", Time: "no: a second time", Bytes: "no: bytes",
-               Text: f"{SEEN}, its length alone"}  # fmt: skip
+    by_type = {
+        Id: f"no: an id, {num} values",
+        Time: "no: a second time",
+        Bytes: "no: bytes",
+        Text: f"{SEEN}, its length alone",
+    }
     return by_type.get(type(column), constant)
 
 
@@ -145,14 +157,19 @@ def lines(notes: Sequence[ColumnNote]) -> list[str]:
     rows = [("column", "type", "null", "values", "seen by the model")]
     rows += [
         (
-            _cut(note.name, "name"), note.kind, percent(note.nulls) if note.kind else "",
-            _cut(note.values, "values"), one_line(note.use),
+            _cut(note.name, "name"),
+            note.kind,
+            percent(note.nulls) if note.kind else "",
+            _cut(note.values, "values"),
+            one_line(note.use),
         )
         for note in shown
-    ]  # fmt: skip
+    ]
     widths = [max(len(row[place]) for row in rows) for place in range(4)]
-    text = ["  ".join([*(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)), row[4]])
-            for row in rows]  # fmt: skip
+    text = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)), row[4]])
+        for row in rows
+    ]
     if len(shown) < len(notes):
         names = {note.name for note in shown}
         kinds = Counter(note.kind or "left out" for note in notes if note.name not in names)
@@ -165,10 +182,15 @@ def markdown(notes: Sequence[ColumnNote]) -> str:
     """Returns the notes as a table of Markdown."""
     rows: list[tuple[Any, ...]] = [("column", "type", "null", "values", "seen by the model"), ("---",) * 5]
     rows += [
-        (f"`{_escaped(note.name)}`", note.kind, percent(note.nulls) if note.kind else "",
-         _escaped(_cut(note.values, "values")), _escaped(note.use))
+        (
+            f"`{_escaped(note.name)}`",
+            note.kind,
+            percent(note.nulls) if note.kind else "",
+            _escaped(_cut(note.values, "values")),
+            _escaped(note.use),
+        )
         for note in notes
-    ]  # fmt: skip
+    ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -82,9 +82,15 @@ def unlike(days: Mapping[date, pa.Table], table: Table, *, by: date) -> tuple[st
     if len(here) <= LEAST_BEFORE + LEAST_ERRORS:  # no limit is learned from as few
         return ()
     history = day_history.completed(
-        {}, here, table, by=here[-1], rules="", of_rows=dict.fromkeys(here, ""), rows=timed.__getitem__,
+        {},
+        here,
+        table,
+        by=here[-1],
+        rules="",
+        of_rows=dict.fromkeys(here, ""),
+        rows=timed.__getitem__,
         num_bad=lambda day: 0,
-    )  # fmt: skip
+    )
     *before, newest = here[-BACK:]
     if not (outside := _outside(history, newest, table)):
         return ()
@@ -101,10 +107,14 @@ def unlike(days: Mapping[date, pa.Table], table: Table, *, by: date) -> tuple[st
 def _outside(history: Mapping[date, day_history.Known], day: date, table: Table) -> list[Limit]:
     """Returns the figures of a day that are outside the limits which the days before it give."""
     (judged,) = day_history.judged(
-        {other: known for other, known in history.items() if other <= day}, {}, [day], night=day,
+        {other: known for other, known in history.items() if other <= day},
+        {},
+        [day],
+        night=day,
         label=table.label.column if table.label else "",
-        false_alarms_per_year=ValidateParams().false_alarms_per_year, off=(),
-    )  # fmt: skip
+        false_alarms_per_year=ValidateParams().false_alarms_per_year,
+        off=(),
+    )
     return judged.outside
 
 
@@ -159,9 +169,13 @@ def _of_calendar(ends: Mapping[date, tuple[Any, Any]], *, num_rows: int) -> Unli
 def _calendar_field(values: Mapping[date, Any]) -> str:
     """Returns which field of the date the values are, as numbers or as words; "" if none."""
     fields = {
-        "year": ("%Y", "%y"), "month": ("%m", "%B", "%b", "%Y-%m", "%Y%m"), "day of the month": ("%d",),
-        "weekday": ("%w", "%u", "%A", "%a"), "day of the year": ("%j",), "week": ("%V", "%U", "%W"),
-    }  # fmt: skip
+        "year": ("%Y", "%y"),
+        "month": ("%m", "%B", "%b", "%Y-%m", "%Y%m"),
+        "day of the month": ("%d",),
+        "weekday": ("%w", "%u", "%A", "%a"),
+        "day of the year": ("%j",),
+        "week": ("%V", "%U", "%W"),
+    }
     for field, forms in fields.items():
         for form in forms:
             if all(_same(value, day.strftime(form)) for day, value in values.items()):

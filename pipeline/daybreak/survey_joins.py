@@ -197,9 +197,7 @@ def joins_of(
     return joins, apart
 
 
-def _join(
-    name: str, url: str, rows: pa.Table, *, time: str, label: str, zone: str, taken: set[str]
-) -> Join:  # fmt: skip
+def _join(name: str, url: str, rows: pa.Table, *, time: str, label: str, zone: str, taken: set[str]) -> Join:
     plug = plug_of(url)
     plug |= dialect_of(plug)
     theirs = peek(plug)
@@ -301,15 +299,24 @@ def _key(
         for their in left[1]
     ]
     missed = [(own, their, share) for alike, share, own, their in pairs if alike and share < FOUND]
-    sure = [(share, own, their) for alike, share, own, their in pairs
-            if alike and share >= FOUND and _is_name(left[1][their], their)]  # fmt: skip
-    perhaps = [(share, own, their) for alike, share, own, their in pairs
-               if alike and share >= FOUND and not _is_name(left[1][their], their)]  # fmt: skip
+    sure = [
+        (share, own, their)
+        for alike, share, own, their in pairs
+        if alike and share >= FOUND and _is_name(left[1][their], their)
+    ]
+    perhaps = [
+        (share, own, their)
+        for alike, share, own, their in pairs
+        if alike and share >= FOUND and not _is_name(left[1][their], their)
+    ]
     perhaps += sorted(
-        ((share, own, their) for alike, share, own, their in pairs
-         if not alike and share >= FOUND_UNNAMED and _is_text_key(left[0][own], left[1][their])),
+        (
+            (share, own, their)
+            for alike, share, own, their in pairs
+            if not alike and share >= FOUND_UNNAMED and _is_text_key(left[0][own], left[1][their])
+        ),
         reverse=True,
-    )  # fmt: skip
+    )
     key = {own: their for _, own, their in sure}
     twice = _num_twice(theirs, moments, key.values())
     for _, own, their in perhaps:

@@ -31,14 +31,45 @@ from daybreak.data.numbers import (
 
 # In the order in which they are tried: the first by which all columns of numbers can be read is taken.
 FORMATS = (
-    NumberFormat(), NumberFormat(thousands=","), NumberFormat(thousands=" "), NumberFormat(thousands="'"),
-    NumberFormat(decimal=","), NumberFormat(decimal=",", thousands="."),
-    NumberFormat(decimal=",", thousands=" "), NumberFormat(decimal=",", thousands="'"),
-)  # fmt: skip
+    NumberFormat(),
+    NumberFormat(thousands=","),
+    NumberFormat(thousands=" "),
+    NumberFormat(thousands="'"),
+    NumberFormat(decimal=","),
+    NumberFormat(decimal=",", thousands="."),
+    NumberFormat(decimal=",", thousands=" "),
+    NumberFormat(decimal=",", thousands="'"),
+)
 CURRENCIES = {
-    "AUD", "BRL", "CAD", "CHF", "CNY", "CZK", "DKK", "EUR", "GBP", "HKD", "HUF", "INR", "JPY", "KRW", "MXN",
-    "NOK", "NZD", "PLN", "RON", "RUB", "SEK", "SGD", "TRY", "USD", "ZAR", "Rs", "Rs.", "kr",
-}  # fmt: skip
+    "AUD",
+    "BRL",
+    "CAD",
+    "CHF",
+    "CNY",
+    "CZK",
+    "DKK",
+    "EUR",
+    "GBP",
+    "HKD",
+    "HUF",
+    "INR",
+    "JPY",
+    "KRW",
+    "MXN",
+    "NOK",
+    "NZD",
+    "PLN",
+    "RON",
+    "RUB",
+    "SEK",
+    "SGD",
+    "TRY",
+    "USD",
+    "ZAR",
+    "Rs",
+    "Rs.",
+    "kr",
+}
 UNIT = r"[A-Za-z\u00b5\u03bc\u03a9\u00b0%\u2030/\u00b2\u00b3]{2,6}"  # after a number, as kg or km/h
 NUM_TEXTS = 1000  # distinct ones of a column, by which its symbol and the format are known
 MOST_ODD = 0.05  # of a column of numbers, values that are none, of at most so many different texts:

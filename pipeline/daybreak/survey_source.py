@@ -34,21 +34,52 @@ FROM_US = 1e15  # since 1970: numbers that are times are from September 2001 on
 MAX_QUARANTINED = 0.05  # of a night's rows, as `init` writes it into params.yaml
 NUMBERS = (pa.types.is_integer, pa.types.is_floating)
 DAYS = (
-    "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d",
-    "%d/%m/%y", "%m/%d/%y", "%d.%m.%y",
-    "%d-%b-%y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y", "%b %d %Y",
-)  # fmt: skip
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%d.%m.%Y",
+    "%d-%m-%Y",
+    "%m-%d-%Y",
+    "%Y/%m/%d",
+    "%Y.%m.%d",
+    "%Y%m%d",
+    "%d/%m/%y",
+    "%m/%d/%y",
+    "%d.%m.%y",
+    "%d-%b-%y",
+    "%d-%b-%Y",
+    "%d %b %Y",
+    "%b %d, %Y",
+    "%b %d %Y",
+)
 CLOCKS = (
-    " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", " %I:%M%p", "",
-    " %H.%M.%S", " %I.%M.%S.%f %p", " %H:%M:%S UTC", " %H:%M:%S %z", "T%H:%M:%S", "T%H:%M:%SZ",
-)  # fmt: skip
+    " %H:%M",
+    " %H:%M:%S",
+    " %H:%M:%S.%f",
+    " %I:%M %p",
+    " %I:%M:%S %p",
+    " %I:%M%p",
+    "",
+    " %H.%M.%S",
+    " %I.%M.%S.%f %p",
+    " %H:%M:%S UTC",
+    " %H:%M:%S %z",
+    "T%H:%M:%S",
+    "T%H:%M:%SZ",
+)
 CLOCK = r"^([01]?\d|2[0-3])(:[0-5]\d(:[0-5]\d([.,]\d+)?)?( ?[AaPp][Mm])?|\.[0-5]\d\.[0-5]\d)$"
 FORMATS = (
     *(day + clock for day in DAYS for clock in CLOCKS),
-    "%Y-%m-%d %I:%M %p", "%Y-%m-%d %I:%M:%S %p", "%Y-%m-%d %H.%M.%S",
-    "%a, %d %b %Y %H:%M:%S %z", "%a, %d %b %Y %H:%M:%S GMT",  # of mail and of the web
-    "%d/%b/%Y:%H:%M:%S %z", "%a %b %d %H:%M:%S %Y", "%Y%m%d%H%M%S", "%Y%m%dT%H%M%S", "%Y%m%dT%H%M%SZ",
-)  # fmt: skip
+    "%Y-%m-%d %I:%M %p",
+    "%Y-%m-%d %I:%M:%S %p",
+    "%Y-%m-%d %H.%M.%S",
+    "%a, %d %b %Y %H:%M:%S %z",
+    "%a, %d %b %Y %H:%M:%S GMT",  # of mail and of the web
+    "%d/%b/%Y:%H:%M:%S %z",
+    "%a %b %d %H:%M:%S %Y",
+    "%Y%m%d%H%M%S",
+    "%Y%m%dT%H%M%S",
+    "%Y%m%dT%H%M%SZ",
+)
 MAY_BE_TIME = r"\d\D+\d|^\d{8}(\d{6})?$"
 NAME_FORMAT = "name its format, as --time-format '%d/%m/%Y %H:%M'"
 FIRST_TEXTS = 100  # of a column, of which a format must read one before it is tried on all
@@ -380,8 +411,11 @@ def _unit_since_1970(values: pa.ChunkedArray) -> str:
     if not any(is_kind(numbers.type) for is_kind in NUMBERS):
         return ""
     ends = pc.min_max(numbers).as_py()
-    fits = [unit for unit, us in SINCE_1970.items()
-            if len(numbers) and ends["min"] * us >= FROM_US and ends["max"] * us < END_US]  # fmt: skip
+    fits = [
+        unit
+        for unit, us in SINCE_1970.items()
+        if len(numbers) and ends["min"] * us >= FROM_US and ends["max"] * us < END_US
+    ]
     return fits[0] if fits else ""
 
 

@@ -93,26 +93,31 @@ def try_updates(
     _expect_trained_rate(trial, rate)
     if not again.is_like(trial):
         raise _wrong(
-            trial, "model", "begins with weights that another run of the same seed does not have",
+            trial,
+            "model",
+            "begins with weights that another run of the same seed does not have",
             "draw them from torch, whose generator training seeds, not from random or numpy",
-        )  # fmt: skip
+        )
     drawn = _generators()
     _update_first(trial, batch)
     _expect_trained_rate(trial, rate)
     again.update(batch)
     if _generators() != drawn:
         raise _wrong(
-            trial, "loss", "draws from random or numpy, which another run of the same seed does not repeat",
+            trial,
+            "loss",
+            "draws from random or numpy, which another run of the same seed does not repeat",
             "draw random numbers from torch, whose generator training seeds",
-        )  # fmt: skip
+        )
     if not trial.is_like(again):
         raise _wrong(
-            trial, "loss",
+            trial,
+            "loss",
             f"of two runs of one seed differs: {trial.losses[0]:.6g} and {again.losses[0]:.6g} in their "
             f"first update, or the weights after it",
             "keep what it counts in buffers of the model, not in the class or its module, and draw random "
             "numbers from torch",
-        )  # fmt: skip
+        )
     del again
     restarted = Trial(make(), state, seed=seed, rate=rate)
     restarted.resume(trial)
@@ -122,11 +127,12 @@ def try_updates(
         lost = _differing(trial, restarted)
         named = f", which loses {', '.join(lost)}" if lost else ""
         raise _wrong(
-            trial, "model",
+            trial,
+            "model",
             f"keeps state that no checkpoint holds: the loss of an update is {trial.losses[-1]:.6g}, and "
             f"{restarted.losses[-1]:.6g} after a restart{named}",
             "keep it in parameters or buffers (register_buffer), or in the state of the optimizer",
-        )  # fmt: skip
+        )
     if numbers := _differing(trial, restarted, kinds=NUMBERS):
         trial.notes.append(
             f"{', '.join(numbers)} is another after a restart, as no checkpoint holds it; where a loss or a "
@@ -142,9 +148,11 @@ def _expect_trained_rate(trial: Trial, rate: float) -> None:
     if trial.loses_rate:
         what = "has a scheduler, whose rate" if schedules_rate(trial.optimizer) else "is given a rate, which"
         raise _wrong(
-            trial, "optimizer", f"{what} training overwrites at each update",
+            trial,
+            "optimizer",
+            f"{what} training overwrites at each update",
             f"leave it out, and set train.rate ({rate:g}), train.warmup and train.decay",
-        )  # fmt: skip
+        )
 
 
 def _update_first(trial: Trial, batch: Batch) -> None:
@@ -154,26 +162,35 @@ def _update_first(trial: Trial, batch: Batch) -> None:
     after = dict(trial.model.named_parameters())
     if added := sorted(after.keys() - before.keys()):
         raise _wrong(
-            trial, "model", f"adds {_some(added)} when it runs, after the optimizer got its parameters",
+            trial,
+            "model",
+            f"adds {_some(added)} when it runs, after the optimizer got its parameters",
             "make all of them in its constructor",
-        )  # fmt: skip
+        )
     if not_finite := [name for name, value in after.items() if not value.isfinite().all()]:
         raise _wrong(
-            trial, "loss", f"has a gradient that is not finite, of {_some(not_finite)}",
+            trial,
+            "loss",
+            f"has a gradient that is not finite, of {_some(not_finite)}",
             "look for a sqrt, a log or a division at 0, also in the part that torch.where leaves out",
-        )  # fmt: skip
+        )
     if not trial.model.training:
         raise _wrong(
-            trial, "loss", "leaves the model in eval mode, in which all later updates would train it",
+            trial,
+            "loss",
+            "leaves the model in eval mode, in which all later updates would train it",
             "call model.train() at its end",
-        )  # fmt: skip
+        )
     own = {id(value) for value in after.values()}
     strange = [name for name, value in _parameters_of(trial.workload) if id(value) not in own]
     if strange:
         raise _wrong(
-            trial, "loss", f"reaches {_some(strange)}, which is not of the model: no optimizer trains it and "
-            f"no version has it", "make it a part of what model returns",
-        )  # fmt: skip
+            trial,
+            "loss",
+            f"reaches {_some(strange)}, which is not of the model: no optimizer trains it and "
+            f"no version has it",
+            "make it a part of what model returns",
+        )
     given = {id(value) for group in trial.optimizer.param_groups for value in group["params"]}
     left = [
         name
@@ -258,12 +275,13 @@ def _check_independent(trial: Trial, batch: Batch, size: int) -> None:
             )
             break
         raise _wrong(
-            trial, "loss",
+            trial,
+            "loss",
             f"of the first {num} samples is {beside.mean():.4g} alone, and {losses[:num].mean():.4g} among "
             f"{size}: it depends on the other samples of the batch, and passes of another size train another "
             f"objective",
             "compute the loss of a sample from that sample alone",
-        )  # fmt: skip
+        )
     model.load_state_dict(state)
     model.eval()
 

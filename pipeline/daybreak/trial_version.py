@@ -22,8 +22,14 @@ CLOCK = (
     "asks what time it is, and the samples of a day must not depend on when they are made; take it from the "
     "rows, or from past.day"
 )
-CLOCKS = [["date", "today"], ["datetime", "today"], ["datetime", "now"], ["datetime", "utcnow"],
-          ["Timestamp", "now"], ["Timestamp", "today"]]  # fmt: skip
+CLOCKS = [
+    ["date", "today"],
+    ["datetime", "today"],
+    ["datetime", "now"],
+    ["datetime", "utcnow"],
+    ["Timestamp", "now"],
+    ["Timestamp", "today"],
+]
 OF_THE_SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", "/lib64", "/opt", "/var")
 
 

@@ -71,9 +71,13 @@ def start(folder: Path) -> "subprocess.Popen[bytes] | None":
         note.write_text(str(address))
         command = [sys.executable, "-P", __file__, str(listening.fileno()), str(note)]
         return subprocess.Popen(
-            command, pass_fds=[listening.fileno()], start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            command,
+            pass_fds=[listening.fileno()],
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
 
 @contextlib.contextmanager
@@ -105,10 +109,13 @@ def run(words: Sequence[str], *, folder: Path, libraries: Sequence[str], stdout:
         try:
             connection.connect((folder / NOTE).read_text())
             request = {
-                "words": [*words], "folder": str(folder.absolute()), "libraries": [*libraries],
-                "environment": _environment(folder), "nice": os.nice(0),
+                "words": [*words],
+                "folder": str(folder.absolute()),
+                "libraries": [*libraries],
+                "environment": _environment(folder),
+                "nice": os.nice(0),
                 "limits": [resource.getrlimit(limit) for limit in LIMITS],
-            }  # fmt: skip
+            }
             socket.send_fds(connection, [b"\n"], [0, stdout, 2])
             connection.sendall(json.dumps(request).encode() + b"\n")
             replies = connection.makefile()

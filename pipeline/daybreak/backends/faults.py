@@ -26,44 +26,60 @@ class Fault:
     patience_s: float = inf  # for which a job may wait, if that is what it waits for
 
 
-COMMON: Mapping[str, Fault] = MappingProxyType({
-    "preempted": Fault(
-        state="preempted", text=f"job {{job}} was preempted on {{machine}}{{said}}; {GOES_ON}"
-    ),
-    "killed": Fault(state="preempted", text=f"job {{job}} was killed on {{machine}}{{said}}; {GOES_ON}"),
-    CANCELLED: Fault(state="preempted", text=f"job {{job}} was cancelled{{said}}; {GOES_ON} if submitted"),
-    GONE: Fault(state="preempted", text=f"job {{job}} is gone from {{place}}; {GOES_ON}"),
-    NOT_TAKEN: Fault(
-        state="refused", text=f"{{place}} does not take job {{job}} on {{machine}}{{said}}; {NEXT}"
-    ),
-    "overtime": Fault(
-        state="preempted",
-        text="job {job} was ended after its time{said}; its last checkpoint is what the night has; allow "
-        "more by night.train_hours",
-    ),
-    "out of memory": Fault(
-        state="failed", final=True,
-        text="job {job} ran out of the memory of {machine}{said}; name a machine with more in plan.machines, "
-        "or lower train.batch_size",
-    ),
-    "error": Fault(
-        state="failed",
-        text="job {job} ended with status {status}, an error of its own code{said}; look at {logs}, fix the "
-        "workload, and run train again",
-    ),
-})  # fmt: skip
+COMMON: Mapping[str, Fault] = MappingProxyType(
+    {
+        "preempted": Fault(
+            state="preempted", text=f"job {{job}} was preempted on {{machine}}{{said}}; {GOES_ON}"
+        ),
+        "killed": Fault(state="preempted", text=f"job {{job}} was killed on {{machine}}{{said}}; {GOES_ON}"),
+        CANCELLED: Fault(
+            state="preempted", text=f"job {{job}} was cancelled{{said}}; {GOES_ON} if submitted"
+        ),
+        GONE: Fault(state="preempted", text=f"job {{job}} is gone from {{place}}; {GOES_ON}"),
+        NOT_TAKEN: Fault(
+            state="refused", text=f"{{place}} does not take job {{job}} on {{machine}}{{said}}; {NEXT}"
+        ),
+        "overtime": Fault(
+            state="preempted",
+            text="job {job} was ended after its time{said}; its last checkpoint is what the night has; "
+            "allow more by night.train_hours",
+        ),
+        "out of memory": Fault(
+            state="failed",
+            final=True,
+            text="job {job} ran out of the memory of {machine}{said}; "
+            "name a machine with more in plan.machines, or lower train.batch_size",
+        ),
+        "error": Fault(
+            state="failed",
+            text="job {job} ended with status {status}, an error of its own code{said}; "
+            "look at {logs}, fix the workload, and run train again",
+        ),
+    }
+)
 
 
 def sentence(
-    fault: Fault, *, job: str, rental: Rental, place: str = "", said: str = "", logs: str = "",
+    fault: Fault,
+    *,
+    job: str,
+    rental: Rental,
+    place: str = "",
+    said: str = "",
+    logs: str = "",
     status: int | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Returns the sentence of a fault; `said` are the place's words, `logs` says where a person reads on."""
     said = " ".join(said.split()).rstrip(".")[:300]
     kinds = " or ".join(pool.machine for pool in rental.pools)
     machines = " + ".join(f"{pool.num_machines} x {pool.machine}" for pool in rental.pools)
     return fault.text.format(
-        job=job, machine=kinds, place=place, said=f" ({said})" if said else "",
-        logs=logs or "its log", status="?" if status is None else status, wait=f"{rental.max_wait_s:,.0f} s",
+        job=job,
+        machine=kinds,
+        place=place,
+        said=f" ({said})" if said else "",
+        logs=logs or "its log",
+        status="?" if status is None else status,
+        wait=f"{rental.max_wait_s:,.0f} s",
         what=f"{machines} as {rental.strategy} in {rental.region}",
-    )  # fmt: skip
+    )

@@ -82,9 +82,14 @@ class Local(Backend):
             supervisor = [sys.executable, "-m", "daybreak.backends.local", str(folder), str(alive.fileno())]
             with (folder / LOG).open("ab") as output:
                 process = subprocess.Popen(
-                    supervisor, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                    pass_fds=[alive.fileno()], start_new_session=True,
-                )  # fmt: skip
+                    supervisor,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=[alive.fileno()],
+                    start_new_session=True,
+                )
             threading.Thread(
                 target=process.wait, daemon=True
             ).start()  # so that no zombie is left while we live

@@ -140,12 +140,22 @@ class Renting(Backend):
         """Makes the job and returns the place's name of it."""
         before, now = journal.pending(job.name), clock.utc()
         attempt = before.attempt if before else secrets.token_hex(8)
-        labels = {"daybreak": self.home, "night": job.night, "model": job.model, "job": job.name,
-                  "attempt": attempt}  # fmt: skip
+        labels = {
+            "daybreak": self.home,
+            "night": job.night,
+            "model": job.model,
+            "job": job.name,
+            "attempt": attempt,
+        }
         request = JobRequest(
-            job=job, machines=machines, attempt=attempt, labels=labels, folder=journal.folder, now=now,
+            job=job,
+            machines=machines,
+            attempt=attempt,
+            labels=labels,
+            folder=journal.folder,
+            now=now,
             left_s=left_s(job, now),
-        )  # fmt: skip
+        )
         submission = Submission(
             attempt=attempt, job=job.name, rental=job.rental, asked_at=now.isoformat(), home=self.home
         )
@@ -322,22 +332,35 @@ class Renting(Backend):
         return waited_s > (most_s or fault.patience_s)
 
     def _explain(
-        self, journal: SubmissionJournal, submission: Submission, cause: str, *, said: str = "",
+        self,
+        journal: SubmissionJournal,
+        submission: Submission,
+        cause: str,
+        *,
+        said: str = "",
         status: int | None = None,
-    ) -> State:  # fmt: skip
+    ) -> State:
         """Records why a job ended, in its submission and where the launcher looks for reasons."""
         fault = self.faults[cause]
         logs = self.logs(f"{submission.resource} {journal.folder}")
         text = sentence(
-            fault, job=submission.job, rental=submission.rental, place=self.place, said=said, logs=logs,
+            fault,
+            job=submission.job,
+            rental=submission.rental,
+            place=self.place,
+            said=said,
+            logs=logs,
             status=status,
-        )  # fmt: skip
+        )
         log.warning("%s", text)
         if cause != CANCELLED:
             worker_errors.explain(
-                journal.folder, text, attempt=submission.token, final=fault.final,
+                journal.folder,
+                text,
+                attempt=submission.token,
+                final=fault.final,
                 refused=submission.job if fault.state == "refused" else "",
-            )  # fmt: skip
+            )
         journal.change(submission.attempt, state=fault.state, reason=text)
         return fault.state
 
@@ -365,11 +388,16 @@ class Renting(Backend):
     def live_in(self, regions: Sequence[str]) -> list[LiveJob]:
         """Returns those in these regions and its own; JobError if not known."""
         return [
-            LiveJob(handle=f"{job.name} {job.folder}", job=job.job, night=job.night,
-                    state="running" if job.state == "running" else "queued", created_at=job.created_at)
+            LiveJob(
+                handle=f"{job.name} {job.folder}",
+                job=job.job,
+                night=job.night,
+                state="running" if job.state == "running" else "queued",
+                created_at=job.created_at,
+            )
             for job in self.find(dict.fromkeys([self.region, *filter(None, regions)]))
             if job.is_alive
-        ]  # fmt: skip
+        ]
 
     @property
     def shares_disk(self) -> bool:

@@ -54,9 +54,12 @@ class Submission(Record):
     def stretch(self) -> Stretch:
         """The time that machines were rented for, and is paid for."""
         return Stretch(
-            rental=self.rental, asked=_time(self.asked_at), started=_time(self.started_at),
-            ended=_time(self.ended_at), there=_time(self.there_at),
-        )  # fmt: skip
+            rental=self.rental,
+            asked=_time(self.asked_at),
+            started=_time(self.started_at),
+            ended=_time(self.ended_at),
+            there=_time(self.there_at),
+        )
 
 
 class SubmissionJournal:

@@ -55,13 +55,25 @@ def command(
             count = f"{place.min_nodes}:{place.num_nodes}"
             conf += f",last_call_timeout={LAST_CALL_S},keep_alive_interval={SILENT_S // 3}"
         nodes = [
-            f"--nnodes={count}", "--rdzv-backend=c10d", f"--rdzv-endpoint={place.master}",
-            f"--rdzv-id={meeting}", f"--rdzv-conf={conf}", f"--local-addr={place.host}",
-        ]  # fmt: skip
+            f"--nnodes={count}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={place.master}",
+            f"--rdzv-id={meeting}",
+            f"--rdzv-conf={conf}",
+            f"--local-addr={place.host}",
+        ]
     return [
-        sys.executable, "-m", "torch.distributed.run", *nodes, f"--nproc-per-node={num_workers}",
-        f"--max-restarts={restarts}", f"--shutdown-timeout={SHUTDOWN_S}", "-m", module, *arguments,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        *nodes,
+        f"--nproc-per-node={num_workers}",
+        f"--max-restarts={restarts}",
+        f"--shutdown-timeout={SHUTDOWN_S}",
+        "-m",
+        module,
+        *arguments,
+    ]
 
 
 def threads(num_workers: int) -> dict[str, str]:

@@ -200,10 +200,12 @@ class Dispatcher:
         rule = self._reuse(state)
         sees_disk = bag.rental.is_local or self._setup.backend.part_for(bag.rental).shares_disk
         return LeaseOrder(
-            bag=bag, cwd=bag.cwd if sees_disk else staging.CODE,
-            replace_at_s=rule.replace_at_s if isfinite(rule.replace_at_s) else None, saves=rule.saves,
+            bag=bag,
+            cwd=bag.cwd if sees_disk else staging.CODE,
+            replace_at_s=rule.replace_at_s if isfinite(rule.replace_at_s) else None,
+            saves=rule.saves,
             booted_s=self._boot_s(state),
-        )  # fmt: skip
+        )
 
     def _submit(self, name: str) -> None:
         """Submits the job of a machine, or attaches to it."""

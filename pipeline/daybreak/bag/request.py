@@ -68,9 +68,14 @@ class Request:
 
 
 def dispatcher(
-    request: Request, *, backend: Backend, machine: Machine, rental: Rental, spot: bool,
+    request: Request,
+    *,
+    backend: Backend,
+    machine: Machine,
+    rental: Rental,
+    spot: bool,
     lives: Sequence[tuple[float, bool]],
-) -> Dispatcher:  # fmt: skip
+) -> Dispatcher:
     """Returns the dispatcher of a bag, which may have begun before.
 
     Args:
@@ -107,9 +112,13 @@ def dispatcher(
         until=datetime.now(UTC) + timedelta(hours=request.hours),
     )
     setup = Setup(
-        backend=backend, machine=machine, num_machines=request.num_machines, run_s=request.run_s, lives=lives,
+        backend=backend,
+        machine=machine,
+        num_machines=request.num_machines,
+        run_s=request.run_s,
+        lives=lives,
         poll_s=POLL_REMOTE_S if url else POLL_S,
-    )  # fmt: skip
+    )
     return Dispatcher(path, bag, setup)
 
 

@@ -123,9 +123,14 @@ class Worker:
             environment["BAG_SAVES_S"] = saves
         with (folder / LOG).open("ab") as output:
             self._run = subprocess.Popen(
-                words, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                words,
+                cwd=cwd,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 no other thread works here, that of a bucket waits
-            )  # fmt: skip
+            )
             if self._stopped:
                 self._run.terminate()
             while True:

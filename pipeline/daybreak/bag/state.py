@@ -169,7 +169,13 @@ class State:
 
 
 _FOLDS = {
-    "open": State._open, "lease": State._lease, "handle": State._handle, "begin": State._begin,
-    "end": State._end, "take": State._take, "done": State._done, "failed": State._failed,
+    "open": State._open,
+    "lease": State._lease,
+    "handle": State._handle,
+    "begin": State._begin,
+    "end": State._end,
+    "take": State._take,
+    "done": State._done,
+    "failed": State._failed,
     "saved": State._saved,
-}  # fmt: skip
+}

@@ -101,10 +101,19 @@ def without_password(text: str) -> str:
 
 
 _OF_A_NETWORK = (
-    errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH,
-    errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH, errno.ENOTCONN, errno.EPIPE, errno.ESTALE,
+    errno.ECONNABORTED,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETRESET,
+    errno.ENETUNREACH,
+    errno.ENOTCONN,
+    errno.EPIPE,
+    errno.ESTALE,
     errno.ETIMEDOUT,
-)  # fmt: skip
+)
 
 
 def is_unreachable(error: BaseException) -> bool:

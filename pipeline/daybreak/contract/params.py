@@ -336,9 +336,11 @@ class TrainParams(Section):
             key = "batch_growth: goodput" if self.batch_growth != "none" else "scaling: adascale"
             raise ValueError(f"sync: {self.sync} leaves workers apart, and {key} needs them together")
         alone = {
-            "num_workers": self.num_workers == 1, "sync": self.sync == "every_update",
-            "batch_growth": self.batch_growth == "none", "scaling": self.scaling != "adascale",
-        }  # fmt: skip
+            "num_workers": self.num_workers == 1,
+            "sync": self.sync == "every_update",
+            "batch_growth": self.batch_growth == "none",
+            "scaling": self.scaling != "adascale",
+        }
         if self.threads == "auto" and not all(alone.values()):
             key = next(key for key, fits in alone.items() if not fits)
             raise ValueError(f"threads: auto divides batches itself; leave {key} at its default")
@@ -559,9 +561,18 @@ class ServingParams(Section):
 
 
 NotifyEvent = Literal[
-    "promoted", "refused", "stopped", "rolled back", "question", "failed", "late", "over budget",
-    "calibration lost", "disk low", "alarm",
-]  # fmt: skip
+    "promoted",
+    "refused",
+    "stopped",
+    "rolled back",
+    "question",
+    "failed",
+    "late",
+    "over budget",
+    "calibration lost",
+    "disk low",
+    "alarm",
+]
 
 
 class NotifyParams(Section):

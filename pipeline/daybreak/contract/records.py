@@ -687,9 +687,23 @@ class Watch(Record):
 
 
 EventKind = Literal[
-    "opened", "drift", "planned", "over budget", "question", "approved", "declined", "promoted", "refused",
-    "stopped", "rolled back", "late", "failed", "calibration lost", "disk low", "alarm",
-]  # fmt: skip
+    "opened",
+    "drift",
+    "planned",
+    "over budget",
+    "question",
+    "approved",
+    "declined",
+    "promoted",
+    "refused",
+    "stopped",
+    "rolled back",
+    "late",
+    "failed",
+    "calibration lost",
+    "disk low",
+    "alarm",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -747,9 +761,23 @@ class Note(Record):
 
 
 OF_A_NIGHT = (
-    Night, Champion, Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval,
-    Refit, Release, Stop, Events,
-)  # fmt: skip
+    Night,
+    Champion,
+    Batch,
+    Report,
+    Dataset,
+    Profile,
+    Plan,
+    Training,
+    Evaluation,
+    Version,
+    Verdict,
+    Approval,
+    Refit,
+    Release,
+    Stop,
+    Events,
+)
 R = TypeVar("R", bound=Record)
 
 

@@ -214,9 +214,12 @@ def arrow_type(column: AnyColumn) -> "pa.DataType":
     if isinstance(column, Float) and column.size:
         return pa.list_(pa.float64(), column.size)
     types: dict[str, Any] = {
-        "float": pa.float64(), "int": pa.int64(), "bool": pa.bool_(), "time": pa.timestamp("us"),
+        "float": pa.float64(),
+        "int": pa.int64(),
+        "bool": pa.bool_(),
+        "time": pa.timestamp("us"),
         "bytes": pa.binary(),
-    }  # fmt: skip
+    }
     return types.get(column.kind, pa.string())
 
 

@@ -193,8 +193,9 @@ def partners_of(rows: pa.Table, theirs: pa.Table, table: OtherTable, *, time: st
     keys = [f"key_{number}" for number in range(len(table.key))]
     connection = duckdb.connect()
     for name, part, us, key in (
-        ("ours", rows, known_us, list(table.key)), ("theirs", theirs, theirs_us, list(table.key.values())),
-    ):  # fmt: skip
+        ("ours", rows, known_us, list(table.key)),
+        ("theirs", theirs, theirs_us, list(table.key.values())),
+    ):
         by_key = {own: codes(part[column]) for own, column in zip(keys, key, strict=True)}
         connection.register(name, pa.table({"number": np.arange(len(part)), "known_us": us, **by_key}))
     by, same = ", ".join(["known_us", *keys]), "".join(f" AND ours.{key} = newest.{key}" for key in keys)

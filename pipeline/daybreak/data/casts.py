@@ -112,8 +112,10 @@ def joined(parts: Sequence[pa.Table], *, zone: str) -> pa.Table:
     try:
         return pa.concat_tables(parts, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        fields = {name: [part.schema.field(name) for part in parts if part.column_names.count(name) == 1]
-                  for name in {name for part in parts for name in part.column_names}}  # fmt: skip
+        fields = {
+            name: [part.schema.field(name) for part in parts if part.column_names.count(name) == 1]
+            for name in {name for part in parts for name in part.column_names}
+        }
         return pa.concat_tables([_alike(part, fields, zone) for part in parts], promote_options="permissive")
 
 

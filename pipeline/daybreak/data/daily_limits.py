@@ -38,10 +38,18 @@ History = Mapping[date, Mapping[str, Figure]]
 
 # The family of a figure, by the first word of its name or what stands in it.
 _FAMILIES = {
-    "rows": "volume", "copies": "repetition", "as": "repetition", "quarantined": "repetition",
-    "missing": "values", "several": "relations", "far": "relations",
-    "first": "times", "last": "times", "longest": "times", "label": "labels",
-}  # fmt: skip
+    "rows": "volume",
+    "copies": "repetition",
+    "as": "repetition",
+    "quarantined": "repetition",
+    "missing": "values",
+    "several": "relations",
+    "far": "relations",
+    "first": "times",
+    "last": "times",
+    "longest": "times",
+    "label": "labels",
+}
 _RELATED = (" with ", " by ", " against ")
 UPWARDS = ("repetition",)  # families of which only too much is wrong
 
@@ -247,8 +255,9 @@ def _learned(name: str, history: History, days: Sequence[date], *, weekday: int)
         return None
     expected = forecast(
         [_scaled(figure.kind, figure.value) for figure in known.values()],
-        [other.weekday() for other in known], weekday=weekday,
-    )  # fmt: skip
+        [other.weekday() for other in known],
+        weekday=weekday,
+    )
     return Learned(expected, sum(figure.num for figure in known.values())) if expected else None
 
 
@@ -262,9 +271,12 @@ def _limit(name: str, figure: Figure, learned: Learned, chance: float) -> Limit:
     if family(name) in UPWARDS:
         low = 0.0
     return Limit(
-        name=name, kind=figure.kind, value=figure.value,
-        low=_plain(figure.kind, low), high=_plain(figure.kind, high),
-    )  # fmt: skip
+        name=name,
+        kind=figure.kind,
+        value=figure.value,
+        low=_plain(figure.kind, low),
+        high=_plain(figure.kind, high),
+    )
 
 
 def _by_rows(figure: Figure, expected: float, num_units: float, chance: float) -> tuple[float, float]:

@@ -212,10 +212,17 @@ def kind_of(column: Any, dialect: str) -> "pa.DataType | None":
         known = of.precision is not None and of.scale is not None and of.precision <= 38
         return pa.decimal128(of.precision, of.scale) if known else None
     kinds: tuple[tuple[type, Callable[[], pa.DataType]], ...] = (
-        (sa.Boolean, pa.bool_), (sa.Integer, pa.int64), (sa.Float, pa.float64), (sa.Date, pa.date32),
-        (sa.LargeBinary, pa.binary), (sa.BINARY, pa.binary), (sa.JSON, pa.string),
-        (sa.Enum, pa.string), (sa.String, pa.string), (sa.Uuid, pa.string),
-    )  # fmt: skip
+        (sa.Boolean, pa.bool_),
+        (sa.Integer, pa.int64),
+        (sa.Float, pa.float64),
+        (sa.Date, pa.date32),
+        (sa.LargeBinary, pa.binary),
+        (sa.BINARY, pa.binary),
+        (sa.JSON, pa.string),
+        (sa.Enum, pa.string),
+        (sa.String, pa.string),
+        (sa.Uuid, pa.string),
+    )
     return next((kind() for sort, kind in kinds if isinstance(of, sort)), None)
 
 

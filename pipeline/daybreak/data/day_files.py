@@ -125,8 +125,11 @@ def warn_of_missing(day: date, hours: Collection[int], url: str, *, zone: str) -
     if missing and set(hours) - {NO_HOUR}:
         log.warning(
             "%s has no hour %s of %s; the day is taken as it is, and again once they are there, within "
-            "ingest.late_days", url, ", ".join(f"{hour:02}" for hour in missing), day,
-        )  # fmt: skip
+            "ingest.late_days",
+            url,
+            ", ".join(f"{hour:02}" for hour in missing),
+            day,
+        )
 
 
 def folder_in(path: str, pattern: str) -> str:

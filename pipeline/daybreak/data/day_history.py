@@ -94,9 +94,16 @@ def write(history: Mapping[date, Known]) -> None:
 
 
 def completed(
-    kept: Mapping[date, Known], days: Sequence[date], table: Table, *, by: date, rules: str,
-    of_rows: Mapping[date, str], rows: "Rows", num_bad: Callable[[date], int],
-) -> dict[date, Known]:  # fmt: skip
+    kept: Mapping[date, Known],
+    days: Sequence[date],
+    table: Table,
+    *,
+    by: date,
+    rules: str,
+    of_rows: Mapping[date, str],
+    rows: "Rows",
+    num_bad: Callable[[date], int],
+) -> dict[date, Known]:
     """Returns the figures of all these days; those that are kept are computed only where they are outdated.
 
     Args:
@@ -137,9 +144,15 @@ def completed(
 
 
 def judged(
-    history: Mapping[date, Known], kept: Mapping[date, Known], days: Collection[date], *, night: date,
-    label: str, false_alarms_per_year: float, off: Collection[str],
-) -> list[Day]:  # fmt: skip
+    history: Mapping[date, Known],
+    kept: Mapping[date, Known],
+    days: Collection[date],
+    *,
+    night: date,
+    label: str,
+    false_alarms_per_year: float,
+    off: Collection[str],
+) -> list[Day]:
     """Returns the days to be judged with their limits: the night's, and other `days` that came in with it.
 
     Of the first night's history only the night's own day is judged, and of a day that was judged before what
@@ -187,9 +200,7 @@ def expectations(
     """
     expected: list[Expectation] = []
     for day in days:
-        severities = {
-            limit.name: _severity(limit.name, suite, params) for limit in day.outside
-        }  # fmt: skip
+        severities = {limit.name: _severity(limit.name, suite, params) for limit in day.outside}
         stopping = [limit for limit in day.outside if severities[limit.name] != "warn"]
         may_be_accepted = all(severities[limit.name] == "hold" for limit in stopping)
         if stopping and not (may_be_accepted and day.day in params.accepted_days):

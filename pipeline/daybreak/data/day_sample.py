@@ -71,12 +71,16 @@ def read_sample(path: Path, day: date, *, of: str) -> Sample | None:
         return None
     small = {name: {int(key): text for key, text in texts.items()} for name, texts in facts["small"].items()}
     return Sample(
-        day=day, num_rows=facts["num_rows"], share=facts["share"], small=small, hours=columns.pop("hours"),
+        day=day,
+        num_rows=facts["num_rows"],
+        share=facts["share"],
+        small=small,
+        hours=columns.pop("hours"),
         keys={name.removeprefix(KEYS): column for name, column in columns.items() if name.startswith(KEYS)},
         numbers={
             name.removeprefix(NUMBERS): column for name, column in columns.items() if name.startswith(NUMBERS)
         },
-    )  # fmt: skip
+    )
 
 
 def columns_of(table: Table, *, with_label: bool = True) -> list[str]:
@@ -111,8 +115,14 @@ def sample_of(day: date, rows: "pa.Table", table: Table, *, with_label: bool) ->
     microseconds = rows[table.time].cast("int64").to_numpy()
     hours = np.asarray((microseconds - np.datetime64(day, "us").astype(np.int64)) / 3.6e9, dtype=np.float64)
     return Sample(
-        day=day, num_rows=num_rows, share=share, keys=keys, numbers=numbers, hours=hours, small=small,
-    )  # fmt: skip
+        day=day,
+        num_rows=num_rows,
+        share=share,
+        keys=keys,
+        numbers=numbers,
+        hours=hours,
+        small=small,
+    )
 
 
 def sketch_of(sample: Sample, table: Table) -> list[int]:
@@ -163,10 +173,12 @@ def thinned(sample: Sample, share: float, table: Table) -> Sample:
     numbers = _mixed(np.arange(1, len(units) + 1, dtype=np.uint64))
     kept = np.where(units == 0, numbers, _mixed(units)) < np.uint64(int(share * 2**64 - 1))
     return replace(
-        sample, share=share, hours=sample.hours[kept],
+        sample,
+        share=share,
+        hours=sample.hours[kept],
         keys={name: values[kept] for name, values in sample.keys.items()},
         numbers={name: values[kept] for name, values in sample.numbers.items()},
-    )  # fmt: skip
+    )
 
 
 def _hashed(values: "pa.ChunkedArray") -> "tuple[Keys, dict[int, str]]":

@@ -89,8 +89,9 @@ def _divided_by_spark(node: Any) -> Any:
         "(CASE WHEN CAST(:b AS DOUBLE) = 0 THEN CAST(:a AS DOUBLE) * "
         "(CASE WHEN :a = 0 THEN CAST('nan' AS DOUBLE) ELSE CAST('inf' AS DOUBLE) END) "
         "ELSE CAST(:a AS DOUBLE) / CAST(:b AS DOUBLE) END)",
-        a=left, b=right,
-    )  # fmt: skip
+        a=left,
+        b=right,
+    )
 
 
 def _divided_by_bigquery(node: Any) -> Any:
@@ -198,13 +199,24 @@ def _greatest(side: str) -> Any:
 
 
 _SPARK = {
-    "Div": _divided_by_spark, "Cast": _rounded, "RegexpLike": _matched_by_java,
-    "RegexpFullMatch": _matched_by_java, "Anonymous": _epoch("spark"),
-}  # fmt: skip
+    "Div": _divided_by_spark,
+    "Cast": _rounded,
+    "RegexpLike": _matched_by_java,
+    "RegexpFullMatch": _matched_by_java,
+    "Anonymous": _epoch("spark"),
+}
 _BIGQUERY = {
-    "Div": _divided_by_bigquery, "RegexpLike": _matched_by_bigquery, "RegexpFullMatch": _matched_by_bigquery,
-    "Anonymous": _epoch("bigquery"), "ArrayMin": _least("MIN"), "ArrayMax": _least("MAX"),
-    "Median": _approximate, "Filter": _approximate, "Window": _grouped,
-    "GT": _greatest("this"), "GTE": _greatest("this"), "LT": _greatest("expression"),
+    "Div": _divided_by_bigquery,
+    "RegexpLike": _matched_by_bigquery,
+    "RegexpFullMatch": _matched_by_bigquery,
+    "Anonymous": _epoch("bigquery"),
+    "ArrayMin": _least("MIN"),
+    "ArrayMax": _least("MAX"),
+    "Median": _approximate,
+    "Filter": _approximate,
+    "Window": _grouped,
+    "GT": _greatest("this"),
+    "GTE": _greatest("this"),
+    "LT": _greatest("expression"),
     "LTE": _greatest("expression"),
-}  # fmt: skip
+}

@@ -29,9 +29,13 @@ MISSING = "difference of missing shares"
 
 
 def distances(
-    day: "Rows", before: "Sequence[Rows]", table: Table, *,
-    limits: Mapping[str, float | Literal["off"]], limit: float,
-) -> tuple[Drift, ...]:  # fmt: skip
+    day: "Rows",
+    before: "Sequence[Rows]",
+    table: Table,
+    *,
+    limits: Mapping[str, float | Literal["off"]],
+    limit: float,
+) -> tuple[Drift, ...]:
     """Returns the distance of each column of `day` from the days `before` it, pooled.
 
     A day gives the values of a column by its name, so that one column is in memory at a time. `limits` are by

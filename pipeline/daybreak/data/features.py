@@ -96,9 +96,13 @@ def past_of(
 
 
 def rows_of(
-    workload: Any, day: date, days: Iterable[date], *, last: date,
+    workload: Any,
+    day: date,
+    days: Iterable[date],
+    *,
+    last: date,
     read: Callable[[date], "pa.Table"] = read_clean,
-) -> "pa.Table":  # fmt: skip
+) -> "pa.Table":
     """Returns the rows of a day that stay once later ones have corrected them.
 
     For `arrays` they are as corrected; for `features` as they were delivered, with the corrected label.

@@ -23,8 +23,12 @@ PACKED = (".gz", ".bz2", ".xz", ".lzma", ".zip", *CODECS)
 SUFFIXES = (*PARQUET, *JSON, *CSV, *(text + packed for text in (*JSON, *CSV) for packed in PACKED))
 NULLS = ["", "NULL", "null", "NaN", "nan"]  # not NA: that is a country
 ASCII = bytes(range(128)) + b'\x1b$B$"\x1b(B'  # which is a letter in ISO 2022
-MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
-         codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}  # fmt: skip
+MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 LEAST_BYTES = 4  # of a value in memory, about
 BLOCK_BYTES = 1 << 26  # of JSON that is read at once; an object must fit into it
 
@@ -126,8 +130,11 @@ def read_json(data: bytes) -> pa.Table:
         try:
             return _read_lines(data)
         except pa.ArrowInvalid as error:
-            name = re.search(r"Column\(/([^/]*)\) changed from (?:number|string|boolean) to "
-                             r"(?:number|string|boolean) in row", str(error))  # fmt: skip
+            name = re.search(
+                r"Column\(/([^/]*)\) changed from (?:number|string|boolean) to "
+                r"(?:number|string|boolean) in row",
+                str(error),
+            )
             if not name:
                 raise
             data = _lines([json.loads(line) for line in data.splitlines() if line.strip()], as_text=name[1])

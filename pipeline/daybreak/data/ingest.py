@@ -161,8 +161,10 @@ def _emptied(
         else:
             log.warning(
                 "the source has %s no more, and its %d rows stay in training; deliver the day without rows "
-                "to take them back", day, _num_rows(part_of(day)),
-            )  # fmt: skip
+                "to take them back",
+                day,
+                _num_rows(part_of(day)),
+            )
     return digests
 
 
@@ -171,8 +173,9 @@ def _warn_of_emptied(fetched: Iterable[date], work: Path) -> None:
         if not _num_rows(part_of(day, work)):
             log.warning(
                 "the source has no rows for %s by now; the %d that came before are taken out of training",
-                day, _num_rows(part_of(day)),
-            )  # fmt: skip
+                day,
+                _num_rows(part_of(day)),
+            )
 
 
 def _has_columns_of(table: Table, part: Path) -> bool:
@@ -203,9 +206,15 @@ def _wanted(
 
 
 def _fetch(
-    days: list[date], tonight: date, source: Source, table: Table, work: Path, *, first: bool,
+    days: list[date],
+    tonight: date,
+    source: Source,
+    table: Table,
+    work: Path,
+    *,
+    first: bool,
     outdated: Collection[date],
-) -> dict[date, str]:  # fmt: skip
+) -> dict[date, str]:
     """Fetches days into `work`; returns the digest of each that has other rows than are here."""
     from tqdm import tqdm
 

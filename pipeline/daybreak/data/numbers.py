@@ -22,9 +22,28 @@ from daybreak.contract.records import Record
 
 # In columns of numbers and times; elsewhere they may be a value, as NA is a country.
 WORDS_FOR_NULL = (
-    "", "NA", "N/A", "#N/A", "<NA>", "na", "n/a", "n.a.", "NULL", "Null", "null", "(null)", "None", "none",
-    "NaN", "nan", "\\N", "-", "--", "?", ".",
-)  # fmt: skip
+    "",
+    "NA",
+    "N/A",
+    "#N/A",
+    "<NA>",
+    "na",
+    "n/a",
+    "n.a.",
+    "NULL",
+    "Null",
+    "null",
+    "(null)",
+    "None",
+    "none",
+    "NaN",
+    "nan",
+    "\\N",
+    "-",
+    "--",
+    "?",
+    ".",
+)
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^[+-]?(inf|Inf|nan|NaN)$"  # as Arrow reads it
 BLANKS = "[ \u00a0\u2009\u202f]"  # of any width, between thousands
 MINUS = "\u2212"  # beside the hyphen

@@ -7,10 +7,20 @@ In Java `$` is also the place before a last line break, more than `\n` ends a li
 import re
 
 _POSIX = {
-    "alnum": "Alnum", "alpha": "Alpha", "ascii": "ASCII", "blank": "Blank", "cntrl": "Cntrl",
-    "digit": "Digit", "graph": "Graph", "lower": "Lower", "print": "Print", "punct": "Punct",
-    "space": "Space", "upper": "Upper", "xdigit": "XDigit",
-}  # fmt: skip
+    "alnum": "Alnum",
+    "alpha": "Alpha",
+    "ascii": "ASCII",
+    "blank": "Blank",
+    "cntrl": "Cntrl",
+    "digit": "Digit",
+    "graph": "Graph",
+    "lower": "Lower",
+    "print": "Print",
+    "punct": "Punct",
+    "space": "Space",
+    "upper": "Upper",
+    "xdigit": "XDigit",
+}
 _TOKEN = re.compile(
     r"\\Q(?P<text>.*?)(?:\\E|$)"
     r"|\\(?P<escaped>[pP](?:\{\^?\w+\}|\w)|x\{[0-9A-Fa-f]+\}|.)"
@@ -21,10 +31,12 @@ _GROUP = re.compile(r"\(\?P?<(?P<name>\w+)>|\(\?(?P<flags>[a-zA-Z-]+)(?P<close>[
 _CLASS = re.compile(r"\[:(?P<sign>\^?)(?P<name>\w+):\]")
 _WORD = "[0-9A-Za-z_]"
 _OUTSIDE = {
-    "s": r"[\t\n\f\r ]", "S": r"[^\t\n\f\r ]", "v": r"\x0B",
+    "s": r"[\t\n\f\r ]",
+    "S": r"[^\t\n\f\r ]",
+    "v": r"\x0B",
     "b": f"(?:(?<={_WORD})(?!{_WORD})|(?<!{_WORD})(?={_WORD}))",
     "B": f"(?:(?<={_WORD})(?={_WORD})|(?<!{_WORD})(?!{_WORD}))",
-}  # fmt: skip
+}
 _INSIDE = {"s": r"\t\n\f\r ", "S": r"\x00-\x08\x0B\x0E-\x1F\x21-\x{10FFFF}", "v": r"\x0B"}
 
 

@@ -78,10 +78,14 @@ def prepare(night: Night, report: Report, sections: PrepareSections) -> Dataset:
                 f"data/quarantine, and at the arguments of the workload"
             )
     return Dataset(
-        digest=known_digests.digest(ARRAYS), num_samples=num_train, first_day=window.train[0],
-        last_day=window.train[-1], num_unripe_days=unripe, num_of_days=num_of_days,
+        digest=known_digests.digest(ARRAYS),
+        num_samples=num_train,
+        first_day=window.train[0],
+        last_day=window.train[-1],
+        num_unripe_days=unripe,
+        num_of_days=num_of_days,
         num_bytes=sum(path.stat().st_size for path in ARRAYS.rglob("*") if path.is_file()),
-    )  # fmt: skip
+    )
 
 
 def remake(workload: Any, model: Path, folder: Path) -> None:
@@ -123,10 +127,11 @@ def make_again(dataset: Dataset, night: Night, sections: PrepareSections) -> Non
     window = Window(
         train=tuple(day for day in here if dataset.first_day <= day <= dataset.last_day),
         test=tuple(
-            day for day in here
+            day
+            for day in here
             if dataset.last_day < day <= night.day and is_ripe(workload.table, day, by=night.day)
         ),
-    )  # fmt: skip
+    )
     _whole_window(workload, window, here, sections)
 
 
@@ -149,10 +154,12 @@ def _table(workload: Any, days: Sequence[date], params: PrepareParams) -> "ir.Ta
 
 def _facts(window: Window, *, num_train: int, num_test: int) -> dict[str, Any]:
     return {
-        "first_day": str(window.train[0]), "last_day": str(window.train[-1]),
+        "first_day": str(window.train[0]),
+        "last_day": str(window.train[-1]),
         "test_days": [str(day) for day in window.test],
-        "num_samples_train": num_train, "num_samples_test": num_test,
-    }  # fmt: skip
+        "num_samples_train": num_train,
+        "num_samples_test": num_test,
+    }
 
 
 def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:

@@ -163,24 +163,35 @@ _TYPES: dict[str, tuple[Callable[[Kwargs], str], tuple[str, ...], tuple[str, ...
     "expect_column_values_to_not_be_in_set": (_listed, ("column", "value_set"), ()),
     BETWEEN: (lambda kwargs: _outside(kwargs, _column(kwargs)), ("column",), RANGE),
     "expect_column_values_to_match_regex": (
-        lambda kwargs: f"(NOT {_matches(kwargs, kwargs['regex'])})", ("column", "regex"), (),
+        lambda kwargs: f"(NOT {_matches(kwargs, kwargs['regex'])})",
+        ("column", "regex"),
+        (),
     ),
     "expect_column_values_to_not_match_regex": (
-        lambda kwargs: f"({_matches(kwargs, kwargs['regex'])})", ("column", "regex"), (),
+        lambda kwargs: f"({_matches(kwargs, kwargs['regex'])})",
+        ("column", "regex"),
+        (),
     ),
     "expect_column_values_to_match_regex_list": (_matches_of_list, ("column", "regex_list"), ("match_on",)),
     "expect_column_value_lengths_to_be_between": (
-        lambda kwargs: _outside(kwargs, _length(kwargs)), ("column",), RANGE,
+        lambda kwargs: _outside(kwargs, _length(kwargs)),
+        ("column",),
+        RANGE,
     ),
     "expect_column_value_lengths_to_equal": (
-        lambda kwargs: f"({_length(kwargs)} <> {_literal(kwargs['value'])})", ("column", "value"), (),
+        lambda kwargs: f"({_length(kwargs)} <> {_literal(kwargs['value'])})",
+        ("column", "value"),
+        (),
     ),
     "expect_column_values_to_be_unique": (
         lambda kwargs: f"({_repeated([kwargs['column']])} AND {_column(kwargs)} IS NOT NULL)",
-        ("column",), (),
+        ("column",),
+        (),
     ),
     "expect_compound_columns_to_be_unique": (_repeated_together, ("column_list",), ("ignore_row_if",)),
     "expect_column_pair_values_a_to_be_greater_than_b": (
-        _not_greater, ("column_A", "column_B"), ("or_equal", "ignore_row_if"),
+        _not_greater,
+        ("column_A", "column_B"),
+        ("or_equal", "ignore_row_if"),
     ),
-}  # fmt: skip
+}

@@ -290,15 +290,20 @@ class Files:
         if self._listed is None:
             if day_files.is_pattern(self._root) or re.search(GLOB, self._root):
                 listed = self._system.glob(day_files.globbed(self._root), detail=True)
-                paths = [path for path, facts in listed.items() if facts["type"] != "directory"
-                         or path.lower().endswith(self.suffixes)]  # fmt: skip
+                paths = [
+                    path
+                    for path, facts in listed.items()
+                    if facts["type"] != "directory" or path.lower().endswith(self.suffixes)
+                ]
             elif self._system.isdir(self._root):
                 paths = self._system.find(self._root)
             else:
                 return {self._root: ""}
-            dated = {file.path for file in day_files.of_pattern(self._root, paths)} if (
-                day_files.is_pattern(self._root)
-            ) else None  # fmt: skip
+            dated = (
+                {file.path for file in day_files.of_pattern(self._root, paths)}
+                if (day_files.is_pattern(self._root))
+                else None
+            )
             self._listed = {path: self._reason(path, dated) for path in sorted(paths)}
         return self._listed
 
@@ -403,12 +408,18 @@ class Files:
                 else:
                     data = file.read(self.max_bytes + 1)
                     self._expect_room(len(data), origin)
-                    rows = file_formats.read_json(data) if file_formats.is_of(path, JSON) else (
-                        file_formats.read_csv(
-                            data, delimiter=self.delimiter, encoding=self.encoding,
-                            kept={*self.columns.values()},
+                    rows = (
+                        file_formats.read_json(data)
+                        if file_formats.is_of(path, JSON)
+                        else (
+                            file_formats.read_csv(
+                                data,
+                                delimiter=self.delimiter,
+                                encoding=self.encoding,
+                                kept={*self.columns.values()},
+                            )
                         )
-                    )  # fmt: skip
+                    )
             if len(rows):
                 for name, value in day_files.keys_in(path.removeprefix(self._fixed())).items():
                     if name not in rows.column_names:

@@ -182,9 +182,10 @@ def _of_types(table: Table) -> Iterator[Rule]:
         if not isinstance(column, Category | Id | Text | Bytes):
             kind = type(column).__name__
             yield Rule(
-                name=f"{name} is {'an' if kind == 'Int' else 'a'} {kind}", type=OF_TYPE,
+                name=f"{name} is {'an' if kind == 'Int' else 'a'} {kind}",
+                type=OF_TYPE,
                 kwargs={"column": name, "type_": kind},
-            )  # fmt: skip
+            )
 
 
 def _derived(table: Table) -> Iterator[Rule]:
@@ -230,14 +231,15 @@ def schema_rules(table: Table) -> tuple[Rule, ...]:
     types = {field.name: str(field.type) for field in table.schema()}
     return (
         Rule(
-            name="columns are those of the table", type="expect_table_columns_to_match_set",
+            name="columns are those of the table",
+            type="expect_table_columns_to_match_set",
             kwargs={"column_set": list(types)},
         ),
         *(
             Rule(name=f"{name} is {kind}", type=ALL_IN_SET, kwargs={"column": name, "value_set": [kind]})
             for name, kind in types.items()
         ),
-    )  # fmt: skip
+    )
 
 
 def rules_digest(suite: Suite, table: Table) -> str:
@@ -346,6 +348,8 @@ def _finding(rule: Rule, result: Any) -> Finding:
                 f"rule {rule.name!r} cannot be judged: {info['exception_message']}; fix it in the suite"
             )
     return Finding(
-        rule=rule, success=bool(result.success), details=result.result,
+        rule=rule,
+        success=bool(result.success),
+        details=result.result,
         rows=tuple(result.result.get("unexpected_index_list") or ()),
-    )  # fmt: skip
+    )

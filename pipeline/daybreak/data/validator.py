@@ -82,8 +82,9 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
     judge = Judge()
     of_schema = _of_schema(judge, [*days, *pending], table)
     scan = PartitionScan(table, suite, rules, engine=sections.prepare.engine)
-    checks = _Checks(table=table, suite=suite, rules=rules, digest=digest, params=params, raw=raw,
-                     split_from=split_from)  # fmt: skip
+    checks = _Checks(
+        table=table, suite=suite, rules=rules, digest=digest, params=params, raw=raw, split_from=split_from
+    )
     judged = {day: scan.judge(day) for day in days}
     again, refused = _judged_again(pending, scan, checks, judge, night, beside=judged, restated=outdated)
     judged = dict(sorted((judged | again).items()))
@@ -92,11 +93,15 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
     num_rows = sum(one.num_rows for one in judged.values())
     of_days = judge.findings(suite.days, _figures(judged))
     of_rows = judge.findings([_of_count(rule) for rule in rules], counts)
-    data_docs.write(DOCS, {
-        "schema": data_docs.of_types(of_schema),
-        "days": data_docs.of_figures(of_days, _figures(judged), days),
-        "rows": data_docs.of_rows(of_rows, counts, days, num_rows=num_rows),
-    }, days)  # fmt: skip
+    data_docs.write(
+        DOCS,
+        {
+            "schema": data_docs.of_types(of_schema),
+            "days": data_docs.of_figures(of_days, _figures(judged), days),
+            "rows": data_docs.of_rows(of_rows, counts, days, num_rows=num_rows),
+        },
+        days,
+    )
     names = [rule.name for rule in rules]
     try:
         distances, note, figures_of_days, unusual = checks.expect(
@@ -127,10 +132,13 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
             Expectation(rule=rule.name, column=rule.blamed, num_failed=num_failed, success=finding.success)
         )
     return Report(
-        num_rows=num_rows, num_clean=num_rows - num_bad, num_quarantined=num_bad,
-        expectations=(*expectations, *note, *unusual, *refused), drift=distances,
+        num_rows=num_rows,
+        num_clean=num_rows - num_bad,
+        num_quarantined=num_bad,
+        expectations=(*expectations, *note, *unusual, *refused),
+        drift=distances,
         digest=known_digests.digest(CLEAN),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,9 +174,16 @@ class _Checks:
             night.day, judged, self.table, here=self.raw, suite=suite, limit=params.max_drift
         )
         figures, unusual = _unusual(
-            night, judged, self.table, came_in=came_in, by=by, suite=suite, rules=self.digest, params=params,
+            night,
+            judged,
+            self.table,
+            came_in=came_in,
+            by=by,
+            suite=suite,
+            rules=self.digest,
+            params=params,
             of_rows={**self.split_from, **{day: self.raw[day] for day in judged}},
-        )  # fmt: skip
+        )
         return distances, note, figures, unusual
 
 
@@ -178,9 +193,15 @@ _Passed = tuple[
 
 
 def _judged_again(
-    days: Sequence[date], scan: PartitionScan, checks: _Checks, judge: Judge, night: Night, *,
-    beside: Mapping[date, Judged], restated: set[date],
-) -> tuple[dict[date, Judged], list[Expectation]]:  # fmt: skip
+    days: Sequence[date],
+    scan: PartitionScan,
+    checks: _Checks,
+    judge: Judge,
+    night: Night,
+    *,
+    beside: Mapping[date, Judged],
+    restated: set[date],
+) -> tuple[dict[date, Judged], list[Expectation]]:
     """Judges days of `data/raw` that wait to pass; returns those that pass now, and a line for each other.
 
     Each is judged by the days before it, of which some are judged anew `beside` it, and by the labels that
@@ -365,9 +386,17 @@ def _drift(
 
 
 def _unusual(
-    night: Night, judged: Mapping[date, Judged], table: Table, *, came_in: Sequence[date], by: date,
-    suite: Suite, rules: str, params: ValidateParams, of_rows: Mapping[date, str],
-) -> "tuple[dict[date, day_history.Known], tuple[Expectation, ...]]":  # fmt: skip
+    night: Night,
+    judged: Mapping[date, Judged],
+    table: Table,
+    *,
+    came_in: Sequence[date],
+    by: date,
+    suite: Suite,
+    rules: str,
+    params: ValidateParams,
+    of_rows: Mapping[date, str],
+) -> "tuple[dict[date, day_history.Known], tuple[Expectation, ...]]":
     """Returns the figures of all days, and what the report says of tonight's; DataError if they stop it."""
     import pyarrow as pa
 
@@ -394,10 +423,14 @@ def _unusual(
     off = [name for name, how in suite.limits.items() if how == "off"]
     labelled = [day for day in days if is_ripe(table, day, by=by)][-1:]  # its labels are known now
     unusual_days = day_history.judged(
-        history, kept, {*labelled, *(day for day in came_in if day <= night.day)}, night=night.day,
+        history,
+        kept,
+        {*labelled, *(day for day in came_in if day <= night.day)},
+        night=night.day,
         label=table.label.column if table.label else "",
-        false_alarms_per_year=params.false_alarms_per_year, off=off,
-    )  # fmt: skip
+        false_alarms_per_year=params.false_alarms_per_year,
+        off=off,
+    )
     later = {day: known for day, known in kept.items() if day > night.day}
     return history | later, day_history.expectations(unusual_days, night, suite, params, is_first=not kept)
 
@@ -424,9 +457,10 @@ def _split(day: date, judged: Judged, table: Table, names: Sequence[str]) -> Non
 
     rows = _rows(day, table)
     _replace(
-        without_texts(rows).filter(pa.array(judged.good())), part_of(day, CLEAN),
+        without_texts(rows).filter(pa.array(judged.good())),
+        part_of(day, CLEAN),
         dictionaries=_repeated(without_texts(rows), table.key),
-    )  # fmt: skip
+    )
     _write_bad(rows, judged, names, part_of(day, QUARANTINE), key=table.key)
 
 

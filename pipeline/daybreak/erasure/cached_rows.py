@@ -85,8 +85,10 @@ class Objects:
         """
         mine = [path.parent.name + path.name for path in self._cache.glob("??/*")]
         ours = [digest for digest in {*named} if self._remote and self._remote.exists(digest)]
-        gone = sorted({*mine, *ours} - {digest for digest in {*mine, *ours} if digest in wanted},
-                      key=lambda digest: (digest.endswith(".dir"), digest))  # fmt: skip
+        gone = sorted(
+            {*mine, *ours} - {digest for digest in {*mine, *ours} if digest in wanted},
+            key=lambda digest: (digest.endswith(".dir"), digest),
+        )
         for digest in gone:
             if digest in ours:
                 self._remote.delete(digest)
@@ -214,7 +216,7 @@ def _relist(
     digest: str,
     entries: list[dict[str, str]] | None,
     now: Callable[[dict[str, str]], str],
-) -> None:  # fmt: skip
+) -> None:
     """Notes the list of a folder's files with what these are now, where any is another."""
     renewed = [entry | {"md5": now(entry)} for entry in entries or ()]
     if entries is None or renewed == entries:

@@ -163,9 +163,13 @@ def _note(
     digests = cached.digests | new
     if digests or not _erasures_of(unit):
         erasure = erasures.by(
-            unit, erasures.make_key(), num_rows=cached.num_rows, days=tuple(sorted(cached.days)),
-            digests=digests, versions=tuple(learned),
-        )  # fmt: skip
+            unit,
+            erasures.make_key(),
+            num_rows=cached.num_rows,
+            days=tuple(sorted(cached.days)),
+            digests=digests,
+            versions=tuple(learned),
+        )
         log.info("%s", erasures.note(erasure))
     erasures.remember()
     ledger_copy.push()

@@ -111,8 +111,12 @@ def evaluate(
         slices=_slices(columns),
         elapsed_s=round(time.monotonic() - began, 3),
         judged=tuple(
-            Judged(name=one.name, role=one.role if number else "success", margin=one.margin,
-                   higher_is_better=one.higher_is_better)
+            Judged(
+                name=one.name,
+                role=one.role if number else "success",
+                margin=one.margin,
+                higher_is_better=one.higher_is_better,
+            )
             for number, one in enumerate(metrics)
         ),
         live=next(iter(by_row), LiveMetric()) if serves_rows(workload) else None,
@@ -120,7 +124,7 @@ def evaluate(
         days=days or everything,
         seen_days=tuple(day for day in everything if day not in (days or everything)),
         cannot_judge=_one_label(workload, samples) or _without_value(metrics, columns),
-    )  # fmt: skip
+    )
 
 
 def columns_of(workload: Workload, model: Path, arrays: Path, *, batch_size: int) -> Columns:

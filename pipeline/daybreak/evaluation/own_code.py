@@ -50,16 +50,23 @@ def columns(release: Release, folder: Path, *, arm: str, days: Sequence[date], b
     """
     out = folder.parent / "columns.npz"
     case = {
-        "version": str(folder), "arm": arm, "days": list(map(str, days)), "batch_size": batch_size,
+        "version": str(folder),
+        "arm": arm,
+        "days": list(map(str, days)),
+        "batch_size": batch_size,
         "out": str(out),
-    }  # fmt: skip
+    }
     environment = carried_code.environment(folder.parent)
     if "PYTHONPATH" in os.environ:
         environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
     done = subprocess.run(
-        carried_code.command(__name__, scratch=folder.parent, reads=(Path.cwd(),)), input=json.dumps(case),
-        env=environment, text=True, capture_output=True, check=False,
-    )  # fmt: skip
+        carried_code.command(__name__, scratch=folder.parent, reads=(Path.cwd(),)),
+        input=json.dumps(case),
+        env=environment,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     if done.returncode:
         why = without_password(" ".join(done.stderr.split()))[-300:]
         raise DataError(

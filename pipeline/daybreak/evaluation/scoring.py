@@ -142,9 +142,13 @@ def judged(
 
 
 def live_metrics(
-    metrics: "Sequence[Metric]", predicted: "Mapping[str, NDArray[Any]]", label: "NDArray[Any]", *,
-    has_label: bool, classes: tuple[str, ...] = (),
-) -> tuple[LiveMetric, ...]:  # fmt: skip
+    metrics: "Sequence[Metric]",
+    predicted: "Mapping[str, NDArray[Any]]",
+    label: "NDArray[Any]",
+    *,
+    has_label: bool,
+    classes: tuple[str, ...] = (),
+) -> tuple[LiveMetric, ...]:
     """Returns the metrics that have values of single samples, and what these are like held out."""
     usable = []
     for number, metric in enumerate(metrics):

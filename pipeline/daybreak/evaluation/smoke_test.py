@@ -115,9 +115,10 @@ def judged(seen: dict[str, Any], expected: NDArray[Any], params: SmokeTestParams
         return
     yield Check(name="loads", ok=True, text="in a process that has nothing but its files")
     yield Check(
-        name="start", ok=seen["start_cpu_s"] <= params.max_start_s,
+        name="start",
+        ok=seen["start_cpu_s"] <= params.max_start_s,
         text=f"ready after {seen['start_cpu_s']:.1f} s of CPU, {params.max_start_s:g} s allowed",
-    )  # fmt: skip
+    )
     scores = np.array(seen["scores"], dtype=float)
     lost = int((~np.isfinite(scores)).sum())
     shaped = scores.shape == expected.shape
@@ -130,9 +131,10 @@ def judged(seen: dict[str, Any], expected: NDArray[Any], params: SmokeTestParams
         yield Check(name="parity", ok=close, text=text)
     p50, p99 = seen["p50_s"], seen["p99_s"]
     yield Check(
-        name="latency", ok=p99 <= params.max_p99_s,
+        name="latency",
+        ok=p99 <= params.max_p99_s,
         text=f"P50 {1000 * p50:.1f} ms, P99 {1000 * p99:.1f} ms, {1000 * params.max_p99_s:g} ms allowed",
-    )  # fmt: skip
+    )
     limit = params.max_memory_bytes
     text = f"{seen['memory_bytes'] / 1e6:,.0f} MB at the peak" + (
         f", {limit / 1e6:,.0f} MB allowed" * bool(limit)
@@ -141,9 +143,15 @@ def judged(seen: dict[str, Any], expected: NDArray[Any], params: SmokeTestParams
 
 
 def _measured(
-    process: "Clean", wanted: Release | Version, *, name: str, numbers: list[int],
-    rows: Sequence[dict[str, Any]] = (), scored: bool = True, arrays: Path = ARRAYS,
-) -> dict[str, Any]:  # fmt: skip
+    process: "Clean",
+    wanted: Release | Version,
+    *,
+    name: str,
+    numbers: list[int],
+    rows: Sequence[dict[str, Any]] = (),
+    scored: bool = True,
+    arrays: Path = ARRAYS,
+) -> dict[str, Any]:
     """Returns what a clean process measured of a version, or under `error` why it measured nothing.
 
     The files are fetched once: those that were verified are those that run.
@@ -196,10 +204,14 @@ def _process(arrays: Path) -> Iterator[Clean]:
         scratch = Path(name)
         process = subprocess.Popen(
             carried_code.command(script, scratch=scratch, reads=(script, arrays), flags=["-I"]),
-            cwd=scratch, text=True, errors="replace",
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            cwd=scratch,
+            text=True,
+            errors="replace",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env=carried_code.environment(scratch),
-        )  # fmt: skip
+        )
         try:
             yield Clean(process, scratch)
         finally:

@@ -94,9 +94,17 @@ def judge(
         standing = _forecast(log, night, params, rules=rules, by=by)
         records.write(standing, FOLDER)
     return _look(
-        night, version, champion, params, rules=rules, by=by, others=others, first=first, standing=standing,
+        night,
+        version,
+        champion,
+        params,
+        rules=rules,
+        by=by,
+        others=others,
+        first=first,
+        standing=standing,
         log=log,
-    )  # fmt: skip
+    )
 
 
 def _look(
@@ -126,9 +134,15 @@ def _look(
     seen = observe(log.exposures(night.id), window_s=params.live_test.outcome_hours * HOUR_S)
     try:
         finding = look(
-            seen, params, rules=rules, now=_now(log), looks=_looks(standing, night), before=_before(FOLDER),
-            by=by, others=others,
-        )  # fmt: skip
+            seen,
+            params,
+            rules=rules,
+            now=_now(log),
+            looks=_looks(standing, night),
+            before=_before(FOLDER),
+            by=by,
+            others=others,
+        )
     except DataError as error:
         verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {error}")
         return _decided(verdict, params, experiment=night.id)
@@ -250,9 +264,16 @@ def look(
     )
     try:
         return find(
-            seen, rules=rules, limits=limits, window_s=limit.outcome_hours * HOUR_S, now=now.timestamp(),
-            looks=looks, before=before, by=by, others=others,
-        )  # fmt: skip
+            seen,
+            rules=rules,
+            limits=limits,
+            window_s=limit.outcome_hours * HOUR_S,
+            now=now.timestamp(),
+            looks=looks,
+            before=before,
+            by=by,
+            others=others,
+        )
     except Exception as error:  # a metric is the team's code, and its arguments are what clients told
         why = f"{type(error).__name__}: {error}"
         raise DataError(f"what users told cannot be judged: {why}; look at the metrics and labels") from error
@@ -289,9 +310,15 @@ def clean(params: LiveSections) -> str:
         by, rules = score_by(evaluation, gate, rules=rules, own=own)
         seen = observe(log.exposures(experiment), window_s=params.live_test.outcome_hours * HOUR_S)
         finding = look(
-            seen, params, rules=rules, now=_now(log), looks=_looks(standing, night), by=by,
-            before=_before(folder / FOLDER), others=others_by(evaluation, gate, own=own),
-        )  # fmt: skip
+            seen,
+            params,
+            rules=rules,
+            now=_now(log),
+            looks=_looks(standing, night),
+            by=by,
+            before=_before(folder / FOLDER),
+            others=others_by(evaluation, gate, own=own),
+        )
     except (DataError, ParamsError, ReleaseError) as error:  # likewise
         end(experiment, params)
         return f"ended the experiment {experiment}: {error}; "
@@ -306,9 +333,12 @@ def _prepare(night: Night, version: Version, champion: Champion) -> None:
     with endpoint(version.name) as there:
         if there:
             release = Release(
-                version=version.number, replaced=champion.version, model_digest=version.model_digest,
-                files_digest=version.files_digest, night=night.id,
-            )  # fmt: skip
+                version=version.number,
+                replaced=champion.version,
+                model_digest=version.model_digest,
+                files_digest=version.files_digest,
+                night=night.id,
+            )
             there.prepare(release)
 
 

@@ -102,9 +102,17 @@ class Decision:
 
 
 def find(
-    seen: Seen, *, rules: Rules, limits: Limits, window_s: float, now: float, looks: Looks | None = None,
-    before: Mapping[str, float] = NOTHING, by: LiveScore = LISTS, others: Sequence[Metric] = (),
-) -> Finding:  # fmt: skip
+    seen: Seen,
+    *,
+    rules: Rules,
+    limits: Limits,
+    window_s: float,
+    now: float,
+    looks: Looks | None = None,
+    before: Mapping[str, float] = NOTHING,
+    by: LiveScore = LISTS,
+    others: Sequence[Metric] = (),
+) -> Finding:
     """Returns guardrails and effect of an experiment; every log has an answer.
 
     Args:
@@ -185,9 +193,13 @@ def guardrails(
         return _check(name, results[worst], shown=_means(text, _arm(of), values[name]))
 
     latency = quantiles.guard(
-        seen.latencies_s[True], seen.latencies_s[False],
-        quantile=0.99, margin=limits.p99_s, alpha=e_process.ALPHA, min_samples=2,
-    )  # fmt: skip
+        seen.latencies_s[True],
+        seen.latencies_s[False],
+        quantile=0.99,
+        margin=limits.p99_s,
+        alpha=e_process.ALPHA,
+        min_samples=2,
+    )
     errors = tested(
         "errors",
         "the model did not answer {ours} of the requests of the challenger's users and {theirs} "
@@ -229,9 +241,16 @@ def _values(users: list[Observation], answers: list[list[Shown]]) -> dict[str, l
 
 
 def decide(
-    finding: Finding, *, rules: Rules, mode: Mode, pace: Pace, share: float, units: int, hours: float,
+    finding: Finding,
+    *,
+    rules: Rules,
+    mode: Mode,
+    pace: Pace,
+    share: float,
+    units: int,
+    hours: float,
     over: bool,
-) -> tuple[Decision, Step]:  # fmt: skip
+) -> tuple[Decision, Step]:
     """Returns what to do with challenger and share now.
 
     Args:

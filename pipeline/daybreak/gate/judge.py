@@ -127,9 +127,14 @@ def gate(
     def replayed() -> Verdict:
         anchored = replace(rules, may_lose=chain is not None and chain.level is not None)
         return judge_scores(
-            evaluation, version, champion, params, rules=anchored, past=past,
+            evaluation,
+            version,
+            champion,
+            params,
+            rules=anchored,
+            past=past,
             kind="older data" if older else "",
-        )  # fmt: skip
+        )
 
     if params.gate.scores == "replay" or champion is None:
         verdict = replayed()
@@ -190,9 +195,15 @@ def _earlier(night: Night, limit: int) -> list[ledger.Entry]:
 
 
 def judge_scores(
-    evaluation: Evaluation, version: Version, champion: Champion | None, params: GateSections,
-    *, rules: Rules, past: Sequence[ledger.Entry] = (), kind: str = "",
-) -> Verdict:  # fmt: skip
+    evaluation: Evaluation,
+    version: Version,
+    champion: Champion | None,
+    params: GateSections,
+    *,
+    rules: Rules,
+    past: Sequence[ledger.Entry] = (),
+    kind: str = "",
+) -> Verdict:
     """Returns the verdict on `data/run/scores.npy`, and on whether the version is fit to serve.
 
     No scores are believed that are unlike those of the nights in `past`, entries of the ledger, newest first.
@@ -233,9 +244,13 @@ def _smoke_test(
     if predicted and not serves_rows(params.workload.make()):
         predicted = {}  # a version of it takes the numbers of samples, and returns their scores
     return smoke_test(
-        version, champion, columns.get("challenger"), params.smoke_test, predicted=predicted,
+        version,
+        champion,
+        columns.get("challenger"),
+        params.smoke_test,
+        predicted=predicted,
         arrays=arrays_of(evaluation.days),
-    )  # fmt: skip
+    )
 
 
 def fit_to_serve(verdict: Verdict, checks: tuple[Check, ...]) -> Verdict:

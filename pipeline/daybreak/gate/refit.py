@@ -95,10 +95,15 @@ def refit(
                 "python -m daybreak.dvc_file, and commit it"
             )
         trained = launcher.refit(
-            night, dataset, plan, training,
-            num_samples=_num_samples(evaluation, workload, params), last_day=max(held_out_days()),
-            backend=backend, params=params,
-        )  # fmt: skip
+            night,
+            dataset,
+            plan,
+            training,
+            num_samples=_num_samples(evaluation, workload, params),
+            last_day=max(held_out_days()),
+            backend=backend,
+            params=params,
+        )
         return _tried(trained, night, evaluation, version, workload=workload, params=params, scoring=scoring)
     except NotYet:
         raise

@@ -66,7 +66,11 @@ def stop(
             show_verdict(version, verdict, approval, over=True)
         except PipelineError as error:
             log.warning("MLflow does not show that the night was stopped: %s", error)
-    log.info("night %s was %s%s", night.id, outcome.stopped(stopped),
-             f"; {', '.join(left)} ends in a while" if left else "")  # fmt: skip
+    log.info(
+        "night %s was %s%s",
+        night.id,
+        outcome.stopped(stopped),
+        f"; {', '.join(left)} ends in a while" if left else "",
+    )
     log.info("the process that runs it closes it now; if none runs: daybreak close --night %s", night.id)
     return stopped

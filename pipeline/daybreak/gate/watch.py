@@ -55,9 +55,12 @@ def watch(params: WatchSections) -> Watch:
         rollback(params, to=before.version, reason=why, by=WATCH, yes=True)
         holdback.keep(serving, None, params)
         rolled_back = _watched(
-            "rolled back", serving, f"{edit}rolled back: {why}", num_samples=held.num_users,
+            "rolled back",
+            serving,
+            f"{edit}rolled back: {why}",
+            num_samples=held.num_users,
             predecessor=before.version,
-        )  # fmt: skip
+        )
         if effect is None:
             return rolled_back
         return replace(rolled_back, effect=effect.mean, low=effect.low, high=effect.high)

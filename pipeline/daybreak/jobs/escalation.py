@@ -372,10 +372,13 @@ def rungs(plan: Plan, sight: Sight) -> Sequence[Rung]:
 def _named(plan: Plan, sight: Sight, rung: Rung) -> Plan:
     """Returns the plan as if it named that rung, and had the others to fall back on."""
     return replace(
-        plan, rental=rung.rental, expected_s=rung.expected_s, expected_usd=rung.expected_usd,
+        plan,
+        rental=rung.rental,
+        expected_s=rung.expected_s,
+        expected_usd=rung.expected_usd,
         usd_per_hour=usd_per_hour(rung) / rung.rental.num_machines,
         ladder=tuple(other for other in rungs(plan, sight) if other.rental != rung.rental),
-    )  # fmt: skip
+    )
 
 
 def start_s(plan: Plan) -> float:

@@ -72,9 +72,15 @@ class Heartbeats:
         return rose(before, after)
 
     def hang(
-        self, now: float, *, asked_at: float, run_at: float, start_s: float, hang_after_s: float,
+        self,
+        now: float,
+        *,
+        asked_at: float,
+        run_at: float,
+        start_s: float,
+        hang_after_s: float,
         awake_s: float = inf,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Returns a sentence that says that the job hangs, or "" if it does not.
 
         It was submitted at `asked_at` and first seen running at `run_at`; its first heartbeat may take

@@ -129,9 +129,15 @@ def refit(
             f"{duration(max(left_s, 0.0))} are left for it before the decision; raise night.decide_hours"
         )
     return _act(
-        recipe, night, shorter, backend=backend, params=params, clock=night_clock.now,
-        awake=night_clock.awake, into=REFITTED,
-    )  # fmt: skip
+        recipe,
+        night,
+        shorter,
+        backend=backend,
+        params=params,
+        clock=night_clock.now,
+        awake=night_clock.awake,
+        into=REFITTED,
+    )
 
 
 def _plan_of_refit(plan: Plan, training: Training, num_samples: int) -> Plan:

@@ -74,10 +74,13 @@ def _step_down(plan: Plan, sight: Sight) -> Choice | None:
     if not sight.to_save:
         return None
     paying = [
-        rung for rung in _others(plan, sight)
-        if _pays(plan, sight, rung) and _in_time(plan, sight, rung) and _could_return(plan, sight)
+        rung
+        for rung in _others(plan, sight)
+        if _pays(plan, sight, rung)
+        and _in_time(plan, sight, rung)
+        and _could_return(plan, sight)
         and _would_stay(plan, sight, rung)
-    ]  # fmt: skip
+    ]
     if not paying:
         return None
     best = min(paying, key=lambda rung: _rest_usd(plan, sight, rung))

@@ -292,9 +292,17 @@ class Reconciler:
 
     def _sight(self, now: float, state: State | None) -> Sight:
         return sighting.sight_of(
-            self.recipe, self.plan, first=self.first, attempts=self.attempts, heartbeats=self.heartbeats,
-            state=state, now=now, confidence=self.confidence, left_usd=self._left_usd, to_save=self.to_save,
-        )  # fmt: skip
+            self.recipe,
+            self.plan,
+            first=self.first,
+            attempts=self.attempts,
+            heartbeats=self.heartbeats,
+            state=state,
+            now=now,
+            confidence=self.confidence,
+            left_usd=self._left_usd,
+            to_save=self.to_save,
+        )
 
     def _hang(self, now: float) -> str:
         last = self.attempts.last
@@ -315,8 +323,13 @@ class Reconciler:
         it slept. So a job is not silent before it was silent for that long here.
         """
         beat, path = self.heartbeats.last, self.folder / HEARD
-        newest = [run_at, self.heartbeats.moved_at, beat.num_updates if beat else 0,
-                  beat.time.isoformat() if beat else "", night_clock.boot()]  # fmt: skip
+        newest = [
+            run_at,
+            self.heartbeats.moved_at,
+            beat.num_updates if beat else 0,
+            beat.time.isoformat() if beat else "",
+            night_clock.boot(),
+        ]
         heard = json.loads(path.read_text()) if path.exists() else {}
         if heard.get("newest") != newest:
             heard = {"newest": newest, "at": self.awake()}

@@ -45,11 +45,13 @@ def _rented(refreshed: Path | None, written: int) -> tuple[Machine, ...]:
         if "on-demand" in prices and prices["on-demand"].usd_per_hour is not None
     }
     return tuple(
-        _machine(rows[name], region, {
-            strategy: _with_fee(price, rows, listed) for strategy, price in prices.items()
-        })
+        _machine(
+            rows[name],
+            region,
+            {strategy: _with_fee(price, rows, listed) for strategy, price in prices.items()},
+        )
         for (name, region), prices in offered.items()
-    )  # fmt: skip
+    )
 
 
 def _with_fee(price: Price, rows: dict[str, dict[str, str]], listed: dict[tuple[str, str], float]) -> Price:

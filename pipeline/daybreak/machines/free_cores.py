@@ -103,9 +103,12 @@ class FreeCores:
         if now >= self._read_at + LEAST_S:
             counters = self._read((os.getpid(), *pids))
             self._used, free = used_and_free(
-                self._before, counters, passed_s=now - self._read_at, num_cores=self._num_cores,
+                self._before,
+                counters,
+                passed_s=now - self._read_at,
+                num_cores=self._num_cores,
                 runs=sum(used for _, used in runs.values()),
-            )  # fmt: skip
+            )
             # A core is given up at once, and taken once it has been free for a second or two.
             self._free = min(free, FADING * self._free + (1 - FADING) * free)
             self._before, self._read_at = counters, now

@@ -94,12 +94,18 @@ def rows(nodes: Iterable[Node], *, place: str, file: Path) -> list[dict[str, str
         if not known:
             unknown.append(f"{first.num_devices} x {first.product or 'a GPU that nothing names'}")
             continue
-        made.append({
-            "name": name, "device": known, "num_devices": str(first.num_devices), "vcpus": str(first.vcpus),
-            "memory_gb": f"{min(node.memory_bytes for node in group) / GB:.3f}", "count": str(len(group)),
-            "options": " ".join(first.options),
-            "usd_per_hour": str(max(node.usd_per_hour for node in group)),
-        })  # fmt: skip
+        made.append(
+            {
+                "name": name,
+                "device": known,
+                "num_devices": str(first.num_devices),
+                "vcpus": str(first.vcpus),
+                "memory_gb": f"{min(node.memory_bytes for node in group) / GB:.3f}",
+                "count": str(len(group)),
+                "options": " ".join(first.options),
+                "usd_per_hour": str(max(node.usd_per_hour for node in group)),
+            }
+        )
     if unknown:
         text = (
             f"{place} has nodes with {', '.join(dict.fromkeys(unknown))}, which the catalog does not know; "

@@ -76,11 +76,15 @@ def parsed(
             raise ParamsError(f"{cells.where}: the name {name} is taken; give each machine a name of its own")
         price = {
             strategy: Price(
-                name=name, region="", strategy=strategy, usd_per_hour=cells.number(column), source=source,
+                name=name,
+                region="",
+                strategy=strategy,
+                usd_per_hour=cells.number(column),
+                source=source,
                 dated=dated,
             )
             for strategy, column in _strategies(cells)
-        }  # fmt: skip
+        }
         machines.append(
             OwnMachine(
                 machine=_machine(cells, prices=price),

@@ -70,10 +70,14 @@ def _price(row: dict[str, str], *, where: str) -> Price:
     for valid in STRATEGIES:
         if strategy == valid:
             return Price(
-                name=row["name"], region=row["region"], strategy=valid, usd_per_hour=usd,
-                source=row["source"], dated=dated,
+                name=row["name"],
+                region=row["region"],
+                strategy=valid,
+                usd_per_hour=usd,
+                source=row["source"],
+                dated=dated,
                 fee=None if fee_usd is None else Charge(usd_per_hour=fee_usd, source=row[FEE_COLUMNS[1]]),
-            )  # fmt: skip
+            )
     raise ParamsError(f"{where}: strategy is {strategy!r}; it is one of {', '.join(STRATEGIES)}")
 
 

@@ -60,12 +60,14 @@ def table(kept: Path, *, machine: str = "*", region: str = "*") -> Iterator[str]
     widths = [max(len(row[column]) for row in cells) for column in range(len(HEAD))]
     for row in cells:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-    yield from _told("Vertex AI's fees are from:", (
-        (price.fee.source, each.device) for each in machines for price in each.prices if price.fee
-    ))  # fmt: skip
-    yield from _told("FLOP/s, bandwidth and links, which plans scale a profile by:", (
-        (each.rates_source, each.device) for each in machines
-    ))  # fmt: skip
+    yield from _told(
+        "Vertex AI's fees are from:",
+        ((price.fee.source, each.device) for each in machines for price in each.prices if price.fee),
+    )
+    yield from _told(
+        "FLOP/s, bandwidth and links, which plans scale a profile by:",
+        ((each.rates_source, each.device) for each in machines),
+    )
     yield ""
     disk = fees.boot_disk("pd-ssd", "us-central1", size_gib=200)
     yield f"a job's boot disk comes on top: {disk.usd_per_hour:.4f} for 200 GiB of pd-ssd in us-central1"
@@ -77,9 +79,16 @@ def _cells(price: Price, *, device: str) -> tuple[str, ...]:
         return (price.name, device, price.region, price.strategy, "–", "–", "–", "–", UNKNOWN)
     fee_usd = f"{fee.usd_per_hour:.4f}{' inferred' if fee.inferred else ''}" if fee else "–"
     return (
-        price.name, device, price.region, price.strategy,
-        f"{total:.4f}", f"{price.usd_per_hour:.4f}", fee_usd, str(price.dated), price.source,
-    )  # fmt: skip
+        price.name,
+        device,
+        price.region,
+        price.strategy,
+        f"{total:.4f}",
+        f"{price.usd_per_hour:.4f}",
+        fee_usd,
+        str(price.dated),
+        price.source,
+    )
 
 
 def _told(heading: str, sourced: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -122,8 +131,9 @@ def skus(url: str, key: str, *, service: str) -> Iterator[dict[str, Any]]:
     from requests.adapters import HTTPAdapter
     from urllib3.util import Retry
 
-    retry = Retry(total=RETRIES, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504),
-                  raise_on_status=False)  # fmt: skip
+    retry = Retry(
+        total=RETRIES, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504), raise_on_status=False
+    )
     address = f"{url.rstrip('/')}/v1/services/{service}/skus"
     query = {"currencyCode": "USD", "pageSize": str(PAGE_SIZE)}
     with requests.Session() as session:

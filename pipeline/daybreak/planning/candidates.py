@@ -150,20 +150,24 @@ def _estimates(
     ways: list[Strategy] = ["on-demand", "spot"] if params.spot and machine.spot else ["on-demand"]
     num_workers = job.num_workers if here else machine.num_workers
     counts = range(1, 1 + min(most, batch_size // num_workers))
-    estimates = predict_counts(
-        job.profile,
-        job.at_hand if here else machine,
-        measured=job.at_hand,
-        rentals=[_rental(machine, each, params) for each in ways],
-        counts=counts,
-        batch_size=batch_size,
-        num_workers=num_workers,
-        num_samples=num_samples,
-        num_bytes=job.dataset.num_bytes,
-        known=job.known,
-        sync=job.sync,
-        noise_scale=job.noise_scale,
-    ) if counts else []  # fmt: skip
+    estimates = (
+        predict_counts(
+            job.profile,
+            job.at_hand if here else machine,
+            measured=job.at_hand,
+            rentals=[_rental(machine, each, params) for each in ways],
+            counts=counts,
+            batch_size=batch_size,
+            num_workers=num_workers,
+            num_samples=num_samples,
+            num_bytes=job.dataset.num_bytes,
+            known=job.known,
+            sync=job.sync,
+            noise_scale=job.noise_scale,
+        )
+        if counts
+        else []
+    )
     places = list(range(len(estimates[0].counts))) if estimates else []
     if not dominated:
         places = sorted(set().union(*(undominated(each, confidence=params.confidence) for each in estimates)))

@@ -52,9 +52,14 @@ Planned = Callable[[Sequence[Machine]], Plan]
 
 
 def ways(
-    planned: Planned, profile: Profile, *, available: Sequence[Machine], machines: Mapping[str, int],
-    confidence: float, most: int,
-) -> tuple[Way, ...]:  # fmt: skip
+    planned: Planned,
+    profile: Profile,
+    *,
+    available: Sequence[Machine],
+    machines: Mapping[str, int],
+    confidence: float,
+    most: int,
+) -> tuple[Way, ...]:
     """Returns the ways in which the planner would train on the shared machines, by machine and number.
 
     Args:
@@ -239,9 +244,12 @@ def standing(lead: Path) -> dict[str, str]:
 
 def _demand(model: str, entry: Mapping[str, Any], fleet: "Fleet", *, now: float) -> Demand:
     return Demand(
-        model=model, ways=tuple(Way(**way) for way in entry["ways"]), deadline_s=entry["deadline"] - now,
-        value=fleet.value.get(model, 1.0), left_out=entry.get("left_out", 0),
-    )  # fmt: skip
+        model=model,
+        ways=tuple(Way(**way) for way in entry["ways"]),
+        deadline_s=entry["deadline"] - now,
+        value=fleet.value.get(model, 1.0),
+        left_out=entry.get("left_out", 0),
+    )
 
 
 def _still(model: str, entry: Mapping[str, Any], *, now: float) -> Share:

@@ -53,12 +53,14 @@ def ladder(choice: Choice, offered: Sequence[Candidate], limits: Limits) -> list
     own = _bought(best, by_way, limits)
     held = {id(best), *map(id, own)}
     cheapest_first = [
-        c for c in sorted(offered, key=by_cost)
+        c
+        for c in sorted(offered, key=by_cost)
         if c.estimate.batch_size == best.estimate.batch_size
         and c.rental.strategy in ("on-demand", best.rental.strategy)
-        and not (c.hindrance or c.rental.is_queued or c.rental.others) and limits.in_time(c)
+        and not (c.hindrance or c.rental.is_queued or c.rental.others)
+        and limits.in_time(c)
         and id(c) not in held
-    ]  # fmt: skip
+    ]
     others = [c for c in cheapest_first if limits.in_budget(c)]
     over_budget = [
         c for c in cheapest_first if limits.budget_usd < c.expected_usd <= DEAREST * limits.budget_usd
@@ -77,12 +79,14 @@ def ladder(choice: Choice, offered: Sequence[Candidate], limits: Limits) -> list
 def cheaper(best: Candidate, offered: Sequence[Candidate], limits: Limits) -> list[Candidate]:
     """Returns what the whole job would cost less on, and is not sure to be in time: one for each place."""
     slow = [
-        c for c in sorted(offered, key=by_cost)
+        c
+        for c in sorted(offered, key=by_cost)
         if c.expected_usd < MUCH_LATER * best.expected_usd
         and c.estimate.batch_size == best.estimate.batch_size
         and c.rental.strategy in ("on-demand", best.rental.strategy)
-        and not (c.hindrance or c.rental.is_queued or c.rental.others) and not limits.in_time(c)
-    ]  # fmt: skip
+        and not (c.hindrance or c.rental.is_queued or c.rental.others)
+        and not limits.in_time(c)
+    ]
     return sorted(islice(_elsewhere([best], slow), NUM_CHEAPER), key=by_cost)
 
 
@@ -107,17 +111,22 @@ def trials(
             rescues.setdefault((each.estimate.batch_size, each.estimate.sync), []).append(each)
     by_checkpoint = {checkpoint: frontier(each) for checkpoint, each in rescues.items()}
     late = (
-        each for each in offered
-        if _is_rung(each) and not limits.in_time(each) and limits.in_budget(each)
+        each
+        for each in offered
+        if _is_rung(each)
+        and not limits.in_time(each)
+        and limits.in_budget(each)
         and (sync is not None or each.estimate.sync == EVERY_UPDATE)
-    )  # fmt: skip
+    )
     tried = (
         trial_of(
-            each, by_checkpoint.get((each.estimate.batch_size, each.estimate.sync), ()),
-            deadline_s=limits.deadline_s, confidence=limits.confidence,
+            each,
+            by_checkpoint.get((each.estimate.batch_size, each.estimate.sync), ()),
+            deadline_s=limits.deadline_s,
+            confidence=limits.confidence,
         )
         for each in late
-    )  # fmt: skip
+    )
     return [trial for trial in tried if trial]
 
 

@@ -43,13 +43,17 @@ def plan(
 
     def planned(night: Night, params: PlanSections, available: Sequence[Machine]) -> Plan:
         return planner.plan(
-            night, dataset, profile, champion, params,
+            night,
+            dataset,
+            profile,
+            champion,
+            params,
             available=available,
             # All that params.yaml may name; those beyond `available` are only weighed.
             listed=[machine for machine in machines if not machine.is_local],
             known=known,
             explored_usd=ledger_history.explored_usd(entries),
-        )  # fmt: skip
+        )
 
     place = evening.shared(checkout.home())
     if place is None:
@@ -59,10 +63,13 @@ def plan(
     update = {"objective": "time", "usd_per_hour_saved": None}
     fastest = params.model_copy(update={"plan": params.plan.model_copy(update=update)})
     offered = evening.ways(
-        lambda there: planned(night, fastest, there), profile,
-        available=available, machines=fleet.machines,
-        confidence=params.plan.confidence, most=params.plan.max_machines,
-    )  # fmt: skip
+        lambda there: planned(night, fastest, there),
+        profile,
+        available=available,
+        machines=fleet.machines,
+        confidence=params.plan.confidence,
+        most=params.plan.max_machines,
+    )
     if not offered:  # none of the machines that are shared would do
         return planned(night, params, available)
     share, waited_s = evening.turn(night, offered, refits=bool(params.gate.refit_epochs))

@@ -71,9 +71,17 @@ def plan(
 
     def planned(tonight: Course, *, shorten: bool) -> Plan:
         return _planned(
-            tonight, night, dataset, profile, params, available=available, listed=listed, known=known,
-            explored_usd=explored_usd, shorten=shorten,
-        )  # fmt: skip
+            tonight,
+            night,
+            dataset,
+            profile,
+            params,
+            available=available,
+            listed=listed,
+            known=known,
+            explored_usd=explored_usd,
+            shorten=shorten,
+        )
 
     num_left_out = 0
     try:
@@ -83,8 +91,9 @@ def plan(
             raise
         log.warning(
             "%s; instead, %s samples of missed nights, which no version was trained on, are left out",
-            error, f"{recipe.num_missed:,}",
-        )  # fmt: skip
+            error,
+            f"{recipe.num_missed:,}",
+        )
         num_left_out, recipe = recipe.num_missed, recipe.without_missed()
         made = replace(planned(recipe, shorten=True), num_left_out=num_left_out)
     if params.plan.objective != "quality":
@@ -103,9 +112,11 @@ def plan(
 
     curve = learning_curve(
         known.reached if known else (),
-        warm=recipe.warm, flops_per_sample=profile.flops_per_sample,
-        num_samples=recipe.num_samples, batch_size=params.train.batch_size,
-    )  # fmt: skip
+        warm=recipe.warm,
+        flops_per_sample=profile.flops_per_sample,
+        num_samples=recipe.num_samples,
+        batch_size=params.train.batch_size,
+    )
     bought = quality.bought(made, longer, curve, left_usd=params.plan.explore_usd - explored_usd)
     if chosen and chosen.tried:
         return replace(bought, explore_usd=max(0.0, bought.expected_usd - chosen.usual_usd))
@@ -118,8 +129,9 @@ def _warn_of_one_update(batch_size: int, tonight: Course) -> None:
         log.warning(
             "a batch of %s samples (train.batch_size) is larger than the %s to train on, so that training is "
             "one update of these; lower train.batch_size, or raise the epochs",
-            f"{batch_size:,}", f"{tonight.num_samples:,}",
-        )  # fmt: skip
+            f"{batch_size:,}",
+            f"{tonight.num_samples:,}",
+        )
 
 
 def _planned(
@@ -155,14 +167,20 @@ def _planned(
         batch_size = max(1, batch_size // 2)
     _warn_of_one_update(batch_size, tonight)
     whole = window(
-        night, dataset, profile,
-        test_days=params.prepare.test_days, confidence=planning.confidence,
-        decided=known.decided if known else (), refit_epochs=params.gate.refit_epochs,
-    )  # fmt: skip
+        night,
+        dataset,
+        profile,
+        test_days=params.prepare.test_days,
+        confidence=planning.confidence,
+        decided=known.decided if known else (),
+        refit_epochs=params.gate.refit_epochs,
+    )
     nights = alike(
         known.reached if known else (),
-        profile=profile, num_samples=tonight.num_samples, batch_size=batch_size,
-    )  # fmt: skip
+        profile=profile,
+        num_samples=tonight.num_samples,
+        batch_size=batch_size,
+    )
     job = Job(
         profile=profile,
         at_hand=replace(at_hand, dated=dataset.last_day),
@@ -181,11 +199,16 @@ def _planned(
     def candidates_for(count: int, among: Collection[Way] | None = None, job: Job = job) -> list[Candidate]:
         return list(
             candidates(
-                job, machines, planning, available=obtainable, num_samples=count, among=among,
+                job,
+                machines,
+                planning,
+                available=obtainable,
+                num_samples=count,
+                among=among,
                 # Numbers of machines that seem dominated are what exploring finds out about.
                 dominated=left_usd > 0,
             )
-        )  # fmt: skip
+        )
 
     offered = candidates_for(tonight.num_samples)
     runnable = [candidate for candidate in offered if not candidate.hindrance]
@@ -197,10 +220,17 @@ def _planned(
     there, limits, choice = _split(windows(night, whole), offered, night, planning)
     if training.batching != "even" and (
         joined := list(
-            unlike.cheaper(job, machines, planning, available=obtainable, num_samples=tonight.num_samples,
-                           limits=limits, than=choice)
+            unlike.cheaper(
+                job,
+                machines,
+                planning,
+                available=obtainable,
+                num_samples=tonight.num_samples,
+                limits=limits,
+                than=choice,
+            )
         )
-    ):  # fmt: skip
+    ):
         offered += joined
         choice = search(offered, limits=limits, objective=planning.ranking)
     if choice is None:

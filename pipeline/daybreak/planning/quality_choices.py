@@ -48,9 +48,8 @@ class Tonight:
 def choose(choices: Choices, tonight: Tonight, nights: Sequence[Shown]) -> Chosen:
     """Returns the values of tonight, and why; `nights` are those before, oldest first."""
     alike = [
-        night for night in nights
-        if night.chosen.rest == tonight.rest and night.warm in (tonight.warm, None)
-    ]  # fmt: skip
+        night for night in nights if night.chosen.rest == tonight.rest and night.warm in (tonight.warm, None)
+    ]
     values, reasons, free = dict(tonight.values), {}, []
     for key in choices:
         if key in tonight.set_by_person:

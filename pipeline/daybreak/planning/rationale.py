@@ -154,8 +154,12 @@ def picture(options: Sequence[Option]) -> list[str]:
     drawn = [f"{labels.get(n, ''):>{margin}} |{''.join(row).rstrip()}" for n, row in enumerate(grid)]
     begin, end = duration(min(s for s, _ in points)), duration(max(s for s, _ in points))
     axis = f"{'':{margin}} +{'-' * WIDTH}"
-    return [*drawn, axis, f"{'':{margin}}  {begin}{end:>{WIDTH - len(begin)}}",
-            f"{'':{margin}}  X the plan, o nothing is both faster and cheaper, · other options"]  # fmt: skip
+    return [
+        *drawn,
+        axis,
+        f"{'':{margin}}  {begin}{end:>{WIDTH - len(begin)}}",
+        f"{'':{margin}}  X the plan, o nothing is both faster and cheaper, · other options",
+    ]
 
 
 def _scale(values: Sequence[float], places: int) -> Callable[[float], int]:

@@ -155,9 +155,13 @@ class _Joined:
                 continue
             if key not in known:
                 known[key] = joined(
-                    self._job, kinds, counts, found.shares, batch_size=self._batch_size,
+                    self._job,
+                    kinds,
+                    counts,
+                    found.shares,
+                    batch_size=self._batch_size,
                     num_samples=self._num_samples,
-                )  # fmt: skip
+                )
             if candidate := known[key]:
                 yield _at(candidate, kinds, counts)
 
@@ -174,20 +178,30 @@ class _Joined:
         key = machine.name, machine.backend
         if key not in self._known_alone:
             self._known_alone[key] = _alone(
-                self._job, machine, batch_size=self._batch_size, num_samples=self._num_samples,
+                self._job,
+                machine,
+                batch_size=self._batch_size,
+                num_samples=self._num_samples,
                 most=self._most,
-            )  # fmt: skip
+            )
         return self._known_alone[key]
 
 
 def _alone(job: Job, machine: Machine, *, batch_size: int, num_samples: int, most: int) -> _Alone | None:
     counts = range(1, 1 + (most if job.known and job.known.past else 1))
     estimated = predict_counts(
-        job.profile, machine, measured=job.at_hand, num_workers=machine.num_workers, counts=counts,
-        rentals=[Rental(machine=machine.name, backend=machine.backend)], batch_size=batch_size,
-        num_samples=num_samples, num_bytes=job.dataset.num_bytes, known=job.known,
+        job.profile,
+        machine,
+        measured=job.at_hand,
+        num_workers=machine.num_workers,
+        counts=counts,
+        rentals=[Rental(machine=machine.name, backend=machine.backend)],
+        batch_size=batch_size,
+        num_samples=num_samples,
+        num_bytes=job.dataset.num_bytes,
+        known=job.known,
         sync=job.sync or EVERY_UPDATE,
-    )  # fmt: skip
+    )
     if not estimated:
         return None
     queue_s, start_s, pull_s, *work = (row.tolist() for row in estimated[0].seconds)
@@ -257,11 +271,17 @@ def joined(
     for machine, share in zip(kinds, shares, strict=True):
         as_if = share * total  # the batch, if all machines were of this kind
         estimated = predict(
-            job.profile, machine, measured=job.at_hand, num_workers=machine.num_workers,
+            job.profile,
+            machine,
+            measured=job.at_hand,
+            num_workers=machine.num_workers,
             rental=Rental(machine=machine.name, num_machines=total, backend=machine.backend),
-            batch_size=as_if, num_samples=round(num_samples / batch_size * as_if),
-            num_bytes=job.dataset.num_bytes, known=job.known, sync=job.sync or EVERY_UPDATE,
-        )  # fmt: skip
+            batch_size=as_if,
+            num_samples=round(num_samples / batch_size * as_if),
+            num_bytes=job.dataset.num_bytes,
+            known=job.known,
+            sync=job.sync or EVERY_UPDATE,
+        )
         if estimated is None:
             return None
         estimates.append(estimated)
@@ -271,14 +291,17 @@ def joined(
         machine=first,
         others=((other, counts[1]),),
         rental=Rental(
-            machine=first.name, num_machines=total, region=first.region, backend=first.backend,
+            machine=first.name,
+            num_machines=total,
+            region=first.region,
+            backend=first.backend,
             others=(Pool(machine=other.name, num_machines=counts[1]),),
         ),
         batch_size=batch_size,
         num_samples=num_samples,
         micro_batch_size=min(each.micro_batch_size for each in estimates),
         num_loaders=min(each.num_loaders for each in estimates),
-    )  # fmt: skip
+    )
     return Candidate(estimate=slowest, num_samples=num_samples)
 
 
@@ -325,14 +348,19 @@ def _updates_s(
         machine = machines[key]
         counts = [sum(ways[number][1]) for number, _ in places]
         timed = updates(
-            job.profile, machine, measured=job.at_hand, counts=counts,
+            job.profile,
+            machine,
+            measured=job.at_hand,
+            counts=counts,
             batch_sizes=[
                 _whole_shares(ways[number][0], shares[number])[place] * count
                 for (number, place), count in zip(places, counts, strict=True)
             ],
-            num_workers=machine.num_workers, num_bytes=job.dataset.num_bytes, known=job.known,
+            num_workers=machine.num_workers,
+            num_bytes=job.dataset.num_bytes,
+            known=job.known,
             syncs=[job.sync or EVERY_UPDATE] * len(counts),
-        )  # fmt: skip
+        )
         if timed is not None:
             for (number, place), seconds in zip(places, timed.seconds.sum(axis=0).tolist(), strict=True):
                 took_s[number][place] = seconds

@@ -202,9 +202,12 @@ def believed(past: Sequence[Past]) -> tuple[list[Past], list[str]]:
         if not (isfinite(each.ratio) and each.ratio > each.least_ratio):
             left_out.append(
                 f"{each.machine}: an update of {each.ratio:.3g} times the predicted time is left out; "
-                + (f"its operations alone take {each.least_ratio:.3g} times at the device's peak rate"
-                   if 0 < each.ratio < float("inf") else "it is not a valid time")
-            )  # fmt: skip
+                + (
+                    f"its operations alone take {each.least_ratio:.3g} times at the device's peak rate"
+                    if 0 < each.ratio < float("inf")
+                    else "it is not a valid time"
+                )
+            )
         else:
             kept.append(each)
     believed_: list[Past] = []

@@ -199,10 +199,19 @@ def predict(
     at infinity none are added.
     """
     estimates = predict_counts(
-        profile, machine, measured=measured, rentals=(rental,), counts=(rental.num_machines,),
-        batch_size=batch_size, num_workers=num_workers, num_samples=num_samples, num_bytes=num_bytes,
-        known=known, sync=sync, noise_scale=noise_scale,
-    )  # fmt: skip
+        profile,
+        machine,
+        measured=measured,
+        rentals=(rental,),
+        counts=(rental.num_machines,),
+        batch_size=batch_size,
+        num_workers=num_workers,
+        num_samples=num_samples,
+        num_bytes=num_bytes,
+        known=known,
+        sync=sync,
+        noise_scale=noise_scale,
+    )
     return estimates[0].of([0])[0] if estimates else None
 
 
@@ -231,9 +240,16 @@ def predict_counts(
     def timed_at(counts: Sequence[int], syncs: Sequence[Sync]) -> Updates | None:
         whole = min(batch_size, num_samples)  # no update has more than there are
         return updates(
-            profile, machine, measured=measured, counts=counts, batch_sizes=[whole] * len(counts),
-            num_workers=num_workers, num_bytes=num_bytes, known=known, syncs=syncs,
-        )  # fmt: skip
+            profile,
+            machine,
+            measured=measured,
+            counts=counts,
+            batch_sizes=[whole] * len(counts),
+            num_workers=num_workers,
+            num_bytes=num_bytes,
+            known=known,
+            syncs=syncs,
+        )
 
     timed = timed_at(counts, [sync or EVERY_UPDATE] * len(counts))
     if timed is None:
@@ -247,16 +263,26 @@ def predict_counts(
             timed = timed.beside(apart)
             counts = [*counts, *(counts[place] for place, _ in more)]
     before = waits(
-        machine, num_bytes=num_bytes, counts=counts,
+        machine,
+        num_bytes=num_bytes,
+        counts=counts,
         ratios=known.starts.get(machine.name, ()) if known else (),
-    )  # fmt: skip
+    )
     return [
         _rented(
-            rental, machine, timed=timed, before=before, counts=counts, batch_size=batch_size,
-            num_samples=num_samples, noise_scale=noise_scale, save_s=time_to_save_s(profile), known=known,
+            rental,
+            machine,
+            timed=timed,
+            before=before,
+            counts=counts,
+            batch_size=batch_size,
+            num_samples=num_samples,
+            noise_scale=noise_scale,
+            save_s=time_to_save_s(profile),
+            known=known,
         )
         for rental in rentals
-    ]  # fmt: skip
+    ]
 
 
 def _rented(

@@ -60,9 +60,7 @@ class LearningCurve:
         """Returns the nights up to the one that was the last of so many at a level."""
         at = [number for number, each in enumerate(self.levels, 1) if each == level][:num_nights]
         end = at[-1] if at else 0
-        return LearningCurve(
-            levels=self.levels[:end], scores=self.scores[:end], others=self.others[:end]
-        )  # fmt: skip
+        return LearningCurve(levels=self.levels[:end], scores=self.scores[:end], others=self.others[:end])
 
     def gain(self, level: float, *, base: float = 1.0) -> Gain | None:
         """Returns what a level adds to the score of `base`; None where too few nights can tell."""

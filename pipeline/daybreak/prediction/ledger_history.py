@@ -247,9 +247,13 @@ def _shown(entry: Entry, *, batch_size: int) -> Shown | None:
         noise = training.noise_scale or entry.profile.noise_scale
         passes = training.num_samples / theory(noise, plan.batch_size, batch_size) / entry.dataset.num_samples
     return Shown(
-        chosen=chosen, passes=passes, warm=training.warm, score=_metrics(entry).get("score"), hours=hours,
+        chosen=chosen,
+        passes=passes,
+        warm=training.warm,
+        score=_metrics(entry).get("score"),
+        hours=hours,
         usd=training.cost_usd,
-    )  # fmt: skip
+    )
 
 
 def _metrics(entry: Entry) -> dict[str, float]:

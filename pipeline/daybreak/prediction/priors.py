@@ -13,8 +13,17 @@ from math import hypot
 from typing import Any
 
 NAMES = (
-    "fixed", "per_sample", "one", "one_power", "two", "two_power", "many", "many_power", "overlap", "sharing",
-)  # fmt: skip
+    "fixed",
+    "per_sample",
+    "one",
+    "one_power",
+    "two",
+    "two_power",
+    "many",
+    "many_power",
+    "overlap",
+    "sharing",
+)
 NO_OVERLAP, NO_OVERLAP_SPREAD = -3.0, 0.5  # log(g - 1)
 
 
@@ -75,12 +84,15 @@ class Priors:
         c = self.constants
         return Priors(
             constants=Constants(
-                mean=changed(c.mean, NO_OVERLAP), job=changed(c.job, NO_OVERLAP_SPREAD),
-                device=c.device, machine=changed(c.machine, 0.0), profiled=changed(c.profiled, 0.0),
+                mean=changed(c.mean, NO_OVERLAP),
+                job=changed(c.job, NO_OVERLAP_SPREAD),
+                device=c.device,
+                machine=changed(c.machine, 0.0),
+                profiled=changed(c.profiled, 0.0),
             ),
             residual=self.residual,
             assumed=self.assumed,
-        )  # fmt: skip
+        )
 
     def mean_of(self, name: str) -> float:
         """Returns the mean of a constant by its name."""
@@ -94,8 +106,10 @@ class Priors:
 
 def of(facts: dict[str, Any]) -> Priors:
     """Returns the priors of such a file."""
-    constants = {key: tuple(float(facts["constants"][key][name]) for name in NAMES)
-                 for key in Constants.__annotations__}  # fmt: skip
+    constants = {
+        key: tuple(float(facts["constants"][key][name]) for name in NAMES)
+        for key in Constants.__annotations__
+    }
     assumed = {name: float(each["value"]) for name, each in facts["assumed"].items()}
     return Priors(
         constants=Constants(**constants), residual=Residual(**facts["residual"]), assumed=Assumed(**assumed)

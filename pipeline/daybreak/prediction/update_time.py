@@ -107,9 +107,16 @@ def update(
     `num_bytes` is the size of the arrays, `sync` when workers agree.
     """
     timed = updates(
-        profile, machine, measured=measured, counts=(num_machines,), batch_sizes=(batch_size,),
-        num_workers=num_workers, num_bytes=num_bytes, known=known, syncs=(sync,),
-    )  # fmt: skip
+        profile,
+        machine,
+        measured=measured,
+        counts=(num_machines,),
+        batch_sizes=(batch_size,),
+        num_workers=num_workers,
+        num_bytes=num_bytes,
+        known=known,
+        syncs=(sync,),
+    )
     return timed.of(0) if timed else None
 
 
@@ -144,14 +151,22 @@ def updates(
         shares.append(samples)
         settings.append(
             Setting(
-                workers=(num_workers,) * count, micro_batch_size=micro, num_passes=ceil(samples / micro),
+                workers=(num_workers,) * count,
+                micro_batch_size=micro,
+                num_passes=ceil(samples / micro),
                 sync=sync,
             )
-        )  # fmt: skip
+        )
     return _timed(
-        profile, machine, measured=measured, settings=settings, samples=np.array(shares, float),
-        sharing=sharing, num_bytes=num_bytes, known=known,
-    )  # fmt: skip
+        profile,
+        machine,
+        measured=measured,
+        settings=settings,
+        samples=np.array(shares, float),
+        sharing=sharing,
+        num_bytes=num_bytes,
+        known=known,
+    )
 
 
 def by_profile(profile: Profile, machine: Machine, *, measured: Machine, sharing: float = 1.0) -> Update:
@@ -181,9 +196,15 @@ def at(
 
     samples = np.array([setting.micro_batch_size * setting.num_passes])
     return _timed(
-        profile, machine, measured=measured, settings=[setting], samples=samples, sharing=1.0, num_bytes=0,
+        profile,
+        machine,
+        measured=measured,
+        settings=[setting],
+        samples=samples,
+        sharing=1.0,
+        num_bytes=0,
         known=known,
-    ).of(0)  # fmt: skip
+    ).of(0)
 
 
 def _timed(
@@ -216,10 +237,16 @@ def _timed(
             apart = 0.0
     passes = np.array([each.num_passes for each in settings], float)
     num_loaders, seconds, spread = _passes(
-        profile, machine, seen=seen, passes=passes, samples=samples, scale=scale,
-        doubt=doubt, apart=apart,
+        profile,
+        machine,
+        seen=seen,
+        passes=passes,
+        samples=samples,
+        scale=scale,
+        doubt=doubt,
+        apart=apart,
         storage=_storage(profile, machine, measured=measured, num_bytes=num_bytes),
-    )  # fmt: skip
+    )
     summed = _summing(profile, machine, settings, compute_s=seconds.sum(axis=0) / passes, known=known)
     seconds, spread = np.vstack([seconds, summed[0]]), np.vstack([spread, summed[1]])
     if corrected:  # the whole update was measured or is like those, so its parts are as certain

@@ -69,9 +69,15 @@ class Trials:
         self._position = 0
 
     def compare(
-        self, old: Variant, new: Variant, *, update_s: float, enough: float, limit_s: float,
+        self,
+        old: Variant,
+        new: Variant,
+        *,
+        update_s: float,
+        enough: float,
+        limit_s: float,
         workload: Workload | None = None,
-    ) -> Comparison:  # fmt: skip
+    ) -> Comparison:
         """Takes pairs until it is clear whether the ratio is below `enough`, or `limit_s` are spent.
 
         `update_s` is a rough time of an update; `workload` is that of the new variant, if it is another.

@@ -153,9 +153,14 @@ class Verdict:
 
 
 def judge(
-    *, load_s: float, step_s: float, memory_share: float, fits: bool, gains: Mapping[Bound, float],
+    *,
+    load_s: float,
+    step_s: float,
+    memory_share: float,
+    fits: bool,
+    gains: Mapping[Bound, float],
     dispatch_share: float = 0.0,
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """Returns the verdict by the shares, checked against the gains measured with each cause removed.
 
     `dispatch_share` is the share of the step that dispatching its operators takes.

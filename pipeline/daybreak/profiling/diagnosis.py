@@ -31,8 +31,17 @@ if TYPE_CHECKING:
 
 ARRAYS = Path("data/arrays")
 ACTIVATIONS = {  # that cost more than a ReLU, as torch calls them
-    "gelu", "silu", "sigmoid", "tanh", "softplus", "elu", "mish", "hardswish", "log_sigmoid", "celu",
-}  # fmt: skip
+    "gelu",
+    "silu",
+    "sigmoid",
+    "tanh",
+    "softplus",
+    "elu",
+    "mish",
+    "hardswish",
+    "log_sigmoid",
+    "celu",
+}
 MEASURE_S = 5.0  # no round after the first starts later than this
 
 

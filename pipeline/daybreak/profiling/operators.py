@@ -25,9 +25,17 @@ from daybreak.profiling.bounds import Operator
 
 # Operators that touch only the requested rows of the table that they are given.
 ROWS = {
-    "embedding", "index", "index_select", "gather", "_embedding_bag", "index_put_", "_index_put_impl_",
-    "index_add_", "index_copy_", "scatter_add_",
-}  # fmt: skip
+    "embedding",
+    "index",
+    "index_select",
+    "gather",
+    "_embedding_bag",
+    "index_put_",
+    "_index_put_impl_",
+    "index_add_",
+    "index_copy_",
+    "scatter_add_",
+}
 NEW = {"embedding_dense_backward", "_embedding_bag_backward"}  # these first fill a new table
 ROWS |= NEW
 READ = {"embedding", "index", "index_select", "gather", "_embedding_bag"}  # of these, the ones that only read

@@ -233,10 +233,12 @@ def _by_job(request: Request, machine: Machine, *, name: str, backend: Backend) 
     if not (folder / "job.json").exists():
         records.replace_text(folder / "job.json", text)
     job = short_job.job_of(
-        folder, Rental(machine=machine.name, backend=machine.backend),
-        module="daybreak.profiling.profile_job", machine=machine,
+        folder,
+        Rental(machine=machine.name, backend=machine.backend),
+        module="daybreak.profiling.profile_job",
+        machine=machine,
         timeout_s=LIMIT_S,
-    )  # fmt: skip
+    )
     handle = short_job.run(job, backend, what=WHAT, otherwise=f"set profile.machine to {HERE}")
     measured = records.find(Profile, folder)
     if measured is None:

@@ -17,9 +17,13 @@ __all__ = ["ARRAYS", "profile"]
 
 
 def profile(
-    dataset: Dataset, workload: Workload, params: ProfileParams, training: TrainParams,
-    *, limit_s: float = math.inf,
-) -> Profile:  # fmt: skip
+    dataset: Dataset,
+    workload: Workload,
+    params: ProfileParams,
+    training: TrainParams,
+    *,
+    limit_s: float = math.inf,
+) -> Profile:
     """Returns the profile of the job on this machine, measured in about `limit_s` seconds at most.
 
     Of a job with long steps smaller batches are measured, and the lines through them say the rest.

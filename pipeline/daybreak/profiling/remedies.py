@@ -182,30 +182,44 @@ def _io(job: JobFacts) -> Iterator[Offer]:
         why += "; what `features` makes of rows is kept as columns over the nights, each partition once"
         why += ", as are the samples of a data set with `days`"
     yield _offer(
-        job, "io", STORED, gain=again if room and not whole else 0.0, change=kept,
+        job,
+        "io",
+        STORED,
+        gain=again if room and not whole else 0.0,
+        change=kept,
         note="whole batches are read already" if whole else f"samples are read one by one; {why}",
-    )  # fmt: skip
+    )
     if (waits := job.load_share * job.waited_share) >= LEAST_GAIN and not (room and again):
         yield _offer(job, "io", IN_RAM, gain=waits, note=_faster_storage(job, waits))
     else:
         yield _offer(
-            job, "io", IN_RAM, gain=again if room and whole else 0.0, change=kept,
+            job,
+            "io",
+            IN_RAM,
+            gain=again if room and whole else 0.0,
+            change=kept,
             note=why if whole else "memory is tried by the remedy above",
-        )  # fmt: skip
+        )
     load_s, step_s = job.load_s(job.batch_size), job.step_s(job.batch_size)
     number = job.num_cores if job.draws else MANY_LOADERS[0] if load_s > step_s else 1
     kind = "process(es)" if job.draws else "loader(s)"
     yield _offer(
-        job, "io", "parallelise the reads", gain=_saved(max(load_s / number, step_s), job.total_s),
+        job,
+        "io",
+        "parallelise the reads",
+        gain=_saved(max(load_s / number, step_s), job.total_s),
         change={"num_loaders": number, "loader_processes": job.draws},
         note=f"{number} {kind} ahead of the step" + (", if it leaves them a core" if job.on_cpu else ""),
-    )  # fmt: skip
+    )
     copied_s = job.batch_bytes / PAGEABLE - job.batch_bytes / LOCKED
     yield _offer(
-        job, "io", "pinned memory", change={"pinned": True},
+        job,
+        "io",
+        "pinned memory",
+        change={"pinned": True},
         gain=0.0 if job.on_cpu or not job.total_s else min(1.0, copied_s / job.total_s),
         note="there is no copy to the device" if job.on_cpu else "the accelerator copies batches by itself",
-    )  # fmt: skip
+    )
     yield _smaller_batch(job, "io")
 
 
@@ -230,49 +244,83 @@ def _compute(job: JobFacts) -> Iterator[Offer]:
     if not job.on_cpu:  # on an accelerator flops_per_s is already that of bfloat16
         faster = 0.5
     yield _offer(
-        job, "compute", "bfloat16", gain=job.compute_share * faster, change={"precision": "bfloat16"},
-        tolerance=0.02, note="products in bfloat16; losses of the first updates within 2 %",
-    )  # fmt: skip
+        job,
+        "compute",
+        "bfloat16",
+        gain=job.compute_share * faster,
+        change={"precision": "bfloat16"},
+        tolerance=0.02,
+        note="products in bfloat16; losses of the first updates within 2 %",
+    )
     launches = LAUNCHES * job.dispatch_share
     yield _offer(
-        job, "compute", COMPILED_MODEL, gain=max(COMPILED, launches) * (1 - job.load_share),
-        change={"compiled": True}, tolerance=1e-3, extra_s=job.compile_s,
+        job,
+        "compute",
+        COMPILED_MODEL,
+        gain=max(COMPILED, launches) * (1 - job.load_share),
+        change={"compiled": True},
+        tolerance=1e-3,
+        extra_s=job.compile_s,
         note="torch.compile" + ("; it merges operators that are too small" if launches > COMPILED else ""),
-    )  # fmt: skip
+    )
     yield _offer(
-        job, "compute", "fused optimizer", change={"fused": True}, tolerance=1e-3,
+        job,
+        "compute",
+        "fused optimizer",
+        change={"fused": True},
+        tolerance=1e-3,
         gain=(1 - job.load_share) * job.optimizer_share / 2 if job.fusible else 0.0,
         note=f"the optimizer takes {job.optimizer_share:.0%} of the step"
-        if job.fusible else "torch has no kernel for the whole update of this optimizer",
-    )  # fmt: skip
+        if job.fusible
+        else "torch has no kernel for the whole update of this optimizer",
+    )
     yield _offer(
-        job, "compute", "channels last", change={"channels_last": True}, tolerance=1e-3,
+        job,
+        "compute",
+        "channels last",
+        change={"channels_last": True},
+        tolerance=1e-3,
         gain=REORDERED * (1 - job.load_share) if job.images else 0.0,
         note="images in memory as convolutions read them" if job.images else "the model convolves no images",
-    )  # fmt: skip
+    )
     for name, machine in _faster(job).items():
         yield _offer(
-            job, "compute", name, gain=_gain_on(job, machine) if machine else 0.0,
+            job,
+            "compute",
+            name,
+            gain=_gain_on(job, machine) if machine else 0.0,
             note=f"at most, by FLOP/s and bandwidth of {machine.device}; name {machine.name} in plan.machines"
-            if machine else "no machine of the catalog is faster for this job",
-        )  # fmt: skip
+            if machine
+            else "no machine of the catalog is faster for this job",
+        )
     yield _offer(
-        job, "compute", "simpler model", gain=job.compute_share / 2, quality=True,
+        job,
+        "compute",
+        "simpler model",
+        gain=job.compute_share / 2,
+        quality=True,
         note=f"half the operations per sample; {_variant(job, 'simpler model')}",
-    )  # fmt: skip
+    )
     yield _offer(
-        job, "compute", "cheaper activation", quality=True,
+        job,
+        "compute",
+        "cheaper activation",
+        quality=True,
         gain=(1 - job.load_share) * job.activation_share * ACTIVATION_SAVES,
         note=f"activations take {job.activation_share:.0%} of the step"
         + (f"; {_variant(job, 'cheaper activation')}" if job.activation_share else ""),
-    )  # fmt: skip
+    )
     twice = 2 * job.batch_size
     doubled_s = (job.load_s(twice) + job.step_s(twice)) / 2
     yield _offer(
-        job, "compute", "larger batch", gain=_saved(doubled_s, job.total_s), quality=True,
+        job,
+        "compute",
+        "larger batch",
+        gain=_saved(doubled_s, job.total_s),
+        quality=True,
         note="twice the samples in a step, for which the fixed part is paid once; name larger ones in "
         "plan.batch_sizes, and the plan takes one by the noise scale",
-    )  # fmt: skip
+    )
     yield _offer(job, "compute", "fewer steps", gain=0.5, quality=True, note="half of train.epochs")
 
 
@@ -323,50 +371,93 @@ def _variant(job: JobFacts, name: str) -> str:
 def _memory(job: JobFacts) -> Iterator[Offer]:
     idle = job.table_share * (1 - job.sparse_rows) if job.sparse_rows else 0.0
     yield _offer(
-        job, "memory", SPARSE, gain=(1 - job.load_share) * idle * SPARSE_SAVES,
+        job,
+        "memory",
+        SPARSE,
+        gain=(1 - job.load_share) * idle * SPARSE_SAVES,
         change={"sparse": True} if job.sparse_equal else None,
         quality=bool(job.sparse_rows) and not job.sparse_equal,
-        note="the model has no large embedding tables with dense gradients" if not job.sparse_rows
+        note="the model has no large embedding tables with dense gradients"
+        if not job.sparse_rows
         else f"a step looks up {job.sparse_rows:.2%} of the rows of its embedding tables, and updates all"
-        + ("" if job.sparse_equal else
-           "; use nn.Embedding(sparse=True) with torch.optim.SparseAdam, which leaves the moments of other "
-           "rows as they are"),
-    )  # fmt: skip
+        + (
+            ""
+            if job.sparse_equal
+            else "; use nn.Embedding(sparse=True) with torch.optim.SparseAdam, "
+            "which leaves the moments of other rows as they are"
+        ),
+    )
     needed = not job.fits
     yield _offer(
-        job, "memory", "micro-batches", helps=needed, gain=0.0,
+        job,
+        "memory",
+        "micro-batches",
+        helps=needed,
+        gain=0.0,
         note="it fits already" if job.fits else "the plan takes passes that fit; the gradient stays the same",
-    )  # fmt: skip
+    )
     yield _offer(
-        job, "memory", "activation checkpointing", gain=0.0, change={"recompute": True},
+        job,
+        "memory",
+        "activation checkpointing",
+        gain=0.0,
+        change={"recompute": True},
         helps=needed and job.blocks,
-        note="it fits already" if job.fits else "activations are computed again in the backward pass"
-        if job.blocks else "the model has no layers to compute again, or BatchNorm in them",
-    )  # fmt: skip
+        note="it fits already"
+        if job.fits
+        else "activations are computed again in the backward pass"
+        if job.blocks
+        else "the model has no layers to compute again, or BatchNorm in them",
+    )
     yield _offer(
-        job, "memory", "sharded optimizer", gain=0.0, change={"sharded": True},
+        job,
+        "memory",
+        "sharded optimizer",
+        gain=0.0,
+        change={"sharded": True},
         helps=needed and job.num_workers > 1,
         note="it fits already" if job.fits else f"{job.num_workers} worker(s) to share its state",
-    )  # fmt: skip
+    )
     yield _offer(
-        job, "memory", "sharded weights", gain=0.0, change={"sharded": True, "sharded_weights": True},
+        job,
+        "memory",
+        "sharded weights",
+        gain=0.0,
+        change={"sharded": True, "sharded_weights": True},
         helps=needed and job.num_workers > 1,
         note="it fits already" if job.fits else f"{job.num_workers} worker(s) to share the model",
-    )  # fmt: skip
+    )
     yield _offer(
-        job, "memory", BAND_LIMITED, gain=0.0, quality=True,
-        helps=needed and job.convolves and not job.band_rate, note=_band_limited(job),
-    )  # fmt: skip
+        job,
+        "memory",
+        BAND_LIMITED,
+        gain=0.0,
+        quality=True,
+        helps=needed and job.convolves and not job.band_rate,
+        note=_band_limited(job),
+    )
     larger = _with_room(job)
     yield _offer(
-        job, "memory", "more memory per worker", gain=0.0, helps=needed and larger is not None,
-        note="it fits already" if job.fits else "no machine of the catalog has room for it" if larger is None
+        job,
+        "memory",
+        "more memory per worker",
+        gain=0.0,
+        helps=needed and larger is not None,
+        note="it fits already"
+        if job.fits
+        else "no machine of the catalog has room for it"
+        if larger is None
         else f"it fits the memory of {larger.device}; name {larger.name} in plan.machines",
-    )  # fmt: skip
+    )
     yield _offer(
-        job, "memory", "fewer layers", gain=0.0, quality=True, helps=needed or "fewer layers" in job.variants,
+        job,
+        "memory",
+        "fewer layers",
+        gain=0.0,
+        quality=True,
+        helps=needed or "fewer layers" in job.variants,
         note=f"less to keep for the backward pass; {_variant(job, 'fewer layers')}",
-    )  # fmt: skip
+    )
     yield _smaller_batch(job, "memory", helps=needed)
 
 
@@ -398,9 +489,14 @@ def _smaller_batch(job: JobFacts, bound: Bound, *, helps: bool = False) -> Offer
     half = job.batch_size / 2
     halved_s = 2 * (job.load_s(half) + job.step_s(half))
     return _offer(
-        job, bound, SMALLER_BATCH, gain=1 - halved_s / job.total_s if job.total_s else 0.0, quality=True,
-        note="half the batch is twice the updates, so the fixed part is paid twice", helps=helps,
-    )  # fmt: skip
+        job,
+        bound,
+        SMALLER_BATCH,
+        gain=1 - halved_s / job.total_s if job.total_s else 0.0,
+        quality=True,
+        note="half the batch is twice the updates, so the fixed part is paid twice",
+        helps=helps,
+    )
 
 
 def _saved(new: float, old: float) -> float:

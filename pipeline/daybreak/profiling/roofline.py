@@ -140,8 +140,9 @@ def ceilings(folder: Path) -> Ceilings:
         if known and measured.contention > contention.MOST >= known.contention:
             log.info(
                 "other processes disturbed the ceilings (%s of the time), which stay those of %s",
-                percent(measured.contention), f"{known.measured_at:%Y-%m-%d}",
-            )  # fmt: skip
+                percent(measured.contention),
+                f"{known.measured_at:%Y-%m-%d}",
+            )
             return known
         records.replace_text(path, records.dumps(measured))
     return measured

@@ -58,9 +58,13 @@ class TuningResult:
 
 
 def tune(
-    harness: "Harness", job: JobFacts, training: TrainParams, *, quality: Literal["offer", "allow"],
+    harness: "Harness",
+    job: JobFacts,
+    training: TrainParams,
+    *,
+    quality: Literal["offer", "allow"],
     limit_s: float = math.inf,
-) -> TuningResult:  # fmt: skip
+) -> TuningResult:
     """Tries the remedies that apply to the job on the harness.
 
     Args:
@@ -261,9 +265,13 @@ class _RemedySearch:
             return replace(remedy, note=f"{remedy.note}; {NOT_TRIED}{why}")
         try:
             timed = self.trials.compare(
-                self.variant, self.variant, update_s=self.update_s, enough=1 - CLEARLY, limit_s=left_s,
+                self.variant,
+                self.variant,
+                update_s=self.update_s,
+                enough=1 - CLEARLY,
+                limit_s=left_s,
                 workload=variant,
-            )  # fmt: skip
+            )
         except Exception as error:  # whatever fails in the team's code: the job runs as it is
             log.debug("the variant %r failed", remedy.name, exc_info=error)
             reason = (str(error).splitlines() or [""])[0]

@@ -38,8 +38,14 @@ CODE = Path("code")
 ARCHIVE = "code.zip"  # in that folder
 # Variables that a process which runs a version's code is given; all others may be secrets.
 PASSED_ON = (
-    "PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
-)  # fmt: skip
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+)
 PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib", ".npz"}
 SECRET = (".git", ".dvc/config.local", "var")  # of the home of the nights
 
@@ -72,8 +78,10 @@ def check_inside(version: Path) -> None:
     use = str(facts(version)["workload"])
     path = use.partition(":")[0].replace(".", "/")
     if not {f"{path}.py", f"{path}/__init__.py"} & set(file_names(version)):
-        raise ReleaseError(f"the version names the workload {use}, which is not in the code that it carries; "
-                           f"register the model again")  # fmt: skip
+        raise ReleaseError(
+            f"the version names the workload {use}, which is not in the code that it carries; "
+            f"register the model again"
+        )
 
 
 def file_names(version: Path) -> list[str]:

@@ -46,15 +46,29 @@ TCP, TCP_SINCE = 0b11, 4  # to bind and to connect
 SCOPES, SCOPES_SINCE = 0b11, 6  # abstract sockets and signals of others
 SYSTEM_HIDES = ("/run", "/var", "/tmp", "/dev")
 DEVICES = (
-    "null", "zero", "full", "random", "urandom", "shm", "nvidia*", "nvidia-caps/*", "dri/*", "kfd", "accel*",
+    "null",
+    "zero",
+    "full",
+    "random",
+    "urandom",
+    "shm",
+    "nvidia*",
+    "nvidia-caps/*",
+    "dri/*",
+    "kfd",
+    "accel*",
     "vfio/*",
-)  # fmt: skip
+)
 
 
 def command(
-    target: str | Path, *words: str, reads: Iterable[Path] = (), writes: Iterable[Path] = (),
-    hides: Iterable[Path] = (), flags: Sequence[str] = (),
-) -> list[str]:  # fmt: skip
+    target: str | Path,
+    *words: str,
+    reads: Iterable[Path] = (),
+    writes: Iterable[Path] = (),
+    hides: Iterable[Path] = (),
+    flags: Sequence[str] = (),
+) -> list[str]:
     """Returns the command that runs a module, or the script of a path, confined.
 
     Args:

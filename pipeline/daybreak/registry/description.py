@@ -29,12 +29,14 @@ def of_model(name: str) -> str:
 def describe(*, night: Night, evaluation: Evaluation, champion: Champion | None) -> str:
     """Returns the page of a new version, whose verdict is still awaited."""
     against = f"version {champion.version}" if champion else "none yet"
-    return "\n\n".join([
-        AWAITED,
-        f"Night **{night.id}** ({plain(night.trigger)}), newest day {night.day}, "
-        f"{evaluation.num_samples:,} held-out samples. Champion: {against}.",
-        metrics_table(evaluation.metrics),
-    ])  # fmt: skip
+    return "\n\n".join(
+        [
+            AWAITED,
+            f"Night **{night.id}** ({plain(night.trigger)}), newest day {night.day}, "
+            f"{evaluation.num_samples:,} held-out samples. Champion: {against}.",
+            metrics_table(evaluation.metrics),
+        ]
+    )
 
 
 def of_refit(description: str, *, judged: int) -> str:

@@ -282,11 +282,15 @@ def log_sources(
         digest=dataset.digest,
         source_type="dvc",
         source=json.dumps({"path": ARRAYS.as_posix(), "night": night.id}),
-        profile=json.dumps({
-            "num_samples": dataset.num_samples, "num_bytes": dataset.num_bytes,
-            "first_day": str(dataset.first_day), "last_day": str(dataset.last_day),
-        }),
-    )  # fmt: skip
+        profile=json.dumps(
+            {
+                "num_samples": dataset.num_samples,
+                "num_bytes": dataset.num_bytes,
+                "first_day": str(dataset.first_day),
+                "last_day": str(dataset.last_day),
+            }
+        ),
+    )
     context = InputTag(mlflow_tags.MLFLOW_DATASET_CONTEXT, "training")
     client.log_inputs(run_id, datasets=[DatasetInput(dataset=logged, tags=[context])])
     code = {

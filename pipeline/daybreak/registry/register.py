@@ -102,13 +102,20 @@ def register_refit(
         logged = packaging.log_model(client, judged.run_id, params, day=night.day, model=model, to="refitted")
         page = aliases.existing(client, judged.name, judged.number).description or ""
         number = _find_version(client, judged.name, tags) or _make_version(
-            client, judged.name, source=logged.source, run_id=judged.run_id, tags=tags,
+            client,
+            judged.name,
+            source=logged.source,
+            run_id=judged.run_id,
+            tags=tags,
             text=description.of_refit(page, judged=judged.number),
-        )  # fmt: skip
+        )
     return replace(
-        judged, number=number, model_digest=training.model_digest, files_digest=logged.files_digest,
+        judged,
+        number=number,
+        model_digest=training.model_digest,
+        files_digest=logged.files_digest,
         mlmodel=logged.mlmodel,
-    )  # fmt: skip
+    )
 
 
 def _find_version(client: "MlflowClient", name: str, tags: dict[str, str]) -> int | None:

@@ -113,9 +113,12 @@ def _type(column: AnyColumn) -> Any:
     if column.nullable and column.kind in ("int", "bool"):
         return AnyType()  # type: ignore[no-untyped-call]
     types = {
-        "float": DataType.double, "int": DataType.long, "bool": DataType.boolean, "time": DataType.datetime,
+        "float": DataType.double,
+        "int": DataType.long,
+        "bool": DataType.boolean,
+        "time": DataType.datetime,
         "bytes": DataType.binary,
-    }  # fmt: skip
+    }
     return types.get(column.kind, DataType.string)
 
 

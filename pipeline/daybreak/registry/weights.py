@@ -61,9 +61,12 @@ def load_rows(workload: Workload, artifacts: Path, *, model: Path | None = None)
         for day in partitions(past)
     }
     return ServedRows(
-        workload=workload, model=load_model(workload, folder), state=read_state(folder),
-        days=tuple(parts), read=parts.__getitem__,
-    )  # fmt: skip
+        workload=workload,
+        model=load_model(workload, folder),
+        state=read_state(folder),
+        days=tuple(parts),
+        read=parts.__getitem__,
+    )
 
 
 def batch_of(samples: Any, indices: Sequence[int]) -> Any:

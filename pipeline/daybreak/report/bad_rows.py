@@ -125,10 +125,12 @@ def over_nights(rule: str, history: Iterable[Entry]) -> list[RuleNight]:
                 failed = one.num_failed or not one.success
                 nights.append(
                     RuleNight(
-                        night=entry.night.id, severity=made if failed else None, num_failed=one.num_failed,
+                        night=entry.night.id,
+                        severity=made if failed else None,
+                        num_failed=one.num_failed,
                         num_rows=entry.report.num_rows,
                     )
-                )  # fmt: skip
+                )
     return nights
 
 
@@ -224,9 +226,11 @@ def _parts(entry: Entry, folder: Path, made: Severity | None) -> tuple[list[tupl
         why = "or it was stopped before rows were judged" if folder.exists() else "and goes with its folder"
         return None, f"validate stopped the night; no bad row is kept here: {REFUSED} is not there, {why}."
     assert entry.report
-    files, where = (_here(folder, QUARANTINE), "") if (folder / QUARANTINE).is_dir() else (
-        _cached(entry), ", read from DVC's cache, as the folder of the night is pruned"
-    )  # fmt: skip
+    files, where = (
+        (_here(folder, QUARANTINE), "")
+        if (folder / QUARANTINE).is_dir()
+        else (_cached(entry), ", read from DVC's cache, as the folder of the night is pruned")
+    )
     if files is None:
         return None, (
             "The rows of this night are pruned here (night.keep, night.keep_days); the ledger still says how "
@@ -298,13 +302,19 @@ def _failed(
     rows = pq.read_table(path, partitioning=None).drop([RULE]).take(taken).to_pylist() if taken else []
     by_number = dict(zip(taken, rows, strict=True))
     for name, of_rule in numbers.items():
-        yield name, len(of_rule), [
-            BadRow(
-                file=file, number=number, day=_day(file),
-                values={column: _plain(value) for column, value in shown(by_number[number]).items()},
-            )
-            for number in wanted[name]
-        ]  # fmt: skip
+        yield (
+            name,
+            len(of_rule),
+            [
+                BadRow(
+                    file=file,
+                    number=number,
+                    day=_day(file),
+                    values={column: _plain(value) for column, value in shown(by_number[number]).items()},
+                )
+                for number in wanted[name]
+            ],
+        )
 
 
 def _plain(value: Any) -> Any:

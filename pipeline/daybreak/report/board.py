@@ -31,11 +31,19 @@ if TYPE_CHECKING:
 
 BOUNDS = {"io": "I/O", "compute": "compute", "memory": "memory"}
 COLUMNS = (  # key to sort by, words, is it a number?
-    ("day", "Day", False), ("model", "model", False), ("verdict", "verdict", False),
-    ("serves", "serves", True), ("score", "score", True), ("effect", "to champion", True),
-    ("ready", "ready", True), ("cost", "cost", True), ("predicted", "time, of plan", True),
-    ("bound", "bound", False), ("rows", "rows", True), ("quarantined", "quarantined", True),
-)  # fmt: skip
+    ("day", "Day", False),
+    ("model", "model", False),
+    ("verdict", "verdict", False),
+    ("serves", "serves", True),
+    ("score", "score", True),
+    ("effect", "to champion", True),
+    ("ready", "ready", True),
+    ("cost", "cost", True),
+    ("predicted", "time, of plan", True),
+    ("bound", "bound", False),
+    ("rows", "rows", True),
+    ("quarantined", "quarantined", True),
+)
 _STYLES = {"promoted": "bold green", "kept": "", "failed": "bold red", "rollback": "yellow", "open": "dim"}
 
 
@@ -86,9 +94,14 @@ def files(
 
 
 def board(
-    models: Sequence[Model], *, query: Query, at: datetime, running: Sequence[Shown] = (), source: str = "",
+    models: Sequence[Model],
+    *,
+    query: Query,
+    at: datetime,
+    running: Sequence[Shown] = (),
+    source: str = "",
     file: str = "",
-) -> str:  # fmt: skip
+) -> str:
     """Returns the HTML page over the nights of these models, as they are at a moment.
 
     Args:

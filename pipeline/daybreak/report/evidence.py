@@ -41,44 +41,62 @@ class Bottleneck:
 Show = Callable[[Any], str]
 # Figures of a profile that say something to a person: where they are, what they are called, how they look.
 _MEASURED: tuple[tuple[str, tuple[tuple[str, str, Show], ...]], ...] = (
-    ("Time of an update", (
-        ("load_share", "share of loading", percent),
-        ("compute_share", "share of computing", percent),
-        ("memory_share", "share of memory traffic", percent),
-        ("input_bound", "how much its input binds it", formats.quantity),
-        ("contention", "waiting for other processes", percent),
-    )),
-    ("An update with one thing taken away saves", (
-        ("counterfactual.no_input_gain", "without its input", percent),
-        ("counterfactual.no_compute_gain", "without its operations", percent),
-        ("counterfactual.no_traffic_gain", "without its memory traffic", percent),
-    )),
-    ("Rates of a step, and the most that was measured here", (
-        ("roofline.flops_per_s", "operations a second", operations),
-        ("roofline.peak_flops_per_s", "most operations a second", operations),
-        ("roofline.bytes_per_s", "bytes moved a second", size),
-        ("roofline.peak_bytes_per_s", "most bytes a second", size),
-        ("roofline.flops_per_byte", "operations a byte", formats.quantity),
-    )),
-    ("Memory", (
-        ("memory.peak_bytes", "at the peak", size),
-        ("memory.device_bytes", "of the device", size),
-        ("measured.parameter_bytes", "of the parameters", size),
-    )),
-    ("Operators and network", (
-        ("dispatch.num_operators", "operators a step", count),
-        ("dispatch.share", "share of a step to dispatch them", percent),
-        ("network.sync_bytes", "exchanged in an update", size),
-        ("network.share", "share of an update to exchange them", percent),
-    )),
-    ("How this was measured", (
-        ("measured.batch_sizes", "batch sizes", lambda sizes: ", ".join(count(one) for one in sizes)),
-        ("measured.num_samples", "samples", count),
-        ("measured.elapsed_s", "time of the measurement", duration),
-        ("tuned.elapsed_s", "time of trying remedies", duration),
-        ("origin.night", "measured in night", formats.quantity),
-    )),
-)  # fmt: skip
+    (
+        "Time of an update",
+        (
+            ("load_share", "share of loading", percent),
+            ("compute_share", "share of computing", percent),
+            ("memory_share", "share of memory traffic", percent),
+            ("input_bound", "how much its input binds it", formats.quantity),
+            ("contention", "waiting for other processes", percent),
+        ),
+    ),
+    (
+        "An update with one thing taken away saves",
+        (
+            ("counterfactual.no_input_gain", "without its input", percent),
+            ("counterfactual.no_compute_gain", "without its operations", percent),
+            ("counterfactual.no_traffic_gain", "without its memory traffic", percent),
+        ),
+    ),
+    (
+        "Rates of a step, and the most that was measured here",
+        (
+            ("roofline.flops_per_s", "operations a second", operations),
+            ("roofline.peak_flops_per_s", "most operations a second", operations),
+            ("roofline.bytes_per_s", "bytes moved a second", size),
+            ("roofline.peak_bytes_per_s", "most bytes a second", size),
+            ("roofline.flops_per_byte", "operations a byte", formats.quantity),
+        ),
+    ),
+    (
+        "Memory",
+        (
+            ("memory.peak_bytes", "at the peak", size),
+            ("memory.device_bytes", "of the device", size),
+            ("measured.parameter_bytes", "of the parameters", size),
+        ),
+    ),
+    (
+        "Operators and network",
+        (
+            ("dispatch.num_operators", "operators a step", count),
+            ("dispatch.share", "share of a step to dispatch them", percent),
+            ("network.sync_bytes", "exchanged in an update", size),
+            ("network.share", "share of an update to exchange them", percent),
+        ),
+    ),
+    (
+        "How this was measured",
+        (
+            ("measured.batch_sizes", "batch sizes", lambda sizes: ", ".join(count(one) for one in sizes)),
+            ("measured.num_samples", "samples", count),
+            ("measured.elapsed_s", "time of the measurement", duration),
+            ("tuned.elapsed_s", "time of trying remedies", duration),
+            ("origin.night", "measured in night", formats.quantity),
+        ),
+    ),
+)
 
 
 def measured(profile: Profile) -> dict[str, dict[str, str]]:
@@ -261,11 +279,17 @@ def lineage(entry: Entry) -> dict[str, str]:
 
 
 _RELEASED = {
-    "night": "Night of the release", "day": "Day of the release", "code_commit": "Code of the release",
-    "data_digest": "Data of the release", "model_digest": "Model of the release", "dvc_lock": "dvc.lock",
-    "recipe": "Recipe", "source": "Source files of the workload", "daybreak": "Source files of Daybreak",
+    "night": "Night of the release",
+    "day": "Day of the release",
+    "code_commit": "Code of the release",
+    "data_digest": "Data of the release",
+    "model_digest": "Model of the release",
+    "dvc_lock": "dvc.lock",
+    "recipe": "Recipe",
+    "source": "Source files of the workload",
+    "daybreak": "Source files of Daybreak",
     "refit_of": "Refit of version",
-}  # fmt: skip
+}
 
 
 def _refit(entry: Entry) -> str:

@@ -44,9 +44,13 @@ def part(running: Sequence[Shown], *, at: datetime) -> Markup:
 def page(shown: Shown, *, source: str, at: datetime) -> str:
     """Returns the page of a running night, which goes on by the stream at the address `source`."""
     return render(
-        "live.html", model=shown.model, night=shown.state.night, running=part([shown], at=at),
-        source=source, script=script(),
-    )  # fmt: skip
+        "live.html",
+        model=shown.model,
+        night=shown.state.night,
+        running=part([shown], at=at),
+        source=source,
+        script=script(),
+    )
 
 
 def evidence(page: str, *, source: str) -> str:

@@ -67,35 +67,54 @@ def _quality(nights: Sequence[NightRow]) -> Chart | None:
             _area(band, y),
             _line([floor for floor, _ in band], y, "floor"),
             _line(scores, y, "line"),
-            *_dots([y(s) if s is not None and n.outcome == "kept" else None
-                    for n, s in zip(nights, scores, strict=True)], "ring"),
-            *_dots([y(s) if s is not None and n.outcome == "promoted" else None
-                    for n, s in zip(nights, scores, strict=True)], "dot"),
+            *_dots(
+                [
+                    y(s) if s is not None and n.outcome == "kept" else None
+                    for n, s in zip(nights, scores, strict=True)
+                ],
+                "ring",
+            ),
+            *_dots(
+                [
+                    y(s) if s is not None and n.outcome == "promoted" else None
+                    for n, s in zip(nights, scores, strict=True)
+                ],
+                "dot",
+            ),
             _bars([4.0 if n.outcome == "failed" else None for n in nights], lambda v: HEIGHT - v, "strong"),
         ],
-        top=formats.score(high), bottom=formats.score(low),
-    )  # fmt: skip
+        top=formats.score(high),
+        bottom=formats.score(low),
+    )
 
 
 def _ready(nights: Sequence[NightRow]) -> Chart | None:
     return _against(
-        nights, "Ready, against the deadline",
+        nights,
+        "Ready, against the deadline",
         "Time from the opening of a night to its decision. Line: the deadline. Coloured: late.",
-        [(n.decided_s, n.decide_within_s or None) for n in nights], formats.duration,
-    )  # fmt: skip
+        [(n.decided_s, n.decide_within_s or None) for n in nights],
+        formats.duration,
+    )
 
 
 def _cost(nights: Sequence[NightRow]) -> Chart | None:
     return _against(
-        nights, "Cost, against the budget", "Dollars of a night. Line: its budget. Coloured: over it.",
-        [(n.usd, None if n.usd is None else n.budget_usd) for n in nights], formats.dollars,
-    )  # fmt: skip
+        nights,
+        "Cost, against the budget",
+        "Dollars of a night. Line: its budget. Coloured: over it.",
+        [(n.usd, None if n.usd is None else n.budget_usd) for n in nights],
+        formats.dollars,
+    )
 
 
 def _against(
-    nights: Sequence[NightRow], title: str, note: str, pairs: Sequence[tuple[float | None, float | None]],
+    nights: Sequence[NightRow],
+    title: str,
+    note: str,
+    pairs: Sequence[tuple[float | None, float | None]],
     show: Callable[[float], str],
-) -> Chart | None:  # fmt: skip
+) -> Chart | None:
     """Draws bars and the limit of each; a limit far above all bars is only told, as no bar would be seen."""
     values, limits = zip(*pairs, strict=True)
     highest = top_of(values)
@@ -110,14 +129,17 @@ def _against(
     if not any(shown) and nearest:
         note += f" It is {show(nearest)} or more, beyond this chart."
     return _chart(
-        nights, title, note,
+        nights,
+        title,
+        note,
         [
             _bars([None if bad else v for v, bad in zip(values, over, strict=True)], y, "bar"),
             _bars([v if bad else None for v, bad in zip(values, over, strict=True)], y, "strong"),
             _line(shown, y, "limit"),
         ],
-        top=show(top), bottom="0",
-    )  # fmt: skip
+        top=show(top),
+        bottom="0",
+    )
 
 
 def _predicted(nights: Sequence[NightRow]) -> Chart | None:
@@ -136,7 +158,8 @@ def _predicted(nights: Sequence[NightRow]) -> Chart | None:
 
     held = [n.held for n in nights]
     return _chart(
-        nights, "Actual time, against the plan's",
+        nights,
+        "Actual time, against the plan's",
         "Actual over predicted time of training. Bars: the plan's 90 % interval. Coloured: outside of it.",
         [
             _spans(spans, y),
@@ -144,8 +167,9 @@ def _predicted(nights: Sequence[NightRow]) -> Chart | None:
             *_dots([y(r) if r and ok else None for r, ok in zip(ratios, held, strict=True)], "plain"),
             *_dots([y(r) if r and not ok else None for r, ok in zip(ratios, held, strict=True)], "dot"),
         ],
-        top=f"{math.exp(reach):.2g} ×", bottom=f"{math.exp(-reach):.2g} ×",
-    )  # fmt: skip
+        top=f"{math.exp(reach):.2g} ×",
+        bottom=f"{math.exp(-reach):.2g} ×",
+    )
 
 
 def _rows(nights: Sequence[NightRow]) -> Chart | None:
@@ -156,11 +180,13 @@ def _rows(nights: Sequence[NightRow]) -> Chart | None:
     cut = _cut(nights, values, top, formats.count)
     y = _linear(0.0, top)
     return _chart(
-        nights, "Rows, and those in quarantine",
+        nights,
+        "Rows, and those in quarantine",
         f"Rows of a night. Coloured: those that were quarantined.{cut}",
         [_bars(values, y, "bar"), _bars([n.num_quarantined for n in nights], y, "strong")],
-        top=formats.count(top), bottom="0",
-    )  # fmt: skip
+        top=formats.count(top),
+        bottom="0",
+    )
 
 
 def _bound(nights: Sequence[NightRow]) -> Chart | None:
@@ -169,14 +195,16 @@ def _bound(nights: Sequence[NightRow]) -> Chart | None:
     if not any(n.bound for n in nights):
         return None
     return _chart(
-        nights, "What binds training",
+        nights,
+        "What binds training",
         "Above: compute. In the middle: memory. Below: reading the samples (I/O).",
         [
             *(_line([level] * len(nights), float, "rule") for level in levels.values()),
             *_dots([levels.get(n.bound) for n in nights], "plain"),
         ],
-        top="compute", bottom="I/O",
-    )  # fmt: skip
+        top="compute",
+        bottom="I/O",
+    )
 
 
 def loss_curve(points: Sequence[tuple[float, float]], *, end: float) -> Markup:
@@ -195,9 +223,14 @@ def _chart(
 ) -> Chart:
     label = f"{title}: {formats.counted(len(nights), 'night')}, {nights[0].day} to {nights[-1].day}"
     return Chart(
-        title=title, note=note, svg=_svg(parts, label), top=top, bottom=bottom,
-        first=nights[0].day, last=nights[-1].day,
-    )  # fmt: skip
+        title=title,
+        note=note,
+        svg=_svg(parts, label),
+        top=top,
+        bottom=bottom,
+        first=nights[0].day,
+        last=nights[-1].day,
+    )
 
 
 def _svg(parts: Iterable[str], label: str) -> Markup:

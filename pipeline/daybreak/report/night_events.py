@@ -226,17 +226,29 @@ def promoted(
     """Returns the event that tonight's version serves."""
     answer = approvals.answer_to(verdict, approval) if verdict else None
     return Event(
-        kind="promoted", at=at, night=night.id, subject=str(release.version), version=release.version,
-        champion=release.replaced, by=answer.by if answer else GATE, reason=reason,
-    )  # fmt: skip
+        kind="promoted",
+        at=at,
+        night=night.id,
+        subject=str(release.version),
+        version=release.version,
+        champion=release.replaced,
+        by=answer.by if answer else GATE,
+        reason=reason,
+    )
 
 
 def rolled_back(release: Release, *, by: str, reason: str, at: datetime) -> Event:
     """Returns the event that an earlier version serves again."""
     return Event(
-        kind="rolled back", at=at, night=release.night, subject=str(release.version), version=release.version,
-        champion=release.replaced, by=by, reason=reason,
-    )  # fmt: skip
+        kind="rolled back",
+        at=at,
+        night=release.night,
+        subject=str(release.version),
+        version=release.version,
+        champion=release.replaced,
+        by=by,
+        reason=reason,
+    )
 
 
 def failed(night: Night, stage: str, run: Path = records.RUN) -> Event:
@@ -264,10 +276,15 @@ def _calibration_lost(entry: Entry) -> list[Event]:
 
 def _asked(night: Night, verdict: Verdict, approval: Approval | None, *, at: datetime) -> Iterator[Event]:
     question = Event(
-        kind="question", at=at, night=night.id, version=verdict.challenger, champion=verdict.champion,
+        kind="question",
+        at=at,
+        night=night.id,
+        version=verdict.challenger,
+        champion=verdict.champion,
         subject=f"{verdict.challenger} {verdict.champion} {verdict.action}",
-        reason=f"{verdict.action}: {verdict.reason}", until=verdict.approve_until,
-    )  # fmt: skip
+        reason=f"{verdict.action}: {verdict.reason}",
+        until=verdict.approve_until,
+    )
     yield question
     if answer := approvals.answer_to(verdict, approval):
         kind: EventKind = "approved" if answer.approved else "declined"
@@ -280,16 +297,25 @@ def _refused(night: Night, verdict: Verdict, approval: Approval | None, *, at: d
     """Returns the event that the champion stays."""
     answer = approvals.answer_to(verdict, approval)
     return Event(
-        kind="refused", at=at, night=night.id, subject=str(verdict.challenger), version=verdict.challenger,
-        champion=verdict.champion, by=answer.by if answer else GATE if verdict.challenger else "",
+        kind="refused",
+        at=at,
+        night=night.id,
+        subject=str(verdict.challenger),
+        version=verdict.challenger,
+        champion=verdict.champion,
+        by=answer.by if answer else GATE if verdict.challenger else "",
         reason=f"{verdict.action}: {approvals.reason(verdict, approval, over=True)}",
-    )  # fmt: skip
+    )
 
 
 def _stopped(entry: Entry, stop: Stop) -> Event:
     """Returns the event that a person ended the night."""
     return Event(
-        kind="stopped", at=stop.stopped_at, night=entry.night.id, by=stop.by,
+        kind="stopped",
+        at=stop.stopped_at,
+        night=entry.night.id,
+        by=stop.by,
         version=entry.version.number if entry.version else 0,
-        champion=entry.champion.version if entry.champion else 0, reason=stop.reason,
-    )  # fmt: skip
+        champion=entry.champion.version if entry.champion else 0,
+        reason=stop.reason,
+    )

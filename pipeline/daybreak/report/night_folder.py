@@ -28,9 +28,22 @@ from daybreak.report import outcome
 from daybreak.storage.ledger import Entry
 
 _KINDS: tuple[type[Record], ...] = (
-    Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval, Champion,
-    Refit, Release, Stop, Events,
-)  # fmt: skip
+    Batch,
+    Report,
+    Dataset,
+    Profile,
+    Plan,
+    Training,
+    Evaluation,
+    Version,
+    Verdict,
+    Approval,
+    Champion,
+    Refit,
+    Release,
+    Stop,
+    Events,
+)
 
 
 def entry_of(folder: Path, history: Sequence[Entry] = ()) -> Entry:

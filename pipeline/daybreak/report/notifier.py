@@ -40,8 +40,16 @@ STDERR = 2
 TOLD_KINDS = get_args(NotifyEvent)
 # Apprise in a process of its own, which can be ended; it reads the URL from its environment, since other
 # users of the machine see the arguments of a process.
-APPRISE = [sys.executable, "-P", "-c", "from apprise.cli import main; main()", "--storage-mode", "memory",
-           "--service-limit", str(LIMIT_S)]  # fmt: skip
+APPRISE = [
+    sys.executable,
+    "-P",
+    "-c",
+    "from apprise.cli import main; main()",
+    "--storage-mode",
+    "memory",
+    "--service-limit",
+    str(LIMIT_S),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,8 +208,13 @@ def _send(urls: tuple[str, ...], message: str) -> list[str]:
         faults = list(pool.map(partial(_fault, message=message), urls))
     for number, fault in enumerate(faults, start=1):
         if fault:
-            log.error("the message was not sent to URL %d of %d: %s; look at notify.urls in params.yaml, and "
-                      "whether each variable that it names is set", number, len(urls), fault)  # fmt: skip
+            log.error(
+                "the message was not sent to URL %d of %d: %s; look at notify.urls in params.yaml, and "
+                "whether each variable that it names is set",
+                number,
+                len(urls),
+                fault,
+            )
     return faults
 
 
@@ -210,9 +223,15 @@ def _fault(url: str, *, message: str) -> str:
     environment = {**os.environ, "APPRISE_URLS": os.path.expandvars(url)}
     try:
         ended = subprocess.run(
-            APPRISE, env=environment, input=message, text=True, check=False, timeout=LIMIT_S,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            APPRISE,
+            env=environment,
+            input=message,
+            text=True,
+            check=False,
+            timeout=LIMIT_S,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
     except subprocess.TimeoutExpired:
         return f"it did not answer in {LIMIT_S} s"
     except OSError as error:

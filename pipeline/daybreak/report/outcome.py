@@ -13,10 +13,19 @@ from daybreak.storage.ledger import Entry
 State = Literal["done", "failed", "skipped", "not reached"]
 Outcome = Literal["promoted", "kept", "failed", "rollback", "open"]
 CHAIN = (
-    ("open", "night"), ("ingest", "batch"), ("validate", "report"), ("prepare", "dataset"),
-    ("profile", "profile"), ("plan", "plan"), ("train", "training"), ("evaluate", "evaluation"),
-    ("register", "version"), ("gate", "verdict"), ("refit", "refit"), ("promote", "release"),
-)  # fmt: skip
+    ("open", "night"),
+    ("ingest", "batch"),
+    ("validate", "report"),
+    ("prepare", "dataset"),
+    ("profile", "profile"),
+    ("plan", "plan"),
+    ("train", "training"),
+    ("evaluate", "evaluation"),
+    ("register", "version"),
+    ("gate", "verdict"),
+    ("refit", "refit"),
+    ("promote", "release"),
+)
 SHOWN = 4  # digests
 NIGHTS = 400  # of the ledger, the newest, that pages look back on
 

@@ -83,9 +83,14 @@ def _limits(axes: Axes, weighed: Sequence[Option], night: Night) -> None:
     if 0 < night.budget_usd <= NEAR * max(option.expected_usd for option in weighed):
         axes.axhline(night.budget_usd, **dashed)
         axes.text(
-            0.995, night.budget_usd, "budget", ha="right", va="bottom", size=9,
+            0.995,
+            night.budget_usd,
+            "budget",
+            ha="right",
+            va="bottom",
+            size=9,
             transform=axes.get_yaxis_transform(),
-        )  # fmt: skip
+        )
 
 
 @styled

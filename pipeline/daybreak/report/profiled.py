@@ -89,9 +89,17 @@ def update(rows: Sequence[Stack], *, bound: str) -> str | None:
     axes.spines["bottom"].set_visible(False)
     key = [Patch(label=name, **fill) for name, fill in fills.items()]
     axes.legend(
-        handles=key, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=len(key), frameon=False,
-        borderaxespad=0, handlelength=1, handleheight=1, columnspacing=1.4, fontsize=9,
-    )  # fmt: skip
+        handles=key,
+        loc="lower left",
+        bbox_to_anchor=(-0.01, 1.0),
+        ncols=len(key),
+        frameon=False,
+        borderaxespad=0,
+        handlelength=1,
+        handleheight=1,
+        columnspacing=1.4,
+        fontsize=9,
+    )
     values = "; ".join(
         f"{row.label} {row.text}, of which "
         + ", ".join(f"{name} {formats.duration(seconds)}" for name, seconds in row.parts.items())
@@ -143,9 +151,14 @@ def roofline(measured: Mapping[str, Any], *, device: str) -> str | None:
     share = f"this job: {formats.operations(rate)}FLOP/s, {formats.percent(rate / roof)} of its roof"
     right = intensity < (low * high) ** 0.5
     axes.annotate(
-        share, (intensity, rate), xytext=(10 if right else -10, -9), textcoords="offset points", va="center",
-        ha="left" if right else "right", bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1},
-    )  # fmt: skip
+        share,
+        (intensity, rate),
+        xytext=(10 if right else -10, -9),
+        textcoords="offset points",
+        va="center",
+        ha="left" if right else "right",
+        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1},
+    )
     axes.set_xlabel("FLOP per byte")
     axes.set_ylabel("FLOP/s")
     axes.xaxis.set_major_formatter(lambda x, _: formats.quantity(float(x)))
@@ -174,9 +187,14 @@ def timeline(runs_by_name: Mapping[str, Any], *, bound: str) -> str | None:
         height = 0.6 / (max(places) + 1)
         for (start, end), place in zip(spans, places, strict=True):
             axes.barh(
-                y + 0.3 - height * (place + 0.5), max(end - start, most / 2000), left=start, height=height,
-                color=ACCENT if strong else MUTED, edgecolor=PAPER, lw=0.6,
-            )  # fmt: skip
+                y + 0.3 - height * (place + 0.5),
+                max(end - start, most / 2000),
+                left=start,
+                height=height,
+                color=ACCENT if strong else MUTED,
+                edgecolor=PAPER,
+                lw=0.6,
+            )
     rows_of(axes, [label.capitalize() for label, _, _ in lanes])
     axes.set_xlim(0, most * 1.005)
     axes.xaxis.set_major_formatter(lambda x, _: formats.duration(float(f"{x:.6g}")))

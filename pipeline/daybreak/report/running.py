@@ -86,11 +86,15 @@ def running(facts: NightFacts, *, now: datetime) -> RunningNight:
     stage = "" if entry.stopped else outcome.following(chain)
     plan, night = entry.plan, entry.night
     common = RunningNight(
-        night=night, chain=chain, stage=stage, text=_text(facts, stage), usd=facts.usd,
+        night=night,
+        chain=chain,
+        stage=stage,
+        text=_text(facts, stage),
+        usd=facts.usd,
         is_late=now > (night.train_until if stage == "train" else night.decide_until),
         chance=plan.chance if plan and entry.training is None else None,
         shows_evidence=facts.has_page and _asked_until(entry) is not None,
-    )  # fmt: skip
+    )
     return _with_job(common, job, plan, facts, now=now) if job and plan else common
 
 
@@ -166,10 +170,16 @@ def _with_job(
         return state
     first = escalation.first(plan, train_until=job.recipe.train_until, confidence=facts.confidence)
     sight = sighting.sight_of(
-        job.recipe, plan, first=first, attempts=job.attempts, heartbeats=beats,
-        state=sighting.state_of(job.attempts), now=now.timestamp(), confidence=facts.confidence,
+        job.recipe,
+        plan,
+        first=first,
+        attempts=job.attempts,
+        heartbeats=beats,
+        state=sighting.state_of(job.attempts),
+        now=now.timestamp(),
+        confidence=facts.confidence,
         left_usd=state.night.budget_usd - facts.usd,
-    )  # fmt: skip
+    )
     ahead = escalation.forecast(plan, sight, sight.rung)
     low, high = (now + timedelta(seconds=s) for s in ahead.interval)
     return replace(

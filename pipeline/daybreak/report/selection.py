@@ -8,8 +8,11 @@ from daybreak.report.night_rows import NightRow
 
 PER_PAGE = 1000
 OUTCOMES = {
-    "promoted": "promoted", "kept": "champion kept", "failed": "failed", "rollback": "rolled back",
-}  # fmt: skip
+    "promoted": "promoted",
+    "kept": "champion kept",
+    "failed": "failed",
+    "rollback": "rolled back",
+}
 _SORTS: dict[str, Callable[[str, NightRow], Any]] = {
     "day": lambda model, row: row.day,
     "model": lambda model, row: model,
@@ -77,8 +80,11 @@ def select(nights: Sequence[tuple[str, NightRow]], query: Query) -> Selection:
     page = min(max(1, query.page), num_pages)
     return Selection(
         shown=tuple(chosen[(page - 1) * PER_PAGE : page * PER_PAGE]),
-        num=len(chosen), num_of_all=len(nights), page=page, num_pages=num_pages,
-    )  # fmt: skip
+        num=len(chosen),
+        num_of_all=len(nights),
+        page=page,
+        num_pages=num_pages,
+    )
 
 
 def _is_asked_for(model: str, row: NightRow, query: Query) -> bool:

@@ -80,9 +80,14 @@ def table(summaries: Sequence[Row]) -> "Table":
             shown.add_row(*cells, *[""] * (len(titles) - len(cells)))
             continue
         shown.add_row(
-            *cells, f"{row.over_optimum:+.1%}", str(row.num_losses), str(row.num_moves),
-            f"{row.on_demand_hours:.1f} h", f"{row.waited_hours:.1f} h", f"{row.least_spare_hours:.1f} h",
-        )  # fmt: skip
+            *cells,
+            f"{row.over_optimum:+.1%}",
+            str(row.num_losses),
+            str(row.num_moves),
+            f"{row.on_demand_hours:.1f} h",
+            f"{row.waited_hours:.1f} h",
+            f"{row.least_spare_hours:.1f} h",
+        )
     return shown
 
 
@@ -119,10 +124,15 @@ def plot(tallies: Sequence[Tally], path: Path) -> None:
     import numpy as np
 
     usd = {
-        name: np.array([0.0 if tally.missed and name == OPTIMUM else tally.usd for tally in tallies
-                        if tally.policy == name])
+        name: np.array(
+            [
+                0.0 if tally.missed and name == OPTIMUM else tally.usd
+                for tally in tallies
+                if tally.policy == name
+            ]
+        )
         for name in (*POLICIES, OPTIMUM)
-    }  # fmt: skip
+    }
     missed = {name: sum(tally.missed for tally in tallies if tally.policy == name) for name in usd}
     names = sorted(usd, key=lambda name: usd[name].sum())
     labels = [f"{name}, {missed[name]} missed" if missed[name] else name for name in names]
@@ -138,8 +148,11 @@ def plot(tallies: Sequence[Tally], path: Path) -> None:
         figure.legend(loc="outside upper left", ncols=len(names), frameon=False)
         spread.boxplot(
             [usd[name] for name in names],
-            orientation="horizontal", tick_labels=labels, whis=(5, 95), showfliers=False,
-        )  # fmt: skip
+            orientation="horizontal",
+            tick_labels=labels,
+            whis=(5, 95),
+            showfliers=False,
+        )
         spread.set(xlabel="dollars a night (box: quartiles, whiskers: 5 and 95 %)", xlim=(0, None))
         spread.invert_yaxis()
         figure.savefig(path)

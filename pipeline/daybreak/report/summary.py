@@ -218,9 +218,13 @@ def _data(report: Report) -> Fact:
 
 
 def _actions(
-    entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str], history: Sequence[Entry],
-    *, places: Places,
-) -> Iterator[Action]:  # fmt: skip
+    entry: Entry,
+    errors: Mapping[str, str],
+    skips: Mapping[str, str],
+    history: Sequence[Entry],
+    *,
+    places: Places,
+) -> Iterator[Action]:
     """Yields what may be done now, the first thing first."""
     night, verdict = entry.night, entry.verdict
     failed = bool(errors) or bool(verdict and verdict.failed)

@@ -26,9 +26,13 @@ _VARIABLES = {
     PAPER: "var(--paper)",
 }
 _LIGHT = {  # of base.html
-    "paper": "#fff", "ink": "#1b1d21", "muted": "#6a7079", "rule": "#d9dce1", "fill": "#eef0f3",
+    "paper": "#fff",
+    "ink": "#1b1d21",
+    "muted": "#6a7079",
+    "rule": "#d9dce1",
+    "fill": "#eef0f3",
     "accent": "#b4470f",
-}  # fmt: skip
+}
 WIDTH = 10.0  # inches; the page scales it
 _STYLE: Any = {
     "svg.fonttype": "none",

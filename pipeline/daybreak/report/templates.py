@@ -12,8 +12,17 @@ from markupsafe import Markup
 from daybreak.contract import formats
 
 _FORMATS = (
-    "count", "duration", "dollars", "size", "score", "effect", "percent", "quantity", "operations", "clock",
-)  # fmt: skip
+    "count",
+    "duration",
+    "dollars",
+    "size",
+    "score",
+    "effect",
+    "percent",
+    "quantity",
+    "operations",
+    "clock",
+)
 
 
 @cache

@@ -58,10 +58,16 @@ def show_verdict(
 
 
 _MADE_OF = {
-    "night": "night", "day": "day", "code_commit": "code commit", "data_digest": "training arrays",
-    "dvc_lock": "dvc.lock", "model_digest": "model", "recipe": "recipe", "source": "source of the workload",
+    "night": "night",
+    "day": "day",
+    "code_commit": "code commit",
+    "data_digest": "training arrays",
+    "dvc_lock": "dvc.lock",
+    "model_digest": "model",
+    "recipe": "recipe",
+    "source": "source of the workload",
     "daybreak": "source of Daybreak",
-}  # fmt: skip
+}
 
 
 def described(entry: Entry, made_of: Mapping[str, str], *, over: bool = False) -> str:
@@ -132,9 +138,13 @@ def _links(entry: Entry, version: Version) -> str:
 def _evidence(entry: Entry, verdict: Verdict, summary: Summary, made_of: Mapping[str, str]) -> Iterable[str]:
     if _reason(verdict, summary) != verdict.reason:
         yield f"The whole reason: {plain(verdict.reason)}."
-    yield table(["looked at", "", "what was seen"], [
-        [plain(check.name), "ok" if check.ok else "**failed**", plain(check.text)] for check in verdict.checks
-    ])  # fmt: skip
+    yield table(
+        ["looked at", "", "what was seen"],
+        [
+            [plain(check.name), "ok" if check.ok else "**failed**", plain(check.text)]
+            for check in verdict.checks
+        ],
+    )
     yield " ".join(in_the_long_run(verdict))
     yield _in_live(verdict.live) if verdict.live else ""
     if entry.evaluation:
@@ -159,11 +169,14 @@ def _of_training(entry: Entry) -> Iterable[str]:
     plan, training = entry.plan, entry.training
     if plan is None or training is None:
         return
-    yield table(["", "planned", "actual"], [
-        ["time", formats.duration(plan.expected_s), formats.duration(training.took_s)],
-        ["cost", formats.dollars(plan.expected_usd), formats.dollars(training.cost_usd)],
-        ["samples", f"{plan.num_samples:,}", f"{training.num_samples:,}"],
-    ])  # fmt: skip
+    yield table(
+        ["", "planned", "actual"],
+        [
+            ["time", formats.duration(plan.expected_s), formats.duration(training.took_s)],
+            ["cost", formats.dollars(plan.expected_usd), formats.dollars(training.cost_usd)],
+            ["samples", f"{plan.num_samples:,}", f"{training.num_samples:,}"],
+        ],
+    )
     inside = "inside" if scorecard.held(plan, training) else "outside of"
     device = f" ({plain(training.device)})" if training.device else ""
     yield (

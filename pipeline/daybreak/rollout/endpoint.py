@@ -123,9 +123,13 @@ class OnVertex:
     def deployments(self) -> Deployments:
         """The model and its deployments at Vertex AI."""
         return Deployments(
-            project=self.config.project, region=self.config.region, model=self.model, home=home_token(),
-            endpoint=self.config.address, retry=self.config.retry,
-        )  # fmt: skip
+            project=self.config.project,
+            region=self.config.region,
+            model=self.model,
+            home=home_token(),
+            endpoint=self.config.address,
+            retry=self.config.retry,
+        )
 
     @cached_property
     def operations(self) -> Operations:
@@ -301,18 +305,24 @@ class OnVertex:
             uri = f"models:/{self.model}/{number}"
             bucket.send_thing(packaging.fetch(uri, release, into=Path(scratch)), thing)
         environment = {
-            "MODEL_DIGEST": release.model_digest, "FILES_DIGEST": erasures.now(release.files_digest),
-            "MODEL_VERSION": str(number), "NIGHT": release.night,
-            "ENDPOINT": self.deployments.endpoint, "LOG_FROM": self.config.log,
+            "MODEL_DIGEST": release.model_digest,
+            "FILES_DIGEST": erasures.now(release.files_digest),
+            "MODEL_VERSION": str(number),
+            "NIGHT": release.night,
+            "ENDPOINT": self.deployments.endpoint,
+            "LOG_FROM": self.config.log,
             "SERVING": params.load(checkout.home()).serving.model_dump_json(include=LIMITS),
-        }  # fmt: skip
+        }
         if arrays := self._send_arrays(release.night):
             environment |= {"ARRAYS_BUCKET": bucket.url, "ARRAYS": arrays}
         container = {
-            "image_uri": self.config.image, "command": list(self.config.command),
-            "ports": [{"container_port": PORT}], "health_route": HEALTH, "predict_route": PREDICT,
+            "image_uri": self.config.image,
+            "command": list(self.config.command),
+            "ports": [{"container_port": PORT}],
+            "health_route": HEALTH,
+            "predict_route": PREDICT,
             "env": [{"name": name, "value": value} for name, value in environment.items() if value],
-        }  # fmt: skip
+        }
         artifacts = f"{bucket.url}/{THINGS}/{thing}"
         return self.deployments.upload(number, night=release.night, artifacts=artifacts, container=container)
 
@@ -335,8 +345,11 @@ class OnVertex:
             log.warning(
                 "%s lacks %s/%s or a part of it, and so does this machine; containers of version %d that "
                 "start again will not serve: look who removes it there, and promote a newer version",
-                bucket.url, THINGS, thing, number,
-            )  # fmt: skip
+                bucket.url,
+                THINGS,
+                thing,
+                number,
+            )
 
     def _source(self, number: int, thing: str, scratch: Path) -> Path | None:
         """Returns a folder here with what was sent under that name; None where there is none."""

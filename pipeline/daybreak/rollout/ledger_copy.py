@@ -24,8 +24,11 @@ ANSWER_S = 10  # the most that a remote may take to say what it has
 PUSH_S = 60  # and to give or take it
 CLONE_S = 3600  # to give all of it, for a repair
 UNPROMPTED = {
-    "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "SSH_ASKPASS_REQUIRE": "never",
-}  # fmt: skip
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "true",
+    "SSH_ASKPASS": "true",
+    "SSH_ASKPASS_REQUIRE": "never",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +102,9 @@ def push() -> Copy | None:
         elif copy.state != "same":  # another process may have pushed
             log.warning(
                 "the ledger is not pushed to %s, the next night tries again: %s",
-                without_password(remote), without_password(" ".join(str(error).split()))[:300],
-            )  # fmt: skip
+                without_password(remote),
+                without_password(" ".join(str(error).split()))[:300],
+            )
     return copy
 
 
@@ -153,10 +157,15 @@ def _git(*words: str, limit_s: float) -> str:
     ssh = os.environ.get("GIT_SSH_COMMAND", "ssh")
     environment = {**os.environ, **UNPROMPTED, "GIT_SSH_COMMAND": f"{ssh} -o BatchMode=yes"}
     process = subprocess.Popen(
-        ["git", "-c", "maintenance.auto=false", *words], cwd=checkout.home(), env=environment,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ["git", "-c", "maintenance.auto=false", *words],
+        cwd=checkout.home(),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         output, message = process.communicate(timeout=limit_s)
     except BaseException:

@@ -205,8 +205,9 @@ def _served(name: str, *, dry_run: bool) -> Iterator[Freed]:
         unneeded = endpoint.unneeded({int(one.version) for one in versions if TAG in one.tags})
         for thing in unneeded if not dry_run else ():
             endpoint.remove(thing)
-        yield Freed(what="folders of the endpoint's bucket", num=len(unneeded),
-                    num_bytes=sum(unneeded.values()))  # fmt: skip
+        yield Freed(
+            what="folders of the endpoint's bucket", num=len(unneeded), num_bytes=sum(unneeded.values())
+        )
 
 
 def _stored(files: Any, folder: str | None = None) -> int:

@@ -82,8 +82,13 @@ def _git(params: Params) -> Iterator[Check]:
         for part in path.parent.glob(f"{path.stem}.*"):
             part.replace(aside / part.name)
         with (aside / path.name).open("rb") as pack:  # what of it can be read
-            subprocess.run(["git", "unpack-objects", "-r", "-q"], cwd=checkout.home(), stdin=pack,
-                           capture_output=True, check=False)  # fmt: skip
+            subprocess.run(
+                ["git", "unpack-objects", "-r", "-q"],
+                cwd=checkout.home(),
+                stdin=pack,
+                capture_output=True,
+                check=False,
+            )
     source = "files in the folders of nights"
     _from_folders()
     if list(rot.in_git()):
@@ -121,8 +126,13 @@ def _from_remotes() -> str:
                 continue
             for pack in sorted(store.glob("objects/pack/*.pack")):
                 with pack.open("rb") as file:
-                    subprocess.run(["git", "index-pack", "--stdin", "--fix-thin"], cwd=checkout.home(),
-                                   stdin=file, capture_output=True, check=False)  # fmt: skip
+                    subprocess.run(
+                        ["git", "index-pack", "--stdin", "--fix-thin"],
+                        cwd=checkout.home(),
+                        stdin=file,
+                        capture_output=True,
+                        check=False,
+                    )
             answered.append(remote)
     return f"the remote {', '.join(answered)}" if answered else "nowhere"
 
@@ -203,8 +213,9 @@ class _Copies:
         Links to the cache's own files do not count as copies.
         """
         home = checkout.home()
-        known = {(stat.st_dev, stat.st_ino) for stat in
-                 (path.stat() for path in dvc_cache.folder().glob("??/*"))}  # fmt: skip
+        known = {
+            (stat.st_dev, stat.st_ino) for stat in (path.stat() for path in dvc_cache.folder().glob("??/*"))
+        }
         paths: dict[str, Path] = {}
         for folder in (home / "data", *sorted((home / "nights").glob("*/data")), home / "var" / "artifacts"):
             for path in sorted(folder.rglob("*")):
@@ -273,8 +284,12 @@ def _buckets(params: Params) -> Iterator[Check]:
         return
     nights = sorted((checkout.home() / "nights").glob("*"))
     sent = ("data/arrays", "data/champion", "data/run/model")
-    sources = {records.digest(night / path): night / path for night in nights for path in sent
-               if (night / path).is_dir()}  # fmt: skip
+    sources = {
+        records.digest(night / path): night / path
+        for night in nights
+        for path in sent
+        if (night / path).is_dir()
+    }
     for bucket, thing, fault in damaged:
         bucket.remove_thing(thing)
         if thing in sources:
@@ -380,6 +395,10 @@ class _Versions:
 
 
 PLACES: dict[str, Callable[[Params], Iterator[Check]]] = {
-    "git": _git, "cache": _cache, "nights": _nights, "checkpoints": _checkpoints, "bucket": _buckets,
+    "git": _git,
+    "cache": _cache,
+    "nights": _nights,
+    "checkpoints": _checkpoints,
+    "bucket": _buckets,
     "versions": _versions,
-}  # fmt: skip
+}

@@ -41,8 +41,10 @@ class Proposal:
     def __str__(self) -> str:
         """Returns it as a line for a person."""
         serves = f"version {self.version} serves" if self.version else "no version serves"
-        return (f"{self.source}: {self.commit[:9]}, night {self.night}, {self.closed}, "
-                f"{self.num_nights:,} entries, {serves}")  # fmt: skip
+        return (
+            f"{self.source}: {self.commit[:9]}, night {self.night}, {self.closed}, "
+            f"{self.num_nights:,} entries, {serves}"
+        )
 
 
 def restore(params: ModelSections, *, commit: str = "", yes: bool = False) -> Iterator[str]:
@@ -85,8 +87,9 @@ def restore(params: ModelSections, *, commit: str = "", yes: bool = False) -> It
         raise NothingToDo("nothing knows of more than the ledger has")
     yield from _faults(chosen.commit)
     yield from _missing_files(params, chosen.commit)
-    left_out = [one for one in (ledger.commits_up_to(tip) if tip else ())
-                if not ledger.is_part(one.id, chosen.commit)]  # fmt: skip
+    left_out = [
+        one for one in (ledger.commits_up_to(tip) if tip else ()) if not ledger.is_part(one.id, chosen.commit)
+    ]
     if left_out:
         yield f"{len(left_out)} entries of today's ledger are not in it; they stay known as {tip}"
     if not yes:
@@ -198,10 +201,14 @@ def _proposal(commit: str, source: str) -> Proposal | None:
         return None
     closed = datetime.fromtimestamp(entries[0].time, UTC)
     return Proposal(
-        commit=commit, source=source, night=entries[0].night, closed=f"{closed:%Y-%m-%d %H:%M} UTC",
-        num_nights=len(entries), version=serving.version if serving else 0,
+        commit=commit,
+        source=source,
+        night=entries[0].night,
+        closed=f"{closed:%Y-%m-%d %H:%M} UTC",
+        num_nights=len(entries),
+        version=serving.version if serving else 0,
         is_signed=signatures.newest_signed(commit) == commit,
-    )  # fmt: skip
+    )
 
 
 def _faults(commit: str) -> Iterator[str]:

@@ -160,8 +160,12 @@ def _renew_pages(client: "MlflowClient") -> None:
 
     try:
         history = ledger.history(limit=outcome.NIGHTS)
-        moved = {number for release in (history[0].release,) if release
-                 for number in (release.version, release.replaced)}  # fmt: skip
+        moved = {
+            number
+            for release in (history[0].release,)
+            if release
+            for number in (release.version, release.replaced)
+        }
         for entry in (each for each in history if not each.rollback):
             page.renew(entry, history)
             folder = checkout.home() / "nights" / entry.night.id

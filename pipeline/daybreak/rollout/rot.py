@@ -99,8 +99,9 @@ def in_git() -> Iterator[Fault]:
 
 def damaged_objects() -> list[Path]:
     """Returns loose objects and packs of git whose bytes are not those of their names."""
-    store = Path(checkout.git("rev-parse", "--path-format=absolute", "--git-path", "objects",
-                              folder=checkout.home()))  # fmt: skip
+    store = Path(
+        checkout.git("rev-parse", "--path-format=absolute", "--git-path", "objects", folder=checkout.home())
+    )
     loose = [path for path in sorted(store.glob("[0-9a-f][0-9a-f]/*")) if not _is_whole(path)]
     packs = []
     for index in sorted(store.glob("pack/*.idx")):

@@ -41,9 +41,11 @@ class Routers:
         traffic = self.log.change_traffic(ready)
         self._wait(
             lambda router: number in router.loaded,
-            what=f"has loaded version {number}", limit_s=LOAD_S, revision=traffic.revision,
+            what=f"has loaded version {number}",
+            limit_s=LOAD_S,
+            revision=traffic.revision,
             refused=f"version {number}: ",
-        )  # fmt: skip
+        )
 
     def show(self, release: Release) -> None:
         """Lets the version serve. A live test of it goes on; a test of other versions is over."""
@@ -58,8 +60,10 @@ class Routers:
         traffic = self.log.change_traffic(shown)
         self._wait(
             lambda router: router.champion == number,
-            what=f"serves version {number}", limit_s=SHOW_S, revision=traffic.revision,
-        )  # fmt: skip
+            what=f"serves version {number}",
+            limit_s=SHOW_S,
+            revision=traffic.revision,
+        )
 
     def shown(self) -> int:
         """Returns the version that the routers serve; where they disagree, one that differs from the row."""
@@ -74,9 +78,14 @@ class Routers:
         self.log.change_traffic(lambda now: replace(now, ready=0 if now.ready == number else now.ready))
 
     def _wait(
-        self, done: "Callable[[RouterState], bool]", *, what: str, limit_s: float, revision: int,
+        self,
+        done: "Callable[[RouterState], bool]",
+        *,
+        what: str,
+        limit_s: float,
+        revision: int,
         refused: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Waits until all live routers are `done`; ReleaseError names one that is not, or cannot be."""
         until = time.monotonic() + limit_s
         while left := [router for router in self.log.routers() if not done(router)]:

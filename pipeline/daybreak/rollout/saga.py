@@ -123,8 +123,10 @@ def _recover(targets: Sequence[Target]) -> Recovered | None:
     kind, release, new = entry.kind, entry.release, _decided(entry.tip, entry.release)
     log.warning(
         "a %s of version %d was interrupted; %s",
-        kind, release.version, "it is finished now" if new else "it is undone now",
-    )  # fmt: skip
+        kind,
+        release.version,
+        "it is finished now" if new else "it is undone now",
+    )
     if new:
         _follow(targets)
         journal().remove()

@@ -24,11 +24,12 @@ class PredictBody(BaseModel):
     """Asks for predictions of rows, all of one unit of the table where that has one."""
 
     rows: list[dict[str, Any]] = Field(
-        min_length=1, max_length=MAX_ROWS,
+        min_length=1,
+        max_length=MAX_ROWS,
         description="columns of the table less the label; those that may be null may be left out; times as "
         "ISO 8601 or seconds since 1970, bytes in base64",
         examples=[[{"ts": "2025-01-31T09:30:00", "account": "a1", "amount": 12.5}]],
-    )  # fmt: skip
+    )
 
 
 class AssignmentBody(BaseModel):
@@ -41,11 +42,12 @@ class ObservationsBody(BaseModel):
     """Tells what users of a team's own serving met, and what came of it."""
 
     rows: list[dict[str, Any]] = Field(
-        min_length=1, max_length=MAX_ROWS,
+        min_length=1,
+        max_length=MAX_ROWS,
         description="user, or unit as the assignment has it; version that answered; time as ISO 8601 or "
         "seconds since 1970; metric once it is known; error and latency_s where they are measured",
         examples=[[{"user": "17850", "version": 4, "time": "2025-01-31T09:30:00Z", "metric": 12.5}]],
-    )  # fmt: skip
+    )
 
 
 class OutcomeBody(BaseModel):

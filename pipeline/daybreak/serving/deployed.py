@@ -47,9 +47,14 @@ class Deployed:
         """Returns the state of this container for the log."""
         number, now = self._answers.version, self.standing
         return RouterState(
-            id=self._endpoint, revision=now.revision, share=now.share, loaded=(number,), fault=self.fault,
-            champion=number, challenger=now.challenger.version if now.challenger else 0,
-        )  # fmt: skip
+            id=self._endpoint,
+            revision=now.revision,
+            share=now.share,
+            loaded=(number,),
+            fault=self.fault,
+            champion=number,
+            challenger=now.challenger.version if now.challenger else 0,
+        )
 
     def stop(self, experiment: str, why: str) -> None:
         """Does nothing: a container answers for one arm alone, and the gate's next look ends the test."""
@@ -79,9 +84,12 @@ class Deployed:
         counts = revision == traffic.revision and self._log.now() >= since
         if counts and traffic.experiment and number in (traffic.champion, traffic.challenger):
             self._followed = Standing(
-                champion=self._answers, challenger=self._answers if number == traffic.challenger else None,
-                share=traffic.share, experiment=traffic.experiment, revision=revision,
-            )  # fmt: skip
+                champion=self._answers,
+                challenger=self._answers if number == traffic.challenger else None,
+                share=traffic.share,
+                experiment=traffic.experiment,
+                revision=revision,
+            )
         else:
             self._followed = self._alone
         self._read_at = looked_at

@@ -83,8 +83,11 @@ class VersionLoader:
 def case_of(version: Path, arrays: Path | None, *, online: bool = True) -> dict[str, Any]:
     """Returns what the process of a version is to load (daybreak/serving/version_worker.py)."""
     return {
-        "version": str(version), "arrays": str(arrays) if arrays else "", "online": online, "threads": 0,
-    }  # fmt: skip
+        "version": str(version),
+        "arrays": str(arrays) if arrays else "",
+        "online": online,
+        "threads": 0,
+    }
 
 
 def served(process: VersionProcess, number: int, *, night: str, top: int, keep: int) -> Answers | Predictor:

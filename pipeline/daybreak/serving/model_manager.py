@@ -117,11 +117,14 @@ class ModelManager:
         """Returns what this router serves."""
         now = self.standing
         return RouterState(
-            id=self.id, revision=now.revision, share=now.share, fault=self.fault,
+            id=self.id,
+            revision=now.revision,
+            share=now.share,
+            fault=self.fault,
             loaded=tuple(sorted(number for number, one in self.loaded.items() if not one.process.ended)),
             champion=now.champion.version if now.champion else 0,
             challenger=now.challenger.version if now.challenger else 0,
-        )  # fmt: skip
+        )
 
     def stop(self, experiment: str, why: str) -> None:
         """Lets nobody meet the challenger any more, here at once, and elsewhere once the log has it."""
@@ -151,9 +154,10 @@ class ModelManager:
         """Loads the wanted versions that are missing or stale; returns why any still is, or an empty text."""
         night = self._arrays.night if self._arrays else ""
         stale = {
-            number for number, answers in self.loaded.items()
+            number
+            for number, answers in self.loaded.items()
             if (night and answers.night not in ("", night)) or answers.process.is_due(RETRY_S)
-        }  # fmt: skip
+        }
         missing = [number for number in wanted.wanted if number not in self.loaded or number in stale]
         trying = (wanted.revision, night, *missing)
         if missing and trying == self._tried and time.monotonic() - self._tried_at < RETRY_S:
@@ -176,8 +180,9 @@ class ModelManager:
             faults.append("no version serves yet; run a night")
         faults += [
             f"version {number}: {answers.process.ended}; it is loaded again within {RETRY_S:g} s"
-            for number, answers in self.loaded.items() if answers.process.ended
-        ]  # fmt: skip
+            for number, answers in self.loaded.items()
+            if answers.process.ended
+        ]
         return "; ".join(faults)
 
     def _switch(self, wanted: Traffic) -> None:
@@ -188,9 +193,12 @@ class ModelManager:
         tests = champion is not None and challenger is not None and champion.version == wanted.champion
         tests = tests and wanted.experiment not in self._stopped
         after = Standing(
-            champion=champion, challenger=challenger if tests else None, share=wanted.share if tests else 0.0,
-            experiment=wanted.experiment if tests else "", revision=wanted.revision,
-        )  # fmt: skip
+            champion=champion,
+            challenger=challenger if tests else None,
+            share=wanted.share if tests else 0.0,
+            experiment=wanted.experiment if tests else "",
+            revision=wanted.revision,
+        )
         if after != now:
             self.standing = after
             self._report()

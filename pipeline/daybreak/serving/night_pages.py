@@ -67,8 +67,13 @@ def serve(home: Path, *, host: str, port: int) -> None:
         log.warning(
             "%s is reachable from outside and DAYBREAK_TOKEN is not set: anybody may read the nights", host
         )
-    log.info("The nights are at http://%s:%d%s%s; end it by Ctrl-C", host, listening.getsockname()[1],
-             links.NIGHTS, ", with DAYBREAK_TOKEN as the password" if token else "")  # fmt: skip
+    log.info(
+        "The nights are at http://%s:%d%s%s; end it by Ctrl-C",
+        host,
+        listening.getsockname()[1],
+        links.NIGHTS,
+        ", with DAYBREAK_TOKEN as the password" if token else "",
+    )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with contextlib.suppress(KeyboardInterrupt), listening:
         uvicorn.Server(server.config(app, settings)).run(sockets=[listening])
@@ -136,8 +141,12 @@ class NightPages:
         """Returns the page that compares two nights, each named as MODEL/NIGHT."""
         with self._alone:
             models = self._rows.models(self.homes(), pages=_pages)
-        nights = {f"{model.name}/{row.night}": (model.name, row)
-                  for model in models for row in model.rows if not row.is_rollback}  # fmt: skip
+        nights = {
+            f"{model.name}/{row.night}": (model.name, row)
+            for model in models
+            for row in model.rows
+            if not row.is_rollback
+        }
         chosen = [nights[name] for name in asked if name in nights]
         if len(chosen) != 2:
             return PlainTextResponse("tick two nights of the board, and compare them", 422)
@@ -227,9 +236,12 @@ def make_app(lead: Path, settings: ServingParams, *, token: str = "", loopback: 
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*server.LOOPBACK, "[::1]"])
     app.add_middleware(GZipMiddleware)
     return Limits(
-        app, token=token, browser=True,
-        max_body_bytes=settings.max_body_bytes, max_requests_per_s=settings.max_requests_per_s,
-    )  # fmt: skip
+        app,
+        token=token,
+        browser=True,
+        max_body_bytes=settings.max_body_bytes,
+        max_requests_per_s=settings.max_requests_per_s,
+    )
 
 
 def _add_pages(app: FastAPI, pages: NightPages) -> None:
@@ -277,10 +289,15 @@ async def _events(
 
 
 def _html(text: str, *, scripts: bool) -> Response:
-    return HTMLResponse(text, headers={
-        "content-security-policy": _policy(scripts=scripts), "cache-control": "no-store",
-        "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
-    })  # fmt: skip
+    return HTMLResponse(
+        text,
+        headers={
+            "content-security-policy": _policy(scripts=scripts),
+            "cache-control": "no-store",
+            "x-content-type-options": "nosniff",
+            "referrer-policy": "no-referrer",
+        },
+    )
 
 
 def _policy(*, scripts: bool) -> str:

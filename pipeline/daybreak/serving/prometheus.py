@@ -42,9 +42,12 @@ class Metrics:
         self.fallbacks = by_arm("fallbacks", "Of these, the popular items were shown")
         self.computed = by_arm("computed", "Of these, no answer was kept")
         self.latency_s = Histogram(
-            "daybreak_latency_seconds", "Until a recommendation or prediction was ready",
-            buckets=BOUNDS_S, labelnames=["model", "arm"], registry=registry,
-        )  # fmt: skip
+            "daybreak_latency_seconds",
+            "Until a recommendation or prediction was ready",
+            buckets=BOUNDS_S,
+            labelnames=["model", "arm"],
+            registry=registry,
+        )
         self.outcomes = counter("outcomes", "Outcomes acknowledged")
         self.unknown = counter("unknown_outcomes", "Outcomes of no exposure")
         self.lost = plain("lost_exposures", "Exposures never written")

@@ -107,10 +107,16 @@ class Router:
     """Handles the paths, in the event loop that it is created in; records nothing without a log."""
 
     def __init__(
-        self, log: Log | None, versions: VersionSource, params: ServingParams,
-        limits: LiveTestParams | None = None, *, model: str = "", home: Path = Path(),
+        self,
+        log: Log | None,
+        versions: VersionSource,
+        params: ServingParams,
+        limits: LiveTestParams | None = None,
+        *,
+        model: str = "",
+        home: Path = Path(),
         has_token: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`has_token`: callers have shown it."""
         self.versions, self._params, self._log = versions, params, log
         limits = limits or LiveTestParams()
@@ -151,9 +157,16 @@ class Router:
             items = items[:top]
             text = json.dumps(items)
         shown = self._expose(
-            now, user=user, unit=unit, arm=arm, version=answers.version, items=items, began=began,
-            error=error, fallback=answer.fallback,
-        )  # fmt: skip
+            now,
+            user=user,
+            unit=unit,
+            arm=arm,
+            version=answers.version,
+            items=items,
+            began=began,
+            error=error,
+            fallback=answer.fallback,
+        )
         return f'{{"items": {text}{shown}, "version": {answers.version}}}'
 
     def _drawn(self, user: str) -> tuple[Standing, str, str, Answers | Predictor]:
@@ -233,25 +246,51 @@ class Router:
             log.warning("version %d does not predict %d rows: %s", answers.version, len(rows), failed)
             error = str(failed)
         shown = self._expose(
-            now, user=user, unit=unit, arm=arm, version=answers.version, items=(), began=began, error=error,
+            now,
+            user=user,
+            unit=unit,
+            arm=arm,
+            version=answers.version,
+            items=(),
+            began=began,
+            error=error,
             predicted=kept,
-        )  # fmt: skip
+        )
         if error:
             raise HTTPException(503, f"version {answers.version} does not answer: {error}; send it again")
         return f'{{"predictions": {text}{shown}, "version": {answers.version}}}'
 
     def _expose(
-        self, now: Standing, *, user: str, unit: str, arm: str, version: int, items: tuple[str, ...],
-        began: float, error: str, fallback: bool = False, predicted: str | None = None,
-    ) -> str:  # fmt: skip
+        self,
+        now: Standing,
+        *,
+        user: str,
+        unit: str,
+        arm: str,
+        version: int,
+        items: tuple[str, ...],
+        began: float,
+        error: str,
+        fallback: bool = False,
+        predicted: str | None = None,
+    ) -> str:
         """Logs and counts an answer; returns its exposure's id as a part of the answer's JSON."""
         latency_s = time.perf_counter() - began
         exposure = Exposure(
-            id=self._ids.make(user), time=self._now(), experiment=now.experiment,
-            unit=unit, arm=arm, version=version, share=now.share,
-            propensity=propensity(arm, now.share), items=items,
-            latency_s=latency_s, error=error, fallback=fallback, predicted=predicted,
-        )  # fmt: skip
+            id=self._ids.make(user),
+            time=self._now(),
+            experiment=now.experiment,
+            unit=unit,
+            arm=arm,
+            version=version,
+            share=now.share,
+            propensity=propensity(arm, now.share),
+            items=items,
+            latency_s=latency_s,
+            error=error,
+            fallback=fallback,
+            predicted=predicted,
+        )
         self._writer.expose(exposure)
         if why := self._kill_switch.why_stop(exposure):
             self.versions.stop(now.experiment, why)
@@ -306,11 +345,16 @@ class Router:
         state = self.versions.state()
         champion = self.versions.standing.champion
         health = {
-            "ready": champion is not None, "champion": state.champion, "challenger": state.challenger,
-            "share": state.share, "experiment": self.versions.standing.experiment, "loaded": state.loaded,
-            "arrays": champion.night if champion else "", "router": state.id,
+            "ready": champion is not None,
+            "champion": state.champion,
+            "challenger": state.challenger,
+            "share": state.share,
+            "experiment": self.versions.standing.experiment,
+            "loaded": state.loaded,
+            "arrays": champion.night if champion else "",
+            "router": state.id,
             "fault": "; ".join(filter(None, (state.fault, self._writer.fault))),
-        }  # fmt: skip
+        }
         return Response(json.dumps(health), status_code=200 if champion else 503, media_type=JSON)
 
     async def metrics(self, receive: Receive) -> Response:
@@ -374,9 +418,11 @@ def _is_too_deep(document: dict[str, Any]) -> bool:
     level: list[Any] = [document]
     for _ in range(MAX_NESTING):
         level = [
-            value for one in level for value in (one.values() if isinstance(one, dict) else one)
+            value
+            for one in level
+            for value in (one.values() if isinstance(one, dict) else one)
             if isinstance(value, dict | list)
-        ]  # fmt: skip
+        ]
         if not level:
             return False
     return True
@@ -402,9 +448,14 @@ class ShortCut:
 
 
 def make_app(
-    log: Log, params: ServingParams, *, name: str, home: Path, token: str = "",
+    log: Log,
+    params: ServingParams,
+    *,
+    name: str,
+    home: Path,
+    token: str = "",
     limits: LiveTestParams | None = None,
-) -> Limits:  # fmt: skip
+) -> Limits:
     """Returns the app of a router for the model of that name, with its log and the limits of live tests."""
 
     @contextlib.asynccontextmanager
@@ -424,13 +475,20 @@ def make_app(
         about = (getattr(Router, path).__doc__ or "").partition("\n")[0]
         extra = {"requestBody": _schema(BODIES[path])} if path in BODIES else None
         app.add_api_route(
-            f"/{path}", _endpoint(app, path), methods=["POST" if path in BODIES else "GET"], summary=path,
-            description=about, openapi_extra=extra, response_class=Response,
-        )  # fmt: skip
+            f"/{path}",
+            _endpoint(app, path),
+            methods=["POST" if path in BODIES else "GET"],
+            summary=path,
+            description=about,
+            openapi_extra=extra,
+            response_class=Response,
+        )
     return Limits(
-        ShortCut(app), token=token,
-        max_body_bytes=params.max_body_bytes, max_requests_per_s=params.max_requests_per_s,
-    )  # fmt: skip
+        ShortCut(app),
+        token=token,
+        max_body_bytes=params.max_body_bytes,
+        max_requests_per_s=params.max_requests_per_s,
+    )
 
 
 def _schema(body: type[BaseModel]) -> dict[str, Any]:

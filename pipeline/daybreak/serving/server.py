@@ -55,9 +55,13 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
             "%s is reachable from outside and DAYBREAK_TOKEN is not set: anybody may send requests", host
         )
     address = f"http://{host}:{listening.getsockname()[1]}"
-    log.info("Daybreak answers on %s (POST /recommend, /predict, /outcomes, /assignment, /observations; "
-             "GET /health, /metrics, /docs)%s; log %s; end it by Ctrl-C",
-             address, ", token required" if token else "", traffic_log.url)  # fmt: skip
+    log.info(
+        "Daybreak answers on %s (POST /recommend, /predict, /outcomes, /assignment, /observations; "
+        "GET /health, /metrics, /docs)%s; log %s; end it by Ctrl-C",
+        address,
+        ", token required" if token else "",
+        traffic_log.url,
+    )
     for model in members:
         log.info("%s answers on %s%s%s", model, address, MODELS, model)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
@@ -97,10 +101,17 @@ def _members(lead: Path, logs: list[Log], *, token: str) -> Iterator[tuple[str, 
                     )
                 logs.append(open_log(url))
                 taken.add(url)
-                yield home.model, make_app(
-                    logs[-1], loaded.serving, name=home.model, home=home.folder, token=token,
-                    limits=loaded.live_test,
-                )  # fmt: skip
+                yield (
+                    home.model,
+                    make_app(
+                        logs[-1],
+                        loaded.serving,
+                        name=home.model,
+                        home=home.folder,
+                        token=token,
+                        limits=loaded.live_test,
+                    ),
+                )
         except PipelineError as error:
             log.warning("%s is not served here: %s", home.model, error)
 
@@ -113,9 +124,15 @@ def config(app: Any, params: ServingParams) -> "uvicorn.Config":
 
     protocol: Any = functools.partial(Connection, Connections(params, max_connections=_room()))
     return uvicorn.Config(
-        app, http=protocol, ws="none", log_config=None, access_log=False, server_header=False,
-        proxy_headers=False, timeout_graceful_shutdown=10,
-    )  # fmt: skip
+        app,
+        http=protocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=10,
+    )
 
 
 def _room() -> int:

@@ -76,8 +76,10 @@ class VersionProcess:
             self._process = subprocess.Popen(
                 command("daybreak.serving.version_worker", str(theirs.fileno())),
                 env=carried_code.environment(self.scratch) | {"PYTHONPATH": os.pathsep.join(path)},
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2,  # its prints are for the log
-            )  # fmt: skip
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # its prints are for the log
+            )
         self.pid = self._process.pid
         self._end = weakref.finalize(self, _end, self._process, self._socket, scratch)
         self._alone = threading.Lock()

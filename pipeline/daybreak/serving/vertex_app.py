@@ -59,9 +59,12 @@ class Loaded:
         if self.answers == "samples":
             return None
         answers = served(
-            self.process, self.number, night=variables.get("NIGHT", ""), top=self._params.max_top,
+            self.process,
+            self.number,
+            night=variables.get("NIGHT", ""),
+            top=self._params.max_top,
             keep=self._params.keep_users,
-        )  # fmt: skip
+        )
         return Deployed(answers, log, endpoint=variables.get("ENDPOINT", ""))
 
     def scores(self, numbers: Sequence[int]) -> list[float]:

@@ -73,16 +73,26 @@ class _Night:
         self.job, self.traces, self.start, self.luck = job, {t.zone: t for t in traces}, start, luck
         self.tick_s = traces[0].tick_s
         self.state = State(
-            now_s=0.0, deadline_s=job.deadline_s, tick_s=self.tick_s, work_s=job.work_s, done_s=0.0,
+            now_s=0.0,
+            deadline_s=job.deadline_s,
+            tick_s=self.tick_s,
+            work_s=job.work_s,
+            done_s=0.0,
             zones=tuple(
-                Zone(name=t.zone, spot_usd_per_hour=t.spot_usd_per_hour[start],
-                     on_demand_usd_per_hour=t.on_demand_usd_per_hour, sightings=Sightings())
+                Zone(
+                    name=t.zone,
+                    spot_usd_per_hour=t.spot_usd_per_hour[start],
+                    on_demand_usd_per_hour=t.on_demand_usd_per_hour,
+                    sightings=Sightings(),
+                )
                 for t in traces
             ),
-            restart_s=job.restart_s, egress_usd=job.egress_usd, egress_between=job.egress_between,
+            restart_s=job.restart_s,
+            egress_usd=job.egress_usd,
+            egress_between=job.egress_between,
             doubt=job.doubt,
             at_risk_s=0.0 if job.notice else self.tick_s + job.checkpoint_every_s,
-        )  # fmt: skip
+        )
         self.unsaved_s = 0.0  # the part of `done_s` not in a checkpoint when the last tick began
         self.made_s = 0.0  # work done in the last tick
         self.usd = self.on_demand_s = self.waited_s = 0.0
@@ -99,9 +109,14 @@ class _Night:
             if finished_s is not None:
                 break
         return Outcome(
-            usd=self.usd, finished_s=finished_s, num_losses=self.num_losses, num_moves=self.num_moves,
-            on_demand_s=self.on_demand_s, waited_s=self.waited_s, places=tuple(self.places),
-        )  # fmt: skip
+            usd=self.usd,
+            finished_s=finished_s,
+            num_losses=self.num_losses,
+            num_moves=self.num_moves,
+            on_demand_s=self.on_demand_s,
+            waited_s=self.waited_s,
+            places=tuple(self.places),
+        )
 
     def _up(self, zone: str, tick: int) -> bool:
         return bool(self.traces[zone].up[self.start + tick])
@@ -128,9 +143,14 @@ class _Night:
             if not (self.job.notice and place is not None and place.spot):
                 done_s -= self._taken_back_s(tick)
         self.state = replace(
-            state, now_s=now_s, zones=zones, refused=refused, done_s=done_s,
-            place=None if lost else place, starting_s=0.0 if lost else state.starting_s,
-        )  # fmt: skip
+            state,
+            now_s=now_s,
+            zones=zones,
+            refused=refused,
+            done_s=done_s,
+            place=None if lost else place,
+            starting_s=0.0 if lost else state.starting_s,
+        )
 
     def _taken_back_s(self, tick: int) -> float:
         """Work that is lost with a machine that was lost at a moment within the last tick."""
@@ -177,9 +197,14 @@ class _Night:
         made_s = min(ran_s * speed, state.todo_s)
         self.made_s = made_s
         self.state = replace(
-            state, place=place, home=place.zone, starting_s=max(0.0, starting_s - tick_s),
-            done_s=state.done_s + made_s, ran_s=state.ran_s + ran_s, made_s=state.made_s + made_s,
-        )  # fmt: skip
+            state,
+            place=place,
+            home=place.zone,
+            starting_s=max(0.0, starting_s - tick_s),
+            done_s=state.done_s + made_s,
+            ran_s=state.ran_s + ran_s,
+            made_s=state.made_s + made_s,
+        )
         if self.state.todo_s > ENOUGH_S:
             return None
         return state.now_s + min(tick_s, starting_s + made_s / speed)

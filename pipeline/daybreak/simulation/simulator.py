@@ -110,12 +110,25 @@ def one_night(job: Job, traces: Sequence[Trace], night: int, *, seed: int, num_s
         outcome = replay(policy, job, traces, start=start, luck=luck)
         spare_s = 0.0 if outcome.finished_s is None else job.deadline_s - outcome.finished_s
         tallies.append(
-            Tally(night=night, policy=name, missed=outcome.missed, usd=outcome.usd, spare_s=spare_s,
-                  num_losses=outcome.num_losses, num_moves=outcome.num_moves,
-                  on_demand_s=outcome.on_demand_s, waited_s=outcome.waited_s)
-        )  # fmt: skip
-    usd = optimum_usd(job, traces, start=start, throughput=float(np.mean(luck.throughput)),
-                      restart_s=float(np.median(luck.restart_s)))  # fmt: skip
+            Tally(
+                night=night,
+                policy=name,
+                missed=outcome.missed,
+                usd=outcome.usd,
+                spare_s=spare_s,
+                num_losses=outcome.num_losses,
+                num_moves=outcome.num_moves,
+                on_demand_s=outcome.on_demand_s,
+                waited_s=outcome.waited_s,
+            )
+        )
+    usd = optimum_usd(
+        job,
+        traces,
+        start=start,
+        throughput=float(np.mean(luck.throughput)),
+        restart_s=float(np.median(luck.restart_s)),
+    )
     # The optimum costs no more than any policy; the program knows a night's luck by its mean only.
     usd = min(usd, *(tally.usd for tally in tallies if not tally.missed), float("inf"))
     missed = usd == float("inf")

@@ -111,16 +111,20 @@ def fit_bathtub(observed: Observed) -> Bathtub:
 
     def curve(x: "Floats") -> Bathtub:
         early, late, end = np.exp(x[1:]) * HOUR_S
-        return Bathtub(share=float(1 / (1 + np.exp(-x[0]))), early_s=float(early), late_s=float(late),
-                       end_s=float(end))  # fmt: skip
+        return Bathtub(
+            share=float(1 / (1 + np.exp(-x[0]))), early_s=float(early), late_s=float(late), end_s=float(end)
+        )
 
     hours = PUBLISHED.early_s / HOUR_S, PUBLISHED.late_s / HOUR_S, PUBLISHED.end_s / HOUR_S
     first = np.append(np.log(PUBLISHED.share / (1 - PUBLISHED.share)), np.log(hours))
     hour = np.log([0.02, 200.0])
     fit = minimize(
-        lambda x: -log_likelihood(curve(x), observed), first, method="Nelder-Mead",
-        bounds=[(-6.0, 6.0), hour, hour, hour], options={"maxiter": 600, "xatol": 1e-3, "fatol": 1e-3},
-    )  # fmt: skip
+        lambda x: -log_likelihood(curve(x), observed),
+        first,
+        method="Nelder-Mead",
+        bounds=[(-6.0, 6.0), hour, hour, hour],
+        options={"maxiter": 600, "xatol": 1e-3, "fatol": 1e-3},
+    )
     return curve(fit.x)
 
 

@@ -185,8 +185,9 @@ Policy = Callable[[State], Place | None]
 
 def refuse(state: State, zone: str) -> State:
     """Returns the state after a zone turned out to have no spot capacity now."""
-    return replace(state, zones=look(state.zones, zone, up=False, now_s=state.now_s),
-                   refused=state.refused | {zone})  # fmt: skip
+    return replace(
+        state, zones=look(state.zones, zone, up=False, now_s=state.now_s), refused=state.refused | {zone}
+    )
 
 
 def look(zones: Sequence[Zone], name: str, *, up: bool, now_s: float) -> tuple[Zone, ...]:

@@ -125,9 +125,14 @@ def bootstrap(differences: ArrayLike, *, alpha: float, resamples: int, seed: int
     if np.ptp(values) == 0:
         return float(values[0]), float(values[0])
     ends = stats.bootstrap(
-        (values,), np.mean, n_resamples=resamples, batch=100, confidence_level=1 - alpha, method="BCa",
+        (values,),
+        np.mean,
+        n_resamples=resamples,
+        batch=100,
+        confidence_level=1 - alpha,
+        method="BCa",
         rng=np.random.default_rng(seed),
-    ).confidence_interval  # fmt: skip
+    ).confidence_interval
     return float(ends.low), float(ends.high)
 
 

@@ -39,8 +39,13 @@ def git(
     environment |= {"GIT_INDEX_FILE": str(index)} if index else {}
     done = subprocess.run(
         ["git", "-c", "core.fsync=all", *arguments],
-        cwd=folder, env=environment, input=text, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         message = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
         failure = ReleaseError(f"git {arguments[0]} failed: {message}; fix it and run this again")

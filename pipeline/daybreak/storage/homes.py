@@ -73,9 +73,11 @@ def join(lead: Path) -> tuple[Home, ...]:
     members = homes(lead)
     for home in members[1:]:
         member = Membership(
-            lead=str(lead.resolve()), member=str(home.folder), model=home.model,
+            lead=str(lead.resolve()),
+            member=str(home.folder),
+            model=home.model,
             own_registry=home.own_registry,
-        )  # fmt: skip
+        )
         if checkout.kept_membership(home.folder) != member:  # a router may read a home, and not write to it
             member.write(home.folder)
     return members

@@ -127,9 +127,23 @@ class Commit:
 
 
 _KINDS: tuple[type[Record], ...] = (
-    Night, Batch, Report, Dataset, Profile, Plan, Training, Evaluation, Version, Verdict, Approval,
-    Champion, Refit, Release, Stop, Events,
-)  # fmt: skip
+    Night,
+    Batch,
+    Report,
+    Dataset,
+    Profile,
+    Plan,
+    Training,
+    Evaluation,
+    Version,
+    Verdict,
+    Approval,
+    Champion,
+    Refit,
+    Release,
+    Stop,
+    Events,
+)
 # What the commit of a rollback says itself; the rest of its tree is the night's that it goes back to.
 _OF_A_ROLLBACK = (Night, Verdict, Release, Events)
 
@@ -296,9 +310,13 @@ def new_night(night: Night) -> str:
 
 
 def commit_night(
-    night: Night, *, message: str, folder: Path = Path(), release: Release | None = None,
+    night: Night,
+    *,
+    message: str,
+    folder: Path = Path(),
+    release: Release | None = None,
     events: Events | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Commits the night in `folder`, with this release; returns the commit, the same one on a retry.
 
     Neither the release nor the events that go with it are written to files before: a release that `close`
@@ -515,9 +533,10 @@ def _copies() -> list[str]:
     listed = git("for-each-ref", "--format=%(objectname) %(refname)", folder=home()).splitlines()
     of_remotes = [line.split(" ", 1) for line in listed if " refs/remotes/" in line or f" {FETCHED}" in line]
     return [
-        commit for commit, name in of_remotes
+        commit
+        for commit, name in of_remotes
         if name.startswith(FETCHED) or name.endswith(BRANCH.removeprefix("refs/heads"))
-    ]  # fmt: skip
+    ]
 
 
 def move_to(commit: str, *, expected: str, message: str) -> None:
@@ -594,10 +613,15 @@ def all_commits(tip: str, limit: int | None = None) -> tuple[Commit, ...]:
         if not (night or note):  # a code commit, the only parent of the first night
             break
         made = Commit(
-            id=commit, parents=tuple(parents.split()), time=int(time), subject=subject, night=night,
-            rollback=bool(rollback), serves=int(serves or rollback) if serves or rollback else None,
+            id=commit,
+            parents=tuple(parents.split()),
+            time=int(time),
+            subject=subject,
+            night=night,
+            rollback=bool(rollback),
+            serves=int(serves or rollback) if serves or rollback else None,
             is_note=not night,
-        )  # fmt: skip
+        )
         commits.append(made)
         if len(made.parents) == 1 and not (made.rollback or made.is_note) and _follows_none(commit):
             break  # whatever the message of the code commit before says

@@ -33,9 +33,12 @@ def add(
         at: when, as 2011-09-30 03:00 UTC; now if empty.
     """
     made = Note(
-        at=at or f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", text=one_line(text), versions=tuple(versions),
-        recipe=recipe, erasure=erasure,
-    )  # fmt: skip
+        at=at or f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        text=one_line(text),
+        versions=tuple(versions),
+        recipe=recipe,
+        erasure=erasure,
+    )
 
     def tree_after(tip: str) -> str:
         if not tip:

@@ -17,9 +17,12 @@ LEAST_DAYS = 2 * RENEWED.days  # age below which a rule may take what a job need
 TIMEOUT_S = 30
 # Conditions under which a rule deletes only what was replaced already, or has a time that we never set.
 HARMLESS = (
-    "daysSinceNoncurrentTime", "noncurrentTimeBefore", "numNewerVersions", "daysSinceCustomTime",
+    "daysSinceNoncurrentTime",
+    "noncurrentTimeBefore",
+    "numNewerVersions",
+    "daysSinceCustomTime",
     "customTimeBefore",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True)

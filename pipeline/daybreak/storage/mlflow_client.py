@@ -156,13 +156,16 @@ def _tag_at_server(uri: str, name: str) -> tuple[int, str] | None:
     import requests
 
     account = (
-        os.environ.get("MLFLOW_TRACKING_USERNAME", ""), os.environ.get("MLFLOW_TRACKING_PASSWORD", ""),
-    )  # fmt: skip
+        os.environ.get("MLFLOW_TRACKING_USERNAME", ""),
+        os.environ.get("MLFLOW_TRACKING_PASSWORD", ""),
+    )
     asked = {"name": name, "alias": "champion"}
     answer = requests.get(
-        f"{uri}/api/2.0/mlflow/registered-models/alias", params=asked, timeout=QUICK_S,
+        f"{uri}/api/2.0/mlflow/registered-models/alias",
+        params=asked,
+        timeout=QUICK_S,
         auth=account if all(account) else None,
-    )  # fmt: skip
+    )
     if not answer.ok:
         return None
     version = answer.json()["model_version"]

@@ -154,8 +154,12 @@ def _writing() -> Iterator[None]:
 def holds(path: str, name: str) -> bool:
     """Returns whether the folder `path`, as dvc.lock has it, holds a file of that name."""
     lock = YAML(typ="safe").load(LOCK.read_text())
-    digests = [out["md5"] for stage in lock["stages"].values() for out in stage.get("outs", ())
-               if out["path"] == path and out["md5"].endswith(".dir")]  # fmt: skip
+    digests = [
+        out["md5"]
+        for stage in lock["stages"].values()
+        for out in stage.get("outs", ())
+        if out["path"] == path and out["md5"].endswith(".dir")
+    ]
     cache = Path(_waiting(lambda repo: repo.cache.local.path))
     listings = [dvc_cache.path_of(digest, cache) for digest in digests]
     return any(
@@ -202,8 +206,11 @@ def expect_intact(paths: Iterable[str], *, before: str) -> None:
     """
     outs = {path: digest for path, digest in dvc_cache.outputs(LOCK.read_text()).items() if path in paths}
     known = {digest for _, digest in dvc_cache.files_of(dvc_cache.outputs(before))} if before else set()
-    lists = [path for path, digest in outs.items()
-             if digest.endswith(dvc_cache.FOLDER) and not dvc_cache.is_intact(digest)]  # fmt: skip
+    lists = [
+        path
+        for path, digest in outs.items()
+        if digest.endswith(dvc_cache.FOLDER) and not dvc_cache.is_intact(digest)
+    ]
     tonight = [(file, digest) for file, digest in dvc_cache.files_of(outs) if digest not in known]
     damaged = lists + [file for file, digest in tonight if not dvc_cache.is_intact(digest, Path(file))]
     if damaged:
@@ -291,15 +298,18 @@ def push() -> bool:
         log.warning(
             "the data of this night is in the cache here, but not in DVC's remote (%s, %d tries); "
             "run dvc push in %s once it answers",
-            " ".join(str(error).split())[:200], PUSH_TRIES, Path.cwd(),
-        )  # fmt: skip
+            " ".join(str(error).split())[:200],
+            PUSH_TRIES,
+            Path.cwd(),
+        )
         return False
     if lost:
         log.error(
             "files of this night that neither DVC's cache nor a remote has: %d, such as %s; no rollback "
             "brings them back; daybreak repair puts back what this folder or the source still has",
-            len(lost), lost[0],
-        )  # fmt: skip
+            len(lost),
+            lost[0],
+        )
     return not lost
 
 

@@ -25,9 +25,14 @@ FRAME = __name__.partition(".")[0]
 NOTHING = ast.Module(body=[], type_ignores=[])
 INSTALLED = ("site-packages", "dist-packages")
 LOCKS = (
-    "constraints.txt", "pdm.lock", "Pipfile.lock", "poetry.lock", "pylock.toml", "requirements.txt",
+    "constraints.txt",
+    "pdm.lock",
+    "Pipfile.lock",
+    "poetry.lock",
+    "pylock.toml",
+    "requirements.txt",
     "uv.lock",
-)  # fmt: skip
+)
 
 
 def source_digest(use: str) -> str:
@@ -201,9 +206,10 @@ def imported_files(module: str, *others: str, below: str) -> dict[str, Path]:
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         imported = _imports(path.read_bytes(), package=package) | {package}  # which importing a module runs
         wanted += sorted(
-            other for other in imported
+            other
+            for other in imported
             if other and other.startswith(below) and (below or other.partition(".")[0] != FRAME)
-        )  # fmt: skip
+        )
     return files
 
 

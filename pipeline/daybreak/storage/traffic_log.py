@@ -51,7 +51,8 @@ MAX_ROWS = 500  # of a statement; SQLite takes 32,766 values
 
 _metadata = sa.MetaData()
 _exposures = sa.Table(
-    "exposures", _metadata,
+    "exposures",
+    _metadata,
     sa.Column("id", sa.String(32), primary_key=True),
     sa.Column("time", sa.Double, nullable=False),  # seconds since 1970
     sa.Column("experiment", sa.String(200), nullable=False),
@@ -65,20 +66,23 @@ _exposures = sa.Table(
     sa.Column("error", sa.String(200), nullable=False),
     sa.Column("fallback", sa.Boolean, nullable=False),
     sa.Index("exposures_by_experiment", "experiment", "time"),
-)  # fmt: skip
+)
 _outcomes = sa.Table(
-    "outcomes", _metadata,
+    "outcomes",
+    _metadata,
     sa.Column("exposure", sa.String(32), primary_key=True),
     sa.Column("time", sa.Double, nullable=False),
     sa.Column("items", sa.Text, nullable=False),  # JSON
-)  # fmt: skip
+)
 _predictions = sa.Table(
-    "predictions", _metadata,
+    "predictions",
+    _metadata,
     sa.Column("exposure", sa.String(32), primary_key=True),
     sa.Column("predicted", sa.Text, nullable=False),  # JSON
-)  # fmt: skip
+)
 _traffic = sa.Table(
-    "traffic", _metadata,
+    "traffic",
+    _metadata,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("revision", sa.Integer, nullable=False),
     sa.Column("champion", sa.Integer, nullable=False),
@@ -88,15 +92,20 @@ _traffic = sa.Table(
     sa.Column("ready", sa.Integer, nullable=False),
     sa.Column("changed_at", sa.Double, nullable=False),
     sa.Column("secret", sa.String(64), nullable=False),
-)  # fmt: skip
+)
 _moves = sa.Table(
-    "moves", _metadata,
+    "moves",
+    _metadata,
     sa.Column("revision", sa.Integer, primary_key=True),
-    *(sa.Column(column.name, column.type, nullable=False) for column in _traffic.columns
-      if column.name not in ("id", "revision", "secret")),
-)  # fmt: skip
+    *(
+        sa.Column(column.name, column.type, nullable=False)
+        for column in _traffic.columns
+        if column.name not in ("id", "revision", "secret")
+    ),
+)
 _routers = sa.Table(
-    "routers", _metadata,
+    "routers",
+    _metadata,
     sa.Column("id", sa.String(100), primary_key=True),
     sa.Column("revision", sa.Integer, nullable=False),
     sa.Column("champion", sa.Integer, nullable=False),
@@ -105,24 +114,27 @@ _routers = sa.Table(
     sa.Column("loaded", sa.Text, nullable=False),  # JSON
     sa.Column("fault", sa.Text, nullable=False),
     sa.Column("seen_at", sa.Double, nullable=False),
-)  # fmt: skip
+)
 _stops = sa.Table(
-    "stops", _metadata,
+    "stops",
+    _metadata,
     sa.Column("experiment", sa.String(200), primary_key=True),
     sa.Column("why", sa.Text, nullable=False),
     sa.Column("time", sa.Double, nullable=False),
-)  # fmt: skip
+)
 _clocks = sa.Table(
-    "clocks", _metadata,
+    "clocks",
+    _metadata,
     sa.Column("boot", sa.String(100), primary_key=True),
     sa.Column("booted_at", sa.Double, nullable=False),
-)  # fmt: skip
+)
 _endpoints = sa.Table(
-    "endpoints", _metadata,
+    "endpoints",
+    _metadata,
     sa.Column("id", sa.String(300), primary_key=True),
     sa.Column("revision", sa.Integer, nullable=False),
     sa.Column("since", sa.Double, nullable=False),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,8 +284,9 @@ class Log:
                 known |= set(connection.execute(some).scalars())
             rows = [
                 {"exposure": outcome.exposure, "time": outcome.time, "items": json.dumps(outcome.items)}
-                for outcome in outcomes if outcome.exposure in known
-            ]  # fmt: skip
+                for outcome in outcomes
+                if outcome.exposure in known
+            ]
             if rows:
                 connection.execute(self._insert(_outcomes), rows)
         return [outcome.exposure in known for outcome in outcomes]
@@ -295,12 +308,15 @@ class Log:
         both = both.outerjoin(_predictions, _predictions.c.exposure == _exposures.c.id)
         query = (
             sa.select(
-                *_exposures.columns, _predictions.c.predicted, _outcomes.c["items"].label("taken"),
+                *_exposures.columns,
+                _predictions.c.predicted,
+                _outcomes.c["items"].label("taken"),
                 _outcomes.c.time.label("taken_at"),
-            ).select_from(both)
+            )
+            .select_from(both)
             .where(_exposures.c.time >= since)
             .order_by(_exposures.c.time, _exposures.c.id)
-        )  # fmt: skip
+        )
         if experiment is not None:
             query = query.where(_exposures.c.experiment == experiment)
         with self._reading() as connection:

@@ -308,9 +308,12 @@ class AsynchronousEngine(TorchEngine):
         self._losses[piece.batch.number] = loss + done.loss, others + number
         self._newest.append((done.loss, number))
         self._line.add(
-            num_passes=done.num_passes, num_samples=number, gradient_s=done.gradient_s,
-            apply_s=done.apply_s, is_update=done.is_update,
-        )  # fmt: skip
+            num_passes=done.num_passes,
+            num_samples=number,
+            gradient_s=done.gradient_s,
+            apply_s=done.apply_s,
+            is_update=done.is_update,
+        )
         if done.noise:
             self._noise = done.noise
 
@@ -345,10 +348,14 @@ class AsynchronousEngine(TorchEngine):
         workers = setting.num_workers if setting.is_asynchronous else 1
         for tuned, part in zip(self._tuned, self._rate_shares, strict=True):
             scaling = scaled(
-                self._kind, name=type(self.optimizer).__name__, rule="by_optimizer",
-                batch_size=size, base_size=piece.batch.size,
-                betas=tuple(tuned["betas"] or ()), eps=tuned["eps"] or 0.0,
-            )  # fmt: skip
+                self._kind,
+                name=type(self.optimizer).__name__,
+                rule="by_optimizer",
+                batch_size=size,
+                base_size=piece.batch.size,
+                betas=tuple(tuned["betas"] or ()),
+                eps=tuned["eps"] or 0.0,
+            )
             own: dict[str, Any] = {"lr": piece.batch.rate * scaling.rate * part}
             if momentum := tuned["momentum"] or 0.0:
                 own["momentum"] = momentum_left(momentum, num_workers=workers)
@@ -382,9 +389,12 @@ class AsynchronousEngine(TorchEngine):
         self._loader.prepare(self._passes(part.indices), epoch=part.epoch)
         losses, first, short = self._accumulate(part.indices, size)
         sums = self._gradients.reduce(
-            losses, Signals(short=short), num_samples=size, first=first,
+            losses,
+            Signals(short=short),
+            num_samples=size,
+            first=first,
             batch_size=size if part.measures_noise else 0,
-        )  # fmt: skip
+        )
         return Gradient(
             loss=sums.loss,
             tensors=self._shared.gradients(),

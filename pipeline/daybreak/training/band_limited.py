@@ -64,9 +64,13 @@ class Band:
 
 
 def bands(
-    sizes: tuple[int, ...], *, kernel: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...],
+    sizes: tuple[int, ...],
+    *,
+    kernel: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
     rate: float,
-) -> tuple[Band, ...]:  # fmt: skip
+) -> tuple[Band, ...]:
     """Returns the transform of each dimension of a signal of `sizes`, of which `rate` is left out."""
     kept = (1 - rate) ** (1 / len(sizes))
     made = []
@@ -157,9 +161,14 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(  # noqa: PLR0917 - as torch calls it
-        ctx: Any, signal: Tensor, weight: Tensor, bias: Tensor | None, of: tuple[Band, ...],
-        stride: tuple[int, ...], groups: int,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        signal: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        of: tuple[Band, ...],
+        stride: tuple[int, ...],
+        groups: int,
+    ) -> Tensor:
         """Returns the result [b, o, ...]."""
         filters = _filter(weight, of, groups).conj()
         outs = tuple(band.out for band in of)
@@ -221,9 +230,16 @@ def _unstrided(gradient: Tensor, of: tuple[Band, ...], stride: tuple[int, ...]) 
 
 
 def convolve(
-    signal: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: tuple[int, ...],
-    padding: tuple[int, ...], dilation: tuple[int, ...], groups: int, rate: float,
-) -> Tensor:  # fmt: skip
+    signal: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+    rate: float,
+) -> Tensor:
     """Returns signals [b, c, ...] convolved with filters [o, c / groups, ...], without high frequencies.
 
     `rate` is the share of the spectrum that is left out; at 0 it is torch's own convolution, up to rounding.
@@ -248,9 +264,15 @@ def _forward(module: Any, signal: Tensor) -> Tensor:
         whole = functional.pad(whole, module._reversed_padding_repeated_twice, mode=mode)
         padding = (0,) * len(module.kernel_size)
     made = convolve(
-        whole, module.weight, module.bias, stride=module.stride, padding=padding, dilation=module.dilation,
-        groups=module.groups, rate=module.rate,
-    )  # fmt: skip
+        whole,
+        module.weight,
+        module.bias,
+        stride=module.stride,
+        padding=padding,
+        dilation=module.dilation,
+        groups=module.groups,
+        rate=module.rate,
+    )
     return made if whole.dim() == signal.dim() else made[0]
 
 
@@ -404,12 +426,17 @@ def _rate_of(signal: Tensor, layer: Any, kept: float) -> float:
 
     def energy(rate: float) -> float:
         of = bands(
-            tuple(signal.shape[2:]), kernel=layer.kernel_size, padding=padding, dilation=layer.dilation,
+            tuple(signal.shape[2:]),
+            kernel=layer.kernel_size,
+            padding=padding,
+            dilation=layer.dilation,
             rate=rate,
-        )  # fmt: skip
+        )
         held = _spectrum(signal.float(), of).abs().square().sum(dim=(1, 2))
-        return float(_split(held, 0, [band.num_held for band in of])[..., 1:].sum() * 2
-                     + _split(held, 0, [band.num_held for band in of])[..., 0].sum())  # fmt: skip
+        return float(
+            _split(held, 0, [band.num_held for band in of])[..., 1:].sum() * 2
+            + _split(held, 0, [band.num_held for band in of])[..., 0].sum()
+        )
 
     rates = [number / 20 for number in range(20)]
     whole = energy(0.0)

@@ -140,8 +140,9 @@ class ColumnFiles:
         self.is_trusted = False
         log.warning(
             "samples of %s came out otherwise than when they were kept, so they are made of more than its "
-            "rows; the data set must not have `days`: all samples are parsed", day.name,
-        )  # fmt: skip
+            "rows; the data set must not have `days`: all samples are parsed",
+            day.name,
+        )
 
     def _path(self, day: Day) -> Path:
         return self._folder / f"{day.digest}.safetensors"

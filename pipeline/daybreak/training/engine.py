@@ -156,9 +156,12 @@ class TorchEngine:
             )
         self._gradients = self._new_gradients()
         self._loader = Loader(
-            self._tuner.data(dataset, files=column_files), num_loaders=tuning.num_loaders,
-            in_processes=tuning.loader_processes, seed=seed, on_cpu=self.device.type == "cpu",
-        )  # fmt: skip
+            self._tuner.data(dataset, files=column_files),
+            num_loaders=tuning.num_loaders,
+            in_processes=tuning.loader_processes,
+            seed=seed,
+            on_cpu=self.device.type == "cpu",
+        )
         self._prepared: deque[tuple[Indices, int]] = deque()  # shares that come, with their epochs
         self._epoch = 0  # of the share of this update
         self._updates = 0
@@ -219,9 +222,13 @@ class TorchEngine:
             own = replace(signals, short=short) if short else signals
             measures_noise = self._measures_noise(len(indices))
             sums = self._gradients.reduce(
-                losses, own, time_s=before_s, num_samples=len(indices),
-                batch_size=batch_size if measures_noise else 0, first=first,
-            )  # fmt: skip
+                losses,
+                own,
+                time_s=before_s,
+                num_samples=len(indices),
+                batch_size=batch_size if measures_noise else 0,
+                first=first,
+            )
             short = sums.signals.short
             if short and not self.memory_guard:
                 self._shrink(batch_size)
@@ -368,10 +375,14 @@ class TorchEngine:
         scalings = []
         for group, base in zip(self.optimizer.param_groups, self._base, strict=True):
             scaling = scaled(
-                rule_of(self.optimizer), name=type(self.optimizer).__name__, rule=rule,
-                batch_size=batch_size, base_size=base_size,
-                betas=tuple(base["betas"] or ()), eps=base["eps"] or 0.0,
-            )  # fmt: skip
+                rule_of(self.optimizer),
+                name=type(self.optimizer).__name__,
+                rule=rule,
+                batch_size=batch_size,
+                base_size=base_size,
+                betas=tuple(base["betas"] or ()),
+                eps=base["eps"] or 0.0,
+            )
             group |= {name: getattr(scaling, name) for name in SCALED if base[name] is not None}
             scalings.append(scaling)
         self._micro_batch_size = micro_batch_size or self._micro_batch_size

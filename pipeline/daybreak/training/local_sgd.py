@@ -171,9 +171,11 @@ class LocalSgdEngine(TorchEngine):
     def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> Step:
         """Takes one update of this worker; with every H-th, all workers average."""
         if (
-            self._try_after is not None and not self._trial
-            and self._updates >= self._try_after and self._updates % self._every == 0
-        ):  # fmt: skip
+            self._try_after is not None
+            and not self._trial
+            and self._updates >= self._try_after
+            and self._updates % self._every == 0
+        ):
             self._trial = _Trial(before=self._copy(), began=time.monotonic())
             self._join(together=False)
         if self._together:
@@ -228,9 +230,13 @@ class LocalSgdEngine(TorchEngine):
         if self.rank == 0:
             log.info(
                 "averages every %d updates: %.4g samples/s at a loss of %.4g, beside %.4g at %.4g; %s",
-                self._every, apart.speed, apart.loss, together.speed, together.loss,
+                self._every,
+                apart.speed,
+                apart.loss,
+                together.speed,
+                together.loss,
                 "they pay" if does_pay else "sums at every update from now on",
-            )  # fmt: skip
+            )
         self._trial, self._try_after = None, None
         self._join(together=not does_pay)
         return losses[-1]

@@ -60,8 +60,11 @@ class LossWatch:
     def save(self) -> dict[str, Any]:
         """Returns the whole state, as JSON."""
         return {
-            "block": list(self._block), "recent": self._recent, "before": self._before, "size": self._size,
-        }  # fmt: skip
+            "block": list(self._block),
+            "recent": self._recent,
+            "before": self._before,
+            "size": self._size,
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """Restores the state that `save` returned."""

@@ -185,9 +185,10 @@ class MemoryGuard:
 
     def _start(self, micro_batch_size: int) -> None:
         own = Rung(
-            micro_batch_size=micro_batch_size, recompute=self._tuning.recompute,
+            micro_batch_size=micro_batch_size,
+            recompute=self._tuning.recompute,
             band_rate=self._tuning.band_rate,
-        )  # fmt: skip
+        )
         rungs = ladder(own, can_recompute=self._can_recompute, band_rates=self._band_rates)
         self._policy.rungs = rungs
         self._apply(own)

@@ -132,10 +132,12 @@ class MemoryPolicy:
             rung
             for rung in left
             if self.fits(
-                rung, own_bytes=own_bytes, free_bytes=free_bytes,
+                rung,
+                own_bytes=own_bytes,
+                free_bytes=free_bytes,
                 reserves=UP if rung.memory > now.memory else 1.0,
             )
-        ]  # fmt: skip
+        ]
         if not fitting:
             return min(left, key=lambda rung: (self.peak(rung, own_bytes=own_bytes), rung.memory))
         return min(fitting, key=lambda rung: (rung != self.rungs[0], rung.band_rate, self._time(rung)))

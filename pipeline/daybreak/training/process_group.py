@@ -30,8 +30,11 @@ def form(device: torch.device, *, rank: int, world_size: int, timeout: timedelta
     transports, names = zip(*(one.split(" ", 1) for one in answers), strict=True)
     dist.init_process_group(
         "nccl" if set(transports) == {"nccl"} else "gloo",
-        store=store, rank=rank, world_size=world_size, timeout=timeout,
-    )  # fmt: skip
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timeout,
+    )
     return names
 
 

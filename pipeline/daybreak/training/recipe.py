@@ -56,9 +56,11 @@ class Course:
         """Returns the course that leaves out the samples of missed nights."""
         num_newest = round(self.num_samples / self.epochs) - self.num_missed
         return replace(
-            self, first_sample=self.first_sample + self.num_missed, num_missed=0,
+            self,
+            first_sample=self.first_sample + self.num_missed,
+            num_missed=0,
             num_samples=max(1, round(self.epochs * num_newest)),
-        )  # fmt: skip
+        )
 
 
 def course(night: Night, dataset: Dataset, champion: Champion | None, params: "JobSections") -> Course:
@@ -73,9 +75,13 @@ def course(night: Night, dataset: Dataset, champion: Champion | None, params: "J
     """
     train = params.train
     whole = Course(
-        warm=False, newest=False, first_sample=0, epochs=train.epochs,
-        num_samples=round(train.epochs * dataset.num_samples), rate=train.rate,
-    )  # fmt: skip
+        warm=False,
+        newest=False,
+        first_sample=0,
+        epochs=train.epochs,
+        num_samples=round(train.epochs * dataset.num_samples),
+        rate=train.rate,
+    )
     if champion is None or begins_cold(night, champion, params):
         return whole
     model = json.loads(FACTS.read_text())
@@ -197,15 +203,31 @@ class Recipe(Record):
     def identity(self) -> str:
         """Digest of what is learned: any machine may continue a checkpoint of the same identity."""
         return _digest(
-            self.workload, self.arguments, self.data_digest, self.warm_digest, self.seed, self.num_samples,
-            self.first_sample, self.batch_size, self.rate, self.warmup, self.decay, self.tuning.precision,
-            self.base_batch_size, self.base_samples, self.scaling, self.sync_every, bool(self.sizes),
-            self.source_digest, *([self.split] if self.split != "train" else []),
+            self.workload,
+            self.arguments,
+            self.data_digest,
+            self.warm_digest,
+            self.seed,
+            self.num_samples,
+            self.first_sample,
+            self.batch_size,
+            self.rate,
+            self.warmup,
+            self.decay,
+            self.tuning.precision,
+            self.base_batch_size,
+            self.base_samples,
+            self.scaling,
+            self.sync_every,
+            bool(self.sizes),
+            self.source_digest,
+            *([self.split] if self.split != "train" else []),
             *([self.tuning.band_rate] if self.tuning.band_rate else []),
             *([self.threads] if self.threads != "fixed" else []),
-            *(["late"] if self.sync_is_late else []), *(["tried"] if self.sync_is_tried else []),
+            *(["late"] if self.sync_is_late else []),
+            *(["tried"] if self.sync_is_tried else []),
             *([self.follow_memory] if self.follow_memory == "band_limited" else []),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,11 +268,23 @@ class Result(Record):
 def name_of(recipe: Recipe, rental: Rental, *, num_workers: int) -> str:
     """Returns the name of the job: a digest of all its inputs, so that submitting it twice starts it once."""
     return _digest(
-        recipe.identity, recipe.night, recipe.code_commit, recipe.micro_batch_size, asdict(recipe.tuning),
-        recipe.batching, recipe.train_until.isoformat(), num_workers, recipe.frame_digest,
-        rental.machine, rental.num_machines, rental.region, rental.strategy, rental.max_wait_s,
-        *([rental.backend] if rental.backend else []), *map(str, rental.others),
-    )[:12]  # fmt: skip
+        recipe.identity,
+        recipe.night,
+        recipe.code_commit,
+        recipe.micro_batch_size,
+        asdict(recipe.tuning),
+        recipe.batching,
+        recipe.train_until.isoformat(),
+        num_workers,
+        recipe.frame_digest,
+        rental.machine,
+        rental.num_machines,
+        rental.region,
+        rental.strategy,
+        rental.max_wait_s,
+        *([rental.backend] if rental.backend else []),
+        *map(str, rental.others),
+    )[:12]
 
 
 def _digest(*parts: object) -> str:

@@ -273,14 +273,18 @@ class ThreadPolicy:
             if not self._may_fall(window):
                 return replace(self, elapsed_s=elapsed_s).undone(window.elapsed_s), True
             rise = Rise(
-                loss=window.loss, elapsed_s=self._risen_s + window.elapsed_s,
+                loss=window.loss,
+                elapsed_s=self._risen_s + window.elapsed_s,
                 num_windows=self.risen.num_windows + 1 if self.risen else 1,
-            )  # fmt: skip
+            )
             return replace(self, risen=rise, elapsed_s=elapsed_s), False
         state = replace(
-            self, num_windows=self.num_windows + 1, num_settled=self.num_settled + 1, elapsed_s=elapsed_s,
+            self,
+            num_windows=self.num_windows + 1,
+            num_settled=self.num_settled + 1,
+            elapsed_s=elapsed_s,
             risen=None,
-        )._fresh()  # fmt: skip
+        )._fresh()
         if tries_late:
             return replace(state, setting=self.accepted, late=(self.setting, window)), True
         state = state._seen(window, costs)
@@ -330,9 +334,15 @@ class ThreadPolicy:
         together = Setting(num_workers=n, num_parts=n) if n > 1 else ALONE
         kept = together if self.accepted.is_asynchronous else self.accepted
         state = replace(
-            self, accepted=kept, late=None, checked_late=0.0, speed=0.0, num_undone=self.num_undone + 1,
-            risen=None, waited_s=self.waited_s + (cost_s if self.risen else 0.0),
-        )  # fmt: skip
+            self,
+            accepted=kept,
+            late=None,
+            checked_late=0.0,
+            speed=0.0,
+            num_undone=self.num_undone + 1,
+            risen=None,
+            waited_s=self.waited_s + (cost_s if self.risen else 0.0),
+        )
         return state._refused(self.setting, cost_s=cost_s)
 
     def wanted(self, limit: int, *, costs: Costs | None) -> int:
@@ -393,20 +403,30 @@ class ThreadPolicy:
         if not pays(late, window, behind=(setting.num_workers - 1) / setting.num_parts):
             return replace(self, speed=window.speed)._refused(setting, cost_s=late.elapsed_s)
         return replace(
-            self, setting=setting, accepted=setting, speed=late.speed, checked_late=setting.lateness,
-            most_late=max(self.most_late, 2 * setting.lateness), num_settled=0,
-            num_checks=self.num_checks + 1, check_s=window.elapsed_s,
+            self,
+            setting=setting,
+            accepted=setting,
+            speed=late.speed,
+            checked_late=setting.lateness,
+            most_late=max(self.most_late, 2 * setting.lateness),
+            num_settled=0,
+            num_checks=self.num_checks + 1,
+            check_s=window.elapsed_s,
             checked_s=self.checked_s + window.elapsed_s,
-        )  # fmt: skip
+        )
 
     def _refused(self, late: Setting, *, cost_s: float) -> "ThreadPolicy":
         """Returns the state after a setting whose lateness does not pay; half of it is tried next."""
         # Harm may show only when its cores are gone, and then says nothing of what is left of it.
         most_late = late.lateness / 2 if late.is_asynchronous else self.most_late
         return replace(
-            self, setting=self.accepted, most_late=most_late, num_refused=self.num_refused + 1,
-            checked_s=self.checked_s + cost_s, num_settled=0,
-        )  # fmt: skip
+            self,
+            setting=self.accepted,
+            most_late=most_late,
+            num_refused=self.num_refused + 1,
+            checked_s=self.checked_s + cost_s,
+            num_settled=0,
+        )
 
     def _fresh(self) -> "ThreadPolicy":
         """Returns the state without speeds and refusals of long ago."""

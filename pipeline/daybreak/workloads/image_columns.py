@@ -114,9 +114,13 @@ class _Block(nn.Module):
     def __init__(self, before: int, after: int, *, stride: int) -> None:
         super().__init__()
         self.main = nn.Sequential(
-            nn.GroupNorm(8, before), nn.ReLU(), nn.Conv2d(before, after, 3, stride=stride, padding=1),
-            nn.GroupNorm(8, after), nn.ReLU(), nn.Conv2d(after, after, 3, padding=1),
-        )  # fmt: skip
+            nn.GroupNorm(8, before),
+            nn.ReLU(),
+            nn.Conv2d(before, after, 3, stride=stride, padding=1),
+            nn.GroupNorm(8, after),
+            nn.ReLU(),
+            nn.Conv2d(after, after, 3, padding=1),
+        )
         same = before == after and stride == 1
         self.shortcut = nn.Identity() if same else nn.Conv2d(before, after, 1, stride=stride)
 

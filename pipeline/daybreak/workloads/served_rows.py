@@ -27,10 +27,15 @@ if TYPE_CHECKING:
 BATCH_SIZE = 8192
 # How an error calls the types of columns. A version brings classes of its own, so they are told by `kind`.
 WORDS = {
-    "float": "a number", "int": "a whole number", "bool": "true or false", "category": "text", "id": "text",
-    "text": "text", "time": "a time, as 2025-01-31T09:30:00 or seconds since 1970",
+    "float": "a number",
+    "int": "a whole number",
+    "bool": "true or false",
+    "category": "text",
+    "id": "text",
+    "text": "text",
+    "time": "a time, as 2025-01-31T09:30:00 or seconds since 1970",
     "bytes": "bytes, in base64 where they are text",
-}  # fmt: skip
+}
 FIRST_YEAR, LAST_YEAR = 1900, 2200  # of a row's own time
 
 
@@ -220,9 +225,11 @@ def _cast(values: Any, column: AnyColumn, to: "pa.DataType", zone: str) -> Any:
         coded = array.to_pylist()
         return pa.array([None if one is None else base64.b64decode(one, validate=True) for one in coded], to)
     fits = {
-        "float": _is_list(dtype) if types.is_fixed_size_list(to) else number, "int": number,
-        "bool": types.is_boolean(dtype), "bytes": types.is_binary(dtype) or types.is_large_binary(dtype),
-    }.get(column.kind, text or types.is_integer(dtype))  # fmt: skip
+        "float": _is_list(dtype) if types.is_fixed_size_list(to) else number,
+        "int": number,
+        "bool": types.is_boolean(dtype),
+        "bytes": types.is_binary(dtype) or types.is_large_binary(dtype),
+    }.get(column.kind, text or types.is_integer(dtype))
     if not fits:
         raise TypeError(f"it is {dtype}")
     if column.kind in ("id", "category"):

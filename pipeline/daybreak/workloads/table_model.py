@@ -34,10 +34,14 @@ class TableModel(nn.Module):
             nn.init.normal_(embedding.weight, std=0.1)  # type: ignore[arg-type]
         num_inputs = edges.shape[0] * edges.shape[1] + dim * len(sizes)
         self.layers = nn.Sequential(
-            nn.Linear(num_inputs, hidden), nn.ReLU(), nn.Dropout(dropout),
-            nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(dropout),
+            nn.Linear(num_inputs, hidden),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+            nn.Dropout(dropout),
             nn.Linear(hidden, num_outputs),
-        )  # fmt: skip
+        )
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns the outputs, float32 [b, num_outputs]."""

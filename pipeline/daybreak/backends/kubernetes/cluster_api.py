@@ -119,9 +119,16 @@ class ClusterApi:
 
     def may(self, verb: str, resource: str, *, group: str = "") -> bool:
         """Returns whether this account may do that in the namespace."""
-        asked = {"spec": {"resourceAttributes": {
-            "namespace": self.namespace, "verb": verb, "resource": resource, "group": group,
-        }}}  # fmt: skip
+        asked = {
+            "spec": {
+                "resourceAttributes": {
+                    "namespace": self.namespace,
+                    "verb": verb,
+                    "resource": resource,
+                    "group": group,
+                }
+            }
+        }
         call = self._authorization.create_self_subject_access_review
         return bool(self._whole(lambda: call(asked, **RAW))["status"]["allowed"])
 
@@ -195,8 +202,11 @@ class ClusterApi:
     def _of_job_sets(self, verb: str) -> Callable[..., Any]:
         return partial(
             getattr(self._custom, f"{verb}_namespaced_custom_object"),
-            group=JOBSET, version=JOBSET_VERSION, namespace=self.namespace, plural="jobsets",
-        )  # fmt: skip
+            group=JOBSET,
+            version=JOBSET_VERSION,
+            namespace=self.namespace,
+            plural="jobsets",
+        )
 
     def _whole(self, call: Callable[[], Any], *, unless: int = 0) -> dict[str, Any]:
         """Returns the JSON of the answer; an empty one at the HTTP status `unless`.

@@ -23,9 +23,12 @@ from daybreak.contract.records import Rental
 from daybreak.machines.own_machines import OwnMachine
 
 NEEDED = (
-    ("batch", "jobs", "create list delete"), ("", "pods", "list"), ("", "services", "create"),
-    ("", "secrets", "create"), ("", "events", "list"),
-)  # fmt: skip
+    ("batch", "jobs", "create list delete"),
+    ("", "pods", "list"),
+    ("", "services", "create"),
+    ("", "secrets", "create"),
+    ("", "events", "list"),
+)
 OF_KUEUE = ((KUEUE, "workloads", "list"), (KUEUE, "localqueues", "list"))
 
 
@@ -122,9 +125,14 @@ def _machines(
 
 
 def _job(
-    site: Site, api: ClusterApi, machine: Machine, selector: Mapping[str, str], *,
-    nodes: Sequence[Mapping[str, Any]] | None, file: str,
-) -> tuple[bool, str]:  # fmt: skip
+    site: Site,
+    api: ClusterApi,
+    machine: Machine,
+    selector: Mapping[str, str],
+    *,
+    nodes: Sequence[Mapping[str, Any]] | None,
+    file: str,
+) -> tuple[bool, str]:
     """Returns whether the cluster would take a job on a machine, and has a node for it."""
     job = Job(
         name="check", module="daybreak", rental=Rental(machine=machine.name), folder="check", timeout_s=60

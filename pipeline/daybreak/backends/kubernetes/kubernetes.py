@@ -79,33 +79,39 @@ class Kubernetes(Cluster):
                 f"namespace {namespace}, and at {self.file}; {NEXT}",
             ),
             "unschedulable": Fault(
-                state="refused", patience_s=60 * wait_minutes,
+                state="refused",
+                patience_s=60 * wait_minutes,
                 text=f"no node takes job {{job}} on {{machine}}{{said}}; {NEXT}; a longer wait comes from "
                 "backend.wait_minutes",
             ),
             "no pods": Fault(
-                state="refused", patience_s=60 * wait_minutes,
+                state="refused",
+                patience_s=60 * wait_minutes,
                 text=f"the cluster makes no pods of job {{job}} on {{what}}{{said}}; look at the quotas and "
                 f"policies of namespace {namespace}; {NEXT}; a longer wait comes from backend.wait_minutes",
             ),
             "not started": Fault(
-                state="refused", patience_s=60 * wait_minutes,
+                state="refused",
+                patience_s=60 * wait_minutes,
                 text=f"a node does not start job {{job}} on {{machine}}{{said}}; {NEXT}; a longer wait comes "
                 "from backend.wait_minutes",
             ),
             "not admitted": Fault(
-                state="refused", patience_s=60 * wait_minutes,
+                state="refused",
+                patience_s=60 * wait_minutes,
                 text=f"Kueue will not admit job {{job}} on {{machine}} to queue {queue}{{said}}; {NEXT}",
             ),
             "no image": Fault(
-                state="failed", final=True, patience_s=IMAGE_S,
+                state="failed",
+                final=True,
+                patience_s=IMAGE_S,
                 text=f"job {{job}} cannot start{{said}}; look at backend.image, {image}"
                 + (f", and backend.tpu_image, {tpu_image}" if tpu_image else ""),
             ),
             "disrupted": Fault(
                 state="preempted", text=f"job {{job}} was disrupted on {{machine}}{{said}}; {GOES_ON}"
             ),
-        }  # fmt: skip
+        }
 
     @cached_property
     def joins(self) -> bool:
@@ -151,9 +157,14 @@ class Kubernetes(Cluster):
         name, job = f"{SET_STEM if is_set else STEM}{request.attempt}", request.job
         notes = {JOB: job.name, NIGHT: job.night, FOLDER: str(request.folder), UNTIL: str(request.until)}
         attempt = Attempt(
-            job=job, name=name, staged=request.folder.name, labels=_labels(request.labels), annotations=notes,
-            left_s=request.run_s, until=request.until,
-        )  # fmt: skip
+            job=job,
+            name=name,
+            staged=request.folder.name,
+            labels=_labels(request.labels),
+            annotations=notes,
+            left_s=request.run_s,
+            until=request.until,
+        )
         parts = self._parts(job)
         if is_set:
             asked = manifest.job_set(attempt, parts, site=self.site, of_jobs=_attempt(name))
@@ -200,9 +211,14 @@ class Kubernetes(Cluster):
         meta = made["metadata"]
         notes = meta["annotations"]
         attempt = Attempt(
-            job=job, name=meta["name"], staged=Path(notes[FOLDER]).name, labels=_attempt(meta["name"]),
-            annotations={}, left_s=made["spec"]["activeDeadlineSeconds"], until=float(notes[UNTIL]),
-        )  # fmt: skip
+            job=job,
+            name=meta["name"],
+            staged=Path(notes[FOLDER]).name,
+            labels=_attempt(meta["name"]),
+            annotations={},
+            left_s=made["spec"]["activeDeadlineSeconds"],
+            until=float(notes[UNTIL]),
+        )
         owners = [manifest.owner_of(meta["name"], meta["uid"])]
         for part in self._parts(job)[1:]:
             self._api.create(manifest.indexed_job(attempt, part, site=self.site, owners=owners))
@@ -303,11 +319,22 @@ def _rented(
     notes, attempt = meta.get("annotations", {}), meta["labels"]["daybreak/attempt"]
     stem = SET_STEM if is_job_set(meta["name"]) else STEM
     return Rented(
-        name=f"{stem}{attempt}", state=state, created_at=pod_status.moment(meta["creationTimestamp"]),
-        attempt=attempt, job=notes.get(JOB, ""), night=notes.get(NIGHT, ""),
-        folder=notes.get(FOLDER, ""), cause=seen.cause, since=seen.since, said=seen.text, status=seen.status,
-        there_at=there, started_at=started, ended_at=ended, evidence=head,
-    )  # fmt: skip
+        name=f"{stem}{attempt}",
+        state=state,
+        created_at=pod_status.moment(meta["creationTimestamp"]),
+        attempt=attempt,
+        job=notes.get(JOB, ""),
+        night=notes.get(NIGHT, ""),
+        folder=notes.get(FOLDER, ""),
+        cause=seen.cause,
+        since=seen.since,
+        said=seen.text,
+        status=seen.status,
+        there_at=there,
+        started_at=started,
+        ended_at=ended,
+        evidence=head,
+    )
 
 
 def _attempt(name: str) -> dict[str, str]:

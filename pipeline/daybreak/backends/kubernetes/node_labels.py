@@ -29,10 +29,7 @@ def offered(node: Mapping[str, Any]) -> Node | None:
 
     labels, spec, status = node["metadata"].get("labels") or {}, node.get("spec") or {}, node["status"]
     allocatable = status.get("allocatable") or {}
-    cpu, memory, gpus = (
-        parse_quantity(allocatable.get(name, "0"))
-        for name in ("cpu", "memory", GPU)
-    )  # fmt: skip
+    cpu, memory, gpus = (parse_quantity(allocatable.get(name, "0")) for name in ("cpu", "memory", GPU))
     selector = {key: labels[key] for key in (TYPE, *(PRODUCTS if gpus else ())) if key in labels}
     tolerated = {*selector, *([GPU] if gpus else [])}
     taints = {taint["key"] for taint in spec.get("taints") or () if taint.get("effect") != "PreferNoSchedule"}

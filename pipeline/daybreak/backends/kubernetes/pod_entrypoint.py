@@ -54,9 +54,12 @@ def place(variables: Mapping[str, str]) -> Place | None:
         return None
     index, first = int(variables["JOB_COMPLETION_INDEX"]), int(variables.get(FIRST_POD, "0"))
     return Place(
-        num_nodes=count, rank=first + index, host=f"{job_name(name, first=first)}-{index}.{name}",
-        master=f"{job_name(name, first=0)}-0.{name}:{PORT}", min_nodes=int(variables.get(MIN_PODS, "0")),
-    )  # fmt: skip
+        num_nodes=count,
+        rank=first + index,
+        host=f"{job_name(name, first=first)}-{index}.{name}",
+        master=f"{job_name(name, first=0)}-0.{name}:{PORT}",
+        min_nodes=int(variables.get(MIN_PODS, "0")),
+    )
 
 
 if __name__ == "__main__":

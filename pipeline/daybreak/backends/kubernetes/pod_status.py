@@ -14,16 +14,38 @@ from datetime import datetime
 from typing import Any, Literal
 
 Cause = Literal[
-    "done", "suspended", "not admitted", "no pods", "unschedulable", "not started", "no image", "starting",
-    "running", "disrupted", "out of memory", "overtime", "killed", "error", "gone",
-]  # fmt: skip
+    "done",
+    "suspended",
+    "not admitted",
+    "no pods",
+    "unschedulable",
+    "not started",
+    "no image",
+    "starting",
+    "running",
+    "disrupted",
+    "out of memory",
+    "overtime",
+    "killed",
+    "error",
+    "gone",
+]
 # Reasons of a container that waits for what will not come by itself.
 STUCK = frozenset(
     ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "CreateContainerError")
 )
-LIVE: frozenset[Cause] = frozenset((
-    "suspended", "not admitted", "no pods", "unschedulable", "not started", "no image", "starting", "running",
-))  # fmt: skip
+LIVE: frozenset[Cause] = frozenset(
+    (
+        "suspended",
+        "not admitted",
+        "no pods",
+        "unschedulable",
+        "not started",
+        "no image",
+        "starting",
+        "running",
+    )
+)
 STARTING: tuple[Cause, ...] = ("starting", "unschedulable")  # what events say more of
 DONE = frozenset(("Complete", "Completed"))  # conditions of a Job, and of a JobSet
 NO_POD = "FailedCreate"  # reason of an event of a Job: by a quota of the namespace, or a webhook

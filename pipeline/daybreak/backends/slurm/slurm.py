@@ -37,9 +37,15 @@ ENTRYPOINT = "daybreak.backends.slurm.slurm_node"
 ON_EACH_NODE = ("--kill-on-bad-exit=1", "--ntasks-per-node=1")  # of srun
 # What a state of Slurm that ended a job means. FAILED: by its exit status.
 CAUSES = {
-    "PREEMPTED": "preempted", "REVOKED": "revoked", "NODE_FAIL": "node failed", "BOOT_FAIL": "no boot",
-    "CANCELLED": CANCELLED, "TIMEOUT": "overtime", "OUT_OF_MEMORY": "out of memory", "DEADLINE": "too late",
-}  # fmt: skip
+    "PREEMPTED": "preempted",
+    "REVOKED": "revoked",
+    "NODE_FAIL": "node failed",
+    "BOOT_FAIL": "no boot",
+    "CANCELLED": CANCELLED,
+    "TIMEOUT": "overtime",
+    "OUT_OF_MEMORY": "out of memory",
+    "DEADLINE": "too late",
+}
 
 
 class Slurm(Cluster):
@@ -60,7 +66,8 @@ class Slurm(Cluster):
                 f"{self.file}; {NEXT}",
             ),
             "never": Fault(
-                state="refused", patience_s=0.0,
+                state="refused",
+                patience_s=0.0,
                 text=f"Slurm says that job {{job}} can never run on {{machine}}{{said}}; fix its options in "
                 f"{self.file}; {NEXT}",
             ),
@@ -74,11 +81,12 @@ class Slurm(Cluster):
                 text=f"job {{job}} was revoked by the cluster that it was sent from; {GOES_ON}",
             ),
             "out of memory": Fault(
-                state="failed", final=True,
+                state="failed",
+                final=True,
                 text=f"job {{job}} ran out of the memory that Slurm gives it on {{machine}}; ask for more by "
                 f"--mem in its options in {self.file}, or lower train.batch_size",
             ),
-        }  # fmt: skip
+        }
 
     def nodes(self) -> Sequence[Node]:
         """Returns the nodes that take jobs, in each of their partitions; a job has them whole."""
@@ -89,10 +97,15 @@ class Slurm(Cluster):
                 words.append(f"--gres=gpu:{node.gpu}:{node.num_gpus}".replace("::", ":"))
             made.append(
                 Node(
-                    kind=node.partition, product=node.gpu, num_devices=node.num_gpus, vcpus=node.cpus,
-                    memory_bytes=node.memory_bytes, options=tuple(words), usd_per_hour=_price(node),
+                    kind=node.partition,
+                    product=node.gpu,
+                    num_devices=node.num_gpus,
+                    vcpus=node.cpus,
+                    memory_bytes=node.memory_bytes,
+                    options=tuple(words),
+                    usd_per_hour=_price(node),
                 )
-            )  # fmt: skip
+            )
         return made
 
     def make(self, request: JobRequest) -> Rented:
@@ -178,10 +191,15 @@ class Slurm(Cluster):
         facts = {**request.labels, "night": label(job.night), "folder": str(folder)}
         minutes = max(1, ceil((request.run_s + SLACK_S) / 60))
         of_each = [
-            f"--job-name={_name(self.home, job.name)}", "--no-requeue", f"--time={minutes}",
-            "--open-mode=append", f"--output={folder / LOG}", f"--chdir={Path.cwd()}", "--export=ALL",
+            f"--job-name={_name(self.home, job.name)}",
+            "--no-requeue",
+            f"--time={minutes}",
+            "--open-mode=append",
+            f"--output={folder / LOG}",
+            f"--chdir={Path.cwd()}",
+            "--export=ALL",
             f"--comment={json.dumps(facts)}",
-        ]  # fmt: skip
+        ]
         words: list[str] = []
         for pool in job.rental.pools:
             words += [":"] if words else []
@@ -222,12 +240,20 @@ def _rented(job: Listed) -> Rented:
     alive: Literal["queued", "running"] = "queued" if waits else "running"
     created_at = job.submitted_at or clock.utc()
     return Rented(
-        name=job.id, created_at=created_at, attempt=facts.get("attempt", ""), job=facts.get("job", ""),
+        name=job.id,
+        created_at=created_at,
+        attempt=facts.get("attempt", ""),
+        job=facts.get("job", ""),
         state="succeeded" if job.state == "COMPLETED" else "ended" if over else alive,
-        night=facts.get("night", ""), folder=facts.get("folder", ""), cause=cause, since=created_at,
-        said=job.reason if waits and job.reason != "None" else "", there_at=started_at, started_at=started_at,
+        night=facts.get("night", ""),
+        folder=facts.get("folder", ""),
+        cause=cause,
+        since=created_at,
+        said=job.reason if waits and job.reason != "None" else "",
+        there_at=started_at,
+        started_at=started_at,
         ended_at=job.ended_at if over else None,
-    )  # fmt: skip
+    )
 
 
 def _name(home: str, job: str) -> str:
@@ -238,9 +264,19 @@ def _words(request: JobRequest, *, num_workers: int) -> list[str]:
     """Returns the command of one node."""
     job, ended = request.job, _ended(request.folder, request.attempt)
     return [
-        sys.executable, "-m", ENTRYPOINT, "--until", str(request.until), "--workers", str(num_workers),
-        "--ended", str(ended), "--", job.module, *job.arguments,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        ENTRYPOINT,
+        "--until",
+        str(request.until),
+        "--workers",
+        str(num_workers),
+        "--ended",
+        str(ended),
+        "--",
+        job.module,
+        *job.arguments,
+    ]
 
 
 def _environment(request: JobRequest) -> dict[str, str]:

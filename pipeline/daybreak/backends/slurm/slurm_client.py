@@ -27,9 +27,17 @@ SUFFIXES = "~#!%$@^-+"  # of a state, such as idle~: its power is saved; `*` is 
 
 # Words for why a job waits where waiting does not help.
 NEVER = frozenset(
-    ("BadConstraints", "PartitionTimeLimit", "PartitionNodeLimit", "AccountNotAllowed", "QOSNotAllowed",
-     "InvalidAccount", "InvalidQOS", "DependencyNeverSatisfied")
-)  # fmt: skip
+    (
+        "BadConstraints",
+        "PartitionTimeLimit",
+        "PartitionNodeLimit",
+        "AccountNotAllowed",
+        "QOSNotAllowed",
+        "InvalidAccount",
+        "InvalidQOS",
+        "DependencyNeverSatisfied",
+    )
+)
 
 Phase = Literal["waits", "runs", "over"]
 WAITS = frozenset(("PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD"))
@@ -102,12 +110,16 @@ def _jobs(listing: str) -> list[Listed]:
     for line in listing.splitlines():
         row = line.split(SEPARATOR)
         id, _, number = row[0].partition(OF_A_PART)
-        jobs.setdefault(id, {})[int(number or 0)] = (
-            Listed(
-                id=id, state=row[1].partition(" ")[0], name=row[2], comment=row[3],  # "CANCELLED by 1000"
-                submitted_at=_time(row[4]), started_at=_time(row[5]), ended_at=_time(row[6]), reason=row[7],
-            )
-        )  # fmt: skip
+        jobs.setdefault(id, {})[int(number or 0)] = Listed(
+            id=id,
+            state=row[1].partition(" ")[0],
+            name=row[2],
+            comment=row[3],  # "CANCELLED by 1000"
+            submitted_at=_time(row[4]),
+            started_at=_time(row[5]),
+            ended_at=_time(row[6]),
+            reason=row[7],
+        )
     return [_whole([parts[number] for number in sorted(parts)]) for parts in jobs.values()]
 
 
@@ -138,10 +150,15 @@ def nodes() -> list[ListedNode]:
         gpu, num_gpus = gpus(gres)
         made.append(
             ListedNode(
-                partition=partition, cpus=int(cpus), memory_bytes=int(mebibytes) << 20, gpu=gpu,
-                num_gpus=num_gpus, name=name, features=tuple(features.split(",")),
+                partition=partition,
+                cpus=int(cpus),
+                memory_bytes=int(mebibytes) << 20,
+                gpu=gpu,
+                num_gpus=num_gpus,
+                name=name,
+                features=tuple(features.split(",")),
             )
-        )  # fmt: skip
+        )
     return made
 
 

@@ -89,9 +89,12 @@ class Deployments:
         whatever was promoted or rolled back in between.
         """
         deployed = {
-            "id": str(number), "display_name": f"version {number}", "model": version,
-            "dedicated_resources": machine, "service_account": account,
-        }  # fmt: skip
+            "id": str(number),
+            "display_name": f"version {number}",
+            "model": version,
+            "dedicated_resources": machine,
+            "service_account": account,
+        }
         request = {"endpoint": self.endpoint, "deployed_model": deployed}
         return self._start(self._client.endpoints.deploy_model, request)
 

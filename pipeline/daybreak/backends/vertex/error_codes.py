@@ -23,9 +23,18 @@ from daybreak.backends.faults import COMMON, NEXT, NOT_TAKEN, Fault
 NEVER = "never"  # a request that is wrong for its machine or region, and remains so
 
 Kind = Literal[
-    "stock-out", "quota", "expired", "no such thing", "not allowed", "user error", "out of memory",
-    "preempted", "cancelled", "overtime", "internal",
-]  # fmt: skip
+    "stock-out",
+    "quota",
+    "expired",
+    "no such thing",
+    "not allowed",
+    "user error",
+    "out of memory",
+    "preempted",
+    "cancelled",
+    "overtime",
+    "internal",
+]
 
 EXITED = re.compile(
     r"exited with a non-zero (?:exit )?(?:status|code)(?: of)?:? (\d+)(?:\.?\s*Termination reason: (\w+))?",
@@ -46,9 +55,18 @@ BEFORE_IT_RAN: tuple[tuple[Kind, str], ...] = (
 )
 TRACEBACK = "Traceback (most recent call last)"
 CODES: dict[int, Kind] = {
-    1: "cancelled", 3: "user error", 4: "overtime", 5: "no such thing", 7: "not allowed", 8: "quota",
-    9: "user error", 10: "internal", 13: "internal", 14: "internal", 16: "not allowed",
-}  # fmt: skip
+    1: "cancelled",
+    3: "user error",
+    4: "overtime",
+    5: "no such thing",
+    7: "not allowed",
+    8: "quota",
+    9: "user error",
+    10: "internal",
+    13: "internal",
+    14: "internal",
+    16: "not allowed",
+}
 AMBIGUOUS = frozenset((3, 9, 10, 13, 14))  # an argument or the user's code; a fault of either side
 FAULTS: dict[str, Fault] = {
     **COMMON,
@@ -58,7 +76,8 @@ FAULTS: dict[str, Fault] = {
         "at backend in params.yaml",
     ),
     NEVER: Fault(
-        state="refused", final=True,
+        state="refused",
+        final=True,
         text=f"Vertex AI does not take job {{job}} for {{what}}{{said}}; {NEXT}, if it has one; else look at "
         "backend in params.yaml, or allow other plan.machines or plan.regions",
     ),
@@ -78,12 +97,14 @@ FAULTS: dict[str, Fault] = {
         "plan.flex_wait_hours",
     ),
     "no such thing": Fault(
-        state="failed", final=True,
+        state="failed",
+        final=True,
         text="job {job} names something that is not there{said}; look at backend.image in params.yaml, and "
         "at what daybreak check says",
     ),
     "not allowed": Fault(
-        state="failed", final=True,
+        state="failed",
+        final=True,
         text="job {job} may not use something that it needs{said}; give backend.service_account the roles "
         "that docs/vertex.md lists",
     ),
@@ -92,13 +113,14 @@ FAULTS: dict[str, Fault] = {
         text="job {job} ended with an error of its own code{said}; look at {logs}, fix the workload, and run "
         "train again",
     ),
-    "preempted": Fault(state="preempted", text="{what} was taken away{said}; the job goes on from its "
-                       "last checkpoint"),
+    "preempted": Fault(
+        state="preempted", text="{what} was taken away{said}; the job goes on from its last checkpoint"
+    ),
     "internal": Fault(
         state="preempted",
         text="Vertex AI lost job {job} by a fault of its own{said}; it is submitted again",
     ),
-}  # fmt: skip
+}
 # Device quotas of training; others are of calls per minute, which waiting restores.
 DEVICES = re.compile(r"custom_model_training|(?:gpu|tpu|cpu|accelerator)s?\b", re.IGNORECASE)
 

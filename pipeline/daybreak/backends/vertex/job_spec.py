@@ -57,9 +57,15 @@ class Site:
 
 
 def custom_job(
-    job: Job, machines: Sequence[Machine], *, site: Site, labels: Mapping[str, str], attempt: str,
-    now: datetime, left_s: float,
-) -> dict[str, Any]:  # fmt: skip
+    job: Job,
+    machines: Sequence[Machine],
+    *,
+    site: Site,
+    labels: Mapping[str, str],
+    attempt: str,
+    now: datetime,
+    left_s: float,
+) -> dict[str, Any]:
     """Returns the custom job, as a mapping that `CustomJob` of the client takes.
 
     `machines` are those of the pools of its rental. The job neither runs nor waits longer than `left_s` from

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATES: dict[str, Literal["queued", "running", "succeeded"]] = {
-    "QUEUED": "queued", "PENDING": "queued", "PAUSED": "queued",
-    "RUNNING": "running", "UPDATING": "running", "CANCELLING": "running",
+    "QUEUED": "queued",
+    "PENDING": "queued",
+    "PAUSED": "queued",
+    "RUNNING": "running",
+    "UPDATING": "running",
+    "CANCELLING": "running",
     "SUCCEEDED": "succeeded",
-}  # fmt: skip
+}
 
 
 class NoQuota(JobError):

@@ -65,11 +65,19 @@ class Vertex(Renting):
     ) -> None:
         super().__init__(region=region, bucket=bucket, retry=retry or RetryPolicy())
         self.site = Site(
-            project=project, region=region, image=image, bucket=bucket, service_account=service_account,
-            reservation=reservation, persistent_resource=persistent_resource,
-            reserved_machine=reserved_machine, network=network, network_attachment=network_attachment,
-            disk_gb=disk_gb, tpu_image=tpu_image,
-        )  # fmt: skip
+            project=project,
+            region=region,
+            image=image,
+            bucket=bucket,
+            service_account=service_account,
+            reservation=reservation,
+            persistent_resource=persistent_resource,
+            reserved_machine=reserved_machine,
+            network=network,
+            network_attachment=network_attachment,
+            disk_gb=disk_gb,
+            tpu_image=tpu_image,
+        )
         self.service = Service(project=project, endpoint=endpoint, retry=self.retry)
         self._unlisted: dict[str, Denied] = {}  # by region, where the service does not list our jobs
 
@@ -79,9 +87,14 @@ class Vertex(Renting):
         if unlisted := self._unlisted.get(region):
             raise _refused(unlisted)
         asked = custom_job(
-            request.job, request.machines, site=self.site, labels=request.labels, attempt=request.attempt,
-            now=request.now, left_s=request.left_s,
-        )  # fmt: skip
+            request.job,
+            request.machines,
+            site=self.site,
+            labels=request.labels,
+            attempt=request.attempt,
+            now=request.now,
+            left_s=request.left_s,
+        )
         try:
             return _rented(self.service.make(asked, region=region))
         except NoQuota as error:
@@ -184,7 +197,14 @@ def _rented(job: "CustomJob") -> Rented:
     labels = job.labels
     state: Literal["queued", "running", "succeeded", "ended"] = STATES.get(state_name(job), "ended")
     return Rented(
-        name=job.name, state=state, created_at=job.create_time, attempt=labels.get("attempt", ""),
-        job=labels.get("job", ""), night=labels.get("night", ""), said=job.error.message,
-        started_at=job.start_time, ended_at=job.end_time, evidence=job,
-    )  # fmt: skip
+        name=job.name,
+        state=state,
+        created_at=job.create_time,
+        attempt=labels.get("attempt", ""),
+        job=labels.get("job", ""),
+        night=labels.get("night", ""),
+        said=job.error.message,
+        started_at=job.start_time,
+        ended_at=job.end_time,
+        evidence=job,
+    )

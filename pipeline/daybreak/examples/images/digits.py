@@ -35,9 +35,13 @@ class Digits:
     """
 
     def __init__(
-        self, *, seed: int = 0, start: date | str | None = None, today: date | str | None = None,
+        self,
+        *,
+        seed: int = 0,
+        start: date | str | None = None,
+        today: date | str | None = None,
         rows_per_day: int = 200,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._today = date.fromisoformat(str(today)) if today else datetime.now(UTC).date()
         self._start = date.fromisoformat(str(start)) if start else self._today - timedelta(days=HISTORY_DAYS)
         self._seed, self._rows_per_day = seed, rows_per_day

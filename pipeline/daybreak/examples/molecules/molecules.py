@@ -36,12 +36,16 @@ class Molecules:
         unit="trajectory",
         key=("trajectory", "frame"),
         columns={
-            "trajectory": Id(), "time": Time(), "frame": Int(min=0, max=FRAMES - 1),
-            "temperature": Float(min=0), "positions": Float(size=SIZE), "velocities": Float(size=SIZE),
+            "trajectory": Id(),
+            "time": Time(),
+            "frame": Int(min=0, max=FRAMES - 1),
+            "temperature": Float(min=0),
+            "positions": Float(size=SIZE),
+            "velocities": Float(size=SIZE),
             "energy_and_forces": Float(size=1 + SIZE),
         },
         label=Label("energy_and_forces"),
-    )  # fmt: skip
+    )
 
     def fit(self, rows: "ir.Table") -> State:
         """Returns the mean energy, eV, and the root mean square force, eV per Angstrom."""
@@ -52,9 +56,11 @@ class Molecules:
     def features(self, rows: pa.Table, state: State, past: Past) -> Mapping[str, NDArray[Any]]:
         """Returns positions, Angstrom, velocities in ASE's unit, the temperature and the frame's number."""
         return {
-            "positions": matrix(rows["positions"]), "velocities": matrix(rows["velocities"]),
-            "temperature": rows["temperature"].to_numpy(), "frame": rows["frame"].to_numpy(),
-        }  # fmt: skip
+            "positions": matrix(rows["positions"]),
+            "velocities": matrix(rows["velocities"]),
+            "temperature": rows["temperature"].to_numpy(),
+            "frame": rows["frame"].to_numpy(),
+        }
 
     def dataset(self, folder: Path, split: Split) -> Samples:
         """Returns the frames of a split."""

@@ -70,18 +70,22 @@ def unsure(model: nn.Module, positions: Tensor, *, num_runs: int, seed: int) -> 
     number = ROLLOUTS_PER_RUN * num_runs
     temperatures = np.resize(TEMPERATURES, number)
     place = positions[rng.integers(0, len(positions), number)].double()
-    speed = np.stack([
-        thermal(heat, each.numpy(), rng) for heat, each in zip(temperatures, place, strict=True)
-    ])  # fmt: skip
+    speed = np.stack(
+        [thermal(heat, each.numpy(), rng) for heat, each in zip(temperatures, place, strict=True)]
+    )
     met: dict[int, Unsure] = {}
     for step, moment in enumerate(rolled_out(model, place, torch.from_numpy(speed), steps=STEPS)):
         if step % LOOK_EVERY:
             continue
         for which in np.flatnonzero(moment.spread.numpy() > limit).tolist():
-            met.setdefault(which, Unsure(
-                temperature=float(temperatures[which]), positions=moment.positions[which].numpy(),
-                spread=float(moment.spread[which]),
-            ))  # fmt: skip
+            met.setdefault(
+                which,
+                Unsure(
+                    temperature=float(temperatures[which]),
+                    positions=moment.positions[which].numpy(),
+                    spread=float(moment.spread[which]),
+                ),
+            )
     return sorted(met.values(), key=lambda each: -each.spread)[:num_runs], limit
 
 

@@ -65,11 +65,17 @@ def simulate(day: date, seed: int, temperature: float, positions: Floats | None)
     for frame in range(FRAMES):
         seconds = np.timedelta64(seed * FRAMES + frame, "s")
         answer = [atoms.get_potential_energy(), *atoms.get_forces().ravel()]
-        rows.append({
-            "trajectory": f"{day}-{seed}", "time": (np.datetime64(day, "us") + seconds).item(),
-            "frame": frame, "temperature": temperature, "positions": atoms.get_positions().ravel().tolist(),
-            "velocities": atoms.get_velocities().ravel().tolist(), "energy_and_forces": answer,
-        })  # fmt: skip
+        rows.append(
+            {
+                "trajectory": f"{day}-{seed}",
+                "time": (np.datetime64(day, "us") + seconds).item(),
+                "frame": frame,
+                "temperature": temperature,
+                "positions": atoms.get_positions().ravel().tolist(),
+                "velocities": atoms.get_velocities().ravel().tolist(),
+                "energy_and_forces": answer,
+            }
+        )
         dynamics.run(STEPS_APART)
     return pa.Table.from_pylist(rows)
 

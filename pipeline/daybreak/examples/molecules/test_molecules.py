@@ -79,9 +79,10 @@ def test_a_network_that_drifts_is_rejected_by_the_gate_although_its_forces_are_a
             for ours, theirs in zip(network(begin[0]), (energies, forces), strict=True)
         )
         return {
-            "score": -off_forces.mean(dim=(1, 2)), "-energy error": -off_energy / NUM_ATOMS,
+            "score": -off_forces.mean(dim=(1, 2)),
+            "-energy error": -off_energy / NUM_ATOMS,
             "-energy drift": -1000 * drift(network, *begin),
-        }  # fmt: skip
+        }
 
     champion = measured()
     monkeypatch.setattr(potential, "nearness", lambda distance: smooth(distance) * (distance < EDGE))
@@ -89,8 +90,10 @@ def test_a_network_that_drifts_is_rejected_by_the_gate_although_its_forces_are_a
     for challenger, status in ((champion, Status.NO_WORSE), (drifting, Status.WORSE)):
         result = judge_metrics(
             {name: (challenger[name].numpy(), champion[name].numpy()) for name in champion},
-            success=("score",), guardrails=gate.guardrails, rules=rules_of(gate, refresh=True),
-        )  # fmt: skip
+            success=("score",),
+            guardrails=gate.guardrails,
+            rules=rules_of(gate, refresh=True),
+        )
         assert result.status is status, result.sentence
     assert result.sentence.startswith("guardrail -energy drift: ")
     assert torch.equal(drifting["score"], champion["score"])

@@ -37,10 +37,24 @@ LINES = Table(
     },
 )
 # Postage, fees, discounts, samples, manual entries and vouchers, as shops of this kind code them.
-NOT_PRODUCTS = frozenset({
-    "POST", "DOT", "D", "M", "S", "B", "C2", "CRUK", "PADS", "AMAZONFEE", "BANK CHARGES",
-    "ADJUST", "ADJUST2", "SP1002",
-})  # fmt: skip
+NOT_PRODUCTS = frozenset(
+    {
+        "POST",
+        "DOT",
+        "D",
+        "M",
+        "S",
+        "B",
+        "C2",
+        "CRUK",
+        "PADS",
+        "AMAZONFEE",
+        "BANK CHARGES",
+        "ADJUST",
+        "ADJUST2",
+        "SP1002",
+    }
+)
 NOT_PRODUCT_PREFIXES = ("GIFT_", "TEST")
 STACKED = ["customer", "item", "time", "invoice", "quantity", "price", "country"]
 ADJUSTMENT = "A"  # how an invoice begins that corrects the books, not a sale
@@ -73,13 +87,18 @@ class SoldLines:
         arrays = columns | _samples(columns)
         num_train = int((arrays["samples_day"] <= (window.train[-1] - EPOCH).days).sum())
         facts = {
-            "num_lines": len(arrays["day"]), "num_customers": len(codes["customers"]),
-            "num_items": len(codes["items"]), "num_countries": len(codes["countries"]),
-        }  # fmt: skip
+            "num_lines": len(arrays["day"]),
+            "num_customers": len(codes["customers"]),
+            "num_items": len(codes["items"]),
+            "num_countries": len(codes["countries"]),
+        }
         return Prepared(
-            arrays=arrays, tables=codes, facts=facts, num_train=num_train,
+            arrays=arrays,
+            tables=codes,
+            facts=facts,
+            num_train=num_train,
             num_test=len(arrays["samples_day"]) - num_train,
-        )  # fmt: skip
+        )
 
 
 def products(lines: "pa.Table", *, leave_out: Collection[str] = ()) -> "pa.Table":
@@ -149,9 +168,15 @@ def _left(lines: "Mapping[str, Sequence[Any]]") -> list[int]:
     stacks: dict[Any, list[int]] = {}
     # Lines that tie in all of these are the same line twice, so that the order is total in effect.
     order = zip(
-        lines["time"], [pieces < 0 for pieces in left], lines["invoice"], left, lines["price"],
-        lines["country"], range(len(left)), strict=True,
-    )  # fmt: skip
+        lines["time"],
+        [pieces < 0 for pieces in left],
+        lines["invoice"],
+        left,
+        lines["price"],
+        lines["country"],
+        range(len(left)),
+        strict=True,
+    )
     for *_, line in sorted(order):
         stack = stacks.setdefault((lines["customer"][line], lines["item"][line]), [])
         if left[line] >= 0:
