@@ -116,7 +116,7 @@ def work_saved_s(work_s: float, intervals_s: Sequence[float], *, save_s: float, 
 
 
 def run_takes_s(work_s: float, intervals_s: Sequence[float], *, save_s: float) -> float:
-    """Returns the seconds of a run that is not lost, saves included; at its end it leaves its result.
+    """Returns the seconds of a run without a loss, saves included; the end of a run needs no save.
 
     >>> run_takes_s(600.0, (100.0, 200.0, 300.0), save_s=10.0)
     620.0

@@ -86,7 +86,7 @@ class BucketBag(BagFolder):
         return self._bucket.create(text, *place) or self._bucket.text(*place) == text  # of a lost reply
 
     def begin(self, seed: int) -> None:
-        """Prepares the folder of a run: an empty one, or what it saved."""
+        """Prepares the folder of a run: empty, or with the files that the run saved before."""
         work, thing = self.work(seed), self.state.things.get(seed)
         shutil.rmtree(work, ignore_errors=True)
         if thing and self.bag.save_s:
@@ -98,7 +98,7 @@ class BucketBag(BagFolder):
         self._sent = _stats(work)
 
     def save(self, lease: str, seed: int) -> None:
-        """Sends what a run has in its folder, if it has changed since it was sent and is at rest."""
+        """Sends the folder of a run, if files changed since the last time and are not being written now."""
         stats = _stats(self.work(seed))
         if stats == self._sent:
             return
@@ -114,7 +114,7 @@ class BucketBag(BagFolder):
                 self._sent = stats
 
     def end(self, event: Event) -> None:
-        """Sends what a run left and adds how it ended, unless it is another machine's by now."""
+        """Sends the files of a run and records the end, unless another machine has taken over the run."""
         self._leave(event, self.work(event["seed"]))
 
     def _leave(self, event: Event, folder: Path) -> None:

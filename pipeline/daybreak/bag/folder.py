@@ -1,4 +1,4 @@
-"""Keeps a bag in a folder: what it is, its events, and what its runs left.
+"""Keeps a bag in a folder: the request, the events, and the results of runs.
 
     var/bags/NAME/bag.json       the record `Bag`        events.jsonl   what happened (daybreak/bag/state.py)
                   leases/0001/   the job of a machine    work/          runs that are not done
@@ -43,12 +43,12 @@ class Bag(Record):
 
     @property
     def night(self) -> str:
-        """Returns what its jobs have as the label of their night."""
+        """Returns the label that the bag's jobs carry in place of a night."""
         return f"bag-{self.name}"
 
 
 class BagFolder:
-    """The folder of one bag, as one process sees it."""
+    """The folder of a bag, with the state that this process has read from the events."""
 
     def __init__(self, path: Path, bag: Bag) -> None:
         self.path, self.bag = path, bag
@@ -81,13 +81,13 @@ class BagFolder:
     # What a worker does with a run
 
     def begin(self, seed: int) -> None:
-        """Prepares the folder of a run: an empty one, unless the run goes on from what it saved."""
+        """Prepares the folder of a run: empty, unless the command saves and resumes."""
         if not self.bag.save_s:
             shutil.rmtree(self.work(seed), ignore_errors=True)
         self.work(seed).mkdir(parents=True, exist_ok=True)
 
     def save(self, lease: str, seed: int) -> None:
-        """Keeps what a run has saved for the next machine, which finds it on this disk."""
+        """Does nothing: the next machine finds saved files on this disk."""
 
     def end(self, event: Event) -> None:
         """Adds how a run ended, unless it is another machine's by now, and keeps the result of one done."""

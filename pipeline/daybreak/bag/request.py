@@ -1,4 +1,4 @@
-"""Makes a bag of what a person asked for: its name, its machines, and how they are rented.
+"""Makes a bag from a person's request: chooses name, machines and rental.
 
 The machine is that of the newest plan. Where `plan.spot` allows spot, it is rented in the way by which a run
 is expected to cost less: a long run that does not save may be cheaper on a machine that is not lost.

@@ -38,7 +38,7 @@ NUM_AGES = 8  # for which the checkpoint program is run
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """Runs of one command: the mean seconds of one, of a save of its state, and until a machine begins."""
+    """Mean seconds of a run, of saving the state of a run, and until a machine starts work."""
 
     run_s: float
     save_s: float = 0.0  # 0: the command does not save, and a run that is lost starts over

@@ -1,4 +1,4 @@
-"""Puts a bag into words, and into JSON: what it is predicted to take, and what it came to."""
+"""Describes a bag in words and as JSON: the predicted time and cost, and the result."""
 
 import json
 from dataclasses import asdict

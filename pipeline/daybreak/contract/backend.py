@@ -70,7 +70,7 @@ class Backend(Protocol):
     """
 
     def submit(self, job: Job) -> str:
-        """Starts the job, or attaches to the one of that name, and returns its handle.
+        """Starts the job, or attaches to a running job of the same name, and returns the handle.
 
         Raises NotYet where the place does not answer now, so that the next call goes on, and OutOfTime where
         training has to end before a job could run. A job that is submitted late is given the time that is
@@ -131,5 +131,5 @@ class Backend(Protocol):
         return ""
 
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
-        """Yields what a job needs here: what was checked, whether it is well, and what to do otherwise."""
+        """Yields checks of everything that a job needs here: name, whether it passed, result or remedy."""
         yield from ()

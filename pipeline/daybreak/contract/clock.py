@@ -25,7 +25,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def since_boot() -> float:
-    """Returns the seconds since the machine was booted, those that it slept among them."""
+    """Returns the seconds since the machine was booted, time asleep included."""
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()

@@ -72,7 +72,7 @@ class LostLedger(ReleaseError):
 
 
 class NotYet(Exception):
-    """The stage has done what it can for now and has to be called again; `share` of its work is done."""
+    """The stage can do no more now and has to be called again; `share` of the work is done."""
 
     exit_status = 75
 

@@ -24,7 +24,7 @@ def one_line(text: str) -> str:
 
 
 def short_id(night: str) -> str:
-    """Returns a night's id as people read it: a long one, as of a run of Airflow, by its kind and a digest.
+    """Returns a short form of a night's id: of a long id, such as Airflow's, the kind and a digest.
 
     `--night` takes either form.
 
@@ -37,7 +37,7 @@ def short_id(night: str) -> str:
 
 
 def night_name(night: str, day: date | str) -> str:
-    """Returns the name of a night among those of other days: its day, and its id where that says more.
+    """Returns the name of a night in a list: the day, with the id if the id is not just the day.
 
     >>> night_name("manual__2026-11-21T20-26-01.192720-00-00", date(2026, 11, 18))
     '2026-11-18 manual-57b6'

@@ -1,4 +1,4 @@
-"""Describes a machine that a job can run on: its devices, how fast they are at most, and its prices."""
+"""Describes a machine that a job can run on: devices, peak speeds and prices."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -18,7 +18,7 @@ class Charge:
 
     @property
     def inferred(self) -> bool:
-        """Returns whether no list says it, so that it was concluded from what one says elsewhere."""
+        """Returns whether no list has this charge, so that it was inferred from others."""
         return self.source.startswith(INFERRED)
 
 
@@ -90,12 +90,12 @@ class Machine:
 
     @property
     def num_workers(self) -> int:
-        """Returns the shares that a machine has of a batch: one per device, one where it is the CPU."""
+        """Returns the number of workers on a machine: one per device, one on a CPU."""
         return max(1, self.num_devices)
 
     @property
     def num_processes(self) -> int:
-        """Returns the training processes on one machine: one per share, one for all chips of a TPU."""
+        """Returns the training processes on a machine: one per worker, but one for all chips of a TPU."""
         return 1 if self.is_tpu else self.num_workers
 
     @property
@@ -121,7 +121,7 @@ class Machine:
         return usd if usd is None or self.disk is None else usd + self.disk.usd_per_hour
 
     def price_source(self, strategy: Strategy) -> tuple[str, date]:
-        """Returns the source of the price by that strategy, with what is added to it, and its date."""
+        """Returns source and date of the price under a strategy, with the source of fee and boot disk."""
         listed = (p for p in self.prices if p.strategy == strategy and p.usd_per_hour is not None)
         price = next(listed, None)
         source, dated = (price.source, price.dated) if price else (self.source, self.dated)

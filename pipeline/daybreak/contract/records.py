@@ -1,4 +1,4 @@
-"""Defines the records, by which one stage tells the next: frozen dataclasses, one JSON file each.
+"""Defines the records that stages write and read: frozen dataclasses, one JSON file each.
 
 A night is a chain of records. `Plan` is `data/run/plan.json`, written whole or not at all, and a
 key that is not declared is refused on reading. Units are in the names: `_s` seconds, `_bytes`,
@@ -37,7 +37,7 @@ MAX_NAME_BYTES = 255  # on most file systems
 
 
 def names_folder(name: str) -> bool:
-    """Returns whether a night or a bag may have this name, which is also that of its folder."""
+    """Returns whether a night or a bag may have this name, which also names a folder."""
     return bool(re.fullmatch(NIGHT_ID, name)) and len(name.encode()) <= MAX_NAME_BYTES
 
 
@@ -199,7 +199,7 @@ class Remedy(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Profile(Record):
-    """How fast a step is, what it needs, and which of I/O, compute and memory binds it."""
+    """Speed and memory of a step, and whether I/O, compute or memory binds the job."""
 
     device: str
     load_s: Line  # seconds to get a batch ready
@@ -728,7 +728,7 @@ class Event(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Events(Record):
-    """The events of a night so far, or the one of a rollback, in the order in which they were written."""
+    """The events of a night so far, or the event of a rollback, in the order of writing."""
 
     events: tuple[Event, ...]
 

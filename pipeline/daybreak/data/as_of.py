@@ -70,9 +70,10 @@ class OtherTable:
         self._rows: dict[date, pa.Table] = {}  # of the days that the last join looked at
 
     def rows_for(self, day: date) -> pa.Table | None:
-        """Returns those of its rows that may be known on a day, in their order; None if there are none.
+        """Returns the rows of the other table that may be known on a day, in order; None if there are none.
 
-        The next day is looked at as well, as days may begin at another hour here; nothing depends on it.
+        Reads the next day as well, since days of this source may begin at another hour; a failure to read
+        the next day is ignored.
         """
         if self._days is None:
             self._days = sorted(set(self._source.days()))

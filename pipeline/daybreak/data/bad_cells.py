@@ -26,10 +26,10 @@ Cast = Callable[[pa.ChunkedArray], pa.ChunkedArray]
 
 
 def cast_each(values: pa.ChunkedArray, cast: Cast) -> tuple[pa.ChunkedArray, pa.Array | None]:
-    """Returns the values cast, and which of them cannot be, whose place is empty; None where all can.
+    """Returns the values cast, with null for a value that cannot be cast, and a mask of those or None.
 
-    Raises pyarrow's error of all values where half of them or more cannot be cast, or where each can but
-    not all of them together, as times with and without an offset.
+    Raises pyarrow's error where half of the values or more cannot be cast, or where each value can be cast
+    alone but not all together, such as times with and without an offset.
     """
     try:
         return cast(values), None

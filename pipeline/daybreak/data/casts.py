@@ -172,10 +172,10 @@ def times(values: pa.ChunkedArray, form: str, *, name: str) -> pa.ChunkedArray:
 
 
 def with_clock(dates: pa.ChunkedArray, clocks: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns dates and times of day as one text each, such as `31/01/2025 09:05`; null where one is missing.
+    """Joins dates and times of day to texts such as `31/01/2025 09:05`; null where either is missing.
 
-    The midnight of a date and the day of a clock, which programs add that know only whole times, are left
-    out, and an hour gets two digits.
+    Some programs write a date with midnight, or a time of day with a date; both additions are dropped. Hours
+    get two digits.
     """
     if not is_text(dates.type):
         dates = dates.cast(pa.date32()).cast(pa.string())

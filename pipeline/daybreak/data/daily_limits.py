@@ -1,4 +1,4 @@
-"""Decides which figures of a day are unlike those of the days before it, at a stated rate of false alarms.
+"""Finds figures of a day that are unlike the days before, at a stated rate of false alarms.
 
 Each figure has limits of its own (daybreak/statistics/forecast_limits.py), learned on a scale on which its
 errors are alike: counts by their logarithm, shares by 2 asin(sqrt(share)), correlations by Fisher's z. Of all
@@ -246,7 +246,7 @@ def _is_worth_a_look(name: str, learned: "Mapping[str, Learned]") -> bool:
 
 
 def _learned(name: str, history: History, days: Sequence[date], *, weekday: int) -> Learned | None:
-    """Returns what these days say of a figure; None where it was missing on too many of them."""
+    """Returns the forecast of a figure from `days`; None where too many days lack the figure."""
     known = {other: history[other][name] for other in days if name in history[other]}
     if _is_slice(name):
         gone = {other: _gone(name, history[other]) for other in days if other not in known}

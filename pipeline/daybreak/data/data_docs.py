@@ -27,7 +27,7 @@ SHOWN = 20  # days of a rule that fails
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A rule of a group, whether it holds, and what was found where it was judged."""
+    """A rule of a group, whether the rule holds, and the observed values."""
 
     rule: str
     holds: bool

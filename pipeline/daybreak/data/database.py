@@ -227,7 +227,7 @@ def kind_of(column: Any, dialect: str) -> "pa.DataType | None":
 
 
 def _array(values: Sequence[Any], kind: "pa.DataType | None") -> pa.Array:
-    """Returns values as an array of that type where they fit, else as what they are, else as text."""
+    """Returns values as an array of type `kind` if they fit, else of an inferred type, else of text."""
     if kind is not None and pa.types.is_string(kind):
         return pa.array([_text(value) for value in values], kind)
     for wanted in (kind, None):

@@ -81,7 +81,7 @@ def figures_of(
 
 
 class _Together:
-    """The rows of several days in one, in which each looks back on those before it."""
+    """The rows of several consecutive days, so that each day can be compared with the days before."""
 
     def __init__(self, samples: tuple[Sample, ...], table: Table) -> None:
         self._samples, self._table = samples, table
@@ -205,7 +205,7 @@ class _Day:
             self._units = codes
 
     def num(self, among: "Rows") -> float:
-        """Returns how many units of one size would tell as much as those of these rows (Kish 1965)."""
+        """Returns the effective number of units in `among` (Kish 1965), or of rows without units."""
         if self._units is None:
             return float(among.sum())
         sizes = np.bincount(self._units[among])

@@ -41,7 +41,7 @@ SHOWN = 3  # figures that an error names
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """The figures of a day, what they are of, and the smallest hashes of its rows."""
+    """The figures of a day, a digest of everything they depend on, and the smallest hashes of the rows."""
 
     of: str
     figures: Mapping[str, Figure]
@@ -51,7 +51,7 @@ class Known:
 
 @dataclass(frozen=True, kw_only=True)
 class Day:
-    """A day that is judged, by what the days before it say of its figures."""
+    """A day to be judged, with the limits learned from the days before."""
 
     day: date
     known: Limits
@@ -104,17 +104,17 @@ def completed(
     rows: "Rows",
     num_bad: Callable[[date], int],
 ) -> dict[date, Known]:
-    """Returns the figures of all these days; those that are kept are computed only where they are outdated.
+    """Returns the figures of all `days`, and computes only days that are new or outdated in `kept`.
 
     Args:
-        kept: of earlier nights.
+        kept: figures from earlier nights.
         days: all partitions up to the night's, in order.
-        table: of the rows.
+        table: the table of the rows.
         by: the night's day; labels that are not known by then have no figures.
         rules: digest of the rules on rows.
-        of_rows: digests of the raw rows that the clean ones are of, by day.
+        of_rows: digests of the raw rows, by day.
         rows: returns the clean rows of a day.
-        num_bad: returns the number of its other rows.
+        num_bad: returns the number of quarantined rows of a day.
     """
     ripe = {day: is_ripe(table, day, by=by) for day in days}
     of = _digests(of_rows, ripe, table, rules)

@@ -118,7 +118,7 @@ def rows_of(
 
 
 def features_of(workload: Any, rows: "pa.Table", state: State, past: Past) -> "dict[str, NDArray[Any]]":
-    """Returns the features of rows of one partition, checked; ParamsError says what is wrong with them."""
+    """Returns the checked features of one partition's rows; raises ParamsError for invalid features."""
     import numpy as np
 
     seen = rows.select(list(workload.table.features))
@@ -182,7 +182,7 @@ def labels_of(table: Table, rows: "pa.Table") -> "dict[str, NDArray[Any]]":
 
 
 def _as_float32(values: "NDArray[Any]", name: str) -> "NDArray[np.float32]":
-    """Returns labels as they are trained on; DataError where one is infinite, which makes every loss NaN."""
+    """Returns labels as float32; DataError for an infinite label, which would make every loss NaN."""
     import numpy as np
 
     with np.errstate(over="ignore"):

@@ -65,7 +65,7 @@ def opened(system: Any, path: str) -> "Iterator[IO[bytes]]":
 
 
 def as_utf8(data: bytes) -> bytes:
-    """Returns text whose first bytes mark it as UTF-16 or UTF-32 in UTF-8; other bytes as they are."""
+    """Recodes text with a mark of UTF-16 or UTF-32 as UTF-8; returns other bytes unchanged."""
     encoding = next((name for mark, name in MARKS.items() if data.startswith(mark)), "")
     return data.decode(encoding).encode() if encoding else data
 

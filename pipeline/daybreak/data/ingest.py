@@ -289,7 +289,7 @@ def _conform(
 
 
 def without(rows: "pa.Table", column: str, units: Container[str]) -> "pa.Table":
-    """Returns the rows whose unit, by `codes`, is not among these; all rows if they lack the column."""
+    """Returns the rows whose unit, by `codes`, is not in `units`; all rows if the column is missing."""
     import pyarrow as pa
 
     if column not in rows.column_names:

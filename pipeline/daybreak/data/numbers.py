@@ -92,7 +92,7 @@ def marked(rows: pa.Table, form: NumberFormat) -> pa.Table:
 
 
 def format_of(field: pa.Field) -> NumberFormat:
-    """Returns the format in which numbers of a column are written, as its source marked it."""
+    """Returns the number format that the source recorded for a column, or the default."""
     note = (field.metadata or {}).get(KEY)
     return records.loads(NumberFormat, note.decode()) if note else NumberFormat()
 

@@ -1,7 +1,7 @@
-"""Scans a partition on an engine: which of its rows fail which rules, and the figures of its day.
+"""Scans a partition on an engine for rows that fail rules, and for the figures of the day.
 
-The rules become one condition that the engine computes while it reads the rows, so only those that fail come
-back: their numbers, and a truth value for each rule. Memory is that of one partition.
+The rules become one condition that the engine computes while reading, so only failing rows come back: their
+numbers, and a truth value for each rule. Memory is that of one partition.
 """
 
 from collections.abc import Mapping, Sequence

@@ -115,9 +115,9 @@ def remake(workload: Any, model: Path, folder: Path) -> None:
 
 
 def make_again(dataset: Dataset, night: Night, sections: PrepareSections) -> None:
-    """Makes the arrays of a closed night from what its clean partitions are now, with the window it had.
+    """Makes the arrays of a closed night anew from today's clean partitions, with that night's window.
 
-    Only those of the whole window, which users are answered from: the others are made by the next night.
+    Makes only the arrays of the whole window, which serving needs; the next night makes the others.
     """
     workload = sections.workload.make()
     if not hasattr(workload, "arrays"):
@@ -169,7 +169,7 @@ def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
 def _whole_window(
     workload: Any, window: Window, here: Sequence[date], sections: PrepareSections
 ) -> tuple[int, int]:
-    """Writes what `arrays` makes of all rows, beside its place, then moves it there."""
+    """Writes the arrays of all rows to a temporary folder, then moves that folder into place."""
     keys = _keys_of_before(sections)
     if corrects(workload) and "rows" not in keys:  # whatever is here was made by other code
         shutil.rmtree(ARRAYS, ignore_errors=True)
@@ -277,9 +277,9 @@ def _age(keys: Mapping[str, Any], window: Window) -> int:
 
 
 def _correct(workload: Any, window: Window, here: Sequence[date], keys: dict[str, Any]) -> None:
-    """Writes the rows of each day as they stand, where it or a day that may correct it has changed.
+    """Writes the corrected rows of each day that changed, or that a changed day may correct.
 
-    A file whose bytes would be the same stays the file that it is.
+    A file whose bytes would be the same is left alone.
     """
     if not corrects(workload):
         return

@@ -500,7 +500,7 @@ class Files:
 
 
 def expect_encoding(name: str, *, of: str) -> None:
-    """Raises ParamsError, which says of what it is, where a name is not that of an encoding of text."""
+    """Raises ParamsError, which names the key `of`, if `name` is not a known text encoding."""
     try:
         "".encode(name)
     except LookupError:

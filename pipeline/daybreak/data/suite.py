@@ -49,9 +49,9 @@ RESULT_FORMAT = {"result_format": "COMPLETE", "partial_unexpected_count": 20}
 
 
 class Rule(Section):
-    """One expectation: our name for it, its type, its arguments, and the raw column to blame.
+    """One expectation: name, type, arguments, and the raw column to blame.
 
-    A rule on rows may be a function of one's own instead, `module:function`.
+    A rule on rows may instead be a team's own function, `module:function`.
     """
 
     name: str
@@ -318,7 +318,7 @@ def _blocks(rules: Sequence[Rule]) -> Iterator[tuple[Sequence[Rule], Collection[
 
 
 def _needs_all(rule: Rule) -> bool:
-    """Returns whether a rule may be about columns that its arguments do not name one by one."""
+    """Returns whether a rule may need columns that the arguments do not name."""
     return not rule.columns or "row_condition" in rule.kwargs
 
 

@@ -397,7 +397,7 @@ def _unusual(
     params: ValidateParams,
     of_rows: Mapping[date, str],
 ) -> "tuple[dict[date, day_history.Known], tuple[Expectation, ...]]":
-    """Returns the figures of all days, and what the report says of tonight's; DataError if they stop it."""
+    """Returns the figures of all days and tonight's expectations; DataError if these stop the night."""
     import pyarrow as pa
 
     kept = day_history.read()

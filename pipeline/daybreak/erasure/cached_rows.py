@@ -181,7 +181,7 @@ def _entries(objects: Objects, digest: str) -> list[dict[str, str]] | None:
 
 
 def _look(objects: Objects, entry: dict[str, str], cached: CachedRows, *, column: str, unit: str) -> str:
-    """Returns the digest of the partition without the unit's rows, and notes it; its own if it has none."""
+    """Returns and notes the digest of a partition without the unit's rows; the old one if it has none."""
     import pyarrow.parquet as pq
 
     content = objects.read(entry["md5"])

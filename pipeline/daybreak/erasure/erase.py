@@ -295,7 +295,7 @@ def _predictions(to: str, column: str, unit: str, *, dry_run: bool) -> int:
 
 
 def _lines_of(content: bytes) -> Iterator[str]:
-    """Yields the records of a file of CSV as they are in it, so that those that stay are not changed."""
+    """Yields the records of a CSV file verbatim, so that the remaining records do not change."""
     record = ""
     for line in io.StringIO(content.decode(errors="surrogateescape"), newline=""):
         record += line
@@ -307,7 +307,7 @@ def _lines_of(content: bytes) -> Iterator[str]:
 
 
 def _lines_without(lines: list[str], column: str, units: set[str]) -> list[str]:
-    """Returns the header and the records whose unit is not among these; all if they lack the column."""
+    """Returns the header and the records whose unit is not in `units`; all if the column is missing."""
     fields = [next(csv.reader([one.removeprefix("\ufeff")]), []) for one in lines]
     names = fields[0] if fields else []
     if column not in names:

@@ -44,10 +44,10 @@ class Changed:
 
 
 def changed(client: "MlflowClient", name: str, *, column: str, unit: str) -> Iterator[Changed]:
-    """Yields the versions that carry rows of the unit, with what these files are without them.
+    """Yields the versions that carry rows of the unit, with their files after the rows are removed.
 
-    Raises ReleaseError where the files of one are neither those that the ledger names, nor on the way from
-    there to those without the rows, as a killed call leaves them: what is made of them would pass for good.
+    Raises ReleaseError for a version whose files are neither those in the ledger nor those that a killed call
+    left halfway: an erasure from damaged files would make them pass for sound ones.
     """
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException

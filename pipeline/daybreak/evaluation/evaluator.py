@@ -307,7 +307,7 @@ def _label_in_words(value: Any, label: Label) -> str:
 
 
 def _without_value(metrics: Sequence[Metric], columns: Columns) -> str:
-    """Returns which metric has no value for sound predictions, and what to do; "" where all have one."""
+    """Names metrics without a value although all predictions are finite, and a remedy; "" for none."""
     predicted = with_prefix(columns, "prediction").values()
     if not all(np.isfinite(values).all() for values in predicted):
         return ""  # which is the model's own fault

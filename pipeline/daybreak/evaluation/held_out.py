@@ -20,7 +20,7 @@ LATER = Path("data/work/held-out")  # links to the arrays, of fewer held-out day
 
 
 def arrays_of(days: Sequence[date]) -> Path:
-    """Returns the arrays whose held-out days are these, or all: those of the night, or links to them."""
+    """Returns the folder of arrays held out on `days`, all by default: the night's own, or links to them."""
     if not days or tuple(days) == held_out_days():
         return ARRAYS
     folder = LATER / "_".join((str(days[0]), str(days[-1])))

@@ -7,7 +7,7 @@ LEAST_MARGIN = 1e-9  # of a champion whose value is zero
 
 
 def success_of(params: GateParams, evaluation: Evaluation) -> tuple[str, ...]:
-    """Returns the metrics of which one must be better: those of params.yaml, else the workload's."""
+    """Returns the success metrics, of which one must improve: from params.yaml, else from the workload."""
     if params.success != ("score",) or not evaluation.judged:
         return params.success
     others = [one for one in evaluation.judged[1:] if one.role == "success"]

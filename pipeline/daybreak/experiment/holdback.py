@@ -83,7 +83,7 @@ def judge(serving: Release, held: Release, params: WatchSections, *, rules: Rule
 
 
 def _told(findings: dict[str, Finding]) -> Held:
-    """Returns what findings say together: one that cannot be believed comes first, then a broken one."""
+    """Combines findings: the result of an untrusted finding comes first, then that of a broken guardrail."""
     results: list[Result] = []
     for what, finding in findings.items():
         status = Status.WORSE if finding.broken else finding.result.status
@@ -162,7 +162,7 @@ def _is_the_gates(traffic: "Traffic") -> bool:
 
 
 def _is_ready(held: Release, params: WatchSections) -> bool:
-    """Returns whether an endpoint has the version deployed, which it begins to do; true without one."""
+    """Returns whether the endpoint has deployed the version, or starts to deploy; true without endpoint."""
     try:
         with endpoint(params.register_.name) as there:
             if there:

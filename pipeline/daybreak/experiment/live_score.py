@@ -1,7 +1,7 @@
-"""Scores what users were shown by what came of it: lists by what was taken, predictions by labels.
+"""Scores exposures by their outcomes: lists by the items taken, predictions by labels.
 
-A list is scored by its NDCG@20. Whoever tells of no outcome has taken nothing, and scores 0, so that a
-challenger whose users report less cannot win by that.
+A list is scored by its NDCG@20. A user without an outcome has taken nothing and scores 0, so that a
+challenger cannot win because fewer of its users report.
 
 Predictions of rows are scored by the workload's own metric, the first whose values are of single samples:
 each user meets one model only, so that a metric of a set, such as the area under a curve, would compare rows
@@ -11,11 +11,10 @@ left out, and so is a user without any; that labels are missing in both arms ali
 
 Where a team serves by itself, a user's score is the mean of the metric that it reports.
 
-Whoever tells of outcomes may tell anything, and one label of 1e200 would drown all others. So a value counts
-as far as the range that the champion's had on held-out samples, or that params.yaml has for a team's metric,
-and once its width beyond either end: the effect is of values clipped there, at bounds that were fixed before
-the test. Bets need a score in [0, 1] (daybreak/statistics/e_process.py), so for them it is cut off at the
-range itself. Pure.
+Reported outcomes may hold anything, and one label of 1e200 would drown all others. So values are clipped, at
+bounds that are fixed before the test: one width beyond either end of the range that the champion's values had
+on held-out samples, or that params.yaml has for a team's metric. Bets need a score in [0, 1]
+(daybreak/statistics/e_process.py), so for them values are clipped at the range itself. Pure.
 """
 
 import json
@@ -35,7 +34,7 @@ METRIC = '{"metric"'  # begins the value of a team's metric in the log; no item 
 
 
 class Shown(Protocol):
-    """An exposure as the log has it (daybreak/storage/traffic_log.py), and what came of it."""
+    """An exposure with its outcome, as the traffic log has both (daybreak/storage/traffic_log.py)."""
 
     @property
     def time(self) -> float:

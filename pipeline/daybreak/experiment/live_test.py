@@ -178,7 +178,7 @@ def _look(
 def score_by(
     evaluation: Evaluation | None, params: GateParams, *, rules: Rules, own: OwnMetricParams | None = None
 ) -> tuple[LiveScore, Rules]:
-    """Returns what users are scored by first, and the rules with its margin, as held-out samples had it.
+    """Returns the score of users by the first success metric, and the rules with that metric's margin.
 
     A metric of a team's own serving comes first, with the margin that params.yaml has for it. Raises
     ReleaseError where no metric of the workload has values of single samples, ParamsError where it cannot be
@@ -350,7 +350,7 @@ def _decided(verdict: Verdict, params: LiveSections, *, experiment: str) -> Verd
 
 
 def _may_begin(first: Verdict, params: GateParams) -> bool:
-    """Returns whether users may meet it: in `both` where its scores promote it, in `live` where it is fit."""
+    """Returns whether the live test may begin: for `both` on a promotion, for `live` on passed checks."""
     if params.scores == "both":
         return first.action == "promote"
     return all(check.ok for check in first.checks)
@@ -469,7 +469,7 @@ def _standing(before: Live, finding: Finding, decision: Decision, *, share: floa
 
 
 def _verdict(first: Verdict, decision: Decision, standing: Live, *, both: bool) -> Verdict:
-    """Returns the verdict: what live traffic says, and after it what the held-out scores said."""
+    """Returns the verdict by live traffic, with the reason of the held-out verdict behind it."""
     verdict = replace(
         first,
         action=decision.action,

@@ -1,13 +1,13 @@
-"""Plans the looks at a live test whose end is known, and what its effect has to exceed at each of them.
+"""Plans the looks at a live test with a known end, and the bound that the effect has to exceed at each look.
 
-Whoever looks again and again is wrong more often. Bounds that hold at any time, without an end, cost about
+Repeated looks raise the error rate. Bounds that hold at any time, without an end, cost about
 twice the users of a single look. But a night's test ends when the night decides, so its alpha is spent over
 `NUM_LOOKS` looks at equal distances, as the cube of the share of its hours that have gone by (Kim & DeMets
 1987): little at first, nearly all at the end, which costs about a twentieth more users than a single look.
 
-How many users will come is not known beforehand and need not be (Lan & DeMets 1989). What may be spent by a
-look follows from the hours alone, and its bound from how much each look so far has known (T of
-daybreak/statistics/unpaired.py). Between two looks nothing new is known of the effect. Pure.
+The number of users need not be known beforehand (Lan & DeMets 1989). The alpha spent by a look follows from
+the hours alone, and the bound from the information of each look so far (T of
+daybreak/statistics/unpaired.py). Between two looks the effect is not computed. Pure.
 """
 
 from collections.abc import Sequence

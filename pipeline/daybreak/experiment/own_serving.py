@@ -1,6 +1,6 @@
-"""Takes in what users met, and what came of it, where a team serves by itself.
+"""Reads exposures and outcomes from a team that serves by itself.
 
-A row says who met which version, when, and the value of the team's metric once it is known:
+A row has the user, the version, the time, and the value of the team's metric once known:
 
     {"user": "14980", "version": 4, "time": "2026-11-23T10:00:00Z", "metric": 12.5}
 
@@ -146,7 +146,7 @@ def _distinct(moves: Iterable[Traffic]) -> Iterator[Traffic]:
 
 
 def _checked(row: Any, number: int, *, now: datetime, unit_of: Callable[[str], str]) -> dict[str, Any]:
-    """Returns a row with its values in their types, its unit and its id; DataError says what is wrong."""
+    """Returns a row as typed values with a unit and an id; raises DataError for an invalid row."""
     try:
         if not isinstance(row, Mapping):
             raise ValueError(f"it is {row!r:.50}; give an object")

@@ -67,7 +67,7 @@ def _with_fee(price: Price, rows: dict[str, dict[str, str]], listed: dict[tuple[
 def _on_demand_usd(
     price: Price, rows: dict[str, dict[str, str]], listed: dict[tuple[str, str], float]
 ) -> float | None:
-    """Returns the machine's price on demand, that of the devices of a larger one, or its dearest elsewhere.
+    """Returns the on-demand price, else the devices' share of a larger machine's, else the dearest elsewhere.
 
     Small machines with H100 are not sold on demand, and have an eighth, a quarter or half of the large one.
     """

@@ -138,7 +138,7 @@ class FreeCores:
         os.pwrite(self._file, f"{wants:6d} {self._used:9.3f}\n".encode(), 0)
 
     def _runs(self) -> dict[str, tuple[int, float]]:
-        """Returns what each of the other runs wants at most and what it used; files of dead ones go."""
+        """Returns most wanted and used cores of each other run, by file; removes files of dead runs."""
         runs = {}
         for path in self._folder.iterdir():
             if path.name == self._name:

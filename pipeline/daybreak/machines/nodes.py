@@ -68,7 +68,7 @@ def device(product: str) -> str:
 
 
 def usd_per_hour(text: str, *, where: str) -> float:
-    """Returns the price that a node says; ParamsError, which begins with `where` it stands, if it is none."""
+    """Returns the price in `text`; ParamsError, beginning with `where`, if the text is not a valid price."""
     try:
         usd = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reads a team's own machines from a CSV file: what they are, what an hour of them costs, how many there are.
+"""Reads a team's own machines from a CSV file: hardware, price by the hour, and how many there are.
 
     name,device,num_devices,vcpus,memory_gb,count,options,usd_per_hour,spot_options,spot_usd_per_hour
     a100,A100 80GB,4,64,512,8,--partition=gpu --gres=gpu:a100:4,6.00,--partition=scavenge --gres=gpu:4,1.50
@@ -33,7 +33,7 @@ ETHERNET_GB_PER_S = 1.25  # 10 Gbit/s, between machines where nothing else is kn
 
 @dataclass(frozen=True, kw_only=True)
 class OwnMachine:
-    """A machine, and the words with which its place is asked for it."""
+    """A machine, with the options of the scheduler that request it."""
 
     machine: Machine
     options: tuple[str, ...]

@@ -104,7 +104,7 @@ def waits(
 
 @cache
 def slowest(num_machines: int) -> tuple[float, float]:
-    """Returns the median of the slowest start of so many, over that of one, and the spread of its logarithm.
+    """Returns the median of the slowest of `num_machines` starts, relative to one, and its spread (log).
 
     >>> [round(slowest(number)[0], 2) for number in (1, 2, 8, 32)]
     [1.0, 1.26, 1.79, 2.35]

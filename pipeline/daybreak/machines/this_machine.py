@@ -1,4 +1,4 @@
-"""Describes this machine: its cores, memory and caches, and a fingerprint of what decides its speed."""
+"""Describes this machine: cores, memory, caches, and a fingerprint of everything that decides speed."""
 
 import hashlib
 import json

@@ -175,7 +175,7 @@ def turn(
 def _taken(
     entries: dict[str, Any], model: str, lead: Path, fleet: "Fleet", *, now: float
 ) -> tuple[Share, float]:
-    """Returns the share of a model, and notes in its entry that it takes it; NotYet or PlanError."""
+    """Returns a model's share and records in its entry that the share is taken; NotYet or PlanError."""
     entry = entries[model]
     if taken := entry.get("share"):  # by a call that was killed before its plan was written
         return _share(model, taken, start_s=0.0), entry["started_at"] - entry["offered_at"]

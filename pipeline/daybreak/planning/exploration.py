@@ -51,7 +51,7 @@ class Prospects:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """The way for tonight by its index, and what it costs beyond the best known way."""
+    """The way for tonight by its index, and its extra cost over the best known way."""
 
     taken: int
     best: int  # index of the best known way

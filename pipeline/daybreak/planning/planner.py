@@ -301,9 +301,9 @@ def _explored(
     job: Job,
     left_usd: float,
 ) -> tuple[Choice, float]:
-    """Returns the choice with the way worth exploring tonight as its best, and what it costs beyond the best.
+    """Returns the choice with the way to explore tonight as its best, and the extra dollars of exploring.
 
-    The latter is below 0 where a way that may be late is cheaper if it is in time.
+    The extra is negative where a way that may be late is cheaper when it is in time.
     """
     priced = params.ranking == "time" and params.usd_per_hour_saved is not None
     ranked = [each for each in choice.ranked if not each.rental.others]

@@ -1,4 +1,4 @@
-"""Chooses how many days a night prepares and how wide a model it trains, by what these added to the score.
+"""Chooses how many days a night prepares and how wide a model it trains, by the scores of earlier nights.
 
 Data are prepared and the model is profiled before a plan is made, so `open` chooses, with nothing known of
 tonight but the nights before. Of the values that `plan.quality_choices` lists for a key, the first is the
@@ -95,7 +95,7 @@ class _Taken:
 
 @dataclass(frozen=True, kw_only=True)
 class _Trial:
-    """A value that tonight may find out about, what that costs, and what a night costs without it."""
+    """A value that tonight may try, the dollars of such a night, and those of a usual night."""
 
     value: int
     usd: float

@@ -36,7 +36,7 @@ def _lines(plan: Plan, night: Night) -> Iterator[str]:
 
 
 def sentences(plan: Plan, night: Night) -> Iterator[str]:
-    """Yields what is rented and why, what the time rests on, and what else matters, as the report says it."""
+    """Yields the sentences of the report on the plan: the machines and why, the basis of the time, risks."""
     yield summary(plan, night)
     if night.chosen:
         yield f"{night.chosen.reason}."
@@ -58,7 +58,7 @@ def sentences(plan: Plan, night: Night) -> Iterator[str]:
 
 
 def summary(plan: Plan, night: Night) -> str:
-    """Returns what is rented, for how long, at what price, with what chance, and why not the next best."""
+    """Returns the plan in two sentences: machines, time, dollars and chance, then the next best way."""
     low, high = plan.interval
     chance = f", in time with a chance of {percent(plan.chance)}" if plan.chance is not None else ""
     text = (
@@ -92,7 +92,7 @@ def _test(plan: Plan, night: Night) -> str:
 
 
 def price(plan: Plan) -> str:
-    """Returns what one machine costs an hour, with the date and source of that price."""
+    """Returns the price of one machine by the hour, with date and source."""
     return f"{dollars(plan.usd_per_hour)} an hour as of {plan.price_dated} ({plan.price_source})"
 
 

@@ -30,7 +30,7 @@ LEAST_USD = 0.01  # what is cheaper counts as a cent at the knee, or no time at 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One way to run the job: where, how it is rented, on how many samples, and what that would take."""
+    """One way to run the job: machines, rental, number of samples, with the estimated time and cost."""
 
     estimate: Estimate
     num_samples: int = 0
@@ -228,7 +228,7 @@ def worth(candidates: Iterable[Candidate], usd_per_hour_saved: float) -> Candida
 
 
 def label(candidate: Candidate, best: Candidate) -> str:
-    """Returns its name, with region, batch size and averages where they differ from the best one's."""
+    """Returns the candidate's name, with region, batch size and averaging if unlike the best candidate's."""
     parts = [candidate.name]
     if candidate.machine.region and candidate.machine.region != best.machine.region:
         parts.append(f"in {candidate.machine.region}")

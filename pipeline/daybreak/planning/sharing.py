@@ -190,7 +190,7 @@ def _improved(
     budget_usd: float | None,
     running: Sequence[Share],
 ) -> tuple[Score, list[Share]]:
-    """Returns the layout of a list that no change of one way or one place makes better, and its score."""
+    """Returns the score and layout of an order after local search: no single change improves the result."""
     shares = _laid_out(order, machines=machines, running=running)
     best = score(shares)
     for _ in range(MOST_ROUNDS):

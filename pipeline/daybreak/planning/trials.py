@@ -1,4 +1,4 @@
-"""Says which ways that may be late a night can try, since it can be saved, and what such a night costs.
+"""Finds the ways that may be late and still can be tried, since another way could finish the night.
 
 A way that is in time more likely than not, but not with the chance that a plan needs, may be tried if another
 way, which goes on from the same checkpoints, could do all the work in time once the launcher knows how fast
@@ -66,7 +66,7 @@ class Trial(Generic[W_co]):
 
     @property
     def expected_usd(self) -> float:
-        """Dollars of the night: if it is in time, at the median of these times, and if it is late."""
+        """Expected dollars of the night over both outcomes: in time, at the median time, or late."""
         chance = self.way.chance(self.deadline_s)
         in_time_usd = self.way.expected_usd * self.way.time_s(chance / 2) / self.way.expected_s
         return chance * in_time_usd + (1 - chance) * self.late_usd

@@ -265,7 +265,7 @@ def joined(
     batch_size: int,
     num_samples: int,
 ) -> Candidate | None:
-    """Returns so many machines of two kinds as one way to run the job; None where it does not fit them."""
+    """Returns `counts` machines of two kinds as one way to run the job; None where the job does not fit."""
     total = sum(counts)
     estimates: list[Estimate] = []
     for machine, share in zip(kinds, shares, strict=True):

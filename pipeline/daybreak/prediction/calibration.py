@@ -39,7 +39,7 @@ LEAST_SHARE = 0.02  # of a pass, that either part of it is given
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """What a night's updates took, relative to what the profile of that night predicted."""
+    """Measured seconds of an update in an earlier night, relative to that night's prediction."""
 
     machine: str
     device: str

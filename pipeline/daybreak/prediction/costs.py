@@ -1,4 +1,4 @@
-"""Predicts how long a job takes on a machine, and what it costs: `predict`, which all plans are made of.
+"""Predicts time and cost of a job on a machine: `predict`, the one function behind every plan.
 
 The time is that of waiting for the machine, starting it and fetching the data (startup.py), then of all
 updates (update_time.py), plus what saving and preemptions add to them (spot/preemptions.py). A machine is
@@ -42,7 +42,7 @@ SAVE_S = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """One way to run the job, its time and its price."""
+    """One way to run the job, with predicted time and cost."""
 
     machine: Machine
     rental: Rental  # of that machine, in its region

@@ -29,7 +29,7 @@ NO_OVERLAP, NO_OVERLAP_SPREAD = -3.0, 0.5  # log(g - 1)
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """What is expected of the constants of step_time.py, and how far they may be off, by their names.
+    """Prior means of the constants in step_time.py and their standard deviations, by name.
 
     Scales (fixed, per_sample, many) are relative to profile and roofline, one and two relative to many.
     """

@@ -197,7 +197,7 @@ class StepTime:
         return covariance
 
     def _residual(self, near: "_Nearness", f: Array, g: Array) -> Array:
-        """Returns the covariance of what the form leaves, [one, other], given their shares of sync."""
+        """Returns the covariance of the form's residuals, [one, other], for shares of sync `f` and `g`."""
         p, noise = self._priors.residual, self.noise
         compute = p.compute**2 * near.batch
         compute += (self._factors["kernel"] * p.kernel) ** 2 * near.size

@@ -1,4 +1,4 @@
-"""Computes how much of the night training may take, given what comes before it and after it.
+"""Computes the time left for training between the stages before and after training.
 
 Training must end by `night.train_until`, and the decision must be made by `night.decide_until`, so training
 must also end before the latter less what evaluation and gate take, and a refit where `gate.refit_epochs` asks
@@ -33,7 +33,7 @@ LONGEST_S = 7 * 24 * HOUR_S  # no refusal asks for a longer night: its cause is 
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """What a night took from the end of its training to the decision, and for its refit."""
+    """Seconds of a night between the end of training and the decision, and of the refit."""
 
     evaluation_s: float
     gate_s: float  # the rest
@@ -99,7 +99,7 @@ def window(
     decided: Sequence[Decided] = (),
     refit_epochs: float = 0.0,
 ) -> Window:
-    """Returns what the night leaves to training; raises PlanError if what follows it does not fit alone."""
+    """Returns the time left for training; raises PlanError if the later stages alone do not fit."""
     days = max(1, (dataset.last_day - dataset.first_day).days + 1)
     num_held_out = dataset.num_samples * test_days / days
     sample_s = profile.load_s.per_sample + FORWARD * profile.step_s.per_sample

@@ -354,9 +354,9 @@ def _summing(
     compute_s: "Array",
     known: Calibration | None,
 ) -> "tuple[Array, Array]":
-    """Returns what summing gradients adds to the last pass, by what networks showed beside their rates.
+    """Returns the seconds that summing gradients adds to the last pass, and their spread, for each setting.
 
-    Both seconds and spreads are 0 for one worker.
+    Networks are taken at their rates, corrected by what earlier nights measured. Both are 0 for one worker.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Decides which of I/O, compute and memory binds a job, and whether changing that one thing proves it.
+"""Decides whether I/O, compute or memory binds a job, and whether removing that cause proves the verdict.
 
 An update loads a batch and takes a step; a step consists of operators. An operator is bound by memory where
 the roofline says so (Williams, Waterman and Patterson 2009): its bytes at the measured bandwidth, plus its
@@ -74,7 +74,7 @@ class Rates(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """One operator of a step: its work, and how long it takes."""
+    """One operator of a step: work and time."""
 
     name: str
     seconds: float
@@ -90,7 +90,7 @@ class Operator:
         return self.flops / rates.flops_per_s
 
     def traffic_s(self, rates: Rates) -> float:
-        """Returns the least seconds of its bytes and of its rows; what a gather writes is among the bytes."""
+        """Returns the least seconds to move bytes and random rows; bytes include the output of a gather."""
         rows = self.num_rows * self.row_bytes
         # The rate counts each row twice, read and written; `rows` counts it once.
         rate = rates.scatter_bytes_per_s if self.scatters else rates.gather_bytes_per_s

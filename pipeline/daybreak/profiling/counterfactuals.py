@@ -1,4 +1,4 @@
-"""Measures what an update would take if one thing were different, by running it wherever possible.
+"""Measures how long an update would take if one thing were different, by running that update where possible.
 
     no input        the step again on batches that are on the device already
     no model        the batch is loaded and no step is taken
@@ -99,7 +99,7 @@ def changes(harness: "Harness", size: int, batches: Sequence[Any]) -> Changes:
 
 
 def _busy(load_s: Sequence[float], busy_s: Sequence[float], waited_s: Sequence[float]) -> float:
-    """Returns the share of the fastest load in which it worked, of the time in which it had a core."""
+    """Returns the share of time at work in the fastest load, out of the time that it had a core."""
     fastest = load_s.index(min(load_s))
     had_s = load_s[fastest] - min(waited_s[fastest], load_s[fastest] - busy_s[fastest])
     return min(1.0, busy_s[fastest] / had_s) if had_s > 0 else 0.0

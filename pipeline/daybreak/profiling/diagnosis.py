@@ -1,4 +1,4 @@
-"""Measures what an update costs and what binds it, without changing the job.
+"""Measures the cost of an update and what binds it, without changing the job.
 
 The job itself is measured, on this machine's device: after a warm-up, a few real batches of each of
 `profile.batch_sizes` are loaded and trained on, the sizes taking turns so that a disturbance does not fall on
@@ -80,7 +80,7 @@ class Times:
 def diagnose(
     workload: Workload, params: ProfileParams, training: TrainParams, *, limit_s: float = math.inf
 ) -> Diagnosis:
-    """Returns what the job costs on this machine, and what binds it, in about `limit_s` at most.
+    """Measures the job on this machine and returns costs and bound, within about `limit_s`.
 
     Raises ParamsError or DataError in one sentence for a loss that is not one value per sample, for NaN, or
     for no samples; PlanError if not even the smallest batch fits the memory.

@@ -1,4 +1,4 @@
-"""Explains a profile in one paragraph: what binds the job, how that was proven, and what was done.
+"""Explains a profile in one paragraph: the bound, the proof of the bound, and the remedies taken.
 
 Profiles of earlier nights have less evidence; the paragraph leaves out what is missing.
 """

@@ -59,7 +59,7 @@ class Harness:
         torch.manual_seed(seed)
 
     def build(self, tuning: Tuning | None = None, *, num_workers: int = 1) -> None:
-        """Makes the model and the optimizer, which keeps the share of one worker if it is sharded."""
+        """Makes the model and the optimizer; a sharded optimizer keeps one worker's share of the state."""
         self.tuning = tuning or Tuning()
         self._tuner = Tuner(self.tuning, self.device)
         with self._blame_user_code("model"):

@@ -31,7 +31,7 @@ WHAT = "the trial"
 
 @dataclass(frozen=True, kw_only=True)
 class MachineTrial(Record):
-    """What a job found on its machine. Rates are of one device, per second."""
+    """Hardware and speed that a job measured on its machine. Rates are of one device, per second."""
 
     devices: str  # `2 x NVIDIA L4`
     driver: str  # of NVIDIA, as the kernel has it; "" for none
@@ -69,7 +69,7 @@ def trial(rental: Rental, machine: Machine, backend: Backend, *, folder: Path) -
 
 
 def judged(result: MachineTrial, machine: Machine, *, rental: Rental) -> Sequence[Check]:
-    """Returns checks of what the machine is, and of how fast, beside what the catalog says of it."""
+    """Returns the checks of a machine's devices and speed against the catalog."""
     built = f"torch {result.torch}" + (
         f" for CUDA {result.cuda}, driver {result.driver}" if result.cuda else ""
     )

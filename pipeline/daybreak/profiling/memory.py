@@ -63,7 +63,7 @@ def sharing(num_workers: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What to measure: steps of one worker with this tuning, at batch sizes up to that of the job."""
+    """The steps to measure: one worker with this tuning, at batch sizes up to the job's."""
 
     workload: Workload
     folder: Path

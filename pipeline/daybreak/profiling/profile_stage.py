@@ -227,7 +227,7 @@ def _reused(kept: Profile, dataset: Dataset, *, since: float) -> Profile:
 
 
 def _by_job(request: Request, machine: Machine, *, name: str, backend: Backend) -> Profile:
-    """Submits the job or attaches to it, waits for it, and returns the profile that it measured."""
+    """Submits the profiling job, or attaches to a running one, and returns the measured profile."""
     text = records.dumps(request)
     folder = JOBS / this_machine.digest([name, text])
     if not (folder / "job.json").exists():

@@ -1,4 +1,4 @@
-"""Profiles a job: measures its step, finds which of I/O, compute and memory binds it, and tries remedies.
+"""Profiles a job: measures the step, finds the bound (I/O, compute or memory), and tries remedies.
 
 The measurements (`diagnosis`) suggest remedies; they are tried, and those that help are kept (`tuner`).
 """

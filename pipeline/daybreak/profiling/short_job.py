@@ -35,7 +35,7 @@ def job_of(folder: Path, rental: Rental, *, module: str, machine: Machine, timeo
 
 
 def run(job: Job, backend: Backend, *, what: str, otherwise: str) -> str:
-    """Submits the job or attaches to it, waits until it has ended, and returns its handle.
+    """Submits the job, or attaches to a running one, waits for the end, and returns the handle.
 
     A job that lost its machine is submitted again.
 

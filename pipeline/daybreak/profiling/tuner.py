@@ -125,7 +125,7 @@ class _RemedySearch:
         )
 
     def _turn(self, offer: Offer) -> tuple[bool, bool, bool]:
-        """Returns what orders the trials: those of the bound first, those that take longest last.
+        """Returns the sort key of a trial: remedies of the bound come first, slow trials last.
 
         Samples that stay in memory come after loaders, which read them in the first epoch.
         """
@@ -208,7 +208,7 @@ class _RemedySearch:
         return replace(remedy, applied=True, kept=kept, measured_gain=gain, note=note)
 
     def _loaders(self, offer: Offer) -> Remedy:
-        """Tries threads, then processes where samples are read one by one in Python, and keeps what helps."""
+        """Tries threads, then processes if samples are read one by one in Python, and keeps what helps."""
         if offer.change["loader_processes"]:
             return self._try(offer)
         remedy = self._threads(offer)
@@ -254,7 +254,7 @@ class _RemedySearch:
         return remedy
 
     def _cheaper(self, offer: Offer) -> Remedy:
-        """Times the workload's variant of that name; it is never kept, since it is another recipe."""
+        """Times the workload's variant of that name; never keeps it, since a variant is another recipe."""
         remedy = offer.remedy
         variant = self.cheaper_workloads.get(remedy.name)
         if variant is None:

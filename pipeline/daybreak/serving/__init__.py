@@ -1,1 +1,1 @@
-"""Serves users: which version answers, with what, and what users do with the answer."""
+"""Serves users: picks a version for each request, answers, and records what users do with the answer."""

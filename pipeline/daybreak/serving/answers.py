@@ -110,10 +110,10 @@ class Predictor:
         self.unit = str(process.about.get("unit"))  # column of the table; "": each request is a unit
 
     def of(self, rows: Sequence[Any]) -> tuple[str, str | None]:
-        """Returns what the model predicts of the rows as JSON, and what of it the log is to keep.
+        """Returns the predictions for the rows as JSON, and the part of them to log.
 
-        The first is an object for each row. The second is a list for each prediction that a metric is of;
-        None where there is none, or MAX_KEPT is passed. Raises DataError where they are not rows of the
+        The first is an object for each row. The second is a list for each prediction that a metric judges;
+        None where there is none, or MAX_KEPT is passed. Raises DataError where the rows are not rows of the
         table, NoAnswer where the version gives no answer, or a prediction is not finite.
         """
         try:

@@ -39,7 +39,7 @@ class AssignmentBody(BaseModel):
 
 
 class ObservationsBody(BaseModel):
-    """Tells what users of a team's own serving met, and what came of it."""
+    """Rows from a team's own serving: the versions that users met, and the outcomes."""
 
     rows: list[dict[str, Any]] = Field(
         min_length=1,

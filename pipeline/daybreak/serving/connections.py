@@ -108,7 +108,7 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection of uvicorn's that knows how long it has waited, and for which address it counts."""
+    """A connection of uvicorn that counts for the client's address and knows how long it has waited."""
 
     def __init__(self, connections: Connections, **given: Any) -> None:
         super().__init__(**given)

@@ -66,7 +66,7 @@ def _folders(home: Path) -> Iterator[Path]:
 
 
 def _predicted(home: Path, number: int, day: date, clean: Path) -> "tuple[int, pa.Table]":
-    """Returns the version's number and what it predicts of the day, computed in a process of its own."""
+    """Returns the number of the version and its predictions for the day, made in a separate process."""
     import pyarrow.parquet as pq
 
     name = params.load(home).register_.name
@@ -103,9 +103,9 @@ def _predicted(home: Path, number: int, day: date, clean: Path) -> "tuple[int, p
 
 
 def predict_day(served: ServedRows, day: date, clean: Path) -> "pa.Table":
-    """Returns what the version predicts of a day's clean rows; DataError where they are not its rows.
+    """Returns the version's predictions for a day's clean rows; DataError where the rows do not fit it.
 
-    Its features look back on other days of the folder.
+    Features may look back on other days of the folder.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -142,7 +142,7 @@ def _without_formulas(table: "pa.Table") -> "pa.Table":
 
 
 def in_csv(text: str) -> str:
-    """Returns a text as it is in a file of CSV: one that a spreadsheet would run has a quote before it."""
+    """Returns a text for a CSV file: a quote is put before text that a spreadsheet would run as a formula."""
     import pyarrow as pa
 
     return str(_without_formulas(pa.table({"text": [text]}))["text"][0].as_py())

@@ -1,4 +1,4 @@
-"""Names exposures so that nobody can guess one, and only the user who saw it can say what came of it.
+"""Names exposures so that nobody can guess an id, and only the user who was shown it can report an outcome.
 
 An id is 32 hexadecimal digits: the second of the answer, so that ids in order are quick to index; 56 random
 bits; and 40 bits of a hash of all that and of the user, with a key that only routers have. Rows without a

@@ -43,7 +43,7 @@ class NightMetrics:
         self._open: Entry | None = None
 
     def refresh(self) -> None:
-        """Reads what is new in the ledger, and the open night; where it cannot, all stays as it was."""
+        """Reads new entries of the ledger, and the open night; keeps the old figures if reading fails."""
         with self._alone, checkout.within(self._home):
             try:
                 self._read_ledger()

@@ -108,9 +108,9 @@ class NightPages:
             return running, tips
 
     def night(self, model: str, night: str) -> Response:
-        """Returns the page of a night: live while it runs, but its own, here or in MLflow, once it is closed.
+        """Returns the page of a night: live while the night runs, then the report, from here or from MLflow.
 
-        While a person is asked, it is the one that the gate has written for them.
+        While a person is asked to approve, it is the report that the gate wrote for the purpose.
         """
         with self._alone:
             home = self._home(model, night)

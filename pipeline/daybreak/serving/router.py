@@ -82,7 +82,7 @@ log = logging.getLogger(__name__)
 
 
 class VersionSource(Protocol):
-    """Decides which versions serve, and which of them answers a request."""
+    """Decides which versions serve, and picks the version for a request."""
 
     fault: str
 
@@ -505,7 +505,7 @@ def _user_of(body: dict[str, Any]) -> str:
 
 
 def _unit_of(rows: list[dict[str, Any]], column: str) -> str:
-    """Returns what rows have in the column of their unit; HTTPException where that is not one."""
+    """Returns the unit of the rows, "" without a unit column; HTTPException if rows have several units."""
     if not column:
         return ""
     units = dict.fromkeys(_text(row.get(column)) for row in rows)

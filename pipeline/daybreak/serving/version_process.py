@@ -1,4 +1,4 @@
-"""Runs a version in a process of its own, which has no secrets (daybreak/registry/confined.py), and asks it.
+"""Runs a version in a separate process without secrets (daybreak/registry/confined.py) and sends it requests.
 
 The code of a version never runs in the router, which holds passwords and tokens. The process
 (daybreak/serving/version_worker.py) is started anew, not forked, and spoken to over a socket in JSON. A
@@ -49,7 +49,7 @@ class NoAnswer(Exception):
 
 
 class VersionProcess:
-    """The process of one version; threads may share it. It ends with this object, or with its thread.
+    """The process of one version, safe to share among threads; ends with this object or its thread.
 
     Attributes:
         about: what the version is, as `version_worker.py` says.

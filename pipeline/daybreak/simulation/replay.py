@@ -1,4 +1,4 @@
-"""Replays one night under a policy: one job through one stretch of spot capacity, and its cost.
+"""Replays one night under a policy: runs a job through a stretch of spot capacity and adds up the cost.
 
 The rules are those of the published simulations (Can't Be Late, NSDI'24; SkyNomad, NSDI'27): time advances in
 ticks, a machine that is held at a tick is paid for the whole tick, each start takes `restart_s` before work

@@ -99,7 +99,7 @@ def simulate(
 
 
 def one_night(job: Job, traces: Sequence[Trace], night: int, *, seed: int, num_starts: int) -> list[Tally]:
-    """Returns the tallies of all policies and the optimum on one night, which its number and seed decide."""
+    """Returns the tallies of all policies and of the optimum on night `night`, drawn by `seed`."""
     import numpy as np
 
     rng = np.random.default_rng([seed, night])

@@ -169,10 +169,10 @@ class Offer:
     life_h: float
 
     def usd(self, prices: LongRun, *, returns: Sequence[tuple[float, float]] = ()) -> float:
-        """Returns what it costs beside what its work costs elsewhere, in dollars.
+        """Returns the extra dollars of staying in this zone over doing the same work elsewhere.
 
-        `returns` are zones out of stock: the rate per hour at which each comes back, and its own cost. The
-        place is left for those that cost less.
+        `returns` are zones out of stock: the rate per hour at which each comes back, and its extra dollars.
+        The job leaves for a zone that comes back and costs less.
         """
         more_usd = self.usd_per_hour - prices.work_usd_per_hour
         alone_usd = self.start_usd + self.life_h * more_usd

@@ -191,7 +191,7 @@ def refuse(state: State, zone: str) -> State:
 
 
 def look(zones: Sequence[Zone], name: str, *, up: bool, now_s: float) -> tuple[Zone, ...]:
-    """Returns the zones with one more look at one of them."""
+    """Returns the zones after one more look at zone `name`."""
     return tuple(
         replace(zone, sightings=zone.sightings.look(up=up, now_s=now_s)) if zone.name == name else zone
         for zone in zones

@@ -36,7 +36,7 @@ class Band:
 
 
 def expected(past: Sequence[Mean], *, error: float, alpha: float) -> Band:
-    """Returns what to expect of a mean whose standard error is `error`; needs two earlier ones."""
+    """Returns the band expected of a mean with standard error `error`, from two or more earlier means."""
     values = np.array([mean.value for mean in past])
     errors = np.array([mean.error for mean in past])
     between = _between(values, errors)

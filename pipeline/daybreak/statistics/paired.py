@@ -307,7 +307,7 @@ def _unlike_sizes(
 
 
 def _power(effect: Effect, planned: int, rules: Rules) -> str:
-    """Says what the samples could have shown; it rests on their spread alone, not on the effect."""
+    """Says which effect the samples could detect, from their spread alone, not from the measured effect."""
     least = detectable(sd=effect.sd, num_samples=planned, alpha=rules.alpha)
     could = f"{counted(planned, effect.of)} show {least:.4f} at {POWER:.0%} power".replace("%", " %")
     if rules.refresh and least > rules.margin:

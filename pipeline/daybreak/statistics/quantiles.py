@@ -1,4 +1,4 @@
-"""Compares a quantile of two arms, such as the P99 of their latency; it may be looked at all the time.
+"""Compares a quantile of two arms, such as P99 latency, by a test that stays valid at any number of looks.
 
 Of n values, the number c below the true q-quantile is binomial(n, q), whatever the values' distribution. So
 every x whose count c(x) keeps the beta-binomial martingale of `srm` under 1/alpha is in an interval that

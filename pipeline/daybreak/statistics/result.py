@@ -1,4 +1,4 @@
-"""What statistics say of a challenger, in one shape: a status, the effect with its interval, and a sentence.
+"""The result of every test of a challenger: a status, the effect with its interval, and a sentence.
 
 Callers decide by the status; the sentence is only ever shown. Pure.
 """
@@ -31,7 +31,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """Mean difference of scores, with its interval; what either end promises its maker says."""
+    """Mean difference of scores, with an interval; each test states the level at which its ends hold."""
 
     mean: float
     low: float

@@ -18,7 +18,7 @@ _UNPROVEN = (Status.INCONCLUSIVE, Status.OPEN)
 
 
 def together(success: Mapping[str, Result], guardrails: Mapping[str, Result], *, refresh: bool) -> Result:
-    """Returns what all of these results say; the effect is that of the first success metric.
+    """Returns the result of all metrics together, with the effect of the first success metric.
 
     Args:
         success: results of the metrics of which one must be better; at least one.

@@ -88,13 +88,13 @@ def effect(
 
 
 def adjusted(values: ArrayLike, before: ArrayLike, chance: ArrayLike) -> tuple[Floats, float]:
-    """Returns the scores less what earlier ones foretell of them, and the share of their variance that is.
+    """Returns the scores less their prediction from earlier scores, and the share of variance it explains.
 
     Args:
         values: score of each user, shape [n].
-        before: what the user scored before the test, shape [n]; NaN where nothing is known.
-        chance: to meet the challenger, shape [n]; users of another chance came at another time, so the
-            regression is within those of the same one.
+        before: score of each user before the test, shape [n]; NaN where unknown.
+        chance: probability of each user to meet the challenger, shape [n]; it changed over time, so the
+            regression is within groups of equal probability.
     """
     y, x, p = (np.asarray(one, dtype=np.float64) for one in (values, before, chance))
     known = np.isfinite(x)

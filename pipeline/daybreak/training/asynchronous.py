@@ -173,7 +173,7 @@ class AsynchronousEngine(TorchEngine):
         return Step(loss=self._loss, signals=signals, noise=noise)
 
     def _hand_out(self, batch: _Batch) -> None:
-        """Sends the parts of a batch; where they make one update, waits until it is made."""
+        """Sends the parts of a batch to workers; if all parts make one update, waits for the update."""
         most = max(1, len(batch.indices) // self.least_share)
         parts = np.array_split(batch.indices, min(most, self.setting.num_parts))
         of = 1 if self.setting.is_asynchronous else len(parts)

@@ -72,7 +72,7 @@ class Trainee(Protocol):
 
 
 class Pool(Protocol):
-    """Workers by their numbers, each of which begins when it is sent its first part."""
+    """Numbered workers; a worker starts when the first part is sent to it."""
 
     def now(self) -> float:
         """Returns the time, in seconds."""

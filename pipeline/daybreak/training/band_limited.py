@@ -97,7 +97,7 @@ def _complex(like: Tensor) -> torch.dtype:
 
 
 def _split(values: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """Returns the values with one dimension split into several, of which -1 is what is left."""
+    """Returns the values with dimension `dim` split into `sizes`; -1 stands for the remaining size."""
     return values.reshape(*values.shape[:dim], *sizes, *values.shape[dim + 1 :])
 
 

@@ -102,7 +102,7 @@ def scalars(path: Path) -> dict[str, Any]:
 
 
 def take_over(folder: Path, *, identity: str, finite: bool = False) -> Path | None:
-    """Returns what `newest` does, after removing those it skips and the leftovers of killed writers.
+    """Returns the newest valid checkpoint after removing newer, torn ones and leftovers of killed writers.
 
     Call it only while no writer runs. A torn checkpoint further on than the newest whole one would otherwise
     count as one of those to keep, in place of a good one.
@@ -217,7 +217,7 @@ def _forget_old(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes a checkpoint atomically: half of one would count as one of those to keep."""
+    """Removes a checkpoint atomically, since half a checkpoint would count among those to keep."""
     going = path.with_name(f".{path.name}.going")
     shutil.rmtree(going, ignore_errors=True)
     with suppress(OSError):

@@ -146,7 +146,7 @@ class CheckpointCopies:
         raise OSError(f"other writers wrote the next head first, {TRIES} times")
 
     def _with(self, listed: FilesByCopy, copy: str, files: list[str]) -> FilesByCopy:
-        """Returns the newest two copies, with this one among them if it is one of the two.
+        """Returns the newest two copies, `copy` counted in.
 
         A run only goes forward: copies that existed when it began and are as far on were found invalid then.
         """

@@ -11,7 +11,7 @@ from daybreak.contract.errors import JobError
 
 
 def device() -> torch.device:
-    """Returns the device of this worker, which becomes the current GPU if it is one."""
+    """Returns the device of this worker, and makes a GPU the current device."""
     if os.environ.get("PJRT_DEVICE"):  # machines with a TPU set it
         return _tpu()
     if not torch.cuda.is_available():

@@ -448,7 +448,7 @@ class TorchEngine:
         return True
 
     def finish(self) -> None:
-        """Takes up what is still on its way after the last update; all workers call it together."""
+        """Completes averages in flight after the last update; all workers call this together."""
 
     @property
     def sync(self) -> Sync:

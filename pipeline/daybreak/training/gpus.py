@@ -64,9 +64,9 @@ def check_chips(seen: int, variables: Mapping[str, str] = os.environ) -> None:
 
 
 def mismatch(machine: str, given: str, *, names: Sequence[str]) -> str:
-    """Returns how the GPUs with these names fall short of those that were given, and what to do; "" for not.
+    """Says how the visible GPUs differ from the GPUs given to the job, and what to do; "" if they match.
 
-    More of them than were given are well. Names are compared by the model that both tell, if both do.
+    More GPUs than given are accepted. Names are compared only where both contain a known model.
     """
     number, _, device = given.partition(" x ")
     seen = f"the worker on {machine} was given {given} and sees {len(names)} x {names[0]}"

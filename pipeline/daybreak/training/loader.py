@@ -127,7 +127,7 @@ class Loader:
             return self._here(part, epoch)
 
     def _here(self, part: Indices, epoch: int) -> Batch:
-        """Reads in this thread; what else draws random numbers goes on with those that it would have had."""
+        """Reads in this thread, and leaves the random generators of the training process untouched."""
         if not by_sample(self._dataset) or (self._pool and not self._in_processes):
             return _read(self._dataset, part)
         with _generators_kept():
@@ -135,7 +135,7 @@ class Loader:
 
 
 class _Reader:
-    """Reads samples one by one; if any of them draws random numbers, each with generators seeded for it."""
+    """Reads samples one by one; once a sample draws random numbers, seeds the generators for each sample."""
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset, self._seed, self._draws = dataset, seed, False
@@ -221,7 +221,7 @@ def _processes(dataset: Any, number: int, seed: int) -> ProcessPoolExecutor:
 
 
 def _begin(dataset: Any, seed: int, parent: int) -> None:
-    """Begins a loader process: it dies with its parent, and leaves signals of the terminal to it."""
+    """Starts a loader process that dies with the trainer and leaves the terminal's signals to the trainer."""
     global _reader  # noqa: PLW0603
     _reader = _Reader(dataset, seed)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -391,7 +391,7 @@ class LocalSgdEngine(TorchEngine):
         return [each for each in others if each.is_floating_point()]
 
     def _steps(self) -> list[Tensor]:
-        """Returns the optimizer's counts of updates, by which it corrects its moments."""
+        """Returns the optimizer's step counts, used for bias correction."""
         return [each for each in self._kept() if not each.dim()]
 
     def _kept(self) -> list[Tensor]:

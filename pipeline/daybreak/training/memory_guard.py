@@ -45,7 +45,7 @@ class ShortOfMemory(MemoryError):
 
 
 class HostMemory:
-    """What this process uses of the machine's memory, and what it may still take."""
+    """The machine's memory: bytes in use by this process, and bytes left for it."""
 
     def __init__(self) -> None:
         self._free = FreeMemory()
@@ -81,14 +81,14 @@ class HostMemory:
             self._trim(0)
 
     def give_back_at_once(self) -> None:
-        """Has the allocator give memory back when it is freed, which takes time, rather than keep it."""
+        """Makes the allocator return freed memory to the system at once, at some cost in time."""
         if self._trim and self._mallopt:  # glibc's
             for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
                 self._mallopt(parameter, GIVEN_BACK_BYTES)
 
 
 class DeviceMemory:
-    """What this process uses of its GPU's memory, and what it may still take."""
+    """A GPU's memory: bytes in use by this process, and bytes left for it."""
 
     def free_bytes(self) -> int | None:
         """Returns what the device has left, for this process and for its neighbours."""
@@ -112,7 +112,7 @@ class DeviceMemory:
         torch.cuda.empty_cache()
 
     def give_back_at_once(self) -> None:
-        """Leaves the cache as it is: what is free in it counts as free."""
+        """Does nothing: free memory in torch's cache already counts as free."""
 
 
 def memory_of(device: torch.device) -> HostMemory | DeviceMemory | None:

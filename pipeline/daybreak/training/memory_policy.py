@@ -1,4 +1,4 @@
-"""Decides how an update is taken under a memory limit that moves: in which passes, and what is kept of them.
+"""Decides how an update is taken under a moving memory limit: the size of a pass, and what a pass keeps.
 
 A rung says it: samples of a pass, whether activations are computed again (Chen et al. 2016), and the share of
 the spectrum that convolutions leave out (Dziedzic et al. 2019). A rung fits if

@@ -266,7 +266,7 @@ class Result(Record):
 
 
 def name_of(recipe: Recipe, rental: Rental, *, num_workers: int) -> str:
-    """Returns the name of the job: a digest of all its inputs, so that submitting it twice starts it once."""
+    """Returns the name of the job: a digest of all inputs, so that a second submission starts nothing."""
     return _digest(
         recipe.identity,
         recipe.night,

@@ -175,7 +175,7 @@ class CostLine:
 
 
 def momentum_left(tuned: float, *, num_workers: int) -> float:
-    """Returns the momentum to set, so that it and that of asynchrony add up to the tuned one.
+    """Returns the momentum to set, so that with the implicit momentum of asynchrony the sum is `tuned`.
 
     The published relation goes down to -0.5; this one ends above 0: at equal temperature, negative momentum
     adds less than a tenth to the steepest curvature that is stable (derived).

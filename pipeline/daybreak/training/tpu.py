@@ -1,4 +1,4 @@
-"""Takes updates on the chips of a TPU with torch_xla, which gathers operations and runs them as one program.
+"""Takes updates on the chips of a TPU with torch_xla, which compiles all operations into one program.
 
 Nothing is computed until `torch_xla.sync()`, and each new program is compiled first, which takes seconds to
 minutes. So an update is exactly two programs: loss and gradients of all passes, then the optimizer's step.

@@ -159,7 +159,7 @@ class Columns(Dataset[Any]):
                 files.write(day, [column[day.start : day.stop] for column in tensors(self._columns)])
 
     def _fill(self, samples: list[int], batch: Batch, *, values: list[Tensor] | None = None) -> None:
-        """Fills the columns with `values`, by default those of the batch, which has their structure."""
+        """Fills the columns with `values`, by default the batch itself; both have the same structure."""
         # The system allocates pages as they are written, so new columns take no memory yet.
         if self._columns is None:
             size = len(self._dataset)
@@ -194,7 +194,7 @@ class Pinned(Dataset[Any]):
 
 
 class ShardedOptimizer:
-    """An optimizer with its state divided among workers: each updates its parameters and sends them to all.
+    """An optimizer with state divided among workers: each worker updates a share and sends it to all.
 
     Stage 1 of ZeRO (Rajbhandari et al. 2020): it divides the memory for the state by the number of workers,
     and costs one broadcast of the weights. torch's optimizers skip parameters without a gradient, and make no

@@ -45,7 +45,7 @@ def leave(folder: Path, error: BaseException | str, *, rank: int, update: int | 
 
 
 def explain(folder: Path, error: str, *, attempt: str, final: bool, refused: str) -> None:
-    """Records why the place of a job ended that start of it, or did not take it: the name that it refused."""
+    """Records why the backend ended an attempt, or that it refused the machine named `refused`."""
     line = {"attempt": attempt, "rank": -1, "error": error, "final": final}
     jsonl.append(folder / FILE, {**line, "refused": refused} if refused else line)
 

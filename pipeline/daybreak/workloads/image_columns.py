@@ -1,4 +1,4 @@
-"""Reads columns of images: whether they decode, their pixels, and a network for them.
+"""Reads image columns: checks that images decode, returns pixels, and has a network for them.
 
 Images are bytes as a camera or a phone writes them (JPEG, PNG and what else Pillow reads). `prepare` decodes
 those of a partition once; training then reads pixels.

@@ -1,4 +1,4 @@
-"""What will each meter read in each hour? Quantiles, from what it read one, two and seven days ago."""
+"""Predicts quantiles of each meter's reading in each hour, from the readings one, two and seven days ago."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any

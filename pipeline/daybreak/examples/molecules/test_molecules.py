@@ -60,7 +60,7 @@ def test_a_cluster_that_is_turned_and_numbered_anew_has_the_same_energy() -> Non
 def test_a_network_that_drifts_is_rejected_by_the_gate_although_its_forces_are_as_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It hears atoms up to a sharp edge, so that its energy jumps whenever one crosses it in a roll-out."""
+    """With a sharp cutoff of the neighbourhood, energy jumps whenever an atom crosses the cutoff."""
     gate, smooth = params.load(HOME).gate, potential.nearness
     rng = np.random.default_rng(0)
     places = np.repeat(icosahedron()[None], gate.min_samples, axis=0)

@@ -1,1 +1,1 @@
-"""Recommends to a shop's customers what they will buy tomorrow, from the lines of its invoices."""
+"""Recommends items that a shop's customers will buy tomorrow, learned from invoice lines."""

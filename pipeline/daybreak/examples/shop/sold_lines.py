@@ -61,7 +61,7 @@ ADJUSTMENT = "A"  # how an invoice begins that corrects the books, not a sale
 
 
 class SoldLines:
-    """What the shop's workloads have in common: their rows, and how these become arrays.
+    """Base of the shop's workloads: reads invoice lines and makes arrays of them.
 
     Attributes:
         reaches_back: how far a cancellation does. In Online Retail 30 days hold 87 % of the pieces that are
