@@ -52,7 +52,7 @@ class Piped:
         return Piped, (self.name,)
 
     def dataset(self, folder: Path, split: str) -> Any:
-        return self.daybreak.data(folder)
+        return self.pipeline.data(folder)
 
     def model(self) -> nn.Module:
         return self.pipeline.model()
