@@ -71,7 +71,7 @@ def test_nights_that_trained_equally_long_show_nothing():
     stays = planned(nights(*(1,) * 20))
     assert stays.num_samples == EPOCH
     assert stays.samples_reason.endswith(
-        "0 nights like tonight trained on more and 20 on these, too few to tell what more would add; "
+        "0 nights like tonight trained on more samples and 20 on the recipe's, too few to estimate a gain; "
         "plan.explore_usd lets nights try"
     )
     assert planned(nights(*(1, 2) * 10, warm=True)).num_samples == EPOCH  # tonight starts cold

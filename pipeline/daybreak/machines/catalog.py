@@ -141,11 +141,11 @@ AT_HAND = Machine(
 def local(profile: Profile, *, today: date, own: Machine = AT_HAND) -> Machine:
     """Returns the machine that was profiled, with its measured rates.
 
-    It costs nothing, unless it is a team's `own` by a file, whose price, devices and memory it has then.
+    It costs nothing, unless the team's file has it as `own`, with price, devices and memory.
     Raises ParamsError where the profile saw fewer devices than the file has, or another kind.
 
-    A rate of a CPU that is not plausible beside those of the catalog, as other processes took the cores while
-    it was measured, is replaced by the catalog's median a core, as it scales forecasts for rented machines.
+    An implausibly low rate of a CPU, measured while other processes used the cores, is replaced by the
+    catalog's median per core, since the rate scales forecasts for rented machines.
     """
     measured = profile.evidence["machine"]
     rates, source = {}, AT_HAND.rates_source

@@ -1,12 +1,12 @@
-"""Says what Vertex AI adds to the prices of Compute Engine: a management fee, and the boot disk of a job.
+"""Reads the charges that Vertex AI adds to the prices of Compute Engine: a management fee, and the boot disk.
 
 The fee is the same however a machine is rented. On demand, Vertex AI bills by SKUs of its own that include
 it; on spot, flex-start and reservations it bills Compute Engine's SKUs and the fee beside them. `fees.csv`
-says how much, by source and date; what no list says, but was concluded from what one says elsewhere, begins
-with `inferred: `, and is shown so wherever the price is.
+has the amounts, with source and date. The source of an amount that is on no list, but was inferred from other
+listed amounts, begins with `inferred: `, and is shown wherever the price is.
 
     $ a device and hour        times the devices of the machine
-    of the on-demand price     this share of what the machine costs on demand in its region
+    of the on-demand price     this share of the machine's on-demand price in its region
     $ a GiB and month          of disk; a month has 730 hours
 """
 

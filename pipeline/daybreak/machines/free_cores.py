@@ -21,7 +21,7 @@ from daybreak.machines import this_machine
 
 PROC = Path("/proc")
 LEAST_S = 0.25  # between measurements: the kernel counts in hundredths of a second
-FADING = 0.7  # of what others took, until it is believed that they have ended
+FADING = 0.7  # weight of the earlier estimate, when a measurement shows more free cores
 IDLE = (3, 4)  # fields of a core in /proc/stat: idle, and waiting for a disk
 
 
@@ -64,7 +64,7 @@ def used_and_free(
 ) -> tuple[float, float]:
     """Returns the cores that this run's processes used since `before`, and those that were free for runs.
 
-    `runs` is what the other runs say that they used, in cores.
+    `runs` are the cores used by other runs, as they report.
     """
     own = sum(each - before.processes_s.get(pid, 0.0) for pid, each in now.processes_s.items()) / passed_s
     ours = own + runs
@@ -130,7 +130,7 @@ class FreeCores:
             name = f"{os.getpid()}-{time.monotonic_ns()}"
             file = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(file, fcntl.LOCK_EX)
-            if (self._folder / name).exists():  # nobody took it for a dead one's before it was locked
+            if (self._folder / name).exists():  # nobody removed it as a dead run's before it was locked
                 return name, file
             os.close(file)
 

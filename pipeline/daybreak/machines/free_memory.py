@@ -1,8 +1,8 @@
-"""Reads how many bytes this process may still take: of its cgroups, each with its limit, and of the machine.
+"""Reads how many bytes this process may still allocate, under the limits of its cgroups and of the machine.
 
-A cgroup leaves its limit less what all of its processes use, where pages of files do not count: the kernel
-gives them up first. In version 2 the limit is the lower of `memory.max`, beyond which it kills, and
-`memory.high`, beyond which it slows processes down. Files stay open, as they are read many times a second.
+A cgroup leaves its limit less the memory of all its processes, without page cache, which the kernel frees
+first. In version 2 the limit is the lower of `memory.max`, beyond which the kernel kills, and `memory.high`,
+beyond which it slows processes down. Files stay open, since they are read many times a second.
 """
 
 import os
@@ -15,7 +15,7 @@ from daybreak.machines import this_machine
 
 MEMINFO = Path("/proc/meminfo")
 READ_BYTES = 8192
-NO_LIMIT = 1 << 62  # about what version 1 says of a group without one
+NO_LIMIT = 1 << 62  # version 1 reports about this for a group without a limit
 
 
 @dataclass(frozen=True, kw_only=True)

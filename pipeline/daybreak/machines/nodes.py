@@ -1,11 +1,11 @@
-"""Makes a team's own machines of the nodes of its cluster, for a team that has written no file of them.
+"""Derives a team's own machines from the nodes of its cluster, for a team without a file of machines.
 
-Nodes that are asked for by the same words, with as many GPUs and cores, are one row of `own_machines`: their
-number, the least of their memory, the highest of their prices. What no node says, FLOP/s and bandwidth, is
-the catalog's of the same device. Nothing is guessed of another: it needs a row in the file.
+Nodes with the same options, GPUs and cores are one row of `own_machines`: their number, the least memory, the
+highest price. FLOP/s and bandwidth, which nodes do not report, come from the catalog's entry of the device. A
+device that the catalog lacks needs a row in the file.
 
-A kind of node stays known for a day after it was last seen: an autoscaler takes away nodes that are idle, and
-a job that lost its node is asked for again by the same name.
+A kind of node stays known for a day after it was last seen: an autoscaler removes idle nodes, and a job that
+lost its node is submitted again by the same name.
 """
 
 import json
@@ -25,7 +25,7 @@ from daybreak.machines.own_machines import GB, OwnMachine
 log = logging.getLogger(__name__)
 
 KNOWN_FOR = timedelta(days=1)
-PRICE = "daybreak/usd-per-hour"  # label of a node that says what an hour of it costs
+PRICE = "daybreak/usd-per-hour"  # label of a node with its price by the hour
 NAMED_OTHERWISE = {"nvidia-tesla-a100": "A100 40GB"}  # by GKE, which calls the larger one nvidia-a100-80gb
 SLOWER = frozenset(("pcie", "nvl"))  # variants of Hopper; the catalog has the figures of SXM
 PARTS = frozenset(("mig", "shared"))  # of a GPU

@@ -1,10 +1,10 @@
-"""Reads the prices of machines: `prices.csv`, and what was read from the provider since.
+"""Reads the prices of machines: `prices.csv`, and newer prices from the provider.
 
 There is one row per machine, region and strategy, with the source and the date of its price. A machine is
 offered where it has a row. Machines without a price are listed and never planned. Prices are Compute
-Engine's; `fees` says what Vertex AI adds to them. Prices that were read later (`prices --refresh`) are kept
-in a file of the same form and take precedence; there a row may have two more cells, the fee that was read
-with the price and its source.
+Engine's; `fees` has Vertex AI's charges. Newer prices (`prices --refresh`) are kept in a file of the same
+form and take precedence; there a row may have two more cells, the fee that was read with the price, and its
+source.
 """
 
 import csv
@@ -90,7 +90,7 @@ def _usd(row: dict[str, str], column: str, *, where: str) -> float | None:
     if usd is not None and not (usd > 0 and isfinite(usd)):
         raise ParamsError(
             f"{where}: {column} of {row['name']} is {text}, which is not a valid price; "
-            f"fix it, or leave it empty where it is not known"
+            f"fix it, or leave it empty if unknown"
         )
     return usd
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 URL = "https://cloudbilling.googleapis.com"
 COMPUTE_ENGINE = "6F81-5844-456A"  # the service whose SKUs are machines
-VERTEX_AI = "C7E2-9256-1C43"  # the one whose SKUs are its fees, and machines on demand with them
+VERTEX_AI = "C7E2-9256-1C43"  # the service whose SKUs are its fees, and on-demand machines with the fee
 KEY = "CLOUD_BILLING_API_KEY"
 PAGE_SIZE = 5000
 TIMEOUT_S = (10, 60)  # to connect, to answer

@@ -1,7 +1,7 @@
 """Computes prices of machines from the SKUs of the provider's own list, and refuses implausible ones.
 
-The list (Cloud Billing Catalog API) has no machines: it has a price per vCPU, per GiB of memory, per device
-and per GiB of disk, each by region and by how it is rented, which only the description says:
+The list (Cloud Billing Catalog API) has no machines, but a price per vCPU, per GiB of memory, per device and
+per GiB of disk, each by region and strategy, which only the description names:
 
     A2 Instance Core running in Americas                            on-demand
     Spot Preemptible A2 Instance Core running in Americas           spot
@@ -15,8 +15,8 @@ Commitments and reservations have other descriptions and are skipped. Memory is 
 per GiB and month, all else per hour. The price of TPU chips and B200 slices includes their host.
 
 Vertex AI names the parts in other cases and with other small words (`NVIDIA H100 80GB`, `A3 Instance RAM`),
-so names are compared without those. It bills no local SSDs on demand, so its fee is then the sum of its own
-SKUs less the price of Compute Engine.
+so names are compared without these differences. It bills no local SSDs on demand, so the fee is then the sum
+of Vertex AI's SKUs less the price of Compute Engine.
 
 An implausible price is refused, and the old one kept: zero or less, spot or flex-start above on-demand, more
 than ten times the old price or less than a tenth of it, or more than any device costs (the list has

@@ -1,9 +1,9 @@
-"""Says which numbers of machines may be left out of a search, since another one is better in every way.
+"""Drops numbers of machines from a search that another number beats in every way.
 
-One number of machines is dominated by another of the same machine, region, strategy and batch size if that
-one costs no more, takes no longer by its median, and no longer at the chance that the plan asks for. Whatever
-the limits and the objective, the other is then feasible where it is, and ranks before it. All regions have
-the same machine at different prices, and the price of a machine is a factor of the cost, so one comparison of
+A number of machines is dominated by another number of the same machine, region, strategy and batch size if
+the other costs no more, takes no longer in the median, and no longer at the chance that the plan asks for.
+Under any limits and objective, the other is then feasible too, and ranks first. All regions have the same
+machine at different prices, and the price of a machine is a factor of the cost, so one comparison of
 machine-seconds holds for all of them.
 """
 
@@ -19,7 +19,7 @@ def undominated(estimates: Estimates, *, confidence: float) -> list[int]:
 
     criteria = np.array([estimates.machine_s, estimates.expected_s, estimates.time_s(confidence)])
     kept: list[int] = []
-    # Whatever dominates one comes before it in this order.
+    # In this order, a number comes after every number that dominates it.
     left = np.lexsort((estimates.counts, *criteria[::-1]))
     while len(left):
         kept.append(int(left[0]))

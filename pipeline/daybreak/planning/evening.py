@@ -1,13 +1,13 @@
-"""Gives a model its share of the machines that the models of a fleet have in common.
+"""Gives a model a share of the machines that the models of a fleet have in common.
 
-Every look of stage `plan` at its turn offers the ways in which the planner would train tonight, and divides
-the evening anew (`sharing.divide`) among all models that have offered: those that train keep their machines
-until they are done, so that one that is done early, or is late, moves those that wait. A model whose share
-begins now takes it; any other is called again later. Who has what is a file in the home that leads,
-`var/evening.json`, which one process at a time reads and writes.
+Every call of stage `plan` offers the ways in which the planner would train tonight, and divides the evening
+anew (`sharing.divide`) among all models that have offered. Models in training keep their machines until they
+are done, so a job that ends early or late moves the waiting ones. A model whose share begins now takes it;
+any other is called again later. The shares are kept in the leading home, in `var/evening.json`, which one
+process at a time reads and writes.
 
-A night that is open and has not offered yet is waited for, at most `PATIENCE_S`; one that offered and does
-not look any more, as its night was killed, is passed over until it looks again.
+An open night without an offer is waited for, at most `PATIENCE_S`. A night that has offered and does not call
+any more, since it was killed, is passed over until it calls again.
 """
 
 from collections.abc import Callable, Mapping, Sequence

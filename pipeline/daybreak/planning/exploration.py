@@ -42,7 +42,7 @@ class Prospects:
     hours: Array  # to the quality, median
     usd: Array
     spread: Array  # deviation of the logarithm of both, which nights may reduce
-    most_hours: Array  # with which it would be in time with the chance that a plan needs; inf: it is
+    most_hours: Array  # at most, to be in time with the chance that a plan needs; inf: it already is
     tonight_usd: Array  # expected
     worst_usd: Array  # tonight, with a chance of CERTAIN
     allowed: NDArray[np.bool_]  # tonight

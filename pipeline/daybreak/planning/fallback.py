@@ -1,22 +1,22 @@
-"""Builds the ladder of a plan: what to fall back on, when at the latest, and at what price.
+"""Builds the fallbacks of a plan, its ladder: machines to change to, when at the latest, and at what price.
 
 It serves three needs:
 
     bought      a plan on spot or in a queue falls back on its own machines on demand, which may cost more
-                than the whole budget: they only do the work that spot left undone, and the launcher buys no
-                more than the budget still allows
+                than the whole budget: they only finish the work that is left after spot, and the launcher
+                buys no more than the budget still allows
     faster      a job that turns out slow moves to a machine that takes at most `MUCH_LATER` of the time
     elsewhere   machines that are refused or out of stock are replaced by others, even if slower or more
-                expensive: the same ones in other regions, other devices, and those of other backends
+                expensive: in other regions, with other devices, or on other backends
 
-Besides these, `cheaper` lists what is too slow for the whole job, and may do the rest of one that is far
+Besides these, `cheaper` lists machines that are too slow for the whole job, but may finish a job that is far
 ahead (jobs/moves.py).
 
-All rungs keep to the deadline. Those within the budget come first; while there is room, others follow that
-cost up to `DEAREST` times as much, of which the launcher buys what the budget allows: part of the work is
-better than none. A rung begins in batches of the plan's size, as a checkpoint only fits jobs of its size, in
-passes that fit its own machines; where the batch may grow, it does so by their times (`Rung.sizes`). Its
-machines are alike: unlike ones must all come at once, so they are no fallback.
+All fallbacks keep the deadline. Those within the budget come first; while there is room, others follow that
+cost up to `DEAREST` times as much, for which the launcher spends what the budget allows: part of the work is
+better than none. A fallback starts with the plan's batch size, since a checkpoint only fits jobs of its size,
+in passes that fit its own machines; if the batch may grow, the growth is planned for these (`Rung.sizes`).
+All machines of a fallback are of one kind: different kinds would all have to be available at once.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ from daybreak.spot.worst_case import worst_case
 
 NUM_FASTER = 4
 NUM_CHEAPER = 4
-NUM_RUNGS = 32  # asked one by one: two hours and more, where each keeps silent for as long as it may
+NUM_RUNGS = 32  # tried one after the other: two hours and more, if each takes its full time to refuse
 DEAREST = 2.0  # times the budget
 MUCH_LATER = 0.9  # most time as a share of the rung before; more is hardly faster, only more expensive
 
@@ -178,7 +178,7 @@ def _elsewhere(taken: Sequence[Candidate], others: Sequence[Candidate]) -> Itera
 
 
 def _place(candidate: Candidate) -> tuple[str, str, str, bool, tuple[Pool, ...]]:
-    """Returns where such machines are, whatever their number: on spot, or on demand."""
+    """Returns the place of a candidate's machines, spot or on demand, without their number."""
     rental = candidate.rental
     return rental.machine, *_region(candidate), rental.is_spot, rental.others
 

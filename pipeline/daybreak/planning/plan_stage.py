@@ -1,7 +1,7 @@
-"""Runs the stage `plan`: reads the newest prices and the earlier nights, and plans tonight with them.
+"""Runs the stage `plan`: reads the newest prices and the earlier nights, and plans tonight.
 
-`planner.plan` decides, without a clock or a network. Where the home shares machines with others of a fleet,
-it plans with its share of them, and is called again until that begins (`evening`).
+`planner.plan` decides, without a clock or a network. A home that shares machines with others of a fleet plans
+with its share of them, and is called again until the share begins (`evening`).
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def plan(
     if place is None:
         return planned(night, params, available)
     fleet = place[2]
-    # The share says how much is saved; with as many machines, the fastest plan is the one that it counts on.
+    # The share limits the machines, so within it the fastest plan is the one that the division counts on.
     update = {"objective": "time", "usd_per_hour_saved": None}
     fastest = params.model_copy(update={"plan": params.plan.model_copy(update=update)})
     offered = evening.ways(

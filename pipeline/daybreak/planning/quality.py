@@ -70,8 +70,8 @@ def _why(curve: LearningCurve, gains: Mapping[float, Gain]) -> str:
     if not gains:
         longer = sum(number for length, number in curve.num_nights.items() if length > 1)
         return (
-            f"{counted(longer, 'night')} like tonight trained on more and {curve.num_nights[1.0]} on these, "
-            f"too few to tell what more would add; plan.explore_usd lets nights try"
+            f"{counted(longer, 'night')} like tonight trained on more samples and {curve.num_nights[1.0]} on "
+            f"the recipe's, too few to estimate a gain; plan.explore_usd lets nights try"
         )
     best = max(gains, key=lambda length: gains[length].low)
     if gains[best].low > 0:

@@ -1,16 +1,16 @@
 """Chooses how many days a night prepares and how wide a model it trains, by the scores of earlier nights.
 
-Data are prepared and the model is profiled before a plan is made, so `open` chooses, with nothing known of
-tonight but the nights before. Of the values that `plan.quality_choices` lists for a key, the first is the
-recipe's. While `plan.explore_usd` has dollars left, every other night tries the next one. After `MOST_TRIES`
-nights it is judged, once, by the nights up to then, as whoever looks after each night soon takes chance for a
-gain. Where the lower end of the 90 % interval of what it adds is above zero, and its last nights were done
-within tonight's hours and dollars, nights have it from then on, and try the one after it.
+Data are prepared and the model is profiled before a plan is made, so `open` chooses, from earlier nights
+alone. The first value that `plan.quality_choices` lists for a key is the recipe's. While `plan.explore_usd`
+has dollars left, every other night tries the next value. After `MOST_TRIES` nights that value is judged,
+once, since a test after each night would soon take chance for a gain. If the lower end of the 90 % interval
+of the gain is above zero, and the last nights with the value were done within tonight's hours and dollars, it
+is kept from then on, and the next value is tried.
 
-Only nights are compared that began alike, warm or cold, and are alike in all else that makes the model; those
-of other lengths, or of other values of another key, are compared among themselves (learning_curve.py). As no
-training goes on from the weights of another model, arguments of the workload change only on nights that begin
-cold; other nights keep those of the version that serves. Pure.
+Only nights are compared that began the same way, warm or cold, and agree in everything else that makes the
+model; nights with other lengths, or other values of another key, are compared among themselves
+(learning_curve.py). Weights of one model do not fit another, so arguments of the workload change only on
+nights that begin cold; other nights keep the arguments of the version that serves. Pure.
 """
 
 from collections.abc import Mapping, Sequence

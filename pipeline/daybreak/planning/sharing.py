@@ -1,17 +1,17 @@
 """Divides the machines, hours and dollars of an evening among the plans of several models.
 
-Each model offers ways to train (`Way`): so many machines of a kind, for so long, at that price. `divide`
-gives each of them one way and a start, so that no machine is used by more than it has room for. In this order
-it wants that nobody is left out, that deadlines are met (by the value of their models), that the last model
-is done early, that all together wait little, and that few dollars are spent.
+Each model offers ways to train (`Way`): a number of machines of a kind, a time and a price. `divide` gives
+each model one way and a start, without overloading a machine. Its goals, in this order: no model is left out,
+deadlines are met (by the value of their models), the last model is done early, total waiting is short, and
+few dollars are spent.
 
-A model is left out only where the dollars do not suffice for the cheapest way of each: first stay those that
-were left out on most evenings before, then those of most value per dollar. Two jobs share a machine where
-their shares of its time, and of its memory, fit into it together; only then do both lose nothing by it.
+A model is left out only where the dollars do not suffice for the cheapest way of each: models that were left
+out on most earlier evenings stay first, then those of most value per dollar. Two jobs share a machine only if
+their shares of its time and memory add up to at most one, so that neither is slowed down.
 
-The problem is that of scheduling moldable jobs, which is NP-hard: a list of jobs with a way each is laid out
-one after the other, each as early as there is room, and improved by changing one way or one place as long as
-that helps (hill climbing from six lists).
+The problem is scheduling of moldable jobs, which is NP-hard. A list of jobs, each with a way, is laid out in
+order, each job as early as there is room, and improved by changing one way or one position at a time (hill
+climbing from six lists).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ class Way:
     machine: str
     num_machines: int
     seconds: float  # expected
-    late_s: float  # in which it is done with the chance that its plan asks for
+    late_s: float  # at the chance that the plan asks for
     usd: float
     busy: float = 1.0
     memory: float = 1.0
@@ -86,13 +86,13 @@ def divide(
     budget_usd: float | None = None,
     running: Sequence[Share] = (),
 ) -> Division:
-    """Returns the shares of the demands, beside those that run already and stay as they are.
+    """Returns the shares of the demands, given the shares that run already and stay unchanged.
 
     Args:
-        demands: of the models that have not started, each with at least one way.
-        machines: how many there are of each kind; of another kind there are as many as one asks for.
+        demands: demands of models that have not started, each with at least one way.
+        machines: number of machines of each kind; kinds not listed are unlimited.
         budget_usd: for all of the demands together; None: no limit.
-        running: shares whose starts are now, and whose ways last as long as they still need.
+        running: shares in use, with starts of now and ways of the time that remains.
     """
     wanted = [_possible(demand, machines) for demand in demands]
     kept = _affordable([demand for demand in wanted if demand.ways], budget_usd)

@@ -1,14 +1,14 @@
 """Finds the ways that may be late and still can be tried, since another way could finish the night.
 
-A way that is in time more likely than not, but not with the chance that a plan needs, may be tried if another
-way, which goes on from the same checkpoints, could do all the work in time once the launcher knows how fast
-the first one is (`LOOK_S`). The launcher changes to it as late as it can, or at once where it would soon be
-too late (jobs/escalation.py). A night that turns out late is taken to cost this look at the first way and the
-whole work on the other, as if nothing had been done until then.
+A way that is in time more likely than not, but not with the chance that a plan needs, may be tried if a
+rescue, a second way that resumes from the same checkpoints, could do all the work in time once the launcher
+knows the speed of the first (`LOOK_S`). The launcher changes to the rescue as late as possible
+(jobs/escalation.py). The cost of a late night is that of the look at the first way plus the whole work on the
+rescue, as if nothing had been done before.
 
-The time R of that work is taken at the chance that a plan needs, given that the first way is as late as it
-is with that chance. Whatever their correlation r, R is then late by r + sqrt(1 - r^2) times its own margin,
-which is sqrt(2) times the margin at most.
+The time R of the rescue is taken at the chance that a plan needs, given that the first way is late at the
+same chance. For any correlation r of the two, R is then late by r + sqrt(1 - r^2) times its own margin, so by
+at most sqrt(2) times the margin.
 """
 
 from collections.abc import Iterable

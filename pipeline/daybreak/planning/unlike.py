@@ -1,4 +1,4 @@
-"""Joins unlike machines in one job, where no machines alike would do it for as little.
+"""Joins machines of two kinds in one job, where machines of one kind would cost more.
 
 A batch is shared by speed (training/batching.py), so that all machines finish an update together. With N
 machines in all and b_k samples for machine k, its update takes T_k(b_k): the time of N machines of its kind
@@ -9,17 +9,18 @@ with batches of N b_k, which holds its own network and memory. Shares are those 
 from equal ones on, and the job takes as long as on its slowest machine. Two kinds at most, on demand: each
 further kind is one more thing to wait for, and a job that loses one machine loses all.
 
-A catalog has tens of thousands of pairs, so only those are weighed whose lower bounds of time and cost keep
-the limits. With W_k the work of the whole job on one machine of kind k, in seconds, c_k machines of it, and
-the start-up S of the kind that starts sooner, a job on both is billed for at least
+A catalog has tens of thousands of pairs, so a pair is weighed only if lower bounds of its time and cost keep
+the limits. With W_k the work of the whole job on one machine of kind k, in seconds, c_k machines of that
+kind, and the start-up S of the kind that starts sooner, a job on both is billed for at least
 
     S + (1 - N / 2 batch) / sum over kinds of (c_k / W_k)
 
 seconds on each machine: no machine trains more samples a second than alone with the whole batch. Three things
 lie between the two, and W_k is lowered by each (`_alone`): shares are whole samples, hence N / 2; passes that
 memory makes small may be larger for a share; and loaders that would hardly help are left out. Each pair is
-then bounded for all numbers at once, by one of each that start and the cheaper kind that works. What nights
-have corrected may differ from one share to the next, so there W_k is also that of the best of the numbers.
+then bounded for all numbers at once, with one machine of each kind starting and the cheaper kind working.
+Corrections by earlier nights may differ from one share to the next, so W_k is then the least over all
+numbers.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -121,7 +122,7 @@ class _Joined:
         first, other = kinds
         alone = self._alone(first), self._alone(other)
         if alone[0] is None or alone[1] is None:
-            return False  # it does not fit one of them
+            return False  # the job does not fit one of the kinds
         start_s, whole = _start_s(alone[0], alone[1]), self._whole(self._most)
         fastest_s = min(each.work_s for each in alone if each) / self._most
         work_usd = min(alone[0].work_s * _price(first), alone[1].work_s * _price(other))

@@ -1,15 +1,15 @@
-"""Corrects predicted update times by what earlier nights measured, and says how uncertain they remain.
+"""Corrects predicted update times by measurements of earlier nights, with the remaining uncertainty.
 
 An earlier night records how much longer an update took than its own profile predicted: a ratio, so that it
 stays valid when model or profile change. All nights on all machines are fitted together by the model of
-throughput.py, around what profile and roofline say of each machine. So counts and batch sizes that were never
-tried are predicted from those that were, and machines that have not run from what they share with those that
-have: the job, and the kind of device.
+throughput.py, around the prediction of profile and roofline for each machine. So new counts and batch sizes
+are predicted from known ones, and new machines from known machines of the same job and kind of device.
 
-Nights may be wrong. One that physics forbids (faster than its operations at the device's peak rate) is left
-out, and so is one that the newest others at the same setting contradict. All else is believed, and widens the
-interval where it contradicts the forecast: one night may be a fluke, so the interval reaches from what it
-took back to the forecast's own, around the middle of this way; after n nights, over an n^2-th of it.
+Nights may be wrong. A physically impossible night (faster than its operations at the device's peak rate) is
+left out, and so is a night that the newest others at the same setting contradict. Every other night counts,
+and widens the interval where it contradicts the forecast: a single night may be a fluke, so the interval
+reaches from its measurement back to the forecast, around the middle; after n nights it covers an n^2-th of
+that way.
 """
 
 from collections import Counter

@@ -1,9 +1,9 @@
 """Predicts time and cost of a job on a machine: `predict`, the one function behind every plan.
 
-The time is that of waiting for the machine, starting it and fetching the data (startup.py), then of all
-updates (update_time.py), plus what saving and preemptions add to them (spot/preemptions.py). A machine is
-billed once it is there, so the queue for it is not. Workers that average now and then train on more samples
-(local_updates.py), whose number is as uncertain as the time of these workers is then taken to be.
+The time is the sum of waiting for the machine, starting it and fetching data (startup.py), all updates
+(update_time.py), and the overhead of saving and preemptions (spot/preemptions.py). A machine is billed from
+its start, so the queue costs nothing. Workers that average now and then train on more samples
+(local_updates.py); the uncertainty of that number is added to the time.
 
 A time is a sum of parts, each lognormal with its median and its spread (standard deviation of the
 logarithm). Parts are assumed to be late together, which is on the safe side: a quantile of the sum is the sum

@@ -1,14 +1,14 @@
-"""Estimates what more samples, more days or a wider model add to the score, by what earlier nights reached.
+"""Estimates the gain of more samples, more days or a wider model from the scores of earlier nights.
 
-A night t that trained at a level, as on so many times the samples of the recipe, scored on held-out days
+A night t that trained at a level, such as a multiple of the recipe's samples, scored on held-out days
 
     y = score[level] + other[what else differed] + b t + noise
 
-The scores of levels are the learning curve, as far as nights have trained: no law goes through them, as a
-power law that is right at two lengths is far off between and beyond them on many networks. b takes up what
-changes with the days, whatever is trained, so that lengths that rose with time are not credited with it.
-Nights that also differ in something else are compared among those that have it in common. All of these and
-the noise have flat priors, so that the difference of two levels is Student's t around least squares.
+The scores of levels are the learning curve, as far as nights have trained. No law is fitted through them,
+since on many networks a power law that is right at two lengths is far off elsewhere. b absorbs a trend over
+the days, so that lengths that rose with time are not credited with the trend. Nights that also differ in
+something else are compared within groups that agree in it. All parameters and the noise have flat priors, so
+the difference of two levels is Student's t around least squares.
 """
 
 from collections import Counter

@@ -135,8 +135,8 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
 def _as_planned(training: Training) -> tuple[float, int] | None:
     """Returns the seconds and updates of a night on the machines of its plan.
 
-    Of a night whose workers were restarted, perhaps on other machines, these are the ones before. None where
-    the first machines were others already, or nothing is known of the time before.
+    If workers were restarted, perhaps on other machines, counts only the time before. None where the first
+    machines were not the plan's, or that time is unknown.
     """
     if training.ended_at:
         began_at = training.ended_at - timedelta(seconds=training.elapsed_s)
@@ -151,7 +151,7 @@ def _as_planned(training: Training) -> tuple[float, int] | None:
 def _least_s(profile: Profile, machine: Machine, plan: Plan) -> float:
     """Returns the seconds that an update's operations take at the peak rate of all devices.
 
-    It is 0 for the machine at hand, whose rate is measured, perhaps while it was busy.
+    0 for the machine at hand, whose rate may have been measured while it was busy.
     """
     if machine.is_local:
         return 0.0
@@ -279,7 +279,7 @@ def _decided(entry: Entry) -> Decided | None:
 def _machine(rental: Rental, profile: Profile, night: Night, machines: Sequence[Machine]) -> Machine | None:
     """Returns the rented machine, of any region, as all have the same devices.
 
-    None if it is unknown, or one of several kinds, none of which is measured by itself.
+    None if the machine is unknown, or the rental has several kinds, which were not measured separately.
     """
     if rental.others:
         return None

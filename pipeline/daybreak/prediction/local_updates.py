@@ -1,4 +1,4 @@
-"""Weighs updates that workers take alone: what is saved, and how many more samples that costs.
+"""Weighs local updates of workers (local SGD): time saved on sync against the extra samples needed.
 
 Workers that average every h updates (training/local_sgd.py) send less, and drift apart in between. With R
 workers, a batch of B samples, a rate gamma and a curvature L, drift adds 2 gamma L R (h - 1) times the noise
@@ -12,10 +12,10 @@ At a quadratic loss they do not grow at all. Both extremes are the ends of a 90 
 their geometric mean, as for the roofline. Without a barrier, averages arrive h updates late, which counts as
 an interval of 2 h.
 
-An h is considered where summing gradients takes a considerable share of an update. It is the power of two for
-which the time of all samples is least, with enough averages in a run for a trial (training/local_sgd.py), and
-none farther apart in time than what a machine has that is about to be taken away: workers hear of that, as of
-all else, when they average.
+An h is considered where summing gradients takes a considerable share of an update. It is the power of two
+with the least time for all samples, under two limits: a run needs enough averages for a trial
+(training/local_sgd.py), and averages must be closer in time than the notice before a machine is taken away,
+since workers hear of everything when they average.
 """
 
 from math import isfinite, log

@@ -1,9 +1,9 @@
 """Scores the predictions of earlier nights, and widens the interval where it held too rarely.
 
-An interval of 90 % should hold on nine of ten nights. Where it held on fewer than 85 % of the last 60 it was
-too narrow, and is widened by the factor with which it would have held on 90 % of them (split conformal
-prediction, Vovk 2005), but never beyond the width that those would have had: tonight's interval may already
-be wider. Plans record by how much they were widened, so the factor is always that of the plain interval.
+An interval of 90 % should hold on nine of ten nights. If it held on fewer than 85 % of the last 60, it was
+too narrow, and is widened by the factor that would have made it hold on 90 % of them (split conformal
+prediction, Vovk 2005), but never beyond the width of those widened intervals: tonight's may be wider already.
+Plans record their own widening, so the factor always applies to the plain interval.
 
 Where it held on more than 95 %, and more often than an interval of 90 % does by chance, it is too wide. That
 is noted without a warning and not corrected: a steady machine is not a fault, and early costs less than late.

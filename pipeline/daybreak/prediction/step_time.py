@@ -5,9 +5,9 @@ workers,
 
     T = (s - 1) G + (G^g + S^g)^(1/g),   G = (a + b m) * e^(c (1 - 1/w)),   S = a_N (K / 2)^p_N,   g >= 1
 
-G computes gradients (w: most workers on one machine, which share its buses), S sums them: nothing for one
-worker, and with constants of its own on one machine, on two, and on more. Powers of K instead of Pollux'
-straight lines, which grow too fast beyond what was measured. Constants are logarithms, so all are positive.
+G is the time to compute gradients (w: most workers on one machine, which share buses), S the time to sum
+them: 0 for one worker, with separate constants for one machine, two, and more. Powers of K replace Pollux'
+straight lines, which grow too fast beyond the measurements. Constants are logarithms, so all are positive.
 
 Workers that average every h updates (Setting.sync) send c = 3 times as much then: S becomes c S / h. Nothing
 of it is hidden, as nothing else is done meanwhile (g = 1). Without a barrier it is sent beside all passes of
@@ -46,7 +46,7 @@ class Points:
     passes: Array  # s
     placement: NDArray[np.str_]
     machine: NDArray[np.int_]  # which kind of machine, by number
-    sent: Array  # log of the bytes of an update by those of its gradients; 0 where they are added up
+    sent: Array  # log of bytes sent per update / bytes of the gradients; 0 where gradients are summed
     apart: NDArray[np.bool_]  # workers average now and then
     late: NDArray[np.bool_]  # without a barrier
 

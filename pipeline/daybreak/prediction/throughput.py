@@ -6,10 +6,10 @@ log T is a Gaussian process (Rasmussen & Williams 2006) over all machines of a j
 
 f is the share of T that depends on summing gradients, so a misfit of the network is not blamed on the
 device. u is smooth in m; q differs from one micro-batch size to the next, as kernels of devices do; v is
-smooth in K, N, w and m; o and o' are of a placement. The constants of all machines are jointly Gaussian: they
-share what is of the job and of the device (priors.py), so what one machine taught carries over to others,
-to any number of them (Sia, SOSP'23). They enter linearly, by their derivatives. So one covariance holds what
-is known of form, machines and noise, and intervals widen with the distance from what was measured.
+smooth in K, N, w and m; o and o' are offsets of a placement. The constants of all machines are jointly
+Gaussian, with parts in common for the job and for the device (priors.py), so a measurement on one machine
+carries over to others, in any number (Sia, SOSP'23). Constants enter linearly, by their derivatives. So one
+covariance covers form, machines and noise, and intervals widen with the distance from measurements.
 
 Three factors are chosen by evidence, each with a prior around 1: of the noise, of q, and of the constants'
 deviations; measurements that contradict the prior or each other so widen the interval.

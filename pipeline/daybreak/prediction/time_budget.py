@@ -78,9 +78,9 @@ class Window:
 
 
 def windows(night: Night, there: Window) -> Iterator[Window]:
-    """Yields what the night leaves to training: beside the whole live test, then beside less and less of it.
+    """Yields windows for training: first beside the whole live test, then beside less and less of it.
 
-    The last one is `there`, which leaves the test what is over anyway.
+    The last window is `there`, which reserves nothing for the test.
     """
     for share in TEST_SHARES if night.test_hours else (0.0,):
         test = Part(seconds=share * night.test_hours * HOUR_S, spread=0.0, name=TEST)

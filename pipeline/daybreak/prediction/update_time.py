@@ -5,8 +5,8 @@ With R workers, b = batch / R samples each in s micro-batches of m, an update ta
     T = s * (load(m) + step(m)) + S,   S = k (R/2)^p * (sync_bytes / bandwidth + latency)
 
 (no gradient is sent in the micro-steps before the last; workers may average now and then, by the form in
-step_time.py; Pollux, OSDI'21, without overlap; k and p are those
-that networks showed, priors.json, one of each for one machine, two, and more). With L loaders
+step_time.py; Pollux, OSDI'21, without overlap; k and p were measured on networks, priors.json, with separate
+values for one machine, two, and more). With L loaders
 load and step overlap: max(load / L, step). On a device that was not measured the part of the step that
 grows with the batch is scaled by the roofline (Sia, SOSP'23): by FLOP/s at one extreme, by bandwidth at the
 other, expected at their geometric mean; the part that does not grow is the host's and stays. Loading waits
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 LEAST_LOAD = 0.05  # share of a load that stays where it waits for no storage
-COPIES = 4  # of the weights that a worker holds between averages: the last one, its momentum, what is sent
+COPIES = 4  # of the weights, held by a worker between averages: last average, momentum, message
 HARDLY = 0.05  # share of a step that a loader has to save
 LATENCY_S = 50e-6  # of one message between machines; a fifth of that within one
 PARTS = ("training", "training", "training", "all-reduce")  # loading, what is fixed, what grows, and the sum
@@ -329,8 +329,8 @@ def _passes(
     beside = num_loaders > 0  # loading and steps overlap, and the longer of the two counts
     loads = ~beside | (loading_s > step_s)
     steps = ~(beside & loads)
-    # The error of the line where it is used, as one of its parts may be hardly there: on a busy machine its
-    # error is a thousand times the part, and that of the whole step is not.
+    # The error of the whole line at this size: on a busy machine, the error of a small part of the line alone
+    # can be a thousand times that part.
     error_s = np.hypot(passes * line.fixed_error, samples * line.per_sample_error * scale)
     relative = np.log1p(np.divide(error_s, step_s, out=np.zeros_like(step_s), where=step_s > 0)) / Z90
     spreads = (doubt + storage[1], np.hypot(doubt, relative), np.hypot(doubt + apart, relative))

@@ -2,8 +2,8 @@
 
 The program goes over ticks. Its value is the least cost of having done k units of work while on spot or on
 demand in a zone (and for how many ticks, as long as that machine is still starting), or while waiting with
-the checkpoint in a zone. It follows the rules of `replay` to within a unit of work, with one throughput and
-one time to start for the night.
+the checkpoint in a zone. The rules are those of `replay` to within a unit of work, with one throughput and
+one start-up time for the night.
 """
 
 from collections.abc import Sequence

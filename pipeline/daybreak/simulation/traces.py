@@ -6,8 +6,8 @@ more columns, `spot_usd_h` and `on_demand_usd_h`, or in a table by `zone` beside
 `..._rle.csv.gz`.
 
 Drawn traces follow measurements: capacity lasts as long as machines lived in 2019 (`survival.MEASURED`), and
-outages last as 789 outages of 13 zones did in 2025 (the same artifact): over half of them one tick, one in
-twenty most of a day.
+outages are drawn like 789 outages of 13 zones in 2025 (the same artifact): more than half last one tick, one
+in twenty most of a day.
 """
 
 import csv

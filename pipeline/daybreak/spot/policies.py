@@ -5,32 +5,28 @@ place has no capacity, its zone is added to `refused` and `decide` is called aga
 launcher calls it, and the simulator replays it.
 
 It has two parts, and the first takes precedence. **The safety margin** keeps S, the time left beyond the
-remaining work, large enough for what may happen, with restarts at their 95th percentile d and the throughput
+remaining work, large enough for losses to come, with restarts at their 95th percentile d and the throughput
 at the low end of its estimate: waiting a tick must leave 2 d, going to spot must survive its loss (2 d), and
 so must staying there (d); otherwise the job runs on demand to the end (Can't Be Late, NSDI'24).
 
-**The value of waiting** chooses among what is safe. An hour of work costs g in the long run, restarts and
-moves of later hours included, and an hour of time that passes without work costs t. A place with price C,
-egress E and expected life L then costs, beside what its work would cost elsewhere,
+**The value of waiting** chooses among safe moves. An hour of work costs g in the long run, restarts and moves
+of later hours included, and an hour that passes without work costs t. A place with price C, egress E and
+expected life L then costs, beyond the price of the same work elsewhere,
 
     E + d (C + t) + L (1 - exp(-W / L)) (C - g)
 
-where W is the remaining work, and the cheapest is taken at once, unless what is out of stock and cheaper by D
-is back by the next look at a rate r, summed over all such zones, with r D > t: then waiting is cheaper
-(optimal stopping). A place that is held until such a zone is back is held shorter and costs what that zone
-does after it. r falls with the length of an outage.
+where W is the remaining work. The cheapest place is taken at once, unless zones out of stock that are cheaper
+by D come back at a rate r, and the sum of r D over these zones is above t: then waiting is cheaper (optimal
+stopping). A place that is held only until such a zone is back is held for a shorter time, followed by the
+cost of that zone. r falls with the length of an outage.
 
-g and t rest on each other, and are found as their fixed point. g is the mean of the zones' prices, each with
+g and t depend on each other, and are computed as a fixed point. g is the mean of the zones' prices, each with
 d (C + t) for a restart and E for a move once a life, the cheapest zone first, and on-demand where none has
-capacity. t is the larger of two prices: what an hour less of S adds to the expected extra cost of on-demand,
-(C_od - g) P W / m with P = exp(-(S - 2 d) / m) and m the mean time that all starts take; and what an hour of
-waiting saves at a later loss, r(s) (E + d C), with an equal share s of S for each loss.
+capacity. t is the larger of two prices: the rise of the expected extra cost of on-demand when S is an hour
+less, (C_od - g) P W / m with P = exp(-(S - 2 d) / m) and m the mean time that all starts take; and the saving
+of an hour's wait at a later loss, r(s) (E + d C), with an equal share s of S for each loss.
 
-The form was written with replays on H100 and V100 machines in view. What is in m, r and the life of a place
-was then chosen by dynamic programming on small markets of a known law (tests/spot/test_policies.py), without
-traces, and the median outage by the lengths of outages. One look at the judged replays followed: a window of
-H100 machines showed that g and t, found by four rounds, were no fixed point. `MARGIN`, and the priors and the
-memory of states.py, are of 2026-11-21, when bench_spot judged H100 machines alone.
+docs/measured.md says which data the constants were chosen on, and which they were judged on.
 
 SkyNomad (NSDI'27) ranks places by U = V (L - d) / L - C - E / L with a V that looks back at the progress
 made; with V = g + t this is the same sum by the hour, without the returns.

@@ -89,8 +89,8 @@ class Sightings:
     def return_per_hour(self, *, now_s: float, tick_s: float, outage_s: float = OUTAGE_S) -> float:
         """Returns the rate at which capacity that is gone is back at the next look, per hour.
 
-        Most outages are short and a few last for a day: one outlasts t with probability s / (s + t), where s
-        is their median (a Pareto distribution of shape 1), so its rate falls with the time it has lasted.
+        Most outages are short and a few last for a day: an outage outlasts t with probability s / (s + t),
+        where s is the median (a Pareto distribution of shape 1), so the rate falls the longer it lasts.
         """
         gone_s = now_s - self.since_s if self.up is False else 0.0
         return HOUR_S / (gone_s + tick_s + outage_s)

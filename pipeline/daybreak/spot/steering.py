@@ -1,11 +1,11 @@
 """Decides whether tonight's job goes to spot now, to on-demand machines, or waits.
 
-It puts what the launcher knows into the state that `policies.decide` takes. A zone is wherever plan and
-ladder have the same machines on spot; buying means their rung on demand in one of these. A job that waits in
-the queue for spot counts as a zone without capacity, and so do zones that refused it. A running spot machine
-is given up for on demand once the deadline could not be met after its loss, and for no other zone. A job on
-demand is left where it is: whether there is spot capacity cannot be seen without giving up the machine that
-is held.
+It translates the launcher's facts into the state that `policies.decide` takes. Every region in which plan or
+ladder have the same machines on spot is a zone; buying means their on-demand fallback in one of the zones. A
+job that waits in the queue for spot counts as a zone without capacity, and so do zones that refused it. A
+running spot machine is given up for on demand once the deadline could not be met after its loss, and never
+for another zone. A job on demand stays there: spot capacity cannot be seen without giving up the machine in
+use.
 """
 
 from collections.abc import Collection, Sequence
@@ -103,7 +103,7 @@ def restart_s(plan: Plan) -> float:
 
 
 def zone_of(rental: Rental) -> str:
-    """Returns the name of where machines are, whatever their number and however they are rented.
+    """Returns the name of the zone of a rental: machine and region, without number and strategy.
 
     >>> zone_of(Rental(machine="g2-standard-8", num_machines=2, region="us-east4", strategy="spot"))
     'g2-standard-8, in us-east4'
@@ -120,7 +120,7 @@ def on_demand(plan: Plan, *, of: Rung | None = None) -> Rung | None:
 def usd_per_hour(way: Plan | Rung) -> float:
     """Returns the price per hour of all machines.
 
-    Plans of earlier nights do not record it; their cost covers all of their time, so it follows from both.
+    Earlier plans do not record the price; it follows from their cost and time.
     """
     if way.usd_per_hour is not None:
         return way.usd_per_hour * way.rental.num_machines
@@ -130,8 +130,8 @@ def usd_per_hour(way: Plan | Rung) -> float:
 def _sightings(facts: Facts, zone: str, *, here: str) -> Sightings:
     """Derives sightings from the spot attempts in a zone.
 
-    An attempt after one whose machines came means their loss; one whose machines did not come, or that is
-    queued, no capacity.
+    If another attempt follows one that got its machines, these were lost. An attempt that got no machines, or
+    is queued, means no capacity.
     """
     seen = Sightings()
     asked = [each for each in facts.attempts if each.strategy == "spot" and (each.zone or here) == zone]

@@ -1,17 +1,16 @@
 """Assigns users to versions by a hash of user and experiment, so that nothing has to be remembered.
 
 A unit is a user as the log knows it (`Log.unit_of`). Its place in an experiment is uniform in [0, 1) and the
-same at any time and in any router; it meets the challenger where its place is below the challenger's share.
-So a ramp only adds users to the challenger (who met it at 5 % meets it at 25 %), and the places of one
-experiment say nothing of those of another. The log can be held against this later: arm, share and unit are
-all in it.
+same at any time and in any router; the unit meets the challenger where that place is below the challenger's
+share. So a ramp only adds users to the challenger (a user of the challenger at 5 % stays at 25 %), and places
+in different experiments are independent. The log has arm, share and unit, so assignment can be checked later.
 """
 
 from hashlib import blake2b
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
-STALE_S = 5.0  # after which a container of an endpoint no longer believes what it read of the traffic
+STALE_S = 5.0  # age at which a container of an endpoint no longer trusts the traffic row that it read
 
 
 def place(unit: str, experiment: str) -> float:

@@ -1,18 +1,18 @@
 """Tests whether the challenger is worse by more than its margin, for any values in [0, 1], at any time.
 
-Guardrails have to act on a handful of users, where no normal approximation holds. So the null, that a mean of
-the challenger is above the champion's by no more than the margin, is bet against (Waudby-Smith & Ramdas 2024;
-of two arms, Shekhar & Ramdas 2024). User k meets the challenger (A = 1) with chance p, known before it is
-drawn, and shows y in [0, 1], higher is worse. With any guess m of the champion's mean made before,
+Guardrails have to act on a handful of users, where no normal approximation holds. So the test bets against
+the null that the challenger's mean is above the champion's by no more than the margin (Waudby-Smith & Ramdas
+2024; for two arms, Shekhar & Ramdas 2024). User k meets the challenger (A = 1) with chance p, known before
+the draw, and has a value y in [0, 1], where higher is worse. With any earlier guess m of the champion's mean,
 
     u = (A - p) (y - m - A margin)      has the mean p (1 - p) (mean of ours - mean of theirs - margin) <= 0
 
-and it falls below 0 by at most L = max((1 - p)(m + margin), p (1 - m)). So for every share f of the wealth
-that is staked, the product of 1 + f u / L is a supermartingale from 1 on; their average over several f
-passes 1/alpha at any time with probability at most alpha (Ville's inequality). Nothing is asked of n, of the
-shape of y, or of p, which may change as the traffic ramps up. Pure: numpy only.
+and u is at least -L with L = max((1 - p)(m + margin), p (1 - m)). So for every share f of the wealth that is
+staked, the product of 1 + f u / L is a supermartingale that starts at 1; the average over several f passes
+1/alpha at any time with probability at most alpha (Ville's inequality). Any n, any distribution of y and any
+p will do, and p may change as the traffic ramps up. Pure: numpy only.
 
-confseq, which has such bets for one arm, is not kept any more and takes no changing chances.
+The library confseq bets for one arm; it is no longer maintained and does not take changing chances.
 """
 
 import math

@@ -1,16 +1,16 @@
 """Limits for the next value of a daily series, from its own past, at a stated chance of a false alarm.
 
-What is expected is the mean of the middle half of the last `LEVEL_DAYS` values, plus that by which the last
-`SAME_WEEKDAYS` values of this weekday were beside theirs; so the level may move, and a trend that goes on is
-in the second mean. One day alone moves neither much. How far a sound day may be from that is learned from
-how far earlier days were from what was expected of them: beyond the u that a fifth of these errors exceed, on
-each side by itself, excesses are taken for exponential (peaks over threshold; Siffer et al. 2017). With k of
-n errors beyond u and the sum S of their excesses, a new error is beyond u + x with the chance
+The forecast is the mean of the middle half of the last `LEVEL_DAYS` values, plus the mean error of such
+forecasts on the last `SAME_WEEKDAYS` days of this weekday; so the level may move, and the second mean follows
+a lasting trend. One day alone moves neither much. Limits are learned from the errors of earlier forecasts:
+beyond the u that a fifth of the errors exceed, on each side by itself, excesses are taken for exponential
+(peaks over threshold; Siffer et al. 2017). With k of n errors beyond u and the sum S of their excesses, a new
+error is beyond u + x with the chance
 
     P = k / n * (1 + x / S)^-k    so that    x = S * ((k / (n * P))^(1/k) - 1),
 
-which counts in that S itself is estimated (the predictive distribution is a Lomax one). So limits of a short
-past are wide: with k = 2 and P = 1e-4 they are 87 mean excesses from u, with k = 40 they are 8. Pure.
+which includes the uncertainty of S (the predictive distribution is a Lomax). So a short past gives wide
+limits: with k = 2 and P = 1e-4 they are 87 mean excesses from u, with k = 40 they are 8. Pure.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,11 @@
-"""Finds where a series of nightly means stands now, from as few of its newest nights as tell it.
+"""Estimates the current level of a series of nightly means, from as few of the newest nights as suffice.
 
 Each night has the mean of its samples and its standard error: value_i ~ N(m_i, s_i^2 + t^2), where t^2 is the
 variance between nights, by the squared differences of neighbours less the errors' share (von Neumann 1941),
 which a slow trend leaves alone; their median stands for their mean, since a jump leaves that alone, too. The
-newest nights are averaged by their precision, and just as many of
-them as it takes for a half-width of the interval: more would say how the series stood, fewer are too noisy.
-How many that are depends on the errors alone, not on the values. Pure.
+newest nights are averaged by precision, just as many as give the interval the half-width asked for: more
+would measure a past level, fewer are too noisy. That number depends on the errors alone, not on the values.
+Pure.
 """
 
 from collections.abc import Sequence

@@ -4,13 +4,13 @@ Of two models, draw a list each, and an item of each list. For every set W of it
 
     P(ours is in W) - P(theirs is in W) <= total variation distance of the two
 
-with equality where W has what the challenger shows more often. W is learned from the lists so far and tried
-on those to come, so whatever it is, `e_process` has a valid case against "the distance is at most the margin"
+with equality where W holds the items that the challenger shows more often. W is learned from earlier lists
+and tested on later ones, so for any W, `e_process` is a valid test of "the distance is at most the margin"
 (Shekhar & Ramdas 2024). W is learned anew whenever there are twice as many lists. An item never shown by the
-champion is in W. A refresh moves lists a little; a broken model, or one of another shop, moves them far.
+champion is in W. A refresh moves lists a little; a broken model, or another shop's model, moves them far.
 
-Of two models that gave lists to the same users, a coin says whose is looked at: that is a live test of
-before (`shifted`). Pure.
+Where two models gave lists to the same users, a coin picks one list per user, which makes a live test after
+the fact (`shifted`). Pure.
 """
 
 from collections import Counter

@@ -11,7 +11,7 @@ TOP = 20
 def ndcg(hits: NDArray[np.bool_] | list[bool], *, num_relevant: int, top: int = TOP) -> float:
     """Returns the NDCG@top of a ranking with relevance 0 or 1; 0 where nothing is relevant.
 
-    `hits` says of each rank, the first one first, whether its item is relevant; shape [n]. `num_relevant`
+    `hits` has for each rank, best first, whether the item is relevant; shape [n]. `num_relevant`
     counts all relevant items, ranked or not (Järvelin and Kekäläinen 2002).
 
     >>> ndcg([True, False], num_relevant=1), round(ndcg([False, True], num_relevant=1), 4)
