@@ -180,9 +180,9 @@ check: .venv/ready ## lint and types
 	git ls-files '*Dockerfile*' | xargs hadolint
 
 bench: setup ## all benchmarks, or NAME=night; QUICK=1 for less work, RECORD=1 to keep the figures
-	@ls tests/benchmarks/bench_$(or $(NAME),*).py > /dev/null 2>&1 || { echo "no benchmark is named $(NAME); there are:" \
-	  $(sort $(patsubst tests/benchmarks/bench_%.py,%,$(wildcard tests/benchmarks/bench_*.py))); exit 1; }
-	@failed=0; for file in tests/benchmarks/bench_$(or $(NAME),*).py; do \
+	@ls benchmarks/bench_$(or $(NAME),*).py > /dev/null 2>&1 || { echo "no benchmark is named $(NAME); there are:" \
+	  $(sort $(patsubst benchmarks/bench_%.py,%,$(wildcard benchmarks/bench_*.py))); exit 1; }
+	@failed=0; for file in benchmarks/bench_$(or $(NAME),*).py; do \
 	  echo "== $$file"; PYTHONPATH=. python $$file || failed=1; done; exit $$failed
 
 report: .venv/ready ## open the board over all nights, and say where the newest night's report is

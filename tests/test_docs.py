@@ -18,7 +18,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-FILE = re.compile(r"(?:pipeline|tests|dags|docs|data|\.ci)/[\w./*-]+|[\w-]+\.(?:md|toml|txt|yaml|conf)")
+FILE = re.compile(
+    r"(?:pipeline|tests|benchmarks|dags|docs|data|\.ci)/[\w./*-]+|[\w-]+\.(?:md|toml|txt|yaml|conf)"
+)
 MADE = (
     "data/run",
     "data/work",
@@ -86,7 +88,7 @@ def check_daybreak(words: list[str]) -> None:
 
 def check_python(module: str) -> None:
     """Check `python -m MODULE ...`: a module of ours is a file here."""
-    for top, folder in (("daybreak", ROOT / "pipeline"), ("tests", ROOT)):
+    for top, folder in (("daybreak", ROOT / "pipeline"), ("tests", ROOT), ("benchmarks", ROOT)):
         if module.startswith(f"{top}."):
             assert (folder / f"{module.replace('.', '/')}.py").is_file(), f"there is no module {module}"
 
@@ -95,7 +97,7 @@ def check_make(words: list[str]) -> None:
     """Check `make TARGET ...`: the target is there, and the benchmark that NAME names."""
     dry_run(*words)
     for name in (word.removeprefix("NAME=") for word in words if word.startswith("NAME=")):
-        assert (ROOT / f"tests/benchmarks/bench_{name}.py").exists(), f"no benchmark is named {name}"
+        assert (ROOT / f"benchmarks/bench_{name}.py").exists(), f"no benchmark is named {name}"
 
 
 def check(words: list[str]) -> None:

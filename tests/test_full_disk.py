@@ -190,7 +190,7 @@ def home_at(folder: Path, store: Path) -> Path:
 def test_a_night_whose_disk_is_full_goes_on_as_it_says_and_has_lost_nothing(empty_store: Path) -> None:
     """After `gate`, when MLflow and git are written.
 
-    `tests/benchmarks/bench_disks.py` does so in each stage, and compares the ends.
+    `benchmarks/bench_disks.py` does so in each stage, and compares the ends.
     """
     words = ["night", "--day", NIGHT]
     with in_memory("size=300m,nr_inodes=0") as disk:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.frame import SMALL
 from daybreak.contract import params, records
 from daybreak.contract.records import Night, Training, Verdict, Version
-from tests.benchmarks.frame import SMALL
 from tests.clones import clone
 from tests.dags.conftest import checkout, database, in_airflow  # noqa: F401
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.benchmarks.bench_mutants import mutants
+from benchmarks.bench_mutants import mutants
 
 
 def changed(source: str) -> set[str]:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.catalogs import agreement
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError, PlanError
 from daybreak.contract.params import Params, PlanParams, ProfileParams, TrainParams, check
@@ -26,7 +27,6 @@ from daybreak.prediction.update_time import update
 from daybreak.spot.states import Place
 from daybreak.spot.steering import Attempt, Facts, place, zone_of
 from daybreak.training import recipe
-from tests.benchmarks.catalogs import agreement
 from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
 
 EVERYWHERE = PlanParams(machines=("local", "*-*"))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from toy import Toy
 
+from benchmarks.bench_interrupted import processes_in
 from daybreak.backends.local import Local
 from daybreak.contract import params, records
 from daybreak.contract.errors import NotYet
@@ -34,7 +35,6 @@ from daybreak.jobs import launcher
 from daybreak.registry import aliases
 from daybreak.rollout import audit, provenance, rot
 from daybreak.storage import ledger
-from tests.benchmarks.bench_interrupted import processes_in
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import OWN, make_night
 from tests.release.test_registry import client, serving, versions

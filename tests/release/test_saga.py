@@ -111,7 +111,7 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
     release(0, 1.0)
     promote = prepared(home, 1)
     new = []
-    for at in range(1, 30, 2):  # tests/benchmarks/bench_saga.py takes every one
+    for at in range(1, 30, 2):  # benchmarks/bench_saga.py takes every one
         with killing(at) as killer:
             try:
                 promote()
@@ -160,7 +160,7 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{command: 'cat >> {heard}; echo >> {heard}'}}\n")
     kept = home.with_name("kept")
     shutil.copytree(home, kept)
-    for at in range(1, 30, 2):  # tests/benchmarks/bench_saga.py takes every one
+    for at in range(1, 30, 2):  # benchmarks/bench_saga.py takes every one
         heard.write_text("")
         with killing(at) as killer:
             try:

@@ -251,8 +251,8 @@ def test_cloud_storage_is_such_a_bucket(tmp_path, storage, caplog):
 
 @pytest.mark.slow
 def test_of_two_writers_at_once_neither_tears_or_loses_a_copy():
-    """In little; tests/benchmarks/bench_bucket.py races 200 times."""
-    from tests.benchmarks.bench_bucket import race
+    """In little; benchmarks/bench_bucket.py races 200 times."""
+    from benchmarks.bench_bucket import race
 
     seen = race("5", "4")
     assert (seen["torn"], seen["lost"], seen["rounds"]) == (0, 0, 5)

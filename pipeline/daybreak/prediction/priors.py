@@ -1,6 +1,6 @@
 """Holds what is known of update times before any night: priors.json, each with its source.
 
-`python -m tests.benchmarks.fit_priors` writes the file, from measurements of other
+`python -m benchmarks.fit_priors` writes the file, from measurements of other
 jobs on other machines; what is assumed stays as it is there.
 Deviations are of logarithms, except for those of powers and of the sharing, which are plain.
 """

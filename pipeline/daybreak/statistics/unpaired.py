@@ -16,7 +16,7 @@ differences are by `paired`: the effect is out of the interval where
 V at the effect that is tested, as Student's t has it: a quadratic, solved for both ends. Where the looks are
 planned (`group_bounds` of `sequential`), c = z / sqrt(T) with their bound z. An end is moved out, never in,
 by skewness (Johnson 1978). It holds for large n: `gate.min_samples` users of either arm are asked for, and
-`tests/benchmarks/bench_gate.py` looks at simulated nights that ramp up.
+`benchmarks/bench_gate.py` looks at simulated nights that ramp up.
 
 What was known of a user before the test says part of the score, whichever model the user meets. Taking that
 part away (`adjusted`; CUPED: Deng, Xu, Kohavi & Walker 2013) leaves the effect as it is, with less noise.
