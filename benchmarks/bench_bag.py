@@ -3,8 +3,8 @@
 Drawn: 1,000 lives for each length of run and each of four seeds, by the inverse of the paper's formula
 (A = 0.414, tau1 = 0.9 h, tau2 = 0.76 h, b = 24 h; tests/bag/lives.py, without any code of the pipeline's), on
 which runs are done, lost and begun again. Predicted: the mean machine time, by the integral of the rule
-(daybreak/bag/reuse.py). Prices are those of n2-standard-8 in us-central1; that a machine takes 150 s to start
-is assumed.
+(pipeline/daybreak/bag/reuse.py). Prices are those of n2-standard-8 in us-central1; that a machine takes
+150 s to start is assumed.
 
 Real: bags of processes on this machine, an hour of the formula scaled to some seconds. A thread kills each
 machine when its drawn life is over. Eight runs are done first, and measure runs and starts; then 100 more are

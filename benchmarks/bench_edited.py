@@ -53,7 +53,7 @@ EDITS = {
 def main() -> None:
     """Run a night for each edit, and hold the number of verdicts against the number of edits."""
     edits = dict(list(EDITS.items())[:1]) if frame.QUICK else EDITS
-    os.environ["PYTHONPATH"] = str(frame.ROOT)  # a home of its own has no pipeline/ in it
+    os.environ["PYTHONPATH"] = str(frame.ROOT)  # a home of its own does not hold the package
     rows, verdicts = [], 0
     with tempfile.TemporaryDirectory(prefix="daybreak-") as folder:
         cards, home = Path(folder) / "cards", Path(folder) / "payments"

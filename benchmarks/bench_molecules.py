@@ -1,8 +1,8 @@
 """What does a network that learned from a bag's simulations come to, beside a linear model and its reference?
 
-A home of the example (daybreak/examples/molecules/) by the commands of its README: a bag for each day, then a
-night that must promote. Its champion is held against trajectories that no bag has: their seeds are of another
-day. The linear model has the same distances in the same basis, and the same training frames.
+A home of the example (pipeline/daybreak/examples/molecules/) by the commands of its README: a bag for each
+day, then a night that must promote. Its champion is held against trajectories that no bag has: their seeds
+are of another day. The linear model has the same distances in the same basis, and the same training frames.
 
 A roll-out keeps the energy of the network's own potential if that is smooth; that the reference agrees is
 seen from the reference's energy of the same moments, which is constant only where the network's forces are

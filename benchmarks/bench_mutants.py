@@ -199,7 +199,7 @@ def main() -> None:
     shares: dict[str, float] = {}
     outcomes = []
     with frame.home() as folder:
-        environment = {**frame.environment(folder), **ONE_THREAD, "PYTHONPATH": str(folder)}
+        environment = {**frame.environment(folder), **ONE_THREAD}
         environment.pop("DAYBREAK_HOME")
         for module in sys.argv[1:] or TESTS:
             code = f"from benchmarks.bench_mutants import judge; judge({module!r})"

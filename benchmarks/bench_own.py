@@ -41,7 +41,7 @@ SIMULATED = ("payments", "meters", "nonsense", "simulated_shop")
 
 def main() -> None:
     """Make a home of each table, run its first night, and compare."""
-    os.environ["PYTHONPATH"] = str(frame.ROOT)  # a home of its own has no pipeline/ in it
+    os.environ["PYTHONPATH"] = str(frame.ROOT)  # a home of its own does not hold the package
     figures: dict[str, float] = {}
     for name in EXAMPLES[:1] if frame.QUICK else EXAMPLES:
         figures |= example(name)

@@ -59,7 +59,7 @@ Columns = dict[str, np.ndarray]
 
 def main() -> None:
     """Run the nights and compare."""
-    os.environ["PYTHONPATH"] = str(frame.ROOT)  # a home of its own has no pipeline/ in it
+    os.environ["PYTHONPATH"] = str(frame.ROOT)  # a home of its own does not hold the package
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
     figures: dict[str, float] = {}
     for name in list(DAYS)[: 1 if frame.QUICK else None]:

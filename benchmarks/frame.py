@@ -78,11 +78,12 @@ def lend_environment(folder: Path) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The environment of a command that is to run in that home, whatever this one says."""
+    """The environment of a command that runs in that home, by the code that the home holds."""
     unset = ("DAYBREAK_HOME", "MLFLOW_TRACKING_URI", "DVC_STAGE", "DVC_ROOT")
     kept = {key: value for key, value in os.environ.items() if key not in unset}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**kept, "DAYBREAK_HOME": str(folder), "PATH": path}
+    sources = os.pathsep.join(filter(None, [str(folder / "pipeline"), os.environ.get("PYTHONPATH")]))
+    return {**kept, "DAYBREAK_HOME": str(folder), "PATH": path, "PYTHONPATH": sources}
 
 
 def pipeline(folder: Path, *words: str, expect: int | None = 0) -> subprocess.CompletedProcess[str]:
