@@ -135,14 +135,14 @@ def test_the_dag_is_the_chain_of_the_stages_in_a_straight_line(described: Any) -
 @pytest.mark.slow
 def test_every_task_calls_the_command_line_with_its_own_stage(described: Any) -> None:
     for stage in CHAIN:
-        assert f"&& daybreak {stage}" in described["commands"][stage]
+        assert f"&& python -P -m daybreak {stage}" in described["commands"][stage]
     assert [command.split("&& ")[-1] for command in described["watch"]] == [
-        "daybreak watch",
-        "daybreak reap",
+        "python -P -m daybreak watch",
+        "python -P -m daybreak reap",
     ]
     assert {"watch", "reap"} < set(STAGES)
-    assert described["drill"][0].endswith("&& daybreak drill")
-    assert described["audit"][0].endswith("&& daybreak audit --deep")
+    assert described["drill"][0].endswith("&& python -P -m daybreak drill")
+    assert described["audit"][0].endswith("&& python -P -m daybreak audit --deep")
 
 
 @pytest.mark.airflow
