@@ -1,9 +1,9 @@
 """Does a bag cost what is predicted, on machines that die as the bathtub of HPDC'20 says?
 
 Drawn: 1,000 lives for each length of run and each of four seeds, by the inverse of the paper's formula
-(A = 0.414, tau1 = 0.9 h, tau2 = 0.76 h, b = 24 h; tests/bag/lives.py, without any code of the pipeline's), on
+(A = 0.414, tau1 = 0.9 h, tau2 = 0.76 h, b = 24 h; tests/extensions/bag/lives.py, without code of ours), on
 which runs are done, lost and begun again. Predicted: the mean machine time, by the integral of the rule
-(pipeline/daybreak/bag/reuse.py). Prices are those of n2-standard-8 in us-central1; that a machine takes
+(reuse.py). Prices are those of n2-standard-8 in us-central1; that a machine takes
 150 s to start is assumed.
 
 Real: bags of processes on this machine, an hour of the formula scaled to some seconds. A thread kills each
@@ -25,15 +25,15 @@ import numpy as np
 
 from benchmarks import frame
 from daybreak.backends.local import Local
-from daybreak.bag.bag_forecast import Interval
-from daybreak.bag.dispatcher import Dispatcher, Setup
-from daybreak.bag.folder import Bag, BagFolder
-from daybreak.bag.reuse import Runs, paid_s, reuse
 from daybreak.contract import records
 from daybreak.contract.records import LOCAL, Rental
+from daybreak.extensions.bag.bag_forecast import Interval
+from daybreak.extensions.bag.dispatcher import Dispatcher, Setup
+from daybreak.extensions.bag.folder import Bag, BagFolder
+from daybreak.extensions.bag.reuse import Runs, paid_s, reuse
 from daybreak.machines.catalog import AT_HAND, rented
 from daybreak.spot.survival import PUBLISHED, Bathtub
-from tests.bag.lives import drawn, machine_time
+from tests.extensions.bag.lives import drawn, machine_time
 
 HOUR_S = 3600.0
 HOURS, SEEDS, NUM_LIVES = (0.5, 1.0, 2.0, 5.0), range(4), 1000

@@ -39,9 +39,9 @@ import pyarrow.parquet as pq
 import torch
 
 from benchmarks import frame
-from daybreak.bag.folder import BAGS
 from daybreak.contract import records
 from daybreak.contract.records import Evaluation, Training, Verdict
+from daybreak.extensions.bag.folder import BAGS
 from daybreak.registry.weights import load_model
 
 EXAMPLE = frame.ROOT / "pipeline/daybreak/examples/molecules"

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import typing
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from daybreak import cli, dvc_file, runner, stages
+from daybreak import cli, dvc_file, hooks, runner, stages
 from daybreak.contract import records
 from daybreak.contract.params import Params, TrainSections, load
 from daybreak.contract.records import Record
@@ -28,7 +29,7 @@ ACTING = {
 }  # in those rooms, and read the ledger
 PURE = {
     "contract.formats", "contract.source_code", "contract.units",
-    "bag.bag_forecast", "bag.reuse", "bag.state",
+    "extensions.bag.bag_forecast", "extensions.bag.reuse", "extensions.bag.state",
     "backends.billing", "backends.faults", "backends.vertex.error_codes", "backends.vertex.job_spec",
     "experiment.forecast", "experiment.observations", "experiment.ramp", "experiment.readout",
     "gate.all_metrics", "gate.selftest",
@@ -53,6 +54,23 @@ def test_a_room_imports_only_rooms_before_it() -> None:
     assert architecture.forbidden(architecture.graph()) == []
 
 
+def test_the_list_of_arrows_from_the_core_to_extensions_holds_only_what_is_left() -> None:
+    edges = architecture.graph()
+    assert {(a, b) for a, b in architecture.CORE_TO_EXTENSION if b not in edges.get(a, ())} == set()
+
+
+def test_the_table_of_extensions_names_each_folder_with_a_readme_and_only_these() -> None:
+    assert {path.parent.name for path in hooks.FOLDER.glob("*/README.md")} == set(hooks.EXTENSIONS)
+    assert {path.parent.name for path in hooks.FOLDER.glob("*/__init__.py")} == set(hooks.EXTENSIONS)
+
+
+@pytest.mark.parametrize("hook", [field.name for field in fields(hooks.Extension)])
+def test_what_the_table_of_extensions_names_is_there(hook: str) -> None:
+    for path in hooks.paths(hook):
+        module, _, function = path.partition(":")
+        assert callable(hooks.imported(path)) if function else module in MODULES
+
+
 def test_no_files_import_each_other_in_a_circle() -> None:
     assert architecture.cycle(architecture.graph()) == []
 
@@ -62,6 +80,8 @@ ABSURD = [
     ("contract/errors.py", "import daybreak.backends.local"),
     ("planning/search.py", "if TYPE_CHECKING:\n    from daybreak.rollout import saga"),
     ("statistics/__init__.py", "from daybreak.registry.aliases import champion"),
+    ("jobs/reaper.py", "def late():\n    from daybreak.extensions.bag import folder"),
+    ("night.py", 'BAG = "daybreak.extensions.bag.folder:bags"'),
     ("training/engine.py", "def late():\n    from daybreak.profiling.harness import Harness"),
     ("serving/router.py", "from daybreak.examples.shop.recommender import Recommender"),
 ]  # fmt: skip
@@ -97,7 +117,7 @@ def test_no_file_is_named_after_nothing(module: str) -> None:
 
 
 def test_no_two_rooms_have_a_file_of_the_same_name() -> None:
-    names = Counter(path.stem for path in MODULES.values() if path.stem != "__init__")
+    names = Counter(path.stem for path in MODULES.values() if path.stem not in ("__init__", "commands"))
     assert [name for name, count in names.items() if count > 1] == []
 
 
@@ -124,7 +144,7 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
 def test_help_of_a_stage_imports_no_library() -> None:
     loaded = loaded_by("from daybreak import cli; cli.parser(['gate'])")
     assert {name.partition(".")[0] for name in loaded} <= {*sys.stdlib_module_names, "daybreak"}
-    assert len([name for name in loaded if name.startswith("daybreak")]) < 10
+    assert len([name for name in loaded if name.startswith("daybreak")]) < 12
 
 
 @pytest.mark.parametrize("name", stages.STAGES)

@@ -22,7 +22,7 @@ from datetime import date
 from functools import cache
 from pathlib import Path
 
-from daybreak import stages, warm_parent
+from daybreak import hooks, stages, warm_parent
 from daybreak.contract import code_path, formats
 from daybreak.contract.errors import NothingToDo, NotYet, ParamsError, PipelineError, sentence
 from daybreak.storage import checkout
@@ -152,7 +152,7 @@ def _run(words: list[str], *, command: str, in_night: str = "", **options: typin
     if in_night:
         call, environment = [sys.executable, "-P", "-m", "daybreak", *words], code_path.environment(folder)
         return subprocess.run(call, cwd=folder, env={**os.environ, **environment}, check=False).returncode
-    status: int = stages.imported(command)(**options)
+    status: int = hooks.imported(command)(**options)
     return status
 
 
@@ -178,8 +178,7 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
         if stage.explain:
             sub.add_argument("--explain", action="store_true", help="put the record into words")
     nights = {f"{NIGHTS}:{name}": _functions(NIGHTS)[name] for name in ("night", "nights")}
-    others = {f"{COMMANDS}:{name}": function for name, function in _functions(COMMANDS).items()}
-    for path, function in (nights | others).items():
+    for path, function in (nights | _others()).items():
         about = (ast.get_docstring(function) or "").splitlines()[0]
         sub = commands.add_parser(_word(function.name), help=about, description=about)
         sub.set_defaults(command=path)
@@ -189,7 +188,17 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 def _commands() -> list[str]:
     """Returns the words that a command line may begin with."""
-    return [*stages.STAGES, "night", "nights", *(_word(name) for name in _functions(COMMANDS))]
+    others = (_word(function.name) for function in _others().values())
+    return [*stages.STAGES, "night", "nights", *others]
+
+
+def _others() -> dict[str, ast.FunctionDef]:
+    """Returns the functions of the commands that are neither stages nor nights, by import path."""
+    return {
+        f"{module}:{name}": function
+        for module in (COMMANDS, *hooks.paths("commands"))
+        for name, function in _functions(module).items()
+    }
 
 
 @cache

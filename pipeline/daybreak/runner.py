@@ -19,7 +19,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from daybreak import airflow_question, stages, warm_parent
+from daybreak import airflow_question, hooks, stages, warm_parent
 from daybreak.contract import disk, params, records
 from daybreak.contract.backend import Backend
 from daybreak.contract.code_path import source_of
@@ -67,7 +67,7 @@ def stage(*, name: str, wait: bool = False, explain: bool = False, **given: obje
     if record is None or inside_dvc:
         return 0
     if chosen.explain:
-        function = stages.imported(chosen.explain)
+        function = hooks.imported(chosen.explain)
         text = function(**arguments(function))
         if explain:
             print(text, flush=True)

@@ -3,10 +3,11 @@
 The functions are named, not imported, so that a stage loads only what it needs and help loads none.
 """
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
+
+from daybreak.hooks import imported
 
 if TYPE_CHECKING:
     from daybreak.contract.records import Record
@@ -163,9 +164,3 @@ STAGES = {
 }
 CHAIN = tuple(name for name, stage in STAGES.items() if stage.part == "night")  # in order
 IN_NIGHT = tuple(name for name, stage in STAGES.items() if stage.part != "any time")
-
-
-def imported(path: str) -> Any:
-    """Returns what an import path `module:name` names."""
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)

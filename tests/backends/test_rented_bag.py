@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from daybreak.bag.bucket_bag import opened
-from daybreak.bag.dispatcher import Dispatcher, Setup
-from daybreak.bag.folder import BAGS, Bag
 from daybreak.contract.backend import Backend
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Rental
+from daybreak.extensions.bag.bucket_bag import opened
+from daybreak.extensions.bag.dispatcher import Dispatcher, Setup
+from daybreak.extensions.bag.folder import BAGS, Bag
 from tests.backends import rented
 from tests.backends.rented import wait
 

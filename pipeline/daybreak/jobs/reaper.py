@@ -3,7 +3,7 @@
 A night has one job of a name: of two, which a lost reply or two hosts can make, the younger goes, even if
 nobody looks after them. A job belongs to an open night: one whose folder is here, whose deadline to decide
 has not passed, and that has not been closed since the job was made. (A closed night may be resumed: its new
-jobs are its own.) A machine of a bag belongs to it until its time is over or it is closed. All others are
+jobs are its own.) The hook `jobs` says what else may have some, as a bag has machines. All others are
 orphans: of a process that was killed before it could record its submission, of a night whose `close` could
 not reach the service, of a folder that was removed.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from daybreak.bag.folder import bags
+from daybreak import hooks
 from daybreak.contract import clock, records
 from daybreak.contract.backend import Backend, LiveJob, label
 from daybreak.contract.errors import JobError, PipelineError
@@ -29,7 +29,7 @@ YOUNG = timedelta(minutes=5)  # clocks differ, and a night is opened before its 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The facts that decide whether a night may have jobs."""
+    """The facts that decide whether a night, or what an extension has instead, may have jobs."""
 
     is_over: bool = False  # by the night's own clock
     closed_at: datetime | None = None
@@ -102,7 +102,7 @@ def _end(jobs: Iterable[LiveJob], backend: Backend) -> None:
 
 
 def standings() -> dict[str, Standing]:
-    """Returns the nights and bags whose folders are here, by their labels."""
+    """Returns the nights whose folders are here, and what extensions have instead, by their labels."""
     home = checkout.home()
     closed: dict[str, datetime] = {}
     for commit in ledger.commits():
@@ -114,8 +114,8 @@ def standings() -> dict[str, Standing]:
         if night:
             is_over = clock.utc_of(night) > night.decide_until
             nights[label(night.id)] = Standing(is_over=is_over, closed_at=closed.get(night.id))
-    for bag in bags(home):
-        nights[label(bag.night)] = Standing(is_over=clock.utc() > bag.until, closed_at=bag.closed_at)
+    for standings_of in hooks.functions("jobs"):
+        nights |= standings_of(home)
     return nights
 
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from daybreak.bag.folder import BAGS, bags
 from daybreak.contract.errors import DataError
 from daybreak.data.source import write_partition
+from daybreak.extensions.bag.folder import BAGS, bags
 from daybreak.storage import checkout
 
 LEFT_OVER = 1e-6  # eV per Angstrom, of rounding

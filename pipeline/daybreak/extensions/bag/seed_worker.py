@@ -1,6 +1,6 @@
 """Runs seeds of a bag on one machine, one after the other, until the machine has to go.
 
-    python -m daybreak.bag.seed_worker FOLDER      the job of a lease, which `dispatcher` submits
+    python -m daybreak.extensions.bag.seed_worker FOLDER      the job of a lease, which `dispatcher` submits
 
 Each look at the events takes the next seed or ends. A run is the bag's command as a process, in a folder of
 its own, where it also finds
@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daybreak.backends.place import RetryPolicy
-from daybreak.bag.bucket_bag import opened
-from daybreak.bag.folder import LOG, Bag, Event
-from daybreak.bag.reuse import Reuse
-from daybreak.bag.state import State
 from daybreak.contract import records
 from daybreak.contract.errors import JobError
 from daybreak.contract.records import Record
+from daybreak.extensions.bag.bucket_bag import opened
+from daybreak.extensions.bag.folder import LOG, Bag, Event
+from daybreak.extensions.bag.reuse import Reuse
+from daybreak.extensions.bag.state import State
 from daybreak.training import worker
 from daybreak.training.termination import die_with_parent
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from daybreak.backends.local import Local
-from daybreak.bag.dispatcher import Dispatcher, Outcome, Setup
-from daybreak.bag.folder import BAGS, Bag
-from daybreak.bag.state import State
 from daybreak.contract import records
 from daybreak.contract.errors import JobError
 from daybreak.contract.records import LOCAL, Rental
+from daybreak.extensions.bag.dispatcher import Dispatcher, Outcome, Setup
+from daybreak.extensions.bag.folder import BAGS, Bag
+from daybreak.extensions.bag.state import State
 from daybreak.jobs.reaper import orphans, standings
 from daybreak.machines.catalog import AT_HAND
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace

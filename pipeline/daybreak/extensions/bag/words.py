@@ -3,12 +3,12 @@
 import json
 from dataclasses import asdict
 
-from daybreak.bag.bag_forecast import Forecast, Interval
-from daybreak.bag.dispatcher import Outcome
-from daybreak.bag.folder import Bag
 from daybreak.contract.formats import counted, dollars, duration
 from daybreak.contract.machine import Machine
 from daybreak.contract.units import HOUR_S
+from daybreak.extensions.bag.bag_forecast import Forecast, Interval
+from daybreak.extensions.bag.dispatcher import Outcome
+from daybreak.extensions.bag.folder import Bag
 
 
 def prediction(bag: Bag, forecast: Forecast | None, machine: Machine, *, num_machines: int) -> str:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.bag.bucket_bag import opened
-from daybreak.bag.folder import LOG, Bag, BagFolder, Event
-from daybreak.bag.state import State
 from daybreak.contract.errors import JobError
 from daybreak.contract.records import Rental
+from daybreak.extensions.bag.bucket_bag import opened
+from daybreak.extensions.bag.folder import LOG, Bag, BagFolder, Event
+from daybreak.extensions.bag.state import State
 from tests import cloud_storage
 
 RUNS, MACHINES = 9, 3

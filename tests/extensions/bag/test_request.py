@@ -8,17 +8,17 @@ import pytest
 
 from daybreak.backends.local import Local
 from daybreak.backends.several import Several
-from daybreak.bag.dispatcher import Dispatcher
-from daybreak.bag.folder import BAGS, Bag, BagFolder
-from daybreak.bag.request import Request, dispatcher
 from daybreak.contract import records
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.records import LOCAL, Rental
+from daybreak.extensions.bag.dispatcher import Dispatcher
+from daybreak.extensions.bag.folder import BAGS, Bag, BagFolder
+from daybreak.extensions.bag.request import Request, dispatcher
 from daybreak.machines.catalog import AT_HAND
 from daybreak.storage import checkout
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
-from tests.bag.test_dispatcher import SharedRack
+from tests.extensions.bag.test_dispatcher import SharedRack
 
 HOUR_S = 3600.0
 ASKED = Request(command="echo {seed}", num_runs=10, num_machines=2)

@@ -1,6 +1,6 @@
 """Keeps a bag in a folder: the request, the events, and the results of runs.
 
-    var/bags/NAME/bag.json       the record `Bag`        events.jsonl   what happened (daybreak/bag/state.py)
+    var/bags/NAME/bag.json       the record `Bag`        events.jsonl   what happened (state.py)
                   leases/0001/   the job of a machine    work/          runs that are not done
                   seeds/17/      what the run of that seed left, log.txt among it; there once it succeeded
 
@@ -15,15 +15,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from daybreak.bag.state import State
-from daybreak.contract import records
+from daybreak.contract import clock, records
+from daybreak.contract.backend import label
 from daybreak.contract.records import Record, Rental
+from daybreak.extensions.bag.state import State
+from daybreak.jobs.reaper import Standing
 from daybreak.storage import jsonl
 from daybreak.storage.journal import alone
 
 BAGS = Path("var/bags")  # in the home of the nights
 LOG = "log.txt"  # of a run, in its folder
-Event = dict[str, Any]  # its name as `event`, and facts (daybreak/bag/state.py)
+Event = dict[str, Any]  # its name as `event`, and facts (state.py)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,3 +141,11 @@ class BagFolder:
 def bags(home: Path) -> Sequence[Bag]:
     """Returns the bags of a home."""
     return [records.read(Bag, path.parent) for path in sorted((home / BAGS).glob("*/bag.json"))]
+
+
+def standings(home: Path) -> dict[str, Standing]:
+    """Returns the bags of a home by their labels: each may have jobs until it is over or closed."""
+    return {
+        label(bag.night): Standing(is_over=clock.utc() > bag.until, closed_at=bag.closed_at)
+        for bag in bags(home)
+    }

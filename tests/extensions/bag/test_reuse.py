@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from daybreak.bag.reuse import Runs, mean_s, paid_s, reuse
+from daybreak.extensions.bag.reuse import Runs, mean_s, paid_s, reuse
 from daybreak.spot.survival import PUBLISHED, Exponential, draw_s
-from tests.bag.lives import drawn, machine_time, published_share_gone
+from tests.extensions.bag.lives import drawn, machine_time, published_share_gone
 
 HOUR_S = 3600.0
 HOURLY = Runs(run_s=HOUR_S, boot_s=150.0)

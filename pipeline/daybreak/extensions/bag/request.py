@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from daybreak.bag.dispatcher import POLL_REMOTE_S, POLL_S, Dispatcher, Setup, lifetime_of
-from daybreak.bag.folder import BAGS, Bag, BagFolder
-from daybreak.bag.reuse import Runs, mean_s
 from daybreak.contract import records
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Rental
+from daybreak.extensions.bag.dispatcher import POLL_REMOTE_S, POLL_S, Dispatcher, Setup, lifetime_of
+from daybreak.extensions.bag.folder import BAGS, Bag, BagFolder
+from daybreak.extensions.bag.reuse import Runs, mean_s
 from daybreak.machines import startup
 from daybreak.storage import checkout
 

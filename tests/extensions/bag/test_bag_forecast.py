@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from daybreak.bag.bag_forecast import Setting, forecast
-from daybreak.bag.reuse import Reuse, Runs, paid_s, reuse
 from daybreak.contract.errors import ParamsError
+from daybreak.extensions.bag.bag_forecast import Setting, forecast
+from daybreak.extensions.bag.reuse import Reuse, Runs, paid_s, reuse
 from daybreak.spot.survival import PUBLISHED, Exponential
 
 HOUR_S = 3600.0

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from daybreak.backends.place import AT_ONCE, RetryPolicy
-from daybreak.bag.folder import LOG, Bag, BagFolder, Event
-from daybreak.bag.state import State
 from daybreak.contract.errors import DataError, JobError
+from daybreak.extensions.bag.folder import LOG, Bag, BagFolder, Event
+from daybreak.extensions.bag.state import State
 from daybreak.storage import jsonl
 from daybreak.storage.bucket import BucketFolder
 from daybreak.storage.journal import alone

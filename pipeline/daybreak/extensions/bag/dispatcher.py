@@ -22,18 +22,18 @@ from pathlib import Path
 
 from daybreak.backends import staging
 from daybreak.backends.place import RetryPolicy
-from daybreak.bag.bag_forecast import Forecast, Setting, forecast
-from daybreak.bag.bucket_bag import opened
-from daybreak.bag.folder import LOG, Bag
-from daybreak.bag.reuse import Reuse, Runs, reuse
-from daybreak.bag.seed_worker import ORDER, LeaseOrder
-from daybreak.bag.state import Lease, State
 from daybreak.contract import records
 from daybreak.contract.backend import LIVE, Backend, Job
 from daybreak.contract.errors import JobError, NotYet, PipelineError
 from daybreak.contract.formats import counted
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Record, Rental
+from daybreak.extensions.bag.bag_forecast import Forecast, Setting, forecast
+from daybreak.extensions.bag.bucket_bag import opened
+from daybreak.extensions.bag.folder import LOG, Bag
+from daybreak.extensions.bag.reuse import Reuse, Runs, reuse
+from daybreak.extensions.bag.seed_worker import ORDER, LeaseOrder
+from daybreak.extensions.bag.state import Lease, State
 from daybreak.machines import startup
 from daybreak.spot.hazard import PRIOR_LOSSES, learned
 from daybreak.spot.preemptions import MEAN_TIME_TO_FAILURE_S, MEAN_TIME_TO_INTERRUPTION_S
@@ -212,10 +212,10 @@ class Dispatcher:
         bag, folder = self.bag, self._folder.lease(name)
         records.replace_text(folder / ORDER, records.dumps(self._order()))
         left_s = (bag.until - datetime.now(UTC)).total_seconds()
-        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]  # of this Daybreak
+        paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")]  # of this Daybreak
         job = Job(
             name=f"{bag.night}-{name}",
-            module="daybreak.bag.seed_worker",
+            module="daybreak.extensions.bag.seed_worker",
             arguments=(str(folder),),
             rental=bag.rental,
             folder=str(folder),

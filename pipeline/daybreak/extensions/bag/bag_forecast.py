@@ -12,10 +12,10 @@ from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING
 
-from daybreak.bag.reuse import Reuse
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.formats import duration
 from daybreak.contract.records import Record
+from daybreak.extensions.bag.reuse import Reuse
 from daybreak.spot.hazard import LONGEST_S
 from daybreak.spot.survival import Lifetime, draw_s, survival
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from daybreak.bag.reuse import Runs
+from daybreak.extensions.bag.reuse import Runs
 
 HOUR_S = 3600.0
 A, TAU1, TAU2, B = 0.414, 0.9, 0.76, 24.0  # Kadupitiya et al., HPDC'20; hours

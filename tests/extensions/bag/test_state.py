@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.bag.state import State
+from daybreak.extensions.bag.state import State
 
 NEVER = float("inf")
 

@@ -1,0 +1,46 @@
+"""Lists the extensions, a line each, and the hooks by which they join the core.
+
+The core is one night on one machine, judged by held-out scores. It imports no extension: it asks here, and
+what stands here is imported when it is used. An extension without its folder counts as absent, so the core
+runs without any of them.
+"""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "extensions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension:
+    """What an extension adds, each a `module` or `module:function` of its folder; empty: nothing."""
+
+    commands: str = ""  # module whose public functions are commands (daybreak/cli.py)
+    jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
+
+
+EXTENSIONS = {
+    "bag": Extension(commands="commands", jobs="folder:standings"),
+}
+
+
+def paths(hook: str) -> list[str]:
+    """Returns the import paths that the extensions have for a hook, in the order of the table."""
+    return [
+        f"daybreak.extensions.{name}.{path}"
+        for name, extension in EXTENSIONS.items()
+        if (path := getattr(extension, hook)) and (FOLDER / name / "__init__.py").exists()
+    ]
+
+
+def functions(hook: str) -> list[Any]:
+    """Returns the functions that the extensions have for a hook, which are imported now."""
+    return [imported(path) for path in paths(hook)]
+
+
+def imported(path: str) -> Any:
+    """Returns what an import path `module:name` names."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
