@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import re
 import shutil
 import subprocess
 import sys
@@ -85,6 +86,16 @@ ABSURD = [
     ("training/engine.py", "def late():\n    from daybreak.profiling.harness import Harness"),
     ("serving/router.py", "from daybreak.examples.shop.recommender import Recommender"),
 ]  # fmt: skip
+
+
+def test_the_source_root_holds_one_package_and_is_none_itself() -> None:
+    """A team's repository may have a package `pipeline`, which ours must neither hide nor import."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
+    files = listed.stdout.splitlines()
+    assert {name.split("/")[1] for name in files if name.startswith("pipeline/")} == {"daybreak"}
+    imports = re.compile(r"^\s*(from|import) pipeline\b|\bpipeline\.[a-z_]+(\.[a-z_]+)*:[A-Z]", re.MULTILINE)
+    texts = [ROOT / name for name in files if name.endswith((".py", ".md", ".yaml", ".toml"))]
+    assert [path for path in texts if path.is_file() and imports.search(path.read_text())] == []
 
 
 @pytest.mark.parametrize(("file", "line"), ABSURD, ids=[file for file, _ in ABSURD])
