@@ -2,7 +2,7 @@
 
 make bench NAME=nights            the whole of it
 make bench NAME=nights QUICK=1    less work, the same checks
-make bench NAME=nights RECORD=1   and a row per figure in RESULTS.md
+make bench NAME=nights RECORD=1   and writes its figures into results.csv
 """
 
 import json
@@ -21,10 +21,10 @@ from typing import NoReturn
 
 import psutil
 
+from benchmarks import results
 from tests.clones import ROOT, clone
 
 DATA = Path(os.environ.get("DAYBREAK_DATA", ROOT.parent / "shared" / "data"))
-RESULTS = Path(__file__).with_name("RESULTS.md")
 QUICK = bool(os.environ.get("QUICK"))
 BURN = "n = 0\nwhile True: n += 1"
 MARGIN = 0.03  # as gate.margin in params.yaml
@@ -144,20 +144,28 @@ def finish(name: str, figures: Mapping[str, float], targets: Mapping[str, Target
 def record(
     name: str, figures: Mapping[str, float], targets: Mapping[str, Target], held: Mapping[str, bool]
 ) -> None:
-    """Append a row per figure to RESULTS.md."""
+    """Write the figures into results.csv, with what they ran on."""
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
     memory = psutil.virtual_memory().total / 2**30
-    hardware = f"{psutil.cpu_count()} cores, {memory:.0f} GiB, {platform.machine()}"
-    command = f"make bench NAME={name}" + (" QUICK=1" if QUICK else "")
-    if not RESULTS.exists():
-        RESULTS.write_text(
-            "# Results\n\nOne row a figure, as it came out; unfavourable ones stay.\n\n"
-            "| date | benchmark | figure | value | target | held | hardware | commit | command |\n"
-            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
+    ran = {
+        "bench": name,
+        "date": str(datetime.now(UTC).date()),
+        "commit": commit,
+        "machine": f"{psutil.cpu_count()} cores {memory:.0f} GiB {platform.machine()}",
+        "quick": "yes" if QUICK else "",
+    }
+    rows = []
+    for key, value in figures.items():
+        figure, unit = results.split_unit(key)
+        sign, limit = targets.get(key, ("", 0.0))
+        rows.append(
+            {
+                **ran,
+                "figure": figure,
+                "unit": unit,
+                "value": f"{value:.4g}",
+                "target": f"{sign} {limit:g}" if sign else "",
+                "met": {True: "yes", False: "no", None: ""}[held.get(key)],
+            }
         )
-    with RESULTS.open("a") as file:
-        for key, value in figures.items():
-            target = " ".join(map(str, targets[key])) if key in targets else ""
-            how = {True: "yes", False: "no", None: ""}[held.get(key)]
-            cells = [datetime.now(UTC).date(), name, key, f"{value:.4g}", target, how, hardware, commit]
-            file.write(f"| {' | '.join(map(str, cells))} | `{command}` |\n")
+    results.add(rows)
