@@ -28,7 +28,7 @@ class Job:
     folder: str  # holds job.json, checkpoints, heartbeat and the model; a path or a URI
     timeout_s: float
     environment: dict[str, str] = field(default_factory=dict)
-    # Of the night, if job.json in the folder does not say so: its name, what it trains, and when that ends.
+    # Name, model and end of the night, for a job without job.json in its folder.
     night: str = ""
     model: str = ""
     until: datetime | None = None

@@ -4,8 +4,8 @@ A night's deadlines are hours from its opening. `open` records when the machine 
 that moment; the time of the night is that plus what has passed since the boot, also while a laptop slept. So
 all processes of a night on this machine agree, and a clock that is set in the middle of it neither ends
 training nor makes its heartbeats look old. Another machine, or the same one after a reboot, reads its clock
-once in a process and goes on from there. Code that looks at a night from outside of its folder, such as
-`reap` and `watch`, asks for the time of that night (`utc_of`).
+once in a process and goes on from there. Code outside of the folder of a night, such as `reap` and `watch`,
+asks for the time of that night (`utc_of`).
 """
 
 import json

@@ -1,8 +1,8 @@
 """Says where processes find code: Daybreak's own of their night first, the team's before other libraries.
 
-A night runs the commit that it was opened on, which lies in its folder. Where that commit has Daybreak's own
-code, a checkout of this repository, it stands before the installed one. The modules of a team come after the
-standard library, so that a `types.py` of theirs is only theirs, and a folder `daybreak/` hides nothing.
+A night runs the commit that it was opened on, checked out in its folder. If that commit has Daybreak's own
+code, as a checkout of this repository has, that code goes before the installed one. A team's modules come
+after the standard library, so that a team's `types.py` or folder `daybreak/` hides nothing.
 """
 
 import os

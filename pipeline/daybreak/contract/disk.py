@@ -1,9 +1,9 @@
 """Says what is wrong with a disk where something could not be written: full, a quota, read-only, another's.
 
-It also brings to the disk what was written, where a power failure must not take it.
+It also syncs files to disk that a power failure must not take.
 
-What wrote may be Python, git, SQLite, Arrow, DuckDB or DVC, which each wrap the error of the system in one of
-their own. So the error is found among its causes, and else by the words of the system in its text.
+The writer may be Python, git, SQLite, Arrow, DuckDB or DVC, and each wraps the system's error in another one.
+So the system's error is found among the causes, or else by the system's words in the text.
 """
 
 import errno
@@ -24,7 +24,7 @@ _WORDS = {
     errno.EIO: ("Input/output error",),
     errno.EROFS: ("Read-only file system", "attempt to write a readonly database"),
 }
-# What SQLite says where a quota is used up or no file can be made, and for other reasons, which may be ours.
+# SQLite's texts where a quota is used up or no file can be made, but also for errors of our own.
 _OF_THE_DISK, _OF_ANYTHING = "disk I/O error", "unable to open database file"
 TRIED_BYTES = 1 << 16
 _PATH = re.compile(r"'(/[^'\n]+)'|(?<![\w.:/])(/[^\s:;,'\"]+)")
@@ -90,7 +90,7 @@ def _number(error: BaseException) -> int | None:
 def number_in(text: str, *, at: Path) -> int | None:
     """Returns the number of the disk's error that a text names, or None.
 
-    Where SQLite does not name it, a small file tells it, at the path where something was to be written.
+    Where SQLite's text does not tell, the number comes from writing a small file at the same path.
     """
     if _OF_THE_DISK in text:
         return _tried(_nearest(at)) or errno.EIO

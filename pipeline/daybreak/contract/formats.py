@@ -163,7 +163,7 @@ def percent(share: float | None) -> str:
 
 
 def percents(*shares: float) -> tuple[str, ...]:
-    """Returns shares of one, in percent, with as many digits as tell them apart.
+    """Returns shares of 1 in percent, with enough digits to distinguish them.
 
     >>> percents(0.0104, 0.0001), percents(0.0501, 0.05), percents(0.2, 0.1)
     (('1.04 %', '0.01 %'), ('5.01 %', '5 %'), ('20 %', '10 %'))

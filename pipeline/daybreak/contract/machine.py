@@ -78,9 +78,9 @@ class Machine:
     storage_bytes_per_s: float = 0.0  # read from the disk that the arrays are laid out on; 0: not known
     rates_source: str = ""  # of its FLOP/s, bandwidth and links
     prices: tuple[Price, ...] = ()  # as they are listed, each with its source and date
-    count: int = 0  # that there are; 0: as many as one asks for
+    count: int = 0  # of existing machines; 0: unlimited
     disk: Charge | None = None  # the boot disk, at the size that a backend rents
-    backend: str = ""  # that rents it, by its name in params.yaml; "" where there is one
+    backend: str = ""  # name in params.yaml of the backend that rents it; "" where there is only one
     joins: bool = False  # whether a job may have it beside machines of another kind, of the same backend
 
     @property

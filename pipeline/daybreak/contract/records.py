@@ -53,7 +53,7 @@ class Chosen(Record):
 
     values: dict[str, int]  # by key
     rest: str  # digest of all else that decides the model: nights are compared where it is the same
-    tried: str = ""  # key whose value tonight is to show what it adds; "": none
+    tried: str = ""  # key whose value is on trial tonight; "": none
     usual_usd: float = 0.0  # what training costs without that
     is_refresh: bool = False  # of the champion's recipe but for values that earlier nights proved better
     reason: str = ""  # why these values; clauses for a sentence
@@ -73,7 +73,7 @@ class Night(Record):
     code_commit: str
     previous: str  # commit of the ledger that this night follows; "" before the first
     airflow_run: str = ""  # DAG/RUN of the run of Airflow that opened it; "": none did
-    cold: str = ""  # why training begins cold, on all samples, whatever `train` says; "": it need not
+    cold: str = ""  # why training has to begin cold, on all samples; "": as `train` says
     boot: str = ""  # name of the boot of the machine that opened it, and when that was by its clock then, in
     booted_at: float = 0.0  # seconds since 1970 (daybreak/contract/clock.py)
     test_hours: float = 0.0  # that a live test needs, by the traffic of the last days; 0: none is planned for
@@ -245,8 +245,8 @@ class Rental(Record):
     region: str = ""  # "" for the machine at hand
     strategy: Strategy = "on-demand"
     max_wait_s: float = 0.0  # in the queue of flex-start; others are rented at once
-    backend: str = ""  # its name among those of params.yaml; "" where there is one
-    others: tuple[Pool, ...] = ()  # those of the machines that are of another kind than `machine`
+    backend: str = ""  # name in params.yaml; "" where there is only one
+    others: tuple[Pool, ...] = ()  # machines of another kind than `machine`
 
     @property
     def pools(self) -> tuple[Pool, ...]:
@@ -379,7 +379,7 @@ class Plan(Record):
     options: tuple[Option, ...] = ()  # what was weighed: the plan, the next best, the frontier
     portions: tuple[Portion, ...] = ()  # of `expected_s` and `expected_usd`, in order
     basis: str = ""  # what the time rests on: measurements, earlier nights, priors
-    risk: str = ""  # of spot: what its lifetime and checkpoints rest on, and what it costs at worst
+    risk: str = ""  # of spot: basis of lifetimes and checkpoints, and the cost at worst
     widened: float = 1.0  # times the plain interval, since earlier ones were too narrow
     after: tuple[Portion, ...] = ()  # what follows training until the decision; not billed
     checkpoints_s: tuple[float, ...] = ()  # from a machine's start on, where its danger changes with age
@@ -412,7 +412,7 @@ class Taken(Record):
 
     time: datetime
     name: Literal["on-demand", "next rung", "scale up", "step down", "undo", "finish early", "checkpoint"]
-    usd: float  # what the rest is expected to cost beyond what it would have; below 0: it costs less
+    usd: float  # expected extra cost of the rest of the work; below 0: saved
     reason: str
 
 
@@ -499,7 +499,7 @@ class Evaluation(Record):
     live_others: tuple[LiveMetric, ...] = ()  # the other metrics whose values are of single samples
     days: tuple[date, ...] = ()  # held-out days that were scored; none: made before that was kept
     seen_days: tuple[date, ...] = ()  # held-out days left out, since a model was trained on them
-    cannot_judge: str = ""  # why these samples tell nothing about a model, and what to do
+    cannot_judge: str = ""  # why no model can be judged on these samples, and what to do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -519,7 +519,7 @@ class Version(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Ingredients(Record):
-    """What the recipe of a version is made of, so that a later night can say what was changed."""
+    """The parts of a version's recipe, by which a later night can name a change."""
 
     files: dict[str, str]  # digests of the workload's files by their names
     values: dict[str, Any]  # of the workload's arguments and of `train`, by key
@@ -567,7 +567,7 @@ class Chain(Record):
     anchor: int  # version
     since: date  # it is the anchor
     margin: float  # what the chain may lose
-    offset: float = 0.0  # what it had lost before it had this anchor; 0 or below
+    offset: float = 0.0  # loss of the chain before this anchor; 0 or below
     step: Difference | None = None  # of the challenger from the champion
     challenger: Difference | None = None  # from the anchor; None: of another recipe, or not scored
     champion: Difference | None = None  # from the anchor; None: it is the anchor, or not scored
@@ -634,7 +634,7 @@ class Refit(Record):
 
     judged: int  # the version that the verdict is on
     version: Version | None = None  # that it became; None: it was not registered
-    training: Training | None = None  # that made it; its cost is that of all jobs of the night
+    training: Training | None = None  # of the refit; with the cost of all jobs of the night
     checks: tuple[Check, ...] = ()  # of its fitness to serve, and of its outputs beside the judged version's
     why_not: str = ""  # why the judged version serves as it is; "": the refitted one does
 

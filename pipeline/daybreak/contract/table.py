@@ -129,9 +129,8 @@ class Label(Record):
 class Table(Record):
     """The rows of a partition.
 
-    Raises ParamsError where a column is named as only Daybreak's own are, where its time, unit, key or label
-    is not among its columns, where a label that has classes is not declared as their number, or the zone is
-    unknown.
+    Raises ParamsError where a column has a name reserved for Daybreak, where time, unit, key or label is not
+    among the columns, where a label with classes is not declared as their number, or the zone is unknown.
     """
 
     columns: dict[str, AnyColumn]

@@ -149,7 +149,7 @@ def write_state(folder: Path, state: State) -> None:
         np.save(folder / STATE / f"{_UNSAFE.sub(_escape, name)}.npy", array, allow_pickle=False)
 
 
-# What a path or MLflow's URIs would read in a name, as in that of a column which is called Country/Region.
+# Characters with a meaning in paths or MLflow's URIs, as in a column named Country/Region.
 _UNSAFE, _ESCAPED = re.compile(r"[/\\%#?=]"), re.compile("=([0-9A-F]{2})")
 
 

@@ -4,9 +4,9 @@ A row gets the newest row of the other table that has its key and was known by t
 
     time + known_after <= the row's time,    the row's time - time <= max_age
 
-So nothing of the future leaks into a row, and later rows of the other table change none. Moments are
-compared, in whatever zones they came. A time without a zone is one of `zone`; where clocks showed it twice,
-it is taken for the earlier moment in a row, and for the later one in the other table.
+So nothing of the future leaks into a row, and later rows of the other table change no row. Moments are
+compared across zones. A time without a zone is in `zone`; where clocks showed a time twice, a row gets the
+earlier moment, and the other table the later.
 
 The join is made when a day comes in: all that follows sees a table of a few columns more.
 """

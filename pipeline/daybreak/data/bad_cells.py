@@ -1,10 +1,9 @@
 """Keeps the text of values that the type of their column cannot hold, beside the typed rows.
 
-A partition is typed, so such a cell is null in it. What was delivered stands in one more column,
-`AS_DELIVERED`, which only partitions with such cells have: null for a good row, and for another one the texts
-by the names of their columns, as JSON. The row is counted, restated and erased like any other, and `validate`
-sends it to quarantine by the rule that X is a Float. A column that most values do not fit is not a matter of
-cells: its type has changed.
+A partition is typed, so such a cell is null in it. The delivered text is kept in an extra column,
+`AS_DELIVERED`, in partitions with such cells only: null for a good row, else the texts by column, as JSON.
+The row is counted, restated and erased like any other, and `validate` sends it to quarantine by the rule that
+X is a Float. A column that most values do not fit has changed its type, which is an error of its own.
 """
 
 import json

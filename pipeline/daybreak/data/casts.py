@@ -74,8 +74,8 @@ def conform(rows: pa.Table, table: Table, *, origin: str, absent_is_null: bool =
                 faults.append(f"{field.name} is {rows[field.name].type}, not {field.type}: {reason}")
     if faults:
         raise DataError(
-            f"{origin} has another schema: {'; '.join(faults)}; have it delivered in the old one, name the "
-            f"right columns under source.columns in params.yaml, or declare them in the workload's table"
+            f"{origin} has another schema: {'; '.join(faults)}; have it delivered in the old schema, name "
+            f"the right columns under source.columns in params.yaml, or declare them in the workload's table"
         )
     return bad_cells.with_texts(pa.table(arrays, schema=table.schema()), texts)
 
@@ -231,7 +231,7 @@ def iso_times(texts: pa.ChunkedArray, kind: pa.DataType = TIME) -> pa.ChunkedArr
 def moments_us(array: pa.ChunkedArray, zone: str, *, twice: Literal["earliest", "latest"]) -> pa.ChunkedArray:
     """Returns times as microseconds since 1970 UTC; raises ArrowInvalid where they are none.
 
-    Those without a zone are of `zone`. Where its clocks showed a time twice, `twice` says which one it is.
+    Times without a zone are in `zone`. Where its clocks showed a time twice, `twice` picks the moment.
     """
     array, local = _as_delivered(array, pa.timestamp("us")), pa.timestamp("us")
     if not (pa.types.is_timestamp(array.type) and array.type.tz):
@@ -374,7 +374,7 @@ def _parsed(
     try:
         return texts.cast(kind)
     except pa.ArrowInvalid:
-        low, high = 0, len(texts)  # those before `low` can be cast, one of those before `high` cannot
+        low, high = 0, len(texts)  # all texts before `low` can be cast, some text before `high` cannot
         while high - low > 1:
             middle = (low + high) // 2
             try:

@@ -8,7 +8,7 @@ order of days and without the label. `corrected` is never given more than may be
 
     for `past`              days before that of the sample
     for a held-out sample   days until its label is ripe
-    for a training sample   these, and later training days: they are over before any held-out day
+    for a training sample   the same, and later training days, which are over before any held-out day
 
 The features of a sample are made from the row as it was delivered, since no correction was known then; the
 correction decides whether it is a sample, and its label. The door `arrays` has whole rows as corrected.

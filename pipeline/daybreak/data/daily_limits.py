@@ -1,11 +1,11 @@
 """Finds figures of a day that are unlike the days before, at a stated rate of false alarms.
 
-Each figure has limits of its own (daybreak/statistics/forecast_limits.py), learned on a scale on which its
-errors are alike: counts by their logarithm, shares by 2 asin(sqrt(share)), correlations by Fisher's z. Of all
-figures together, `false_alarms_per_year` sound days a year may be outside: a 365th of it is a day's, shared
-evenly by the families of figures, in a family by its figures, and by the two sides of each (Bonferroni). So
-the volume, which is one figure, is not held loosely because a table has many columns. Relations are looked at
-where they hold: an item has a usual price, a customer no usual quantity.
+Each figure has its own limits (daybreak/statistics/forecast_limits.py), learned on a scale that makes errors
+comparable: counts by their logarithm, shares by 2 asin(sqrt(share)), correlations by Fisher's z. For all
+figures together, `false_alarms_per_year` sound days a year may be outside. A 365th of that is for a day,
+shared evenly by the families of figures, in a family by its figures, and by the two sides of each
+(Bonferroni). So many columns in a table do not loosen the limits of the volume, which is a single figure.
+Relations are checked only where they hold: an item has a usual price, a customer no usual quantity.
 
 No limit is narrower than what the rows of the day alone would vary by: for a share, the beta-binomial
 prediction of its units, which also holds where there was none in all the days before; else as many standard
@@ -36,7 +36,7 @@ SLICE = " = "
 
 History = Mapping[date, Mapping[str, Figure]]
 
-# The family of a figure, by the first word of its name or what stands in it.
+# The family of a figure, by the first word or by a part of the name.
 _FAMILIES = {
     "rows": "volume",
     "copies": "repetition",
@@ -53,7 +53,7 @@ _FAMILIES = {
 _RELATED = (" with ", " by ", " against ")
 UPWARDS = ("repetition",)  # families of which only too much is wrong
 
-# How a figure reads in a sentence, by the first word of its name, or by what stands between its columns.
+# The sentence of a figure, by the first word of the name, or by the word between two columns.
 _SENTENCES = {
     "rows": "{value} rows",
     "distinct": "{value} different values of {rest}",
@@ -131,7 +131,7 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the days before a day say of its figures.
+    """The limits of a day's figures, learned from the days before.
 
     Attributes:
         num_days: days that were learned from.
@@ -167,7 +167,7 @@ class Limits:
 
 
 def learn(history: History, day: date, *, false_alarms_per_year: float, off: Collection[str] = ()) -> Limits:
-    """Returns what the days of the history before `day` say of its figures.
+    """Returns the limits of the figures of `day`, learned from earlier days of the history.
 
     Args:
         history: figures by day and name.
@@ -296,7 +296,7 @@ def _by_rows(figure: Figure, expected: float, num_units: float, chance: float) -
 
 
 def _scaled(kind: Kind, value: float) -> float:
-    """Returns a figure on the scale on which its errors are alike."""
+    """Returns a figure on the scale that makes errors comparable."""
     if kind == "count":
         return log(max(value, 0.5))
     if kind == "share":

@@ -1,7 +1,7 @@
 """Brings in a table of a SQL database, day by day: the source `Database`, on SQLAlchemy.
 
-Types are those that the database declares, so that a day whose values are all null has them as well. JSON
-becomes text, and so does what Arrow has no type for. Rows are read in batches, and kept as Arrow's columns.
+Types are as the database declares them, so that a day with nothing but nulls has the same types. JSON becomes
+text, and so does any type that Arrow lacks. Rows are read in batches, and kept as Arrow's columns.
 """
 
 import json
@@ -47,7 +47,7 @@ class Database:
             self._engine = sa.create_engine(os.path.expandvars(url))
         except (sa.exc.ArgumentError, ImportError) as error:
             raise ParamsError(
-                f"source.url cannot be used: {error}; write it as SQLAlchemy takes it, and install its driver"
+                f"source.url cannot be used: {error}; write a URL of SQLAlchemy's, and install the driver"
             ) from None
 
     cuts = True  # a day without rows is not among `days()`
@@ -57,7 +57,7 @@ class Database:
         with self._connected() as connection:
             query = days_query(self._cut_table(), self._cut_by, self._dialect, zone=self._zone)
             rows = connection.execute(query).all()
-        if any(None in row for row in rows):  # as SQLite says of what it cannot read
+        if any(None in row for row in rows):  # SQLite returns null for a text that it cannot read as a date
             raise DataError(
                 f"{self._name} cannot be cut into days: {self._cut_by} has values that are not times; have "
                 f"them as 2025-01-31 13:45:00, or name another column in source.cut_by"
@@ -112,7 +112,7 @@ class Database:
 
     @contextmanager
     def _connected(self) -> "Iterator[sa.Connection]":
-        """Yields a connection; DataError says what the database says."""
+        """Yields a connection; raises DataError with the database's message."""
         import sqlalchemy as sa
 
         try:
@@ -179,7 +179,7 @@ def _ordered(column: Any, dialect: str) -> Any:
 def _read(connection: "sa.Connection", query: "sa.Select[Any]", table: "sa.Table", *, what: str) -> pa.Table:
     """Returns the rows of a query on a table, in the types of its columns.
 
-    Raises DataError, which says `what` the rows are, where the values of a column are of unlike types.
+    Raises DataError, which names the rows by `what`, where a column mixes types.
     """
     names, dialect = list(table.columns.keys()), connection.dialect.name
     kinds = [kind_of(column, dialect) for column in table.columns]
@@ -196,8 +196,8 @@ def _read(connection: "sa.Connection", query: "sa.Select[Any]", table: "sa.Table
         return pa.concat_tables(parts, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:  # which names the column and both types
         raise DataError(
-            f"{what} has a column whose values are of unlike types: {str(error).splitlines()[0]}; have it "
-            f"hold one type, or read a view that casts it"
+            f"{what} has a column of mixed types: {str(error).splitlines()[0]}; have it hold one type, or "
+            f"read a view that casts it"
         ) from None
 
 

@@ -2,17 +2,18 @@
 
 Of each kind of column, with `WINDOW` earlier partitions as what is known:
 
-    rows, distinct X, missing X       how many rows and different values there are, the share of nulls
-    new X, new X with Y               rows whose value was not there before; rows whose two values were, but
-                                      not together: an item's description, a customer's country and items
-    X by Y, far X by Y                a number beside what is usual for the value of Y, an item's price: the
-                                      mean logarithm of the ratio, and the share off by a factor of two
-    several X of Y                    values of Y that come with several of X: customers of one invoice
+    rows, distinct X, missing X       numbers of rows and of different values, the share of nulls
+    new X, new X with Y               rows with a new value; rows with two known values that are new together:
+                                      an item's description, a customer's country and items
+    X by Y, far X by Y                a number relative to the usual number for the value of Y, such as an
+                                      item's price: the mean logarithm of the ratio, and the share off by a
+                                      factor of two
+    several X of Y                    values of Y with several values of X: customers of one invoice
     top X, size X, negative X, zero X a column by itself
     X = V, label where X = V          share of a small category's value, and the label's mean there
     X against Y                       rank correlation of two numbers, the label among them
     first hour, last hour, mean hour, longest gap
-    copies, as an earlier day         rows alike but for their ids and times, within the day; and the Jaccard
+    copies, as an earlier day         rows equal but for ids and times, within the day; and the Jaccard
                                       similarity with the most similar earlier day, by MinHash (Broder 1997)
 
 What is usual is the median of the last `USUAL_DAYS` days that had the value. Pure.
@@ -62,7 +63,7 @@ def figures_of(
 ) -> dict[date, dict[str, Figure]]:
     """Returns the figures of the wanted days by name; `samples` are of consecutive partitions, in order.
 
-    A day is compared with samples of one share: the smallest of its own and of those that it looks back on. A
+    A day and the days before it are compared by samples of the same share, the smallest of any of them. A
     later day, however large, changes nothing.
     """
     places: dict[float, list[int]] = {}

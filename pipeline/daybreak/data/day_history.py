@@ -1,11 +1,11 @@
 """Keeps the figures of each partition, and judges the days that came in tonight by those of the days before.
 
-`data/figures/day=D.json` has a day's figures (daybreak/data/day_figures.py) with the digest of what they are
-of: the raw partition, the rules on rows, the table and the code. They are computed once, also for all days
-of a home that has none yet, and travel with the data from night to night. So do the samples of the newest
-days (`day=D.npz`), which the next ones look back on, so that a night reads its own rows alone. What is
-learned from the figures is daybreak/data/daily_limits.py; which outcome stops the night, the params and the
-suite.
+`data/figures/day=D.json` has a day's figures (daybreak/data/day_figures.py) with the digest of everything
+that they depend on: the raw partition, the rules on rows, the table and the code. Figures are computed once,
+also for all days of a home without figures, and travel with the data from night to night. So do the samples
+of the newest days (`day=D.npz`), to which the next days are compared, so that a night reads only its own
+rows. daybreak/data/daily_limits.py learns limits from the figures; params and suite say which outcome stops a
+night.
 """
 
 import hashlib
@@ -193,9 +193,9 @@ def _without_labels(name: str, day: date, figures: Mapping[date, Mapping[str, Fi
 def expectations(
     days: Sequence[Day], night: Night, suite: Suite, params: ValidateParams, *, is_first: bool
 ) -> tuple[Expectation, ...]:
-    """Returns what the report says of these days; `is_first` where no night has passed any yet.
+    """Returns the expectations of these days for the report; `is_first` where no night has passed a day yet.
 
-    Raises DataError where a figure is outside that refuses its day, or that holds one which no person has
+    Raises DataError where a figure outside its limits refuses the day, or holds a day that no person has
     accepted.
     """
     expected: list[Expectation] = []

@@ -1,8 +1,8 @@
 """Takes the sample of a day's rows that its figures are of: values as hashes and numbers.
 
-A partition of more than `MOST_ROWS` rows is thinned to whole units, chosen by a hash, so that the same ones
-are seen each day; where few units are left, rows are drawn instead. The smallest hashes of a day's rows tell
-how similar two days are, whatever their size (MinHash; Broder 1997). Pure, but that a sample can be kept.
+A partition of more than `MOST_ROWS` rows is thinned to whole units, chosen by a hash, so that each day has
+the same units; where few units are left, rows are drawn instead. The smallest hashes of a day's rows estimate
+the similarity of two days of any size (MinHash; Broder 1997). Pure, but for reading and writing a sample.
 """
 
 import json

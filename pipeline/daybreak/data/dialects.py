@@ -24,7 +24,7 @@ DIALECTS = {"pyspark": "spark", "bigquery": "bigquery"}  # sqlglot's names of Ib
 def translated(query: str, *, engine: str, tables: Mapping[str, Mapping[str, str]]) -> str:
     """Returns a query of DuckDB in the SQL of an Ibis backend; `tables` are DuckDB's types of their columns.
 
-    Raises ParamsError, which says only what cannot be said.
+    Raises ParamsError with the reason alone; the caller names the expression.
     """
     import sqlglot
     from sqlglot.errors import SqlglotError

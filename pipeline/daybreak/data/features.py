@@ -5,8 +5,8 @@
 `rows` is an Arrow table of rows of one partition, with the columns of the table less the label. `past` has
 earlier partitions only, as far back as the workload's `looks_back`, and a label only where it was known by
 then: so a feature can see neither the label of its own sample nor anything later. Where later rows correct
-earlier ones (daybreak/data/corrections.py), `past` has them as they stood before the day, and `rows` as they
-were delivered. The label and the unit are added here.
+earlier ones (daybreak/data/corrections.py), `past` has rows as corrected before the day, and `rows` has rows
+as delivered. The label and the unit are added here.
 """
 
 import hashlib

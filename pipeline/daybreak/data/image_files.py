@@ -50,8 +50,8 @@ class ImageFiles(Files):
 
     def _rows_by_day(self) -> tuple[pa.Table, dict[Any, Any]]:
         raise DataError(
-            f"{self.url}: no image has a day in its path; put those of a day into a folder of its own, "
-            f"such as 2025-01-31"
+            f"{self.url}: no image has a day in its path; put the images of each day into a folder with the "
+            f"day's name, such as 2025-01-31"
         )
 
     def _joined(self, paths: list[str], parts: list[pa.Table] | None = None) -> pa.Table:

@@ -4,10 +4,10 @@ Partitions are immutable: `data/raw/day=YYYY-MM-DD/part.parquet` is moved into p
 restated day replaces the old file by a rename, so that a copy in DVC's cache, which may be
 the same inode, is never written to. The days of a night come in together:
 
-1. fetch all of them into `data/work/ingest/NIGHT/`, in the columns and types of the workload's table, which
+1. fetch all days into `data/work/ingest/NIGHT/`, in the columns and types of the workload's table, which
    may fail at any point and leaves nothing behind;
-2. write their digests to `days.json` there: from now on they belong to tonight;
-3. move them to `data/raw`; if a call was killed before it had moved all of them, the next one finishes.
+2. write the digests to `days.json` there: from now on these days belong to tonight;
+3. move all days to `data/raw`; if a call is killed meanwhile, the next call finishes.
 """
 
 import json
@@ -46,14 +46,14 @@ def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> 
     """Brings in the night's day and earlier days that are new or changed; returns the batch.
 
     On the first night, the earlier days are the history of `history_days`; later they are the days within
-    `late_days` that are missing here or whose rows have changed, and the days missing since the newest
-    one that is here (a rollback of the data takes days away). Where labels come late, it looks back until
-    they are all in. Where the table has other columns than before, all days are fetched again; a day that is
-    no longer delivered keeps its rows, with nulls in nullable columns that are new. A day that is delivered
-    without rows, or has none between others where days are cut by time, is restated to none. Days after the
-    night's never come in. A late day that cannot be read is left for the next night, with a warning, as is
-    said of one that is no longer delivered. `late_days` of the batch lists the earlier days. Rows of units
-    that were erased (daybreak/erasure/erase.py) stay out.
+    `late_days` that are missing here or whose rows have changed, and the days missing since the newest day
+    that is here (a rollback of the data takes days away). Where labels come late, it looks back until all
+    labels are in. Where the columns of the table have changed, all days are fetched again; a day that is no
+    longer delivered keeps its rows, with nulls in new nullable columns. A day that is delivered without rows,
+    or lies without rows between others where days are cut by time, is restated to no rows. Days after the
+    night's never come in. A late day that cannot be read is left for the next night, with a warning, and so
+    is a day that is no longer delivered. `late_days` of the batch lists the earlier days. Rows of erased
+    units (daybreak/erasure/erase.py) stay out.
 
     Raises:
         ParamsError: the night's day was not over when the night was opened.

@@ -1,9 +1,9 @@
 """Reads numbers that were delivered as text: `$1,234.50`, `1.234,50`, `12 %`, `(5)`, and `NA` for no value.
 
-A column of the table is a number or not; only where it is, its texts are looked at here. Which sign is the
-decimal one, what stands between thousands and which further words stand for no value is the same in all
-columns of a source, so the source marks its columns of text with it (`marked`). Which symbol stands beside
-the number is the column's own: `Float(symbol="$")`.
+Only texts in columns that the table declares as numbers are parsed here. The decimal sign, the separator of
+thousands and further words for a missing value are the same in all columns of a source, so the source marks
+its columns of text with them (`marked`). A symbol beside the number is declared for a column:
+`Float(symbol="$")`.
 
 A text that is not a number by that format stays a text that is none: where the comma is the decimal sign,
 `1.234` is not 1.234.
@@ -83,7 +83,7 @@ class NumberFormat(Record):
 
 
 def marked(rows: pa.Table, form: NumberFormat) -> pa.Table:
-    """Returns rows whose columns of text say that their numbers are written in this format."""
+    """Returns the rows with the number format recorded in the metadata of each column of text."""
     if form == NumberFormat():
         return rows
     note = {KEY: records.dumps(form).encode()}

@@ -1,4 +1,4 @@
-r"""Says a pattern of RE2, as DuckDB and BigQuery have them, in Java's, as Spark has them.
+r"""Translates a regular expression of RE2 (DuckDB, BigQuery) to Java's syntax (Spark).
 
 In Java `$` is also the place before a last line break, more than `\n` ends a line, `\s` has a character more,
 `\b` and `\v` mean something else, brackets nest and `&&` intersects within a class, and names have no `_`.

@@ -1,16 +1,16 @@
 """Turns clean partitions into the arrays that training maps into memory (the stage `prepare`).
 
-By `features`, each partition becomes `data/arrays/day=D/samples.npy`, a numpy structure a sample, once: it is
-made again only where its rows, the rows that it looks back on, the code or the state have changed. So a night
-touches its new and restated days, and neither the disk nor hashing grows with the window, as files that stay
-are links into DVC's cache. The state, what `fit` found, is in `data/arrays/state/`; it is fitted again after
-`prepare.refit_days`, and then all partitions are made again.
+With `features`, each partition becomes `data/arrays/day=D/samples.npy`, a numpy structure for each sample.
+The file is made again only where the day's rows, the rows that features look back on, the code or the state
+have changed. So a night touches only new and restated days, and neither disk nor hashing grows with the
+window, since old files are links into DVC's cache. The state, which `fit` returns, is in
+`data/arrays/state/`; it is fitted again after `prepare.refit_days`, and then all partitions are made again.
 
 By `arrays`, a workload turns the window's rows into arrays of its own all at once, each night.
 
 Where later rows correct earlier ones (daybreak/data/corrections.py), `data/arrays/day=D/rows.parquet` has the
-rows of a day as they stand, by either door. A night corrects again the days that its new ones reach, and
-makes samples again only of those whose rows became others.
+corrected rows of a day, with `features` as with `arrays`. A night corrects again the days that its new days
+reach, and makes samples again only for days whose rows changed.
 """
 
 import hashlib

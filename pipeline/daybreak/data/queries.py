@@ -2,11 +2,11 @@
 
     given    the rows as engines.py gives them, and the derived columns by Ibis
     wide     given, and the derived columns by SQL
-    rules    the numbers of the rows of `wide` that fail a rule, and which ones they fail
+    rules    the numbers of the rows of `wide` that fail a rule, with the rules that fail
     figures  one line of aggregates over `wide`
 
-Wherever it will run, each expression is first computed by itself on a row of nulls in DuckDB, so that an
-error names it. What is SQL is then said in the SQL of the engine, and what is Ibis is compiled to it.
+For any engine, each expression is first computed alone on a row of nulls in DuckDB, so that an error names
+the expression. SQL is then translated to the engine's dialect, and Ibis is compiled to it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -155,7 +155,7 @@ def _not_greater(kwargs: Kwargs) -> str:
 
 
 BETWEEN = "expect_column_values_to_be_between"
-# What compiles it, the arguments that it needs, and those that it may have.
+# Compiler of each type, with required and optional arguments.
 _TYPES: dict[str, tuple[Callable[[Kwargs], str], tuple[str, ...], tuple[str, ...]]] = {
     "expect_column_values_to_not_be_null": (_null, ("column",), ()),
     "expect_column_values_to_be_null": (_not_null, ("column",), ()),

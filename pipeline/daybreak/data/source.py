@@ -1,6 +1,6 @@
 """Brings in files, day by day: the source `Files`.
 
-file_formats.py reads a file; here is which files there are, and which rows are of which day.
+Lists the files of a source, and assigns rows to days; file_formats.py reads a file.
 
 A source (daybreak/contract/data_source.py) writes one partition a day, `part.parquet`: the rows as they were
 delivered, errors included. `ingest` casts them by casts.py to the columns of the workload's table. The same
@@ -35,9 +35,9 @@ from daybreak.machines import this_machine
 
 PART = "part.parquet"
 GLOB, PLACES = r"[*?\[]", r"[*?\[{]"  # signs of one, and of a place for a day
-MEMORY_SHARE = 0.25  # of the memory here that a file may hold, unpacked
-MOST_PEEKED = 8  # files with rows, of which one with values in a column is looked for
-HEAD_BYTES = 1 << 18  # of a file of CSV, by which its dialect is told
+MEMORY_SHARE = 0.25  # of this machine's memory, for an unpacked file
+MOST_PEEKED = 8  # files with rows that are searched for values in a column
+HEAD_BYTES = 1 << 18  # of a CSV file, from which the dialect is detected
 
 
 def write_partition(rows: pa.Table, folder: Path) -> None:
@@ -56,41 +56,41 @@ class Files:
     exactly its files. A file that does not fit into memory is better delivered day by day.
 
     With `{hour}` in the url as well, or folders such as `day=2025-01-31/hour=07`, a day is its hours, in
-    order. The newest day is not offered before its last hour, 23, is there: it may not be over. Once a later
-    day has begun it is offered as it is, and a warning names the hours that are missing. An hour that the
-    clocks of `zone` leave out is not missing, and one that they repeat is one folder.
+    order. The newest day is not offered before hour 23 is there, since it may not be over. Once a later day
+    has begun, it is offered without waiting, and a warning names the missing hours. An hour that the clocks
+    of `zone` skip is not missing, and a repeated hour is one folder.
 
     Names of files and folders that begin with `.` or `_` are no data, as for Spark. `left_out` says of every
     other file below the URL that is not read why not.
 
-    All columns are delivered, and as text the keys in names of folders, as `shop` of `shop=north`, where a
-    file has no such column. Those of parquet keep their types; those of CSV are text, of which `ingest`
-    makes what the workload's table declares.
+    All columns are delivered, also, as text, keys in names of folders, such as `shop` of `shop=north`, if the
+    files have no such column. Columns of parquet keep their types; columns of CSV are text, which `ingest`
+    casts to the types of the workload's table.
 
     Args:
         url: `s3://shop/sales/{day}.parquet`, `logs/{day:%Y/%m/%d}/{hour}.jsonl`, `sales/*.csv`,
             `../sales.jsonl`; variables of the environment are filled in; a relative path is searched here,
             then in the folders above.
-        columns: the table's name of a column to its name in the files, where they differ.
+        columns: name of a column in the table to its name in the files, where these differ.
         cut_by: the table's name of the column whose day a row belongs to.
         time: strptime format of `cut_by` where it is text, such as `%d/%m/%Y %H:%M`; ISO 8601 if empty. `%z`
-            reads an offset. `s`, `ms`, `us` or `ns` where it is a number of these since 1970, UTC.
+            reads an offset. `s`, `ms`, `us` or `ns` for a number of these units since 1970, UTC.
         clock: the table's name of a column with the time of day, where `cut_by` has the date alone; both
             become `cut_by`, and `time` is the format of the date, a blank and the time of day.
-        zone: in which a day begins, for times that have a zone; that of the table.
+        zone: time zone in which a day begins, for times that have a zone; the table's zone.
         delimiter: between the fields of a CSV file.
         decimal: sign between a whole number and its fraction in columns of text that the table declares as
             numbers.
-        thousands: what stands between thousands there: `,`, `.`, a blank of any width, or an apostrophe.
-        nulls: words that stand for no value there, beside those that are known, such as NA and -.
-        encoding: of a CSV file, where its first bytes do not mark it as UTF-16.
-        days_by: what says which day a row is of, the `name` of its file where it has a day, or the `time` of
-            each row: where files are by week, or named by the day on which they were written.
+        thousands: separator of thousands there: `,`, `.`, a blank of any width, or an apostrophe.
+        nulls: further words for a missing value there, besides known ones such as NA and -.
+        encoding: of a CSV file without the marks of UTF-16.
+        days_by: how a row gets its day: by the `name` of its file, if it has a day, or by the `time` of each
+            row, if files are weekly, or named by the day on which they were written.
         storage: options of the fsspec file system; credentials belong in the environment.
-        links: follow links of a local folder that lead out of it, as those of git-annex do; who may write to
-            the folder could else have any file read that the pipeline may read.
-        max_gb: what a file may hold at most, unpacked; if 0, a quarter of the memory of this machine, or
-            of this container where that has less.
+        links: follow links that lead out of a local folder, as git-annex makes them. With links followed,
+            whoever may write to the folder can have any file read that the pipeline may read.
+        max_gb: largest unpacked file; if 0, a quarter of the memory of this machine, or of this container if
+            that is less.
     """
 
     suffixes = SUFFIXES  # of the files in a folder that are read, in small letters
@@ -238,7 +238,7 @@ class Files:
             with file_formats.opened(self._system, path) as file:
                 data: bytes = file.read(HEAD_BYTES)
         except (OSError, EOFError, pa.ArrowInvalid):
-            return b""  # whoever reads it says why
+            return b""  # the reader of the whole file reports the error
         data = file_formats.as_utf8(data)
         return data if len(data) < HEAD_BYTES else data[: data.rfind(b"\n") + 1]
 
@@ -272,8 +272,8 @@ class Files:
             files = [DayFile(day, day_files.hour_in(path), path) for path, day in named.items() if day]
             if nameless := [path for path in paths if not named[path]]:
                 raise DataError(
-                    f"{self.url}: {len(nameless)} of {len(named)} files have no day in their names, such as "
-                    f"{nameless[0]}; move them away, or name them with a day such as 2025-01-31"
+                    f"{self.url}: {len(nameless)} of {len(named)} files have no day in the name, such as "
+                    f"{nameless[0]}; move these files away, or add a day to the names, such as 2025-01-31"
                 )
         by_day: dict[date, list[DayFile]] = {}
         for file in sorted(files):
@@ -442,7 +442,7 @@ class Files:
     def _expect_file(self, path: str) -> None:
         """Raises DataError where a local path is a device or a pipe, or a link that leads out of the folder.
 
-        The one file that the url names may be a link, as params.yaml says that it is to be read.
+        A single file that the url names may be a link, since params.yaml names it.
         """
         if not isinstance(self._system, LocalFileSystem) or not Path(path).exists():
             return

@@ -162,12 +162,12 @@ def rules_of(suite: Suite, table: Table) -> tuple[Rule, ...]:
 
 
 def expect_names(names: Collection[str]) -> None:
-    """Raises ParamsError where SQL cannot tell columns of a table apart, or its queries have such a name."""
+    """Raises ParamsError where columns differ in case only, or have a name that the queries use."""
     lower = Counter(name.lower() for name in names)
     if same := [name for name in names if lower[name.lower()] > 1]:
         raise ParamsError(
-            f"there are columns {' and '.join(same[:2])}, which are one for SQL, as it knows no upper case "
-            f"and lower; rename one at the source, or under source.columns"
+            f"columns {' and '.join(same[:2])} differ in upper and lower case only, which SQL does not "
+            f"distinguish; rename one at the source, or under source.columns"
         )
     if taken := [name for name in names if name.lower() in RESERVED]:
         raise ParamsError(

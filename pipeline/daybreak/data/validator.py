@@ -10,9 +10,9 @@ Expectations judges how many rows of each partition failed each rule, and the fi
 
 A day that was restated to no rows leaves both folders when the night goes on, and is judged by no rule.
 
-A day that never passed, as the night that brought it in refused it or was ended, is judged again by itself:
-it comes in, or a warning says why it stays out of training. So is a day that passed, and whose rows were
-restated or got labels in a night that did not: until the new rows pass, the old ones stay.
+A day that never passed, since its night refused it or was ended, is judged again by itself: it comes in, or a
+warning says why it stays out of training. The same holds for a day that passed, but was restated or got
+labels in a night that did not pass: until the new rows pass, the old rows stay.
 
 `data/clean` is a function of raw, table, rules and which days passed: the digests of the rules, and of the
 raw rows of each day, are kept beside the partitions; if the rules differ, all days that passed are validated
@@ -151,7 +151,7 @@ class _Checks:
     digest: str  # of the rules
     params: ValidateParams
     raw: Mapping[date, str]  # digest of the rows of each day, as they came in
-    split_from: Mapping[date, str]  # of those that its clean ones were split from
+    split_from: Mapping[date, str]  # digest of the raw rows behind the present clean rows
 
     def expect(
         self,
@@ -204,8 +204,8 @@ def _judged_again(
 ) -> tuple[dict[date, Judged], list[Expectation]]:
     """Judges days of `data/raw` that wait to pass; returns those that pass now, and a line for each other.
 
-    Each is judged by the days before it, of which some are judged anew `beside` it, and by the labels that
-    are known tonight.
+    Each day is judged by the days before, some of which are judged anew too (`beside`), and by the labels
+    that are known tonight.
     """
     passed: dict[date, Judged] = {}
     refused = []
@@ -440,7 +440,7 @@ def _clean_rows(day: date, judged: Mapping[date, Judged]) -> "drift.Rows":
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # Opened once: its footer describes every column, so that reading it for each costs by their square.
+    # Opened once: the footer describes every column, so reading it for each column would cost quadratic time.
     part = pq.ParquetFile(part_of(day, RAW if day in judged else CLEAN), page_checksum_verification=True)
     good = pa.array(judged[day].good()) if day in judged else None
 

@@ -22,7 +22,7 @@ LIMIT_S = 60.0
 
 
 def evidence(num_bytes: int, *, num_workers: int, update_s: float) -> dict[str, Any]:
-    """Returns the seconds of an all-reduce of `num_bytes`, their share of an update, and if they bind it."""
+    """Returns the seconds of an all-reduce of `num_bytes`, the share of an update, and if sync binds it."""
     if num_workers == 1:
         return {"num_workers": 1, "sync_bytes": num_bytes, "sync_s": 0.0, "share": 0.0, "bound": False}
     line = allreduce_s(num_bytes, num_workers=num_workers)

@@ -1,10 +1,10 @@
 """Decides whether I/O, compute or memory binds a job, and whether removing that cause proves the verdict.
 
 An update loads a batch and takes a step; a step consists of operators. An operator is bound by memory where
-the roofline says so (Williams, Waterman and Patterson 2009): its bytes at the measured bandwidth, plus its
-random rows at their measured rate, take longer than its operations at the measured FLOP/s; and they, with the
-pages that the system had to allocate, explain at least `EXPLAINED` of its time. All other operators are
-compute.
+the roofline says so (Williams, Waterman and Patterson 2009): bytes at the measured bandwidth, plus random
+rows at the measured rate, take longer than operations at the measured FLOP/s, and memory traffic, with the
+pages that the system had to allocate, explains at least `EXPLAINED` of the operator's time. All other
+operators are compute.
 
     io       the share of the update that loading takes
     memory   the share of operators bound by memory (bandwidth); or the job does not fit (capacity)
@@ -210,11 +210,11 @@ def symptoms(
     """Returns the nine symptoms of Lakshmanan's thread, each measured as a share of the update or the memory.
 
     The thread is about daily retraining in 18 hours; remedies.py has its remedies. `input_bytes` and `flops`
-    are those of an update, `load_busy` is the share of loading in which the processor works, `lookup_share`
-    the share of the step in operators that look up rows by the input, `flops_share` the share of the peak
-    FLOP/s, and `fixed_bytes` the memory that any batch needs. Many inputs are a symptom of I/O and of memory:
-    the larger cost, loading them or looking them up and keeping them, decides which. `present` has the names
-    of those that the job shows: shares by `SYMPTOM_FROM`, the others by the share of their cause.
+    are per update, `load_busy` is the share of loading in which the processor works, `lookup_share` the share
+    of the step in operators that look up rows by the input, `flops_share` the share of the peak FLOP/s, and
+    `fixed_bytes` the memory that any batch needs. Many inputs are a symptom of I/O or of memory, by the
+    larger cost: loading, or lookup and storage. `present` names the symptoms that the job shows: shares by
+    `SYMPTOM_FROM`, the others by the share of their cause.
     """
     io, step = verdict.shares["io"], 1 - verdict.shares["io"]
     device_bytes = room.device_bytes if room.device_bytes > 0 else 1.0

@@ -110,10 +110,10 @@ def step_gains(
 ) -> dict[Bound, float] | None:
     """Returns what the step saves without arithmetic (`compute`) and without traffic (`memory`).
 
-    Returns None where the step cannot run without them: it does not take the same operators twice, or memory
-    does not hold their results, or its own code fails on values that are no longer computed. The unchanged
-    step ran before, so any error here comes from what was skipped. The updates of such steps are meaningless:
-    rebuild the harness afterwards.
+    Returns None where the step cannot run without these operators: the step differs from one time to the
+    next, memory does not hold the operators' results, or the step's code fails on values that are no longer
+    computed. The unchanged step ran before, so any error here comes from skipping. The updates of such steps
+    are meaningless: rebuild the harness afterwards.
     """
     from daybreak.profiling.operators import Replay
 
@@ -166,9 +166,8 @@ def cold(harness: "Harness", size: int, folder: Path) -> dict[str, float]:
 def storage(changes: Changes, cold_s: Mapping[str, float]) -> dict[str, float]:
     """Returns the seconds that storage takes in a load, as shares of it.
 
-    `cold_share` is that of a load of which nothing is in memory yet, `waited_share` that of the load as it
-    was measured, which waits for storage no longer than that. Both are 0 for a data set that waits for
-    something else than its arrays.
+    `cold_share` is the share of a load with nothing in memory yet, `waited_share` that of the load as
+    measured, at most as large. Both are 0 for a data set that waits for something other than its arrays.
     """
     storage_s = max(0.0, cold_s.get("cold_load_s", 0.0) - cold_s.get("warm_load_s", 0.0))
     cold_share = storage_s / changes.load_s if changes.load_s else 0.0

@@ -64,7 +64,7 @@ class Diagnosis:
     flops_per_sample: float
     dispatch_share: float  # of the step, in which its operators are dispatched
     activation_share: float  # of the step, in activations that cost more than a ReLU
-    gradient: tuple[float, float]  # its square and its variance; 0 where memory does not suffice to add it up
+    gradient: tuple[float, float]  # square and variance; 0 where memory does not suffice for the sums
     evidence: dict[str, Any]
 
 
@@ -293,7 +293,7 @@ def _share(operators: Sequence[Operator], chosen: Callable[[Operator], bool]) ->
 
 
 def _plain(name: str) -> str:
-    """Returns the name of an operator without what says that it is of the backward pass or in place."""
+    """Returns the name of an operator without the marks of the backward pass or of in-place operation."""
     return name.removesuffix("_").removesuffix("_backward")
 
 

@@ -1,8 +1,8 @@
 """Tries a machine before a night depends on it: `daybreak check --rent`.
 
 A short job runs on the machine that the newest plan rents, through the same backend, image and check of GPUs
-as a training job. It measures what devices the machine has and how fast they are, beside what the catalog
-says of them; so a machine that trains on its CPU, or at a fraction of its speed, is noticed for cents.
+as a training job. The job compares devices and speed of the machine with the catalog, so a machine that would
+train on its CPU, or at a fraction of its speed, is noticed for cents.
 
 The job itself is `python -m daybreak.profiling.machine_trial FOLDER`.
 """

@@ -126,7 +126,7 @@ def measuring(probe: Probe) -> Iterator[Callable[[], Peaks]]:
         if fresh.exitcode not in (0, *KILLED):
             raise JobError(
                 f"a process that trains on {min(probe.batch_sizes)} samples at a time ended with status "
-                f"{fresh.exitcode}; look at what it wrote above, and run it again"
+                f"{fresh.exitcode}; look at its output above, and run it again"
             )
         if newest is None or not newest.batch_sizes:
             raise PlanError(
@@ -134,7 +134,7 @@ def measuring(probe: Probe) -> Iterator[Callable[[], Peaks]]:
                 f"{-(fresh.exitcode or 0)}, most likely for its memory; lower profile.batch_sizes and "
                 f"train.batch_size, or train a smaller model"
             )
-        # If it was killed while it tried the next size, the peaks sent until then are what fits.
+        # If the process was killed at some size, the peaks that it sent before are of sizes that fit.
         return newest
 
     try:

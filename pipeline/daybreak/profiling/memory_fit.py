@@ -3,9 +3,9 @@
 The rungs, the cheapest first: micro-batches, which cost next to nothing; activation checkpointing, one more
 forward pass (Chen et al. 2016); the sharded optimizer, which sends weights to all workers at each update
 (Rajbhandari et al. 2020); sharded weights, gathered block by block in each pass. None changes what is
-learned; bfloat16 does, so it is not a rung but a remedy, which is tried once the job fits. Each rung is
-measured in a process of its own, under the limits that apply. Band-limited convolutions change the model:
-they are measured where the job does not fit as it is, and a person accepts them by `train.band_rate`.
+learned; bfloat16 does, so it is not a rung but a remedy, tried once the job fits. Each rung is measured in a
+separate process, under the limits that apply. Band-limited convolutions change the model: their memory is
+measured where the job does not fit otherwise, and a person accepts them by `train.band_rate`.
 """
 
 import math

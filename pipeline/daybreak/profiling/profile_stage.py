@@ -1,10 +1,10 @@
 """Runs the stage `profile`: it reuses an earlier night's profile where that still holds, or measures one.
 
-An earlier profile is reused where all that it depends on is the same: the machine, the code that DVC lists
-for the stage, the workload with its package, the params, and the structure of a batch; and where the data has
-between half and twice as many samples and the profile is at most `profile.reuse_days` old. Its evidence then
-says from which night it is, and what was not measured on tonight's data. A profile is kept as one file under
-$DAYBREAK_HOME/var/profiles, named by a digest of all that has to be the same.
+An earlier profile is reused where everything that it depends on is unchanged: the machine, the code that DVC
+lists for the stage, the workload with its package, the params, and the structure of a batch; and where the
+data has between half and twice as many samples and the profile is at most `profile.reuse_days` old. Its
+evidence then names the night of the measurement, and the figures that were not measured on tonight's data. A
+profile is kept as one file under $DAYBREAK_HOME/var/profiles, named by a digest of its dependencies.
 
 A profile that other processes disturbed (daybreak/machines/contention.py) is reused for a night at most, and
 never takes the place of an undisturbed one, which is then reused however old.
@@ -107,8 +107,8 @@ def _known(name: str, backend: Backend) -> Machine:
     if name not in known:
         near = get_close_matches(name, known, cutoff=0.3) or list(known)[:3]
         raise ParamsError(
-            f"profile.machine names {name}, which the backend does not have; set it to {HERE}, or to one "
-            f"that it has, of which nearest are {', '.join(near)}"
+            f"profile.machine names {name}, which the backend does not have; set it to {HERE}, or to a "
+            f"machine of the backend; nearest are {', '.join(near)}"
         )
     return known[name]
 

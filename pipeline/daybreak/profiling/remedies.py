@@ -1,9 +1,9 @@
 """Lists what would make the job faster: the thirteen remedies of Lakshmanan's thread in its order, and ours.
 
 The thread is about daily retraining that ends within 18 hours, bound by I/O, compute or memory. Each remedy
-says whether it applies to this job and the gain it predicts, as time saved / time, from the lines and the
-measured rates alone. A remedy that the program can apply itself carries the change of the tuning, which
-`tuner` tries; one that needs another machine names it; those that affect the quality of the model come last.
+says whether it applies to this job, and predicts the gain, as time saved / time, from the lines and the
+measured rates alone. A remedy that the program can apply carries a change of the tuning, for `tuner` to try;
+a remedy that needs another machine names it; remedies that affect the quality of the model come last.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ SPARSE_SAVES = (
     0.5  # of a step, at least, where all of its parameters are rows of tables that are not looked up
 )
 ACTIVATION_SAVES = 0.7  # of the time of a GELU or a SiLU, which a ReLU saves
-LAUNCHES = 0.5  # of the time in which operators are dispatched, which torch.compile saves by merging them
+LAUNCHES = 0.5  # of the dispatch time of operators, saved by torch.compile, which merges operators
 PAGEABLE, LOCKED = 6e9, 24e9  # bytes/s to an accelerator from pageable and from page-locked memory
 
 
@@ -234,8 +234,8 @@ def _faster_storage(job: JobFacts, waits: float) -> str:
     if cheapest is None:
         return note
     return (
-        f"{note}, or name in plan.machines one that keeps {job.array_bytes / 1e9:.1f} GB of arrays in its "
-        f"memory, of which {cheapest.name} is the cheapest"
+        f"{note}, or name in plan.machines a machine that keeps {job.array_bytes / 1e9:.1f} GB of arrays in "
+        f"memory; the cheapest is {cheapest.name}"
     )
 
 
@@ -327,8 +327,8 @@ def _compute(job: JobFacts) -> Iterator[Offer]:
 def _faster(job: JobFacts) -> dict[str, Machine | None]:
     """Returns for each kind of faster device the machine that helps this job, from the device that it is on.
 
-    Of accelerators the one on which the job costs least, of newer generations the one on which it is fastest.
-    A device is compared with a device, so no machine has more of them than the job has workers.
+    Among accelerators, the machine on which the job costs least; among newer generations, the fastest.
+    Devices are compared one to one, so no machine has more devices than the job has workers.
     """
     priced = [machine for machine in rented() if 0 < machine.num_devices <= job.num_workers if _usd(machine)]
     gains = {machine: _gain_on(job, machine) for machine in priced}

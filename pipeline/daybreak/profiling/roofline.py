@@ -1,9 +1,9 @@
 """Measures how fast this machine is at most, the ceilings of its roofline, and keeps them for some days.
 
-Short micro-benchmarks, the best of several runs each, as other load on the machine only ever slows them. On
-a CPU each runs twice, and the faster counts: on all threads by the clock, and on one thread by its own CPU
-time. A thread that has lost its core takes no CPU time, so the second holds beside any load; it may fall
-short of what all threads reach, but never exceeds it.
+Short micro-benchmarks, the best of several runs each, as other load on the machine only ever slows them. On a
+CPU each runs twice, and the faster counts: on all threads by the clock, and on one thread by its own CPU
+time. A thread that has lost its core takes no CPU time, so the second figure holds under any load; it may
+fall short of the rate of all threads, but never exceeds it.
 
     product   FLOP/s of a large matrix product, in float32 and in bfloat16
     copy      bytes/s read and written by a copy beyond any cache (STREAM, McCalpin 1995)
@@ -17,9 +17,9 @@ A roofline has one ceiling per resource (Williams, Waterman and Patterson 2009).
 they come far slower than a stream, and are written slower than read; a job that gathers is compared with what
 gathers can reach. No operator takes less than its dispatch, however small it is.
 
-CPU time of all threads over their number would not do: threads that wait for one without a core spin, which
-takes CPU time, and a kernel too small to be divided leaves all but one idle. `make bench NAME=ceilings` on
-two cores that others used too (2026-11-23), in GFLOP/s and GB/s, before and after two processes that count
+CPU time of all threads over their number would not do: threads that wait for a thread without a core spin,
+and so take CPU time, and a kernel too small to be divided leaves all but one idle. `make bench NAME=ceilings`
+on two cores that others used too (2026-11-23), in GFLOP/s and GB/s, before and after two processes that count
 joined:
 
                                         product    copy     gather     scatter

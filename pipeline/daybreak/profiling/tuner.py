@@ -1,11 +1,11 @@
 """Tries the remedies: applied one after the other, measured, and kept or reverted.
 
 The remedies of the job's bound come first, in the order of Lakshmanan's thread (remedies.py), then others
-that promise enough. Each that the program can apply is tried against the state before it, on the same batches
-(`ab_timing`), and kept only if it is clearly faster and the losses of the first updates are the same. A
-remedy is not tried if the trial would cost more than it could save in the whole training. At last the final
-variant is timed against the initial one, which comes back unless the final one is clearly faster: so the job
-never ends slower than it began.
+that promise enough. A remedy that the program can apply is tried against the current state, on the same
+batches (`ab_timing`), and kept only if it is clearly faster and the losses of the first updates are the same.
+A remedy is not tried if the trial would cost more than it could save in the whole training. Finally, the last
+variant is timed against the initial one and dropped unless it is clearly faster, so the job never ends slower
+than it began.
 """
 
 import logging
@@ -208,7 +208,7 @@ class _RemedySearch:
         return replace(remedy, applied=True, kept=kept, measured_gain=gain, note=note)
 
     def _loaders(self, offer: Offer) -> Remedy:
-        """Tries threads, then processes if samples are read one by one in Python, and keeps what helps."""
+        """Tries threads, then processes if samples are read one by one in Python, and keeps the faster."""
         if offer.change["loader_processes"]:
             return self._try(offer)
         remedy = self._threads(offer)
@@ -278,7 +278,7 @@ class _RemedySearch:
             return replace(remedy, applied=True, note=f"failed: {type(error).__name__}: {reason}"[:300])
         note = (
             f"an update of this variant takes {timed.ratio:.2f} of the time; make it the workload in "
-            f"params.yaml, and the gate judges it as an edited one"
+            f"params.yaml, and the gate judges it as an edited workload"
         )
         return replace(remedy, applied=True, measured_gain=1 - timed.ratio, note=note)
 

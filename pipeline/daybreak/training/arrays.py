@@ -26,10 +26,10 @@ from daybreak.training.sample_order import Indices
 class Arrays(Dataset[dict[str, Tensor]]):
     """The samples of a folder of arrays.
 
-    `block` neighbours are trained on close together, in windows of 64 such blocks: choose it so that a window
-    fits into a cache of the processor and a block is worth a read from the disk. The block size changes what
-    is learned, so keep it fixed or make it an argument of the workload. 1 means a full shuffle, which suits
-    rows of kilobytes.
+    `block` neighbours are trained on close together, in windows of 64 such blocks: choose a size for which a
+    window fits into a cache of the processor and a block is worth a read from the disk. The block size
+    affects the trained model, so keep it fixed or make it an argument of the workload. 1 means a full
+    shuffle, which suits rows of kilobytes.
     """
 
     def __init__(self, folder: Path, *, block: int = 1) -> None:
@@ -57,7 +57,7 @@ class Arrays(Dataset[dict[str, Tensor]]):
 
 
 class _Column:
-    """A mapped file, whose rows are copied as bytes, whatever they mean."""
+    """A mapped file, whose rows are copied as bytes, without regard to their type."""
 
     def __init__(self, path: Path) -> None:
         # Read-only and shared: pages mapped this way do not count as memory of the process.

@@ -6,12 +6,12 @@ computes the gradient of its part of a batch, and changes the shared weights und
 (thread_policy.py) says how many workers there are, in how many parts a batch goes, and by what rate and
 momentum.
 
-The trainer knows nothing of this: a step hands out a batch, and to save waits for what was handed out. A
+The trainer knows nothing of this: a step hands out a batch, and a save waits for everything handed out. A
 window of batches begins with a copy of the weights; where the policy undoes it, training goes back to that
-copy and takes the same batches again. So each sample counts once an epoch, as the audit has it. A core that
+copy and takes the same batches again. So each sample counts once an epoch, as the audit demands. A core that
 is taken away is given up: its worker finishes its part, or is stopped after a third of a second, and another
-takes what it had. Runs are not bit-equal: which worker is first is chance. One worker alone trains as the
-usual engine does.
+worker takes over the part. Runs are not bit-equal, since the order of workers is chance. A single worker
+trains like the usual engine.
 """
 
 import logging

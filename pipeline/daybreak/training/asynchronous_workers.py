@@ -87,7 +87,7 @@ class Pool(Protocol):
         """Returns what workers have done, in order; waits for the first, at most so long."""
 
     def stop(self, worker: int) -> list[Done]:
-        """Ends a worker between two updates, and returns what it has done and not yet said."""
+        """Ends a worker between two updates, and returns results that it had not reported yet."""
 
     def close(self) -> None:
         """Ends all workers."""

@@ -358,7 +358,7 @@ def limitable(model: nn.Module) -> dict[str, nn.Module]:
 def band_limit(model: nn.Module, rate: float | Mapping[str, float]) -> nn.Module:
     """Returns the model with its convolutions band-limited in place, and ReLUs that keep bits.
 
-    Weights keep their names and shapes, so that it loads those of the model before and the other way round.
+    Weights keep their names and shapes, so that model and band-limited model load each other's weights.
     A model is trained and served at the same rate.
 
     Args:

@@ -1,14 +1,14 @@
 """Chooses the size of the next batch, and tracks the progress of training, from the noise of gradients.
 
 Growth (train.batch_growth: goodput): goodput is samples a second times the progress of a sample (Pollux,
-OSDI'21), B / update_s(B) * (phi + b) / (phi + B); b cancels where sizes are compared. Where another of the
-sizes that the plan gives for this machine gains 5 % over the current one, the batch grows by one size towards
-it, or shrinks to it at once, as its rate was used before. So it grows as the noise does, and follows the
-machine: where a run is resumed on another one, a batch that is too large there is not even begun. It is never
-below the planned size. If the loss rises after it has grown (loss_watch.py), it goes back to the size before,
-and never beyond that again. The decision depends only on these sizes, the noise and losses observed and the
-position, all of which the job and its checkpoints keep: a run that is interrupted changes its batch at the
-same update. The same samples come in the same order; there are fewer updates.
+OSDI'21), B / update_s(B) * (phi + b) / (phi + B); b cancels where sizes are compared. If another size that
+the plan lists for this machine gains 5 % over the current size, the batch grows by one size towards it, or
+shrinks to it at once, since the rate of a smaller size was used before. So the batch grows with the noise,
+and follows the machine: if a run is resumed on another machine, a batch that is too large there is not even
+begun. It is never below the planned size. If the loss rises after a growth (loss_watch.py), the batch goes
+back to the size before, and never beyond that again. The decision depends only on sizes, observed noise and
+losses, and position, which the job and its checkpoints keep: an interrupted run changes its batch at the same
+update. The same samples come in the same order; there are fewer updates.
 
 AdaScale (train.scaling: adascale): tau counts the updates at the base size that the updates taken stand for;
 it grows by the gain of each update. Progress is the share of tau that is done, and at least the share of

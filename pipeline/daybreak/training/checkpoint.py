@@ -104,8 +104,8 @@ def scalars(path: Path) -> dict[str, Any]:
 def take_over(folder: Path, *, identity: str, finite: bool = False) -> Path | None:
     """Returns the newest valid checkpoint after removing newer, torn ones and leftovers of killed writers.
 
-    Call it only while no writer runs. A torn checkpoint further on than the newest whole one would otherwise
-    count as one of those to keep, in place of a good one.
+    Call it only while no writer runs. A torn checkpoint that is newer than the newest whole one would
+    otherwise be kept in place of a whole one.
     """
     for path in folder.glob(".seen=*"):
         shutil.rmtree(path, ignore_errors=True)

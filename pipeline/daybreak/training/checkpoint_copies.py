@@ -7,8 +7,8 @@ renamed:
     seen=N.TOKEN/       a copy; its token is random, so no two writers ever write the same file
     heads/NUMBER.json   the valid copies, with their files; the head with the greatest number counts
 
-A copy exists once a head names it. A writer makes each head from the one before it, and only if no head has
-its number yet (on gs:// by ifGenerationMatch=0: compare-and-swap by generation). A writer that loses this
+A copy exists once a head names it. A writer makes each head from the previous head, and only if the new
+number is free (on gs:// by ifGenerationMatch=0: compare-and-swap by generation). A writer that loses this
 race reads the newest head and tries again. The winner reads it again too: a copy is committed only when the
 newest head names it, or names copies that are as far on. There should not be two writers, but a machine that
 was given up for lost may still write. The folder may also be a path on a disk that several machines share.
@@ -64,8 +64,8 @@ class CheckpointCopies:
     def fetch(self, folder: Path, *, finite: bool = False) -> None:
         """Downloads the newest whole checkpoint to `folder`, unless that has it or a newer one.
 
-        With `finite`, one of which a weight is not finite counts as little as one that is not whole. Errors
-        of the storage are raised: starting over would lose the training that the copies hold.
+        With `finite`, a copy with a weight that is not finite is skipped like a torn copy. Errors of the
+        storage are raised: starting over would lose the training that the copies hold.
         """
         number, copies = self._head()
         while True:

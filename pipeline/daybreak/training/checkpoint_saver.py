@@ -6,9 +6,9 @@ would save in a night; its `.metadata` is a pickle; its safetensors writer holds
 0.5 s on those 200 MB, stores no scalars and has no atomic commit; and its separate process imports torch.
 
 One checkpoint is written at a time, so the work at risk is an interval plus the time in flight. Young's
-interval depends on what a checkpoint costs training: the time that the loop was blocked, and the processor
-seconds that the thread took from it. The time in flight is lost with the work whatever the interval, so it
-does not change the best interval, and is only a lower bound for it.
+interval depends on the cost of a checkpoint to training: the time that the loop was blocked, and the
+processor seconds that the thread took from it. The time in flight is lost under any interval, so it does not
+change the best interval, and is only a lower bound for it.
 """
 
 import logging

@@ -1,14 +1,14 @@
 """Keeps samples that a data set parsed, by day, so that a night parses only those of its new days.
 
-For a data set with `days`, the number of samples of each day in order: it says that a sample is made of its
-day's rows alone. Where samples stay in memory (`Tuning.in_memory`), the columns of a day are written to a
-file under $DAYBREAK_HOME/var/columns once all of its samples have been read. The file is named by a digest of
-what they are made of: the day's partition, the workload's code and arguments, the libraries, and the state. A
-day whose file is there is not parsed, except for its first and last sample: where these come out otherwise,
-the data set has said what does not hold, and no file is used or written.
+This is for a data set with `days`, the number of samples of each day in order: having it is a promise that a
+sample depends on its day's rows alone. Where samples stay in memory (`Tuning.in_memory`), the columns of a
+day are written to a file under $DAYBREAK_HOME/var/columns once all samples of the day have been read. The
+file is named by a digest of everything that they depend on: the day's partition, the workload's code and
+arguments, the libraries, and the state. A day with a file is not parsed, except for the first and last
+sample: where these differ from the file, the promise is broken, and no file is used or written.
 
-Not kept are the days of a data set that does not say them, those of which a worker reads only a part, and any
-on a rented machine, which has no home. Files that no job has read for a week are removed.
+No files are written for a data set without `days`, for a day of which a worker reads only a part, or on a
+rented machine, which has no home. Files that no job has read for a week are removed.
 """
 
 import logging
@@ -48,7 +48,7 @@ class Day:
 def open_files(
     dataset: Any, *, workload: str, arguments: Mapping[str, Any], arrays: Path
 ) -> "ColumnFiles | None":
-    """Returns the files of a data set's days; None where it does not say them, or outside of any home.
+    """Returns the files of a data set's days; None where the data set has no `days`, or outside of a home.
 
     None also where the rows of a day are not in `CLEAN`, since nothing would tell that they have changed.
 

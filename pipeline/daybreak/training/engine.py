@@ -1,9 +1,9 @@
 """Takes updates: the protocol `Engine`, and its implementation in torch with one process per device.
 
-The gradient of an update is the sum of the gradients of its samples / its global batch size, whatever the
-shares of the workers and the size of the passes: shares may differ, and a share may be empty. Where memory
-does not suffice for a pass on one worker, all workers repeat that update, in passes of half the size or as
-the guard that follows the memory says (memory_guard.py).
+The gradient of an update is the sum of the gradients of its samples / its global batch size, for any shares
+of the workers and any size of the passes: shares may differ, and a share may be empty. Where memory does not
+suffice for a pass on one worker, all workers repeat that update, in passes of half the size or as the memory
+guard says (memory_guard.py).
 """
 
 import logging
@@ -181,7 +181,7 @@ class TorchEngine:
             )
         self._whole_pass = 1  # samples of the largest pass that the recipe asks for
         self._failed: list[Rung] = []  # rungs on which this update did not fit
-        # BatchNorm takes its statistics over a share; one of another size would change what is learned.
+        # BatchNorm takes its statistics over a share, so a share of another size would change the model.
         self._timer = None if self.world_size == 1 or self._warn_of_passes else StepTimer(self.device)
 
     def _shard(self, model: nn.Module) -> nn.Module:

@@ -1,9 +1,9 @@
 """Trains a model that does not fit one device: each worker holds a share of weights, gradients and moments.
 
 Stage 3 of ZeRO (Rajbhandari et al. 2020) by torch's `fully_shard` (FSDP2; Zhao et al. 2023, arXiv
-2304.11277): the weights of a block are gathered when it is computed and released afterwards; its gradients
-are added up over workers as the backward pass leaves it, and each worker keeps its share. So all workers take
-each pass together:
+2304.11277): the weights of a block are gathered for its computation and released afterwards; its gradients
+are summed over workers when the backward pass leaves the block, and each worker keeps a share. So all workers
+take each pass together:
 
 - All take as many passes as the worker with the most; the others fill up with passes of weight 0
   on one sample.

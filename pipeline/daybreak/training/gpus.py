@@ -1,9 +1,9 @@
 """Checks that a worker sees the GPUs that its machine was rented with, and explains where it does not.
 
-torch only warns where it finds no driver, or one older than its CUDA needs, and goes on as if there were no
-GPU: the job would train on the CPU at the price of the GPU, and miss its deadline. The launcher states in the
-environment what a machine has; without that statement there is no check. Fewer devices, or other ones than
-were paid for, would miss the deadline just the same.
+If the driver is missing, or too old for torch's CUDA, torch only warns and goes on without a GPU: the job
+would train on the CPU at the price of the GPU, and miss its deadline. The launcher states in the environment
+which GPUs a machine has; without that statement there is no check. Fewer or slower devices than were paid for
+would miss the deadline just the same.
 """
 
 import ctypes

@@ -97,7 +97,7 @@ class Gradients:
     def square(self) -> Tensor:
         """Returns |gradient|^2 of this worker's sums so far, or of the sums of all workers after `reduce`."""
         tensors = [flat[: len(flat) - (0 if n else self._slots)] for n, flat in enumerate(self._flats)]
-        # What a weight is used for decides whether its gradient is sparse, not only the kind of its module.
+        # A gradient is sparse or dense by the use of its weight, not only by the kind of module.
         for parameter in self._sparse if tensors else (*self._dense, *self._sparse):
             if parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.coalesce()

@@ -1,7 +1,7 @@
 """Loads whole batches by their indices, ahead of the training thread, with threads or processes.
 
 Threads by default: numpy and torch release the interpreter's lock while they copy, and a process has to send
-what it read. Where loading a batch takes less than a thread switch, no thread is fastest. Processes are for
+its batches. Where loading a batch takes less than a thread switch, no thread is fastest. Processes are for
 data sets that read sample by sample in Python, whose threads would wait for the interpreter's lock.
 
 A data set that reads sample by sample may draw random numbers, as for crops. They are seeded by the seed of

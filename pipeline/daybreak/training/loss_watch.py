@@ -1,8 +1,8 @@
 """Says whether the loss has risen since batches grew, or since a job moved: a change that hurts is undone.
 
-The mean losses of some blocks after a change are compared with those of blocks before it. They have risen if
-their mean is above that before by `CLEARLY` standard deviations of a block, which are as many standard errors
-of the difference and more, and by `LEAST_RISE` of it, so that what is clear but small changes nothing.
+The mean losses of some blocks after a change are compared with those of blocks before. The loss has risen if
+the mean after is above the mean before by `CLEARLY` standard deviations of a block (at least as many standard
+errors of the difference), and by the share `LEAST_RISE`, so that a clear but small rise changes nothing.
 """
 
 from collections.abc import Sequence

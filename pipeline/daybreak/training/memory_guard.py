@@ -5,9 +5,9 @@ backward, and the pass would not fit any more, it raises `ShortOfMemory`: the en
 on a lower rung, so that no sample is lost or counted twice, before the kernel kills. What the heap keeps of
 freed memory is given back first. Workers on one machine share what is free.
 
-Where convolutions may be band-limited, freed memory is given back at once, from the beginning: in a heap,
-what a pass keeps of each layer would lie amid what it freed, which can then neither be given back nor hold
-what the next layer needs. By a pass of 30 layers at a rate of 0.75, which keeps 24 MiB, a heap grew by 140.
+Where convolutions may be band-limited, freed memory is given back at once, from the beginning: in a heap, the
+tensors that a pass keeps of each layer would lie between freed ones, which could then neither be given back
+nor hold the next layer's. A pass of 30 layers at a rate of 0.75, which keeps 24 MiB, made a heap grow by 140.
 """
 
 import ctypes

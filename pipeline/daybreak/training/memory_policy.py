@@ -1,17 +1,17 @@
 """Decides how an update is taken under a moving memory limit: the size of a pass, and what a pass keeps.
 
-A rung says it: samples of a pass, whether activations are computed again (Chen et al. 2016), and the share of
-the spectrum that convolutions leave out (Dziedzic et al. 2019). A rung fits if
+A rung is such a choice: samples of a pass, whether activations are computed again (Chen et al. 2016), and the
+share of the spectrum that convolutions leave out (Dziedzic et al. 2019). A rung fits if
 
     peak + reserve <= own + free
 
-where `peak` is the most that this process has used on it, `own` what it uses now, and `free` what it may
-still take: the right side is the limit as it is for this process, less what others use. The peak of a rung
-that has not been taken is estimated from one that has: what grows with a pass is in proportion to it, and no
-less than was measured of one that keeps less. Computing activations again is expected to save nothing until
-it has been tried: where one layer takes most of the memory, it saves none. Among
-rungs that fit, the recipe's own goes before all, then the least change of the model, then the fastest by
-what was measured. All but band-limiting leave the gradient as it is, up to the order of summing.
+where `peak` is the most bytes that this process has used on the rung, `own` its bytes now, and `free` the
+bytes that it may still allocate: the right side is the current limit, less the memory of other processes. The
+peak of an untried rung is estimated from a tried one: the part that grows with a pass is scaled by the size
+of the pass, and is no less than measured on a rung that keeps less. Recomputing activations is expected to
+save nothing until it has been tried: where one layer takes most of the memory, it saves none. Among rungs
+that fit, the recipe's own goes first, then the least change of the model, then the fastest as measured. All
+but band-limiting leave the gradient unchanged, up to the order of summing.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Tracks the noise of gradients, which says what a larger batch is worth.
+"""Tracks the noise of gradients, by which the gain of a larger batch is estimated.
 
 With g the mean gradient and Sigma the covariance of that of one sample, the noise scale is
 phi = tr(Sigma) / |g|^2 (McCandlish 2018). From n parts of a batch of B samples, local = mean |g_i|^2 and

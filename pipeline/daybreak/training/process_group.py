@@ -1,7 +1,7 @@
 """Forms the group of all workers of a job: over nccl where each has a GPU of its own, else over gloo.
 
-Only gloo joins a worker on a CPU with those on GPUs, and workers that share a GPU. Which devices the others
-have no worker knows, so each says its own by the store of the rendezvous before the group is formed.
+Only gloo joins workers on CPU and on GPU, and workers that share a GPU. No worker knows the devices of the
+others, so each publishes its own in the store of the rendezvous before the group is formed.
 """
 
 from datetime import timedelta

@@ -2,13 +2,13 @@
 
 For each epoch, each worker counts the samples that it passed to a step and adds up a keyed hash of each,
 modulo 2^64. The sums of all workers are added at each checkpoint and saved in it, so lost work is not
-counted. A sum does not depend on order, so whatever the restarts and the numbers of workers, a whole epoch
-must match the sum over all samples, which depends on their number only, and a part of an epoch must match the
-sum over the samples at its positions in the order. Where one sample came twice and another not at all, the
-sums differ, except with probability 2^-64 (a multiset hash by addition: Clarke et al. 2003).
+counted. A sum does not depend on order, so under any restarts and numbers of workers, a whole epoch must
+match the sum over all samples, which depends on their number only, and a part of an epoch must match the sum
+over the samples at its positions in the order. If a sample came twice and another not at all, the sums
+differ, except with probability 2^-64 (a multiset hash by addition: Clarke et al. 2003).
 
 The audit covers the samples that the engine was given, by identity, not only their count. It does not cover
-what the engine then does with them, and does not protect against forgery: the key is the seed.
+their use in the engine, and does not protect against forgery: the key is the seed.
 """
 
 from collections.abc import Callable, Iterable

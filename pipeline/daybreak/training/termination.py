@@ -3,9 +3,9 @@
 Before training there is nothing to save: the signal ends the process as usual, even one that waits for
 another worker to connect and could not check for it. From `listen` on the signal is held back, whatever the
 worker is doing: compiling the first update, a long update, a checkpoint, the export. torchrun sends it to all
-processes of a worker's session; data loaders or compilers that the workload started would die of it, and with
-them the update that is to be saved. So they are started with the signal blocked, which a process inherits
-from the thread that starts it.
+processes of a worker's session; it would kill the workload's data loaders or compilers, and so the update
+that is to be saved. So these are started with the signal blocked, which a process inherits from the thread
+that starts it.
 """
 
 import ctypes

@@ -263,12 +263,12 @@ class ThreadPolicy:
     ) -> tuple["ThreadPolicy", bool]:
         """Returns the next state after a window of the setting, and whether the window has to be undone.
 
-        `costs` is None while it is not known. `may_undo` says whether the weights before the window were
-        kept, as they are where some of it was asynchronous.
+        `costs` is None while unknown. `may_undo` says whether the weights before the window were kept, which
+        is the case if a part of the window was asynchronous.
         """
         elapsed_s = self.elapsed_s + window.elapsed_s
         tries_late = may_undo and self.on_trial and self.setting.lateness > self.checked_late
-        # What is tried is judged by the same batches without it, not by those before.
+        # A setting on trial is judged by the same batches without it, not by earlier batches.
         if may_undo and not (tries_late and math.isfinite(window.loss)) and self.harms(window):
             if not self._may_fall(window):
                 return replace(self, elapsed_s=elapsed_s).undone(window.elapsed_s), True
@@ -417,7 +417,7 @@ class ThreadPolicy:
 
     def _refused(self, late: Setting, *, cost_s: float) -> "ThreadPolicy":
         """Returns the state after a setting whose lateness does not pay; half of it is tried next."""
-        # Harm may show only when its cores are gone, and then says nothing of what is left of it.
+        # Harm may show only after cores were taken away, and then does not count against fewer cores.
         most_late = late.lateness / 2 if late.is_asynchronous else self.most_late
         return replace(
             self,

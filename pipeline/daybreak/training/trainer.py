@@ -1,8 +1,8 @@
 """Runs the training loop: a plain loop over `seen` that resumes where a run was and ends in time.
 
 The loop knows nothing of restarts, workers or torch: the engine takes the updates, a checkpoint says where to
-begin, and the position in the order of samples is the whole state. What worker 0 decides by its clock (save
-now, end early) travels with the gradients, so that all workers do it at the same update.
+begin, and the position in the order of samples is the whole state. Decisions of worker 0 by its clock (save
+now, end early) travel with the gradients, so that all workers act at the same update.
 """
 
 import logging

@@ -1,9 +1,9 @@
 """Records what ended the workers of a job, and whether a retry would help: `errors.jsonl`, one line an error.
 
-An error is `final` where a retry would end the same way: that is an error of our own, whose text says what to
-do. A loss that is not finite is final the second time that an update meets it: the first time all workers
-restart from the last good checkpoint, as a device or a machine may have been at fault. So is any other error,
-such as one of the workload's code, unless it is of a kind that machines and networks cause.
+An error is `final` where a retry would end the same way: an error of our own, whose text says what to do. A
+loss that is not finite is final the second time that it happens at an update: the first time all workers
+restart from the last good checkpoint, since a device or a machine may have been at fault. The same holds for
+any other error, such as one in the workload's code, unless it is of a kind that machines and networks cause.
 """
 
 import os
@@ -69,7 +69,7 @@ def has_failed(folder: Path, *, attempt: str) -> bool:
 def final(folder: Path, *, names: Callable[[], Iterable[str]] = tuple) -> str:
     """Returns the newest error that a retry does not fix; "" if there is none.
 
-    A job that its place refuses for good may be taken elsewhere, under another one of its `names`.
+    A job that its backend refuses for good may be taken elsewhere, by another of its `names`.
     """
     lines = [line for line in jsonl.whole(folder / FILE) if line["final"]]
     refused = {str(line["refused"]) for line in lines if "refused" in line}

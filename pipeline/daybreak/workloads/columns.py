@@ -4,8 +4,8 @@
     missing      bool [b, f]        where a number is null; it is 0 in `numbers`
     categories   int64 [b, c]       place among the values that `fit` saw; 0 for null and any other
 
-In a batch they stand beside the label, which may not have one of these names. Ids are left out: an id of
-tomorrow is one that no training has seen.
+In a batch, features stand beside the label, which may not have a feature's name. Ids are left out, since
+training has not seen tomorrow's ids.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,7 @@ def _edges(rows: "ir.Table", table: Table) -> NDArray[np.float64]:
         return np.zeros((0, NUM_EDGES))
     step = rows.count().to_pyarrow().as_py() * len(numbers) // MOST_NUMBERS + 1
     named = {f"({place})": number.cast("float64") for place, number in enumerate(numbers)}
-    if step > 1:  # one row in so many, by what it is of: the same ones however often it is asked
+    if step > 1:  # one row in `step`, by a hash of time and unit, so that the sample is always the same
         keys = [rows[name].hash() % step for name in (table.time, table.unit) if name]
         rows = rows.mutate(**named, **{PART: sum(keys[1:], keys[0]) % step})
         looked_at = rows.filter(rows[PART] == 0).select(*named).to_pyarrow()

@@ -1,9 +1,10 @@
 """Measures predictions against labels: a value for each sample, whose mean is the metric.
 
 For a metric of single samples, such as the log loss, that value is the sample's own. A metric of a set, such
-as the area under a curve, is a function of the whole: its values are the metric plus each sample's influence
-on it (Hampel 1974), so that their mean is the metric and their spread gives its standard error (the delta
-method). So the gate judges both kinds alike, by the differences of two models on the same samples.
+as the area under a curve, is a function of the whole: the value of a sample is the metric plus the sample's
+influence on it (Hampel 1974), so that the mean of values is the metric, and their spread gives the standard
+error (the delta method). So the gate judges both kinds in the same way, by differences of two models on the
+same samples.
 """
 
 from dataclasses import dataclass
@@ -22,9 +23,9 @@ class Metric:
     """A metric; the first of a workload decides.
 
     Args:
-        prediction: which of the predictions it is of, by the name that `predict` gives it.
+        prediction: name of the prediction to judge, as `predict` names it.
         role: `success`: one of these must be better; `guardrail`: it must hold; `report`: it is only shown.
-        margin: what it may be worse by, as a share of the champion's value; for the first and for guardrails.
+        margin: tolerated loss, as a share of the champion's value; for the first metric and for guardrails.
     """
 
     prediction: str = "prediction"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 BATCH_SIZE = 8192
-# How an error calls the types of columns. A version brings classes of its own, so they are told by `kind`.
+# Names of column types in errors, by `kind`, since a version may bring its own classes.
 WORDS = {
     "float": "a number",
     "int": "a whole number",
@@ -100,8 +100,8 @@ class ServedRows:
 def predictions(workload: Any, model: "nn.Module", batch: Any, *, size: int) -> "dict[str, Tensor]":
     """Returns what `predict` makes of a batch of `size` samples; a tensor alone is named `prediction`.
 
-    Raises ParamsError where that is not one prediction a sample, or one is named as a column that stands
-    beside it in files of predictions.
+    Raises ParamsError where there is not one prediction for each sample, or a prediction has the name of a
+    column that is beside it in files of predictions.
     """
     made = workload.predict(model, batch)
     named: dict[str, Tensor] = dict(made) if isinstance(made, Mapping) else {"prediction": made}

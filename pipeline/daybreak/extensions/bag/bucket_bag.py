@@ -3,10 +3,9 @@
     BUCKET/bags/NAME-TOKEN/events/00000017.json    the event of that number, written once
                            things/SEED-TOKEN/      what a run left: its result, its saved state, its log
 
-A bucket has no locks, but refuses to write an object that is there. So each event is written under the next
-number by one writer: another that meant to write it reads it, and decides anew by the newer state. Each
-machine, and the home, has the events that it has read in an `events.jsonl` of its own, and the folders of its
-runs beside that.
+A bucket has no locks, but refuses to overwrite an object. So each event is written under the next number by
+one writer: another writer of that number reads the event, and decides anew by the newer state. Each machine,
+and the home, keeps the events that it has read in an `events.jsonl`, with the folders of its runs beside.
 
 A folder is sent under a name of its own, and counts once an event names it: what a machine sends that is
 given up for lost is removed again. Of a run that goes on, a copy of its folder is sent that was made while no
@@ -137,7 +136,7 @@ class BucketBag(BagFolder):
         events = jsonl.whole(self._events)
         if not events or self._answered(partial(self._bucket.text, EVENTS, _name(1))):
             return
-        for number in range(len(events), 0, -1):  # the first one last, as it says that all are there
+        for number in range(len(events), 0, -1):  # the first event last, as a sign that all are there
             text = json.dumps(events[number - 1])
             self._answered(partial(self._bucket.create, text, EVENTS, _name(number)))
 

@@ -1,9 +1,9 @@
 """Runs a bag: asks for machines, notices those that are lost, and ends them once enough runs are done.
 
-A machine is an ordinary job of the backend, in a folder of its own below leases/, so that its bill, its
-journal and the hourly `reap` are those of any job. It is written down before it is submitted. Workers take
-seeds by themselves: where this process is killed, machines go on until enough runs are done, none is left for
-them, or the bag's time is over, and the same command goes on from what they have written.
+A machine is an ordinary job of the backend, in its own folder below leases/, so that bill, journal and the
+hourly `reap` work as for any job. It is recorded before it is submitted. Workers take seeds by themselves: if
+this process is killed, machines go on until enough runs are done, no seed is left, or the bag's time is over,
+and the same command, run again, continues from their events.
 
 Where machines do not see this disk, all that goes by way of the bucket by which the backend's jobs get their
 code (`bucket_bag.py`), and results are fetched as runs end.
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 POLL_S, POLL_REMOTE_S = 0.2, 5.0  # between looks at machines that see this disk, and at others
 PATIENCE_S = 3600.0  # with a bucket that does not answer, while machines go on
-ENOUGH_RUNS = 3  # after which their mean is taken for that of all
+ENOUGH_RUNS = 3  # after which the mean of finished runs is used for all
 LOCAL_START_S = 1.0  # until a process of this machine takes its first seed
 REFUSED_S = 30.0  # until machines are asked for again where there are none
 MOST_CANCELS = 16  # at once
@@ -63,7 +63,7 @@ class Setup:
     poll_s: float = POLL_S  # between looks at machines
     run_s: float = 0.0  # of a run, as a person expects it; 0: as the first runs take
     lives: Lives = ()  # of spot machines of earlier nights
-    lifetime: Lifetime | None = None  # of its machines, where it is known; else as lives say
+    lifetime: Lifetime | None = None  # of machines, if known; None: fitted to `lives`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +104,8 @@ class Dispatcher:
     def run(self, show: Callable[[State], None]) -> Outcome:
         """Runs the bag until enough runs are done; `show` is called with the state at each look.
 
-        Raises JobError if too many seeds fail, workers fail, the backend refuses its machines for good, its
-        time is over, or another process runs it.
-        Its machines are ended in any case, on Ctrl-C too.
+        Raises JobError if too many seeds fail, workers fail, the backend refuses machines for good, time is
+        up, or another process runs the bag. Machines are ended in any case, on Ctrl-C too.
         """
         try:
             with alone(self._folder.path / "dispatching", wait=False):

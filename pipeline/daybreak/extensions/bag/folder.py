@@ -2,7 +2,7 @@
 
     var/bags/NAME/bag.json       the record `Bag`        events.jsonl   what happened (state.py)
                   leases/0001/   the job of a machine    work/          runs that are not done
-                  seeds/17/      what the run of that seed left, log.txt among it; there once it succeeded
+                  seeds/17/      files of the run of that seed, with log.txt; there once it succeeded
 
 Workers and the dispatcher add events, one at a time under a lock: each decides by the state in which nothing
 else has happened. Where machines do not see this disk, all that goes by way of a bucket (`bucket_bag.py`).
@@ -39,7 +39,7 @@ class Bag(Record):
     num_needed: int
     save_s: float = 0.0  # that a run takes to save its state; 0: it does not save
     rental: Rental  # of each machine
-    url: str = ""  # folder in a bucket by which its machines meet; "": they see this disk
+    url: str = ""  # folder in a bucket that all machines share; "": they see this disk
     until: datetime  # when its last machine ends
     closed_at: datetime | None = None  # when it was done or stopped; None while it goes on
 

@@ -8,9 +8,9 @@ share of machines that live longer than an age, and a run that begins at age s,
     E(s) = lasts(s) + (1 - P_ok(s)) R                  mean seconds until the run is done
     R = integral of S over [0, boot + J] / S(boot + J)      the same on new machines only, start-up included
 
-The next run begins on the machine at hand if E(s) <= R: a bathtub keeps a machine that has outlived its first
-hours, and replaces one that is near the end of its curve. If each machine is used for n runs at most, lives
-are independent of each other, so that by the renewal-reward theorem a run costs, of machine time,
+The next run begins on the machine at hand if E(s) <= R: with a bathtub curve, a machine that has outlived the
+first hours is kept, and a machine near the end of the curve is replaced. If each machine is used for n runs
+at most, lives are independent, so that by the renewal-reward theorem a run costs, in machine time,
 
     integral of S over [0, boot + n J] / sum over i = 1..n of S(boot + i J)
 

@@ -9,8 +9,8 @@ its own, where it also finds
     BAG_FOLDER    where it writes, {folder} in the command
     BAG_SAVES_S   where it can save: the seconds of work between saves of its state, "960 1080 1260"
 
-A run that succeeds has its folder moved to seeds/. One that is lost is run again, from its folder as it was
-left if it saves, else from an empty one. On SIGTERM the run is asked to end, and killed after `STOP_S`.
+The folder of a run that succeeds is moved to seeds/. A lost run starts again, in its old folder if the
+command saves, else in an empty one. On SIGTERM the run is asked to end, and killed after `STOP_S`.
 """
 
 import os

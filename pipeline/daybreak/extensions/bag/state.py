@@ -1,4 +1,4 @@
-"""Folds the events of a bag into its state, and says which seed is next.
+"""Folds the events of a bag into its state, and picks the next seed.
 
     open     a dispatcher begins: failed seeds are tried again, as their cause may be fixed
     lease    a machine is asked for, by this name          handle   the backend has taken it
@@ -7,9 +7,9 @@
     failed   that run ended otherwise, with a status
     saved    that run has saved its state, for another machine to go on from
 
-Where machines meet by a bucket, the last three say as which `thing` the folder of the run was sent there.
-A lease is one machine for as long as it lives. If it ends or begins anew, the run that it had taken is lost,
-and its seed is free for another. Times are seconds since 1970.
+With a bucket, the last three events name the `thing` as which the folder of the run was sent there. A lease
+is one machine for as long as it lives. If it ends or begins anew, its current run is lost, and the seed is
+free again. Times are seconds since 1970.
 """
 
 from collections import Counter
