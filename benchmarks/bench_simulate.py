@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from benchmarks import frame
-from daybreak.simulation.simulator import OPTIMUM, OURS
+from daybreak.extensions.simulation.simulator import OPTIMUM, OURS
 
 TRACES = frame.DATA / "spot" / "skynomad_h100_merged_rle.csv.gz"
 NIGHTS = 60 if frame.QUICK else 365

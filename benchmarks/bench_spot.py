@@ -30,11 +30,11 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from benchmarks import frame
-from daybreak.simulation import traces
-from daybreak.simulation.baselines import BASELINES, greedy, uniform_progress
-from daybreak.simulation.optimum import optimum_usd
-from daybreak.simulation.replay import Job, Luck, Outcome, replay
-from daybreak.simulation.simulator import draw_luck
+from daybreak.extensions.simulation import traces
+from daybreak.extensions.simulation.baselines import BASELINES, greedy, uniform_progress
+from daybreak.extensions.simulation.optimum import optimum_usd
+from daybreak.extensions.simulation.replay import Job, Luck, Outcome, replay
+from daybreak.extensions.simulation.simulator import draw_luck
 from daybreak.spot.policies import decide
 from daybreak.spot.states import OUTAGE_S, Policy
 

@@ -17,18 +17,15 @@ from sys import argv
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
-    "contract", "statistics", "storage", "machines", "spot", "simulation", "data", "training", "workloads",
+    "contract", "statistics", "storage", "machines", "spot", "data", "training", "workloads",
     "profiling", "prediction", "planning", "backends", "jobs", "registry", "evaluation", "report",
-    "rollout", "experiment", "gate", "serving", "erasure",
-)  # fmt: skip
+    "rollout", "experiment", "gate", "serving", )  # fmt: skip
 FIRST = ("hooks",)  # the table of extensions, which every room may ask
 # Modules beside the rooms, which know all of them, in order too.
 TOP = (
     "leftovers", "secret_files", "airflow_health", "airflow_question", "warm_parent", "larger_values",
     "night", "stages",
-    "runner", "dvc_file", "survey_numbers", "survey_source", "survey_joins", "survey_days", "survey_columns",
-    "survey", "rehearsal", "home", "trial_updates", "trial_version", "model_seams", "night_preview", "seams",
-    "check",
+    "runner", "dvc_file",         "check",
     "commands", "cli", "__main__",
 )  # fmt: skip
 EXAMPLES = "examples"  # leans on the rooms as a team's own package does, and is imported by none
@@ -79,8 +76,10 @@ def graph(root: Path = ROOT) -> Graph:
     known = modules(root)
     edges: Graph = {}
     for name, path in known.items():
-        wanted = imported(path) | _extensions_in_strings(path.read_text())
-        targets = {target for target in map(_resolver(known), wanted) if target}
+        resolve = _resolver(known)
+        targets = {target for target in map(resolve, imported(path)) if target}
+        strings = {target for target in map(resolve, _extensions_in_strings(path.read_text())) if target}
+        targets |= {target for target in strings if room(target) != room(name)}
         edges[name] = targets - {name, "daybreak"}
     return edges
 

@@ -22,7 +22,7 @@ from tests import architecture
 
 ROOT = architecture.ROOT
 MODULES = architecture.modules(ROOT)
-PURE_ROOMS = {"statistics", "spot", "simulation", "prediction", "planning"}
+PURE_ROOMS = {"statistics", "spot", "extensions.simulation", "prediction", "planning"}
 ACTING = {
     "prediction.ledger_history",
     "planning.evening",

@@ -13,7 +13,7 @@ from daybreak.contract.params import Plug
 from daybreak.contract.table import Category, Time
 from daybreak.data.casts import conform
 from daybreak.data.source import PART, Files
-from daybreak.survey import survey
+from daybreak.extensions.init.survey import survey
 
 MOMENTS = [datetime(2025, 3, 25, 1, 30) + timedelta(hours=2 * n) for n in range(24)]
 

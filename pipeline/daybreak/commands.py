@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak.contract import forms, params, records
 from daybreak.contract.errors import NothingToDo, ParamsError, PipelineError, ReleaseError, without_password
-from daybreak.contract.formats import counted, one_line
+from daybreak.contract.formats import one_line
 from daybreak.contract.records import Check
 from daybreak.report import notifier
 from daybreak.storage import checkout, ledger, ledger_notes
@@ -29,94 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("daybreak")
 
 WATCH_S = 2.0  # between two looks at what runs
-
-
-def init(
-    folder: str,
-    *,
-    from_: str,
-    time: str = "",
-    time_format: str = "",
-    label: str = "",
-    unit: str = "",
-    ripe_after: float = -1.0,
-    zone: str = "UTC",
-    table: str = "",
-    regression: bool = False,
-    without: list[str] | None = None,
-    nulls: str = "",
-    thousands: str = "",
-    clock: str = "",
-    encoding: str = "",
-) -> int:
-    """Write a repository for a model of your data: its table, its limits and its params, to go on from.
-
-    Of several tables, as in a folder with a folder or file of each, or in a whole database, written URL#,
-    one has the rows to learn from; others are joined to these as of time, where both tell how.
-
-    Args:
-        folder: a new folder, or an empty one
-        from_: URL of parquet, CSV or JSON (file, folder, glob or {day}), or of a database, as URL#table
-        time: column whose day a row belongs to; the only time if left out
-        time_format: strptime format of the time where it is text, day or month first; found if left out
-        label: column to predict; one named label, target or y if left out
-        unit: column of what is independent of each other, as accounts
-        ripe_after: days until a label is known; as the newest days without labels say, if left out
-        zone: time zone in which a day of the data begins, as Europe/Berlin, for times with an offset
-        table: of several, the table whose rows are learned from; the one that has the label if left out
-        regression: predict the label as a number, also where it could be a class, as counts and stars
-        without: column to leave out; may be given several times
-        nulls: words that stand for no value in numbers, as n.a.,missing; NA, N/A, ?, - and None are known
-        thousands: sign between thousands; of 1,234 as 1234 it is a comma, as 1.234 a point; found if left out
-        clock: column of the time of day, where the time is a date alone; the only one if left out
-        encoding: of CSV, as cp1252 or utf-16-le; found if left out
-    """
-    from daybreak import home, survey_columns
-
-    survey = home.write(
-        Path(folder),
-        from_,
-        time=time,
-        time_format=time_format,
-        label=label,
-        unit=unit,
-        ripe_days=ripe_after,
-        zone=zone,
-        table=table,
-        regression=regression,
-        without=without or (),
-        nulls=nulls,
-        thousands=thousands,
-        clock=clock,
-        encoding=encoding,
-    )
-    size = f"{counted(survey.num_days, 'day')} of {counted(round(survey.rows_per_day), 'row')}"
-    known = survey.table.label
-    late = f", labels {known.ripe_after.days} days late" if known and known.ripe_after else ""
-    print(f"{folder}: {len(survey.table.columns)} columns, {size}{late}")
-    for line in survey_columns.lines(survey.columns):
-        print(f"  {line}")
-    print(survey.label)
-    print(f"Guessed: {'; '.join(survey.guesses)}.")
-    for sentence in survey.joined:
-        print(f"{sentence}; to change it, edit source.tables in {folder}/params.yaml")
-    for sentence in (*survey.apart, *survey.notes):
-        log.warning("%s", sentence)
-    print(f"Next: cd {folder} && daybreak try")
-    return 0
-
-
-def try_(*, day: date | None = None) -> int:
-    """Try your code on one day and one batch, with what a rented machine would have, in seconds.
-
-    Args:
-        day: whose rows to take; the newest whose labels are known if left out
-    """
-    from daybreak import rehearsal
-
-    for sentence in rehearsal.rehearse(Path(), day):
-        log.warning("%s", sentence)
-    return 0
 
 
 def status(*, last: int = 14, all: bool = False, watch: bool = False, json_: bool = False) -> int:
@@ -448,22 +360,6 @@ def prune(*, dry_run: bool = False) -> int:
     return 0
 
 
-def erase(*, unit: str, yes: bool = False) -> int:
-    """Erase all rows of a person or an account, wherever they are kept, and name what learned from them.
-
-    Args:
-        unit: as the rows have it in the column that the workload's table calls its unit
-        yes: do it; without it, only what would go is shown
-    """
-    from daybreak.erasure.erase import erase as erases
-
-    for line in erases(unit, params.load(checkout.home()), dry_run=not yes):
-        print(f"{'' if yes else 'would erase: '}{line}", flush=True)
-    if not yes:
-        print("Nothing is changed; add --yes to do it.")
-    return 0
-
-
 def serve(*, host: str = "", port: int = -1) -> int:
     """Answer users with the champion, and with a challenger where the gate lets it, until Ctrl-C.
 
@@ -641,58 +537,6 @@ def prices(
         len(read.refused),
         read.num_missing,
     )
-    return 0
-
-
-def simulate(
-    *,
-    nights: int = 365,
-    traces: str = "",
-    seed: int = 0,
-    work_hours: float = 12.0,
-    deadline_hours: float = 18.0,
-    json: str = "",
-    plot: str = "",
-) -> int:
-    """Replay nights on spot machines: misses, dollars and preemptions of our policy and of others.
-
-    Args:
-        nights: how many nights
-        traces: table of spot capacity and prices; drawn from measured lifetimes if left out
-        seed: of the draw; another seed draws other nights
-        work_hours: hours of training on a machine that is never lost
-        deadline_hours: hours from the start of a night until training must be done
-        json: file to write the figures to
-        plot: file to draw them into, as nights.svg or nights.png
-    """
-    from rich.console import Console
-    from tqdm import tqdm
-
-    from daybreak.report import simulated
-    from daybreak.simulation import simulator
-    from daybreak.simulation import traces as market
-
-    simulated.check_files(plot=plot, json=json)
-    job = simulator.nightly_job(work_hours=work_hours, deadline_hours=deadline_hours)
-    zones = market.read(Path(traces)) if traces else market.draw(seed=seed, num_ticks=366 * 24 * 6)
-    played = simulator.simulate(job, zones, num_nights=nights, seed=seed)
-    shown = tqdm(played, desc="simulate", unit="night", total=nights, disable=not sys.stderr.isatty())
-    tallies = [tally for night in shown for tally in night]
-    summaries = simulated.rows(tallies)
-    places = f"{', '.join(zone.zone for zone in zones)}{'' if traces else ' (drawn)'}"
-    print(f"{nights} nights, {work_hours:g} hours of work in {deadline_hours:g}; {places}")
-    Console().print(simulated.table(summaries), simulated.LEGEND, sep="\n")
-    about: dict[str, object] = {
-        "traces": traces,
-        "seed": seed,
-        "nights": nights,
-        "work_hours": work_hours,
-        "deadline_hours": deadline_hours,
-    }
-    if json:
-        records.replace_text(Path(json), simulated.document(summaries, tallies, about=about))
-    if plot:
-        simulated.plot(tallies, Path(plot))
     return 0
 
 

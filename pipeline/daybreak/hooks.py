@@ -22,7 +22,11 @@ class Extension:
 
 
 EXTENSIONS = {
+    "init": Extension(commands="commands"),
+    "trial": Extension(commands="commands"),
+    "simulation": Extension(commands="commands"),
     "bag": Extension(commands="commands", jobs="folder:standings"),
+    "erasure": Extension(commands="commands"),
 }
 
 

@@ -20,7 +20,7 @@ from daybreak import cli
 from daybreak.contract.errors import DataError, Unreachable
 from daybreak.data.database import Database, day_query, days_query, kind_of
 from daybreak.data.source import PART
-from daybreak.rehearsal import rehearse
+from daybreak.extensions.trial.rehearsal import rehearse
 from tests.postgres import postgresql
 
 FIRST, NUM_DAYS, PER_DAY = date(2025, 3, 20), 24, 60  # summer time begins on the 30th

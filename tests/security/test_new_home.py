@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from daybreak import home
+from daybreak.extensions.init import new_home as home
 
 SPOILS = "open('spoils', 'w')"
 NAMES = [

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from daybreak import cli
-from daybreak.erasure.erase import _predictions
+from daybreak.extensions.erasure.erase import _predictions
 from daybreak.serving.day_predictions import write
 from tests.serving.conftest import live_in
 from tests.serving.test_predict import USE, expected, home_of_rows  # noqa: F401  the fixture

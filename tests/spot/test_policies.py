@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from daybreak.simulation.baselines import greedy, on_demand
-from daybreak.simulation.replay import Luck, replay
+from daybreak.extensions.simulation.baselines import greedy, on_demand
+from daybreak.extensions.simulation.replay import Luck, replay
 from daybreak.spot.policies import cheapest_on_demand, decide, long_run, safety_margin
 from daybreak.spot.states import Place, Sightings, State, Zone
 from tests.spot.markets import TICK_S, job, trace

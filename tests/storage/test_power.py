@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mlflow.tracking._tracking_service.utils import _get_store
 
-from daybreak.erasure.cached_rows import Objects
+from daybreak.extensions.erasure.cached_rows import Objects
 from daybreak.registry import packaging
 from daybreak.storage import checkout, snapshots
 from tests.disk import Disk, Tree

@@ -53,7 +53,7 @@ def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> 
     or lies without rows between others where days are cut by time, is restated to no rows. Days after the
     night's never come in. A late day that cannot be read is left for the next night, with a warning, and so
     is a day that is no longer delivered. `late_days` of the batch lists the earlier days. Rows of erased
-    units (daybreak/erasure/erase.py) stay out.
+    units (daybreak/extensions/erasure/erase.py) stay out.
 
     Raises:
         ParamsError: the night's day was not over when the night was opened.

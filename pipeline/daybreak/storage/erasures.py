@@ -1,7 +1,7 @@
 """Keeps what erasures took away: whose rows stay out, and which digests became others.
 
 The ledger is never rewritten, so its nights go on naming the digests that they saw. Each erasure
-(daybreak/erasure/erase.py) is a note of the ledger, which says what each of these is now; code that looks
+(daybreak/extensions/erasure/) is a note of the ledger, which says what each of these is now; code that looks
 for bytes asks here first. A unit stands there as a hash that is keyed by `var/erasure.key`: the ledger alone
 does not allow to find out, by trying all units, whose rows were erased. The file of the key also names the
 ledger's commit of the newest erasure, so that a ledger which lost it is noticed.

@@ -14,9 +14,9 @@ from torch import Tensor
 from trajectories import Trajectories
 
 from daybreak.contract import params
+from daybreak.extensions.trial.rehearsal import rehearse
 from daybreak.gate.all_metrics import judge_metrics
 from daybreak.gate.judge import rules_of
-from daybreak.rehearsal import rehearse
 from daybreak.statistics.result import Status
 
 HOME = Path(__file__).parent

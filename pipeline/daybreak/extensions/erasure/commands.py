@@ -1,0 +1,20 @@
+"""Implements the command `erase` (daybreak/cli.py)."""
+
+from daybreak.contract import params
+from daybreak.storage import checkout
+
+
+def erase(*, unit: str, yes: bool = False) -> int:
+    """Erase all rows of a person or an account, wherever they are kept, and name what learned from them.
+
+    Args:
+        unit: as the rows have it in the column that the workload's table calls its unit
+        yes: do it; without it, only what would go is shown
+    """
+    from daybreak.extensions.erasure.erase import erase as erases
+
+    for line in erases(unit, params.load(checkout.home()), dry_run=not yes):
+        print(f"{'' if yes else 'would erase: '}{line}", flush=True)
+    if not yes:
+        print("Nothing is changed; add --yes to do it.")
+    return 0
