@@ -4,16 +4,16 @@ Challenger and champion score the same held-out samples, batch by batch and side
 comparison downstream is paired; `data/run/scores.npy` keeps a value per sample
 (daybreak/evaluation/scores.py).
 
-A model that was trained on a held-out day would look too good on it. So both are compared on the days after
-all that either has seen, also by the weights that it began with: a champion that was refitted on the days
-that judged it has seen some of tonight's where `prepare.test_days` is above 1. Where
-no day is left, the champion is not scored: the metric `champion_has_seen` is 1, and the gate has no evidence.
-Each model is scored by the workload that its own
-model.json names; its folder must have the digest on record. A champion whose workload was edited since is
-scored by the code that its version carries, in a process of its own (daybreak/evaluation/own_code.py).
+A model that was trained on a held-out day would look too good on that day. So both models are compared on
+days after everything that either has seen, initial weights included: a champion that was refitted on the days
+that judged it has seen some of tonight's days where `prepare.test_days` is above 1. Where no day is left, the
+champion is not scored: the metric `champion_has_seen` is 1, and the gate has no evidence. Each model is
+scored by the workload that its model.json names; its folder must have the digest on record. A champion whose
+workload was edited since is scored by the code in its version, in a separate process
+(daybreak/evaluation/own_code.py).
 
-So are the anchor of its chain (daybreak/gate/chain.py) and the version that it replaced, by which a loss is
-seen that no single night shows. A night goes on without them where they cannot be scored.
+So are the anchor of its chain (daybreak/gate/chain.py) and the version that it replaced, to detect a loss
+that no single night shows. A night goes on where these two cannot be scored.
 """
 
 import json
@@ -296,8 +296,8 @@ def _one_label(workload: Any, samples: Any) -> str:
     if len(others) != 1:
         lack = f"only samples whose label is {only}"
     return (
-        f"the held-out days have {lack}, so that their {len(labels):,} samples tell no model from one that "
-        f"always answers {only}; hold out more days (prepare.test_days)"
+        f"the held-out days have {lack}, so that a model that always answers {only} would look perfect on "
+        f"their {len(labels):,} samples; hold out more days (prepare.test_days)"
     )
 
 

@@ -1,7 +1,7 @@
 """Finds the held-out days that models may be compared on: those after all days that either has seen.
 
-`meta.json` of the arrays names the held-out days, and a workload's split `test` is of these. So the samples
-of some of them are those of a folder that links to the same arrays and names these days alone.
+`meta.json` of the arrays names the held-out days of a workload's split `test`. So some of these days are
+selected by a folder with links to the same arrays and a `meta.json` of its own.
 """
 
 import json

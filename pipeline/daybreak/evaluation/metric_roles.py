@@ -1,4 +1,4 @@
-"""Says which metrics have to be better, and which must hold: by params.yaml, else by the workload's roles."""
+"""Selects success metrics and guardrails: from params.yaml, else by the workload's roles."""
 
 from daybreak.contract.params import GateParams
 from daybreak.contract.records import Evaluation, Judged

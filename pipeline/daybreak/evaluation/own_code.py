@@ -2,10 +2,10 @@
 
     echo CASE | python -m daybreak.registry.confined daybreak.evaluation.own_code
 
-An edit of the workload may change the shapes of its weights or what its score means, so that a version that
-was made before no longer fits today's class. The version is fetched from the registry, checked against the
-digest that the ledger has, and scores the held-out samples with its own modules
-(daybreak/registry/carried_code.py), without secrets or network (daybreak/registry/confined.py).
+An edit of the workload may change the shapes of weights or the meaning of the score, so that an older version
+no longer fits today's class. The version is fetched from the registry, checked against the digest in the
+ledger, and scores the held-out samples with its own modules (daybreak/registry/carried_code.py), without
+secrets or network (daybreak/registry/confined.py).
 """
 
 import json
@@ -34,8 +34,8 @@ from daybreak.storage.mlflow_client import session
 def columns(release: Release, folder: Path, *, arm: str, days: Sequence[date], batch_size: int) -> Columns:
     """Returns the columns ARM and `ARM/METRIC`, a value per held-out sample, shape [n].
 
-    Its samples are made of tonight's clean rows by its own `arrays`, or its own features and state. Of a
-    workload with metrics: what it predicts, `prediction/NAME`.
+    Samples are made of tonight's clean rows by the version's own `arrays`, or features and state. A workload
+    with metrics also has its predictions, `prediction/NAME`.
 
     Args:
         release: the version, as the ledger has it.

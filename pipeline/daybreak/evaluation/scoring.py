@@ -1,7 +1,7 @@
 """Scores held-out samples with one or several models, batch by batch and side by side.
 
-A workload scores its samples by itself (`score`), or names metrics (daybreak/workloads/metrics.py) of what it
-predicts. These are of both models' predictions, whichever code made them.
+A workload scores its samples by itself (`score`), or names metrics (daybreak/workloads/metrics.py) of its
+predictions. Metrics are computed for both models' predictions by the same code.
 """
 
 import re

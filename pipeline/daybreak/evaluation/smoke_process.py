@@ -2,9 +2,9 @@
 
     echo CASE | python -I daybreak/registry/confined.py daybreak/evaluation/smoke_process.py
 
-The script imports nothing of the pipeline: the version brings the code that it was registered with, as it
-does to a server. The script imports what any version needs while it waits for its case, a line of JSON. All
-that it writes to its standard output are its results, as JSON; what the version prints goes to the errors.
+The script imports nothing of the pipeline: the version brings the code that it was registered with, as on a
+server. While the script waits for its case, a line of JSON, it imports the libraries that any version needs.
+Standard output has the results as JSON and nothing else; prints of the version go to standard error.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ SINGLES = 100  # samples or rows one by one, to time a request
 def measure() -> dict[str, Any]:
     """Loads the version, answers once, then scores all samples together and some one by one.
 
-    The start is measured in seconds of this process's CPU, and a request without those in which others had
-    it, since the machine may be busy.
+    The start is measured in CPU seconds of this process, and a request without waiting for a CPU, since the
+    machine may be busy.
     """
     import mlflow.pyfunc
     import pandas as pd
@@ -78,8 +78,8 @@ def measure() -> dict[str, Any]:
 def unhindered_s(request: Callable[[], Any]) -> float:
     """Returns the seconds that a request takes where no other process wants the CPU.
 
-    They are those that passed without those in which its threads waited for a CPU, and at least those of CPU
-    that it took, as several threads may wait at once.
+    This is elapsed time less the time that threads waited for a CPU, but at least the CPU time used, since
+    several threads may wait at once.
     """
     began, cpu, waited = time.perf_counter(), time.process_time(), _waited_s()
     request()

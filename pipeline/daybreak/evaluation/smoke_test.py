@@ -1,12 +1,12 @@
 """Tests in a clean process whether a version is fit to serve, before any user meets it.
 
 The process (daybreak/evaluation/smoke_process.py) knows nothing of the night: it loads the version, fetched
-from the registry, with the code that the version carries, and scores samples together and one by one. The
-gate compares that with what the trainer's own process scored on the same samples, and with the limits of
-params.yaml. A version that predicts raw rows is sent the clean rows of the samples, as a client would send
-them, so that a feature which is another in serving than in training is noticed.
-The version that would be replaced is loaded too, since a rollback has to be able to come back to it. All
-files of both versions are checked against the digest of the night's record before any is run.
+from the registry, with the version's own code, and scores samples together and one by one. The gate compares
+these scores with the trainer's on the same samples, and the times with the limits of params.yaml. A version
+that predicts raw rows gets the clean rows of the samples as a client would send them, so that a feature that
+differs between serving and training is noticed. The version that would be replaced is loaded too, since a
+rollback must be possible. All files of both versions are checked against the digest on record before any is
+run.
 """
 
 import json
@@ -34,9 +34,9 @@ from daybreak.registry.weights import ARRAYS
 from daybreak.storage.mlflow_client import session
 from daybreak.workloads.served_rows import as_records, conformed
 
-TOLERANCE = 1e-5  # of a score, relative and absolute: sums may be added up in another order
+TOLERANCE = 1e-5  # of a score, relative and absolute: the order of summing may differ
 LIMIT_S = 600.0
-# Checks of how fast a version is on this machine: one that is busy may fail them, a person may overrule them.
+# Checks of speed on this machine: they may fail on a busy machine, and a person may overrule them.
 TIMED = ("start", "latency")
 
 

@@ -81,8 +81,8 @@ def detectable(before: Volume, *, pace: Pace, hours: float, alpha: float, power:
 def hours_needed(before: Volume, *, pace: Pace, alpha: float, margin: float, longest: float) -> float:
     """Returns the hours within which a test shows one margin at 80 % power, at most `longest`.
 
-    Where `longest` hours show it with less power, but at least `LEAST_POWER`, they are all needed. 0 where
-    they do not show it, or where nothing tells how much users differ.
+    Returns `longest` where even all these hours give less power, but at least `LEAST_POWER`. Returns 0 where
+    the power is below that, or where the spread among users is unknown.
     """
 
     def shows(hours: float, power: float) -> bool:

@@ -7,9 +7,9 @@ is named after the version held back on alone, so the same users stay with it wh
 
 What serves is judged against it by the same guardrails as a challenger (`readout`), twice:
 
-    this version     what users were shown since it serves, so that a bad one is seen as soon as ever
-    all of them      what users were shown since the experiment began, a user's score being the mean over all
-                     of it, so that losses too small for one promotion add up
+    this version     exposures since the version serves, so that a bad version is noticed at once
+    all of them      exposures since the experiment began, with a user's score as the mean over all of them,
+                     so that losses too small for one promotion add up
 
 Where a guardrail is broken, also because users prove it worse, the version held back on serves again. After a
 rollback nobody is held back, and what was shown before it counts no more.
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What users say of what serves, against the version that some are held back on."""
+    """The result of the serving version, by users, against the version that some users are held back on."""
 
     result: Result  # WORSE where a guardrail is broken; MISMATCH where nothing can be believed
     num_users: int
@@ -118,7 +118,7 @@ def _served_since(traffic_log: "Log", serving: Release, held: Release) -> float:
 
 
 def _outcomes_of_each(shown: "Sequence[Exposure]", *, window_s: float, now: float) -> "Iterator[Exposure]":
-    """Yields the exposures with those outcomes that were told within the window after each, once it is over.
+    """Yields the exposures whose outcome window is over, with the outcomes reported within that window.
 
     An outcome is then told at 0, since the window of the user's first exposure does not matter any more.
     """

@@ -3,11 +3,11 @@
 A list is scored by its NDCG@20. A user without an outcome has taken nothing and scores 0, so that a
 challenger cannot win because fewer of its users report.
 
-Predictions of rows are scored by the workload's own metric, the first whose values are of single samples:
-each user meets one model only, so that a metric of a set, such as the area under a curve, would compare rows
-of different users (`LiveMetric` in daybreak/contract/records.py). The score of a user is the mean over all
-rows with a label, turned round where lower is better. A row without one says nothing of the model, so it is
-left out, and so is a user without any; that labels are missing in both arms alike is a guardrail.
+Predictions of rows are scored by the workload's first metric of single samples: each user meets one model
+only, so that a metric of a set, such as the area under a curve, would compare rows of different users
+(`LiveMetric` in daybreak/contract/records.py). The score of a user is the mean over all rows with a label,
+negated where lower is better. A row without a label is left out, and so is a user without any label; a
+guardrail checks that both arms miss the same share of labels.
 
 Where a team serves by itself, a user's score is the mean of the metric that it reports.
 
@@ -203,7 +203,7 @@ class RowScore:
         if self.has_label:
             texts = shown.taken if shown.taken is not None and (shown.taken_at or 0.0) <= until else ()
             labels = np.array([self._label(text) for text in texts])
-        if len(labels) != len(predicted):  # not told, or nobody knows which is whose
+        if len(labels) != len(predicted):  # no labels, or labels that cannot be matched to predictions
             return nothing
         known = ~np.isnan(labels)
         with np.errstate(over="ignore", invalid="ignore"):  # of labels that are too large to be squared

@@ -274,9 +274,9 @@ def look(
             by=by,
             others=others,
         )
-    except Exception as error:  # a metric is the team's code, and its arguments are what clients told
+    except Exception as error:  # a metric is the team's code, and its arguments come from clients
         why = f"{type(error).__name__}: {error}"
-        raise DataError(f"what users told cannot be judged: {why}; look at the metrics and labels") from error
+        raise DataError(f"outcomes cannot be judged: {why}; look at the metrics and labels") from error
 
 
 def pace(params: LiveTestParams) -> ramp.Pace:
@@ -388,7 +388,7 @@ def _open(
 def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules, by: LiveScore) -> Live:
     """Returns what the traffic of the last days lets one expect of tonight's.
 
-    What users scored in these days is written beside the test, since it makes the effect less noisy.
+    The scores of users in these days are recorded with the test, since they make the effect less noisy.
     """
     now, left = _now(log).replace(microsecond=0), night.decide_until - clock.utc()
     since = now.timestamp() - HISTORY_DAYS * DAY_S

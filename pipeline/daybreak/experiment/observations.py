@@ -8,16 +8,16 @@ leaves [low, high), the chance to meet the challenger at share s is
 
     (s - low) / (high - low), within [0, 1]
 
-An exposure whose chance is between 0 and 1 opens an observation, and what the unit does within the window
-after it counts with it; all else was certain and tells nothing of the models. A user who saw the champion at
-5 % so counts anew at 25 %, with chance 20/95: in order of time the arms are a sequence of coins with known
-chances, which is all that `e_process`, `srm` and `unpaired` ask for.
+An exposure with a chance between 0 and 1 opens an observation, which takes in the unit's exposures within the
+window after it; other exposures were certain, so they are no evidence about the models. A user who saw the
+champion at 5 % so counts anew at 25 %, with chance 20/95: in order of time the arms are a sequence of coins
+with known chances, which is all that `e_process`, `srm` and `unpaired` need.
 
-What a unit does later is as certain as its arm, but not as harmless: a model may fail from the second visit
-on. So an observation keeps what its unit is shown at the same share after the window (`later`), and units
-that come back at a later share S, in the arm that they first had at share s, are observations of their own
-(`returned`). Of those that did not change arms in between, a unit met the challenger with the chance
-s / (s + 1 - S), and each is one coin still, though the same one as before. Pure.
+Later visits are in the same arm, but a model may fail from the second visit on. So an observation keeps the
+unit's exposures at the same share after the window (`later`), and units that come back at a later share S, in
+their first arm at share s, are separate observations (`returned`). Among units that did not change arms in
+between, a unit met the challenger with the chance s / (s + 1 - S); each is still one coin, the same as
+before. Pure.
 """
 
 import math

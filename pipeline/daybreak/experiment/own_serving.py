@@ -12,9 +12,9 @@ daybreak/serving/assigner.py draw by:
     another version, or no experiment        counted for forecasts alone
     within SETTLE_S of a move                likewise, as servers read a move later, and clocks differ
 
-Leaving out all rows near a move, whatever their arm, leaves the arms as drawn. An exposure is named by unit,
-version and time, so that a row may come again: the same one changes nothing, and one with a metric completes
-one without.
+Leaving out all rows near a move, in either arm, does not bias the arms. An exposure is named by unit, version
+and time, so that a row may come again: an equal row changes nothing, and a row with a metric completes an
+earlier row without.
 """
 
 import math

@@ -14,9 +14,9 @@ experiments, the effect in `gate.alpha` of them. If the arms were not as drawn, 
 data. Any other broken guardrail rejects the challenger. Lists and their users, or predictions and their
 labels, are scored by `live_score`; personal lists and items shown are of lists alone, labels of predictions.
 
-The effect is `unpaired`'s, over users whose window for outcomes is over, less what they scored before the
+The effect is `unpaired`'s, over users whose window for outcomes is over, adjusted by their scores before the
 test; where the end of the test is known, at the looks that `looks` plans. A user of a list without a reported
-outcome scores 0, so that a challenger whose users report less cannot win by that. Divided by the share of
+outcome scores 0, so that a challenger cannot win because fewer of its users report. Divided by the share of
 users with an outcome, the effect is on the scale of the held-out scores, and the same margin holds. A user
 of predictions without a label is left out. Pure.
 """
@@ -68,7 +68,7 @@ class Metric:
     name: str
     by: LiveScore
     margin: float  # in the metric's unit
-    is_guardrail: bool  # it must hold; else it is one of which one must be better
+    is_guardrail: bool  # it must hold; else it is a success metric, of which one must be better
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,7 +407,7 @@ def _score(over: list[Observation], scores: list[float | None], result: Result, 
 def _check(name: str, result: Result, *, shown: str = "") -> Check:
     """Returns a guardrail, broken where the result is WORSE, INVALID or MISMATCH.
 
-    `shown` is what was measured, where the result's sentence does not say it.
+    `shown` has the measured values, where the result's sentence lacks them.
     """
     ok = result.status not in (Status.WORSE, Status.INVALID, Status.MISMATCH)
     if not shown:

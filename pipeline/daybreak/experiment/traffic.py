@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def open_log(params: LiveSections) -> "Log | None":
     """Returns the log of serving; None where nobody has ever served from this home.
 
-    It is made where users are served elsewhere, and a source says what they met.
+    The log is created where users are served elsewhere, and a source delivers observations.
     """
     home = checkout.home()
     if params.live_test.observations:

@@ -2,8 +2,8 @@
 
 An answer to a user depends on nothing but model and arrays (daybreak/contract/workload.py), so it is kept
 until either changes: a returning user costs one look into a dict. The answers of the most recent users are
-kept. What a model predicts of rows is not kept. The version itself runs in a process of its own
-(daybreak/serving/version_process.py), whose replies are not trusted to have the form that they should have.
+kept, predictions for rows are not. The version runs in a separate process
+(daybreak/serving/version_process.py), and its replies are checked, since their form is not trusted.
 """
 
 import contextlib
@@ -102,7 +102,7 @@ def texts(values: Any) -> list[str]:
 class Predictor:
     """A loaded version that predicts rows; threads may share it."""
 
-    night = ""  # of no night but its own: it has all that it needs
+    night = ""  # needs no night's arrays
 
     def __init__(self, version: int, *, process: VersionProcess) -> None:
         self.version, self.process = version, process

@@ -1,8 +1,8 @@
 """Batches the users who wait for a model: requests that arrive while it computes are answered together next.
 
-What arrives while a version computes becomes its next batch, so batches grow with the load and no request
-waits for a batch to fill. Each version has a thread of its own, which waits for the version's process, so
-that one which is slow holds up nobody who meets another. The event loop never computes.
+Requests that arrive while a version computes become the next batch, so batches grow with the load and no
+request waits for a batch to fill. Each version has a thread that waits for the version's process, so a slow
+version does not hold up users of another. The event loop never computes.
 """
 
 import asyncio

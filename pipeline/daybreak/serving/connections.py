@@ -3,10 +3,10 @@
 uvicorn has no limit for the time that headers take and none for an address, so this is its own protocol of
 httptools with three more questions:
 
-    when a connection comes      does its address hold `max_connections_per_address`, or do all hold
-                                 MAX_CONNECTIONS? Then one that waits makes room: of that address, or of
-                                 the address that holds most
-    when headers are complete    for whom is it? A proxy of `trusted_proxies` may hold any number of
+    when a connection comes      does its address hold `max_connections_per_address`, or do all together hold
+                                 MAX_CONNECTIONS? Then a waiting connection is closed to make room: of that
+                                 address, or of the address that holds most
+    when headers are complete    who is the client? A proxy of `trusted_proxies` may hold any number of
                                  connections; a request that it forwards counts for the address in
                                  X-Forwarded-For until it is answered
     each SWEEP_S                 have headers, or a body that is answered already, taken
@@ -58,7 +58,7 @@ class Connections:
     def forwarded_for(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
         """Returns the last address in X-Forwarded-For that is no trusted proxy's; "" where there is none.
 
-        What stands before it was sent by the client, who may have made it up.
+        Earlier addresses in the header come from the client and may be made up.
         """
         values = [value.decode("latin1") for name, value in headers if name == b"x-forwarded-for"]
         hosts = [host.strip() for host in ",".join(values).split(",") if host.strip()]
@@ -114,7 +114,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(**given)
         self._connections, self._app = connections, self.app
         self._address = self._peer = ""
-        self._since: float | None = None  # when what it waits for began; None while it is idle
+        self._since: float | None = None  # when the present wait began; None while idle
         self._has_headers = False
         self._num_bytes = 0  # of headers that are not complete
         self._closing_since: float | None = None

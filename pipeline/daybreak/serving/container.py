@@ -1,12 +1,11 @@
 """Serves one version on Vertex AI: `python -m daybreak.serving.container` in the project's image.
 
-Vertex says by AIP_STORAGE_URI where the files of the version are, and by AIP_HTTP_PORT, AIP_HEALTH_ROUTE and
-AIP_PREDICT_ROUTE how it sends requests. The files are checked against MODEL_DIGEST and FILES_DIGEST before
-any of them is loaded; then the code that the version carries answers as it did when it was judged, in a
-process of its own that has none of the container's secrets (daybreak/serving/vertex_app.py). LOG_FROM names a
-file that holds the URL of the log of serving: a container's environment can be read in Vertex's registry, and
-a URL may hold a password. Without LOG_FROM, exposures and outcomes are not recorded. SERVING holds the limits
-of params.yaml, as JSON.
+Vertex passes the location of the version's files in AIP_STORAGE_URI, and the routes of requests in
+AIP_HTTP_PORT, AIP_HEALTH_ROUTE and AIP_PREDICT_ROUTE. Files are checked against MODEL_DIGEST and FILES_DIGEST
+before any is loaded; then the version's own code answers as it did when it was judged, in a separate process
+without the container's secrets (daybreak/serving/vertex_app.py). LOG_FROM names a file that holds the URL of
+the traffic log: a container's environment can be read in Vertex's registry, and a URL may hold a password.
+Without LOG_FROM, exposures and outcomes are not recorded. SERVING holds the limits of params.yaml, as JSON.
 """
 
 import os

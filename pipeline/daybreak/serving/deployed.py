@@ -1,10 +1,10 @@
 """Assigns the arm of a version behind an endpoint that draws the version for each request by itself.
 
 A router draws by user; an endpoint of Vertex AI draws a version for each request, by its own traffic split,
-and does not report the draw. So here each request is a unit, and its arm is that of the version that
+and does not report the draw. So each request is a unit here, and its arm follows from the version that
 received it. An answer counts for the experiment only while the log says that the endpoint follows the traffic
-row (daybreak/rollout/endpoint.py records that, after it has checked the endpoint): otherwise the chance of
-the draw is not the one in the row.
+row (recorded by daybreak/rollout/endpoint.py after a check of the endpoint): otherwise the chance of the draw
+differs from the row.
 """
 
 import logging

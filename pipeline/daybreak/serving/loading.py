@@ -1,15 +1,15 @@
 """Loads versions from the registry, and the arrays they answer from, those of the newest closed night.
 
-A version is fetched from MLflow into a folder of its own. All its files must have the digest that its night
-recorded, in the ledger or, before the night is closed, in the night's folder; only then are its safetensors
-read, in a process of its own, into the workload that its model.json names, which is imported from the
-version's own code (daybreak/registry/carried_code.py).
+A version is fetched from MLflow into a separate folder. All files must have the digest that the version's
+night recorded, in the ledger or, before the night is closed, in the night's folder. Only then a separate
+process reads the safetensors into the workload that model.json names, imported from the version's own code
+(daybreak/registry/carried_code.py).
 
 All versions answer from the arrays of one night, so that versions differ by their models alone: the night of
-the newest commit of the ledger whose folder is still here. A rollback is a commit of the night that it
-goes back to, so the data goes back with it. Before the first night is closed, while it promotes its version,
-the arrays are those of that night itself. Arrays are mapped, and stay readable when the folder is removed.
-A version that predicts rows needs no arrays: it is complete by itself.
+the newest commit of the ledger whose folder is still here. A rollback is a commit of the night restored by
+it, so the data goes back too. Before the first night is closed, while it promotes its version, that night's
+own arrays serve. Arrays are mapped, and stay readable when the folder is removed. A version that predicts
+rows needs no arrays.
 """
 
 import tempfile

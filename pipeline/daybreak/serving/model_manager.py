@@ -1,11 +1,11 @@
-"""Makes a router serve what the traffic row says, without dropping a request, from a thread of its own.
+"""Loads and replaces the versions that the traffic row names, in a thread, without dropping a request.
 
-The manager reads the traffic row every POLL_S and the ledger every LEDGER_S. A version that is wanted and not
-loaded is loaded beside those that serve and warmed up with the most recent users; then one reference,
-`standing`, changes. A request takes the reference once and keeps it, so one version answers it whatever
-happens meanwhile. If a version cannot be loaded, the router goes on as it is, and its heartbeat says why. A
-version whose process has ended is loaded again; until then its users are shown what it answered them before,
-or the popular items, and each of these counts as an error.
+The manager reads the traffic row every POLL_S and the ledger every LEDGER_S. A missing version is loaded
+beside the present ones and warmed up with the most recent users; then one reference, `standing`, changes. A
+request takes the reference once and keeps it, so a single version answers the request. If a version cannot be
+loaded, the router goes on unchanged, and its heartbeat says why. A version whose process has ended is loaded
+again; until then its users are shown its earlier answers, or the popular items, and each such answer counts
+as an error.
 
 Where the traffic row names no champion, as in a new log, the ledger does.
 """
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 POLL_S = 0.25
 LEDGER_S = 5.0  # between two reads of the ledger
 BEAT_S = 1.0
-# Until a version that could not be loaded is retried, unless the traffic changes; and from the start of a
-# version's process to that of the one which replaces it.
+# Until a version that could not be loaded is retried, unless the traffic changes; also the least time between
+# two starts of a version's process.
 RETRY_S = 30.0
 FORGET_S = HOUR_S
 WARM_S = 10.0  # longest time to warm up a new version

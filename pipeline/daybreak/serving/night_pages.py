@@ -3,8 +3,8 @@
     GET /nights                    the board: ?model= ?outcome= ?q= ?sort= ?page=
     GET /nights/compare            two nights beside each other: ?night=MODEL/NIGHT, twice
     GET /nights/live               a stream of running nights (server-sent events): ?model= ?night= for one
-    GET /nights/MODEL/NIGHT/       a night: live while it runs, its own page while a person is asked and once
-                                   it is closed
+    GET /nights/MODEL/NIGHT/       a night: live while it runs, the report while a person is asked and after
+                                   the night is closed
     GET /nights/MODEL/NIGHT/docs/  Data Docs of that night, without scripts
     GET /health                    whether it answers
 

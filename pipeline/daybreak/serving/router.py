@@ -1,15 +1,15 @@
 """Serves users: a FastAPI app that answers each of them with the champion, or with its challenger.
 
     POST /recommend {"user": "17850", "top": 20}      items, the exposure's id and the version
-    POST /predict   {"rows": [{...}, ...]}            predictions of each, the same id and the version
-    POST /outcomes  {"exposure": ID, "user": "17850", "items": [...]}  what the user took; answered once it is
-                                                      on the disk
-                    {"exposure": ID, "user": UNIT, "labels": [...]}    what came true of the rows
-    POST /assignment   {"user": "17850"}              which version a team's own serving is to answer by
-    POST /observations {"rows": [{...}, ...]}         what its users met, and what came of it
+    POST /predict   {"rows": [{...}, ...]}            predictions for each row, an exposure's id, the version
+    POST /outcomes  {"exposure": ID, "user": "17850", "items": [...]}  items that the user took; answered once
+                                                      they are on the disk
+                    {"exposure": ID, "user": UNIT, "labels": [...]}    labels of the rows
+    POST /assignment   {"user": "17850"}              the version by which a team's own serving is to answer
+    POST /observations {"rows": [{...}, ...]}         exposures and outcomes of a team's own serving
     GET  /health    what is loaded; 503 until something serves
     GET  /metrics   for Prometheus
-    GET  /docs      these, for people; /openapi.json for programs
+    GET  /docs      this list, for people; /openapi.json for programs
 
 A version recommends or predicts. A user whom the version does not know, or whom its model does not answer in
 time or at all, is shown the popular items: the exposure says so (`fallback`, `error`), and the user sees no

@@ -6,9 +6,9 @@
         ->  {"predictions": [{"kept": true}]}
 
 It is the router of `daybreak serve` with one version, over the arrays of that version's own night;
-an instance is the body of a user's request there, and the endpoint has drawn which version answers it
+an instance is the body of a user's request, for which the endpoint has drawn a version
 (daybreak/serving/deployed.py). Without a log there are no exposures and no outcomes. A version that predicts
-rows takes these as instances, of any units, since the endpoint draws by request; they are one exposure:
+rows takes rows of any units as instances, since the endpoint draws by request; all rows are one exposure:
 
     {"instances": [{"ts": "2025-01-31T09:30:00", "amount": 12.5}]}
         ->  {"predictions": [{"prediction": 0.02, "exposure": ID, "version": 8}]}

@@ -1,9 +1,9 @@
 """Writes every outcome to the disk before it is acknowledged, thousands a second, by group commit.
 
-One thread writes: all that arrived during the last commit goes into the next one. An outcome is acknowledged
-after its commit. An exposure may wait up to FLUSH_S for others, since no client waits for its commit; a
-router that is killed loses the exposures of that time, and an outcome of one of them is answered with an
-error. Otherwise an outcome is written after its exposure, and finds it.
+One thread writes: everything that arrived during the last commit goes into the next. An outcome is
+acknowledged after its commit. An exposure may wait up to FLUSH_S for others, since no client waits for its
+commit; a router that is killed loses the exposures of that time, and an outcome of a lost exposure is
+answered with an error. Otherwise an outcome is written after its exposure.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Simulates the hourly readings of electricity meters, and those of a weather station beside them.
 
-A day is a pure function of (seed, day): a meter's load of its own, the hour and weekday of its kind (homes
-and shops), the temperature, and what drifts slowly and is alike on neighbouring days, so that yesterday tells
-more than the calendar. The temperature comes from the station, as a table of its own.
+A day is a pure function of (seed, day): the meter's base load, hour and weekday by kind (homes and shops),
+the temperature, and a slow drift that is similar on neighbouring days, so that yesterday predicts more than
+the calendar. The temperature comes from a weather station, as a separate table.
 """
 
 from datetime import UTC, date, datetime, timedelta
@@ -42,7 +42,7 @@ class Weather:
         return [self._start + timedelta(days=number) for number in range((self._today - self._start).days)]
 
     def fetch(self, day: date, folder: Path) -> None:
-        """Writes what the station said on `day`, from ten to one on."""
+        """Writes the station's readings of `day`, from ten to one on."""
         if not self._start <= day < self._today:
             raise DataError(f"there is no weather of {day}; ask for a day of {self._start} to yesterday")
         at = np.datetime64(day, "us") + np.timedelta64(50, "m") + np.arange(HOURS) * np.timedelta64(60, "m")

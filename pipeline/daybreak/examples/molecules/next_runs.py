@@ -2,11 +2,11 @@
 
     python next_runs.py --day 2026-11-25 --runs 6
 
-Clusters are moved by the champion from frames of the newest bag, at several temperatures. Where its members
-first disagree more than on nearly all of these frames, a run of the reference is to begin (query by
-committee; Seung et al. 1992): next_runs/DAY.json has these, and `simulate.py` reads them. Where they are
-fewer than the bag's runs, the others begin as ever. It also says what a step costs by the reference and by
-the network.
+The champion moves clusters from frames of the newest bag, at several temperatures. Where its members first
+disagree more than on nearly all of these frames, a run of the reference is to begin (query by committee;
+Seung et al. 1992): next_runs/DAY.json lists these starts for `simulate.py`. Where there are fewer starts than
+runs of the bag, the other runs begin as usual. The module also reports the cost of a step by the reference
+and by the network.
 """
 
 import argparse

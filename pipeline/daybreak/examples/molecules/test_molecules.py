@@ -1,4 +1,4 @@
-"""The network's forces, what the gate says of one that drifts, and one day that goes through every seam."""
+"""The network's forces, the verdict on a drifting network, and a day through every integration check."""
 
 from pathlib import Path
 

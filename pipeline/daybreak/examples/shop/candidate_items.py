@@ -35,8 +35,8 @@ class CandidateDataset(Dataset[dict[str, Tensor]]):
     context [b, NUM_CONTEXT]                  float32, about the customer and the day
     mask, bought [b, c]                       bool: is a candidate; was bought that day
     own [b, c]                                float32, times bought before
-    num_bought [b]                            items bought that day, also those that are no candidates
-    num_first [b]                             of these, the ones that the customer had not bought before
+    num_bought [b]                            items bought that day, candidates or not
+    num_first [b]                             items bought that day and never before by the customer
     known, home, repeated, popular [b]        bool, for slices
     unit [b]                                  int64, number of the customer
     number [b, c]                             int64, of the item; of the split `serve` only

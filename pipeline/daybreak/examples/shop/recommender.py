@@ -6,9 +6,9 @@ matter on shops where most purchases are repeats: a linear path from the feature
 the customer's own past counts plus a little popularity, so that training corrects that strong rule; and the
 customer's past items as one vector, the mean of their embeddings weighted by how often they were bought.
 
-Loss of a sample: for each bought candidate, cross entropy of picking it among all that were not bought
-(so that bought ones do not compete with each other), averaged over the bought ones. Score of a
-sample: NDCG@20 over all items, including those that were not candidates.
+Loss of a sample: for each bought candidate, cross entropy of picking it among all candidates not bought (so
+that bought candidates do not compete with each other), averaged over bought candidates. Score of a sample:
+NDCG@20 over all items, candidates or not.
 """
 
 from collections.abc import Collection, Iterable, Sequence

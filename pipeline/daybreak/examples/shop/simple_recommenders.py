@@ -1,8 +1,8 @@
 """Scores simple rules on the same samples: popularity, own past counts, item-kNN and EASE.
 
-Each ranks all items for each test sample from the lines of earlier days. How equal counts are ranked
-matters, since most counts are 1: `counts` leaves them in the order of items, `counts_popularity` ranks
-them by popularity, which is a rule much harder to beat.
+Each ranks all items for each test sample from the lines of earlier days. The ranking of equal counts matters,
+since most counts are 1: `counts` keeps the order of items, `counts_popularity` ranks by popularity, which is
+much harder to beat.
 """
 
 from collections.abc import Callable

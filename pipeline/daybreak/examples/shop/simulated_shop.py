@@ -1,12 +1,12 @@
 """Simulates a shop's data with a seed; this is the default `Source`.
 
 A day is a pure function of (seed, day): no state is kept between days, so that days can be fetched in any
-order, and the range (`start`, and yesterday) is only a limit. What lasts over days is therefore
-hashed rather than drawn: a customer has an assortment of items, mostly of a few groups, whose places
-are refilled every few months, each at its own time; an item is wanted again after its place's number of
-weeks. So most purchases are repeats, recent ones tell more than old ones, and items of one group are
-bought together; a model that sees the customer's own history, its recency and such neighbours beats
-plain counts, which beat popularity.
+order, and the range (`start`, and yesterday) is only a limit. Properties that last over days are therefore
+hashed rather than drawn: a customer has an assortment of items, mostly of a few groups, whose places are
+refilled every few months, each at its own time; an item is wanted again after its place's number of weeks. So
+most purchases are repeats, recent purchases predict more than old ones, and items of one group are bought
+together; a model that sees the customer's own history, its recency and such neighbours beats plain counts,
+which beat popularity.
 """
 
 from collections.abc import Collection, Mapping

@@ -4,9 +4,9 @@ What a day sold is found for each day, with the cancellations of later ones (`So
 numbered over the whole window. The lines are sorted by (day, invoice, item), with the same bytes for the same
 rows.
 
-Cancellations are netted as a stack. Per customer and item, in order of time, a purchase pushes its pieces
-and a cancellation pops the most recent ones; a cancellation that has nothing to pop is ignored. What is below
-a purchase does not matter to it, so a day needs no earlier one. A held-out day is netted by itself: a
+Cancellations are netted as a stack. Per customer and item, in order of time, a purchase pushes its pieces and
+a cancellation pops the most recent pieces; a cancellation with nothing to pop is ignored. Pieces below a
+purchase do not matter to it, so a day needs no earlier day. A held-out day is netted by itself: a
 cancellation there must not change earlier days, which the model may see.
 """
 

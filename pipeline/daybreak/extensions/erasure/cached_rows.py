@@ -81,7 +81,7 @@ class Objects:
     def remove_all_but(self, wanted: Container[str], *, named: Iterable[str]) -> int:
         """Deletes what is not wanted: all else from the cache, from the remote what this ledger named.
 
-        A list goes after what it names, so that a killed call finds again what is left.
+        A list of files is removed after its files, so that a killed call finds the remaining files again.
         """
         mine = [path.parent.name + path.name for path in self._cache.glob("??/*")]
         ours = [digest for digest in {*named} if self._remote and self._remote.exists(digest)]

@@ -43,7 +43,7 @@ from daybreak.storage.traffic_log import existing_log
 
 log = logging.getLogger(__name__)
 
-BEGUN = Path("data/work/erasing")  # in a folder whose rows go: its arrays are still those of before
+BEGUN = Path("data/work/erasing")  # in a folder whose rows are being erased, and whose arrays are still old
 
 
 def erase(unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
@@ -90,10 +90,10 @@ def _expect_quiet() -> None:
 
 
 def _expect_intact() -> None:
-    """Raises DataError where a file in the folder of a night is not what its dvc.lock says.
+    """Raises DataError where a file in the folder of a night differs from its dvc.lock.
 
-    Rows that are taken out of it would leave another one, which would pass for good. Links into the cache are
-    compared as objects.
+    An erasure from a damaged file would make the rest pass for sound. Links into the cache are compared as
+    objects.
     """
     if damaged := [fault.where for fault in rot.in_nights()]:
         raise DataError(
@@ -105,7 +105,7 @@ def _expect_intact() -> None:
 def _begin(unit: str) -> None:
     """Writes the journal; ReleaseError while the erasure of another unit, which was interrupted, is not done.
 
-    The rows of that unit are still in folders and versions, where only its own erasure looks for them.
+    Rows of that unit are still in folders and versions, and only its own erasure looks for them.
     """
     journal, mine = erasures.journal(), erasures.hash_of(unit, erasures.make_key())
     before = journal.read() or {}

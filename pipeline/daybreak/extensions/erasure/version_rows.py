@@ -1,8 +1,8 @@
 """Takes a unit's rows out of the versions in MLflow: the past that they look back on, and their example.
 
-The ledger names the digest of all files of a version, so a version without these rows has another one,
-which the note of the erasure keeps (daybreak/storage/erasures.py). What a version learned from the rows stays
-in its weights: it is named and tagged, and to be replaced.
+The ledger has the digest of all files of a version, so a version without these rows has a new digest, which
+the note of the erasure keeps (daybreak/storage/erasures.py). The weights of a version that learned from the
+rows stay: the version is named and tagged, and should be replaced.
 """
 
 import json
