@@ -296,8 +296,8 @@ def _one_label(workload: Any, samples: Any) -> str:
     if len(others) != 1:
         lack = f"only samples whose label is {only}"
     return (
-        f"the held-out days have {lack}, so that a model that always answers {only} would look perfect on "
-        f"their {len(labels):,} samples; hold out more days (prepare.test_days)"
+        f"the held-out days have {lack}, so that their {len(labels):,} samples cannot tell a model from one "
+        f"that always answers {only}; hold out more days (prepare.test_days)"
     )
 
 
