@@ -54,7 +54,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends g++ git libg
 ARG UID=1000
 RUN useradd --create-home --uid "$UID" daybreak \
     && install --directory --owner daybreak /airflow /daybreak /login
-ENV PATH=/opt/venv/bin:$PATH DAYBREAK_HOME=/daybreak PYTHONPATH=/daybreak/pipeline
+ENV PATH=/opt/venv/bin:$PATH DAYBREAK_HOME=/daybreak PYTHONPATH=/daybreak/pipeline PYTHONSAFEPATH=1
 USER $UID
 WORKDIR /daybreak
 # On a rented machine nothing is mounted: what fetches a night's code from the bucket comes with the image.
