@@ -26,12 +26,12 @@ from pathlib import Path
 from benchmarks import frame, invoice
 from daybreak.backends import billing
 from daybreak.backends.submission_journal import Submission, SubmissionJournal, stretches
-from daybreak.backends.vertex.vertex import Vertex
 from daybreak.contract import params
 from daybreak.contract.backend import Job, State
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import Params
 from daybreak.contract.records import Night, Plan, Training
+from daybreak.extensions.vertex.vertex import Vertex
 from daybreak.jobs.cost_tracker import spent_usd
 from daybreak.jobs.launcher import JOBS
 from daybreak.machines.startup import DATA, START, TWICE

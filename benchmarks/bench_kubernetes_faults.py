@@ -18,10 +18,10 @@ from unittest.mock import patch
 
 from benchmarks import disturbed
 from benchmarks.disturbed import AWAY_S, End, Fault, How, Place, looks_amid
-from daybreak.backends.kubernetes import cluster_api
-from daybreak.backends.kubernetes.kubernetes import Kubernetes
 from daybreak.contract.backend import Backend, Job
 from daybreak.contract.records import Rental
+from daybreak.extensions.kubernetes import cluster_api
+from daybreak.extensions.kubernetes.kubernetes import Kubernetes
 from daybreak.jobs import escalation
 from tests.backends import rented
 from tests.backends.conftest import IMAGE, PODS
@@ -251,7 +251,7 @@ def place(folder: Path, part: int) -> Iterator[Place]:
         for name in ("b", "c"):
             cluster.add_node(name, labels=SPOT, taints=("spot",))
         soon = patch.multiple("daybreak.jobs.escalation", PATIENCE_S=PATIENCE_S)
-        no_wait = patch.multiple("daybreak.backends.kubernetes.kubernetes", IMAGE_S=0.0)
+        no_wait = patch.multiple("daybreak.extensions.kubernetes.kubernetes", IMAGE_S=0.0)
         with patch.dict(os.environ, KUBECONFIG=str(cluster.kubeconfig)), soon, no_wait:
             yield Cluster(cluster, folder)
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 from benchmarks import frame
-from daybreak.backends.slurm import slurm_client
 from daybreak.contract import params, records
 from daybreak.contract.records import Night, Release, Training, Verdict
+from daybreak.extensions.slurm import slurm_client
 from tests.backends import real_slurm
 from tests.backends.conftest import IMAGE, MACHINES, PODS
 from tests.backends.fake_cluster import FakeCluster
@@ -64,7 +64,7 @@ def kubernetes(folder: Path) -> Iterator[Place]:
             cluster.add_node(name, labels={"pool": "spot", "spot": "true"}, taints=("spot",))
         with patch.dict(os.environ, KUBECONFIG=str(cluster.kubeconfig)):
             yield Place(
-                backend={"use": "daybreak.backends.kubernetes.kubernetes:Kubernetes",
+                backend={"use": "daybreak.extensions.kubernetes.kubernetes:Kubernetes",
                          "image": "eu.example/trainer:1", "bucket": f"file://{folder}/bucket"},
                 sets=[f"train.checkpoints=file://{folder}/bucket/checkpoints"],
                 num_live=lambda: len(cluster.live()),
@@ -80,7 +80,7 @@ def slurm(folder: Path) -> Iterator[Place]:
     given = {"SLURM_CONF": str(folder / "slurm" / "slurm.conf")}
     with patch.dict(os.environ, given), real_slurm.cluster(folder / "slurm") as cluster:
         yield Place(
-            backend={"use": "daybreak.backends.slurm.slurm:Slurm"},
+            backend={"use": "daybreak.extensions.slurm.slurm:Slurm"},
             sets=[],
             num_live=lambda: sum(
                 job.phase != "over" and job.name.startswith("daybreak") for job in slurm_client.listed()

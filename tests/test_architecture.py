@@ -31,7 +31,7 @@ ACTING = {
 PURE = {
     "contract.formats", "contract.source_code", "contract.units",
     "extensions.bag.bag_forecast", "extensions.bag.reuse", "extensions.bag.state",
-    "backends.billing", "backends.faults", "backends.vertex.error_codes", "backends.vertex.job_spec",
+    "backends.billing", "backends.faults", "extensions.vertex.error_codes", "extensions.vertex.job_spec",
     "experiment.forecast", "experiment.observations", "experiment.ramp", "experiment.readout",
     "gate.all_metrics", "gate.selftest",
     "jobs.escalation", "jobs.heartbeats", "jobs.outlook",

@@ -119,7 +119,8 @@ def test_a_team_that_serves_by_itself_needs_no_router_but_what_its_users_met(tmp
 def test_an_endpoint_whose_users_are_to_judge_needs_a_log_and_whole_percent(tmp_path, monkeypatch):
     monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     text = PARAMS.format(machines="local")
-    text += "serving: {endpoint: {use: 'daybreak.rollout.endpoint:Endpoint', project: p, image: i, bucket: b"
+    text += "serving: {endpoint: {use: 'daybreak.extensions.vertex.endpoint:Endpoint'"
+    text += ", project: p, image: i, bucket: b"
 
     def router(more: str, live_test: str) -> Finding:
         judged = f"gate: {{scores: live}}\nlive_test: {{{live_test}}}\n"

@@ -21,12 +21,12 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BEGINNINGS = {
     "trainer": [
-        "training.worker", "profiling.profile_job", "profiling.machine_trial", "backends.vertex.entrypoint",
-        "backends.kubernetes.pod_entrypoint", "workloads.table_workload", "workloads.samples",
+        "training.worker", "profiling.profile_job", "profiling.machine_trial", "backends.entrypoint",
+        "extensions.kubernetes.pod_entrypoint", "workloads.table_workload", "workloads.samples",
         "examples.shop.recommender", "examples.shop.regression", "examples.fraud.fraud",
     ],
     "serving": [
-        "serving.server", "serving.container", "serving.night_pages", "registry.served",
+        "serving.server", "extensions.vertex.container", "serving.night_pages", "registry.served",
         "workloads.served_rows", "evaluation.smoke_process", "examples.shop.recommender",
         "examples.fraud.fraud",
     ],
@@ -54,7 +54,7 @@ class Installed:
     def find_spec(self, name, path=None, target=None):
         return None if name.partition(".")[0] in {lacking} else PathFinder.find_spec(name, path, target)
 sys.meta_path[sys.meta_path.index(PathFinder)] = Installed()
-import daybreak.backends.sync, daybreak.backends.vertex.entrypoint, daybreak.profiling.profiler
+import daybreak.backends.sync, daybreak.backends.entrypoint, daybreak.profiling.profiler
 import daybreak.training.fsdp, daybreak.training.local_sgd, daybreak.training.checkpoint_copies, gcsfs
 from pathlib import Path
 from daybreak.contract import records

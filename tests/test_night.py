@@ -78,7 +78,7 @@ def test_more_code_than_may_travel_is_refused_when_a_night_opens_not_after_hours
     (repository / "big.bin").write_bytes(b"x" * 2_500_000)
     checkout.git("add", "big.bin", folder=repository)
     checkout.git("commit", "-m", "Add a file that is no code", folder=repository)
-    backend = '{"use": "daybreak.backends.vertex.vertex:Vertex", "project": "p", "image": "i", '
+    backend = '{"use": "daybreak.extensions.vertex.vertex:Vertex", "project": "p", "image": "i", '
     with pytest.raises(ParamsError) as refused:
         opened(
             repository,

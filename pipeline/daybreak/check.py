@@ -304,11 +304,10 @@ def _live_score(plug: params.Plug) -> Iterator[Finding]:
 
 def _router_of_endpoint(loaded: params.Params, plug: params.Plug) -> Iterator[Finding]:
     """Yields whether an endpoint can split its requests as the gate needs, and log who met what."""
-    from daybreak.rollout.endpoint import is_whole
-
-    broken = [share for share in (*loaded.live_test.ramp, loaded.watch.holdback) if not is_whole(share)]
     with contextlib.suppress(PipelineError):  # already reported
-        keeps = bool(plug.make().log)
+        endpoint = plug.make()
+        shares = (*loaded.live_test.ramp, loaded.watch.holdback)
+        keeps, broken = bool(endpoint.log), [share for share in shares if not endpoint.is_whole(share)]
         text = "the endpoint's containers keep the log of who met what"
         if not keeps:
             text = (

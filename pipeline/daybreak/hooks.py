@@ -15,13 +15,17 @@ FOLDER = Path(__file__).parent / "extensions"
 
 @dataclass(frozen=True, kw_only=True)
 class Extension:
-    """What an extension adds, each a `module` or `module:function` of its folder; empty: nothing."""
+    """What an extension adds: modules of its folder, or names in them; empty: nothing."""
 
+    plugs: str = ""  # classes that params.yaml names by their import path, with blanks between them
     commands: str = ""  # module whose public functions are commands (daybreak/cli.py)
     jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
 
 
 EXTENSIONS = {
+    "vertex": Extension(plugs="vertex:Vertex endpoint:Endpoint"),
+    "kubernetes": Extension(plugs="kubernetes:Kubernetes"),
+    "slurm": Extension(plugs="slurm:Slurm"),
     "init": Extension(commands="commands"),
     "trial": Extension(commands="commands"),
     "simulation": Extension(commands="commands"),
@@ -35,7 +39,8 @@ def paths(hook: str) -> list[str]:
     return [
         f"daybreak.extensions.{name}.{path}"
         for name, extension in EXTENSIONS.items()
-        if (path := getattr(extension, hook)) and (FOLDER / name / "__init__.py").exists()
+        for path in getattr(extension, hook).split()
+        if (FOLDER / name / "__init__.py").exists()
     ]
 
 

@@ -14,7 +14,7 @@ from daybreak.contract.errors import JobError, NotYet
 
 PLACES = tuple(
     str(Path(__file__).parents[2] / "pipeline" / "daybreak" / name)
-    for name in ("backends/", "contract/records.py", "storage/journal.py")
+    for name in ("backends/", "extensions/", "contract/records.py", "storage/journal.py")
 )
 KILLED = 9
 Make = Callable[[], Backend]

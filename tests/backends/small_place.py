@@ -15,7 +15,7 @@ from daybreak.backends.renting import Renting
 from daybreak.contract.machine import Machine
 from daybreak.machines.catalog import rented
 
-ENTRYPOINT = "daybreak.backends.vertex.entrypoint"
+ENTRYPOINT = "daybreak.backends.entrypoint"
 MACHINE = next(machine for machine in rented() if machine.name == "n2-standard-8")
 
 

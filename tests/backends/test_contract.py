@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
-from daybreak.backends.kubernetes.kubernetes import Kubernetes
 from daybreak.backends.local import Local
-from daybreak.backends.slurm.slurm import Slurm
 from daybreak.contract.backend import Backend, Job
 from daybreak.contract.errors import JobError
 from daybreak.contract.records import Rental
+from daybreak.extensions.kubernetes.kubernetes import Kubernetes
+from daybreak.extensions.slurm.slurm import Slurm
 from daybreak.training import gpus
 from tests.backends import rented
 from tests.backends.rented import end, wait

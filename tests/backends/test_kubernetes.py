@@ -20,14 +20,14 @@ import kubernetes_validate
 import pytest
 
 from daybreak.backends.faults import COMMON
-from daybreak.backends.kubernetes import kubernetes as backend_module
-from daybreak.backends.kubernetes import manifest, pod_status
-from daybreak.backends.kubernetes.kubernetes import Kubernetes
-from daybreak.backends.kubernetes.manifest import QUEUE
 from daybreak.backends.place import Unreachable
 from daybreak.contract.backend import Job, OutOfTime
 from daybreak.contract.errors import JobError, NotYet, ParamsError
 from daybreak.contract.records import Pool
+from daybreak.extensions.kubernetes import kubernetes as backend_module
+from daybreak.extensions.kubernetes import manifest, pod_status
+from daybreak.extensions.kubernetes.kubernetes import Kubernetes
+from daybreak.extensions.kubernetes.manifest import QUEUE
 from daybreak.jobs import reaper
 from daybreak.machines import catalog
 from daybreak.storage import checkout
@@ -178,7 +178,7 @@ def test_the_jobs_of_a_job_set_that_ends_end_with_it(kubernetes, made, job):
 @both_kinds
 def test_pods_know_their_names_and_that_of_the_first(kubernetes, made, job, tmp_path):
     code = (
-        "import os, pathlib, socket; from daybreak.backends.kubernetes.pod_entrypoint import place; "
+        "import os, pathlib, socket; from daybreak.extensions.kubernetes.pod_entrypoint import place; "
         "here = place(os.environ); first, port = here.master.split(':'); "
         "[socket.gethostbyname(name) for name in (here.host, first)]; "
         f"path = pathlib.Path('{tmp_path}', f'{{here.rank}} of {{here.num_nodes}}'); "

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from daybreak.backends.image import manifest_of
-from daybreak.backends.vertex.job_spec import Site
-from daybreak.backends.vertex.preflight import preflight
-from daybreak.backends.vertex.service import Service
 from daybreak.check import _serving, findings
 from daybreak.contract import params
 from daybreak.contract.errors import ParamsError
+from daybreak.extensions.vertex.image import manifest_of
+from daybreak.extensions.vertex.job_spec import Site
+from daybreak.extensions.vertex.preflight import preflight
+from daybreak.extensions.vertex.service import Service
 from tests.backends.rented import QUICK
 
 PARAMS = """\
@@ -27,7 +27,7 @@ def check(tmp_path, monkeypatch, registry):
 
     def look(*, region: str = "us-central1", **arguments: str) -> dict[str, tuple[bool, str]]:
         use = {
-            "use": "daybreak.backends.vertex.vertex:Vertex",
+            "use": "daybreak.extensions.vertex.vertex:Vertex",
             "project": "p",
             "image": f"{registry}/daybreak:1",
         }
@@ -124,7 +124,8 @@ def test_without_credentials_nothing_else_is_asked(check, service, monkeypatch, 
 def test_what_serves_is_looked_at_too(service, registry, tmp_path):
     (tmp_path / "bucket").mkdir()
     plug = {
-        "use": "daybreak.rollout.endpoint:Endpoint", "project": "q", "image": f"{registry}/nothing:7",
+        "use": "daybreak.extensions.vertex.endpoint:Endpoint", "project": "q",
+        "image": f"{registry}/nothing:7",
         "bucket": str(tmp_path / "bucket"), "endpoint": service.url, "log": str(tmp_path / "log"),
     }  # fmt: skip
     checked = params.check(
@@ -142,7 +143,7 @@ def test_what_serves_is_looked_at_too(service, registry, tmp_path):
 
 
 def test_a_region_without_the_machine_is_found_by_the_catalog(check, monkeypatch):
-    monkeypatch.setattr("daybreak.backends.vertex.preflight.preflight", lambda *_, **__: iter(()))
+    monkeypatch.setattr("daybreak.extensions.vertex.preflight.preflight", lambda *_, **__: iter(()))
     ok, text = check(region="us-west1")["machines"]
     assert not ok
     assert "plan.machines names g2-standard-8, which is not offered in us-west1; add " in text

@@ -65,7 +65,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         rental = Rental(machine=where[1], region=where[0], strategy="spot")
         backend = rented.vertex(service.url, bucket=bucket)
         return Place(backend, rental, take_one, lambda: len(service.live()))
-    from daybreak.backends.kubernetes.kubernetes import Kubernetes
+    from daybreak.extensions.kubernetes.kubernetes import Kubernetes
 
     cluster = request.getfixturevalue("kubernetes")
     file = str(tmp_path / "machines.csv")

@@ -9,13 +9,13 @@ import pytest
 
 from daybreak.backends.local import Local
 from daybreak.backends.several import Several
-from daybreak.backends.slurm.slurm import Slurm
 from daybreak.backends.submission_journal import Submission, SubmissionJournal
 from daybreak.contract import params
 from daybreak.contract.backend import Job
 from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.params import Params
 from daybreak.contract.records import LOCAL, Rental
+from daybreak.extensions.slurm.slurm import Slurm
 from tests.fakes import ScriptedBackend
 from tests.jobs import plans, stock
 from tests.jobs.cloud import night_of
@@ -23,8 +23,8 @@ from tests.jobs.cloud import night_of
 ROWS = "name,device,num_devices,vcpus,memory_gb,usd_per_hour\nrack,cpu,0,4,16,2.0\n"
 BACKENDS = [
     "daybreak.backends.local:Local",
-    {"use": "daybreak.backends.slurm.slurm:Slurm", "machines": "mine.csv"},
-    {"use": "daybreak.backends.slurm.slurm:Slurm", "machines": "theirs.csv"},
+    {"use": "daybreak.extensions.slurm.slurm:Slurm", "machines": "mine.csv"},
+    {"use": "daybreak.extensions.slurm.slurm:Slurm", "machines": "theirs.csv"},
     "tests.fakes:ScriptedBackend",
 ]
 
@@ -112,7 +112,7 @@ def test_a_backend_that_params_do_not_name_any_more_is_refused(places, tmp_path)
 def test_where_jobs_cannot_see_each_others_disk_checkpoints_go_through_a_bucket(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.csv").write_text(ROWS)
-    vertex = {"use": "daybreak.backends.vertex.vertex:Vertex", "project": "p", "image": "i"}
+    vertex = {"use": "daybreak.extensions.vertex.vertex:Vertex", "project": "p", "image": "i"}
     near, far = given(BACKENDS[:2]).backend.make(), given([BACKENDS[0], vertex]).backend.make()
     assert near.cannot_move("") == ""
     assert far.cannot_move("gs://b/checkpoints") == ""

@@ -19,13 +19,13 @@ import pytest
 
 from daybreak.backends.faults import sentence
 from daybreak.backends.place import Unreachable
-from daybreak.backends.slurm import slurm_client as client
-from daybreak.backends.slurm.slurm import CAUSES, Slurm
-from daybreak.backends.slurm.slurm_node import PORTS, place
 from daybreak.backends.submission_journal import Submission, SubmissionJournal
 from daybreak.contract.backend import Job, OutOfTime
 from daybreak.contract.errors import NotYet
 from daybreak.contract.records import Pool, Rental
+from daybreak.extensions.slurm import slurm_client as client
+from daybreak.extensions.slurm.slurm import CAUSES, Slurm
+from daybreak.extensions.slurm.slurm_node import PORTS, place
 from daybreak.jobs import reaper
 from tests.backends import rented
 from tests.backends.rented import end, wait
@@ -292,7 +292,7 @@ def test_a_job_that_is_asked_for_after_its_time_is_not_submitted(backend, job):
 def test_whoever_submits_may_be_killed_at_any_moment(backend, job, tmp_path):
     """SIGKILL at three moments of a submission, then another submits: one job each time."""
     code = (
-        "import sys, pickle; from pathlib import Path; from daybreak.backends.slurm.slurm import Slurm;"
+        "import sys, pickle; from pathlib import Path; from daybreak.extensions.slurm.slurm import Slurm;"
         f"backend = Slurm(machines={str(tmp_path / 'machines.csv')!r});"
         "print('ready', flush=True); sys.stdin.readline();"
         "backend.submit(pickle.loads(Path(sys.argv[1]).read_bytes()))"
@@ -325,7 +325,7 @@ def test_a_bag_goes_on_after_its_nodes_are_preempted_and_its_command_is_killed(c
     home.mkdir()
     (home / "params.yaml").write_text(
         f"source: a:B\nworkload: a:B\nplan: {{machines: [node]}}\n"
-        f'backend: {{use: "daybreak.backends.slurm.slurm:Slurm", machines: {tmp_path / "machines.csv"}}}\n'
+        f'backend: {{use: "daybreak.extensions.slurm.slurm:Slurm", machines: {tmp_path / "machines.csv"}}}\n'
     )
     subprocess.run(["git", "init", "--quiet"], cwd=home, check=True)
     waits = f"[ {{seed}} = 0 ] || until [ -e {tmp_path}/gate ]; do sleep 0.1; done"

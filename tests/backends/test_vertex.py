@@ -511,7 +511,7 @@ def test_no_client_is_made_before_something_is_asked(service):
     import sys
 
     code = (
-        "import sys; from daybreak.backends.vertex.vertex import Vertex;"
+        "import sys; from daybreak.extensions.vertex.vertex import Vertex;"
         "Vertex(project='p', image='i').machines;"
         "print(*{name.split('.')[0] for name in sys.modules} & {'grpc', 'proto', 'requests', 'torch'})"
     )

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from daybreak.backends.vertex.vertex import Vertex
 from daybreak.contract import params
-from daybreak.rollout.endpoint import Endpoint
+from daybreak.extensions.vertex.endpoint import Endpoint
+from daybreak.extensions.vertex.vertex import Vertex
 from daybreak.storage import lifecycle
 from tests import cloud_storage
 from tests.test_docs import FENCE, ROOT, commands

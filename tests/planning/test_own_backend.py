@@ -9,13 +9,13 @@ import pytest
 
 from daybreak import runner
 from daybreak.backends.local import Local
-from daybreak.backends.slurm.slurm import Slurm
-from daybreak.backends.vertex.vertex import Vertex
 from daybreak.contract import records
 from daybreak.contract.backend import Backend, Job, State
 from daybreak.contract.errors import ParamsError, PlanError
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Plan, Rental
+from daybreak.extensions.slurm.slurm import Slurm
+from daybreak.extensions.vertex.vertex import Vertex
 from daybreak.machines.catalog import rented
 from tests.planning.jobs import DATASET, night, profile
 
@@ -133,7 +133,7 @@ def test_a_file_of_own_machines_is_planned_for_by_its_prices_and_never_beyond_it
         "name,device,num_devices,vcpus,memory_gb,count,usd_per_hour\n"
         "rack,L4,1,8,64,2,0.5\nshelf,T4,1,8,64,4,0.1\n"
     )
-    backend = "{use: 'daybreak.backends.slurm.slurm:Slurm', machines: machines.csv}"
+    backend = "{use: 'daybreak.extensions.slurm.slurm:Slurm', machines: machines.csv}"
     Path("params.yaml").write_text(
         PARAMS.format(backend=backend, machines="rack, shelf").replace(
             "spot: false", "spot: false, max_machines: 8"

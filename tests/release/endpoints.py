@@ -13,8 +13,8 @@ from daybreak.backends.place import RetryPolicy
 from daybreak.contract import records
 from daybreak.contract.errors import NotYet
 from daybreak.contract.records import Release
+from daybreak.extensions.vertex.endpoint import Endpoint, OnVertex
 from daybreak.registry import carried_code
-from daybreak.rollout.endpoint import Endpoint, OnVertex
 from daybreak.storage.traffic_log import Log
 
 QUICK = RetryPolicy(call_s=2.0, first_pause_s=0.02, give_up_s=0.5, settle_s=0.3)
@@ -100,8 +100,7 @@ class Killed(BaseException):
 
 
 PLACES = (
-    "rollout/endpoint.py", "rollout/operation_journal.py", "backends/vertex/deployments.py",
-    "backends/vertex/client.py",
+    "vertex/endpoint.py", "vertex/operation_journal.py", "vertex/deployments.py", "vertex/client.py",
 )  # fmt: skip
 
 

@@ -161,7 +161,7 @@ def test_a_deployment_that_fails_late_is_begun_again_unless_it_is_the_containers
 def test_requests_are_shared_out_as_the_traffic_row_says_and_the_log_learns_since_when(
     client: Any, service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("daybreak.rollout.endpoint.STALE_S", 0.1)
+    monkeypatch.setattr("daybreak.extensions.vertex.endpoint.STALE_S", 0.1)
     first, second = make_versions(client, tmp_path, 2)
     kept = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
     here = target(service, tmp_path, client, kept)

@@ -18,11 +18,11 @@ from daybreak.contract.errors import NotYet, ReleaseError
 from daybreak.contract.params import Params
 from daybreak.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
 from daybreak.evaluation.scores import SCORES, read_scores
+from daybreak.extensions.vertex.endpoint import CONTAINER, OnVertex
 from daybreak.gate import judge, watch
 from daybreak.registry import aliases
 from daybreak.rollout import rollback, saga, targets
 from daybreak.rollout.audit import audit
-from daybreak.rollout.endpoint import CONTAINER, OnVertex
 from daybreak.rollout.prune import prune
 from daybreak.rollout.targets import endpoint
 from daybreak.serving.deployed import POLL_S
@@ -55,11 +55,11 @@ def deployed(service: Any) -> list[str]:
 def home_with_endpoint(home: Path, service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The repository of nights, served on Vertex AI; its containers start at once."""
     text = json.dumps({key: value for key, value in arguments(service, tmp_path).items() if key != "retry"})
-    endpoint = f'{{"use": "daybreak.rollout.endpoint:Endpoint", {text[1:]}'
+    endpoint = f'{{"use": "daybreak.extensions.vertex.endpoint:Endpoint", {text[1:]}'
     text_with_endpoint = f'{PARAMS}serving: {{"endpoint": {endpoint}}}\n'
     monkeypatch.setattr("tests.release.folders.PARAMS", text_with_endpoint)
     (home / "params.yaml").write_text(text_with_endpoint)
-    monkeypatch.setattr("daybreak.rollout.endpoint.RetryPolicy", lambda: QUICK)
+    monkeypatch.setattr("daybreak.extensions.vertex.endpoint.RetryPolicy", lambda: QUICK)
     return home
 
 
@@ -270,7 +270,7 @@ def night_with_users(home_with_endpoint: Path, tmp_path: Path, monkeypatch: pyte
     prepared(home, 0)
     wait(lambda: is_done(promote_night), timeout_s=120)
     close()
-    monkeypatch.setattr("daybreak.rollout.endpoint.STALE_S", 2.0)
+    monkeypatch.setattr("daybreak.extensions.vertex.endpoint.STALE_S", 2.0)
     monkeypatch.setattr("tests.release.folders.PARAMS", text.replace("smoke_test: {samples: 0}", LIVE))
     with vertex() as there:
         come(kept, there, 30)

@@ -57,7 +57,7 @@ class Local(Backend):
             raise ParamsError(
                 "Airflow's KubernetesExecutor runs this stage in a pod of its own, whose processes no other "
                 "stage sees, so nothing is trained here; set backend.use to a place that has machines, such "
-                "as daybreak.backends.kubernetes.kubernetes:Kubernetes"
+                "as Kubernetes (docs/kubernetes.md)"
             )
         if replace(job.rental, backend="") != Rental(machine=LOCAL):
             raise JobError(

@@ -544,8 +544,8 @@ class ServingParams(Section):
     keep_days: float = Field(90, gt=0)
     """Days that exposures and outcomes are kept."""
     endpoint: Plug | None = None
-    """Class of an endpoint that serves users: `daybreak.rollout.endpoint:Endpoint` for Vertex AI; empty:
-    only the routers serve."""
+    """Class of an endpoint that serves users: `daybreak.extensions.vertex.endpoint:Endpoint` for Vertex AI;
+    empty: only the routers serve."""
 
     @field_validator("trusted_proxies")
     @classmethod
@@ -649,10 +649,10 @@ class BackendSections(Sections):
 
     backend: Plug
     """Where jobs run: `daybreak.backends.local:Local`, this machine, also with a price (`machines`);
-    `daybreak.backends.vertex.vertex:Vertex`, machines rented on Vertex AI;
-    `daybreak.backends.slurm.slurm:Slurm` and `daybreak.backends.kubernetes.kubernetes:Kubernetes`, your own
-    cluster; or your own class. A list names several, each the fallback of the others: the plan chooses among
-    the machines of all, and `train.checkpoints` has to be a folder that they all reach."""
+    `daybreak.extensions.vertex.vertex:Vertex`, machines rented on Vertex AI;
+    `daybreak.extensions.slurm.slurm:Slurm` and `daybreak.extensions.kubernetes.kubernetes:Kubernetes`, your
+    own cluster; or your own class. A list names several, each the fallback of the others: the plan chooses
+    among the machines of all, and `train.checkpoints` has to be a folder that they all reach."""
 
     @field_validator("backend", mode="before")
     @classmethod

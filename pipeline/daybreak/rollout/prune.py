@@ -26,7 +26,6 @@ from daybreak.contract.params import CloseSections
 from daybreak.contract.records import Champion, Night
 from daybreak.registry import aliases
 from daybreak.rollout import targets
-from daybreak.rollout.endpoint import TAG
 from daybreak.rollout.rollback import promotion_of, steps_back
 from daybreak.storage import checkout, dvc_cache, erasures, ledger, night_folders
 from daybreak.storage.ledger import Commit
@@ -202,7 +201,7 @@ def _served(name: str, *, dry_run: bool) -> Iterator[Freed]:
         if endpoint is None:
             return
         versions = [one for one in aliases.versions(client, name) if aliases.PRUNED not in one.tags]
-        unneeded = endpoint.unneeded({int(one.version) for one in versions if TAG in one.tags})
+        unneeded = endpoint.unneeded({int(one.version) for one in versions if endpoint.tag in one.tags})
         for thing in unneeded if not dry_run else ():
             endpoint.remove(thing)
         yield Freed(

@@ -2,11 +2,11 @@
 
 The ledger decides which version serves; a target shows the decision to the world. Targets are MLflow's alias
 `champion`, which people and `models:/NAME@champion` read, and whatever holds versions by itself: the routers
-(daybreak/rollout/routers.py) and an endpoint on Vertex AI (daybreak/rollout/endpoint.py).
+(daybreak/rollout/routers.py) and an endpoint of a cloud, the plug `serving.endpoint`.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,7 +20,6 @@ from daybreak.storage.traffic_log import existing_log
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from daybreak.rollout.endpoint import OnVertex
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +44,21 @@ class Target(Protocol):
 
     def discard(self, release: Release) -> None:
         """Discards what was prepared for a release that is not to serve after all."""
+
+
+class SplitTarget(Target, Protocol):
+    """A target that splits the requests by the traffic row, as an endpoint of a cloud does."""
+
+    tag: str  # in MLflow, of the versions that it holds
+
+    def split(self) -> None:
+        """Splits the requests as the traffic row says."""
+
+    def unneeded(self, kept: Collection[int]) -> dict[str, int]:
+        """Returns the bytes of each thing that no version needs which is kept or deployed."""
+
+    def remove(self, thing: str) -> None:
+        """Removes such a thing."""
 
 
 class Alias:
@@ -102,7 +116,7 @@ def release_targets(client: "MlflowClient", model: str) -> list[Target]:
 
 
 @contextmanager
-def endpoint(model: str) -> Iterator["OnVertex | None"]:
+def endpoint(model: str) -> Iterator[SplitTarget | None]:
     """Yields the endpoint, which has to follow every change of the traffic row; None where there is none."""
     serving = params.load(checkout.home()).serving
     if serving.endpoint is None:

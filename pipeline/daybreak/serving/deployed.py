@@ -3,7 +3,7 @@
 A router draws by user; an endpoint of Vertex AI draws a version for each request, by its own traffic split,
 and does not report the draw. So each request is a unit here, and its arm follows from the version that
 received it. An answer counts for the experiment only while the log says that the endpoint follows the traffic
-row (recorded by daybreak/rollout/endpoint.py after a check of the endpoint): otherwise the chance of the draw
+row (recorded by the endpoint's target after a check of the endpoint): otherwise the chance of the draw
 differs from the row.
 """
 

@@ -67,7 +67,7 @@ def test_machines_that_do_not_see_this_disk_meet_in_the_bucket_of_their_backend(
         return dispatcher(asked, backend=backend, machine=MACHINE, rental=rental, spot=True, lives=())
 
     vertex = {
-        "use": "daybreak.backends.vertex.vertex:Vertex",
+        "use": "daybreak.extensions.vertex.vertex:Vertex",
         "project": "p",
         "image": "i",
         "bucket": "gs://b/s",

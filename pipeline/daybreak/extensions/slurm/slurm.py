@@ -23,17 +23,17 @@ from typing import Literal
 from daybreak.backends.cluster import Cluster
 from daybreak.backends.faults import CANCELLED, COMMON, GOES_ON, NEXT, Fault
 from daybreak.backends.place import AT_ONCE, SLACK_S, JobRequest, Refused, Rented, Unreachable
-from daybreak.backends.slurm import slurm_client as client
-from daybreak.backends.slurm.slurm_client import Listed, ListedNode
 from daybreak.backends.submission_journal import Submission
 from daybreak.contract import clock
 from daybreak.contract.backend import label
 from daybreak.contract.errors import ParamsError
+from daybreak.extensions.slurm import slurm_client as client
+from daybreak.extensions.slurm.slurm_client import Listed, ListedNode
 from daybreak.machines.nodes import PRICE, Node, usd_per_hour
 from daybreak.training import gpus
 
 LOG = "log.txt"
-ENTRYPOINT = "daybreak.backends.slurm.slurm_node"
+ENTRYPOINT = "daybreak.extensions.slurm.slurm_node"
 ON_EACH_NODE = ("--kill-on-bad-exit=1", "--ntasks-per-node=1")  # of srun
 # What a state of Slurm that ended a job means. FAILED: by its exit status.
 CAUSES = {

@@ -57,7 +57,7 @@ def _token(image: str, endpoint: str) -> dict[str, str]:
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
 
-    from daybreak.backends.vertex.client import credentials
+    from daybreak.extensions.vertex.client import credentials
 
     given = credentials(endpoint)
     try:

@@ -14,8 +14,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from daybreak.backends.place import RetryPolicy
-from daybreak.backends.vertex.client import Client, Denied
 from daybreak.contract.backend import label
+from daybreak.extensions.vertex.client import Client, Denied
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1.types import Endpoint, Model

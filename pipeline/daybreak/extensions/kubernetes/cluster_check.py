@@ -9,17 +9,17 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
-from daybreak.backends.image import look_up
-from daybreak.backends.kubernetes import manifest, node_labels, pod_status
-from daybreak.backends.kubernetes.cluster_api import JOBSET_VERBS, KUEUE, ClusterApi
-from daybreak.backends.kubernetes.manifest import JOBSET, Attempt, Part, Site
-from daybreak.backends.kubernetes.pod_entrypoint import SET_STEM, STEM
 from daybreak.backends.place import Refused, Unreachable
 from daybreak.backends.staging import writable
 from daybreak.contract.backend import Job
 from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Rental
+from daybreak.extensions.kubernetes import manifest, node_labels, pod_status
+from daybreak.extensions.kubernetes.cluster_api import JOBSET_VERBS, KUEUE, ClusterApi
+from daybreak.extensions.kubernetes.manifest import JOBSET, Attempt, Part, Site
+from daybreak.extensions.kubernetes.pod_entrypoint import SET_STEM, STEM
+from daybreak.extensions.vertex.image import look_up
 from daybreak.machines.own_machines import OwnMachine
 
 NEEDED = (

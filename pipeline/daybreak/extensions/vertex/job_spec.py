@@ -21,7 +21,7 @@ from daybreak.contract.records import Strategy
 from daybreak.training import gpus
 
 STRATEGIES: Mapping[Strategy, str] = {"on-demand": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}
-ENTRYPOINT = ("python", "-m", "daybreak.backends.vertex.entrypoint")
+ENTRYPOINT = ("python", "-m", "daybreak.backends.entrypoint")
 TORUS = re.compile(r"^(?:ct\dp|tpu\dx)-")  # chips joined in three dimensions
 TOPOLOGIES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from daybreak.backends.kubernetes.manifest import JOBSET, JOBSET_VERSION
 from daybreak.backends.place import Refused, Unreachable
+from daybreak.extensions.kubernetes.manifest import JOBSET, JOBSET_VERSION
 
 AWAY = "the cluster does not answer"
 KUEUE = "kueue.x-k8s.io"  # a group of the API

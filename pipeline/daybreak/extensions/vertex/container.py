@@ -1,9 +1,9 @@
-"""Serves one version on Vertex AI: `python -m daybreak.serving.container` in the project's image.
+"""Serves one version on Vertex AI: `python -m daybreak.extensions.vertex.container` in the project's image.
 
 Vertex passes the location of the version's files in AIP_STORAGE_URI, and the routes of requests in
 AIP_HTTP_PORT, AIP_HEALTH_ROUTE and AIP_PREDICT_ROUTE. Files are checked against MODEL_DIGEST and FILES_DIGEST
 before any is loaded; then the version's own code answers as it did when it was judged, in a separate process
-without the container's secrets (daybreak/serving/vertex_app.py). LOG_FROM names a file that holds the URL of
+without the container's secrets (vertex_app.py). LOG_FROM names a file that holds the URL of
 the traffic log: a container's environment can be read in Vertex's registry, and a URL may hold a password.
 Without LOG_FROM, exposures and outcomes are not recorded. SERVING holds the limits of params.yaml, as JSON.
 """
@@ -41,7 +41,7 @@ def main() -> None:
     lay_out(variables, root)
     import uvicorn
 
-    from daybreak.serving.vertex_app import app
+    from daybreak.extensions.vertex.vertex_app import app
     from daybreak.storage.traffic_log import read_url
 
     host = variables.get("SERVE_HOST", "0.0.0.0")  # requests come from outside of the container

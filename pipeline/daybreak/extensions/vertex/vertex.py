@@ -15,14 +15,14 @@ from daybreak.backends.faults import CANCELLED, NOT_TAKEN
 from daybreak.backends.place import JobRequest, Refused, Rented, RetryPolicy
 from daybreak.backends.renting import Renting
 from daybreak.backends.submission_journal import Submission
-from daybreak.backends.vertex import error_codes, preflight
-from daybreak.backends.vertex.client import Denied
-from daybreak.backends.vertex.error_codes import NEVER
-from daybreak.backends.vertex.job_spec import Site, boot_disk, custom_job, disk_bytes_per_s
-from daybreak.backends.vertex.service import STATES, NoQuota, Service, state_name
 from daybreak.contract import clock
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
+from daybreak.extensions.vertex import error_codes, preflight
+from daybreak.extensions.vertex.client import Denied
+from daybreak.extensions.vertex.error_codes import NEVER
+from daybreak.extensions.vertex.job_spec import Site, boot_disk, custom_job, disk_bytes_per_s
+from daybreak.extensions.vertex.service import STATES, NoQuota, Service, state_name
 from daybreak.machines import catalog, fees, pricelist
 from daybreak.storage import checkout
 from daybreak.training import worker_errors

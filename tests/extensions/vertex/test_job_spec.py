@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.backends.place import SLACK_S, Refused, left_s, machines_of
-from daybreak.backends.vertex.job_spec import Site, custom_job, disk_bytes_per_s
 from daybreak.contract.backend import Job, OutOfTime, label
 from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Pool
+from daybreak.extensions.vertex.job_spec import Site, custom_job, disk_bytes_per_s
 from daybreak.machines.catalog import rented
 from daybreak.training import gpus
 from tests.backends import rented as jobs

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from daybreak.backends.kubernetes.pod_entrypoint import (
+from daybreak.contract.backend import Job
+from daybreak.contract.machine import Machine
+from daybreak.extensions.kubernetes.pod_entrypoint import (
     FIRST_POD,
     MIN_PODS,
     is_job_set,
     job_name,
     replicated_job,
 )
-from daybreak.contract.backend import Job
-from daybreak.contract.machine import Machine
 from daybreak.training import gpus
 
 WORKER = "worker"  # the container
@@ -29,7 +29,7 @@ GPU, TPU = "nvidia.com/gpu", "google.com/tpu"  # resources of a node, and keys o
 TOPOLOGY = "cloud.google.com/gke-tpu-topology"  # label of a node: how the chips of its slice are joined
 QUEUE = "kueue.x-k8s.io/queue-name"
 JOBSET, JOBSET_VERSION = "jobset.x-k8s.io", "v1alpha2"  # group of the API
-ENTRYPOINT = ("python", "-m", "daybreak.backends.kubernetes.pod_entrypoint")
+ENTRYPOINT = ("python", "-m", "daybreak.extensions.kubernetes.pod_entrypoint")
 GRACE_S = 60  # from SIGTERM to SIGKILL, for a last checkpoint
 KEPT_S = 2 * 86_400  # that an ended Job stays, so that a look the next day sees why it ended
 SHARE = 0.9  # of a node's cores and memory, as the system of the node takes its part

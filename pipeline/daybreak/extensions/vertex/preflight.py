@@ -7,12 +7,12 @@ image. Each check is a call that changes nothing but an empty file in the bucket
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 
-from daybreak.backends.image import look_up
 from daybreak.backends.staging import writable
-from daybreak.backends.vertex.client import credentials
-from daybreak.backends.vertex.job_spec import Site, unattached
-from daybreak.backends.vertex.service import Service
 from daybreak.contract.errors import JobError, ParamsError, PipelineError
+from daybreak.extensions.vertex.client import credentials
+from daybreak.extensions.vertex.image import look_up
+from daybreak.extensions.vertex.job_spec import Site, unattached
+from daybreak.extensions.vertex.service import Service
 
 
 def preflight(site: Site, service: Service, *, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:

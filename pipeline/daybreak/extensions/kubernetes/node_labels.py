@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from daybreak.backends.kubernetes.manifest import GPU, device_of
 from daybreak.contract.machine import Machine
+from daybreak.extensions.kubernetes.manifest import GPU, device_of
 from daybreak.machines.nodes import PRICE, Node, usd_per_hour
 
 TYPE = "node.kubernetes.io/instance-type"

@@ -1,6 +1,6 @@
 """Runs the module of a job on a node of Slurm: what its batch script starts.
 
-    python -m daybreak.backends.slurm.slurm_node --until T --workers N --ended FILE -- MODULE ARGUMENTS
+    python -m daybreak.extensions.slurm.slurm_node --until T --workers N --ended FILE -- MODULE ARGUMENTS
 
 Several nodes find each other by the variables that srun sets, and by the addresses that Slurm has of them.
 The first node, or one that fails before it, writes the exit status of the job to FILE, since Slurm forgets a

@@ -9,8 +9,8 @@ import os
 import sys
 from collections.abc import Mapping
 
+from daybreak.backends import entrypoint
 from daybreak.backends.torchrun import Place
-from daybreak.backends.vertex import entrypoint
 
 NUM_PODS, NAME = "DAYBREAK_NUM_PODS", "DAYBREAK_JOB_NAME"  # set by the backend
 MIN_PODS = "DAYBREAK_MIN_PODS"  # by the manifest of a job that goes on with fewer

@@ -10,7 +10,7 @@ What containers fetch when they start, at any time, is in a folder of its own in
 its lifecycle may cover. Where a version's files are is read from the registry, and each look checks that they
 are whole there.
 
-Each long-running operation is started once (daybreak/rollout/operation_journal.py), and a deployment is named
+Each long-running operation is started once (operation_journal.py), and a deployment is named
 by its version, so no version is ever deployed twice.
 """
 
@@ -27,16 +27,16 @@ from typing import TYPE_CHECKING
 
 from daybreak.backends.ownership import home_token
 from daybreak.backends.place import RetryPolicy, Unreachable
-from daybreak.backends.vertex import preflight
-from daybreak.backends.vertex.client import Denied
-from daybreak.backends.vertex.deployments import Deployments
-from daybreak.backends.vertex.job_spec import Site
-from daybreak.backends.vertex.service import Service
 from daybreak.contract import params, records
 from daybreak.contract.errors import NotYet, ParamsError, ReleaseError
 from daybreak.contract.records import Dataset, Release
+from daybreak.extensions.vertex import preflight
+from daybreak.extensions.vertex.client import Denied
+from daybreak.extensions.vertex.deployments import Deployments
+from daybreak.extensions.vertex.job_spec import Site
+from daybreak.extensions.vertex.operation_journal import OperationJournal, Operations
+from daybreak.extensions.vertex.service import Service
 from daybreak.registry import aliases, packaging
-from daybreak.rollout.operation_journal import OperationJournal, Operations
 from daybreak.statistics.assignment import STALE_S
 from daybreak.storage import checkout, erasures, ledger
 from daybreak.storage.bucket import THINGS, BucketFolder
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONTAINER = ("python", "-m", "daybreak.serving.container")
+CONTAINER = ("python", "-m", "daybreak.extensions.vertex.container")
 PORT, HEALTH, PREDICT = 8080, "/health", "/predict"
 TAG = "vertex_model"  # of the version in MLflow
 NIGHTS_BACK = 30  # nights whose arrays are looked for
@@ -109,9 +109,16 @@ class Endpoint:
         """Returns the release target for a model of MLflow; it follows the traffic row of `log`, if any."""
         return OnVertex(self, client, model, log)
 
+    @staticmethod
+    def is_whole(share: float) -> bool:
+        """Returns whether Vertex AI can give a version this share: it splits by whole percents."""
+        return abs(100 * share - round(100 * share)) < 1e-9
+
 
 class OnVertex:
     """The release target that is one model's endpoint; see daybreak/rollout/targets.py."""
+
+    tag = TAG
 
     def __init__(self, config: Endpoint, client: "MlflowClient", model: str, log: "Log | None") -> None:
         self.config, self.client, self.model, self.log = config, client, model, log
@@ -174,7 +181,7 @@ class OnVertex:
         with self._exclusively():
             if (traffic := self._traffic()) is None:
                 return
-            if not is_whole(traffic.share):
+            if not Endpoint.is_whole(traffic.share):
                 raise ParamsError(
                     f"a share of {traffic.share:g} is not a whole percent, which Vertex AI needs; "
                     f"fix live_test.ramp or watch.holdback"
@@ -246,7 +253,7 @@ class OnVertex:
     def _split(self, parts: dict[str, int], served: "Served | None", traffic: "Traffic | None") -> None:
         """Splits the requests, and starts the experiment of the traffic row where this is its split."""
         name, revision = self.deployments.endpoint, -1
-        if traffic and parts == _parts(traffic) and is_whole(traffic.share):
+        if traffic and parts == _parts(traffic) and Endpoint.is_whole(traffic.share):
             revision = traffic.revision
         if served and dict(served.traffic_split) != parts:
             if self.log:
@@ -417,8 +424,3 @@ def _parts(traffic: "Traffic") -> dict[str, int]:
     percent = round(100 * traffic.share)
     parts = {str(traffic.champion): 100 - percent, str(traffic.challenger): percent}
     return {number: part for number, part in parts.items() if part}
-
-
-def is_whole(share: float) -> bool:
-    """Returns whether Vertex AI can give a version this share: it splits by whole percents."""
-    return abs(100 * share - round(100 * share)) < 1e-9

@@ -4,7 +4,7 @@ import pytest
 
 from daybreak.contract import clock
 from daybreak.contract.units import HOUR_S
-from daybreak.rollout.operation_journal import Request
+from daybreak.extensions.vertex.operation_journal import Request
 
 
 @pytest.mark.parametrize("set_by_s", [-6 * HOUR_S, 6 * HOUR_S])

@@ -1,6 +1,6 @@
 """Runs the module of a job on a machine of Vertex AI: the entry point of its container.
 
-    python -m daybreak.backends.vertex.entrypoint --until T --workers N -- MODULE ARGUMENTS
+    python -m daybreak.backends.entrypoint --until T --workers N -- MODULE ARGUMENTS
 
 Several machines find each other by CLUSTER_SPEC, which the service sets: the machine of workerpool0 is the
 master, those of the other pools follow in order. torchrun gets nodes, place and master from there; RANK and

@@ -14,16 +14,16 @@ from typing import Any, Literal
 
 from daybreak.backends.cluster import Cluster
 from daybreak.backends.faults import COMMON, GOES_ON, NEXT, Fault
-from daybreak.backends.kubernetes import cluster_check, manifest, node_labels, pod_status
-from daybreak.backends.kubernetes.cluster_api import ClusterApi
-from daybreak.backends.kubernetes.manifest import Attempt, Part, Site
-from daybreak.backends.kubernetes.pod_entrypoint import NAME, NUM_PODS, SET_STEM, STEM, is_job_set
-from daybreak.backends.kubernetes.pod_status import Seen
 from daybreak.backends.place import AT_ONCE, JobRequest, Refused, Rented, Unreachable, machines_of
 from daybreak.backends.submission_journal import Submission
 from daybreak.contract.backend import Job, label
 from daybreak.contract.code_path import AT_HOME
 from daybreak.contract.errors import ParamsError
+from daybreak.extensions.kubernetes import cluster_check, manifest, node_labels, pod_status
+from daybreak.extensions.kubernetes.cluster_api import ClusterApi
+from daybreak.extensions.kubernetes.manifest import Attempt, Part, Site
+from daybreak.extensions.kubernetes.pod_entrypoint import NAME, NUM_PODS, SET_STEM, STEM, is_job_set
+from daybreak.extensions.kubernetes.pod_status import Seen
 from daybreak.machines.nodes import Node
 from daybreak.machines.own_machines import OwnMachine
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from daybreak.backends.place import NotDone
-from daybreak.backends.vertex.client import Denied
-from daybreak.backends.vertex.deployments import Deployments
 from daybreak.contract import clock
 from daybreak.contract.errors import NotYet, ReleaseError
+from daybreak.extensions.vertex.client import Denied
+from daybreak.extensions.vertex.deployments import Deployments
 from daybreak.storage.journal import Journal
 
 log = logging.getLogger(__name__)

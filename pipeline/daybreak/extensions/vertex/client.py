@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from daybreak.backends.place import NotDone, RetryPolicy, Unreachable
-from daybreak.backends.vertex.error_codes import is_device_quota
 from daybreak.contract.errors import JobError, ParamsError
+from daybreak.extensions.vertex.error_codes import is_device_quota
 
 if TYPE_CHECKING:
     from google.api_core.exceptions import GoogleAPICallError

@@ -6,9 +6,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal
 
 from daybreak.backends.place import RetryPolicy
-from daybreak.backends.vertex.client import Client, Denied, is_on_loopback
 from daybreak.contract.backend import label
 from daybreak.contract.errors import JobError
+from daybreak.extensions.vertex.client import Client, Denied, is_on_loopback
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1.types import CustomJob

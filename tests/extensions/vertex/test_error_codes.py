@@ -5,8 +5,8 @@ import re
 import pytest
 
 from daybreak.backends.faults import sentence
-from daybreak.backends.vertex.error_codes import FAULTS, classify, is_device_quota
 from daybreak.contract.records import Rental
+from daybreak.extensions.vertex.error_codes import FAULTS, classify, is_device_quota
 
 RENTAL = Rental(
     machine="g2-standard-8", num_machines=2, region="us-central1", strategy="flex-start", max_wait_s=3600
