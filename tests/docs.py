@@ -35,8 +35,8 @@ backend: daybreak.backends.local:Local
 ```
 """
 COMMAND_LINE = """\
-A stage of a night runs in the folder of that night, or in the one that `--night` names. An option may be left
-out unless the table says that it has to be given."""
+A stage runs in the current folder, or in that of the night which `--night ID` names. An option may be left out
+unless the table says that it has to be given."""
 TYPES = {
     bool: "`true` or `false`", int: "whole number", float: "number", str: "text", Plug: "class",
     date: "date", type(None): "empty",
@@ -141,11 +141,15 @@ def _commands(title: str, names: Iterable[str]) -> Iterator[str]:
         parser = _subparsers(name if name in stages.STAGES else "")[name]
         text = _line(parser.description)
         yield f"\n### {name}\n\n{text[0].upper()}{text[1:].rstrip('.')}.\n"
-        yield f"```text\n{' '.join(parser.format_usage().removeprefix('usage: ').split())}\n```"
-        options = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+        options = [action for action in parser._actions if not _is_common(action)]
         if options:
-            yield "\n| option | default | what it is |\n| --- | --- | --- |"
+            yield "| option | default | what it is |\n| --- | --- | --- |"
             yield from map(_option, options)
+
+
+def _is_common(action: argparse.Action) -> bool:
+    """Whether all commands, or all stages, have this option, which the page says once."""
+    return isinstance(action, argparse._HelpAction) or action.help == cli.NIGHT_HELP
 
 
 @cache
