@@ -35,8 +35,8 @@ backend: daybreak.backends.local:Local
 ```
 """
 COMMAND_LINE = """\
-A stage runs in the current folder, or in that of the night which `--night ID` names. An option may be left out
-unless the table says that it has to be given."""
+A stage runs in the current folder, or in that of the night which `--night ID` names. An option may be left
+out unless the table says that it has to be given."""
 TYPES = {
     bool: "`true` or `false`", int: "whole number", float: "number", str: "text", Plug: "class",
     date: "date", type(None): "empty",
