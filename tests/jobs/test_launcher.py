@@ -34,7 +34,7 @@ def test_the_first_call_submits_the_second_waits_and_the_last_collects():
     (job,) = backend.jobs
     assert (job.module, job.arguments) == ("daybreak.training.worker", (job.folder,))
     assert job.num_workers == 1
-    assert job.environment["PYTHONPATH"].startswith(str(Path.cwd()))
+    assert job.environment["DAYBREAK_CODE"] == str(Path.cwd())
     finish(job_folder())
     training = call(backend, at_s=120)
     assert training.logs == f"{job.folder}/log.txt"
