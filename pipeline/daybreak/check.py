@@ -77,7 +77,7 @@ def findings() -> Iterator[Finding]:
 
 
 def _moved(home: Path, loaded: params.Params) -> Finding | None:
-    """Returns that the home is a copy, and what it shares with the original, or that it was moved."""
+    """Returns a finding if the home was moved, or if it is a copy, with the settings that both share."""
     if not (home / address.FILE).exists():  # no night was opened here
         return None
     known = address.look(home)
@@ -171,7 +171,7 @@ def rented(loaded: params.Params) -> Iterator[Check]:
 
 
 def planned(loaded: params.Params, backend: Backend) -> tuple[Rental, Machine]:
-    """Returns one of the machines that the newest plan rents, as it rents them, or the first allowed."""
+    """Returns rental and machine: one machine of the newest plan, or the first machine allowed."""
     from daybreak.planning import candidates
 
     available = backend.machines()
@@ -197,7 +197,7 @@ def _chosen(home: Path, loaded: params.Params, available: Sequence[Machine]) -> 
 
 
 def _serving(loaded: params.Params) -> Iterator[Finding]:
-    """Yields what serves, if anything does, and what it needs."""
+    """Yields the checks of the serving endpoint, if there is one."""
     plug = loaded.serving.endpoint
     if not plug:
         return

@@ -87,9 +87,9 @@ def _complete() -> None:
 
 
 def _night_of(given: str, *, may_be_new: bool = False) -> str:
-    """Returns the id of the night that is meant by an id, its short form or its day; a new one as it is.
+    """Returns the id of the night named by an id, a short id or a day; the text itself for a new night.
 
-    Of several nights of a day, the one that was opened last is meant.
+    A day stands for the night of that day which was opened last.
     """
     if (checkout.home() / "nights" / given).exists():
         return given
@@ -132,9 +132,9 @@ class _Plain(logging.Formatter):
 
 
 def _run(words: list[str], *, command: str, in_night: str = "", **options: typing.Any) -> int:
-    """Runs a command here; a stage in the folder of its night, in a fork of the night's parent if it has one.
+    """Runs a command here; runs a stage in the night's folder, in a fork of the warm parent if there is one.
 
-    Another folder has code of its own, which runs instead of this checkout's.
+    A night's folder has its own code, which runs instead of this checkout's.
     """
     folder = Path()
     if options.get("night"):
@@ -218,10 +218,9 @@ def options(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, str, ast.expr 
 
 
 def _add_options(parser: argparse.ArgumentParser, function: ast.FunctionDef) -> None:
-    """Adds one option per keyword-only scalar; its help is its line of the docstring's Args section.
+    """Adds an option for each keyword-only scalar, with help from the docstring's Args section.
 
-    Of a command, the parameters that are not keyword-only are words without a flag; of a stage, they are
-    filled (daybreak/runner.py).
+    Other parameters are words without a flag in a command; in a stage they are filled (daybreak/runner.py).
     """
     about = _args_section(ast.get_docstring(function) or "")
     for parameter in function.args.args:

@@ -1,7 +1,7 @@
-"""Implements the commands besides stages and nights: each public function is one, its signature its options.
+"""Implements the commands besides stages and nights: public functions, whose parameters are the options.
 
-`daybreak` shows the first line of their docstrings as help, and takes what they return as its exit
-status (daybreak/cli.py).
+`daybreak` shows the first lines of the docstrings as help, and exits with the returned status
+(daybreak/cli.py).
 """
 
 import json
@@ -87,7 +87,7 @@ def _running(home: "Home") -> "list[RunningNight]":
 
 
 def _watch(chosen: "Sequence[Home]", *, last: int) -> int:
-    """Shows what runs in these homes below their last nights, on the terminal, until Ctrl-C."""
+    """Shows last and running nights of these homes on the terminal, until Ctrl-C."""
     from rich.console import Group
     from rich.live import Live
 
@@ -118,7 +118,7 @@ def _histories(chosen: "Sequence[Home]", limit: int) -> dict[str, list[ledger.En
 
 
 def fleet(*, json_: bool = False) -> int:
-    """Make the homes of fleet.yaml members of this one, and show them and their shares of the machines.
+    """Make the homes of fleet.yaml members of this home, and show all homes with their shares of machines.
 
     Args:
         json_: as JSON: a list of homes
@@ -147,7 +147,7 @@ def fleet(*, json_: bool = False) -> int:
 
 
 def why(version: str, *, json_: bool = False) -> int:
-    """Show what a version was made of, who judged it, and when it served.
+    """Show the origin of a version, its verdict, and when it served.
 
     Args:
         version: its number, or the name or the day of the night that made it
@@ -228,7 +228,7 @@ def events(*, night: str = "", last: int = 30, json_: bool = False) -> int:
 
 
 def verdict(*, night: str, json_: bool = False) -> int:
-    """Say in a line what a night decided; exit status 0 where its version serves, 99 where it does not.
+    """Print the decision of a night in a line; exit status 0 if the night's version serves, else 99.
 
     Args:
         night: the night
@@ -403,7 +403,7 @@ def predict(*, day: date, to: str, version: str = "") -> int:
 
 
 def _shown(checks: Iterable[Check], *, as_json: bool = False) -> int:
-    """Prints checks as they come, or all of them as JSON; returns 1 if one of them failed."""
+    """Prints checks as they come, or all at once as JSON; returns 1 if a check failed."""
     if as_json:
         checks = list(checks)
         print(json.dumps([asdict(check) for check in checks]))

@@ -178,7 +178,7 @@ def _opened(folder: Path, name: str) -> Night | None:
 
 
 def _expect_turn(name: str, folder: Path) -> None:
-    """Raises NotYet where another night of this home has its turn; one that is open already has it."""
+    """Raises NotYet while another night of this home is undecided; passes if this night is open already."""
     opened = _opened(folder, name)
     if opened and not ledger.commit_of(opened):
         return
@@ -198,9 +198,9 @@ def _airflow_run() -> str:
 
 
 def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments: list[str]) -> Night:
-    """Makes the folder of the night, over what a killed call left of it, changes into it, and returns it.
+    """Makes the folder of the night, or completes a partial one, changes into it, and returns the night.
 
-    Its record is written last, so that a folder without one is of no night.
+    The record is written last, so that a folder without a record is not a night.
     """
     home, folder = wanted.home, wanted.folder
     _expect_ledger(overridden)

@@ -49,7 +49,7 @@ CALL_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the comma
 
 
 def stage(*, name: str, wait: bool = False, explain: bool = False, **given: object) -> int:
-    """Runs one stage, unless DVC has what it would write; `dvc repro` calls this as well."""
+    """Runs one stage, unless DVC has the outputs already; `dvc repro` calls this as well."""
     _step_in(name)
     chosen, inside_dvc = stages.STAGES[name], os.environ.get("DVC_STAGE") == name
     by_dvc = bool(chosen.dvc) and not inside_dvc and name in snapshots.stages()
@@ -325,7 +325,7 @@ def arguments(function: Callable[..., Any], folder: Path = Path(), *, last: bool
 
 
 def run(name: str, **given: Any) -> Record | None:
-    """Runs a stage here, and writes and returns its record; data/run says how it ended until it succeeds.
+    """Runs a stage here, writes and returns the record, and leaves a mark in data/run on failure.
 
     `<stage>.error` holds the sentence of a failure, `<stage>.skipped` why there was nothing to do.
     """

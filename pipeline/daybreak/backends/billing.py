@@ -1,13 +1,13 @@
-"""Computes what the machines of a job cost: each attempt from its machines to its end, at `Machine.price`.
+"""Computes the cost of a job's machines: each attempt from the first machine to its end, at `Machine.price`.
 
     usd = sum over attempts of num_machines * usd_per_hour * (ended - there) / 3600
 
-    there = what the place says, or when the machine was booted, as its first worker says
+    there = the time that the place reports, or the boot time that the first worker reports,
             else started - the start-up that was planned, but not before the request
 
-Machines are billed from when they are there, and not every place says when that was: Vertex AI reports when
-the job's command began to run. The start-up before that, of machine and image, can take several times as long
-as planned, so the machine itself is asked. One that was booted before the request was not rented for it.
+Machines are billed from the time they exist, and not every place reports that time: Vertex AI reports when
+the job's command began to run. The start-up of machine and image before that can take several times as long
+as planned, so the worker reports the boot time. A machine booted before the request was not rented for it.
 Preempted attempts are paid like the others; waiting in the queue is not. The service does not report when a
 job waited for a new spot machine in between, so for a job that it restarted by itself this is an upper bound.
 jobs/cost_tracker.py records the result.

@@ -1,4 +1,4 @@
-"""A team's own cluster as a place to rent from: its machines, by a file or its nodes, with their options."""
+"""A team's own cluster as a backend, with machines from a file or from the cluster's nodes."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

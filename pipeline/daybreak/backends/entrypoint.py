@@ -54,7 +54,7 @@ def place(text: str) -> Place | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Staging:
-    """Where the job fetches what it needs, and sends what it leaves."""
+    """The bucket from which a job fetches inputs and to which it sends results."""
 
     bucket: str  # URL
     job: str

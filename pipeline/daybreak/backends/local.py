@@ -1,4 +1,4 @@
-"""Runs a job on this machine: torchrun in a session of its own, which outlives its submitter.
+"""Runs a job on this machine: torchrun in a separate session, so that it outlives the submitter.
 
 A job is its folder. A supervisor (this module, run with the night's code) starts torchrun, waits, and writes
 the exit status. `alive` is locked by the supervisor and by torchrun, which inherits the lock: the kernel
@@ -42,7 +42,7 @@ class Local(Backend):
     """This machine."""
 
     def __init__(self, *, machines: str = "") -> None:
-        """Keeps the file of the team's machines, whose line `local` is this one; "" for one that is free."""
+        """Takes the price of this machine from line `local` of the team's file; "" for a free machine."""
         self._file = machines
 
     def submit(self, job: Job) -> str:
@@ -163,7 +163,7 @@ def _exit_status(folder: Path) -> int | None:
 
 
 def supervise(folder: Path, alive: int) -> None:
-    """Runs the command of the job, ends it after its time limit, and writes its exit status."""
+    """Runs the job's command, ends it after the time limit, and writes the exit status."""
     signals: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))  # torchrun gets it too
     replace_text(folder / "pid", str(os.getpid()))

@@ -1,10 +1,10 @@
-"""Runs the module of a job on one of its machines, until it has ended or its time is over.
+"""Runs the module of a job on one machine, until the module ends or time is up.
 
-Whatever rents the machine starts this on each of them. On SIGTERM, or at its time, the module has half a
-minute to save, and the exit status is then 143, whatever the module itself returns.
+The backend starts this on each machine. On SIGTERM, or when time is up, the module has half a minute to save,
+and the exit status is then 143, whatever the module itself returns.
 
-Where the job goes on with fewer machines, the first of them holds the rendezvous, and its end is that of the
-job. Another that ends otherwise has lost the first, and joins again when that is back.
+Where a job may go on with fewer machines, the first machine holds the rendezvous, and the job ends with it.
+Another machine that ends otherwise has lost the first, and joins again when the first is back.
 """
 
 import os
@@ -33,9 +33,9 @@ class Task:
 
 
 def run(task: Task, *, place: Place | None = None) -> int:
-    """Runs the module to its end, or until its time; returns its exit status as a shell reports it.
+    """Runs the module until it ends or time is up; returns the exit status as a shell reports it.
 
-    `place` is that of this machine among those of the job, None where there is no other.
+    `place` is the place of this machine among the job's machines, None for a single machine.
     """
     words = torchrun.command(
         task.module,
@@ -68,7 +68,7 @@ class _Runs:
             signal.signal(number, self._pass_on)
 
     def once(self) -> int:
-        """Runs the command to its end, or until its time; returns its exit status."""
+        """Runs the command until it ends or time is up; returns the exit status."""
         process = self._process = subprocess.Popen(self._words, env=self._environment)
         if self.stopped:
             process.terminate()

@@ -1,4 +1,4 @@
-"""Tells whose a job is: the home of its nights, its night, its model, and when that has to end."""
+"""Labels jobs with their owner: home, night, model, and when the night has to end."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from daybreak.storage import address, checkout
 
 
 def home_token() -> str:
-    """Returns the token of the home of the nights, which labels what belongs to it."""
+    """Returns the token of the home, by which jobs and artifacts are labelled as the home's own."""
     try:
         return address.look(checkout.home()).token
     except ParamsError:

@@ -1,4 +1,4 @@
-"""What a place that rents is asked for, and what it answers: a request, a job as it has it, no answer."""
+"""The messages between `Renting` and a place that rents machines: request, observed job, and refusals."""
 
 import random
 import time
@@ -50,7 +50,7 @@ class NotDone(Unreachable):
 
 
 class Refused(JobError):
-    """The place answers, and does not do what it was asked for; the text is its own."""
+    """The place answered and refused the request; the text is the place's own."""
 
     def __init__(self, text: str, *, cause: str = NOT_TAKEN) -> None:
         super().__init__(text)
@@ -59,7 +59,7 @@ class Refused(JobError):
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """What a place is asked for: the job on its machines, not beyond its time, found again by its labels."""
+    """A request to a place: the job, the machines, the time limit, and labels to find the job again."""
 
     job: Job
     machines: Sequence[Machine]  # one for each of the pools of its rental
@@ -107,7 +107,7 @@ class Rented:
 
     @property
     def times(self) -> dict[str, str]:
-        """What is known of its times, as a journal has them."""
+        """The known times as ISO 8601, as the journal keeps them."""
         known = {"there_at": self.there_at, "started_at": self.started_at, "ended_at": self.ended_at}
         return {name: moment.isoformat() for name, moment in known.items() if moment}
 

@@ -267,7 +267,7 @@ class Renting(Backend):
             return submission.state
 
     def _still_alone(self, journal: SubmissionJournal, submission: Submission, rented: Rented) -> Rented:
-        """Ends all live jobs of that name but the oldest; returns the job, which may be an ended one."""
+        """Ends all live jobs of that name but the oldest; returns the job, ended or not."""
         regions = {each.rental.region for each in journal.submissions() if each.job == submission.job}
         try:
             _, ended = self._alone(submission.job, regions)
@@ -302,7 +302,7 @@ class Renting(Backend):
     def _record(
         self, journal: SubmissionJournal, submission: Submission, rented: Rented | None, *, cause: str = ""
     ) -> State:
-        """Records what a job does, or why it ended, with its times, and returns its state."""
+        """Records the state of a job with its times, or why the job ended, and returns the state."""
         if rented and rented.is_alive and self._waits_in_vain(rented, submission):
             cause, said = rented.cause, rented.said
             rented = replace(self._ended(rented.name) or rented, said=said)
@@ -365,7 +365,7 @@ class Renting(Backend):
         return fault.state
 
     def _exchange(self, journal: SubmissionJournal, *, alive: bool) -> None:
-        """Fetches what the job has left in the bucket, and sends it what has changed."""
+        """Fetches the job's results from the bucket, and sends updates to a live job."""
         name = journal.folder.name
         if not self.bucket or not name:
             return
@@ -386,7 +386,7 @@ class Renting(Backend):
         return self.live_in([machine.region for machine in self.machines()])
 
     def live_in(self, regions: Sequence[str]) -> list[LiveJob]:
-        """Returns those in these regions and its own; JobError if not known."""
+        """Returns live jobs in these regions and in the home's own; JobError if they are not known."""
         return [
             LiveJob(
                 handle=f"{job.name} {job.folder}",
@@ -451,7 +451,7 @@ def _adopt(journal: SubmissionJournal, rented: Rented, *, job: str, rental: Rent
 
 
 def _record_extra(journal: SubmissionJournal, extra: Rented, *, job: str, rental: Rental) -> None:
-    """Records a second job of that name, which was ended, so that it is paid for."""
+    """Records a second job of the same name, which was ended, so that its cost is counted."""
     submission = _adopt(journal, extra, job=job, rental=rental)
     times = {"ended_at": clock.utc().isoformat(), **extra.times}
     journal.change(submission.attempt, state="preempted", **times)

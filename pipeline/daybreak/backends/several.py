@@ -102,7 +102,7 @@ class Several(Backend):
                 yield f"{name}: {what}", well, text
 
     def cannot_move(self, checkpoints: str) -> str:
-        """Returns why a job could not go on elsewhere from its checkpoints, and what to do; "" if it can.
+        """Says why a job could not resume on another backend from its checkpoints; "" if it can.
 
         Args:
             checkpoints: the folder of `train.checkpoints`.

@@ -1,10 +1,10 @@
-"""Sends what a job needs to its machine, and fetches what it leaves, by way of a bucket.
+"""Sends inputs of a job to the machine, and fetches results, by way of a bucket.
 
     BUCKET/things/DIGEST/    a folder that does not change: arrays, a model to start from, code; `whole.json`,
                              its files with their sizes and digests, is written last
     BUCKET/jobs/NAME/        needs.json   which things the job needs, and at which paths
                              down/        updates for the job: job.json, attempt, end_by.json
-                             up/NODE/     what a machine left: heartbeats, starts, errors, model, result
+                             up/NODE/     a machine's output: heartbeats, starts, errors, model, result
 
 Any URL of fsspec is a bucket whose client is on both machines; the image `trainer` has that of gs://. Nothing
 is locked or renamed there; a file that

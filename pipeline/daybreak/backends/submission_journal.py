@@ -90,7 +90,7 @@ class SubmissionJournal:
         return submission
 
     def change(self, attempt: str, **changes: str) -> Submission | None:
-        """Sets these values of the submission of that attempt, and returns it; None if it is not here."""
+        """Changes the submission of an attempt and returns it; None if the attempt is not in the journal."""
         before = next((each for each in self.submissions() if each.attempt == attempt), None)
         if before is None:
             return None
@@ -112,7 +112,7 @@ class SubmissionJournal:
         return self.put(replace(submission, attempt=attempt, resource=resource))
 
     def pending(self, job: str) -> Submission | None:
-        """Returns the newest submission of the job, if it is not known what came of it."""
+        """Returns the newest submission of the job if its outcome is unknown, else None."""
         mine = [each for each in self.submissions() if each.job == job]
         return mine[-1] if mine and not mine[-1].resource else None
 

@@ -1,1 +1,1 @@
-"""Holds what a night on one machine can do without, a folder each; daybreak/hooks.py lists them."""
+"""Extensions, a folder each, that a night on one machine does not need; daybreak/hooks.py lists them."""

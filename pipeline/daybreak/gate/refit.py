@@ -176,7 +176,7 @@ def _drift(workload: Any, ours: Columns, theirs: Columns, *, margin: float) -> C
 
 
 def _outputs(columns: Columns) -> Columns:
-    """Returns what a model predicts, or its scores where it predicts nothing by name; shape [n, k] each."""
+    """Returns the model's named predictions, or its scores where it has none; shape [n, k] each."""
     named = with_prefix(columns, "prediction") or {"score": columns["challenger"]}
     return {name: values.reshape(len(values), -1).astype(float) for name, values in named.items()}
 

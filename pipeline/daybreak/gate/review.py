@@ -1,7 +1,7 @@
-"""What does a person need to decide, and what did they say? Stage approve, and the report in the registry.
+"""Stage `approve`: shows a person the report in the registry, and records the answer.
 
 The answer is a record beside the verdict, `approval.json`, which the ledger keeps with the night. The first
-one stands, whether it was given in Airflow or on the command line, and `promote` acts on it.
+answer stands, whether given in Airflow or on the command line, and `promote` acts on it.
 """
 
 import logging
@@ -66,9 +66,9 @@ def approve(
 
 
 def show_report(night: Night, *, commit: str = "") -> None:
-    """Write the report and show it in MLflow, and the ledger's commit of the night where it has one.
+    """Writes the report, and shows it in MLflow with the night's ledger commit if there is one.
 
-    The night stands, also where MLflow is away.
+    A night does not fail because MLflow does not answer.
     """
     from daybreak.report import figures, page, svg
 

@@ -136,9 +136,9 @@ def compare(serving: Release, past: Sequence[Entry], params: GateParams) -> Watc
 
 
 def _since_promotion(serving: Release, past: Sequence[Entry]) -> tuple[Entry | None, list[Entry]]:
-    """Returns the night that promoted the champion, and those since, in which it served, newest first.
+    """Returns the night that promoted the champion, and later nights in which it served, newest first.
 
-    There is none that promoted it where a rollback let it serve.
+    The first is None where the champion serves after a rollback.
     """
     later: list[Entry] = []
     for entry in past:

@@ -1,1 +1,1 @@
-"""Supervises the training job: where it runs, when it is done, what it costs, and what came back."""
+"""Supervises the training job: places it, watches progress and cost, and collects the result."""

@@ -1,4 +1,4 @@
-"""Collects what came back from the job: its own model, or past its deadline the newest good checkpoint."""
+"""Collects the job's result: the finished model, or past the deadline the newest valid checkpoint."""
 
 import logging
 import shutil

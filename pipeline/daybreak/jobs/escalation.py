@@ -363,7 +363,7 @@ def _share(plan: Plan, sight: Sight, rung: Rung) -> float:
 
 
 def rungs(plan: Plan, sight: Sight) -> Sequence[Rung]:
-    """Returns what the plan itself names and its ladder, without machines that have a queue of their own."""
+    """Returns the plan's own machines and its fallbacks, without machines that are queued for."""
     until = datetime.fromtimestamp(sight.deadline, UTC)
     ways = (first(plan, train_until=until, confidence=sight.confidence), *plan.ladder)
     return [rung for rung in ways if not rung.rental.is_queued]
@@ -472,5 +472,5 @@ def _rest_usd(plan: Plan, sight: Sight, rung: Rung) -> float:
 
 
 def _more_usd(plan: Plan, sight: Sight, rung: Rung) -> float:
-    """Returns what the rest costs on a rung beyond its cost on the current one."""
+    """Returns the extra dollars of finishing on `rung` over finishing on the current one."""
     return _rest_usd(plan, sight, rung) - _rest_usd(plan, sight, sight.rung)

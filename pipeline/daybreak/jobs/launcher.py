@@ -286,10 +286,10 @@ def _alone(name: str) -> Iterator[None]:
 
 
 def _attached(backend: Backend, folder: Path, attempts: Attempts, *, now: float) -> Attempt | None:
-    """Returns the newest attempt with its handle, if its submitter was killed before it got the handle.
+    """Returns the newest attempt with a handle, which is missing if a kill came before the backend's reply.
 
-    A second submission gets it, as a backend attaches to a job of the same name; if there is no such job, one
-    starts, and is ended at once. None if the backend refuses, so that nobody can know.
+    A second submission gets the handle, since a backend attaches to a job of the same name; if there is no
+    such job, one starts, and is ended at once. None if the backend refuses, so that nobody can know.
     """
     last = attempts.last
     assert last
@@ -304,10 +304,10 @@ def _attached(backend: Backend, folder: Path, attempts: Attempts, *, now: float)
 
 
 def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = night_clock.now) -> list[str]:
-    """Ends the jobs of the night in this folder, except the one named `but`; what they saved is kept.
+    """Ends the jobs of the night in this folder, except the job named `but`; checkpoints are kept.
 
-    Returns the names of those that were cancelled and have not ended yet. Raises JobError if some could not
-    be ended, once it has tried all.
+    Returns the names of jobs that were cancelled and have not ended yet. Raises JobError, after trying all,
+    if some could not be ended.
     """
     alive, left = [], []
     for path in JOBS.glob(f"*/{submissions.FILE}"):

@@ -102,7 +102,7 @@ def _end(jobs: Iterable[LiveJob], backend: Backend) -> None:
 
 
 def standings() -> dict[str, Standing]:
-    """Returns the nights whose folders are here, and what extensions have instead, by their labels."""
+    """Returns, by label of a job, the nights with folders here, and what extensions have in place of nights."""
     home = checkout.home()
     closed: dict[str, datetime] = {}
     for commit in ledger.commits():

@@ -1,4 +1,4 @@
-"""Takes the next action for the job of this night: one look at it, and one action.
+"""Takes one look at the job of this night, and the one next action.
 
 The actions: submit, wait, resubmit, move to another rung (`escalation` chooses), end the job when time or
 money is up, or collect. A job is left in three steps, each of which may be the last of a call: recorded,
@@ -44,7 +44,7 @@ LOCAL_START_S = 600.0  # to the first heartbeat, on a machine that is not rented
 
 
 class Reconciler:
-    """One look at one job, and one action."""
+    """Takes one look at one job, and one action."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class Reconciler:
         )
 
     def _workers_on(self, rental: Rental) -> int:
-        """Returns the number of processes per machine: those that it needs, or as params say for this one."""
+        """Returns the number of processes on a machine: by its hardware, or by params on this machine."""
         names = (rental.machine, rental.backend)
         machine = next((m for m in self.backend.machines() if (m.name, m.backend) == names), None)
         return self.num_workers if rental.is_local or machine is None else machine.num_processes

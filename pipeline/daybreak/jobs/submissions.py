@@ -44,7 +44,7 @@ class Attempt:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended by a fault of its own, not because its machines were lost or given up."""
+        """Returns whether the job itself failed, rather than lost its machines or was given up."""
         return self.hung or (not self.leaving and self.ended in ("failed", "succeeded"))
 
 

@@ -14,7 +14,7 @@ from daybreak.contract.records import Approval, Night, Verdict
 
 
 def request_approval(verdict: Verdict, params: ReleaseParams, *, until: datetime) -> Verdict:
-    """Returns the verdict, with the time until which a person may approve it, if one is to be asked."""
+    """Returns the verdict, with a deadline for a person's approval where params.yaml asks for approval."""
     needs_approval = {
         "never": False,
         "inconclusive": verdict.action != "promote",

@@ -108,7 +108,7 @@ def say_once() -> None:
 
 
 def confine(*, reads: Iterable[str] = (), writes: Iterable[str] = (), hides: Iterable[str] = ()) -> str:
-    """Confines this process, which must have one thread; returns what it could not be kept from, and why."""
+    """Confines this process, which must have one thread; returns the gaps of the confinement, and why."""
     if sys.platform != "linux":
         return f"the network, other processes and files of this user: {sys.platform} has no namespaces"
     import resource
@@ -193,7 +193,7 @@ def _shown(folder: Path, hidden: set[Path]) -> Iterator[Path]:
 
 
 def main(words: list[str]) -> None:
-    """Confines this process and runs what the words name; without, says what it cannot be kept from."""
+    """Confines this process and runs the program in `words`; without a program, prints the gaps."""
     folders, *words = words or ["{}"]
     lacking = confine(**json.loads(folders))
     if not words:

@@ -40,7 +40,7 @@ def describe(*, night: Night, evaluation: Evaluation, champion: Champion | None)
 
 
 def of_refit(description: str, *, judged: int) -> str:
-    """Returns the page of a refit: that of the judged version, and whose scores these are."""
+    """Returns the page of a refit: the judged version's page, with a note whose scores these are."""
     verdict, _, rest = description.partition("\n\n")
     mark = (
         f"**A refit of version {judged}**, which was trained on the held-out days too once it was judged. "
@@ -82,7 +82,7 @@ def with_first(description: str, paragraph: str) -> str:
 
 
 def plain(text: str) -> str:
-    r"""Returns words as Markdown that shows them as they are: what data or people say makes no markup.
+    r"""Escapes text from data or people, so that Markdown shows it literally.
 
     >>> print(plain("<img src=x> ![see](//evil) **Verdict: promote.**\n\n---"))
     &lt;img src=x> !\[see](//evil) \*\*Verdict: promote.\*\* ---

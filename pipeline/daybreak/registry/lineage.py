@@ -1,4 +1,4 @@
-"""Records what a version was made of: its recipe, and the digests that tie it to data, code and night.
+"""Records the origin of a version: the recipe, and the digests of data, code and night.
 
 A recipe is what decides the model apart from the data: the workload's import path and arguments, its
 source files, and how it is trained. A challenger of the champion's recipe is a refresh.

@@ -85,9 +85,9 @@ def log_model(
 
 
 def requirements(use: str, *, of_rows: bool) -> list[str]:
-    """Returns what a version needs, as pip takes it: for Daybreak, and what the workload's files import.
+    """Returns the requirements of a version for pip: Daybreak's, and the imports of the workload's files.
 
-    Versions are those that are installed here, without local labels (`+cpu`), which no index has.
+    Versions are the installed ones, without local labels (`+cpu`), which no index has.
     """
     provided = importlib.metadata.packages_distributions()
     needed = {*REQUIRED, *(row_packaging.REQUIRED if of_rows else ())}
@@ -137,9 +137,9 @@ def _has_module(distribution: str, path: str) -> bool:
 
 
 def sync(uri: str) -> None:
-    """Brings a version's files to the disk, which MLflow does not, where it keeps them in a folder here.
+    """Syncs a version's files to disk, if MLflow keeps them in a folder here, since MLflow does not.
 
-    So what the ledger names is there also after a failure of the power.
+    So files that the ledger names survive a power failure.
     """
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
@@ -153,7 +153,7 @@ def sync(uri: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Taken:
-    """What a version takes, by its signature, and what it needs for that."""
+    """The input of a version: signature, example, and past days for features that look back."""
 
     signature: "ModelSignature"
     example: "pd.DataFrame | None" = None
@@ -184,10 +184,10 @@ def _samples() -> _Taken:
 
 
 def fetch(uri: str, wanted: Release | Version, *, into: Path) -> Path:
-    """Fetches a version's files once and verifies them; returns their folder, which is what may be run.
+    """Fetches and verifies a version's files, and returns the folder, from which they may be run.
 
-    Raises ReleaseError where they are gone, are not those that the ledger's record names, or hold a pickle,
-    which loading would run.
+    Raises ReleaseError where files are missing, differ from the ledger's record, or hold a pickle, which
+    loading would run.
     """
     import mlflow.artifacts
     from mlflow.exceptions import MlflowException
@@ -303,7 +303,7 @@ def log_sources(
 
 
 def run_params(night: Night, plan: Plan, training: Training) -> dict[str, object]:
-    """Returns the params of a night's run: what was planned, and what it was trained on."""
+    """Returns the params of a night's MLflow run: the plan, and the hardware and samples of training."""
     return {
         "day": night.day,
         "trigger": night.trigger,

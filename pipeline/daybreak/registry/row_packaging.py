@@ -1,4 +1,4 @@
-"""Packs what a version needs to predict raw rows: the days that it looks back on, its signature, an example.
+"""Packs everything that a version needs to predict raw rows: past days, the signature, an example.
 
 Any MLflow client can then call `mlflow.pyfunc.load_model(uri).predict(rows)`, rows as a table of pandas.
 """
@@ -83,7 +83,7 @@ def read_example(version: Path) -> list[dict[str, Any]]:
 
 
 def signature(workload: Any, sent: "pd.DataFrame", artifacts: Path) -> "ModelSignature":
-    """Returns what a version takes, by the table less the label, and gives, by what it predicts of `sent`.
+    """Returns the signature: inputs from the table without the label, outputs from a prediction of `sent`.
 
     `artifacts` has the past; the model is tonight's.
     """

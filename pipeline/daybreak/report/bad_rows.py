@@ -211,9 +211,9 @@ def _text(value: str) -> Any:
 
 
 def _parts(entry: Entry, folder: Path, made: Severity | None) -> tuple[list[tuple[str, Path]] | None, str]:
-    """Returns the files of the night's bad rows, by their name in its folder, and a sentence on them.
+    """Returns the files of the night's bad rows by name, and a sentence about them.
 
-    None where they are gone, or `validate` has not told them apart.
+    None where the files are gone, or `validate` has not separated bad rows.
     """
     if made is None:
         return None, "validate has not judged this night's rows."

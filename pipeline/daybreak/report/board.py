@@ -175,7 +175,7 @@ def _file(name: str, page: int) -> str:
 
 
 def _address(query: Query, changed: Mapping[str, object]) -> str:
-    """Returns the address of the same page with these parameters in place of its own; "" leaves one out."""
+    """Returns the address of the same page with parameters replaced; "" removes a parameter."""
     sort = f"{'-' if query.descending else ''}{query.sort}"
     values = {
         "model": query.model,

@@ -40,7 +40,7 @@ class Used:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One bar: its value, and the text after it."""
+    """A bar of a chart, with a label and a text behind."""
 
     label: str
     value: float
@@ -76,7 +76,7 @@ class Point:
 
 @styled
 def used(rows: Sequence[Used]) -> str:
-    """Draws bars of what was used, a tick for what was planned (with its interval), a line for the limit.
+    """Draws bars of used amounts, a tick for the plan with an interval, and a line for the limit.
 
     Each bar has a scale of its own. A limit more than five times everything else is named at the
     edge instead of drawn: against 18 hours nobody sees whether 80 s or 90 s were used.
@@ -208,7 +208,7 @@ def trend(points: Sequence[Point]) -> str:
 
 
 def _trend_of_bars(axes: Axes, days: list[Any], values: Sequence[float], planned: Sequence[float]) -> None:
-    """Draws bars and what was planned; one far beyond the others is cut, with its value beside it."""
+    """Draws bars with a mark for the plan; cuts a bar far beyond the others and prints the value beside."""
     axes.bar(days, [0 if math.isnan(value) else value for value in values], color=MUTED, width=0.6, alpha=0.6)
     axes.plot(days, planned, "_", color=INK, ms=5, mew=1.2)
     known = [value for value in (*values, *planned) if not math.isnan(value)]

@@ -1,7 +1,7 @@
-"""Turns the records of a night into what the folded parts of its page show, each with its line in a glance.
+"""Turns the records of a night into the folded sections of the page, each with a summary line.
 
-Pure. What only a program can use, such as the many figures that a profile was made from, is left to the
-records themselves, which the page links to.
+Figures of use to programs only, such as the measurements behind a profile, stay in the records, to which the
+page links. Pure.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Bottleneck:
-    """What binds the job, what was done about it, and what that gained, a sentence each; "" where nothing."""
+    """The bound of the job, the remedies, and the gain, a sentence each; "" where there is none."""
 
     binds: str
     done: str
@@ -118,7 +118,7 @@ def _at(evidence: Mapping[str, Any], path: str) -> Any:
 
 
 def bottleneck(profile: Profile) -> Bottleneck:
-    """Returns what binds the job, what was done, and what it gained."""
+    """Describes the bound of the job, the remedies, and the gain."""
     kept = [f"{one.name} ({percent(one.measured_gain)} saved)" for one in profile.remedies if one.kept]
     tried = [one.name for one in profile.remedies if one.applied and not one.kept]
     before_s, after_s = (_at(profile.evidence, f"tuned.{name}") for name in ("before_s", "after_s"))

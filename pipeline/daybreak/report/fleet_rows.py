@@ -55,7 +55,7 @@ def running(homes: Sequence[Home], *, now: datetime, pages: bool = False) -> lis
 
 
 def write(path: Path, homes: Sequence[Home], *, at: datetime) -> None:
-    """Writes the board over these homes to a file, and its further pages beside it."""
+    """Writes the board of these homes to a file, with further pages beside that file."""
 
     def pages(home: Home, rows: Sequence[NightRow]) -> dict[str, str]:
         return links.nights(rows, board=path, home=home.folder)

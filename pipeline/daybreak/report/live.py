@@ -16,7 +16,7 @@ from daybreak.report.templates import render
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A running night with its model and the address of its page; "" where it is not named, or has none."""
+    """A running night, with model and address of the page; "" where unnamed or without a page."""
 
     state: RunningNight
     model: str = ""

@@ -46,7 +46,7 @@ def stream(history: Sequence[Entry]) -> list[Event]:
 
 
 def of_entry(entry: Entry) -> tuple[Event, ...]:
-    """Returns the events of a night or of a rollback: those that it recorded, else what its records say."""
+    """Returns the events of a night or a rollback: as recorded, else as derived from other records."""
     if entry.events is not None:
         return entry.events.events
     closed_at, verdict = entry.closed_at, entry.verdict
@@ -104,9 +104,9 @@ def said(event: Event) -> str:
 
 
 def note(folder: Path = Path(), *, over: bool = False) -> tuple[Event, ...]:
-    """Adds what the records of the night in a folder say to its events, and returns all of them.
+    """Adds events derived from the records of the night in a folder, and returns all events.
 
-    `over` says that nothing more will be decided. No night fails because its events cannot be written.
+    `over` says that nothing more will be decided. A night does not fail because events cannot be written.
     """
     run = folder / records.RUN
     try:
@@ -148,7 +148,7 @@ def open_nights() -> list[Entry]:
 
 
 def note_open() -> list[Event]:
-    """Notes what is due in open nights, as that one is late; returns all their events."""
+    """Records events that are due in open nights, such as being late; returns all events of these nights."""
     folders = [checkout.home() / "nights" / entry.night.id for entry in open_nights()]
     return [event for folder in folders for event in note(folder)]
 

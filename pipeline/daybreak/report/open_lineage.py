@@ -1,4 +1,4 @@
-"""Tells an OpenLineage server which data a night read and made, and which version serves, each by its digest.
+"""Reports the data that a night read and made, and the version that serves, to an OpenLineage server.
 
 OpenLineage's own client finds the server by $OPENLINEAGE_URL or a file openlineage.yml. A night is a run,
 whose id follows from its name: told twice, it is the same run. A rollback is a run of its own. A server that
@@ -75,10 +75,10 @@ def events_of(entry: Entry, *, namespace: str, model: str) -> "list[RunEvent]":
 
 
 def datasets_of(entry: Entry) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns what a night read and what it made, by name: each with its digest, a version with its number.
+    """Returns the inputs and outputs of a night by name: digests of data, numbers of versions.
 
-    A night reads the rows of all days so far, those of other tables that tonight's were joined with, and the
-    champion; `champion` among what it made is the version that serves from then on.
+    Inputs are the rows of all days so far, the tables joined to tonight's rows, and the champion; `champion`
+    among the outputs is the version that serves from then on.
     """
     read, made = {}, {}
     if entry.batch:

@@ -65,7 +65,7 @@ def write_with_copy(folder: Path, history: Sequence[Entry]) -> tuple[Path, str]:
 
 
 def renew(entry: Entry, history: Sequence[Entry]) -> None:
-    """Brings the page of an earlier night up to date, where it is here: what may be done now, its links."""
+    """Updates the page of an earlier night, if it is here: the actions possible now, and the links."""
     home = checkout.home()
     folder = home / "nights" / entry.night.id
     if not (folder / FILE).exists():

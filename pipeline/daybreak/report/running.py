@@ -1,4 +1,4 @@
-"""Makes the state of a night that runs from what it has written; pages and `status` show it. Pure.
+"""Derives the state of a running night from its records, for pages and `status`. Pure.
 
 Nothing is written for this: stages leave records, the job its heartbeats, requests for machines and cost. How
 long training takes is forecast as the launcher does when it decides, from the same facts (daybreak/jobs).

@@ -39,7 +39,7 @@ class Effect:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A figure beside what it is held against; `value` is the figure itself, None where it is not known."""
+    """A figure with a reference to compare it to; `value` is the bare figure, None where unknown."""
 
     name: str
     text: str

@@ -70,7 +70,7 @@ def remotes() -> list[str]:
 
 
 def look(remote: str, *, tip: str) -> Copy:
-    """Asks a remote for its branch, and fetches what git here lacks of it; `tip` is the ledger's here."""
+    """Asks a remote for the ledger's branch, fetches missing commits, and compares it with `tip` here."""
     try:
         listed = _git("ls-remote", remote, ledger.BRANCH, limit_s=ANSWER_S).split()
         commit = listed[0] if listed else ""

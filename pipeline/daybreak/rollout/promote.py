@@ -39,7 +39,7 @@ def promote(
     approval: Approval | None = None,
     refit: Refit | None = None,
 ) -> Release:
-    """Lets tonight's version serve, or its refit where there is one, and returns its release.
+    """Promotes tonight's version, or the refit if there is one, and returns the release.
 
     Raises NothingToDo unless the verdict promotes the version, or a person approved it where one was asked;
     NotYet while a person may still answer, or a release target gets ready; and ReleaseError, with nothing

@@ -149,9 +149,9 @@ def who_used(what: str) -> list[Use]:
 
 
 def learned_from(days: Collection[date]) -> list[int]:
-    """Returns the numbers of the versions whose training days have any of these among them, in order.
+    """Returns the numbers of the versions that were trained on any of `days`, in order.
 
-    Of a refit these are the held-out days too.
+    A refit is trained on the held-out days too.
     """
     commits = [commit for commit in ledger.commits() if not commit.rollback]
     paths = [str(records.path_of(kind)) for kind in (Night, Dataset, Version, Refit)]

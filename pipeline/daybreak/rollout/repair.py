@@ -208,7 +208,7 @@ class _Copies:
 
     @cached_property
     def _files(self) -> dict[str, Path]:
-        """Files of nights, and of MLflow where it keeps them here, by the digest that they have now.
+        """Returns files of nights and MLflow's local artifacts, by current digest.
 
         Links to the cache's own files do not count as copies.
         """

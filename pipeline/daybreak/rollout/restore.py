@@ -141,7 +141,7 @@ def _remotes(tip: str) -> Iterator[Proposal]:
 
 
 def _down_to_signed(known: Proposal, tip: str) -> Iterator[Proposal]:
-    """Yields the proposal, and if it is not signed, the newest before it that is, which the ledger lacks."""
+    """Yields the proposal, and if it is unsigned, also the newest signed one before that the ledger lacks."""
     yield known
     signed = "" if known.is_signed else signatures.newest_signed(known.commit)
     if signed and not ledger.is_part(signed, tip) and (before := _proposal(signed, known.source)):
@@ -188,7 +188,7 @@ def _named(commit: str) -> Proposal:
 
 
 def _proposal(commit: str, source: str) -> Proposal | None:
-    """Returns what git says of a commit; None where git has it not, or it is of no night."""
+    """Returns the proposal to restore a commit; None if git lacks the commit or no night made it."""
     if not ledger.is_part(commit, commit):
         return None
     try:

@@ -45,9 +45,10 @@ class Fault:
 
 
 def in_cache(digests: Sequence[str]) -> Iterator[Fault]:
-    """Yields those of these objects of DVC's cache whose bytes do not have their digest.
+    """Yields damaged objects of DVC's cache among `digests`: bytes that do not match the digest.
 
-    One that is gone has not rotted: another night's `prune` may run meanwhile. `missing` finds those needed.
+    A missing object is not damaged, since another night's `prune` may run meanwhile; `missing` finds needed
+    ones.
     """
     for digest in digests:
         if not dvc_cache.is_intact(digest) and dvc_cache.path_of(digest).exists():
@@ -85,7 +86,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def in_git() -> Iterator[Fault]:
-    """Yields what git finds wrong with its objects, all of them, and with the ledger's history."""
+    """Yields faults that git finds in its objects and in the ledger's history."""
     home = checkout.home()
     for path in damaged_objects():
         yield Fault(where=f"{path.relative_to(home)} of git", name=str(path))
@@ -98,7 +99,7 @@ def in_git() -> Iterator[Fault]:
 
 
 def damaged_objects() -> list[Path]:
-    """Returns loose objects and packs of git whose bytes are not those of their names."""
+    """Returns damaged loose objects and packs of git: bytes that do not match the name."""
     store = Path(
         checkout.git("rev-parse", "--path-format=absolute", "--git-path", "objects", folder=checkout.home())
     )
@@ -154,7 +155,7 @@ def copies_of(folder: Path) -> str:
 
 
 def in_buckets(params: Params) -> Iterator[Fault]:
-    """Yields files of the backends' buckets, of what jobs need, that are not those which were sent."""
+    """Yields damaged job inputs in the backends' buckets: files that differ from the files sent."""
     for bucket in buckets(params):
         yield from in_bucket(bucket)
 
@@ -173,7 +174,7 @@ def buckets(params: Params) -> list[BucketFolder]:
 
 
 def in_versions(params: Params) -> Iterator[Fault]:
-    """Yields versions of the ledger whose files in MLflow are not those that it names."""
+    """Yields versions whose files in MLflow differ from the ledger's record."""
     with session() as client:
         have = {int(one.version): one for one in aliases.versions(client, params.register_.name)}
         for version in versions():

@@ -171,7 +171,7 @@ def _check_data(serving: Release) -> None:
 
 
 def _undo(release: Release, targets: Sequence[Target]) -> None:
-    """Discards what targets prepared, which none of them shows yet, and removes the journal."""
+    """Discards the targets' preparations, none of which is live yet, and removes the journal."""
     for target in targets:
         _step(f"undo {target.name}")
         target.discard(release)

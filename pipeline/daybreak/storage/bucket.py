@@ -95,7 +95,7 @@ class BucketFolder:
         return texts
 
     def create(self, text: str, *names: str) -> bool:
-        """Writes a file whole unless it is there, and returns whether it did; of several at once one does."""
+        """Creates a file atomically unless it exists; returns True to one of several writers."""
         from fsspec.implementations.local import LocalFileSystem
 
         files, path = self.files, self.at(*names)

@@ -197,7 +197,7 @@ def relative(path: Path, *, to: Path) -> Path:
 
 
 def below_home(path: Path) -> Path:
-    """Returns a path below the home as it is from there, so that it may be kept; another one as it is."""
+    """Returns a path below the home as relative to the home, other paths unchanged."""
     with suppress(ParamsError):
         inside = home().resolve()
         return path.resolve().relative_to(inside) if path.resolve().is_relative_to(inside) else path
@@ -210,7 +210,7 @@ def at_home(kept: str) -> Path:
 
 
 def remove_worktrees(home: Path, folders: Iterable[Path]) -> None:
-    """Removes worktrees, also those of which a killed call left only a part, which git refuses to remove."""
+    """Removes worktrees, also partial ones left by a killed call, which git refuses to remove."""
     _find_worktrees(home)
     for folder in folders:
         shutil.rmtree(folder)

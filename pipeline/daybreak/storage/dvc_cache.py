@@ -1,4 +1,4 @@
-"""Reads DVC's cache by itself: which objects it has, and whether their bytes have the digest of their name.
+"""Reads DVC's cache without DVC: lists objects, and checks their bytes against the digest in the name.
 
 DVC trusts a file of its cache by time and size, so that a bit which rots there is read by every later night.
 An object is `files/md5/ab/cdef...`; that of a folder ends with `.dir` and lists the digests of its files.
@@ -87,9 +87,9 @@ def missing(lock: str) -> dict[str, str]:
 
 
 def put(digest: str, content: Path) -> None:
-    """Makes these bytes those of the object, also in the folders of nights, which have links to its file.
+    """Writes the bytes of an object in place, so that links to its file in folders of nights see them.
 
-    The file is written over for that; killed meanwhile, it is as damaged as before, and is repaired again.
+    A repair that is killed leaves the file as damaged as before, to be repaired again.
     """
     path = path_of(digest)
     path.parent.mkdir(parents=True, exist_ok=True)

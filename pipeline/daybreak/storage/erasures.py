@@ -1,4 +1,4 @@
-"""Keeps what erasures took away: whose rows stay out, and which digests became others.
+"""Records erasures: the units whose rows stay out, and the digests that replace old ones.
 
 The ledger is never rewritten, so its nights go on naming the digests that they saw. Each erasure
 (daybreak/extensions/erasure/) is a note of the ledger, which says what each of these is now; code that looks
@@ -160,7 +160,7 @@ def now(digest: str) -> str:
 
 
 def forms(digest: str) -> list[str]:
-    """Returns a digest that a night recorded and what erasures made of it, one after the other."""
+    """Returns the digest that a night recorded, followed by its replacements by erasures, in order."""
     steps = {old: new for one in erasures() for old, new in one.digests.items()}
     passed = [digest]
     while passed[-1] in steps:

@@ -26,7 +26,7 @@ def read(folder: Path = Path()) -> tuple[Event, ...]:
 
 
 def with_new(events: Iterable[Event], new: Iterable[Event]) -> tuple[Event, ...]:
-    """Returns the events, and after them those of `new` that are not among them."""
+    """Returns the events, followed by the events of `new` that are not known yet."""
     by_key = {key(event): event for event in events}
     for event in new:
         by_key.setdefault(key(event), event)

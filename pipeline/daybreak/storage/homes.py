@@ -1,4 +1,4 @@
-"""Lists the homes that share one Airflow, MLflow and router: this one, and those that its fleet.yaml names.
+"""Lists the homes that share one Airflow, MLflow and router: this home, and the members in fleet.yaml.
 
     homes: [../payments, ../meters]
 
@@ -45,7 +45,7 @@ def fleet(lead: Path) -> "Fleet":
 
 
 def homes(lead: Path) -> tuple[Home, ...]:
-    """Returns the home and its members, except those with a fault, each of which is logged."""
+    """Returns the home and its members without the faulty ones; logs each fault."""
     members, faults = _examined(lead)
     for fault in faults:
         log.warning("%s", fault)

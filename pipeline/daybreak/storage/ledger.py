@@ -277,7 +277,7 @@ def commit_of(night: Night) -> str:
 
 
 def is_over(night: Night) -> bool:
-    """Returns whether the night has its last commit: it promoted, or its champion stays for good."""
+    """Returns whether the night has made the last commit: a promotion, or the champion stays for good."""
     made = commit_of(night)
     return bool(made) and not _may_go_on(made)
 
@@ -488,7 +488,7 @@ def _moved(after: str, error: ReleaseError | None = None) -> ReleaseError:
 
 
 def is_part(commit: str, tip: str) -> bool:
-    """Returns whether `tip` is the commit or follows it; False where git has one of them not."""
+    """Returns whether `commit` is `tip` or an ancestor; False if git lacks either commit."""
     command = ["git", "merge-base", "--is-ancestor", commit, tip]
     done = subprocess.run(command, cwd=home(), capture_output=True, check=False)
     return bool(commit and tip) and done.returncode == 0
@@ -529,7 +529,7 @@ def lost() -> list[str]:
 
 
 def _copies() -> list[str]:
-    """Returns what remotes had as their branch, as git here remembers it."""
+    """Returns the tips of the ledger at remotes, as of the last fetch."""
     listed = git("for-each-ref", "--format=%(objectname) %(refname)", folder=home()).splitlines()
     of_remotes = [line.split(" ", 1) for line in listed if " refs/remotes/" in line or f" {FETCHED}" in line]
     return [

@@ -1,8 +1,8 @@
-"""Reads the lifecycle rules of a bucket, and judges whether one of them takes away what is still needed.
+"""Reads the lifecycle rules of a bucket, and judges whether a rule deletes files that are still needed.
 
-A rule deletes by age, whether something is used or not, and Cloud Storage tells nobody. What a rollback
-restores and what a container fetches when it starts are needed at any age; what jobs fetch is written anew
-every week while it is used, so a rule may delete it when it is older than that by some days.
+A rule deletes by age, whether a file is used or not, and Cloud Storage tells nobody. Files that a rollback
+restores or a starting container fetches are needed at any age. Files that jobs fetch are written anew every
+week while they are used, so a rule may delete them some days after that.
 """
 
 import os
@@ -27,7 +27,7 @@ HARMLESS = (
 
 @dataclass(frozen=True, kw_only=True)
 class NeededFiles:
-    """Files that are needed: the name of the bucket, how their names begin, and what they are."""
+    """Files that are needed: bucket, prefix of the names, and a description."""
 
     bucket: str
     prefix: str

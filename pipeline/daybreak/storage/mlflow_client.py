@@ -69,9 +69,9 @@ def experiment_name() -> str:
 
 @contextlib.contextmanager
 def session() -> Iterator["MlflowClient"]:
-    """Yields a client of MLflow once it answers; JobError, in one sentence, if it does not or stops.
+    """Yields a client once MLflow answers; raises JobError if MLflow does not answer or stops answering.
 
-    What else fails meanwhile, as a file of ours on a full disk, is raised as it is.
+    Other errors meanwhile, such as a full disk, are raised unchanged.
     """
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)

@@ -61,11 +61,10 @@ def share_cache(folder: Path, cache: Path) -> None:
 
 
 def is_current(stage: str) -> bool:
-    """Returns whether what the stage read and wrote is as dvc.lock has it, so that it need not run.
+    """Returns whether inputs and outputs of the stage match dvc.lock, so that the stage need not run.
 
-    Where it is not, the outputs of before are removed, but for those that the stage adds to. DVC does not run
-    the stage itself, as it would first copy each link of the outputs that stay: then disk would grow with the
-    window.
+    Otherwise removes the old outputs, except those that the stage adds to. DVC does not run the stage itself,
+    since it would first copy each link of the outputs that stay: disk would grow with the window.
     """
 
     def look(repo: Any) -> bool:
@@ -137,7 +136,7 @@ def _put_back() -> None:
 
 @contextlib.contextmanager
 def _writing() -> Iterator[None]:
-    """Keeps dvc.lock as it is until DVC has written a new one, which it does in place.
+    """Keeps a copy of dvc.lock until DVC, which writes in place, has written a whole new file.
 
     A process that is killed meanwhile leaves half a file, by which DVC would refuse every later call.
     """
@@ -256,7 +255,7 @@ def _fetch(paths: list[str], *, remote: bool) -> None:
 
 
 def _damaged(digests: dict[str, str], cache: Path) -> dict[Path, Path]:
-    """Files here whose bytes are not those of their digest, each with the file of the cache it came from."""
+    """Returns damaged files, each with the cache file that it is a link to."""
 
     def cached(digest: str) -> Path:
         return dvc_cache.path_of(digest, cache)
@@ -369,7 +368,7 @@ def _waiting(action: Callable[[Any], T]) -> T:
 
 
 def _remove_torn(folder: Path) -> None:
-    """Removes DVC's list of who reads and writes what where it was torn: DVC writes it in place.
+    """Removes DVC's list of readers and writers if the file is torn, since DVC writes it in place.
 
     A process that is killed meanwhile leaves a part of it, by which DVC would refuse every later call. Those
     that were on it and live are kept apart by DVC's other lock, of the repository.

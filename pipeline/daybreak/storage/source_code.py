@@ -79,7 +79,7 @@ def workload_files(use: str, *, tracked: bool = True) -> dict[str, Path]:
 
 
 def _packages(module: str, root: Path, modules: Iterable[Path]) -> list[Path]:
-    """Returns the folders whose files belong to a workload: its packages, or its own folder in Daybreak."""
+    """Returns the folders of a workload's files: the team's packages, or one folder within Daybreak."""
     if module.partition(".")[0] == FRAME:
         return [(root / module.replace(".", "/")).parent]
     tops = sorted({root / path.relative_to(root).parts[0] for path in modules})
@@ -173,10 +173,10 @@ def _md5(content: bytes) -> str:
 
 
 def source_files(module: str, *others: str) -> list[Path]:
-    """Returns the files of a module and of what it imports from the folder of its package.
+    """Returns the files of a module and of its imports from the same root.
 
-    From where libraries are installed, only what it imports from its own package counts. `others` names
-    more modules of that folder. Raises ParamsError where there is no such module.
+    For an installed library, only imports from its own package count. `others` names more modules of the same
+    root. Raises ParamsError where there is no such module.
     """
     top, root = module.partition(".")[0], _root(module)
     if top == FRAME:
@@ -190,9 +190,9 @@ def source_files(module: str, *others: str) -> list[Path]:
 
 
 def imported_files(module: str, *others: str, below: str) -> dict[str, Path]:
-    """Returns the files of modules and of what they import, directly or not, by their dotted names.
+    """Returns the files of modules and of their direct and indirect imports, by dotted name.
 
-    Only names that begin with `below` are followed, and no others' to Daybreak itself.
+    Follows only names that begin with `below`; an empty `below` stands for all names but Daybreak's.
     """
     root = _root(module)
     files: dict[str, Path] = {}

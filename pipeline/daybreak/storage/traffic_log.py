@@ -1,4 +1,4 @@
-"""Records what users were shown, what they took, and what routers are to serve, in one SQL database.
+"""Records exposures, outcomes and the versions that routers are to serve, in one SQL database.
 
     exposures   an answer that a router gave: unit, arm, version, items; never the user's own name
     predictions what it predicted of rows, by which labels are scored
@@ -151,7 +151,7 @@ class Traffic:
 
     @property
     def is_holdback(self) -> bool:
-        """Returns whether its experiment holds users back on its own challenger; it belongs to no night."""
+        """Returns whether the experiment is a holdback, which belongs to no night."""
         return self.experiment == holdback_name(self.challenger)
 
     @property
@@ -176,7 +176,7 @@ def holdback_name(held: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RouterState:
-    """What a router serves, as its heartbeat reports it."""
+    """State of a router, as its heartbeat reports it."""
 
     id: str
     revision: int = 0  # of the traffic row that it follows
@@ -266,12 +266,12 @@ class Log:
         self.write([exposure], [])
 
     def outcome(self, exposure: str, items: Sequence[str]) -> bool:
-        """Records what was taken, unless it was before; returns False if there is no such exposure."""
+        """Records the items taken, unless an outcome is known; returns False for an unknown exposure."""
         outcome = Outcome(exposure=exposure, items=tuple(items), time=self.now())
         return self.write([], [outcome])[0]
 
     def write(self, exposures: Sequence[Exposure], outcomes: Sequence[Outcome]) -> list[bool]:
-        """Records all of them in one commit; returns for each outcome whether its exposure is known."""
+        """Records everything in one commit; returns for each outcome whether the exposure is known."""
         with self._writing() as connection:
             if exposures:
                 self._insert_exposures(connection, exposures)
@@ -292,7 +292,7 @@ class Log:
         return [outcome.exposure in known for outcome in outcomes]
 
     def known(self, ids: Sequence[str]) -> dict[str, bool]:
-        """Returns the exposures among these that the log has, and whether it has their outcomes."""
+        """Returns the known exposures among `ids`, and for each whether the outcome is known."""
         both = _exposures.outerjoin(_outcomes, _outcomes.c.exposure == _exposures.c.id)
         query = sa.select(_exposures.c.id, _outcomes.c.exposure.is_not(None)).select_from(both)
         has_outcomes: dict[str, bool] = {}
@@ -339,7 +339,7 @@ class Log:
             return tuple(Traffic(**row) for row in connection.execute(query).mappings())
 
     def set_traffic(self, traffic: Traffic) -> Traffic:
-        """Sets the traffic, if it is still at the revision given; returns it with its new revision.
+        """Sets the traffic if nobody has changed it since `traffic.revision`; returns the new traffic.
 
         Raises ReleaseError, with nothing changed, if another process set it since it was read.
         """

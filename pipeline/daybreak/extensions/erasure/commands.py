@@ -5,7 +5,7 @@ from daybreak.storage import checkout
 
 
 def erase(*, unit: str, yes: bool = False) -> int:
-    """Erase all rows of a person or an account, wherever they are kept, and name what learned from them.
+    """Erase all rows of a person or an account everywhere, and name the versions that learned from them.
 
     Args:
         unit: as the rows have it in the column that the workload's table calls its unit

@@ -26,7 +26,7 @@ def init(
     clock: str = "",
     encoding: str = "",
 ) -> int:
-    """Write a repository for a model of your data: its table, its limits and its params, to go on from.
+    """Write a repository for a model of your data, with table, limits and params, as a starting point.
 
     Of several tables, as in a folder with a folder or file of each, or in a whole database, written URL#,
     one has the rows to learn from; others are joined to these as of time, where both tell how.

@@ -76,7 +76,7 @@ def write(folder: Path, url: str, **options: Any) -> "Survey":
 
 
 def _judged(home: Path) -> tuple[str, ...]:
-    """Returns what `try` says against a home, before it is where it belongs."""
+    """Returns the objections of `try` to a new home, before the home is moved into place."""
     from daybreak.extensions.trial.rehearsal import rehearse
 
     with tempfile.TemporaryFile("w+") as lines:
@@ -225,7 +225,7 @@ def _table_text(table: Table) -> str:
 
 
 def _listed(opening: str, items: Iterable[str], *, depth: int) -> str:
-    """Returns items in parentheses, as a formatter breaks them into lines; those of a tuple one a line."""
+    """Returns items in parentheses, with the line breaks of a formatter; a tuple has one item per line."""
     listed, indent = list(items), "    " * depth
     line = ", ".join(listed)
     if len(f"{indent}{opening}{line}),") <= WIDTH and "\n" not in line:

@@ -1,6 +1,6 @@
-"""Looks at a team's data: which columns it has, of which types, and what its days are usually like.
+"""Surveys a team's data: columns, types, and the usual figures of a day.
 
-What it finds is a proposal: `init` writes it as a table and as limits, for people to review.
+The result is a proposal: `init` writes it as a table and as limits, for people to review.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Says what `init` made of each column: its type, its values, and whether the model sees it, and why not."""
+"""Describes the columns that `init` proposes: type, values, use by the model, and why one is left out."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -117,9 +117,9 @@ def _is_few(column: AnyColumn, known: pa.ChunkedArray) -> bool:
 
 
 def stand_ins(rows: pa.Table, table: Table) -> list[str]:
-    """Returns a sentence for each number that looks as if it stood for a missing one, such as -999.
+    """Returns a sentence for each number that seems to stand for a missing value, such as -999.
 
-    Several rows have it, and it is further from all others than these are from each other.
+    Such a number is in several rows, and further from all others than the others are from each other.
     """
     sentences = []
     for name, column in table.features.items():

@@ -41,7 +41,7 @@ LEAST_LABELS, LEAST_UNITS = 10, 30  # needed, in half of them; gate.min_samples 
 
 @dataclass(frozen=True, kw_only=True)
 class Unlimited:
-    """Why a column has no limits, and which of those that follow from its type it has not."""
+    """The reason why a column has no limits, and the usual limits of its type that are off."""
 
     why: str
     off: tuple[Off, ...]
@@ -73,9 +73,9 @@ def without_rows(empty: Sequence[date], newest: date) -> tuple[str, ...]:
 
 
 def unlike(days: Mapping[date, pa.Table], table: Table, *, by: date) -> tuple[str, ...]:
-    """Returns that the first night would refuse its day by the limits that it learns, and what to do.
+    """Warns if the first night would refuse its day by learned limits, and says what to do.
 
-    Its day is the newest up to `by`. A day before it is named only where a night would take that.
+    That day is the newest up to `by`. An earlier day is proposed only where a night would accept it.
     """
     timed = {day: part.filter(part[table.time].is_valid()) for day, part in sorted(days.items()) if day <= by}
     here = [day for day, part in timed.items() if len(part)]

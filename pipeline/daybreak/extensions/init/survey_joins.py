@@ -1,9 +1,9 @@
-"""Finds the tables of a team's data, which of them has the rows to learn from, and how others join it.
+"""Finds the tables of a team's data, chooses the table to learn from, and joins the others to it.
 
 Each other table is joined as of time (`daybreak/data/as_of.py`), so that a row gets nothing that was not
-known by its own time. What cannot be told from the data is left out, and said: a table without a time, as
-nothing says since when its rows were known; one in which several rows are of the same time, and no column of
-both tables tells them apart; one that has the names of the rows' keys, but not their values. Where a table
+known by its own time. A table whose join is unclear is left out, with a message: a table without a time,
+since nobody knows when its rows became known; a table with several rows of the same time and no common
+column to tell them apart; a table that has the names of the rows' keys, but not their values. Where a table
 has several times, the latest of a row is taken, as of when it was published; where its times are dates, a row
 counts as known at the end of its day.
 """
@@ -71,7 +71,7 @@ class Join:
 
 
 def tables_of(url: str) -> dict[str, str]:
-    """Returns the URLs of the tables at a URL by their names; none where it is one table.
+    """Returns the URLs of the tables at a URL by name; none if the URL is a single table.
 
     A folder has a table in each of its folders, or of each name of files, unless most of their columns are
     the same; a database, written as `URL#`, has all of its tables.
@@ -107,7 +107,7 @@ def _tables_of_files(url: str) -> dict[str, str]:
 
 
 def _table_name(path: str) -> str:
-    """Returns the name of the table that a file is of: that of its folder, or its own without day or number.
+    """Returns the name of a file's table: the folder's name, or the file's without day and number.
 
     >>> _table_name("weather/2025/01/31.csv"), _table_name("sales_20250131.csv"), _table_name("day=1/a.csv")
     ('weather', 'sales', 'a')

@@ -1,4 +1,4 @@
-"""Finds how a team's data is read: which source it is, its dialect, its time, and the newest of its days."""
+"""Finds out how to read a team's data: source, dialect, time column, and newest day."""
 
 import tempfile
 from collections import Counter
@@ -118,9 +118,9 @@ def plug_of(url: str) -> dict[str, Any]:
 
 
 def dialect_of(plug: dict[str, Any], *, thousands: str = "") -> dict[str, str]:
-    """Returns the arguments of `Files` by which its newest file is read, without those that it has.
+    """Returns the arguments of `Files` that are still missing to read the newest file.
 
-    `thousands` is what stands between thousands in numbers, if somebody says so.
+    `thousands` is the separator of thousands in numbers, if the user gave it.
     """
     if plug["use"] != FILES:
         return {}

@@ -97,7 +97,7 @@ class ClusterApi:
             return False
 
     def create(self, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Creates an object and returns it; None where there is one of that kind and name."""
+        """Creates an object and returns it; None if an object of that kind and name exists."""
         call = self._creation(manifest["kind"])
         return self._whole(lambda: call(body=dict(manifest), **RAW), unless=409) or None
 
@@ -111,7 +111,7 @@ class ClusterApi:
         self._delete(partial(self._batch.delete_namespaced_job, namespace=self.namespace), name)
 
     def delete_job_set(self, name: str) -> None:
-        """Deletes a JobSet with its Jobs and their pods; no error if it is gone."""
+        """Deletes a JobSet with all Jobs and pods; no error if there is none."""
         self._delete(self._of_job_sets("delete"), name)
 
     def _delete(self, call: Callable[..., Any], name: str) -> None:

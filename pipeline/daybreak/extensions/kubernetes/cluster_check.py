@@ -1,7 +1,7 @@
-"""Checks whether a cluster would take a job as params.yaml has it, before one waits for what never comes.
+"""Checks whether a cluster would accept a job by params.yaml, rather than leave it waiting for ever.
 
-Nothing is changed: a Job on each machine is created by a dry run, which passes the namespace, its policies
-and quotas, and the API's validation; where jobs are JobSets, so is one of these.
+Nothing is changed: a Job on each machine, or a JobSet, is created by a dry run, which passes the namespace's
+policies and quotas and the API's validation.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,10 +35,10 @@ OF_KUEUE = ((KUEUE, "workloads", "list"), (KUEUE, "localqueues", "list"))
 def findings(
     site: Site, api: ClusterApi, *, machines: Callable[[], Sequence[OwnMachine]], file: str
 ) -> Iterator[tuple[str, bool, str]]:
-    """Yields for each check its name, whether it passed, and the result or what to do.
+    """Yields checks as (name, passed, result or remedy).
 
-    `file` is that of the machines; "" where they are the nodes of the cluster. A cluster that does not answer
-    is not asked anything else.
+    `file` lists the machines; "" if machines are the nodes of the cluster. A cluster that does not answer is
+    not asked anything else.
     """
     try:
         needed = [*NEEDED, *(OF_KUEUE if site.queue else ())]

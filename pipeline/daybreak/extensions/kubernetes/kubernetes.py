@@ -244,7 +244,7 @@ class Kubernetes(Cluster):
         return [_found(made) for made in (*self._api.jobs(wanted), *sets)]
 
     def get(self, name: str) -> Rented | None:
-        """Returns the job of that name, as it, its Jobs and their pods say, which are read in that order."""
+        """Returns the job of that name, from its JobSet, Jobs and pods, read in that order."""
         sets = self._api.job_sets(_attempt(name)) if is_job_set(name) else []
         jobs = self._jobs(name)
         head = next(iter(sets if is_job_set(name) else jobs), None)
@@ -308,7 +308,7 @@ def _found(made: Mapping[str, Any]) -> Rented:
 def _rented(
     head: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], seen: Seen
 ) -> Rented:
-    """Returns a job as its JobSet or first Job, its Jobs and their pods say."""
+    """Returns the job described by its JobSet or first Job (`head`), all Jobs, and all pods."""
     meta = head["metadata"]
     there, started, ended = pod_status.times((head, *jobs), pods)
     state: Literal["queued", "running", "succeeded", "ended"] = "ended"

@@ -1,4 +1,4 @@
-"""Reads from a node of Kubernetes what it offers to pods: its labels, taints and allocatable resources."""
+"""Reads a Kubernetes node as a machine: labels, taints and allocatable resources."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -54,7 +54,7 @@ def offered(node: Mapping[str, Any]) -> Node | None:
 
 
 def lacking(nodes: Sequence[Mapping[str, Any]], selector: Mapping[str, str], machine: Machine) -> str | None:
-    """Returns what the nodes with these labels lack of the machine's devices, "" if one has them all.
+    """Says which devices of the machine no node with these labels has; "" if a node has all devices.
 
     None where no node has the labels.
     """

@@ -38,7 +38,7 @@ def job_name(name: str, *, first: int) -> str:
 
 
 def place(variables: Mapping[str, str]) -> Place | None:
-    """Returns the place of this pod among those of its Job; None if it is the only one.
+    """Returns the place of this pod among the pods of the Job; None for a single pod.
 
     >>> place({"DAYBREAK_NUM_PODS": "2", "DAYBREAK_JOB_NAME": "j", "JOB_COMPLETION_INDEX": "1"})
     Place(num_nodes=2, rank=1, host='j-1.j', master='j-0.j:29400', min_nodes=0)

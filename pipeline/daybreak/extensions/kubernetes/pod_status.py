@@ -1,4 +1,4 @@
-"""Says what a job does, what it waits for, and why it ended, from what the cluster has of it. Pure.
+"""Derives the state of a job from the cluster's objects: running, waiting for a cause, or ended by one. Pure.
 
 A job has a Job for each kind of its machines, perhaps in a JobSet; these have pods, and a Workload where
 Kueue admits them. What keeps a pod from being made or started is in events alone.
@@ -165,7 +165,7 @@ def puzzling(
 
 
 def explained(seen: Seen, events: Sequence[Mapping[str, Any]]) -> Seen:
-    """Returns what was seen, with what the newest event says of it; `events` are those of one object."""
+    """Returns the observed state, with the text of the newest event of one object added."""
     if seen.cause == "unschedulable":
         events = [event for event in events if event.get("reason") in AUTOSCALER]
     if not events:
@@ -267,7 +267,7 @@ def _ended(job: Mapping[str, Any]) -> str:
 
 
 def _is_first(pod: Mapping[str, Any]) -> bool:
-    """Whether it is the pod whose end is that of a Job that goes on with fewer."""
+    """Returns whether a pod has index 0: with fewer pods allowed, a Job ends when pod 0 does."""
     meta = pod["metadata"]
     return "0" in (meta.get("labels", {}).get(INDEX), meta.get("annotations", {}).get(INDEX))
 

@@ -136,7 +136,7 @@ class Slurm(Cluster):
         client.cancel(name)
 
     def explained(self, rented: Rented | None, submission: Submission, folder: Path) -> Rented:
-        """Returns a job that has ended with why it did, by Slurm's word or what its first node wrote."""
+        """Returns an ended job with the cause, from Slurm or the exit status that the first node wrote."""
         rented = rented or self._accounted(submission)
         path = _ended(folder, submission.token)
         status = int(path.read_text()) if path.exists() else None
@@ -150,7 +150,7 @@ class Slurm(Cluster):
         return replace(ended, status=status, cause=known)
 
     def _accounted(self, submission: Submission) -> Rented | None:
-        """Returns a job that Slurm has forgotten as its accounts have it; None where they do not."""
+        """Returns a job that the controller has forgotten, from Slurm's accounting; None if unknown there."""
         job = client.accounted(submission.resource, name=_name(self.home, submission.job))
         return _rented(job) if job and job.phase == "over" else None
 
@@ -226,7 +226,7 @@ class Slurm(Cluster):
 
 
 def _price(node: ListedNode) -> float:
-    """Returns what an hour of a node costs by its feature; 0 where none says it."""
+    """Returns the price of a node by the hour, from the node's feature; 0 without that feature."""
     said = (word.partition("=") for word in node.features)
     text = next((price for name, _, price in said if name == PRICE), "0")
     return usd_per_hour(text, where=f"feature {PRICE} of node {node.name}")
@@ -280,7 +280,7 @@ def _words(request: JobRequest, *, num_workers: int) -> list[str]:
 
 
 def _environment(request: JobRequest) -> dict[str, str]:
-    """Returns the environment of sbatch, which is that of the job: what it says itself comes first."""
+    """Returns the environment for sbatch, which the job inherits; the job's own variables win."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_JOB")}
     return {**own, **request.job.environment, "DAYBREAK_ATTEMPT": request.attempt}
 

@@ -91,10 +91,10 @@ def listed(*, name: str = "") -> list[Listed]:
 
 
 def accounted(id: str, *, name: str) -> Listed | None:
-    """Returns the job of that id and name as Slurm's accounts have it, which keep it for months.
+    """Returns the job of that id and name from Slurm's accounting, which keeps jobs for months.
 
-    It is None where the cluster keeps no accounts, or they do not answer. The name tells it from one that has
-    its id since the controller lost its state.
+    None where accounting is off or does not answer. The name tells the job from a later job with the same id,
+    which exists if the controller lost its state.
     """
     words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--delimiter={SEPARATOR}"]
     try:
@@ -105,7 +105,7 @@ def accounted(id: str, *, name: str) -> Listed | None:
 
 
 def _jobs(listing: str) -> list[Listed]:
-    """Returns the jobs of these lines, in their order; a heterogeneous job, which has several, as one."""
+    """Parses the lines into jobs, in order; several lines of a heterogeneous job become one job."""
     jobs: dict[str, dict[int, Listed]] = {}
     for line in listing.splitlines():
         row = line.split(SEPARATOR)
@@ -124,10 +124,9 @@ def _jobs(listing: str) -> list[Listed]:
 
 
 def _whole(parts: Sequence[Listed]) -> Listed:
-    """Returns the parts of a heterogeneous job as one job: the first of them, which runs the script.
+    """Returns the parts of a heterogeneous job as one job: the first part, which runs the script.
 
-    Where it has not succeeded, its state is that of the part that ended it, and a reason why any part waits
-    is one for all.
+    A failed job has the state of the part that ended it; a job waits for ever if any part does.
     """
     first = parts[0]
     if first.phase == "over" and first.state != "COMPLETED":

@@ -8,7 +8,7 @@ log = logging.getLogger("daybreak")
 
 
 def try_(*, day: date | None = None) -> int:
-    """Try your code on one day and one batch, with what a rented machine would have, in seconds.
+    """Try your code on one day and one batch in seconds, with only the files that a rented machine has.
 
     Args:
         day: whose rows to take; the newest whose labels are known if left out

@@ -79,7 +79,7 @@ class ModelSeams:
         print(f"{'note':9} {text}", flush=True)
 
     def _batch(self) -> tuple[Any, Any]:
-        """Returns the training samples, and a batch of them in which labels differ where they can."""
+        """Returns the training samples, and a batch whose labels differ where possible."""
         with self._method("dataset"):
             samples = self.workload.dataset(prepare.ARRAYS, "train")
             num = min(len(samples), MOST_SAMPLES)

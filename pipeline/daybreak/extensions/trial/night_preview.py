@@ -1,4 +1,4 @@
-"""Says what a night would refuse of a day, and which held-out samples its gate could not judge by.
+"""Predicts which rows and figures of a day a night would refuse, and whether its gate has enough samples.
 
 `try` asks it of one day and those before it, and `init` of the home that it proposes, before a night has
 trained for hours. Pure.

@@ -45,7 +45,7 @@ FEW_ROWS = 16  # as users send
 
 
 class Seams(ModelSeams):
-    """One day on its way through the seams, in the folder where it was made."""
+    """Takes one day of rows through all integration checks, in a temporary folder."""
 
     def run(self, day: date | None) -> None:
         """Runs all seams; `doubts` are sentences on what a night would refuse, or not be able to judge."""
@@ -147,7 +147,7 @@ class Seams(ModelSeams):
                 raise ParamsError(f"{named}: {rule.python} fails: {in_words(error)}; fix it") from error
 
     def _rows(self, wanted: date | None) -> date:
-        """Fetches the day and those it looks back on; what is kept of them is a sample."""
+        """Fetches the day and the days that features look back on, and writes a sample of each."""
         with contextlib.chdir(self._home):  # where relative paths of params.yaml lead
             plug = self._params.source.make()
             newest = newest_over(self.table.zone, at=datetime.now(UTC))
@@ -170,7 +170,7 @@ class Seams(ModelSeams):
         return day
 
     def _preview(self, day: date) -> None:
-        """Compares the day with those before it, and counts what a gate would judge by."""
+        """Compares the day with earlier days, and counts the samples for the gate."""
         before = [other for other in self.days if other < day and other.weekday() == day.weekday()]
         before = before[-drift.SAME_WEEKDAYS :] if self.suite.drift != "off" else []
         clean = {
@@ -323,7 +323,7 @@ def _told(days: list[date]) -> str:
 
 
 def _some(rows: pa.Table, table: Table, *, day: date) -> pa.Table:
-    """Returns a few of the rows whose labels are known, in their order, the same ones each time."""
+    """Returns a fixed sample of the rows with known labels, in order."""
     known = rows.filter(pc.is_valid(rows[table.label.column])) if table.label else rows
     if not len(known):
         raise DataError(f"no row of {day} has a label; name another day, or look at the source")

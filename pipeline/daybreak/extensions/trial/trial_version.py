@@ -85,11 +85,11 @@ def carried(params: Params) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def unpacked(params: Params, files: dict[str, Path], *, version: Path, code: Path) -> Iterator[Any]:
-    """Yields the workload that a version makes of these files, while what they were packed from is away.
+    """Yields the workload that a version makes from its own files, while the originals are moved away.
 
     Args:
-        params: which name the workload.
-        files: its own, by their names.
+        params: params, which name the workload.
+        files: the workload's files, by name.
         version: folder of the version, with a model.
         code: folder that the files were packed from.
     """

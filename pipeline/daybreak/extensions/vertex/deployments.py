@@ -1,4 +1,4 @@
-"""Registers and deploys versions on Vertex AI: its registry, an endpoint, and what is deployed to it.
+"""Registers and deploys versions on Vertex AI: model registry, endpoint, and deployments.
 
 Making a model, an endpoint or a deployment takes minutes, so a call here only starts it and returns the name
 of its operation, which the caller polls. We choose names where the service allows it: the model and the

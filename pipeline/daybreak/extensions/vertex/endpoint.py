@@ -90,7 +90,7 @@ class Endpoint:
         }
 
     def preflight(self) -> Iterator[tuple[str, bool, str]]:
-        """Yields what the endpoint needs: what was checked, whether it is well, and what to do otherwise."""
+        """Yields checks of everything that the endpoint needs as (name, passed, result or remedy)."""
         site = Site(project=self.project, region=self.region, image=self.image, bucket=self.bucket)
         service = Service(
             project=self.project, endpoint=self.address, retry=replace(self.retry, give_up_s=5.0)
@@ -334,7 +334,7 @@ class OnVertex:
         return self.deployments.upload(number, night=release.night, artifacts=artifacts, container=container)
 
     def _keep_files(self, number: int, version: "Model | None") -> None:
-        """Sees to it that containers of a registered version find what they fetch when they start again."""
+        """Restores files in the bucket that containers of a registered version fetch on a restart."""
         for bucket, thing in _fetched(version):
             try:
                 if bucket.keep_thing(thing):

@@ -149,7 +149,7 @@ def classify(*, state: str, code: int, message: str, ran: bool, failed: bool = F
 
 
 def _of_a_replica(said: str) -> Kind | None:
-    """Returns what the service says of how a replica ended; None if it says nothing of one."""
+    """Returns how a replica ended by the service's text; None if the text is not about a replica."""
     if LOW_ON_MEMORY.match(said):
         return "out of memory"
     exited = EXITED.search(said)

@@ -141,7 +141,7 @@ def _times(job: Job, *, left_s: float) -> tuple[timedelta, timedelta | None]:
 def _pools(
     job: Job, machines: Sequence[Machine], site: Site, attempt: str, end: datetime
 ) -> list[dict[str, Any]]:
-    """Returns the pools: one machine in the first, then the others by kind; for TPUs one pool of one."""
+    """Returns the worker pools: a first machine alone, then the others by kind; for TPUs a single machine."""
     made: list[dict[str, Any]] = []
     for machine, rented in zip(machines, job.rental.pools, strict=True):
         left = 1 if machine.is_tpu else rented.num_machines
@@ -208,7 +208,7 @@ def disk_bytes_per_s(machine: Machine, *, disk_gb: int) -> float:
 
 
 def key_of(job: Job) -> str:
-    """Returns the name of the job in a bucket: that of its folder, however it is rented."""
+    """Returns the name of the job in a bucket: the name of its folder, whatever the rental."""
     return PurePath(job.folder).name
 
 

@@ -64,7 +64,7 @@ class OperationJournal:
         self._journal.write({**document, "asked": {**document["asked"], name: asdict(request)}})
 
     def remove(self, name: str) -> None:
-        """Removes the request of that name, if there is one: its operation has ended."""
+        """Removes the request `name`, whose operation has ended; does nothing if there is none."""
         document = self._journal.read()
         if document["asked"].pop(name, None):
             self._journal.write(document)

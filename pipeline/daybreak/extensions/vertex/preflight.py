@@ -16,7 +16,7 @@ from daybreak.extensions.vertex.service import Service
 
 
 def preflight(site: Site, service: Service, *, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
-    """Yields for each check its name, whether it passed, and the result or what to do.
+    """Yields checks as (name, passed, result or remedy).
 
     Without credentials nothing else is checked; other failures do not stop the checks after them.
     """

@@ -121,7 +121,7 @@ class Vertex(Renting):
         return jobs
 
     def get(self, name: str) -> Rented | None:
-        """Returns the job of that name; it runs until the reason comes why it ended."""
+        """Returns the job of that name; a failed job counts as running until the reason is known."""
         job = self.service.get(name)
         if job is None:
             return None
@@ -159,7 +159,7 @@ class Vertex(Renting):
         return replace(rented, there_at=max(rented.created_at, ended_at - start_up))
 
     def preflight(self, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
-        """Yields for each check of what a job needs its name, whether it passed, and what to do."""
+        """Yields checks of everything that a job needs as (name, passed, result or remedy)."""
         everywhere = list(dict.fromkeys([self.site.region, *regions]))
         brief = replace(self.retry, call_s=min(10.0, self.retry.call_s), give_up_s=5.0)
         service = Service(project=self.site.project, endpoint=self.service.endpoint, retry=brief)
