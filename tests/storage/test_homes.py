@@ -137,7 +137,7 @@ def test_a_member_whose_versions_another_lead_keeps_joins_no_second_fleet(made: 
         homes.join(made["meters"])
     (made["meters"] / checkout.LEAD).unlink()
     assert [home.model for home in homes.join(made["meters"])] == ["meters"]
-    assert "whose MLflow keeps its versions" in homes.faults(made["meters"])[0]
+    assert "by fleet.yaml or MLflow there" in homes.faults(made["meters"])[0]
 
 
 def test_a_member_has_a_log_of_serving_of_its_own(

@@ -74,4 +74,4 @@ class Cluster(Renting):
         except Unreachable as error:
             raise Unreachable(f"{error}; {hint}") from error
         except Refused as error:
-            raise Refused(f"{self.place} does not say which nodes it has ({error}); {hint}") from error
+            raise Refused(f"{self.place} does not list its nodes ({error}); {hint}") from error

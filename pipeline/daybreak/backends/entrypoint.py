@@ -8,8 +8,7 @@ MASTER_ADDR are not promised by the service.
 
 The module ends at T (seconds since 1970) at the latest, even if nobody else is alive to end it.
 
-With `--bucket`, what the job needs is fetched from there first, and what it leaves is sent there
-(staging.py).
+With `--bucket`, inputs of the job are fetched from the bucket first, and results are sent there (staging.py).
 """
 
 import argparse
@@ -54,7 +53,7 @@ def place(text: str) -> Place | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Staging:
-    """The bucket from which a job fetches inputs and to which it sends results."""
+    """The bucket for a job's inputs and results."""
 
     bucket: str  # URL
     job: str

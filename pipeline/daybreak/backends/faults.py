@@ -1,6 +1,6 @@
 """Says why a job ended without a model, and what to do: a table of causes, each with its sentence. Pure.
 
-A place adds causes of its own to those that all have, `COMMON`, or says one of them in its own words.
+A place adds its own causes to the common ones, `COMMON`, or replaces the text of a common cause.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class Fault:
     state: State  # that a backend reports for it
     text: str  # what happened, and what to do; the names in braces are those of `sentence`
     final: bool = False  # a retry of the same request would fail in the same way
-    patience_s: float = inf  # for which a job may wait, if that is what it waits for
+    patience_s: float = inf  # for which a job may wait for this cause
 
 
 COMMON: Mapping[str, Fault] = MappingProxyType(

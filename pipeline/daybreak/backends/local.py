@@ -2,7 +2,7 @@
 
 A job is its folder. A supervisor (this module, run with the night's code) starts torchrun, waits, and writes
 the exit status. `alive` is locked by the supervisor and by torchrun, which inherits the lock: the kernel
-releases it when the last of them is dead, however they died, so the lock says whether the job runs.
+releases the lock when both are dead, from any cause, so the lock shows whether the job runs.
 
     folder/alive      locked while the job runs       folder/pid    process group of the job
     folder/attempt    token of the newest start       folder/exit   exit status of that start

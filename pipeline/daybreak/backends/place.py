@@ -91,8 +91,8 @@ class Rented:
     job: str = ""
     night: str = ""
     folder: str = ""  # of the job, where the place knows it
-    cause: str = ""  # of `faults`: why it ended, or what it waits for
-    since: datetime | None = None  # when it began to wait for that
+    cause: str = ""  # of `faults`: why it ended or waits
+    since: datetime | None = None  # when the present wait began
     said: str = ""  # the place's own words
     status: int | None = None  # exit status of a machine that failed
     there_at: datetime | None = None  # when its machines were there, where the place says so

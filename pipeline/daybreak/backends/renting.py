@@ -8,9 +8,9 @@ job, a space, and the folder of the job.
 
 While the place does not answer, the journal gives the last known state, so that a night goes on and ends.
 
-A place says what it can do by `make`, `find`, `get`, `end`, `owns`, `log_of` and `machines`, whose prices are
-what a job pays, and what may befall a job by `faults`. The rest is here: what was asked for, whose a job is,
-whether it lives, what it leaves in a bucket, why it ended, and what it has cost.
+A place implements `make`, `find`, `get`, `end`, `owns`, `log_of` and `machines`, whose prices are those that
+a job pays, and lists in `faults` the causes by which a job may end. The rest is here: requests, ownership and
+state of jobs, results in a bucket, the cause of an end, and the cost.
 """
 
 import logging

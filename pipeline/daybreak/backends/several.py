@@ -1,11 +1,11 @@
 """Runs jobs on several backends, each the fallback of the others: `backend` in params.yaml as a list.
 
-A backend is named by its class in lower case, a second one of a class with a number behind it. Each machine
-carries the name of its backend, and so does what a plan rents of it; a handle is that name, a colon, and the
-backend's own handle. The plan chooses among the machines of all, and its ladder holds those of the others.
+A backend is named by its class in lower case, with a number behind for a second backend of a class. Machines
+and rentals carry the name of their backend; a handle is that name, a colon, and the backend's own handle. The
+plan chooses among the machines of all backends, and its fallbacks may be on other backends.
 
-A job that moves goes on from its newest checkpoint, which the next machines have to reach. What it costs is
-read from the journal in its folder, in which all backends that rent keep their submissions.
+A job that moves goes on from its newest checkpoint, which the next machines have to reach. Its cost is
+computed from the journal in its folder, in which all renting backends keep their submissions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ class Several(Backend):
             self.backends[word if number == 1 else f"{word}-{number}"] = made
 
     def submit(self, job: Job) -> str:
-        """Starts the job where its rental says, or attaches to it; JobError for a backend not named."""
+        """Starts the job on the backend of its rental, or attaches to it; JobError for an unknown backend."""
         name = job.rental.backend or next(iter(self.backends))
         if name not in self.backends:
             raise JobError(
@@ -112,9 +112,9 @@ class Several(Backend):
         if not is_here(checkpoints):
             return ""
         return (
-            f"backend names {' and '.join(self.backends)}, and a job that moves from one to another goes on "
-            f"from train.checkpoints, which is {checkpoints or 'empty'}; set it to a folder that the "
-            f"machines of all of them reach, such as gs://my-bucket/checkpoints"
+            f"backend names {' and '.join(self.backends)}, and a job that moves between them goes on from "
+            f"train.checkpoints, which is {checkpoints or 'empty'}; set it to a folder that all machines "
+            f"reach, such as gs://my-bucket/checkpoints"
         )
 
     def _of(self, handle: str) -> tuple[Backend, str]:

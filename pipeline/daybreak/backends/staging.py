@@ -1,8 +1,8 @@
 """Sends inputs of a job to the machine, and fetches results, by way of a bucket.
 
     BUCKET/things/DIGEST/    a folder that does not change: arrays, a model to start from, code; `whole.json`,
-                             its files with their sizes and digests, is written last
-    BUCKET/jobs/NAME/        needs.json   which things the job needs, and at which paths
+                             the list of files with sizes and digests, is written last
+    BUCKET/jobs/NAME/        needs.json   the things that the job needs, and their paths
                              down/        updates for the job: job.json, attempt, end_by.json
                              up/NODE/     a machine's output: heartbeats, starts, errors, model, result
 

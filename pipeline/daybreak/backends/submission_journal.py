@@ -100,8 +100,8 @@ class SubmissionJournal:
     def adopt(self, resource: str, submission: Submission) -> Submission:
         """Records the job of the service that the submission became, and returns it as it is recorded.
 
-        A request whose reply was lost may become a second job beside the one of its retry: that is a
-        submission of its own, as it costs its own money.
+        A request whose reply was lost may become a second job beside that of the retry: it is recorded as a
+        separate submission, since it costs extra money.
         """
         if known := self.of(resource):
             return known

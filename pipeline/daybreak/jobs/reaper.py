@@ -102,7 +102,7 @@ def _end(jobs: Iterable[LiveJob], backend: Backend) -> None:
 
 
 def standings() -> dict[str, Standing]:
-    """Returns, by label of a job, the nights with folders here, and what extensions have in place of nights."""
+    """Returns the owners of jobs, nights and runs of extensions, by the label that their jobs carry."""
     home = checkout.home()
     closed: dict[str, datetime] = {}
     for commit in ledger.commits():

@@ -44,7 +44,7 @@ LOCAL_START_S = 600.0  # to the first heartbeat, on a machine that is not rented
 
 
 class Reconciler:
-    """Takes one look at one job, and one action."""
+    """Takes a look at a job, and then one action."""
 
     def __init__(
         self,

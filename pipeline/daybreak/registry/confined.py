@@ -3,15 +3,15 @@
     python -m daybreak.registry.confined FOLDERS MODULE [WORD ...]
     python -I daybreak/registry/confined.py FOLDERS SCRIPT.py [WORD ...]
 
-Whoever starts it gives it no secret (`carried_code.environment`). On Linux the process then enters a user and
-a network namespace of its own: it reaches no network, and may read neither memory nor environment of other
-processes of its user, where those have the secrets. Landlock keeps it from files: it writes to folders that
-are named, and reads nothing where secrets lie: /run, /var, /tmp, hidden files of its user, and what else is
-named. Where there are no namespaces, as in many containers, Landlock also keeps it from other processes
-and from TCP. The process gains no privileges, writes no core, takes no more memory than the machine has,
-ends with the thread that started it, and is the first to go where memory is short. What the platform does
-not permit is left out, and the log says so once. The file imports nothing of the pipeline, since the process
-is to import the version's own.
+The process gets no secrets from its starter (`carried_code.environment`). On Linux it then enters its own
+user and network namespaces: it reaches no network, and may read neither memory nor environment of other
+processes of the same user, where secrets are. Landlock keeps it from files: it may write to named folders
+only, and may not read where secrets lie: /run, /var, /tmp, hidden files of the user, and further named paths.
+Without namespaces, as in many containers, Landlock also keeps it from other processes and from TCP. The
+process gains no privileges, writes no core, takes no more memory than the machine has, ends with the thread
+that started it, and is killed first where memory is short. Measures that the platform does not permit are
+left out, and the log says so once. The file imports nothing of the pipeline, since the process is to import
+the version's own code.
 """
 
 import contextlib
@@ -73,11 +73,11 @@ def command(
 
     Args:
         target: the module's name or the script's path.
-        words: its arguments.
-        reads: what it may read although it is hidden.
-        writes: folders that it may write to.
-        hides: what it may not read, beside hidden files of this user and what no process may.
-        flags: of Python.
+        words: arguments of the program.
+        reads: paths that the process may read although they are hidden.
+        writes: folders that the process may write to.
+        hides: paths to hide, besides hidden files of this user and paths hidden from every process.
+        flags: flags of Python.
     """
     say_once()
     itself = [__file__] if isinstance(target, Path) else ["-m", __name__]

@@ -1,7 +1,7 @@
 """Writes the first text of a version in the registry, in Markdown, and what later events change in it.
 
-The stage `register` says what the version is and that its verdict is awaited; with the verdict the whole page
-is written (daybreak/report/version_page.py), whose first paragraph a rollback replaces.
+Stage `register` describes the version and says that the verdict is awaited; with the verdict the whole page
+is written (daybreak/report/version_page.py). A rollback replaces the first paragraph.
 """
 
 import re

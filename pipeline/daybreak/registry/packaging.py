@@ -103,8 +103,8 @@ def unavailable(use: str) -> Iterator[str]:
     tops = {name.partition(".")[0]: file for name, file in imported.items() if not owned[name]}
     for top, file in sorted(tops.items()):
         yield (
-            f"{file} imports {top}, which no installed distribution provides and which does not lie beside "
-            f"the package, so that no version carries it; move it into the package, or install it"
+            f"{file} imports {top}, which no installed distribution provides and which is not beside the "
+            f"package, so that no version carries it; move it into the package, or install it"
         )
     for name in sorted(set().union(*owned.values())):
         direct = importlib.metadata.distribution(name).read_text("direct_url.json")
@@ -219,7 +219,7 @@ def expect_files(client: "MlflowClient", name: str, release: Release) -> None:
 def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> None:
     """Raises ReleaseError as `fetch` does.
 
-    Pickles are looked for in the archive of its code too, once its bytes are known to be those on record.
+    Also looks for pickles in the archive of the version's code, after its digest has been verified.
     """
     if linked := sorted(path.name for path in folder.rglob("*") if path.is_symlink()):
         raise ReleaseError(f"{uri} holds {linked[0]}, a link; restore MLflow's artifacts")

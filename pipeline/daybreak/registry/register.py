@@ -93,7 +93,7 @@ def register_refit(
 ) -> Version:
     """Makes a refit of tonight's version, in the folder `model`, a version too, and returns its record.
 
-    It belongs to the same run, and its page is the judged version's, as its scores are.
+    It belongs to the same run, and has the page and the scores of the judged version.
     """
     check_digest(model, training.model_digest, record="the record of the refit")
     tags = lineage(night, data_digest=judged.data_digest, model_digest=training.model_digest, params=params)

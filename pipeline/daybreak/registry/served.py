@@ -1,8 +1,8 @@
 """Loads a version for MLflow: the model as code and safetensors, by MLflow's models-from-code.
 
 MLflow runs this file when it loads a version; nothing is unpickled. The version carries its own weights
-(`model/`, with model.json saying which workload) and its own code, so that it scores as it did when trained.
-Python could import that from the archive as it is, but a module may read files that lie beside it.
+(`model/`, with the workload named in model.json) and its own code, so that it scores as it did when trained.
+Python could import the code from the archive, but a module may read files beside it, so it is unpacked.
 """
 
 import atexit

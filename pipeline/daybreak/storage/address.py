@@ -1,9 +1,9 @@
 """Knows a home by a token and by where it lies, and so notices that it was moved or copied.
 
-The token labels what belongs to this home elsewhere, as its jobs at a service. A copy has the token of the
-original, and would end the original's jobs as orphans: so a copy gets one of its own, at the first look. It
-is a copy if the home of that token is still where it was; else the home was moved, or is mounted elsewhere.
-A copy on another machine is not noticed; without `var/home` it has a token of its own there too.
+The token labels this home's things elsewhere, such as jobs at a service. A copy has the token of the
+original, and would end the original's jobs as orphans: so a copy gets a new token, at the first look. It is a
+copy if the home of that token is still where it was; else the home was moved, or is mounted elsewhere. A copy
+on another machine is not noticed; without `var/home` it gets a new token there too.
 """
 
 import json

@@ -1,10 +1,10 @@
 """Finds the files of versions beside MLflow's database, wherever the home lies.
 
-MLflow keeps a URI with each experiment, run and version. A path in it would be that of the home which made
-it: a copy would write to the original and delete from it, and a moved home would lose all versions. So the
-URI is `mlflow-artifacts:/RUN/...`, MLflow's own for files that are where its server keeps them. Where there
-is no server, and the tracking URI is a SQLite file, they are in the folder `artifacts` beside that file,
-which is also where `make up` has the server look.
+MLflow keeps a URI with each experiment, run and version. With a path in the URI, a copied home would write to
+the original and delete from it, and a moved home would lose all versions. So the URI is
+`mlflow-artifacts:/RUN/...`, MLflow's own for files that its server keeps. Where there is no server, and the
+tracking URI is a SQLite file, artifacts are in the folder `artifacts` beside that file, where the server of
+`make up` looks too.
 
 MLflow's clients outside of this package find this by the entry point in pyproject.toml.
 """

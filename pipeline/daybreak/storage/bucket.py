@@ -3,9 +3,9 @@
 Nothing is locked or renamed there. A folder that was sent holds `whole.json`, its files with their sizes and
 digests, written last: files that are not listed there, or do not match, are not used.
 
-A lifecycle rule of a bucket deletes by age, and file by file. So a folder counts as there only while all its
-files are, in the sizes, and as far as the storage tells them the digests, of its list; and one that is still
-in use after a week is written anew.
+A lifecycle rule of a bucket deletes by age, and file by file. So a folder counts as present only while all
+files of its list are there with the listed sizes, and with the listed digests if the storage reports digests.
+A folder that is still in use after a week is written anew.
 """
 
 import base64
@@ -189,7 +189,7 @@ class BucketFolder:
     def damaged(self) -> Iterator[tuple[str, str]]:
         """Yields each file of a folder that was sent which is not what was sent, as (folder, file).
 
-        All bytes are fetched. A folder without its list is one whose sending was broken off.
+        Fetches all bytes. A folder without its list was not sent completely.
         """
         files = self.files
         try:

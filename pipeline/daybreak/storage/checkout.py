@@ -105,8 +105,8 @@ class Membership:
 def membership(home: Path) -> Membership | None:
     """Returns of which fleet a home is a member; None for one that is by itself, or leads.
 
-    Raises ParamsError where the file is not what `daybreak fleet` writes, and in a home that was
-    copied or moved away from its fleet, whose versions a copy would write to, and delete from.
+    Raises ParamsError where `daybreak fleet` did not write the file, and in a home that was copied or moved
+    away from its fleet, since a copy would write to the fleet's versions, and delete from them.
     """
     member = kept_membership(home)
     if member and member.member != str(home.resolve()):
@@ -175,8 +175,8 @@ def walked(folder: Path) -> Iterator[Path]:
 def add_worktree(home: Path, folder: Path, commit: str) -> None:
     """Checks a commit out in a new folder below the home; the caller holds `folders_alone`.
 
-    Its `.git` leads to the home by a relative path. Git writes an absolute one, by which what runs in a night
-    of a copied home would be in the original's repository, and the original its home.
+    Its `.git` leads to the home by a relative path. With Git's absolute path, a night of a copied home would
+    run in the original's repository, and take the original for its home.
     """
     prune_worktrees(home)
     git("worktree", "add", "--force", "--detach", str(folder), commit, folder=home)
@@ -235,7 +235,7 @@ def prune_worktrees(home: Path) -> None:
 def _find_worktrees(home: Path) -> None:
     """Tells git where the nights are now: it would forget those of a home that was moved.
 
-    In a copy it has the folders of the original, by which those of the copy would be forgotten with them.
+    A copy's list has the folders of the original, so Git would forget the copy's folders.
     """
     common = Path(git("rev-parse", "--path-format=absolute", "--git-common-dir", folder=home))
     for link in home.glob("nights/*/.git"):

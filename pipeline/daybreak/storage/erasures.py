@@ -1,10 +1,10 @@
 """Records erasures: the units whose rows stay out, and the digests that replace old ones.
 
-The ledger is never rewritten, so its nights go on naming the digests that they saw. Each erasure
-(daybreak/extensions/erasure/) is a note of the ledger, which says what each of these is now; code that looks
-for bytes asks here first. A unit stands there as a hash that is keyed by `var/erasure.key`: the ledger alone
-does not allow to find out, by trying all units, whose rows were erased. The file of the key also names the
-ledger's commit of the newest erasure, so that a ledger which lost it is noticed.
+The ledger is never rewritten, so its nights keep the digests that they saw. Each erasure
+(daybreak/extensions/erasure/) is a note of the ledger, which maps old digests to new ones; code that looks
+for bytes asks here first. A unit is noted as a hash keyed by `var/erasure.key`, so that the ledger alone does
+not reveal, by trying all units, whose rows were erased. The file of the key also names the ledger's commit of
+the newest erasure, so that a ledger without this commit is noticed.
 """
 
 import secrets
@@ -41,8 +41,8 @@ class ErasedUnits:
 def erasures() -> list[Erasure]:
     """Returns all erasures of this home, oldest first; none outside of a home.
 
-    Raises ReleaseError where the ledger has to be signed and is not: an erasure says which other files, code
-    among them, stand for those of a version.
+    Raises ReleaseError where the ledger has to be signed and is not: an erasure names the files, code among
+    them, that replace a version's.
     """
     try:
         notes = ledger_notes.read(ledger.expect_signed())
@@ -92,7 +92,7 @@ def units() -> ErasedUnits | None:
     """
     if said := lost():
         raise DataError(
-            f"{said}; but the ledger has none of that, so that it is not known whose rows to leave out; "
+            f"{said}; but the ledger has no such commit, so that it is not known whose rows to leave out; "
             f"daybreak restore shows what can be brought back"
         )
     known = erasures()

@@ -2,11 +2,11 @@
 
     homes: [../payments, ../meters]
 
-The home with fleet.yaml leads: its Airflow runs the nights of all, its MLflow keeps their versions, and its
-router answers for each at /models/NAME. A member keeps its own repository, params, ledger and folders, so
-that nothing of one model's night is written by another's. `join` writes to each member who leads it; without
-fleet.yaml a home is by itself. A member with a fault, as a params.yaml that cannot be read, is left out with
-a warning: the others go on.
+The home with fleet.yaml leads: its Airflow runs the nights of all homes, its MLflow keeps all versions, and
+its router answers for each model at /models/NAME. A member keeps its own repository, params, ledger and
+folders, so that a night writes nothing to another model's. `join` writes the name of the leading home to each
+member; without fleet.yaml a home is by itself. A member with a fault, such as a params.yaml that cannot be
+read, is left out with a warning: the others go on.
 """
 
 import logging
@@ -113,8 +113,8 @@ def _member(folder: Path, lead: Path) -> Home:
         )
     if before and before.lead != str(lead.resolve()) and _stays(folder, before):
         raise ParamsError(
-            f"{folder} is a member of {before.lead}, whose MLflow keeps its versions or whose fleet.yaml "
-            f"names it; leave it there, or remove {folder / checkout.LEAD} where it has no version yet"
+            f"{folder} is a member of {before.lead}, by fleet.yaml or MLflow there; leave it there, or "
+            f"remove {folder / checkout.LEAD} if it has no version yet"
         )
     model = _model(folder)
     if not re.fullmatch(MODEL, model) or model == mlflow_client.EXPERIMENT:

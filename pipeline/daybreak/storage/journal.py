@@ -1,7 +1,7 @@
 """Keeps journals and locks on this machine's disk.
 
-A journal is a JSON document that says what is about to be done, so that a restarted process can go on where a
-killed one stopped. A lock keeps other processes out meanwhile; the kernel releases the lock of a killed
+A journal is a JSON document with the operation about to be done, so that a restarted process can go on where
+a killed process stopped. A lock keeps other processes out meanwhile; the kernel releases the lock of a killed
 process.
 """
 

@@ -1,7 +1,7 @@
 """Computes digests of files that mostly stay, so that hashing does not grow with the window.
 
-A file has the digest that it had while its inode, size and time of change are the same, as DVC takes it:
-links into DVC's cache keep all three from night to night. `open` reads every byte that it restores
+A digest stays valid while inode, size and time of change of the file are the same, as in DVC: links into
+DVC's cache keep all three from night to night. `open` reads every byte that it restores
 (daybreak/storage/snapshots.py), so a damaged disk is noticed there.
 """
 

@@ -1,9 +1,9 @@
 """Records what served, when, why and at what cost, in the ledger: the git branch `nights`.
 
 Each night is one commit: its tree is the code commit's tree with the night's params.yaml, dvc.lock and
-records in it; its parents are the night before and the code commit. The branch moves by
-compare-and-swap (`git update-ref NEW OLD`), so of two nights that follow the same one, one wins. A
-rollback is a commit whose tree is that of the night which made the version that serves again.
+records in it; its parents are the night before and the code commit. The branch moves by compare-and-swap
+(`git update-ref NEW OLD`), so if two nights follow the same commit, one wins. The commit of a rollback has
+the tree of the night that made the version that serves again.
 
 Nights and rollbacks are the entries of the ledger; there are notes among them (ledger_notes.py). A night that
 was closed as failed, and then went on and was decided, has a second commit, which takes the place of the
@@ -144,7 +144,7 @@ _KINDS: tuple[type[Record], ...] = (
     Stop,
     Events,
 )
-# What the commit of a rollback says itself; the rest of its tree is the night's that it goes back to.
+# The records of a rollback's commit itself; the rest of the tree comes from the night restored by it.
 _OF_A_ROLLBACK = (Night, Verdict, Release, Events)
 
 
@@ -319,12 +319,12 @@ def commit_night(
 ) -> str:
     """Commits the night in `folder`, with this release; returns the commit, the same one on a retry.
 
-    Neither the release nor the events that go with it are written to files before: a release that `close`
-    finds in a folder was decided. A night that failed was committed by `close`; where it goes on and is
-    decided after all, a second commit follows. A night that was overtaken, or could not be opened, is
-    committed without a release, and with the champion and the data of the newest entry, from which the next
-    night goes on. Raises ReleaseError, and changes nothing, if it is to release and was overtaken, or was
-    closed with a verdict by which its champion stays.
+    Neither the release nor its events are written to files before, so a release that `close` finds in a
+    folder was decided. A night that failed was committed by `close`; if it goes on and is decided after all,
+    a second commit follows. A night that was overtaken, or could not be opened, is committed without a
+    release, and with the champion and the data of the newest entry, from which the next night goes on. Raises
+    ReleaseError, and changes nothing, for a release of a night that was overtaken, or closed with a verdict
+    to keep the champion.
     """
     made = commit_of(night)
     if made and (read_at(made, Release) or (release is None and not _says_more(night, folder, made))):
@@ -502,9 +502,9 @@ def commits_up_to(commit: str, limit: int | None = None) -> "Sequence[Commit]":
 def lost() -> list[str]:
     """Returns commits of nights that git here has and the ledger has not, followed by none, likeliest first.
 
-    First comes what the branch itself was at last, by its reflog, which is deleted with the branch; then
-    those with the most nights before them: what no branch has any more, and what a remote had when it was
-    last pushed to or asked. A night that lost the race for the ledger leaves one too.
+    First comes the last tip of the branch by its reflog, which is deleted with the branch; then, by number of
+    nights, commits that are on no branch any more, and tips of remotes as of the last push or fetch. A night
+    that lost the race for the ledger leaves such a commit too.
     """
     words = ("fsck", "--unreachable", "--no-reflogs", "--no-progress", "--connectivity-only")
     unreachable = [line.split()[-1] for line in git(*words, folder=home()).splitlines() if " commit " in line]

@@ -53,8 +53,8 @@ def complaints(rules: Sequence[Mapping[str, Any]], places: Sequence[NeededFiles]
     """Returns a sentence for each place of which a rule may delete what is needed.
 
     Args:
-        rules: as the API of Cloud Storage has them, each with its `action` and its `condition`.
-        places: in the bucket whose rules these are.
+        rules: rules of a bucket from the API of Cloud Storage, each with an `action` and a `condition`.
+        places: needed files in that bucket.
     """
     sentences = []
     for each in places:

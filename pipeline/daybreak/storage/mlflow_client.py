@@ -4,8 +4,8 @@ MLflow is at `$MLFLOW_TRACKING_URI`, or in a SQLite file under $DAYBREAK_HOME/va
 it (`storage/artifacts.py`) or, for an experiment that does not exist yet, in `$MLFLOW_ARTIFACTS_DESTINATION`
 (a folder, gs://...), which every copy of the home shares.
 A home that is a member of a fleet (`storage/homes.py`) keeps its versions in the file of the home that leads.
-Each night has one MLflow run in the experiment `daybreak`, or in that of its model for a member of a fleet;
-it is found or created by its tag `night`. A server that does not answer is retried for some
+Each night has one MLflow run in the experiment `daybreak`, or, for a member of a fleet, in the experiment of
+its model; the run is found or created by its tag `night`. A server that does not answer is retried for some
 seconds; then JobError is raised, and the stage can be run again.
 
 Only `make setup` and the first night create the SQLite file (`create`). A session never does: an empty
@@ -133,8 +133,8 @@ def expect_file() -> None:
 def champion_tag(name: str) -> tuple[int, str] | None:
     """Returns the version that alias `champion` of the model is on, and its tag `ledger`, "" without one.
 
-    A quick look, which imports no MLflow: into its SQLite file, or by one request to its server. None where
-    there is no such alias, and where it does not answer at once.
+    A quick look without importing MLflow: into the SQLite file, or by one request to the server. None where
+    there is no such alias, or no answer at once.
     """
     uri = tracking_uri()
     # The last three are of an answer that is not MLflow's, as a login page's.

@@ -1,6 +1,6 @@
 """Finds the nights of a home that are not in the ledger yet, by their folders.
 
-Nights of one home take turns, since each is judged against what serves when it is opened: `open` waits while
+Nights of one home take turns, since each is judged against the champion at its opening: `open` waits while
 another night may still be decided.
 """
 

@@ -1,9 +1,9 @@
-"""Signs the commits of the ledger by git's own SSH signing, and says whether its newest one is signed.
+"""Signs the commits of the ledger by git's own SSH signing, and verifies the newest commit.
 
-`release.signing_key` names the key, or git's `user.signingkey` does; the keys that may sign stand in the file
-that git's `gpg.ssh.allowedSignersFile` names. A commit names the one before it and all records of its night,
-the digests of the version's model and files among them; so one signature on the newest commit vouches for the
-whole ledger, and for every byte that the ledger lets run.
+`release.signing_key` names the key, or git's `user.signingkey` does; the keys that may sign are in the file
+that git's `gpg.ssh.allowedSignersFile` names. A commit names its parent and all records of the night, with
+the digests of the version's model and files; so one signature on the newest commit vouches for the whole
+ledger, and for every byte that the ledger lets run.
 """
 
 from functools import lru_cache

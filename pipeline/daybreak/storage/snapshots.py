@@ -47,8 +47,8 @@ def make_folders(stage: str) -> None:
 def share_cache(folder: Path, cache: Path) -> None:
     """Makes the worktree in `folder` use the cache at `cache`, by links rather than copies.
 
-    The kinds of links are those that work between the two: told of reflinks on a disk without them, DVC would
-    keep each copy, as it cannot tell the two apart.
+    DVC is told only the kinds of links that work between the two folders: if told of reflinks on a disk
+    without them, DVC would keep every copy, since it cannot tell a copy from a reflink.
     """
     from dvc_objects.fs.generic import test_links
     from dvc_objects.fs.local import LocalFileSystem
@@ -90,8 +90,8 @@ def record(stage: str) -> None:
 def sync(folder: Path) -> None:
     """Brings the objects of the cache that dvc.lock in `folder` names to the disk, which DVC does not.
 
-    So what the ledger names is there also after a failure of the power. What the cache lacks is skipped, as
-    digests of what stages read need not be in it; `push` says which outputs are nowhere.
+    So files that the ledger names survive a power failure. Digests that the cache lacks are skipped, since
+    inputs of stages need not be in it; `push` reports outputs that are nowhere.
     """
     if not (folder / LOCK).exists():
         return
@@ -108,8 +108,8 @@ def sync(folder: Path) -> None:
 def recover() -> None:
     """Puts dvc.lock back as it was before a call that was killed while DVC wrote it.
 
-    Objects of the cache that a failure of the power left torn are removed: once they are write-protected, DVC
-    takes them for what their names say.
+    Removes objects of the cache that a power failure left torn: once these are write-protected, DVC trusts
+    their names.
     """
     if BEFORE.exists():
         with alone(BEFORE.with_suffix(".lock")):
@@ -199,7 +199,7 @@ def restore(paths: list[str]) -> None:
 
 
 def expect_intact(paths: Iterable[str], *, before: str) -> None:
-    """Raises DataError where a file that tonight wrote to one of `paths` is not what dvc.lock says.
+    """Raises DataError where a file that tonight wrote to one of `paths` differs from dvc.lock.
 
     `before` is the dvc.lock of the night before: `open` has read the files that are in it.
     """

@@ -1,10 +1,10 @@
 """Finds the files that make up a workload by git and by reading its imports, none of which is run.
 
-A workload is its module, what that imports from the folder that its package is in, directly or not, and all
-files of these packages, since a module may be loaded by a name that no statement has: an edit of any of them
-makes another model. Of Python files only the code counts: comments, docstrings and formatting change no
-model. Around a module without a package, the files count whose names stand in its text. For a workload that
-comes with Daybreak, its own folder does, so that an edit of the rest does not change the model.
+A workload is its module, all direct and indirect imports from the folder that holds the package, and all
+files of these packages, since a module may be loaded by a name that no statement has: an edit of any of these
+files makes another model. Of Python files only the code counts: comments, docstrings and formatting change no
+model. Beside a module without a package, files count if the module's text has their names. A workload that
+comes with Daybreak is its own folder alone, so that an edit of the rest does not change the model.
 """
 
 import ast
@@ -63,9 +63,9 @@ def file_digests(use: str) -> dict[str, str]:
 def workload_files(use: str, *, tracked: bool = True) -> dict[str, Path]:
     """Returns the files that make up a workload, by their names below the folder that its package is in.
 
-    That is what git tracks of its packages, or all that is there outside a checkout; with `tracked=False`
-    what git does not ignore, which is what travels: files that are not committed too. Raises ParamsError
-    where there is no such module.
+    These are the files of its packages that git tracks, or all files outside a checkout; with
+    `tracked=False`, all files that git does not ignore, committed or not, since these travel. Raises
+    ParamsError where there is no such module.
     """
     module = use.partition(":")[0]
     root, modules = _root(module), source_files(module)

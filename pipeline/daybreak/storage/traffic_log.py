@@ -1,14 +1,14 @@
 """Records exposures, outcomes and the versions that routers are to serve, in one SQL database.
 
     exposures   an answer that a router gave: unit, arm, version, items; never the user's own name
-    predictions what it predicted of rows, by which labels are scored
-    outcomes    what the user then took, or the labels of the rows; the first of an exposure stays
+    predictions predictions for rows, to be scored by labels
+    outcomes    items that the user then took, or labels of the rows; the first of an exposure stays
     traffic     one row: which versions serve, and the challenger's share; moved by compare-and-swap
-    moves       that row as each move left it, so that it is known which arm a user was in at any time
-    routers     what each live router serves right now, written by its heartbeat, at the database's time
-    endpoints   which revision of the traffic an endpoint that draws versions itself follows, and since when
-    clocks      when this machine was booted, by the clock of the log: all times here are that plus what has
-                passed since; those of a server are its own
+    moves       the traffic row after each move, so that a user's arm at any time is known
+    routers     the versions that each live router serves, from its heartbeat, at the database's time
+    endpoints   the revision of the traffic that an endpoint with draws of its own follows, and since when
+    clocks      boot time of this machine by the clock of the log: all times here are boot time plus time
+                since boot; with a server, the server's clock
 
 It is the only channel between gate, saga and routers, for any number of routers. It is a SQLite file in WAL
 mode by default, or PostgreSQL by `serving.log`. What is committed here is on the disk (synchronous=FULL).
@@ -184,7 +184,7 @@ class RouterState:
     challenger: int = 0
     share: float = 0.0
     loaded: tuple[int, ...] = ()
-    fault: str = ""  # why it does not serve all of what the traffic row says
+    fault: str = ""  # why it does not serve all versions of the traffic row
     seen_at: float = 0.0
 
 

@@ -1,7 +1,7 @@
 """Talks to a cluster by the official client, in plain values: Jobs, JobSets, pods, events, nodes, Workloads.
 
-Nothing is decided here but what an answer means: that the cluster is out of reach, that it has an object of
-that name already, that it does not allow it.
+The only decision here is the meaning of an answer: the cluster is out of reach, has an object of that name
+already, or refuses.
 """
 
 import json
@@ -54,7 +54,7 @@ class ClusterApi:
     def workload(self, uid: str) -> dict[str, Any] | None:
         """Returns what Kueue has of the Job or JobSet of that uid.
 
-        It is None where it has nothing yet, or this account may not list it.
+        None where Kueue has no Workload yet, or this account may not list Workloads.
         """
         try:
             workloads = self._kueue("workloads", label_selector=f"{JOB_UID}={uid}").get("items", ())
@@ -211,7 +211,7 @@ class ClusterApi:
     def _whole(self, call: Callable[[], Any], *, unless: int = 0) -> dict[str, Any]:
         """Returns the JSON of the answer; an empty one at the HTTP status `unless`.
 
-        The client's own classes are left out, since they refuse what a newer or older cluster says.
+        The client's own classes are not used, since they refuse fields of a newer or older cluster.
         """
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError

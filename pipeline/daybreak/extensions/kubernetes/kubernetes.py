@@ -1,8 +1,9 @@
 """Runs a job on a Kubernetes cluster as a JobSet where the cluster has that kind, else as an Indexed Job.
 
-A job is named by its token: where the reply to a request was lost, the same name is asked for again, and the
-cluster says that it has it. The name also tells whether it is a JobSet. Machines of another kind are the pods
-of a second Job: as soon as one of the two has ended the job has, and the other is deleted.
+A job is named by its token: if the reply to a request was lost, the request is repeated with the same name,
+and the cluster answers that the name exists. The name also tells a JobSet from a Job. Machines of another
+kind are the pods of a second Job: as soon as one of the two has ended, the job has ended, and the other is
+deleted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

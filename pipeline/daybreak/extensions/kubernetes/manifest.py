@@ -60,13 +60,13 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """What is asked for by one attempt at a job, on whatever machines."""
+    """The parts of a request that are the same for all machines of an attempt."""
 
     job: Job
     name: str  # of the JobSet or the Job of the first part, and of the service and the secret
     staged: str  # name of the job in the bucket, the same for all attempts
-    labels: Mapping[str, str]  # by which it is found; its pods have them, too
-    annotations: Mapping[str, str]  # what a person may want to know
+    labels: Mapping[str, str]  # by which the attempt is found; pods have them, too
+    annotations: Mapping[str, str]  # for people
     left_s: float  # how long it may run, in seconds; the cluster ends it then
     until: float  # when the module ends by itself, in seconds since 1970
 

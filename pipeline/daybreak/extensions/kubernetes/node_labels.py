@@ -8,7 +8,7 @@ from daybreak.extensions.kubernetes.manifest import GPU, device_of
 from daybreak.machines.nodes import PRICE, Node, usd_per_hour
 
 TYPE = "node.kubernetes.io/instance-type"
-# Nvidia's device plugin, by its feature discovery, and GKE say which GPU a node has.
+# Labels with the GPU of a node, from Nvidia's feature discovery and from GKE.
 PRODUCTS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
 SPOT = {
     "cloud.google.com/gke-spot": "true",
@@ -54,7 +54,7 @@ def offered(node: Mapping[str, Any]) -> Node | None:
 
 
 def lacking(nodes: Sequence[Mapping[str, Any]], selector: Mapping[str, str], machine: Machine) -> str | None:
-    """Says which devices of the machine no node with these labels has; "" if a node has all devices.
+    """Names the devices of the machine that every node with these labels lacks; "" if a node has all.
 
     None where no node has the labels.
     """

@@ -14,9 +14,9 @@ from daybreak.backends.torchrun import Place
 
 NUM_PODS, NAME = "DAYBREAK_NUM_PODS", "DAYBREAK_JOB_NAME"  # set by the backend
 MIN_PODS = "DAYBREAK_MIN_PODS"  # by the manifest of a job that goes on with fewer
-FIRST_POD = "DAYBREAK_FIRST_POD"  # by that of machines of another kind: how many pods come before them
+FIRST_POD = "DAYBREAK_FIRST_POD"  # for machines of another kind: the number of pods before theirs
 STEM = "daybreak-"  # of the name of a job, before its token
-SET_STEM = f"{STEM}set-"  # of one that is a JobSet, so that its name tells what it is
+SET_STEM = f"{STEM}set-"  # of the name of a JobSet
 PORT = 29_400
 
 

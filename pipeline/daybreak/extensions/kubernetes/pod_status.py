@@ -76,18 +76,18 @@ def seen(
     *,
     workload: Mapping[str, Any] | None = None,
 ) -> Seen:
-    """Returns what the objects say, as the API gives them.
+    """Returns the state that the objects of a job, as the API has them, imply.
 
     Args:
         head: the JobSet, or without one the Job of the first pod.
-        jobs: the Jobs, `head` among them where it is one.
-        pods: those of all Jobs.
-        workload: what Kueue has of `head`.
+        jobs: the Jobs, with `head` if that is a Job.
+        pods: the pods of all Jobs.
+        workload: Kueue's Workload of `head`.
     """
     conditions = _true(head)
     if DONE & conditions.keys() or "SuccessCriteriaMet" in conditions:
         return Seen(cause="done")
-    # A Job says why it failed; a JobSet, that one did.
+    # A Job has the reason of a failure; a JobSet only says that a Job has failed.
     failures = [each["Failed"] for each in map(_true, jobs) if "Failed" in each]
     failures += [each["FailureTarget"] for each in map(_true, jobs) if "FailureTarget" in each]
     failures += [conditions["Failed"]] if "Failed" in conditions else []
@@ -152,7 +152,7 @@ def puzzling(
 ) -> str:
     """Returns the uid of what events say more of, "" where nothing is to be asked.
 
-    It is a JobSet without all its Jobs, a Job without all its pods, or a pod that does not start.
+    This is a JobSet that lacks Jobs, a Job that lacks pods, or a pod that does not start.
     """
     if cause == "no pods":
         return str(head["metadata"]["uid"])

@@ -113,9 +113,9 @@ class Slurm(Cluster):
         environment = _environment(request)
         try:
             id = client.submit(self._options_of(request), self._script(request), environment=environment)
-        except Refused:  # Slurm also says so of a job that it has taken, where its answer was lost
+        except Refused:  # Slurm also reports a refusal for an accepted job whose reply was lost
             there = self.find((), job=request.job.name, attempt=request.attempt)
-            alive = [job for job in there if job.is_alive]  # one that it refuses is listed, too, as failed
+            alive = [job for job in there if job.is_alive]  # a refused job is listed too, as failed
             if not alive:
                 raise
             return alive[0]
@@ -286,7 +286,7 @@ def _environment(request: JobRequest) -> dict[str, str]:
 
 
 def _facts(job: Listed) -> dict[str, str]:
-    """Returns what the job's comment says of it; nothing for a job that is not of a home of nights."""
+    """Returns the facts in the job's comment; nothing for a job that no home of nights submitted."""
     try:
         facts = json.loads(job.comment)
     except ValueError:

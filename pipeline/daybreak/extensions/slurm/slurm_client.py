@@ -23,9 +23,9 @@ OF_A_PART = "+"  # between the id of a heterogeneous job and the number of its p
 # States that a part of a job gets when another one has ended it, or all have ended by themselves.
 ENDED_WITH = frozenset(("COMPLETED", "FAILED", "CANCELLED"))
 TAKES_JOBS = frozenset(("idle", "mixed", "allocated", "completing", "planned"))  # states of a node
-SUFFIXES = "~#!%$@^-+"  # of a state, such as idle~: its power is saved; `*` is one that does not answer
+SUFFIXES = "~#!%$@^-+"  # of a state, such as idle~ to save power; `*` marks a node that does not answer
 
-# Words for why a job waits where waiting does not help.
+# Slurm's reasons to wait for which waiting does not help.
 NEVER = frozenset(
     (
         "BadConstraints",

@@ -2,7 +2,7 @@
 
     python -m daybreak.extensions.slurm.slurm_node --until T --workers N --ended FILE -- MODULE ARGUMENTS
 
-Several nodes find each other by the variables that srun sets, and by the addresses that Slurm has of them.
+Several nodes find each other by the variables that srun sets, and by their addresses in Slurm.
 The first node, or one that fails before it, writes the exit status of the job to FILE, since Slurm forgets a
 job minutes after its end.
 """

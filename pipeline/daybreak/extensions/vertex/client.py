@@ -193,6 +193,6 @@ def credentials(endpoint: str) -> Any:
 
 
 def _message(error: Exception) -> str:
-    """Returns what the service says, without the address that the client puts before it."""
+    """Returns the service's message, without the address that the client prepends."""
     text = " ".join(str(getattr(error, "message", "") or error).split())
     return re.sub(r"^[A-Z]+ http\S+: ", "", text).rstrip(".")[:300]

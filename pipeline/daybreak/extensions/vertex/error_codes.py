@@ -4,14 +4,15 @@ The service reports a state, a code (google.rpc.Code) and a message, and puts a 
 message: its traceback can hold any word (a file named stockout.py, `Disk quota exceeded`, `bloom_filter`). So
 the cause is read from structure, in this order:
 
-1. the state: EXPIRED and CANCELLED say all;
-2. how a replica ended, which the service says in sentences of a fixed form: that it was low on memory, the
-   reason of its termination, or else its exit status, which is 137 or 143 for whatever was killed or ended;
+1. the state: EXPIRED and CANCELLED need no more;
+2. the end of a replica, in the service's sentences of fixed form: low on memory, the reason of a termination,
+   or else the exit status, which is 137 or 143 for a process that was killed or ended;
 3. the code, where it has one meaning: 8 (used up) is a lack of machines or of quota before the job ran, and a
    machine that was taken away after; 4 is time;
-4. errors that the job's own workers have recorded (training/worker_errors.py): then it is its code;
-5. the words of the service's own sentence, up to its first line break, and only before the job ran: what was
-   not found, or not allowed; and which of the two a code 8 is;
+4. errors that the job's own workers have recorded (training/worker_errors.py): then the job's code is at
+fault; 5. words of the service's own sentence, up to the first line break, and only before the job ran:
+something was
+   not found, or not allowed; or the kind of lack behind a code 8;
 6. the code.
 """
 

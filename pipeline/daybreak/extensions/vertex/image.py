@@ -14,7 +14,7 @@ def look_up(image: str, *, endpoint: str = "") -> tuple[int, str]:
     """Returns the HTTP status that the registry has for the image, and the image's digest, "" if not shown.
 
     Raises ParamsError where the name has no registry or there are no credentials for Google's, JobError where
-    the registry does not answer. `endpoint` is that of Vertex AI, where its images are for one on loopback.
+    the registry does not answer. `endpoint` is Vertex AI's; an endpoint on loopback has the images itself.
     """
     import requests
 

@@ -141,7 +141,7 @@ class Vertex(Renting):
         return name.count("/") == 5
 
     def explained(self, rented: Rented | None, submission: Submission, folder: Path) -> Rented:
-        """Returns a job that has ended with why it did, as the service and its own workers say."""
+        """Returns an ended job with the cause, from the service and the job's own workers."""
         if rented is None or rented.state == "succeeded":
             return super().explained(rented, submission, folder)
         job: CustomJob = rented.evidence
@@ -153,7 +153,7 @@ class Vertex(Renting):
         rented = replace(rented, cause=cause)
         if ran or self.faults[cause].state == "refused" or cause == CANCELLED:
             return rented
-        # What failed before its command began, as for want of an image, had its machines, which are billed.
+        # A job that failed before its command began, such as for a missing image, is billed for its machines.
         ended_at = rented.ended_at or clock.utc()
         start_up = billing.start_up(submission.rental, known=self.machines())
         return replace(rented, there_at=max(rented.created_at, ended_at - start_up))
