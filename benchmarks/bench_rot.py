@@ -48,7 +48,11 @@ class LocalWithBucket(Local):
 
     def __init__(self, *, bucket: str) -> None:
         super().__init__()
-        self.bucket = BucketFolder(url=bucket)
+        self._bucket = bucket
+
+    @property
+    def bucket_url(self) -> str:
+        return self._bucket
 
 
 @dataclass(frozen=True, kw_only=True)
