@@ -166,11 +166,16 @@ class Planner:
         known = bench_throughput.after(self.past, self.priors)
         nights = tuple(self.reached)
         job = Job(
-            profile=self.profile, at_hand=self.at_hand, dataset=replace(DATASET, num_bytes=10**9),
-            batch_size=self.runs.base, num_workers=1, known=known,
-            efficiency=Efficiency(noise_scale=(nights[-1] if nights else self.profile).noise_scale,
-                                  nights=nights),
-        )  # fmt: skip
+            profile=self.profile,
+            at_hand=self.at_hand,
+            dataset=replace(DATASET, num_bytes=10**9),
+            batch_size=self.runs.base,
+            num_workers=1,
+            known=known,
+            efficiency=Efficiency(
+                noise_scale=(nights[-1] if nights else self.profile).noise_scale, nights=nights
+            ),
+        )
         counts: dict[tuple[str, int], list[int]] = defaultdict(list)
         for name, count, batch_size in sorted(measured(self.app)):
             counts[name, batch_size].append(count)
@@ -179,10 +184,17 @@ class Planner:
             num_samples = job.samples(round(self.runs.num_samples(self.runs.base)), batch_size)
             rentals = [Rental(machine=name, region=REGION)]
             for estimates in predict_counts(
-                self.profile, machine, measured=self.at_hand, rentals=rentals, counts=numbers,
-                batch_size=batch_size, num_workers=machine.num_workers, num_samples=num_samples,
-                num_bytes=job.dataset.num_bytes, known=known,
-            ):  # fmt: skip
+                self.profile,
+                machine,
+                measured=self.at_hand,
+                rentals=rentals,
+                counts=numbers,
+                batch_size=batch_size,
+                num_workers=machine.num_workers,
+                num_samples=num_samples,
+                num_bytes=job.dataset.num_bytes,
+                known=known,
+            ):
                 for estimate in estimates.of(range(len(numbers))):
                     yield Candidate(estimate=estimate, num_samples=num_samples)
 
@@ -198,17 +210,24 @@ class Planner:
         plain_s = at(self.profile, machine, measured=self.at_hand, setting=setting, known=before).seconds
         self.past.append(
             Past(
-                machine=name, device=machine.device, measured_here=machine is self.at_hand, setting=setting,
+                machine=name,
+                device=machine.device,
+                measured_here=machine is self.at_hand,
+                setting=setting,
                 update=by_profile(self.profile, machine, measured=self.at_hand),
                 ratio=measured(self.app)[way] / plain_s,
             )
-        )  # fmt: skip
+        )
         self.reached.append(
             Reached(
-                batch_size=batch_size, num_samples=round(self.runs.num_samples(batch_size)),
-                noise_scale=self.runs.noise, score=1.0, size=1.0, flops_per_sample=0.0,
+                batch_size=batch_size,
+                num_samples=round(self.runs.num_samples(batch_size)),
+                noise_scale=self.runs.noise,
+                score=1.0,
+                size=1.0,
+                flops_per_sample=0.0,
             )
-        )  # fmt: skip
+        )
 
 
 def best(offered: Sequence[Candidate], objective: Objective) -> Candidate:
@@ -311,12 +330,15 @@ def judged(app: str) -> list[Found]:
                 least = min(map(value(objective), feasible.values()))
                 comparisons.append(
                     Found(
-                        app=app, objective=objective, nights=night,
+                        app=app,
+                        objective=objective,
+                        nights=night,
                         arbitrary=[beside(plan, each) for each in arbitrary],
                         defaults={name: beside(plan, each) for name, each in defaults.items()},
-                        late=plan.seconds > DEADLINE_S, regret=value(objective)(plan) / least - 1,
+                        late=plan.seconds > DEADLINE_S,
+                        regret=value(objective)(plan) / least - 1,
                     )
-                )  # fmt: skip
+                )
             planner.learn(chosen)
     return comparisons
 
@@ -334,11 +356,15 @@ def scavenger(model: Literal["resnet18", "resnet50"], objective: Objective) -> t
                 estimate=Estimate(
                     machine=replace(bench_grid.WORKER, usd_per_hour=bench_grid.USD, disk=None),
                     rental=Rental(machine="worker", num_machines=run.workers),
-                    batch_size=run.batch_size, micro_batch_size=1, num_loaders=0, checkpoint_every_s=600.0,
-                    parts=(Part(seconds=3600 * forecast.hours, spread=forecast.late),), deviation_s=0.0,
+                    batch_size=run.batch_size,
+                    micro_batch_size=1,
+                    num_loaders=0,
+                    checkpoint_every_s=600.0,
+                    parts=(Part(seconds=3600 * forecast.hours, spread=forecast.late),),
+                    deviation_s=0.0,
                 )
             )
-        )  # fmt: skip
+        )
     limits = Limits(deadline_s=float("inf"), budget_usd=float("inf"), confidence=CONFIDENCE)
     choice = search(offered, limits=limits, objective=objective)
     assert choice
@@ -356,11 +382,13 @@ def main() -> None:
             {"network": each.app, "least": each.objective, "nights": each.nights}
             | {"regret %": 100 * each.regret}
             | summed_up(each.arbitrary)
-            | {f"than {name}": f"{than.faster:.2f}x faster, {than.cheaper:.2f}x cheaper"
-               for name, than in each.defaults.items()}
+            | {
+                f"than {name}": f"{than.faster:.2f}x faster, {than.cheaper:.2f}x cheaper"
+                for name, than in each.defaults.items()
+            }
             for each in comparisons
         ]
-    )  # fmt: skip
+    )
     figures: dict[str, float] = {"arbitrary configurations": len(comparisons[0].arbitrary) * len(APPS)}
     for objective in OBJECTIVES:
         for nights in (0, NIGHTS):

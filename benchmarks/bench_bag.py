@@ -65,11 +65,16 @@ def simulated() -> dict[str, float]:
         best = min(
             paid_s(PUBLISHED, runs, num_runs=number) / runs.run_s for number in range(1, int(26 / hours) + 2)
         )
-        rows.append({
-            "hours a run": hours, "replaced at h": rule.replace_at_s / HOUR_S,
-            "predicted, of on demand": cheaper * formula, "drawn": cheaper * sum(draws) / len(draws),
-            "never reused": cheaper * fresh, "best number of runs": cheaper * best,
-        })  # fmt: skip
+        rows.append(
+            {
+                "hours a run": hours,
+                "replaced at h": rule.replace_at_s / HOUR_S,
+                "predicted, of on demand": cheaper * formula,
+                "drawn": cheaper * sum(draws) / len(draws),
+                "never reused": cheaper * fresh,
+                "best number of runs": cheaper * best,
+            }
+        )
     frame.table(rows)
     hour = rows[HOURS.index(1.0)]
     return {
@@ -109,13 +114,21 @@ def real(folder: Path, *, seed: int) -> dict[str, object]:
     """A bag of real processes, and whether it came out as predicted."""
     script = f"sleep {SCALED_HOUR_S * RUN_HOURS}; echo {{seed}} > {{folder}}/result"
     first = Bag(
-        name="bench", command=("sh", "-c", script),
-        cwd=str(folder), num_runs=FIRST + RUNS + SPARE, num_needed=FIRST, rental=Rental(machine=LOCAL),
+        name="bench",
+        command=("sh", "-c", script),
+        cwd=str(folder),
+        num_runs=FIRST + RUNS + SPARE,
+        num_needed=FIRST,
+        rental=Rental(machine=LOCAL),
         until=datetime.now(UTC) + timedelta(hours=1),
-    )  # fmt: skip
+    )
     scale = SCALED_HOUR_S / HOUR_S
-    curve = Bathtub(share=PUBLISHED.share, early_s=PUBLISHED.early_s * scale, late_s=PUBLISHED.late_s * scale,
-                    end_s=PUBLISHED.end_s * scale)  # fmt: skip
+    curve = Bathtub(
+        share=PUBLISHED.share,
+        early_s=PUBLISHED.early_s * scale,
+        late_s=PUBLISHED.late_s * scale,
+        end_s=PUBLISHED.end_s * scale,
+    )
     setup = Setup(backend=Local(), machine=AT_HAND, num_machines=MACHINES, lifetime=curve)
     before = Dispatcher(folder, first, setup).run(lambda state: None)
     rest = Dispatcher(folder, replace(first, num_needed=FIRST + RUNS), setup)
@@ -131,15 +144,19 @@ def real(folder: Path, *, seed: int) -> dict[str, object]:
     took_s, held_s = state.done_at - began, after.machine_s - before.machine_s
     results = [path.read_text().strip() for path in folder.glob("seeds/*/result")]
     return {
-        "done": after.num_done, "once each": sorted(map(int, results)) == sorted(state.done),
-        "machines": after.num_machines - before.num_machines, "preempted": after.num_preempted,
+        "done": after.num_done,
+        "once each": sorted(map(int, results)) == sorted(state.done),
+        "machines": after.num_machines - before.num_machines,
+        "preempted": after.num_preempted,
         "runs lost": after.num_lost - before.num_lost,
-        "s": took_s, "predicted s": words(predicted.elapsed_s),
+        "s": took_s,
+        "predicted s": words(predicted.elapsed_s),
         "s inside": inside(took_s, predicted.elapsed_s),
-        "machine s": held_s, "predicted machine s": words(predicted.machine_s),
+        "machine s": held_s,
+        "predicted machine s": words(predicted.machine_s),
         "machine s inside": inside(held_s, predicted.machine_s),
         "of work": held_s / (RUNS * RUN_HOURS * SCALED_HOUR_S),
-    }  # fmt: skip
+    }
 
 
 def inside(value: float, interval: Interval) -> bool:

@@ -201,9 +201,13 @@ def predicted_peak(rate: float) -> tuple[float, float]:
 
     def peaks(*sizes: int) -> memory.Peaks:
         probe = memory.Probe(
-            workload=Images(), folder=Path(), batch_sizes=sizes, batch_size=max(sizes), seed=0,
+            workload=Images(),
+            folder=Path(),
+            batch_sizes=sizes,
+            batch_size=max(sizes),
+            seed=0,
             tuning=Tuning(band_rate=rate),
-        )  # fmt: skip
+        )
         with memory.measuring(probe) as wait:
             return wait()
 

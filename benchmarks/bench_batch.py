@@ -41,12 +41,15 @@ def main() -> None:
                 fixed.append(float((same.scores - one.scores).mean()))
                 rows.append(
                     {
-                        "workload": name, "seed": seed, "score at 1x": float(one.scores.mean()),
-                        "8x by rule": ruled[-1], "8x, rate as it was": fixed[-1],
+                        "workload": name,
+                        "seed": seed,
+                        "score at 1x": float(one.scores.mean()),
+                        "8x by rule": ruled[-1],
+                        "8x, rate as it was": fixed[-1],
                         "updates": f"{one.num_updates} -> {many.num_updates}",
                         "seconds": f"{one.seconds:.1f} -> {many.seconds:.1f}",
                     }
-                )  # fmt: skip
+                )
             figures[f"{name}: 8x by rule - 1x"] = sum(ruled) / SEEDS
             figures[f"{name}: 8x, rate as it was - 1x"] = sum(fixed) / SEEDS
     frame.table(rows)

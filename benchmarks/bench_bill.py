@@ -116,8 +116,10 @@ def one_night(number: int, folder: Path, vertex: Vertex) -> tuple[Metered, float
     begun = cloud.BEGUN + timedelta(days=number)
     night = replace(
         nights.night(name=f"{begun:%Y-%m-%d}", budget_usd=900),
-        started_at=begun, train_until=begun + timedelta(hours=36), decide_until=begun + timedelta(days=365),
-    )  # fmt: skip
+        started_at=begun,
+        train_until=begun + timedelta(hours=36),
+        decide_until=begun + timedelta(days=365),
+    )
     data = replace(DATASET, num_samples=chance.randint(60_000, 160_000))
     machines = vertex.machines()
     plan = planner.plan(night, data, profile(step_s=STEP_S), None, given, available=machines, listed=machines)
@@ -140,11 +142,15 @@ def _params(*, flex_wait_hours: float) -> Params:
             "source": "tests.fakes:TwoDays",
             "workload": {"use": "tests.fakes:LineWorkload"},
             "backend": "daybreak.backends.local:Local",
-            "plan": {"machines": [A3], "regions": ["us-central1"], "spot": False,
-                     "flex_wait_hours": flex_wait_hours},
+            "plan": {
+                "machines": [A3],
+                "regions": ["us-central1"],
+                "spot": False,
+                "flex_wait_hours": flex_wait_hours,
+            },
             "train": {"epochs": 1, "batch_size": 1024, "rate": 0.01},
         }
-    )  # fmt: skip
+    )
 
 
 def _iso(at_s: float) -> str:

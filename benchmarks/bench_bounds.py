@@ -66,8 +66,16 @@ def profiled(name: str) -> dict[str, Any]:
         row = {"verdict": "died"}
     process.kill()
     process.join()
-    nothing = {"kind": "", "io": 0.0, "compute": 0.0, "memory": 0.0, "mixed": "", "gains": "",
-               "contention": 0.0, "s": LIMIT_S}  # fmt: skip
+    nothing = {
+        "kind": "",
+        "io": 0.0,
+        "compute": 0.0,
+        "memory": 0.0,
+        "mixed": "",
+        "gains": "",
+        "contention": 0.0,
+        "s": LIMIT_S,
+    }
     return {"job": name, "bound": jobs.JOBS[name].bound, **nothing, **row}
 
 

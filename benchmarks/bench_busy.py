@@ -38,12 +38,21 @@ def main() -> None:
             make_old()
             used = roofline.ceilings(ARRAYS)
             beside = [profiled(name) for name in names]
-    frame.table([
-        {"job": one["job"], "bound": one["bound"], "alone": one["verdict"], "beside others": other["verdict"],
-         "mixed alone": one["mixed"], "mixed beside": other["mixed"],
-         "contention alone": one["contention"], "contention beside": other["contention"]}
-        for one, other in zip(alone, beside, strict=True)
-    ])  # fmt: skip
+    frame.table(
+        [
+            {
+                "job": one["job"],
+                "bound": one["bound"],
+                "alone": one["verdict"],
+                "beside others": other["verdict"],
+                "mixed alone": one["mixed"],
+                "mixed beside": other["mixed"],
+                "contention alone": one["contention"],
+                "contention beside": other["contention"],
+            }
+            for one, other in zip(alone, beside, strict=True)
+        ]
+    )
     rates = ("float32_flops_per_s", "copy_bytes_per_s", "fresh_bytes_per_s", "warm_bytes_per_s")
     figures = {
         "jobs": float(len(names)),
@@ -60,9 +69,11 @@ def main() -> None:
         **{f"new / quiet, {rate}": getattr(fresh, rate) / getattr(quiet, rate) for rate in rates},
     }
     targets: dict[str, frame.Target] = {
-        "the same verdict": ("==", len(names)), "seen as disturbed, beside others": ("==", len(names)),
-        "seen as disturbed, alone": ("==", 0), "ceilings used are the quiet ones": ("==", 1),
-    }  # fmt: skip
+        "the same verdict": ("==", len(names)),
+        "seen as disturbed, beside others": ("==", len(names)),
+        "seen as disturbed, alone": ("==", 0),
+        "ceilings used are the quiet ones": ("==", 1),
+    }
     frame.finish("busy", figures, targets)
 
 

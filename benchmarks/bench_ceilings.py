@@ -43,10 +43,13 @@ def main() -> None:
         shares.append(seen.share)
         with frame.burning():
             add(beside, ways)
-    frame.table([
-        {"way": way, "beside": where, **{name: rate / 1e9 for name, rate in rates.items()}}
-        for where, of in (("nothing of ours", alone), ("others", beside)) for way, rates in of.items()
-    ])  # fmt: skip
+    frame.table(
+        [
+            {"way": way, "beside": where, **{name: rate / 1e9 for name, rate in rates.items()}}
+            for where, of in (("nothing of ours", alone), ("others", beside))
+            for way, rates in of.items()
+        ]
+    )
     figures = {"threads": float(num_threads), "contention alone": min(shares)}
     figures |= {
         f"beside / alone, {way}, {name}": beside[way][name] / rate

@@ -24,9 +24,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="daybreak-") as folder:
         done = subprocess.run(
             [sys.executable, "-m", "tests.training.chaos", folder, str(KILLS), "1"],
-            env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=frame.ROOT, check=True,
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            cwd=frame.ROOT,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
     seen = json.loads(done.stdout)
     frame.finish(
         "chaos",

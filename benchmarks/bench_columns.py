@@ -53,10 +53,12 @@ def main() -> None:
                 write(day)
             before, after = Lines(days[:-1]), Lines(days[1:])
             for name, data, how in (
-                ("parsed", after, "plain"), ("in memory", after, "columns"),
-                ("first night", before, "files"), ("next night", after, "files"),
+                ("parsed", after, "plain"),
+                ("in memory", after, "columns"),
+                ("first night", before, "files"),
+                ("next night", after, "files"),
                 ("same night again", after, "files"),
-            ):  # fmt: skip
+            ):
                 begin = time.perf_counter()
                 columns = epoch(data, how)
                 seconds.setdefault(name, []).append(time.perf_counter() - begin)
@@ -69,8 +71,10 @@ def main() -> None:
     figures |= {f"{name}, s": value for name, value in medians.items()}
     figures |= {f"{name} / parsed": value / medians["parsed"] for name, value in medians.items()}
     targets: dict[str, frame.Target] = {
-        "the same bits": ("==", 1), "first night / parsed": ("<=", 1.5), "next night / parsed": ("<=", 0.5),
-    }  # fmt: skip
+        "the same bits": ("==", 1),
+        "first night / parsed": ("<=", 1.5),
+        "next night / parsed": ("<=", 0.5),
+    }
     frame.finish("columns", figures, targets)
 
 

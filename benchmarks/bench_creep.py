@@ -92,16 +92,18 @@ def main() -> None:
         ours, theirs = lived[world, True], lived[world, False]
         for length in LENGTHS:
             held_to = [float(one.losses[:length].max()) <= 1.25 * frame.MARGIN for one in ours]
-            rows.append({
-                "world": world,
-                "nights": length,
-                "worst loss, median": float(np.median([one.losses[:length].max() for one in ours])),
-                "without anchor": float(np.median([one.losses[:length].max() for one in theirs])),
-                "within 1.25 margins": float(np.mean(held_to)),
-                "promoted": float(np.mean([one.promoted[:length].mean() for one in ours])),
-                "of without anchor": _promoted(ours, length) / _promoted(theirs, length),
-                "nights until noticed": float(np.median([_first(one.spent[:length]) for one in ours])),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "world": world,
+                    "nights": length,
+                    "worst loss, median": float(np.median([one.losses[:length].max() for one in ours])),
+                    "without anchor": float(np.median([one.losses[:length].max() for one in theirs])),
+                    "within 1.25 margins": float(np.mean(held_to)),
+                    "promoted": float(np.mean([one.promoted[:length].mean() for one in ours])),
+                    "of without anchor": _promoted(ours, length) / _promoted(theirs, length),
+                    "nights until noticed": float(np.median([_first(one.spent[:length]) for one in ours])),
+                }
+            )
             figures[f"{world}, {length} nights: chains within 1.25 margins"] = float(np.mean(held_to))
         figures[f"{world}: worst loss of 365 nights, median"] = rows[-1]["worst loss, median"]
         figures[f"{world}: without anchor"] = rows[-1]["without anchor"]
@@ -166,12 +168,17 @@ def live(world: World, *, anchored: bool, rng: np.random.Generator, num_nights: 
         assert result.effect is not None
         verdict = apply_chain(
             Verdict(
-                action=ACTIONS[result.status], champion=serving.version, challenger=version,
-                effect=result.effect.mean, low=result.effect.low, high=result.effect.high,
-                num_samples=NUM_SAMPLES, reason=result.sentence,
+                action=ACTIONS[result.status],
+                champion=serving.version,
+                challenger=version,
+                effect=result.effect.mean,
+                low=result.effect.low,
+                high=result.effect.high,
+                num_samples=NUM_SAMPLES,
+                reason=result.sentence,
             ),
             chain,
-        )  # fmt: skip
+        )
         release = None
         if verdict.action == "promote":
             release = Release(version=version, replaced=serving.version, night=str(number))
@@ -189,9 +196,17 @@ def live(world: World, *, anchored: bool, rng: np.random.Generator, num_nights: 
 def _night(number: int, *, cold: str = "") -> Night:
     at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number)
     return Night(
-        id=str(number), day=FIRST + timedelta(days=number), started_at=at, train_until=at, decide_until=at,
-        budget_usd=0, trigger="", code_commit="", previous="", cold=cold,
-    )  # fmt: skip
+        id=str(number),
+        day=FIRST + timedelta(days=number),
+        started_at=at,
+        train_until=at,
+        decide_until=at,
+        budget_usd=0,
+        trigger="",
+        code_commit="",
+        previous="",
+        cold=cold,
+    )
 
 
 def _entry(number: int, **records: object) -> Entry:

@@ -98,14 +98,20 @@ def main() -> None:
             spared.append(mean(planned, "usd") / max(mean(best, "usd"), 0.01))
             rows.append(
                 {
-                    "traffic": traffic, "training": length, "nights": len(kept),
+                    "traffic": traffic,
+                    "training": length,
+                    "nights": len(kept),
                     "hours needed": float(np.median([need for _, need in kept])),
-                    "power": mean(planned, "power"), "of 80 %": asked(planned), "usd": mean(planned, "usd"),
-                    "best fixed h": best_h, "its power": mean(best, "power"), "its of 80 %": asked(best),
+                    "power": mean(planned, "power"),
+                    "of 80 %": asked(planned),
+                    "usd": mean(planned, "usd"),
+                    "best fixed h": best_h,
+                    "its power": mean(best, "power"),
+                    "its of 80 %": asked(best),
                     "its usd": mean(best, "usd"),
                     "18 h: of 80 %": asked([end(each, train_h=18, rng=rng) for each, _ in kept]),
                 }
-            )  # fmt: skip
+            )
     frame.table(rows)
     frame.finish(
         "decision",

@@ -29,9 +29,12 @@ FIRST = date(2026, 1, 12)
 KEPT = ["night.keep_days=0.00006", "night.keep=3"]
 # A night for each day, and some promoted, few as the samples are; the smoke test leaves nothing on the disk.
 NIGHTS = [
-    "source.closed_weekday=null", "source.late_days={}", "gate.min_samples=5", "gate.margin=1",
+    "source.closed_weekday=null",
+    "source.late_days={}",
+    "gate.min_samples=5",
+    "gate.margin=1",
     "smoke_test.samples=0",
-]  # fmt: skip
+]
 LEDGERS = (10, 10_000)
 KIND = {".git": "git", ".dvc": "DVC's cache", "nights": "folders of nights", "var": "MLflow and the rest"}
 
@@ -47,8 +50,13 @@ def main() -> None:
             done = frame.pipeline(home, "night", "--day", str(FIRST + timedelta(days=number)))
             freed += "freed " in done.stderr
             rows.append(used(home))
-        frame.table([{"night": n + 1, **{key: size(value) for key, value in row.items()}}
-                     for n, row in enumerate(rows) if (n + 1) % max(1, NUM_NIGHTS // 12) == 0])  # fmt: skip
+        frame.table(
+            [
+                {"night": n + 1, **{key: size(value) for key, value in row.items()}}
+                for n, row in enumerate(rows)
+                if (n + 1) % max(1, NUM_NIGHTS // 12) == 0
+            ]
+        )
         totals = [sum(row.values()) for row in rows]
         half = NUM_NIGHTS // 2
         added = [after - before for before, after in pairwise(totals)]
@@ -78,11 +86,13 @@ def main() -> None:
             **{f"finding a rollback among {num:,} nights, CPU s": cpu_s for num, cpu_s in lookups.items()},
         },
         {
-            "rollback restored": ("==", 1), "why answers": ("==", 1), "audit": ("==", 0),
+            "rollback restored": ("==", 1),
+            "why answers": ("==", 1),
+            "audit": ("==", 0),
             f"finding a rollback among {LEDGERS[1]:,} nights, CPU s": ("<=", lookups[LEDGERS[0]] + 0.5),
             **({} if frame.QUICK else {"kB a night, second half": ("<=", 200.0)}),
         },
-    )  # fmt: skip
+    )
 
 
 def used(home: Path) -> dict[str, int]:
@@ -108,10 +118,14 @@ def lookup_cpu_s(num_nights: int) -> float:
         for number in range(num_nights):
             message = f"night {number}\n\nNight: n{number}\nServes: {number + 1}\n"
             lines += [
-                "commit refs/heads/nights", f"mark :{number + 2}",
-                f"committer A <a@example.org> {number + 2} +0000", f"data {len(message)}", message,
-                f"from :{number + 1}", *(["merge :1"] if number else []),
-            ]  # fmt: skip
+                "commit refs/heads/nights",
+                f"mark :{number + 2}",
+                f"committer A <a@example.org> {number + 2} +0000",
+                f"data {len(message)}",
+                message,
+                f"from :{number + 1}",
+                *(["merge :1"] if number else []),
+            ]
         text = "\n".join([*lines, ""])
         subprocess.run(["git", "fast-import", "--quiet"], input=text, text=True, check=True)
         before = cpu_s()

@@ -125,9 +125,15 @@ def night(name: str, day: str, home: Path, *, meet: Callable[[str, list[str]], N
 
 
 def disturb(
-    home: Path, kinds: Iterable[str], stage: str, words: list[str], *,
-    amid: Iterator[str], disk: Path, tally: Counter[str],
-) -> None:  # fmt: skip
+    home: Path,
+    kinds: Iterable[str],
+    stage: str,
+    words: list[str],
+    *,
+    amid: Iterator[str],
+    disk: Path,
+    tally: Counter[str],
+) -> None:
     """Calls a stage alone on each bad disk, and then the night, whose disk goes bad with that record."""
     folder = home / "nights" / NIGHT
     if stage not in DISTURBED:

@@ -74,10 +74,14 @@ def main() -> None:
             start = f"version {champion.version}" if training.warm else "new weights"
             rows.append(
                 {
-                    "edit": name, "trained from": start, "score": scores[0], "champion's": scores[1],
-                    "verdict": verdict.action, "seconds": time.monotonic() - began,
+                    "edit": name,
+                    "trained from": start,
+                    "score": scores[0],
+                    "champion's": scores[1],
+                    "verdict": verdict.action,
+                    "seconds": time.monotonic() - began,
                 }
-            )  # fmt: skip
+            )
     frame.table(rows)
     figures = {"edits": float(len(edits)), "verdicts on both models": float(verdicts)}
     frame.finish("edited", figures, {"verdicts on both models": ("==", len(edits))})

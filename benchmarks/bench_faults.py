@@ -104,7 +104,7 @@ def main() -> None:
             "of the costly, stopped before serving": (">=", 0.98),
             "stated rate is within the 90 % interval": ("==", 1),
         },
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

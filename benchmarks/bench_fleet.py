@@ -65,15 +65,26 @@ def drawn(seed: int) -> Evening:
             ),
             "champion": None,
             "params": Params(
-                **PLUGS, train=TrainParams(epochs=1, batch_size=512),
-                plan=PlanParams(objective="time", confidence=CONFIDENCE, machines=("*",), regions=(REGION,),
-                                spot=False, max_machines=8),
+                **PLUGS,
+                train=TrainParams(epochs=1, batch_size=512),
+                plan=PlanParams(
+                    objective="time",
+                    confidence=CONFIDENCE,
+                    machines=("*",),
+                    regions=(REGION,),
+                    spot=False,
+                    max_machines=8,
+                ),
             ),
-        }  # fmt: skip
+        }
         ways = evening.ways(
-            lambda there, job=job: planner.plan(**job, available=there), job["profile"],
-            available=available, machines=machines, confidence=CONFIDENCE, most=8,
-        )  # fmt: skip
+            lambda there, job=job: planner.plan(**job, available=there),
+            job["profile"],
+            available=available,
+            machines=machines,
+            confidence=CONFIDENCE,
+            most=8,
+        )
         if ways:
             demands.append(
                 Demand(model=f"m{number}", ways=ways, deadline_s=0.0, value=chance.choice([1, 1, 2]))
@@ -165,17 +176,21 @@ def main() -> None:
         of_better.append(ours / min(serial, cheapest))
         of_fastest.append(ours / min(serial, cheapest, quickest))
     figures = {
-        "evenings": NUM_EVENINGS, "models": num_models, "starved": starved,
-        "last decision, of the better's time": mean(of_better), "of that, median": median(of_better),
+        "evenings": NUM_EVENINGS,
+        "models": num_models,
+        "starved": starved,
+        "last decision, of the better's time": mean(of_better),
+        "of that, median": median(of_better),
         "of that, worst evening": max(of_better),
         "last decision, of the best of three": mean(of_fastest),
         **{f"deadlines met %, {name}": 100 * number / num_models for name, number in met.items()},
-    }  # fmt: skip
+    }
     others = max(figures[f"deadlines met %, {name}"] for name in names[1:])
     targets: dict[str, Target] = {
-        "last decision, of the better's time": ("<=", 0.8), "starved": ("==", 0),
+        "last decision, of the better's time": ("<=", 0.8),
+        "starved": ("==", 0),
         "deadlines met %, divided": (">=", others),
-    }  # fmt: skip
+    }
     finish("fleet", figures, targets)
 
 

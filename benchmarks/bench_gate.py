@@ -271,9 +271,10 @@ def cells(pool: Any) -> dict[str, float]:
                 alarms_by_cell[f"false promotions, {of}"] = sum(better for better, _ in both)
                 alarms_by_cell[f"false worse, {of}"] = sum(worse for _, worse in both)
     more = [
-        name for name, count in alarms_by_cell.items()
+        name
+        for name, count in alarms_by_cell.items()
         if stats.binomtest(count, NUM_STREAMS, stated(name), alternative="greater").pvalue < 1 - SURE
-    ]  # fmt: skip
+    ]
     print("more than stated:", *(more or ["none"]), sep="\n  ")
     shares = {name: count / NUM_STREAMS for name, count in alarms_by_cell.items()}
     return shares | {"cells with more false alarms than stated": float(len(more))}
@@ -425,12 +426,15 @@ def share_interval(case: dict[str, Any]) -> tuple[float, float]:
 def main() -> None:
     """Run all streams, and hold what came out against the targets."""
     figures: dict[str, float] = {}
-    names = {"horizon": "false promotions, horizon known", "none": "false promotions, no horizon",
-             "power": "power at the stated effect",
-             "live": "false promotions, live users, no end",
-             "live, planned": "false promotions, live users, end known",
-             "live power": "power at the stated effect, live users, no end",
-             "live power, planned": "power at the stated effect, live users, end known"}  # fmt: skip
+    names = {
+        "horizon": "false promotions, horizon known",
+        "none": "false promotions, no horizon",
+        "power": "power at the stated effect",
+        "live": "false promotions, live users, no end",
+        "live, planned": "false promotions, live users, end known",
+        "live power": "power at the stated effect, live users, no end",
+        "live power, planned": "power at the stated effect, live users, end known",
+    }
     with get_context("fork").Pool(2) as pool:
         for kind, name in names.items():
             jobs = [(kind, number) for number in range(NUM_STREAMS)]

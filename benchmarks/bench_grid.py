@@ -127,12 +127,22 @@ def profile(model: str, first: Run) -> Profile:
     nothing = Line(fixed=0.0, per_sample=0.0, fixed_error=0.0, per_sample_error=0.0)
     per_sample = first.update_s / 2 / first.setting.micro_batch_size
     return Profile(
-        device="profiled", load_s=nothing, memory_bytes=nothing,
-        step_s=Line(fixed=0.1 * first.update_s, per_sample=per_sample, fixed_error=0.2 * first.update_s,
-                    per_sample_error=2 * per_sample),
+        device="profiled",
+        load_s=nothing,
+        memory_bytes=nothing,
+        step_s=Line(
+            fixed=0.1 * first.update_s,
+            per_sample=per_sample,
+            fixed_error=0.2 * first.update_s,
+            per_sample_error=2 * per_sample,
+        ),
         sync_bytes=Line(fixed=4 * PARAMETERS[model], per_sample=0.0, fixed_error=0.0, per_sample_error=0.0),
-        flops_per_sample=0.0, noise_scale=noise_scale(), bound="compute", evidence={}, remedies=(),
-    )  # fmt: skip
+        flops_per_sample=0.0,
+        noise_scale=noise_scale(),
+        bound="compute",
+        evidence={},
+        remedies=(),
+    )
 
 
 class Nights:
@@ -146,20 +156,30 @@ class Nights:
         self.known = Calibration(
             past=[
                 Past(
-                    machine=WORKER.name, device=WORKER.device, measured_here=False, setting=run.setting,
-                    update=plain, ratio=run.update_s / self.timed(run.setting, nothing)[0],
+                    machine=WORKER.name,
+                    device=WORKER.device,
+                    measured_here=False,
+                    setting=run.setting,
+                    update=plain,
+                    ratio=run.update_s / self.timed(run.setting, nothing)[0],
                 )
                 for run in runs
             ]
-        )  # fmt: skip
+        )
         self.efficiency = Efficiency(
             noise_scale=noise_scale(),
             nights=tuple(
-                Reached(batch_size=run.batch_size, num_samples=round(run.num_samples),
-                        noise_scale=noise_scale(), score=1.0, size=1.0, flops_per_sample=0.0)
+                Reached(
+                    batch_size=run.batch_size,
+                    num_samples=round(run.num_samples),
+                    noise_scale=noise_scale(),
+                    score=1.0,
+                    size=1.0,
+                    flops_per_sample=0.0,
+                )
                 for run in runs
             ),
-        )  # fmt: skip
+        )
 
     def timed(self, setting: Setting, known: Calibration) -> tuple[float, float]:
         """Seconds of an update and the deviation of their logarithm."""
@@ -175,11 +195,13 @@ class Nights:
         weights /= weights.sum()
         samples, doubts = np.array(
             [
-                (base.num_samples * self.efficiency.ratio(run.batch_size, base.batch_size),
-                 self.efficiency.spread(run.batch_size, base.batch_size))
+                (
+                    base.num_samples * self.efficiency.ratio(run.batch_size, base.batch_size),
+                    self.efficiency.spread(run.batch_size, base.batch_size),
+                )
                 for base in bases
             ]
-        ).T  # fmt: skip
+        ).T
         num_updates = float(np.exp(weights @ np.log(samples))) / run.batch_size
         return Forecast(hours=num_updates * seconds / 3600, late=spread, doubt=float(weights @ doubts))
 

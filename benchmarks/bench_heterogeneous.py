@@ -96,8 +96,9 @@ def _run(cores: tuple[int, ...], batching: str) -> dict[str, Any]:
         subprocess.run(
             [sys.executable, "-m", *command, "benchmarks.bench_heterogeneous", str(task)],
             env={**os.environ, "PYTHONPATH": str(frame.ROOT), "OMP_NUM_THREADS": "1"},
-            cwd=frame.ROOT, check=True,
-        )  # fmt: skip
+            cwd=frame.ROOT,
+            check=True,
+        )
         record: dict[str, Any] = json.loads((Path(name) / "found.json").read_text())
     return record
 
@@ -176,8 +177,12 @@ def work(path: Path) -> None:
     sample_s = BALANCED_S * sum(cores) / BATCH / cores[int(os.environ["RANK"])]
     torch.set_num_threads(1)
     engine = Recorded(
-        Regression(), Resting(sample_s=sample_s), seed=0, micro_batch_size=BATCH, tuning=Tuning()  # type: ignore[arg-type]
-    )  # fmt: skip
+        Regression(),
+        Resting(sample_s=sample_s),
+        seed=0,
+        micro_batch_size=BATCH,
+        tuning=Tuning(),  # type: ignore[arg-type]
+    )
     trainer = Trainer(
         engine,
         recipe(num_samples=UPDATES * BATCH, batch_size=BATCH, rate=0.1, batching=batching),

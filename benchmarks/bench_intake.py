@@ -74,13 +74,22 @@ class Payments(TableWorkload):
     """Payments, with the features that follow from their types."""
 
     table = Table(
-        time="time", unit="account", key=("payment",), label=Label("is_fraud", ripe_after=days(1)),
+        time="time",
+        unit="account",
+        key=("payment",),
+        label=Label("is_fraud", ripe_after=days(1)),
         columns={
-            "payment": Id(), "account": Id(), "amount": Float(min=0), "items": Int(min=1, max=1000),
-            "shop": Category(), "online": Bool(), "note": Text(nullable=True), "time": Time(),
+            "payment": Id(),
+            "account": Id(),
+            "amount": Float(min=0),
+            "items": Int(min=1, max=1000),
+            "shop": Category(),
+            "online": Bool(),
+            "note": Text(nullable=True),
+            "time": Time(),
             "is_fraud": Int(min=0, max=1, nullable=True),
         },
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,10 +139,15 @@ def main() -> None:
             }
             named |= {f"{stage}, a day more": cost for stage, cost in new.items()}
             lines += [
-                {"rows": size, "process": stage, "CPU s": cost.cpu_s, "s": cost.wall_s,
-                 "peak GiB": cost.peak_bytes / 2**30}
+                {
+                    "rows": size,
+                    "process": stage,
+                    "CPU s": cost.cpu_s,
+                    "s": cost.wall_s,
+                    "peak GiB": cost.peak_bytes / 2**30,
+                }
                 for stage, cost in named.items()
-            ]  # fmt: skip
+            ]
             frame.table(lines)
             if num_rows == SIZES[0] and find_spec("pyspark"):
                 figures |= on_spark(day_of(NUM_DAYS))
@@ -171,10 +185,17 @@ def begin(day: date) -> None:
     now = datetime(2027, 1, 1, tzinfo=UTC)
     records.write(
         Night(
-            id=f"{day}-a", day=day, started_at=now, train_until=now, decide_until=now, budget_usd=1,
-            trigger="benchmark", code_commit="", previous="",
+            id=f"{day}-a",
+            day=day,
+            started_at=now,
+            train_until=now,
+            decide_until=now,
+            budget_usd=1,
+            trigger="benchmark",
+            code_commit="",
+            previous="",
         )
-    )  # fmt: skip
+    )
     records.write(Payments.table)
 
 
@@ -194,14 +215,21 @@ def made(number: int, size: int) -> pa.Table:
     time_of = np.datetime64(day_of(number), "us") + rng.integers(0, 86_400_000_000, size).astype("m8[us]")
     time_of = np.sort(time_of)
     time_of[rng.random(size) < 0.001] += np.timedelta64(1, "D")
-    return pa.table({
-        "payment": pc.binary_join_element_wise("p", pa.array(scattered.view(np.int64)).cast(pa.string()), ""),
-        "account": picked([f"account-{n}" for n in range(50_000)]), "amount": amount,
-        "items": pa.array(rng.poisson(2, size) + 1, pa.int64()),
-        "shop": picked([f"shop{n:03d}" for n in range(300)]), "online": rng.random(size) < 0.4,
-        "note": pc.if_else(pa.array(rng.random(size) < 0.3), pa.scalar(None, pa.string()), note),
-        "time": pa.array(time_of), "is_fraud": pa.array((rng.random(size) < 0.02).astype(np.int64)),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "payment": pc.binary_join_element_wise(
+                "p", pa.array(scattered.view(np.int64)).cast(pa.string()), ""
+            ),
+            "account": picked([f"account-{n}" for n in range(50_000)]),
+            "amount": amount,
+            "items": pa.array(rng.poisson(2, size) + 1, pa.int64()),
+            "shop": picked([f"shop{n:03d}" for n in range(300)]),
+            "online": rng.random(size) < 0.4,
+            "note": pc.if_else(pa.array(rng.random(size) < 0.3), pa.scalar(None, pa.string()), note),
+            "time": pa.array(time_of),
+            "is_fraud": pa.array((rng.random(size) < 0.02).astype(np.int64)),
+        }
+    )
 
 
 def ran(stage: str) -> Cost:

@@ -63,9 +63,13 @@ def kill_in(home: Path, name: str) -> None:
     """Start the night and kill all of it once `name` works."""
     command = [sys.executable, "-m", "daybreak", *NIGHT]
     night = subprocess.Popen(
-        command, cwd=home, env=frame.environment(home), start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        command,
+        cwd=home,
+        env=frame.environment(home),
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     while not works(home, name):
         if night.poll() is not None:
             raise RuntimeError(f"the night ended with {night.returncode} before {name} was seen to work")

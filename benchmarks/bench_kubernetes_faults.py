@@ -125,29 +125,62 @@ class Cluster(Place):
             End("evicted without a condition", "preempted", "disrupted", act=self._evict_only_by_status),
             End("pods gone without a word", "preempted", "is gone", act=self._forget_pods),
             End("deleted by a person", "preempted", "is gone", act=self._delete),
-            never("no node before its time is over", "preempted", "after its time",
-                  rental=nowhere, timeout_s=2),
-            never("no image", "failed", "cannot start (ImagePullBackOff",
-                  backend=lambda: self.backend(image="eu.example/missing:1")),
-            never("no name of an image", "failed", "cannot start (InvalidImageName",
-                  backend=lambda: self.backend(image="eu.example/invalid:1")),
+            never(
+                "no node before its time is over", "preempted", "after its time", rental=nowhere, timeout_s=2
+            ),
+            never(
+                "no image",
+                "failed",
+                "cannot start (ImagePullBackOff",
+                backend=lambda: self.backend(image="eu.example/missing:1"),
+            ),
+            never(
+                "no name of an image",
+                "failed",
+                "cannot start (InvalidImageName",
+                backend=lambda: self.backend(image="eu.example/invalid:1"),
+            ),
             never("no node like it", "refused", "no node takes", rental=nowhere, backend=impatient()),
-            never("pods that nobody makes", "refused", "makes no pods",
-                  backend=impatient(image="eu.example/forbidden:1")),
-            never("a volume that is not there", "refused", "does not start job",
-                  backend=impatient(image="eu.example/unmounted:1")),
-            never("no such queue of Kueue", "refused", "Inadmissible: LocalQueue nobody",
-                  backend=impatient(queue="nobody")),
+            never(
+                "pods that nobody makes",
+                "refused",
+                "makes no pods",
+                backend=impatient(image="eu.example/forbidden:1"),
+            ),
+            never(
+                "a volume that is not there",
+                "refused",
+                "does not start job",
+                backend=impatient(image="eu.example/unmounted:1"),
+            ),
+            never(
+                "no such queue of Kueue",
+                "refused",
+                "Inadmissible: LocalQueue nobody",
+                backend=impatient(queue="nobody"),
+            ),
             never("quota", "refused", "exceeded quota", around=lambda: patch.object(cluster, "quota", 0)),
-            never("denied by a webhook", "refused", "denied the request",
-                  around=lambda: patch.object(cluster, "denied", denied)),
-            never("no such namespace", "refused", 'namespaces "nowhere" not found',
-                  backend=lambda: self.backend(namespace="nowhere")),
+            never(
+                "denied by a webhook",
+                "refused",
+                "denied the request",
+                around=lambda: patch.object(cluster, "denied", denied),
+            ),
+            never(
+                "no such namespace",
+                "refused",
+                'namespaces "nowhere" not found',
+                backend=lambda: self.backend(namespace="nowhere"),
+            ),
             never("one of two fails", "failed", "status 3", rental={"num_machines": 2}, script=one_of_two),
-            End("evicted by Kueue, then admitted", "succeeded",
-                script="test -e back || exec sleep 60", act=self._evict_and_admit),
+            End(
+                "evicted by Kueue, then admitted",
+                "succeeded",
+                script="test -e back || exec sleep 60",
+                act=self._evict_and_admit,
+            ),
             End("cancelled", "preempted", act=self._cancel),
-        )  # fmt: skip
+        )
         assert len(ends) % PARTS == len(WITH_JOB_SETS), (
             "each is dealt to a cluster with JobSets and one without"
         )

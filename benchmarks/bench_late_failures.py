@@ -77,10 +77,16 @@ def main() -> None:
         times = np.array([hours for hours, _ in stopped[name]])
         in_time = float(np.mean(times <= failure.until))
         by = sorted({by for _, by in stopped[name] if by})
-        rows.append({
-            "fails": name, "stopped in time": in_time if by else "", "by hour": failure.until,
-            "median hour": float(np.median(times)), "latest hour": float(times.max()), "by": ", ".join(by),
-        })  # fmt: skip
+        rows.append(
+            {
+                "fails": name,
+                "stopped in time": in_time if by else "",
+                "by hour": failure.until,
+                "median hour": float(np.median(times)),
+                "latest hour": float(times.max()),
+                "by": ", ".join(by),
+            }
+        )
         if name == "not at all":
             figures["sound challengers that were stopped"] = float(np.isfinite(times).sum())
             targets["sound challengers that were stopped"] = ("==", 0.0)
@@ -103,9 +109,12 @@ def hours_until_stopped(failure: Failure, *, seed: int) -> tuple[float, str]:
     shown: list[Exposure] = []
     share, changed_at, looked_at = LIMITS.ramp[0], 0.0, 0.0
     limits = Limits(
-        errors=LIMITS.max_errors, fallbacks=LIMITS.max_fallbacks, p99_s=LIMITS.max_p99_rise_s,
-        shift=LIMITS.max_shift, margin=GateParams().margin or 0.03,
-    )  # fmt: skip
+        errors=LIMITS.max_errors,
+        fallbacks=LIMITS.max_fallbacks,
+        p99_s=LIMITS.max_p99_rise_s,
+        shift=LIMITS.max_shift,
+        margin=GateParams().margin or 0.03,
+    )
     for visit in _visits(rng):
         while visit.time > looked_at + LOOK_S:
             looked_at += LOOK_S
@@ -145,9 +154,17 @@ def _answered(
     errors = max(USUAL_ERRORS, failure.errors(visit) if ours else 0.0)
     latency_s = float(rng.gamma(4, 0.005)) + (failure.slower_s(visit) if ours else 0.0)
     exposure = Exposure(
-        id=f"{number:032x}", time=visit.time, experiment="test", unit=visit.user, arm=arm, version=1 + ours,
-        share=share, propensity=propensity(arm, share), items=(), latency_s=latency_s,
-    )  # fmt: skip
+        id=f"{number:032x}",
+        time=visit.time,
+        experiment="test",
+        unit=visit.user,
+        arm=arm,
+        version=1 + ours,
+        share=share,
+        propensity=propensity(arm, share),
+        items=(),
+        latency_s=latency_s,
+    )
     return replace(exposure, error="it broke") if rng.random() < errors else exposure
 
 

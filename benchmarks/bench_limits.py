@@ -217,12 +217,26 @@ def run(workload: type, seed: int, *, limit: int | None, fall: Fall | None, foll
     long = workload is Long
     num_samples, batch = (LONG_UPDATES, 1) if long else (EPOCHS * NUM_TRAIN, BATCH)
     recipe = Recipe(
-        night="limits", code_commit="", workload=f"benchmarks.bench_limits:{workload.__name__}",
-        arguments={"seed": seed}, arrays=str(work), data_digest="", last_day=date(2026, 1, 1), warm_from="",
-        warm_digest="", seed=seed, num_samples=num_samples, batch_size=batch, micro_batch_size=batch,
-        rate=5e-3, warmup=0.1, decay=0.5, checkpoint_every_s=2.0, follow_memory=follow,  # type: ignore[arg-type]
+        night="limits",
+        code_commit="",
+        workload=f"benchmarks.bench_limits:{workload.__name__}",
+        arguments={"seed": seed},
+        arrays=str(work),
+        data_digest="",
+        last_day=date(2026, 1, 1),
+        warm_from="",
+        warm_digest="",
+        seed=seed,
+        num_samples=num_samples,
+        batch_size=batch,
+        micro_batch_size=batch,
+        rate=5e-3,
+        warmup=0.1,
+        decay=0.5,
+        checkpoint_every_s=2.0,
+        follow_memory=follow,  # type: ignore[arg-type]
         train_until=datetime(2100, 1, 1, tzinfo=UTC),
-    )  # fmt: skip
+    )
     records.replace_text(work / "job.json", records.dumps(recipe))
     try:
         with group() as folder:
@@ -289,7 +303,7 @@ def _judged(work: Path, kind: type, seed: int, *, peak_bytes: int, seconds: floa
         samples_once=len(result.epochs) == result.num_samples // size
         and sum(each.num_samples for each in result.epochs) == result.num_samples == beats[-1]["seen"],
         steps=tuple(line.partition("going on with ")[2] for line in log if "going on with" in line),
-    )  # fmt: skip
+    )
 
 
 def falls(number: int, *, seconds: float, over: float) -> Fall:

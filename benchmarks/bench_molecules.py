@@ -157,11 +157,15 @@ def rolled_out(model: Any, batch: dict[str, torch.Tensor]) -> tuple[list[float],
     moments = list(molecular_dynamics.rolled_out(model, place, speed, steps=molecular_dynamics.STEPS))
     energy = torch.stack([moment.energy for moment in moments])
     own = (energy - energy[0]).abs().amax(dim=0)
-    theirs = np.array([
-        [reference_energy(positions.numpy(), velocities.numpy())
-         for positions, velocities in zip(moment.positions, moment.velocities, strict=True)]
-        for moment in moments[::REFERENCE_EVERY]
-    ])  # fmt: skip
+    theirs = np.array(
+        [
+            [
+                reference_energy(positions.numpy(), velocities.numpy())
+                for positions, velocities in zip(moment.positions, moment.velocities, strict=True)
+            ]
+            for moment in moments[::REFERENCE_EVERY]
+        ]
+    )
     moved = np.abs(theirs - theirs[0]).max(axis=0)
     scale = molecules.MEV / copper.NUM_ATOMS
     return (scale * own).tolist(), (scale * moved).tolist()

@@ -49,13 +49,30 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # a pool of 
 HEAVY = ("hypothesis", "numpy", "pandas", "pydantic", "safetensors.torch", "scipy.spatial", "scipy.stats")
 
 SWAPS: dict[type, tuple[type, ...]] = {
-    ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE),
-    ast.GtE: (ast.Gt, ast.Lt), ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.In: (ast.NotIn,),
-    ast.NotIn: (ast.In,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,), ast.And: (ast.Or,), ast.Or: (ast.And,),
-    ast.Add: (ast.Sub,), ast.Sub: (ast.Add,), ast.Mult: (ast.Div,), ast.Div: (ast.Mult,),
-    ast.FloorDiv: (ast.Mult,), ast.Mod: (ast.Mult,), ast.Pow: (ast.Mult,), ast.BitAnd: (ast.BitOr,),
-    ast.BitOr: (ast.BitAnd,), ast.LShift: (ast.RShift,), ast.RShift: (ast.LShift,),
-}  # fmt: skip
+    ast.Lt: (ast.LtE, ast.GtE),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.LtE),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.And: (ast.Or,),
+    ast.Or: (ast.And,),
+    ast.Add: (ast.Sub,),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Div,),
+    ast.Div: (ast.Mult,),
+    ast.FloorDiv: (ast.Mult,),
+    ast.Mod: (ast.Mult,),
+    ast.Pow: (ast.Mult,),
+    ast.BitAnd: (ast.BitOr,),
+    ast.BitOr: (ast.BitAnd,),
+    ast.LShift: (ast.RShift,),
+    ast.RShift: (ast.LShift,),
+}
 EXTREMES = {"min": "max", "max": "min"}
 NOT_RUN = ("annotation", "returns", "decorator_list")  # fields of types, and of what is seen by its effect
 DROPPED = (ast.Assign, ast.AugAssign, ast.Raise)
@@ -203,8 +220,14 @@ def main() -> None:
         environment.pop("DAYBREAK_HOME")
         for module in sys.argv[1:] or TESTS:
             code = f"from benchmarks.bench_mutants import judge; judge({module!r})"
-            done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment,
-                                  stdout=subprocess.PIPE, text=True, check=True)  # fmt: skip
+            done = subprocess.run(
+                [sys.executable, "-c", code],
+                cwd=folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
             judged = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
             for one in judged:
                 if not one["killed"]:

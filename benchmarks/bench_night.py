@@ -75,11 +75,13 @@ def main() -> None:
             "peak memory GiB": max(first_bytes, second_bytes) / 2**30,
         },
         {
-            "first night s": ("<=", 180), "second night s": ("<=", 120), "nights judged": ("==", 3),
+            "first night s": ("<=", 180),
+            "second night s": ("<=", 120),
+            "nights judged": ("==", 3),
             "night without Airflow, CPU s outside training": ("<=", 60),
             "CPU s with training / of the release before": ("<=", 1.1),
         },
-    )  # fmt: skip
+    )
 
 
 def cpu_s() -> float:

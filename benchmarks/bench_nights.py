@@ -26,10 +26,16 @@ SOURCE = {
     "use": "daybreak.data.source:Files",
     "url": str(frame.DATA / "online_retail/online_retail.parquet"),
     "columns": {
-        "invoice": "InvoiceNo", "item": "StockCode", "description": "Description", "quantity": "Quantity",
-        "time": "InvoiceDate", "price": "UnitPrice", "customer": "CustomerID", "country": "Country",
+        "invoice": "InvoiceNo",
+        "item": "StockCode",
+        "description": "Description",
+        "quantity": "Quantity",
+        "time": "InvoiceDate",
+        "price": "UnitPrice",
+        "customer": "CustomerID",
+        "country": "Country",
     },
-}  # fmt: skip
+}
 BAD_WORKLOAD = "benchmarks.mislabelled:Mislabelled"
 OWN_COUNTS, POPULARITY = "baseline/counts", "baseline/popularity"
 TIED = "baseline/counts_popularity"  # own counts, ties broken by popularity: a rule much harder to beat
@@ -60,9 +66,14 @@ def main() -> None:
         os.environ["DAYBREAK_HOME"] = str(home)
         began = time.monotonic()
         frame.pipeline(
-            home, "nights", "--first", str(days[0]), "--last", str(days[NUM_NIGHTS - 1]),
+            home,
+            "nights",
+            "--first",
+            str(days[0]),
+            "--last",
+            str(days[NUM_NIGHTS - 1]),
             *frame.sets([f"source={json.dumps(SOURCE)}", *SHORT]),
-        )  # fmt: skip
+        )
         elapsed_s = time.monotonic() - began
         entries = ledger.history()[::-1]
         rows = []
@@ -112,8 +123,11 @@ def main() -> None:
             "median train s": statistics.median(row["train s"] for row in rows),
             "promoted": Counter(row["verdict"] for row in rows)["promote"],
             "rows quarantined": sum(row["quarantined"] for row in rows),
-            "bad night refused": float(bad.verdict is not None and bad.verdict.action != "promote"
-                                       and champion_of(bad) == champion_of(before)),
+            "bad night refused": float(
+                bad.verdict is not None
+                and bad.verdict.action != "promote"
+                and champion_of(bad) == champion_of(before)
+            ),
             "rollback restored": float(restored),
             "rollback s": back_s,
             "nights through Airflow with the same end": sum(same_end(one, other) for one, other in pairs),
@@ -129,7 +143,7 @@ def main() -> None:
             "rollback s": ("<=", 60),
             "nights through Airflow with the same end": ("==", NUM_BY_AIRFLOW),
         },
-    )  # fmt: skip
+    )
 
 
 def nights_by_airflow(days: list[date]) -> list[ledger.Entry]:
@@ -171,9 +185,14 @@ def champion_of(entry: ledger.Entry) -> int:
 def plant_a_bad_night(home: Path, day: date) -> ledger.Entry:
     """A night whose model is trained on shuffled labels."""
     frame.pipeline(
-        home, "night", "--day", str(day), "--trigger", "a planted bad night",
+        home,
+        "night",
+        "--day",
+        str(day),
+        "--trigger",
+        "a planted bad night",
         *frame.sets([f"source={json.dumps(SOURCE)}", f"workload={BAD_WORKLOAD}", *SHORT]),
-    )  # fmt: skip
+    )
     entry = ledger.history(limit=1)[0]
     print(f"planted bad night {day}: {entry.verdict and entry.verdict.reason}")
     return entry

@@ -88,7 +88,8 @@ def main() -> None:
     frame.table(
         [
             {
-                "lie": kind, "histories": len(of_kind),
+                "lie": kind,
+                "histories": len(of_kind),
                 "held after five %": 100 * float(np.mean([held[-1] for held, _ in of_kind])),
                 "held each night %": 100 * float(np.mean([h for held, _ in of_kind for h in held])),
                 "median error after five %": 100 * float(np.median([error for _, error in of_kind])),
@@ -96,7 +97,7 @@ def main() -> None:
             for kind in LIES
             for of_kind in [[(held, error) for lie, held, error in histories if lie == kind]]
         ]
-    )  # fmt: skip
+    )
     figures = {
         "held after five true nights %": 100 * float(np.mean([held[-1] for _, held, _ in histories])),
         "held on each night %": 100 * float(np.mean([h for _, held, _ in histories for h in held])),

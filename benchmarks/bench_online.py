@@ -180,12 +180,16 @@ def main() -> None:
             on_time = regrets[np.isfinite(regrets)]
             rows.append(
                 {
-                    "model": name, "least": objective, "late": len(months) - len(on_time),
-                    "regret %": 100 * on_time.mean(), "worst regret %": 100 * regrets.max(),
-                    "exploration %": 100 * shares.mean(), "most exploration %": 100 * shares.max(),
+                    "model": name,
+                    "least": objective,
+                    "late": len(months) - len(on_time),
+                    "regret %": 100 * on_time.mean(),
+                    "worst regret %": 100 * regrets.max(),
+                    "exploration %": 100 * shares.mean(),
+                    "most exploration %": 100 * shares.max(),
                     "trials": sum(len(each.trials) for each in months),
                 }
-            )  # fmt: skip
+            )
             all_months += months
     frame.table(rows)
     regrets, shares = (np.array([getattr(m, key) for m in all_months]) for key in ("regret", "share"))

@@ -96,15 +96,21 @@ def saves(name: str, workload: Any, batches: list[Any]) -> dict[str, float]:
     """How long the loop waits for a checkpoint, while it goes on between them."""
     engine = TorchEngine(workload, Kept(batches), seed=0, micro_batch_size=BATCH, tuning=Tuning())  # type: ignore[arg-type]
     job = recipe(
-        num_samples=10**9, batch_size=BATCH, micro_batch_size=BATCH,
+        num_samples=10**9,
+        batch_size=BATCH,
+        micro_batch_size=BATCH,
         mean_time_to_loss_s=MEAN_TIME_TO_PREEMPTION_S,
-    )  # fmt: skip
+    )
     blocking_s = []
     with tempfile.TemporaryDirectory(prefix="daybreak-") as folder:
         trainer = Trainer(
-            engine, job, folder=Path(folder),
-            epoch_samples=1_000_000, told_to_stop=lambda: False, report=lambda progress: None,
-        )  # fmt: skip
+            engine,
+            job,
+            folder=Path(folder),
+            epoch_samples=1_000_000,
+            told_to_stop=lambda: False,
+            report=lambda progress: None,
+        )
         for number in range(SAVES + 1):  # the first finds no memory to copy into
             run_on(trainer, updates=20)
             began = time.perf_counter()
@@ -143,9 +149,12 @@ def recoveries() -> list[float]:
     )
     with frame.home() as home:
         night = subprocess.Popen(
-            [sys.executable, "-m", "daybreak", "night", "--day", day, *sets], cwd=home,
-            env=frame.environment(home), stdout=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "daybreak", "night", "--day", day, *sets],
+            cwd=home,
+            env=frame.environment(home),
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         try:
             return [recovery(home, night) for _ in range(KILLS)]
         finally:
@@ -280,9 +289,13 @@ def loop_of_ours(workload: Any, data: Kept) -> Callable[[int], None]:
         torch.use_deterministic_algorithms(True, warn_only=True)
         job = recipe(num_samples=updates * BATCH, batch_size=BATCH, micro_batch_size=BATCH, rate=1e-3)
         trainer = Trainer(
-            engine, job, folder=Path(), epoch_samples=1_000_000, told_to_stop=lambda: False,
+            engine,
+            job,
+            folder=Path(),
+            epoch_samples=1_000_000,
+            told_to_stop=lambda: False,
             report=lambda progress: None,
-        )  # fmt: skip
+        )
         trainer.run()
 
     return loop

@@ -33,8 +33,10 @@ from daybreak.evaluation.scores import read_scores
 from tests.clones import clone
 
 TEST_DAYS = 28
-AUTHOR = {f"GIT_{key}": "bench@example.org" for key in
-          ("AUTHOR_NAME", "AUTHOR_EMAIL", "COMMITTER_NAME", "COMMITTER_EMAIL")}  # fmt: skip
+AUTHOR = {
+    f"GIT_{key}": "bench@example.org"
+    for key in ("AUTHOR_NAME", "AUTHOR_EMAIL", "COMMITTER_NAME", "COMMITTER_EMAIL")
+}
 EXAMPLES = ("fraud", "demand", "language", "shop")
 SIMULATED = ("payments", "meters", "nonsense", "simulated_shop")
 

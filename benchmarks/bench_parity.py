@@ -71,9 +71,10 @@ def main() -> None:
         "lists that differ": figures["shop: lists that differ"],
     }
     targets = {
-        "largest difference of predictions": ("<=", 1e-6), "bits of features that differ": ("==", 0.0),
+        "largest difference of predictions": ("<=", 1e-6),
+        "bits of features that differ": ("==", 0.0),
         "lists that differ": ("==", 0.0),
-    }  # fmt: skip
+    }
     frame.finish("parity", figures | worst, targets)
 
 
@@ -85,8 +86,13 @@ def of_rows(name: str) -> dict[str, float]:
         begin = re.findall(r"```sh\n(.*?)```", text, re.S)[0].replace("~/", f"{scratch}/")
         begin = begin.replace("git commit", f"git {shlex.join(IDENTITY)} commit")
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        subprocess.run(["bash", "-ec", begin], cwd=frame.ROOT, env={**os.environ, "PATH": path}, check=True,
-                       capture_output=True)  # fmt: skip
+        subprocess.run(
+            ["bash", "-ec", begin],
+            cwd=frame.ROOT,
+            env={**os.environ, "PATH": path},
+            check=True,
+            capture_output=True,
+        )
         few = [f"ingest.history_days={DAYS[name]}", "profile.batch_sizes=[64]", "train.epochs=1"]
         frame.pipeline(home, "night", "--night", "one", *frame.sets(few))
         return compared(name, home, Path(scratch))
@@ -143,9 +149,7 @@ def of_lists() -> dict[str, float]:
         scores = read_scores(night / "data/run/scores.npy")
         assert scores is not None
         num = min(NUM_ROWS, len(scores["challenger"]))
-        by_mlflow = by_pyfunc(
-            home, night, scratch, pa.table({"sample": np.arange(num)}), str(night / ARRAYS)
-        )  # fmt: skip
+        by_mlflow = by_pyfunc(home, night, scratch, pa.table({"sample": np.arange(num)}), str(night / ARRAYS))
         differ, compared = shop_features(workload, night / ARRAYS, scratch / "before")
     return {
         "shop: users": float(len(users)),
@@ -231,10 +235,13 @@ def by_pyfunc(home: Path, night: Path, scratch: Path, rows: pa.Table, *words: st
     environment = {k: v for k, v in frame.environment(home).items() if k != "PYTHONPATH"}
     arguments = [f"models:/{name}@champion", scratch / "rows.parquet", scratch / "found.parquet", *words]
     done = subprocess.run(
-        [sys.executable, "-P", "-c", BY_MLFLOW, *map(str, arguments)], cwd=scratch, check=False,
+        [sys.executable, "-P", "-c", BY_MLFLOW, *map(str, arguments)],
+        cwd=scratch,
+        check=False,
         env={**environment, "MLFLOW_TRACKING_URI": f"sqlite:///{home}/var/mlflow.db"},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     assert not done.returncode, done.stderr
     return columns_of(pq.read_table(scratch / "found.parquet"))
 
@@ -243,9 +250,12 @@ def by_pyfunc(home: Path, night: Path, scratch: Path, rows: pa.Table, *words: st
 def served_by(home: Path) -> Iterator[str]:
     """`daybreak serve` for that home, once it answers, and its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "daybreak", "serve", "--port", "0"], cwd=home, env=frame.environment(home),
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "daybreak", "serve", "--port", "0"],
+        cwd=home,
+        env=frame.environment(home),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert process.stderr is not None
         address = re.search(r"http://127\.0\.0\.1:\d+", process.stderr.readline())

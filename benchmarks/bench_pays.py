@@ -52,10 +52,16 @@ GATED = "gated"
 RULES = {"counts": "own counts", "counts_popularity": "own counts, tied", "popularity": "popularity"}
 ARMS = {"challenger": "score"} | {arm: f"{arm}_score" for arm in ("champion", "anchor", "predecessor")}
 OUTCOMES = (
-    "promoted", "refused, proven worse", "refused, not proven no worse", "refused, the margin is spent",
-    "no data, too few samples", "no data, scores not believed", "no data, the gate failed its own test",
-    "rolled back", "cold as the gate asked",
-)  # fmt: skip
+    "promoted",
+    "refused, proven worse",
+    "refused, not proven no worse",
+    "refused, the margin is spent",
+    "no data, too few samples",
+    "no data, scores not believed",
+    "no data, the gate failed its own test",
+    "rolled back",
+    "cold as the gate asked",
+)
 Served = dict[str, list[NDArray[np.float32]]]  # of each policy, the scores on each day's samples
 
 
@@ -109,8 +115,10 @@ def report(days: list[date], served: Served, gated: "Gated", others: Mapping[str
             mean, low, high = difference(days, served[GATED], served[name])
             print(f"{GATED} - {name}: {mean:+.4f} ({low:+.4f} to {high:+.4f}, 95 %)")
             figures |= {
-                f"{GATED} - {name}": mean, f"{GATED} - {name}, low": low, f"{GATED} - {name}, high": high,
-            }  # fmt: skip
+                f"{GATED} - {name}": mean,
+                f"{GATED} - {name}, low": low,
+                f"{GATED} - {name}, high": high,
+            }
     figures |= {f"nights: {what}": num for what, num in gated.outcomes().items()}
     frame.finish("pays", figures, {})
 
@@ -187,25 +195,41 @@ class Gated:
             night = replace(night, cold=wanted)
         self.trained.append(self.shop.trained(night, champion, self.model.folder if champion else None))
         version = Version(
-            name="", number=len(self.trained), night=night.id, data_digest="",
-            model_digest=self.trained[-1].digest, run_id="",
-        )  # fmt: skip
+            name="",
+            number=len(self.trained),
+            night=night.id,
+            data_digest="",
+            model_digest=self.trained[-1].digest,
+            run_id="",
+        )
         columns = self._scores(place, champion)
         evaluation = Evaluation(
-            model_digest=version.model_digest, data_digest="", num_samples=len(columns["challenger"]),
-            metrics=means_of(columns), slices=(),
-        )  # fmt: skip
+            model_digest=version.model_digest,
+            data_digest="",
+            num_samples=len(columns["challenger"]),
+            metrics=means_of(columns),
+            slices=(),
+        )
         verdict = self._verdict(night, columns, evaluation, version, champion)
         release = None
         if verdict.action == "promote":
             release = Release(
-                version=version.number, replaced=champion.version if champion else 0,
-                model_digest=version.model_digest, night=night.id,
-            )  # fmt: skip
+                version=version.number,
+                replaced=champion.version if champion else 0,
+                model_digest=version.model_digest,
+                night=night.id,
+            )
         entry = Entry(
-            commit=night.id, subject="", rollback=False, night=night, evaluation=evaluation, version=version,
-            verdict=verdict, champion=champion, release=release,
-        )  # fmt: skip
+            commit=night.id,
+            subject="",
+            rollback=False,
+            night=night,
+            evaluation=evaluation,
+            version=version,
+            verdict=verdict,
+            champion=champion,
+            release=release,
+        )
         self._past.insert(0, entry)
         if release:
             self.serving, self._made[release.version] = release, entry
@@ -254,9 +278,15 @@ class Gated:
         gate, past = self.params.gate, self._past[:LOOKED_AT]
         rules = rules_of(gate, refresh=champion is not None, evaluation=evaluation)
         chain = chains.chain_of(
-            columns, champion, past, night=night, refresh=True, margin=rules.margin, alpha=gate.alpha,
+            columns,
+            champion,
+            past,
+            night=night,
+            refresh=True,
+            margin=rules.margin,
+            alpha=gate.alpha,
             units=columns[UNIT],
-        )  # fmt: skip
+        )
         verdict = decide(
             columns,
             evaluation=evaluation,
@@ -285,9 +315,15 @@ class Gated:
         target = self._made[watched.predecessor]
         assert target.release
         verdict = Verdict(
-            action="reject", champion=watched.predecessor, challenger=self.serving.version, effect=None,
-            low=None, high=None, num_samples=0, reason=watched.reason,
-        )  # fmt: skip
+            action="reject",
+            champion=watched.predecessor,
+            challenger=self.serving.version,
+            effect=None,
+            low=None,
+            high=None,
+            num_samples=0,
+            reason=watched.reason,
+        )
         release = replace(target.release, replaced=self.serving.version)
         self.serving = release
         self._past.insert(0, replace(target, rollback=True, release=release, verdict=verdict))
@@ -316,9 +352,16 @@ def night_of(day: date) -> Night:
     """Returns the record of a night that nothing limits."""
     at = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
     return Night(
-        id=str(day), day=day, started_at=at, train_until=at, decide_until=at, budget_usd=0, trigger="bench",
-        code_commit="", previous="",
-    )  # fmt: skip
+        id=str(day),
+        day=day,
+        started_at=at,
+        train_until=at,
+        decide_until=at,
+        budget_usd=0,
+        trigger="bench",
+        code_commit="",
+        previous="",
+    )
 
 
 def columns_of(shop: Shop, place: int, models: Mapping[str, Trained]) -> Columns:

@@ -133,9 +133,19 @@ def shown(row: dict[str, Any]) -> dict[str, object]:
 
 
 COLUMNS = (
-    "load share", "kept", "update ms", "cpu ms", "speed-up", "by hand", "hand way", "cores", "cores allow",
-    "profile s", "of training", "contention",
-)  # fmt: skip
+    "load share",
+    "kept",
+    "update ms",
+    "cpu ms",
+    "speed-up",
+    "by hand",
+    "hand way",
+    "cores",
+    "cores allow",
+    "profile s",
+    "of training",
+    "contention",
+)
 
 
 def held(name: str, home: Path) -> dict[str, Any]:
@@ -183,9 +193,12 @@ def row_of(name: str) -> dict[str, Any]:
     size = job.batch_size
     params = ProfileParams(batch_sizes=(size // 4, size // 2, size, 2 * size))
     dataset = Dataset(
-        digest=name, num_samples=len(job.data), num_bytes=1, first_day=date(2026, 1, 1),
+        digest=name,
+        num_samples=len(job.data),
+        num_bytes=1,
+        first_day=date(2026, 1, 1),
         last_day=date(2026, 6, 30),
-    )  # fmt: skip
+    )
     begin = time.perf_counter()
     profile = profiler.profile(dataset, Piped(name), params, training)
     profile_s = time.perf_counter() - begin
@@ -221,9 +234,12 @@ def evidence(profile: Profile, busy: float) -> dict[str, Any]:
     share, parsing = profile.evidence["load_share"], profile.evidence["symptoms"]["io_parsing_share"]
     bound = "step" if share <= 0.5 else "decoding" if busy > 0.5 else "waiting"
     return {
-        "bound": bound, "verdict": profile.bound, "load share": share, "load busy": busy,
+        "bound": bound,
+        "verdict": profile.bound,
+        "load share": share,
+        "load busy": busy,
         "profile's busy": parsing / share if share else 0.0,
-    }  # fmt: skip
+    }
 
 
 def kept(tuning: Tuning) -> Iterator[str]:
@@ -320,9 +336,13 @@ class Timed:
         """The updates as somebody writes them, over torch's DataLoader."""
         whole = hasattr(self.data, "__getitems__")
         loader = DataLoader(
-            self.data, batch_sampler=[part.tolist() for part in parts], num_workers=CORES,
-            persistent_workers=True, prefetch_factor=2, collate_fn=as_it_is if whole else None,
-        )  # fmt: skip
+            self.data,
+            batch_sampler=[part.tolist() for part in parts],
+            num_workers=CORES,
+            persistent_workers=True,
+            prefetch_factor=2,
+            collate_fn=as_it_is if whole else None,
+        )
         return self.plain(loader)
 
     def from_memory(self, parts: list[np.ndarray]) -> Way:

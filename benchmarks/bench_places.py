@@ -64,13 +64,16 @@ def kubernetes(folder: Path) -> Iterator[Place]:
             cluster.add_node(name, labels={"pool": "spot", "spot": "true"}, taints=("spot",))
         with patch.dict(os.environ, KUBECONFIG=str(cluster.kubeconfig)):
             yield Place(
-                backend={"use": "daybreak.extensions.kubernetes.kubernetes:Kubernetes",
-                         "image": "eu.example/trainer:1", "bucket": f"file://{folder}/bucket"},
+                backend={
+                    "use": "daybreak.extensions.kubernetes.kubernetes:Kubernetes",
+                    "image": "eu.example/trainer:1",
+                    "bucket": f"file://{folder}/bucket",
+                },
                 sets=[f"train.checkpoints=file://{folder}/bucket/checkpoints"],
                 num_live=lambda: len(cluster.live()),
                 preempt=lambda: cluster.disrupt(cluster.live()[0]["metadata"]["name"]),
                 checkpoints=lambda home: any((folder / "bucket").glob("checkpoints/**/heads/*.json")),
-            )  # fmt: skip
+            )
 
 
 @contextmanager
@@ -93,9 +96,17 @@ def slurm(folder: Path) -> Iterator[Place]:
 def night_on(place: Place, folder: Path) -> dict[str, float]:
     """A night there, by the DAG, and what came of it."""
     backend = {**place.backend, "machines": str(folder / "machines.csv")}
-    sets = [*frame.SMALL, f"backend={json.dumps(backend)}", "plan.machines=[node]",
-            "train.checkpoint_every_s=1", f"train.epochs={EPOCHS}", "profile.steps=2",
-            "profile.batch_sizes=[32,64]", "gate.min_samples=5", *place.sets]  # fmt: skip
+    sets = [
+        *frame.SMALL,
+        f"backend={json.dumps(backend)}",
+        "plan.machines=[node]",
+        "train.checkpoint_every_s=1",
+        f"train.epochs={EPOCHS}",
+        "profile.steps=2",
+        "profile.batch_sizes=[32,64]",
+        "gate.min_samples=5",
+        *place.sets,
+    ]
     most, taken = 0, False
     with frame.home() as home:
         params.override(home, sets, into=home)
@@ -124,9 +135,11 @@ def night_on(place: Place, folder: Path) -> dict[str, float]:
         assert isinstance(release, Release)
         whole = [each.whole for each in training.epochs]
         in_time = (
-            training.ended_at is not None and verdict.decided_at is not None
-            and training.ended_at <= night.train_until and verdict.decided_at <= night.decide_until
-        )  # fmt: skip
+            training.ended_at is not None
+            and verdict.decided_at is not None
+            and training.ended_at <= night.train_until
+            and verdict.decided_at <= night.decide_until
+        )
         return {
             "nights": 1,
             "preempted while they trained": taken and training.num_restarts > 0,

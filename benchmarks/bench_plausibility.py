@@ -74,9 +74,10 @@ def main() -> None:
         },
         {
             "stated rate is above the interval's lower end": ("==", 1),
-            "customers permuted, noticed": (">=", 0.9), "item codes permuted, noticed": (">=", 0.9),
+            "customers permuted, noticed": (">=", 0.9),
+            "item codes permuted, noticed": (">=", 0.9),
         },
-    )  # fmt: skip
+    )
 
 
 def sold() -> pa.Table:
@@ -148,9 +149,16 @@ def entry(day: date, scores: Scores) -> Entry:
     """A closed night of the ledger."""
     at = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
     night = Night(
-        id=str(day), day=day, started_at=at, train_until=at, decide_until=at, budget_usd=0, trigger="bench",
-        code_commit="", previous="",
-    )  # fmt: skip
+        id=str(day),
+        day=day,
+        started_at=at,
+        train_until=at,
+        decide_until=at,
+        budget_usd=0,
+        trigger="bench",
+        code_commit="",
+        previous="",
+    )
     return Entry(commit="", subject="", rollback=False, night=night, evaluation=evaluation(scores))
 
 

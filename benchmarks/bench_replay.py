@@ -40,15 +40,24 @@ PORT = 18_181
 MOST_LOOKS = 6  # four take all users through the ramp, at the fifth it is through
 CLIENTS = 8
 SETTINGS = [
-    f"source={json.dumps(SOURCE)}", *SHORT, "ingest.history_days=90", "train.epochs=1",
+    f"source={json.dumps(SOURCE)}",
+    *SHORT,
+    "ingest.history_days=90",
+    "train.epochs=1",
     "smoke_test.samples=0",
-    "gate.scores=live", "live_test.ramp=[0.2,0.5]", "live_test.ramp_users=150", "live_test.ramp_hours=0",
+    "gate.scores=live",
+    "live_test.ramp=[0.2,0.5]",
+    "live_test.ramp_users=150",
+    "live_test.ramp_hours=0",
     f"live_test.outcome_hours={WINDOW_S / 3600}",
     "live_test.max_p99_rise_s=1",
-    "serving.timeout_s=10", f"serving.port={PORT}", "serving.max_requests_per_s=0",
-    "night.train_hours=1", "night.decide_hours=2",  # as much as its users can show, at 900 an hour
+    "serving.timeout_s=10",
+    f"serving.port={PORT}",
+    "serving.max_requests_per_s=0",
+    "night.train_hours=1",
+    "night.decide_hours=2",  # as much as its users can show, at 900 an hour
     "watch.holdback=0.25",
-]  # fmt: skip
+]
 TARGETS = {
     "nights": ("==", NUM_NIGHTS),
     "nights that contradict the held-out scores": ("==", 0),
@@ -101,8 +110,11 @@ def router(home: Path) -> Iterator[str]:
     with (home / "var" / "router.log").open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "daybreak", "serve"],
-            cwd=home, env=frame.environment(home), stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            cwd=home,
+            env=frame.environment(home),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
     try:
         yield f"http://127.0.0.1:{PORT}"
     finally:
@@ -208,11 +220,19 @@ def one_night(
     assert live is not None
     action = "inconclusive" if verdict.inconclusive else verdict.action
     return {
-        "day": night, "live": action, "effect": live.effect, "low": live.low, "high": live.high,
-        "users": f"{live.num_challenger}/{live.num_champion}", "at share": live.share,
-        "held-out": offline, "least held-out": least, "reason": live.reason, "foretold": live.foretold,
+        "day": night,
+        "live": action,
+        "effect": live.effect,
+        "low": live.low,
+        "high": live.high,
+        "users": f"{live.num_challenger}/{live.num_champion}",
+        "at share": live.share,
+        "held-out": offline,
+        "least held-out": least,
+        "reason": live.reason,
+        "foretold": live.foretold,
         "broken": sum(not check.ok for check in live.checks),
-    }  # fmt: skip
+    }
 
 
 def why_not(row: dict[str, object]) -> str:
@@ -238,9 +258,15 @@ def promote_all_the_same(home: Path, day: date, sets: Sequence[str]) -> int:
     folder = home / "nights" / night / records.RUN
     version, champion = records.read(Version, folder), records.read(Champion, folder)
     verdict = Verdict(
-        action="promote", champion=champion.version, challenger=version.number, effect=None, low=None,
-        high=None, num_samples=0, reason="planted by the benchmark",
-    )  # fmt: skip
+        action="promote",
+        champion=champion.version,
+        challenger=version.number,
+        effect=None,
+        low=None,
+        high=None,
+        num_samples=0,
+        reason="planted by the benchmark",
+    )
     records.write(verdict, folder)
     frame.pipeline(home, "promote", "--night", night)
     frame.pipeline(home, "close", "--night", night)
@@ -303,7 +329,7 @@ def main() -> None:
             "share of the challenger after all": health["share"],
         },
         TARGETS,
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -76,8 +76,10 @@ def _run(folder: Path, world_size: int) -> dict[str, dict[str, Any]]:
     environment = {**os.environ, "PYTHONPATH": str(frame.ROOT), "OMP_NUM_THREADS": "1"}
     subprocess.run(
         [sys.executable, *command, "-m", "benchmarks.bench_scaling", str(folder)],
-        env=environment, cwd=frame.ROOT, check=True,
-    )  # fmt: skip
+        env=environment,
+        cwd=frame.ROOT,
+        check=True,
+    )
     by_model: dict[str, dict[str, Any]] = json.loads((folder / "found.json").read_text())
     return by_model
 
@@ -189,9 +191,13 @@ def loop_of_ours(workload: Any, data: Columns) -> tuple[Callable[[], None], nn.M
     def loop() -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
         Trainer(
-            engine, job, folder=Path(), epoch_samples=len(data), told_to_stop=lambda: False,
+            engine,
+            job,
+            folder=Path(),
+            epoch_samples=len(data),
+            told_to_stop=lambda: False,
             report=lambda progress: None,
-        ).run()  # fmt: skip
+        ).run()
 
     return loop, engine.model
 

@@ -94,8 +94,10 @@ def main() -> None:
     targets: dict[str, frame.Target] = {
         **{f"speed_ratio_{connections}": (">=", 0.5) for connections in CONNECTIONS},
         **{f"p99_ratio_{connections}": ("<=", 2.0) for connections in CONNECTIONS},
-        "lost_in_swaps": ("==", 0), "swaps": (">=", SWAPS), "acknowledged_and_lost": ("==", 0),
-    }  # fmt: skip
+        "lost_in_swaps": ("==", 0),
+        "swaps": (">=", SWAPS),
+        "acknowledged_and_lost": ("==", 0),
+    }
     frame.finish("serving", figures, targets)
 
 
@@ -135,9 +137,12 @@ def served(folder: Path, *words: str, **environment: str) -> Iterator[str]:
         port = free.getsockname()[1]
     log = (folder / f"{port}.log").open("w")
     process = subprocess.Popen(
-        [sys.executable, "-m", *words, "--port", str(port)], cwd=folder, stdout=log, stderr=log,
+        [sys.executable, "-m", *words, "--port", str(port)],
+        cwd=folder,
+        stdout=log,
+        stderr=log,
         env={**os.environ, "PYTHONPATH": str(frame.ROOT), **environment},
-    )  # fmt: skip
+    )
     url = f"http://127.0.0.1:{port}"
     PROCESSES[url] = process
     try:
@@ -221,10 +226,12 @@ def speed(figures: dict[str, float], bare: str, url: str, folder: Path) -> None:
         rows.append(
             {
                 "connections": connections,
-                "bare requests/s": theirs["per_s"], "requests/s": ours["per_s"],
-                "bare P99 ms": theirs["p99_ms"], "P99 ms": ours["p99_ms"],
+                "bare requests/s": theirs["per_s"],
+                "requests/s": ours["per_s"],
+                "bare P99 ms": theirs["p99_ms"],
+                "P99 ms": ours["p99_ms"],
             }
-        )  # fmt: skip
+        )
     frame.table(rows)
 
 

@@ -57,19 +57,31 @@ def main() -> None:
 
 
 def measure(
-    figures: dict[str, float], targets: dict[str, frame.Target], name: str, url: str, *, half: bytes,
-    source: str, forwarded: str,
-) -> None:  # fmt: skip
+    figures: dict[str, float],
+    targets: dict[str, frame.Target],
+    name: str,
+    url: str,
+    *,
+    half: bytes,
+    source: str,
+    forwarded: str,
+) -> None:
     """Ask under attack; adds the figures and their targets."""
     with attacked(url, half=half, source=source) as held, watched(url) as seen:
         refused, p99_s = ask_all(url, forwarded=forwarded)
-    measured = {"refused": float(refused), "P99 s": p99_s, "unwatched": float(seen.count(0)),
-             "opened": float(held[-1])}  # fmt: skip
+    measured = {
+        "refused": float(refused),
+        "P99 s": p99_s,
+        "unwatched": float(seen.count(0)),
+        "opened": float(held[-1]),
+    }
     figures |= {f"{name}: {key}": value for key, value in measured.items()}
     targets |= {
-        f"{name}: refused": ("==", 0), f"{name}: P99 s": ("<=", TIMEOUT_S), f"{name}: unwatched": ("==", 0),
+        f"{name}: refused": ("==", 0),
+        f"{name}: P99 s": ("<=", TIMEOUT_S),
+        f"{name}: unwatched": ("==", 0),
         f"{name}: opened": (">=", CONNECTIONS),
-    }  # fmt: skip
+    }
     print(f"{name}: {sum(seen):,} looks of a monitor, {held[-1]:,} connections were opened")
 
 
@@ -128,8 +140,15 @@ def watched(url: str) -> Iterator[list[int]]:
         thread.join()
 
 
-def asked(url: str, method: str, path: str, *, body: str | None = None, forwarded: str = "",
-          source: str = "127.0.0.1") -> int:  # fmt: skip
+def asked(
+    url: str,
+    method: str,
+    path: str,
+    *,
+    body: str | None = None,
+    forwarded: str = "",
+    source: str = "127.0.0.1",
+) -> int:
     """Status of a request on a connection of its own; 0 where there is none."""
     connection = http.client.HTTPConnection(*place_of(url), timeout=30, source_address=(source, 0))
     try:

@@ -213,12 +213,22 @@ def on_aws(ours: Policy) -> dict[str, float]:
     ours_usd, greedy_usd = usd(on_three), usd(outcomes(greedy, three, AWS_WINDOWS))
     ours_nine_usd, greedy_nine_usd = (usd(outcomes(policy, nine, windows)) for policy in (ours, greedy))
     sky_usd, best_usd = mean(published[SKYNOMAD]), mean(published[BEST])
-    frame.table([
-        {"AWS, V100": "three zones, five windows", "ours $": ours_usd, "greedy $": greedy_usd,
-         "SkyNomad $": sky_usd, "optimum $": best_usd},
-        {"AWS, V100": f"nine zones, {len(windows)} windows", "ours $": ours_nine_usd,
-         "greedy $": greedy_nine_usd},
-    ])  # fmt: skip
+    frame.table(
+        [
+            {
+                "AWS, V100": "three zones, five windows",
+                "ours $": ours_usd,
+                "greedy $": greedy_usd,
+                "SkyNomad $": sky_usd,
+                "optimum $": best_usd,
+            },
+            {
+                "AWS, V100": f"nine zones, {len(windows)} windows",
+                "ours $": ours_nine_usd,
+                "greedy $": greedy_nine_usd,
+            },
+        ]
+    )
     frame.table(by_window("V100, 1.5", [AWS_TICKS * each for each in AWS_WINDOWS], on_three, published))
     return {
         "AWS: ours $": ours_usd,
@@ -240,16 +250,28 @@ def aws_traces() -> dict[str, traces.Trace]:
         up.setdefault(row["zone"], []).extend(repeat(row["available"] == "1", int(row["num_ticks"])))
         usd.setdefault(row["zone"], []).extend(repeat(float(row["spot_usd_per_hour"]), int(row["num_ticks"])))
     return {
-        zone: traces.Trace(zone=zone, tick_s=float(rows[0]["tick_s"]), up=tuple(up[zone]),
-                           spot_usd_per_hour=tuple(usd[zone]), on_demand_usd_per_hour=AWS_USD)
+        zone: traces.Trace(
+            zone=zone,
+            tick_s=float(rows[0]["tick_s"]),
+            up=tuple(up[zone]),
+            spot_usd_per_hour=tuple(usd[zone]),
+            on_demand_usd_per_hour=AWS_USD,
+        )
         for zone in up
-    }  # fmt: skip
+    }
 
 
 def job(ratio: float, *, notice: bool = True, doubt: float = 0.0, every_s: float = 0.0) -> Job:
     """The published job, or one that knows less."""
-    return Job(work_s=TICKS * 600 / ratio, deadline_s=TICKS * 600.0, restart_s=720.0, egress_usd=1.0,
-               notice=notice, doubt=doubt, checkpoint_every_s=every_s)  # fmt: skip
+    return Job(
+        work_s=TICKS * 600 / ratio,
+        deadline_s=TICKS * 600.0,
+        restart_s=720.0,
+        egress_usd=1.0,
+        notice=notice,
+        doubt=doubt,
+        checkpoint_every_s=every_s,
+    )
 
 
 def start_of(row: dict[str, str]) -> int:
@@ -259,8 +281,11 @@ def start_of(row: dict[str, str]) -> int:
 
 def costs(rows: Rows, strategy: str, ratio: float) -> list[float]:
     """As published, window by window."""
-    return [float(row["cost"]) for row in rows
-            if row["strategy"] == strategy and float(row["deadline_ratio"]) == ratio]  # fmt: skip
+    return [
+        float(row["cost"])
+        for row in rows
+        if row["strategy"] == strategy and float(row["deadline_ratio"]) == ratio
+    ]
 
 
 def dollars(policy: Policy, task: Job, zones: list[traces.Trace], starts: list[int]) -> str:
@@ -313,10 +338,25 @@ def harsher(market: list[traces.Trace], ours: Policy) -> dict[str, float]:
         for name, outcome in outcomes.items():
             missed[name] += outcome.missed
             usd[name] += outcome.usd
-        least += optimum_usd(task, zones, start=start, throughput=float(np.mean(luck.throughput)),
-                             restart_s=float(np.median(luck.restart_s)))  # fmt: skip
-    frame.table([{"harsh replays": name, "missed": missed[name], "of": met, "$": usd[name] / met,
-                  "/ optimum": usd[name] / least} for name in policies])  # fmt: skip
+        least += optimum_usd(
+            task,
+            zones,
+            start=start,
+            throughput=float(np.mean(luck.throughput)),
+            restart_s=float(np.median(luck.restart_s)),
+        )
+    frame.table(
+        [
+            {
+                "harsh replays": name,
+                "missed": missed[name],
+                "of": met,
+                "$": usd[name] / met,
+                "/ optimum": usd[name] / least,
+            }
+            for name in policies
+        ]
+    )
     others = sum(number for name, number in missed.items() if name != "ours")
     return {
         "harsh replays": met,
@@ -330,8 +370,12 @@ def harsh_nights(around: list[traces.Trace]) -> Iterator[tuple[Job, list[traces.
     """Each with its own seed."""
     for number in range(NUM_HARSH):
         rng = np.random.default_rng([7, number])
-        task = job(float(rng.choice(RATIOS)), notice=bool(number % 2), doubt=0.2,
-                   every_s=float(rng.choice([300.0, 1200.0, 2700.0])))  # fmt: skip
+        task = job(
+            float(rng.choice(RATIOS)),
+            notice=bool(number % 2),
+            doubt=0.2,
+            every_s=float(rng.choice([300.0, 1200.0, 2700.0])),
+        )
         zones = around if number % 3 == 0 else [around[i] for i in rng.choice(len(around), 3, replace=False)]
         luck = draw_luck(rng, num_ticks=TICKS, tick_s=600.0, job=task, off=(0.8, 1.0, 1.2)[number % 3])
         yield task, zones, int(rng.integers(len(around[0].up) - TICKS)), luck

@@ -47,12 +47,19 @@ def main() -> None:
     missed = {night.seed: left(night, cloud) for night, cloud in nights if _end(cloud) != "finished"}
     frame.table(
         [
-            {"night": night.seed, "shown": night.stock.shown, "strategy": night.strategy,
-             "end": _end(cloud), "seen": cloud.seen / cloud.plan.num_samples,
-             "left": " ".join(f"{rental} {hours:.1f} h" for rental, hours in missed[night.seed].items())}
-            for night, cloud in nights if missed.get(night.seed)
-        ] or [{"no night": "had a feasible place left"}]
-    )  # fmt: skip
+            {
+                "night": night.seed,
+                "shown": night.stock.shown,
+                "strategy": night.strategy,
+                "end": _end(cloud),
+                "seen": cloud.seen / cloud.plan.num_samples,
+                "left": " ".join(f"{rental} {hours:.1f} h" for rental, hours in missed[night.seed].items()),
+            }
+            for night, cloud in nights
+            if missed.get(night.seed)
+        ]
+        or [{"no night": "had a feasible place left"}]
+    )
     with_place = [cloud for night, cloud in nights if _end(cloud) == "finished" or missed[night.seed]]
     refused = [cloud for night, cloud in nights if _end(cloud) == "champion kept" and missed[night.seed]]
     first_out = [cloud for night, cloud in nights if not night.stock.up(cloud.plan.rental, 0.0)]
@@ -108,9 +115,12 @@ def played(seed: int, folder: Path) -> Cloud:
 
 def _planned(night: Drawn, *, budget_usd: float) -> launcher.Plan:
     return plans.planned(
-        night_of(budget_usd=budget_usd, window_s=stock.WINDOW_S), stock.params_of(night), share=night.share,
-        available=stock.machines(), taught=stock.known(),
-    )  # fmt: skip
+        night_of(budget_usd=budget_usd, window_s=stock.WINDOW_S),
+        stock.params_of(night),
+        share=night.share,
+        available=stock.machines(),
+        taught=stock.known(),
+    )
 
 
 def left(night: Drawn, cloud: Cloud) -> dict[Rental, float]:

@@ -80,11 +80,19 @@ def main() -> None:
                     figures[f"{link}, {name}: measured / predicted time"] = update_s / predicted.seconds
                     figures[f"{link}, {name}: within the 90 % interval"] = float(low <= update_s <= high)
                 rows.append(
-                    {"link": link, "agree": name, "as": str(sync), "at last": run["sync"],
-                     "seconds": run["seconds"], "of them waiting": run["waited_s"],
-                     "ms an update": 1e3 * update_s, "predicted": 1e3 * predicted.seconds,
-                     "90 %": f"{1e3 * low:.3g} to {1e3 * high:.3g}", "score": run["score"]}
-                )  # fmt: skip
+                    {
+                        "link": link,
+                        "agree": name,
+                        "as": str(sync),
+                        "at last": run["sync"],
+                        "seconds": run["seconds"],
+                        "of them waiting": run["waited_s"],
+                        "ms an update": 1e3 * update_s,
+                        "predicted": 1e3 * predicted.seconds,
+                        "90 %": f"{1e3 * low:.3g} to {1e3 * high:.3g}",
+                        "score": run["score"],
+                    }
+                )
     frame.table(rows)
     targets: dict[str, frame.Target] = {key: (">=", -frame.MARGIN) for key in figures if "score" in key}
     targets |= {key: ("==", 1) for key in figures if "interval" in key}
@@ -99,18 +107,22 @@ class Forecast:
         bare_s = bare["seconds"] / bare["updates"]
         self._profile = replace(
             jobs.profile(),
-            load_s=jobs.line(0.0, 0.0), step_s=jobs.line(bare_s, 0.0),
+            load_s=jobs.line(0.0, 0.0),
+            step_s=jobs.line(bare_s, 0.0),
             sync_bytes=jobs.line(bare["num_bytes"], 0.0),
-        )  # fmt: skip
+        )
         here = catalog.local(self._profile, today=date(2026, 3, 4))
         self._machine = replace(here, network_bytes_per_s=bytes_per_s)
         self._known = Calibration()
         plain = self.update(EVERY_UPDATE)
         past = Past(
-            machine=self._machine.name, device=self._machine.device, measured_here=True,
-            setting=plain.setting, update=by_profile(self._profile, self._machine, measured=self._machine),
+            machine=self._machine.name,
+            device=self._machine.device,
+            measured_here=True,
+            setting=plain.setting,
+            update=by_profile(self._profile, self._machine, measured=self._machine),
             ratio=night["seconds"] / night["updates"] / plain.seconds,
-        )  # fmt: skip
+        )
         self._known = Calibration.of([past])
 
     def update(self, sync: Sync) -> TimedUpdate:
@@ -119,16 +131,24 @@ class Forecast:
 
     def _updates(self, sync: Sync) -> Any:
         return updates(
-            self._profile, self._machine, measured=self._machine, counts=(NUM_WORKERS,), num_workers=1,
-            batch_sizes=(BATCH_SIZE,), syncs=(sync,), known=self._known,
-        )  # fmt: skip
+            self._profile,
+            self._machine,
+            measured=self._machine,
+            counts=(NUM_WORKERS,),
+            num_workers=1,
+            batch_sizes=(BATCH_SIZE,),
+            syncs=(sync,),
+            known=self._known,
+        )
 
     def chosen(self, night: dict[str, Any]) -> Sync:
         """What the plan would choose, by the noise of that night."""
         choices = local_updates.worthwhile(
-            self._updates(EVERY_UPDATE), batch_size=BATCH_SIZE, num_samples=BATCH_SIZE * night["updates"],
+            self._updates(EVERY_UPDATE),
+            batch_size=BATCH_SIZE,
+            num_samples=BATCH_SIZE * night["updates"],
             noise_scale=night["noise_scale"],
-        )  # fmt: skip
+        )
         return choices[0][1] if choices else EVERY_UPDATE
 
 
@@ -148,8 +168,10 @@ def _run(arrays: Path, sync: Sync, *, bytes_per_s: float, is_tried: bool = False
     words = [str(arrays), str(sync.every), str(int(sync.is_late)), str(int(is_tried)), str(bytes_per_s)]
     subprocess.run(
         [sys.executable, *command, "-m", "benchmarks.bench_sync", *words],
-        env=environment, cwd=frame.ROOT, check=True,
-    )  # fmt: skip
+        env=environment,
+        cwd=frame.ROOT,
+        check=True,
+    )
     result: dict[str, Any] = json.loads((arrays / "found.json").read_text())
     return result
 
@@ -201,18 +223,24 @@ def work(arrays: Path, sync: Sync, *, is_tried: bool, bytes_per_s: float) -> Non
     if sync.every > 1:
         num_updates = EPOCHS * len(trial.workload.dataset(arrays, "train")) // BATCH_SIZE
         engine = partial(
-            LocalSgdEngine, sync_every=sync.every, is_late=sync.is_late,
+            LocalSgdEngine,
+            sync_every=sync.every,
+            is_late=sync.is_late,
             try_after=int(WARMUP * num_updates) if is_tried else None,
-        )  # fmt: skip
+        )
     run = train(trial, engine=engine, sync_every=sync.every, sync_is_late=sync.is_late)
     if int(os.environ["RANK"]) == 0:
         data = trial.workload.dataset(arrays, "train")
         parameters = new_model(trial.workload, getattr(data, "state", {}), rate=0.0).parameters()
         result = {
-            "score": float(run.scores.mean()), "seconds": run.seconds, "updates": run.num_updates,
-            "waited_s": link.waited_s, "noise_scale": run.noise_scale, "sync": str(run.sync),
+            "score": float(run.scores.mean()),
+            "seconds": run.seconds,
+            "updates": run.num_updates,
+            "waited_s": link.waited_s,
+            "noise_scale": run.noise_scale,
+            "sync": str(run.sync),
             "num_bytes": sum(each.nbytes for each in parameters if each.requires_grad),
-        }  # fmt: skip
+        }
         (arrays / "found.json").write_text(json.dumps(result))
 
 
@@ -220,8 +248,10 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         every, is_late, is_tried = map(int, sys.argv[2:5])
         work(
-            Path(sys.argv[1]), Sync(every=every, is_late=bool(is_late)), is_tried=bool(is_tried),
+            Path(sys.argv[1]),
+            Sync(every=every, is_late=bool(is_late)),
+            is_tried=bool(is_tried),
             bytes_per_s=float(sys.argv[5]),
-        )  # fmt: skip
+        )
     else:
         main()

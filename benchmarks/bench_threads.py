@@ -141,16 +141,29 @@ def clicks() -> tuple[Rows, Rows]:
 
 def scans_net() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(512, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
 
 
 def images_net() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 8, 5, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2), nn.ReLU(),
-        nn.Flatten(), nn.Linear(400, 64), nn.ReLU(), nn.Linear(64, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 8, 5, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 3, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(400, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
 
 
 def clicks_net() -> nn.Module:
@@ -159,18 +172,36 @@ def clicks_net() -> nn.Module:
 
 PROBLEMS = (
     Problem(
-        name="scans", rows=scans, net=scans_net, optimizer_of=momentum, loss_of=cross_entropy,
-        batch_size=64, rate=0.05, epochs=40,
+        name="scans",
+        rows=scans,
+        net=scans_net,
+        optimizer_of=momentum,
+        loss_of=cross_entropy,
+        batch_size=64,
+        rate=0.05,
+        epochs=40,
     ),
     Problem(
-        name="images", rows=images, net=images_net, optimizer_of=torch.optim.AdamW, loss_of=cross_entropy,
-        batch_size=32, rate=1e-3, epochs=16,
+        name="images",
+        rows=images,
+        net=images_net,
+        optimizer_of=torch.optim.AdamW,
+        loss_of=cross_entropy,
+        batch_size=32,
+        rate=1e-3,
+        epochs=16,
     ),
     Problem(
-        name="clicks", rows=clicks, net=clicks_net, optimizer_of=plain, loss_of=log_loss,
-        batch_size=64, rate=0.05, epochs=20,
+        name="clicks",
+        rows=clicks,
+        net=clicks_net,
+        optimizer_of=plain,
+        loss_of=log_loss,
+        batch_size=64,
+        rate=0.05,
+        epochs=20,
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -288,14 +319,24 @@ def train(problem: Problem, way: str, *, seed: int, cost: UpdateCost, trace: Tra
         return False
 
     job = recipe(
-        seed=seed, num_samples=problem.epochs * len(rows), batch_size=problem.batch_size,
-        micro_batch_size=problem.batch_size, rate=problem.rate, warmup=0.05, decay=0.5,
-    )  # fmt: skip
+        seed=seed,
+        num_samples=problem.epochs * len(rows),
+        batch_size=problem.batch_size,
+        micro_batch_size=problem.batch_size,
+        rate=problem.rate,
+        warmup=0.05,
+        decay=0.5,
+    )
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
-            engine, job, folder=Path(folder), epoch_samples=len(rows), told_to_stop=told_to_stop,
-            report=lambda progress: None, clock=cores.now,
-        )  # fmt: skip
+            engine,
+            job,
+            folder=Path(folder),
+            epoch_samples=len(rows),
+            told_to_stop=told_to_stop,
+            report=lambda progress: None,
+            clock=cores.now,
+        )
         trainer.run()
         engine.save()
         look()
@@ -321,9 +362,13 @@ def measured_cost(problem: Problem) -> UpdateCost:
         for number in range(20):
             indices = np.arange(number * size, (number + 1) * size) % len(rows)
             part = Part(
-                number=number, indices=indices, epoch=0, options=({"lr": 0.0},),
-                micro_batch_size=problem.batch_size, measures_noise=False,
-            )  # fmt: skip
+                number=number,
+                indices=indices,
+                epoch=0,
+                options=({"lr": 0.0},),
+                micro_batch_size=problem.batch_size,
+                measures_noise=False,
+            )
             began = thread_time()
             gradient = engine.gradient(part)
             middle = thread_time()
@@ -398,14 +443,21 @@ def train_here(way: str) -> float:
     if way == "fixed":
         engine.policy = Fixed(batch_size=problem.batch_size)
     job = recipe(
-        num_samples=problem.epochs * len(rows), batch_size=problem.batch_size,
-        micro_batch_size=problem.batch_size, rate=problem.rate,
-    )  # fmt: skip
+        num_samples=problem.epochs * len(rows),
+        batch_size=problem.batch_size,
+        micro_batch_size=problem.batch_size,
+        rate=problem.rate,
+    )
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
-            engine, job, folder=Path(folder), epoch_samples=len(rows), told_to_stop=lambda: False,
-            report=lambda progress: None, clock=time.monotonic,
-        )  # fmt: skip
+            engine,
+            job,
+            folder=Path(folder),
+            epoch_samples=len(rows),
+            told_to_stop=lambda: False,
+            report=lambda progress: None,
+            clock=time.monotonic,
+        )
         began = time.monotonic()
         trainer.run()
         engine.save()

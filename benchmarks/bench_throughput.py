@@ -43,11 +43,16 @@ def machine(cluster: str) -> Machine:
     return Machine(
         **{field: getattr(next(iter(rented())), field) for field in Machine.__dataclass_fields__}
         | {
-            "name": cluster, "device": device.name, "num_devices": device.per_machine, "vcpus": 96,
-            "flops_per_s": device.flops_per_s, "bandwidth_bytes_per_s": device.bandwidth_bytes_per_s,
-            "link_bytes_per_s": device.link_bytes_per_s, "network_bytes_per_s": device.network_bytes_per_s,
+            "name": cluster,
+            "device": device.name,
+            "num_devices": device.per_machine,
+            "vcpus": 96,
+            "flops_per_s": device.flops_per_s,
+            "bandwidth_bytes_per_s": device.bandwidth_bytes_per_s,
+            "link_bytes_per_s": device.link_bytes_per_s,
+            "network_bytes_per_s": device.network_bytes_per_s,
         }
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -72,9 +77,12 @@ def profile(cell: Cell) -> Profile:
 def predicted(cell: Cell, setting: Setting, *, on: str, known: Calibration) -> tuple[float, float]:
     """Seconds of an update and the deviation of their logarithm, by the profile of that cell."""
     timed = at(
-        profile(cell), machine(on), measured=machine(cell[1]), known=known,
+        profile(cell),
+        machine(on),
+        measured=machine(cell[1]),
+        known=known,
         setting=Setting(workers=setting.workers, micro_batch_size=setting.micro_batch_size),
-    )  # fmt: skip
+    )
     high = sum(part.seconds * np.exp(Z90 * part.spread) for part in timed.parts)
     return timed.seconds, float(np.log(high / timed.seconds)) / Z90
 
@@ -89,12 +97,15 @@ def nights(cell: Cell, rows: Sequence[Measurement], priors: Priors, *, on: str) 
     plain = by_profile(profile(cell), machine(on), measured=machine(cell[1]))
     return [
         Past(
-            machine=on, device=DEVICES[on].name, measured_here=on == cell[1], update=plain,
+            machine=on,
+            device=DEVICES[on].name,
+            measured_here=on == cell[1],
+            update=plain,
             setting=Setting(workers=row.workers, micro_batch_size=row.micro_batch_size),
             ratio=row.step_s / predicted(cell, row, on=on, known=after((), priors))[0],
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def judged(
@@ -174,10 +185,12 @@ def main() -> None:
             folds.append((cell, result))
             table.append(
                 {"cell": " ".join(cell), "left out": left_out, "non-smooth": bool(result["misfit"] > ROUGH)}
-                | {f"{way}, {name} %": 100 * value
-                   for way in ("a fifth", "seven", "beyond")
-                   for name, value in zip(("error", "covered"), result[way], strict=False)}
-            )  # fmt: skip
+                | {
+                    f"{way}, {name} %": 100 * value
+                    for way in ("a fifth", "seven", "beyond")
+                    for name, value in zip(("error", "covered"), result[way], strict=False)
+                }
+            )
     frame.table(table)
     rng = np.random.default_rng(0)
     for app in APPS:

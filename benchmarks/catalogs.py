@@ -130,13 +130,22 @@ def _way(
             samples * (measured.noise_scale + batch_size) / (measured.noise_scale + train.batch_size)
         )
     rental = Rental(
-        machine=machine.name, num_machines=number, region=machine.region, strategy=strategy,
+        machine=machine.name,
+        num_machines=number,
+        region=machine.region,
+        strategy=strategy,
         max_wait_s=limits.flex_wait_hours * 3600 if strategy == "flex-start" else 0.0,
-    )  # fmt: skip
+    )
     done = predict(
-        measured, machine, measured=here, rental=rental, batch_size=batch_size,
-        num_workers=workers, num_samples=samples, num_bytes=job["dataset"].num_bytes,
-    )  # fmt: skip
+        measured,
+        machine,
+        measured=here,
+        rental=rental,
+        batch_size=batch_size,
+        num_workers=workers,
+        num_samples=samples,
+        num_bytes=job["dataset"].num_bytes,
+    )
     if done is None:
         return None
     return Way(
@@ -248,15 +257,22 @@ def candidates_of(job: dict[str, Any], *, dominated: bool = False) -> Iterator[C
     here = replace(catalog.local(job["profile"], today=date(2011, 9, 1)), dated=job["dataset"].last_day)
     sections: Params = job["params"]
     whole = Job(
-        profile=job["profile"], at_hand=here, dataset=job["dataset"],
-        batch_size=sections.train.batch_size, num_workers=sections.train.num_workers,
+        profile=job["profile"],
+        at_hand=here,
+        dataset=job["dataset"],
+        batch_size=sections.train.batch_size,
+        num_workers=sections.train.num_workers,
         efficiency=Efficiency(noise_scale=job["profile"].noise_scale),
-    )  # fmt: skip
+    )
     machines = [here, *(m for m in job["available"] if m.region in sections.plan.regions)]
     return candidates(
-        whole, machines, sections.plan, available=frozenset(machines), num_samples=job["dataset"].num_samples,
+        whole,
+        machines,
+        sections.plan,
+        available=frozenset(machines),
+        num_samples=job["dataset"].num_samples,
         dominated=dominated,
-    )  # fmt: skip
+    )
 
 
 def large() -> dict[str, Any]:

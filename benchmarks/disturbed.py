@@ -243,9 +243,12 @@ def planted_ends(place: Place, folder: Path, part: int, parts: int) -> dict[str,
     for number, planted in enumerate(mine):
         where = folder / f"end{number}"
         job = place.job(
-            where, name=f"end{part}-{number}", script=planted.script, timeout_s=planted.timeout_s,
+            where,
+            name=f"end{part}-{number}",
+            script=planted.script,
+            timeout_s=planted.timeout_s,
             **(planted.rental or {}),
-        )  # fmt: skip
+        )
         make = planted.backend or place.backend
         state = "none"
         with place.troubled(lambda: ""):  # which ends what was done to the place
@@ -287,10 +290,13 @@ def training(place: Place, folder: Path, part: int, parts: int) -> dict[str, flo
     for number, fault in enumerate(chosen):
         began = time.monotonic()
         night = TrainingNight(
-            folder / f"night{number}", place.trainer(), rental=place.rental(fault.num_machines),
-            bucket=place.bucket and f"{place.bucket}/night{number}", name=f"n{part}-{number}",
+            folder / f"night{number}",
+            place.trainer(),
+            rental=place.rental(fault.num_machines),
+            bucket=place.bucket and f"{place.bucket}/night{number}",
+            name=f"n{part}-{number}",
             num_samples=6000,
-        )  # fmt: skip
+        )
         most = 0
 
         def look(night: TrainingNight = night) -> None:

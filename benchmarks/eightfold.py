@@ -53,13 +53,24 @@ def train(
     data = workload.dataset(folder, "train")
     made = engine(workload, data, seed=seed, micro_batch_size=max(size, 64), tuning=Tuning())
     job = recipe(
-        num_samples=round(trial.epochs * len(data)), batch_size=times * size, base_batch_size=size,
-        rate=trial.rate, warmup=0.05, decay=0.5, scaling=scaling, seed=seed, **changed,
-    )  # fmt: skip
+        num_samples=round(trial.epochs * len(data)),
+        batch_size=times * size,
+        base_batch_size=size,
+        rate=trial.rate,
+        warmup=0.05,
+        decay=0.5,
+        scaling=scaling,
+        seed=seed,
+        **changed,
+    )
     trainer = Trainer(
-        made, job, folder=folder / "none", epoch_samples=len(data), told_to_stop=lambda: False,
+        made,
+        job,
+        folder=folder / "none",
+        epoch_samples=len(data),
+        told_to_stop=lambda: False,
         report=lambda progress: None,
-    )  # fmt: skip
+    )
     began = time.perf_counter()
     trainer.run()
     took_s = time.perf_counter() - began

@@ -33,9 +33,17 @@ UNINFORMED = Constants(
     profiled=(0.7, 0.3, 1.0, 0.2, 0.4, 0.2, 1.5, 0.15, 0.6, 0.07),
 )
 START = Residual(
-    compute=0.04, compute_reach=1.0, kernel=0.03, compute_offset=0.02, sync=0.15, sync_reach=1.0,
-    sync_batch_reach=3.0, sync_offset=0.08, noise=0.02, sync_noise=0.08,
-)  # fmt: skip
+    compute=0.04,
+    compute_reach=1.0,
+    kernel=0.03,
+    compute_offset=0.02,
+    sync=0.15,
+    sync_reach=1.0,
+    sync_batch_reach=3.0,
+    sync_offset=0.08,
+    noise=0.02,
+    sync_noise=0.08,
+)
 AMPLITUDES = tuple(name for name in Residual.__annotations__ if not name.endswith("reach"))
 LEAST, AROUND = 0.003, 1.0  # of an amplitude, and the deviation of its logarithm from START
 
@@ -61,9 +69,12 @@ def machine(cell: Cell, profiled_on: str) -> MachineKind:
     constants[PER_SAMPLE] = np.log(per_sample) + np.log(by_flops * by_bandwidth) / 2
     constants[MANY], constants[ONE] = across, within - across
     return MachineKind(
-        name=cluster, device=cluster, profiled=cluster == profiled_on,
-        constants=tuple(MIX @ constants), errors=(0.0,) * len(NAMES),
-    )  # fmt: skip
+        name=cluster,
+        device=cluster,
+        profiled=cluster == profiled_on,
+        constants=tuple(MIX @ constants),
+        errors=(0.0,) * len(NAMES),
+    )
 
 
 def sample(cell: Cell) -> list:

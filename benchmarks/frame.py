@@ -90,8 +90,12 @@ def pipeline(folder: Path, *words: str, expect: int | None = 0) -> subprocess.Co
     """Run `daybreak` in a home; fails loudly unless it ends as expected."""
     done = subprocess.run(
         [sys.executable, "-m", "daybreak", *words],
-        cwd=folder, env=environment(folder), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if expect is not None and done.returncode != expect:
         raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
     return done

@@ -54,11 +54,19 @@ COMPARED_AFTER = ("close", "repair", "erase")
 KEPT = (".git", ".dvc", "nights", "var")
 SHOP = [*frame.SMALL, "profile.steps=2", "profile.batch_sizes=[32,64]", "gate.min_samples=5"]
 FRAUD = [
-    "source.start=2026-01-25", "source.today=2026-03-06", "source.rows_per_day=1600",
-    "source.num_accounts=300", "source.fraud_share=0.05", "ingest.history_days=24", "profile.steps=2",
-    "profile.batch_sizes=[64]", "smoke_test.samples=20", "train.epochs=1", "gate.refit_epochs=1",
+    "source.start=2026-01-25",
+    "source.today=2026-03-06",
+    "source.rows_per_day=1600",
+    "source.num_accounts=300",
+    "source.fraud_share=0.05",
+    "ingest.history_days=24",
+    "profile.steps=2",
+    "profile.batch_sizes=[64]",
+    "smoke_test.samples=20",
+    "train.epochs=1",
+    "gate.refit_epochs=1",
     "gate.margin=0.05",
-]  # fmt: skip
+]
 BEGIN = """\
 git init -q && git config user.name Bench && git config user.email bench@example.org
 dvc init --quiet && python -m daybreak.dvc_file
@@ -210,8 +218,7 @@ def commands_of(home: Path, sets: list[str], *, unit: str) -> list[tuple[list[st
     promoted = ledger.champion_at(ledger.ledger_tip())
     assert promoted is not None and promoted.replaced
     back = ["rollback", "--to", str(promoted.replaced), "--reason", "a test"]
-    for words in (back, ["watch"], ["audit"], ["repair"], ["prune"],
-                  ["erase", "--unit", unit, "--yes"]):  # fmt: skip
+    for words in (back, ["watch"], ["audit"], ["repair"], ["prune"], ["erase", "--unit", unit, "--yes"]):
         commands.append((words, home))
     return commands
 
@@ -282,9 +289,15 @@ def run_to_the_end(words: list[str], folder: Path) -> None:
 
 
 def interrupt_often(
-    words: list[str], folder: Path, home: Path, *,
-    draw: random.Random, within_s: float, machine: Machine, tally: Counter[str],
-) -> None:  # fmt: skip
+    words: list[str],
+    folder: Path,
+    home: Path,
+    *,
+    draw: random.Random,
+    within_s: float,
+    machine: Machine,
+    tally: Counter[str],
+) -> None:
     """Interrupt a command TIMES times, unless it ends before again and again.
 
     Where it ended before, as on a machine that has less to do by now, the next moment is drawn of that time.
@@ -380,8 +393,10 @@ def compare(name: str, actual: dict[str, Any], expected: dict[str, Any], tally: 
             continue
         tally["differ"] += 1
         if isinstance(value, list):
-            more, fewer = ([one for one in a if one not in b][:5] for a, b in
-                           ((actual[key], value), (value, actual[key])))  # fmt: skip
+            more, fewer = (
+                [one for one in a if one not in b][:5]
+                for a, b in ((actual[key], value), (value, actual[key]))
+            )
             print(f"after {name}: {key} has more {more}, fewer {fewer}", flush=True)
         else:
             print(f"after {name}: {key} is {actual[key]}, undisturbed {value}", flush=True)

@@ -425,12 +425,13 @@ MEMORY = {
     "random rows, wider": Job(
         bound="memory", data=ids(rows=200_000), model=lambda: Frozen(rows=200_000, dim=192), batch_size=128
     ),
-    "table with a dense gradient": Job(
-        bound="memory", data=ids(50), model=Lookup, batch_size=64
-    ),
+    "table with a dense gradient": Job(bound="memory", data=ids(50), model=Lookup, batch_size=64),
     "table under Adam": Job(
-        bound="memory", data=ids(50, ROWS // 2), model=lambda: Lookup(rows=ROWS // 2),
-        batch_size=64, optimizer=torch.optim.Adam,
+        bound="memory",
+        data=ids(50, ROWS // 2),
+        model=lambda: Lookup(rows=ROWS // 2),
+        batch_size=64,
+        optimizer=torch.optim.Adam,
     ),
     "buckets of a table": Job(bound="memory", data=ids(400, ROWS * DIM), model=Hashed, batch_size=256),
     "streams through large tensors": Job(bound="memory", data=normal(1024), model=Streams, batch_size=16),
@@ -438,16 +439,24 @@ MEMORY = {
         bound="memory", data=normal(6144), model=lambda: nn.Linear(6144, 6144, bias=False), batch_size=2
     ),
     "activations that do not fit": Job(
-        bound="memory", data=normal(4096), model=Chain, batch_size=512, room_bytes=400 << 20,
+        bound="memory",
+        data=normal(4096),
+        model=Chain,
+        batch_size=512,
+        room_bytes=400 << 20,
     ),
     "weights and moments that do not fit": Job(
-        bound="memory", data=normal(512), model=lambda: deep(48, 512), batch_size=2048,
-        optimizer=torch.optim.Adam, room_bytes=400 << 20,
+        bound="memory",
+        data=normal(512),
+        model=lambda: deep(48, 512),
+        batch_size=2048,
+        optimizer=torch.optim.Adam,
+        room_bytes=400 << 20,
     ),
     "scores that do not fit": Job(
         bound="memory", data=normal(512, 16), model=Scores, batch_size=256, room_bytes=300 << 20
     ),
-}  # fmt: skip
+}
 JOBS = {**IO, **COMPUTE, **MEMORY}
 
 

@@ -322,9 +322,10 @@ def skip_grams(folder: Path) -> Samples:
     def get(sample: int) -> dict[str, Any]:
         centre, context = pairs[sample]
         return {
-            "centre": centre, "context": context,
+            "centre": centre,
+            "context": context,
             "negatives": torch.randint(VOCABULARY, (NEGATIVES,)),
-        }  # fmt: skip
+        }
 
     return Samples(len(pairs), get)
 
@@ -475,9 +476,15 @@ class Gpt(nn.Module):
         super().__init__()
         self.token, self.place = nn.Embedding(CHARACTERS, WIDTH), nn.Embedding(CONTEXT, WIDTH)
         layer = partial(
-            nn.TransformerEncoderLayer, WIDTH, 4, 4 * WIDTH, dropout=0.0, activation="gelu",
-            batch_first=True, norm_first=True,
-        )  # fmt: skip
+            nn.TransformerEncoderLayer,
+            WIDTH,
+            4,
+            4 * WIDTH,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+        )
         self.layers = nn.ModuleList([layer() for _ in range(2)])
         self.norm, self.last = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CHARACTERS, bias=False)
 
@@ -567,9 +574,12 @@ class Residual(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs),
-        )  # fmt: skip
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
         same = inputs == outputs and stride == 1
         self.around = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
@@ -594,56 +604,111 @@ def tokens_model() -> nn.Module:
 
 PIPELINES = {
     "JPEG, random crops": Pipeline(
-        write=write_jpeg, data=jpeg_crops, model=partial(convolutions, 3, 8, 10), loss=classified,
+        write=write_jpeg,
+        data=jpeg_crops,
+        model=partial(convolutions, 3, 8, 10),
+        loss=classified,
         batch_size=32,
     ),
     "spectrograms, jitter": Pipeline(
-        write=write_waves, data=spectrograms, model=partial(convolutions, 1, 16, 10), loss=classified,
+        write=write_waves,
+        data=spectrograms,
+        model=partial(convolutions, 1, 16, 10),
+        loss=classified,
         batch_size=32,
     ),
     "pandas group-by": Pipeline(
-        write=write_orders, data=grouped_orders, model=partial(perceptron, 3 * CATEGORIES, 128, 1),
-        loss=regressed, batch_size=32,
+        write=write_orders,
+        data=grouped_orders,
+        model=partial(perceptron, 3 * CATEGORIES, 128, 1),
+        loss=regressed,
+        batch_size=32,
     ),
     "tokenizer in Python": Pipeline(
-        write=write_texts, data=tokenized, model=tokens_model, loss=classified, batch_size=64,
+        write=write_texts,
+        data=tokenized,
+        model=tokens_model,
+        loss=classified,
+        batch_size=64,
     ),
     "small files, 2 ms each": Pipeline(
-        write=write_small, data=small_files, model=partial(perceptron, 256, 256, 1), loss=regressed,
+        write=write_small,
+        data=small_files,
+        model=partial(perceptron, 256, 256, 1),
+        loss=regressed,
         batch_size=32,
     ),
     "compressed blocks": Pipeline(
-        write=write_blocks, data=compressed, model=partial(convolutions, 3, 8, 10), loss=classified_pixels,
+        write=write_blocks,
+        data=compressed,
+        model=partial(convolutions, 3, 8, 10),
+        loss=classified_pixels,
         batch_size=16,
     ),
     "10^6 rows, dense Adam": Pipeline(
-        write=write_events, data=events, model=table, loss=regressed, batch_size=256,
+        write=write_events,
+        data=events,
+        model=table,
+        loss=regressed,
+        batch_size=256,
     ),
     "word2vec": Pipeline(
-        write=write_pairs, data=skip_grams, model=Word2Vec, loss=skip_gram_loss, batch_size=512,
+        write=write_pairs,
+        data=skip_grams,
+        model=Word2Vec,
+        loss=skip_gram_loss,
+        batch_size=512,
         optimizer=partial(torch.optim.SGD, lr=1e-2),
     ),
     "graph": Pipeline(
-        write=write_graph, data=graph_nodes, model=GraphNet, loss=classified, batch_size=256,
+        write=write_graph,
+        data=graph_nodes,
+        model=GraphNet,
+        loss=classified,
+        batch_size=256,
     ),
     "two towers": Pipeline(
-        write=write_purchases, data=purchases, model=TwoTowers, loss=in_batch_loss, batch_size=256,
+        write=write_purchases,
+        data=purchases,
+        model=TwoTowers,
+        loss=in_batch_loss,
+        batch_size=256,
     ),
     "LSTM": Pipeline(
-        write=write_series, data=windows, model=Recurrent, loss=regressed, batch_size=64,
+        write=write_series,
+        data=windows,
+        model=Recurrent,
+        loss=regressed,
+        batch_size=64,
     ),
     "small GPT": Pipeline(
-        write=write_characters, data=characters, model=Gpt, loss=next_character_loss, batch_size=8,
+        write=write_characters,
+        data=characters,
+        model=Gpt,
+        loss=next_character_loss,
+        batch_size=8,
         optimizer=partial(torch.optim.AdamW, lr=1e-3),
     ),
     "VAE": Pipeline(
-        write=write_digits, data=digits, model=Vae, loss=evidence_loss, batch_size=128,
+        write=write_digits,
+        data=digits,
+        model=Vae,
+        loss=evidence_loss,
+        batch_size=128,
     ),
     "forty tiny layers": Pipeline(
-        write=write_rows, data=rows, model=tiny_layers, loss=regressed, batch_size=32,
+        write=write_rows,
+        data=rows,
+        model=tiny_layers,
+        loss=regressed,
+        batch_size=32,
     ),
     "ResNet": Pipeline(
-        write=write_photos, data=normalised_photos, model=resnet, loss=classified, batch_size=4,
+        write=write_photos,
+        data=normalised_photos,
+        model=resnet,
+        loss=classified,
+        batch_size=4,
         optimizer=partial(torch.optim.SGD, lr=1e-2, momentum=0.9),
     ),
-}  # fmt: skip
+}

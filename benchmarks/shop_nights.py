@@ -95,9 +95,13 @@ class Shop:
         self.days = self._all_days[:num_days]
         suite = (frame.ROOT / params.validate_.suite).read_text()
         made_of = (
-            params.workload.model_dump_json(), params.train.model_dump_json(), suite, str(first),
-            source_digest(params.workload.use), frame_digest("contract", "data", "training"),
-        )  # fmt: skip
+            params.workload.model_dump_json(),
+            params.train.model_dump_json(),
+            suite,
+            str(first),
+            source_digest(params.workload.use),
+            frame_digest("contract", "data", "training"),
+        )
         key = hashlib.md5("\0".join(made_of).encode(), usedforsecurity=False).hexdigest()[:12]
         self.scratch = Path(tempfile.gettempdir()) / f"daybreak-nights-{key}"
         (self.scratch / "samples").mkdir(parents=True, exist_ok=True)
@@ -119,9 +123,12 @@ class Shop:
         place = self.days.index(night.day)
         samples = self.known(place)
         dataset = Dataset(
-            digest=f"{self.scratch.name}/{night.day}", num_samples=len(samples), num_bytes=0,
-            first_day=self.days[0], last_day=self.days[place - 1],
-        )  # fmt: skip
+            digest=f"{self.scratch.name}/{night.day}",
+            num_samples=len(samples),
+            num_bytes=0,
+            first_day=self.days[0],
+            last_day=self.days[place - 1],
+        )
         with tempfile.TemporaryDirectory(prefix="daybreak-") as name, contextlib.chdir(name):
             if model:
                 CHAMPION.parent.mkdir()
@@ -129,13 +136,23 @@ class Shop:
             tonight = course(night, dataset, champion, self.params)
         train, plug = self.params.train, self.params.workload
         job = recipe(
-            night="", workload=plug.use, arguments=plug.model_extra or {}, data_digest=dataset.digest,
-            last_day=dataset.last_day, source_digest=source_digest(plug.use), seed=train.seed,
+            night="",
+            workload=plug.use,
+            arguments=plug.model_extra or {},
+            data_digest=dataset.digest,
+            last_day=dataset.last_day,
+            source_digest=source_digest(plug.use),
+            seed=train.seed,
             warm_digest=champion.model_digest if champion and tonight.warm else "",
-            first_sample=tonight.first_sample, num_samples=tonight.num_samples, rate=tonight.rate,
-            batch_size=train.batch_size, micro_batch_size=train.batch_size, warmup=train.warmup,
-            decay=train.decay, scaling=train.scaling,
-        )  # fmt: skip
+            first_sample=tonight.first_sample,
+            num_samples=tonight.num_samples,
+            rate=tonight.rate,
+            batch_size=train.batch_size,
+            micro_batch_size=train.batch_size,
+            warmup=train.warmup,
+            decay=train.decay,
+            scaling=train.scaling,
+        )
         folder = self.scratch / "models" / job.identity[:16]
         result = folder.with_suffix(".json")
         if not result.exists():  # written last
@@ -153,9 +170,13 @@ class Shop:
         if warm_from and not engine.begin_from(load_file(warm_from / "model.safetensors")):
             raise RuntimeError(f"the model in {warm_from} has other shapes")
         trainer = Trainer(
-            engine, job, folder=folder, epoch_samples=len(samples), told_to_stop=lambda: False,
+            engine,
+            job,
+            folder=folder,
+            epoch_samples=len(samples),
+            told_to_stop=lambda: False,
             report=lambda progress: None,
-        )  # fmt: skip
+        )
         outcome = trainer.run()
         cpu_s = time.process_time() - began_s
         folder.mkdir(exist_ok=True)
@@ -181,8 +202,9 @@ class Shop:
             if place is not None:
                 self.baselines[place] = {
                     key.removeprefix(BASELINE): part.pop(key).numpy()
-                    for key in list(part) if key.startswith(BASELINE)
-                }  # fmt: skip
+                    for key in list(part)
+                    if key.startswith(BASELINE)
+                }
             parts.append(part)
         sizes = [len(part[UNIT]) for part in parts]
         self._ends[self.first :] = np.cumsum(sizes)

@@ -261,8 +261,11 @@ FAULTS: dict[str, Fault] = {
     "times an hour later": _later(1),
     "times five hours earlier": _later(-5),
     "times at midnight": _with("time", lambda rows: rows["time"].dt.normalize()),
-}  # fmt: skip
+}
 NAMED = (  # by whoever asked for this list
-    "80 % of the rows lost", "item codes permuted", "every row twice under new invoices",
-    "yesterday again, dated today", "customers permuted",
-)  # fmt: skip
+    "80 % of the rows lost",
+    "item codes permuted",
+    "every row twice under new invoices",
+    "yesterday again, dated today",
+    "customers permuted",
+)

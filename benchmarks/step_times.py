@@ -33,13 +33,31 @@ class Device:
 
 
 DEVICES = {
-    "t4": Device(name="T4", per_machine=4, flops_per_s=65e12, bandwidth_bytes_per_s=320e9,
-                 link_bytes_per_s=12e9, network_bytes_per_s=6.25e9),
-    "rtx": Device(name="RTX 2080 Ti", per_machine=8, flops_per_s=108e12, bandwidth_bytes_per_s=616e9,
-                  link_bytes_per_s=12e9, network_bytes_per_s=6.25e9),
-    "dgx": Device(name="A100 40GB", per_machine=8, flops_per_s=312e12, bandwidth_bytes_per_s=1555e9,
-                  link_bytes_per_s=250e9, network_bytes_per_s=25e9),
-}  # fmt: skip
+    "t4": Device(
+        name="T4",
+        per_machine=4,
+        flops_per_s=65e12,
+        bandwidth_bytes_per_s=320e9,
+        link_bytes_per_s=12e9,
+        network_bytes_per_s=6.25e9,
+    ),
+    "rtx": Device(
+        name="RTX 2080 Ti",
+        per_machine=8,
+        flops_per_s=108e12,
+        bandwidth_bytes_per_s=616e9,
+        link_bytes_per_s=12e9,
+        network_bytes_per_s=6.25e9,
+    ),
+    "dgx": Device(
+        name="A100 40GB",
+        per_machine=8,
+        flops_per_s=312e12,
+        bandwidth_bytes_per_s=1555e9,
+        link_bytes_per_s=250e9,
+        network_bytes_per_s=25e9,
+    ),
+}
 
 
 @cache
