@@ -141,7 +141,7 @@ def _params(*, flex_wait_hours: float) -> Params:
         {
             "source": "tests.fakes:TwoDays",
             "workload": {"use": "tests.fakes:LineWorkload"},
-            "backend": "daybreak.backends.local:Local",
+            "backend": "daybreak:Local",
             "plan": {
                 "machines": [A3],
                 "regions": ["us-central1"],

@@ -43,9 +43,9 @@ FIRST = date(2025, 1, 1)
 STAGES = ("ingest", "validate", "prepare")
 WORDS = ["card", "shop", "paid", "late", "refund", "gift", "order", "food", "train", "hotel", "book", "fuel"]
 PARAMS = f"""\
-source: {{use: "daybreak.data.source:Files", url: "source/{{day}}.parquet"}}
+source: {{use: "daybreak:Files", url: "source/{{day}}.parquet"}}
 workload: benchmarks.bench_intake:Payments
-backend: daybreak.backends.local:Local
+backend: daybreak:Local
 validate: {{suite: suite.yaml, unusual_day: warn}}
 ingest: {{history_days: {NUM_DAYS}}}
 prepare: {{window_days: {NUM_DAYS}}}

@@ -23,7 +23,7 @@ from daybreak.storage import checkout, ledger
 NUM_NIGHTS = 3 if frame.QUICK else 30
 NUM_BY_AIRFLOW = 3
 SOURCE = {
-    "use": "daybreak.data.source:Files",
+    "use": "daybreak:Files",
     "url": str(frame.DATA / "online_retail/online_retail.parquet"),
     "columns": {
         "invoice": "InvoiceNo",

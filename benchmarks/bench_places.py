@@ -65,7 +65,7 @@ def kubernetes(folder: Path) -> Iterator[Place]:
         with patch.dict(os.environ, KUBECONFIG=str(cluster.kubeconfig)):
             yield Place(
                 backend={
-                    "use": "daybreak.extensions.kubernetes.kubernetes:Kubernetes",
+                    "use": "daybreak:Kubernetes",
                     "image": "eu.example/trainer:1",
                     "bucket": f"file://{folder}/bucket",
                 },
@@ -83,7 +83,7 @@ def slurm(folder: Path) -> Iterator[Place]:
     given = {"SLURM_CONF": str(folder / "slurm" / "slurm.conf")}
     with patch.dict(os.environ, given), real_slurm.cluster(folder / "slurm") as cluster:
         yield Place(
-            backend={"use": "daybreak.extensions.slurm.slurm:Slurm"},
+            backend={"use": "daybreak:Slurm"},
             sets=[],
             num_live=lambda: sum(
                 job.phase != "over" and job.name.startswith("daybreak") for job in slurm_client.listed()

@@ -31,7 +31,7 @@ Three keys name a class, by `package.module:Class` or by a mapping with its argu
 
 ```yaml
 source: {use: "daybreak.examples.shop.simulated_shop:Shop", seed: 7}
-backend: daybreak.backends.local:Local
+backend: daybreak:Local
 ```
 """
 COMMAND_LINE = """\

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import daybreak
 from daybreak import cli, dvc_file, hooks, runner, stages
 from daybreak.contract import records
 from daybreak.contract.params import Params, TrainSections, load
@@ -150,6 +152,36 @@ def loaded_by(code: str) -> set[str]:
 def test_the_command_line_starts_without_heavy_imports() -> None:
     loaded = loaded_by("import daybreak.stages as s; [stage.function for stage in s.STAGES.values()]")
     assert not HEAVY & loaded
+
+
+def test_importing_daybreak_loads_no_library_and_costs_less_than_a_tenth_of_a_second() -> None:
+    loaded = loaded_by("import daybreak")
+    assert {name.partition(".")[0] for name in loaded} <= {*sys.stdlib_module_names, "daybreak"}
+    began = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    subprocess.run([sys.executable, "-c", "import daybreak"], check=True)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - began < 0.1
+
+
+@pytest.mark.slow
+def test_each_name_of_the_api_is_there_and_has_a_line_that_says_what_it_is_for() -> None:
+    assert len(set(daybreak.__all__)) == len(daybreak.__all__)
+    assert set(daybreak._origins()) == set(daybreak.__all__) == set(dir(daybreak))
+    for name in daybreak.__all__:
+        assert getattr(daybreak, name) is not None
+    lines = Path(daybreak.__file__).read_text().partition("__all__ = [")[2].partition("\n]")[0].splitlines()
+    assert [line for line in lines[1:] if "# " not in line] == []
+
+
+def test_a_name_that_the_api_has_not_is_refused() -> None:
+    with pytest.raises(AttributeError, match="daybreak has no Tabel"):
+        daybreak.Tabel  # noqa: B018
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_only_examples_import_from_the_api(module: str) -> None:
+    api = {f"daybreak.{name}" for name in daybreak.__all__}
+    if architecture.room(module) != architecture.EXAMPLES and module != "daybreak":
+        assert not architecture.imported(MODULES[module]) & api
 
 
 def test_help_of_a_stage_imports_no_library() -> None:

@@ -50,7 +50,7 @@ def test_machines_that_cannot_be_rented_here_are_found_before_the_night(tmp_path
     finding = machines(tmp_path, monkeypatch, "a4-highgpu-8g")
     assert not finding.ok
     assert "plan.machines names a4-highgpu-8g, for which there is no price in us-central1" in finding.text
-    local = PARAMS.replace("backend: tests.fakes:ScriptedBackend", "backend: daybreak.backends.local:Local")
+    local = PARAMS.replace("backend: tests.fakes:ScriptedBackend", "backend: daybreak:Local")
     monkeypatch.setattr("tests.test_check.PARAMS", local)
     finding = machines(tmp_path, monkeypatch, "g2-standard-4")
     assert not finding.ok
@@ -101,7 +101,7 @@ def test_users_who_are_to_judge_need_a_router(tmp_path, monkeypatch):
 def test_a_team_that_serves_by_itself_needs_no_router_but_what_its_users_met(tmp_path, monkeypatch):
     monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.delenv("DAYBREAK_LOG", raising=False)
-    own = "metric: {name: m, low: 0, high: 1, margin: 0.1}, observations: {use: 'daybreak.data.source:Files'"
+    own = "metric: {name: m, low: 0, high: 1, margin: 0.1}, observations: {use: 'daybreak:Files'"
     own = f"gate: {{scores: live}}\nlive_test: {{{own}, url: '{tmp_path}/{{day}}.jsonl'}}}}\n"
     (tmp_path / "params.yaml").write_text(PARAMS.format(machines="local") + own)
 
@@ -119,7 +119,7 @@ def test_a_team_that_serves_by_itself_needs_no_router_but_what_its_users_met(tmp
 def test_an_endpoint_whose_users_are_to_judge_needs_a_log_and_whole_percent(tmp_path, monkeypatch):
     monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     text = PARAMS.format(machines="local")
-    text += "serving: {endpoint: {use: 'daybreak.extensions.vertex.endpoint:Endpoint'"
+    text += "serving: {endpoint: {use: 'daybreak:Endpoint'"
     text += ", project: p, image: i, bucket: b"
 
     def router(more: str, live_test: str) -> Finding:
@@ -155,7 +155,7 @@ def test_users_cannot_judge_a_metric_of_a_set(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_the_machine_that_a_plan_would_take_is_tried(repository, capfd):
-    local = PARAMS.replace("backend: tests.fakes:ScriptedBackend", "backend: daybreak.backends.local:Local")
+    local = PARAMS.replace("backend: tests.fakes:ScriptedBackend", "backend: daybreak:Local")
     (repository / "params.yaml").write_text(local.format(machines="local"))
     asked, device, speed, cost = check.rented(params.load(repository))
     assert asked.text == "asking for local; Ctrl-C ends it"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import daybreak
 from daybreak import cli, stages
 from daybreak.contract.params import OwnMetricParams, Params, Plug
 from tests import architecture, docs
@@ -32,6 +33,9 @@ MADE = (
     "data/champion",
 )
 LANGUAGES = {"sh", "text", "yaml", "python"}  # a fence without one could hide a command from these tests
+
+API = re.compile(r"\b(?:from daybreak import ([\w, ]+)|daybreak:([A-Za-z]\w+))")
+ROOM = re.compile(r"from (daybreak\.[\w.]+) import|\b(daybreak\.(?!examples\.)[\w.]+):\w")
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -206,3 +210,10 @@ def test_a_file_in_the_table_of_rooms_is_there() -> None:
     )
     named = [room + name for room, row in rows for name in re.findall(r"`([\w/]+\.(?:py|csv|html))`", row)]
     assert [name for name in named if not is_there(name)] == []
+
+
+@pages
+def test_a_page_names_the_api_and_no_module_inside(page: Path) -> None:
+    named = {name for names, one in API.findall(page.read_text()) for name in (one or names).split(", ")}
+    assert named - {""} <= set(daybreak.__all__)
+    assert not ROOM.findall(page.read_text())

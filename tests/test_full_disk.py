@@ -31,7 +31,7 @@ PARAMS = """\
 source: {use: "daybreak.examples.shop.simulated_shop:Shop", seed: 7, start: "2026-01-01", today: "2026-03-05",
          num_customers: 100, num_items: 60, orders_per_day: 25}
 workload: daybreak.examples.shop.recommender:Recommender
-backend: daybreak.backends.local:Local
+backend: daybreak:Local
 night: {train_hours: 1, decide_hours: 2}
 ingest: {history_days: 16}
 profile: {batch_sizes: [32, 64], steps: 2}

@@ -78,7 +78,7 @@ def test_more_code_than_may_travel_is_refused_when_a_night_opens_not_after_hours
     (repository / "big.bin").write_bytes(b"x" * 2_500_000)
     checkout.git("add", "big.bin", folder=repository)
     checkout.git("commit", "-m", "Add a file that is no code", folder=repository)
-    backend = '{"use": "daybreak.extensions.vertex.vertex:Vertex", "project": "p", "image": "i", '
+    backend = '{"use": "daybreak:Vertex", "project": "p", "image": "i", '
     with pytest.raises(ParamsError) as refused:
         opened(
             repository,
@@ -220,7 +220,7 @@ def test_an_option_that_is_mistyped_at_a_terminal_makes_no_night(
     assert not list(ledger.commits())
 
 
-UNREACHABLE = 'source={use: "daybreak.data.source:Files", url: "http://127.0.0.1:9/{day}.csv"}'
+UNREACHABLE = 'source={use: "daybreak:Files", url: "http://127.0.0.1:9/{day}.csv"}'
 
 
 @pytest.mark.slow

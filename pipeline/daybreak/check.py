@@ -131,9 +131,7 @@ def _backend(home: Path, loaded: params.Params, backend: Backend) -> Iterator[Fi
     """Yields what the backend has, and whether it would take a job: credentials, project, bucket, image."""
     lacks = [name for name in vars(Backend) if not name.startswith("_") and not hasattr(backend, name)]
     if lacks:
-        text = (
-            f"{loaded.backend.use} lacks {', '.join(lacks)}; inherit from daybreak.contract.backend.Backend"
-        )
+        text = f"{loaded.backend.use} lacks {', '.join(lacks)}; inherit from daybreak.Backend"
         yield Finding(what="backend", ok=False, text=text)
         return
     yield _machines(home, loaded, backend)

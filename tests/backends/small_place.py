@@ -9,14 +9,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from daybreak.backends.faults import COMMON, Fault
-from daybreak.backends.place import JobRequest, Refused, Rented, Unreachable
-from daybreak.backends.renting import Renting
-from daybreak.contract.machine import Machine
-from daybreak.machines.catalog import rented
+from daybreak import (
+    COMMON_FAULTS,
+    Fault,
+    JobRequest,
+    Machine,
+    Refused,
+    Rented,
+    Renting,
+    Unreachable,
+    rented_machines,
+)
 
 ENTRYPOINT = "daybreak.backends.entrypoint"
-MACHINE = next(machine for machine in rented() if machine.name == "n2-standard-8")
+MACHINE = next(machine for machine in rented_machines() if machine.name == "n2-standard-8")
 
 
 @dataclass
@@ -52,7 +58,7 @@ class SmallPlace(Renting):
 
     place = "the small place"
     faults: Mapping[str, Fault] = {
-        **COMMON,
+        **COMMON_FAULTS,
         "full": Fault(state="refused", text="all of {what} is taken{said}; wait"),
         "unknown": Fault(state="refused", final=True, text="there is no {what}{said}; name another"),
     }

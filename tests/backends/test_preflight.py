@@ -27,7 +27,7 @@ def check(tmp_path, monkeypatch, registry):
 
     def look(*, region: str = "us-central1", **arguments: str) -> dict[str, tuple[bool, str]]:
         use = {
-            "use": "daybreak.extensions.vertex.vertex:Vertex",
+            "use": "daybreak:Vertex",
             "project": "p",
             "image": f"{registry}/daybreak:1",
         }
@@ -124,7 +124,7 @@ def test_without_credentials_nothing_else_is_asked(check, service, monkeypatch, 
 def test_what_serves_is_looked_at_too(service, registry, tmp_path):
     (tmp_path / "bucket").mkdir()
     plug = {
-        "use": "daybreak.extensions.vertex.endpoint:Endpoint", "project": "q",
+        "use": "daybreak:Endpoint", "project": "q",
         "image": f"{registry}/nothing:7",
         "bucket": str(tmp_path / "bucket"), "endpoint": service.url, "log": str(tmp_path / "log"),
     }  # fmt: skip

@@ -110,7 +110,7 @@ def test_closing_a_night_ends_its_jobs_and_not_those_of_others(repository: Path)
 def test_a_night_is_closed_though_the_service_is_away_and_the_hourly_look_says_so(repository: Path) -> None:
     night = opened(repository)
     reaper.end_night(night, Plug(use=f"{__name__}:Renting", away=True))
-    reaper.end_night(night, Plug(use="daybreak.extensions.vertex.vertex:Vertex"))  # without its arguments
+    reaper.end_night(night, Plug(use="daybreak:Vertex"))  # without its arguments
     with pytest.raises(JobError, match="does not answer; try again"):
         reaper.reap(backend=Renting(away=True))
 
@@ -180,5 +180,5 @@ def test_an_orphan_on_vertex_is_ended_and_the_job_of_an_open_night_is_not(servic
     reaper.reap(backend=backend)
     assert [running.job.name for running in service.live()] == [wanted.partition(" ")[0]]
     arguments = {"project": "p", "image": "i", "endpoint": service.url}
-    reaper.end_night(night, Plug(use="daybreak.extensions.vertex.vertex:Vertex", **arguments))
+    reaper.end_night(night, Plug(use="daybreak:Vertex", **arguments))
     assert not service.live()

@@ -35,7 +35,7 @@ PLACE = ("us-central1", "n2-standard-8")  # of CPUs: its workers run here
 def home(checkout: Path, service: Any, tmp_path: Path) -> Path:  # noqa: F811
     """A home whose nights rent, and ask again after seconds where they would wait for minutes."""
     folder, bucket = clone(checkout, tmp_path / "rented"), f"file://{tmp_path}/bucket"
-    vertex = {"use": "daybreak.extensions.vertex.vertex:Vertex", "project": "p",
+    vertex = {"use": "daybreak:Vertex", "project": "p",
               "image": "eu.example/trainer:1", "endpoint": service.url, "bucket": bucket}  # fmt: skip
     overrides = [*SMALL, f"backend={json.dumps(vertex)}", f"plan.machines=[{PLACE[1]}]",
             f"plan.regions=[{PLACE[0]}]", f"train.checkpoints={bucket}/checkpoints",

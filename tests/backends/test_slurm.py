@@ -325,7 +325,7 @@ def test_a_bag_goes_on_after_its_nodes_are_preempted_and_its_command_is_killed(c
     home.mkdir()
     (home / "params.yaml").write_text(
         f"source: a:B\nworkload: a:B\nplan: {{machines: [node]}}\n"
-        f'backend: {{use: "daybreak.extensions.slurm.slurm:Slurm", machines: {tmp_path / "machines.csv"}}}\n'
+        f'backend: {{use: "daybreak:Slurm", machines: {tmp_path / "machines.csv"}}}\n'
     )
     subprocess.run(["git", "init", "--quiet"], cwd=home, check=True)
     waits = f"[ {{seed}} = 0 ] || until [ -e {tmp_path}/gate ]; do sleep 0.1; done"

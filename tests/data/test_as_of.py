@@ -25,7 +25,7 @@ from daybreak.data.source import PART
 from tests.data.test_ingest import night
 
 pytestmark = pytest.mark.usefixtures("empty_home")
-FILES, DATABASE = "daybreak.data.source:Files", "daybreak.data.database:Database"
+FILES, DATABASE = "daybreak:Files", "daybreak:Database"
 BERLIN = ZoneInfo("Europe/Berlin")
 DAY = date(2025, 10, 26)  # Berlin's clocks show the hour from two to three twice
 START = datetime(2025, 10, 25, 23, tzinfo=UTC)

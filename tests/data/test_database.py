@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from daybreak import cli
-from daybreak.contract.errors import DataError, Unreachable
+from daybreak.contract.errors import DataError, SourceUnreachable
 from daybreak.data.database import Database, day_query, days_query, kind_of
 from daybreak.data.source import PART
 from daybreak.extensions.trial.rehearsal import rehearse
@@ -233,5 +233,5 @@ def test_bigquery_is_asked_in_its_own_words_for_days_in_the_zone_of_the_table(ki
 
 
 def test_a_database_that_does_not_answer_is_worth_another_try() -> None:
-    with pytest.raises(Unreachable, match=r"lines cannot be read: .*refused"):
+    with pytest.raises(SourceUnreachable, match=r"lines cannot be read: .*refused"):
         Database("postgresql+psycopg2://127.0.0.1:9/shop", table="lines").days()

@@ -63,7 +63,7 @@ def home(repository: Path, commit: Callable[[str], str], monkeypatch: pytest.Mon
     yaml.dump(suite, repository / "suite.yaml")
     shutil.copy(ROOT / "dvc.yaml", repository)
     settings = yaml.load(ROOT / "params.yaml")
-    settings["source"] = {"use": "daybreak.data.source:Files", "url": str(repository / "var/sales/{day}.csv")}
+    settings["source"] = {"use": "daybreak:Files", "url": str(repository / "var/sales/{day}.csv")}
     settings["validate"] = {"suite": "suite.yaml", "max_quarantined": 1.0}
     yaml.dump(settings, repository / "params.yaml")
     cached = [name for name, stage in STAGES.items() if stage.dvc == "cached"]

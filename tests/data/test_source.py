@@ -749,7 +749,7 @@ def test_what_an_address_carries_is_in_no_log_and_no_record(
     canary = "-".join(("canary", "4711"))
     text = (repository / "params.yaml").read_text().partition("\n")[2]
     url = f"http://shop:{canary}@127.0.0.1:9/sales-{{day}}.parquet?sig={canary}"
-    source = f"source: {{use: 'daybreak.data.source:Files', url: '{url}'}}\n"
+    source = f"source: {{use: 'daybreak:Files', url: '{url}'}}\n"
     (repository / "params.yaml").write_text(source + text)
     assert cli.main(["open"]) == 1
     cli.main(["check"])

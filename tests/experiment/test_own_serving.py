@@ -212,7 +212,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> str:
 
 
 def told_of(url: str, **arguments: Any) -> LiveTestParams:
-    plug = {"use": "daybreak.data.source:Files", "url": url, **arguments}
+    plug = {"use": "daybreak:Files", "url": url, **arguments}
     return LiveTestParams.model_validate({"metric": METRIC, "observations": plug})
 
 
@@ -264,7 +264,7 @@ def test_a_table_of_a_database_is_read(log: Log, tmp_path: Path) -> None:
     table.create(engine)
     with engine.begin() as connection:
         connection.execute(sa.insert(table), rows)
-    plug = {"use": "daybreak.data.database:Database", "url": url, "table": "shown"}
+    plug = {"use": "daybreak:Database", "url": url, "table": "shown"}
     params = LiveTestParams.model_validate({"metric": METRIC, "observations": plug})
     assert own_serving.read(log, params, now=NOW) == 200
     assert len(all_of(log, "a")) == 200
@@ -292,7 +292,7 @@ def test_items_and_labels_are_no_metric_of_a_team(log: Log) -> None:
 
 def test_a_source_without_a_metric_is_refused_and_a_range_upside_down() -> None:
     with pytest.raises(ValueError, match="observations are not scored without metric"):
-        LiveTestParams.model_validate({"observations": {"use": "daybreak.data.source:Files", "url": "x"}})
+        LiveTestParams.model_validate({"observations": {"use": "daybreak:Files", "url": "x"}})
     with pytest.raises(ValueError, match="low 10 is not below high 0"):
         LiveTestParams.model_validate({"metric": {**METRIC, "low": 10, "high": 0}})
 

@@ -95,7 +95,7 @@ def test_where_the_backend_has_none_of_the_machines_it_is_said_what_it_has() -> 
 
 
 SERVER = "name,device,num_devices,vcpus,memory_gb,usd_per_hour,spot_options\nlocal,{},64,{},--x\n"
-LOCAL = "{use: 'daybreak.backends.local:Local', machines: machines.csv}"
+LOCAL = "{use: 'daybreak:Local', machines: machines.csv}"
 
 
 def test_a_server_of_one_s_own_is_a_line_of_the_file_which_other_backends_leave_out(tmp_path):
@@ -133,7 +133,7 @@ def test_a_file_of_own_machines_is_planned_for_by_its_prices_and_never_beyond_it
         "name,device,num_devices,vcpus,memory_gb,count,usd_per_hour\n"
         "rack,L4,1,8,64,2,0.5\nshelf,T4,1,8,64,4,0.1\n"
     )
-    backend = "{use: 'daybreak.extensions.slurm.slurm:Slurm', machines: machines.csv}"
+    backend = "{use: 'daybreak:Slurm', machines: machines.csv}"
     Path("params.yaml").write_text(
         PARAMS.format(backend=backend, machines="rack, shelf").replace(
             "spot: false", "spot: false, max_machines: 8"

@@ -50,7 +50,7 @@ def test_the_task_log_gets_the_same_and_the_output_ends_with_the_record(home, ca
 
 
 def test_a_price_that_was_read_later_goes_before_the_shipped_one(home):
-    backend = '{use: "daybreak.extensions.vertex.vertex:Vertex", project: p, image: i}'
+    backend = '{use: "daybreak:Vertex", project: p, image: i}'
     (home / "params.yaml").write_text(PARAMS.replace("tests.fakes:ScriptedBackend", backend))
     cli.main(["plan"])
     before = records.read(Plan)

@@ -55,7 +55,7 @@ def deployed(service: Any) -> list[str]:
 def home_with_endpoint(home: Path, service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The repository of nights, served on Vertex AI; its containers start at once."""
     text = json.dumps({key: value for key, value in arguments(service, tmp_path).items() if key != "retry"})
-    endpoint = f'{{"use": "daybreak.extensions.vertex.endpoint:Endpoint", {text[1:]}'
+    endpoint = f'{{"use": "daybreak:Endpoint", {text[1:]}'
     text_with_endpoint = f'{PARAMS}serving: {{"endpoint": {endpoint}}}\n'
     monkeypatch.setattr("tests.release.folders.PARAMS", text_with_endpoint)
     (home / "params.yaml").write_text(text_with_endpoint)

@@ -78,7 +78,7 @@ def team(home: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> Team:
 
 def night_of(home: Path, *, file: Path | None = None) -> Night:
     """A night on its way to the gate, whose users are judged by what the team reports."""
-    plug = f', observations: {{use: "daybreak.data.source:Files", url: "{file}"}}' if file else ""
+    plug = f', observations: {{use: "daybreak:Files", url: "{file}"}}' if file else ""
     return begin(home, 1, text=TEXT.replace("OWN", plug))
 
 

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.e
 WORKLOAD = """\
 source: {use: "tests.fakes:TwoDays"}
 workload: {use: "tests.fakes:LineWorkload", delay_s: 0.02}
-backend: {use: "daybreak.backends.local:Local"}
+backend: {use: "daybreak:Local"}
 """
 NOT_YET, NOTHING_TO_DO = 75, NothingToDo.exit_status
 

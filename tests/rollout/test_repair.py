@@ -30,7 +30,7 @@ pytestmark = [
 ]
 PARAMS = """\
 source:
-  use: "daybreak.data.as_of:AsOf"
+  use: "daybreak:AsOf"
   rows: {use: "daybreak.examples.demand.meters:Meters", start: "2025-01-09", today: "2025-01-12"}
   tables:
     weather:

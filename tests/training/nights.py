@@ -62,7 +62,7 @@ def make_params(
         {
             "source": "tests.fakes:TwoDays",
             "workload": {"use": "tests.fakes:LineWorkload", **arguments},
-            "backend": "daybreak.backends.local:Local",
+            "backend": "daybreak:Local",
             "train": {
                 "num_workers": num_workers,
                 "cold_every": cold_every,

@@ -18,7 +18,7 @@ from tests.training import nights
 PARAMS = """\
 source: "tests.fakes:TwoDays"
 workload: {{use: "tests.fakes:LineWorkload", poison: {poison}}}
-backend: "daybreak.backends.local:Local"
+backend: "daybreak:Local"
 profile: {{machine: local, batch_sizes: [8, 16], steps: 2}}
 """
 

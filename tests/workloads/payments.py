@@ -17,18 +17,29 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from daybreak import (
+    AUC,
+    Category,
+    Float,
+    Id,
+    Int,
+    Label,
+    LogLoss,
+    Past,
+    Table,
+    TableModel,
+    TableWorkload,
+    Time,
+    days,
+)
 from daybreak.contract import records
 from daybreak.contract.params import Plug, PrepareParams, PrepareSections
 from daybreak.contract.records import Dataset, Night, Report
-from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.contract.workload import STATE, make_model, read_state
-from daybreak.data.features import CLEAN, Past
+from daybreak.data.features import CLEAN
 from daybreak.data.ingest import part_of
 from daybreak.data.prepare import ARRAYS, prepare
 from daybreak.registry.weights import MODEL
-from daybreak.workloads.metrics import AUC, LogLoss
-from daybreak.workloads.table_model import TableModel
-from daybreak.workloads.table_workload import TableWorkload
 
 COUNTRIES, CODES = ("DE", "GB", "US"), ("4111", "5411", "5812")
 

@@ -1,16 +1,16 @@
 """Sorts errors by who fixes them, and defines the two ways a stage ends that are not errors.
 
-PipelineError          exit 1    one sentence with its numbers, then "; " and what to do
-├── ParamsError        exit 78   edit params.yaml
-├── DataError          exit 78   fix the data
-│   └── Unreachable    exit 1    try again: the source does not answer
-├── PlanError          exit 78   relax a limit
-├── JobError           exit 1    try again
-│   └── NotFinite                the same, of a loss: fixed by trying again, once
-└── ReleaseError       exit 1    look at the registry or the ledger
-    └── LostLedger               restore the ledger
-NotYet                 exit 75   ask again later: a job runs, a gate waits
-NothingToDo            exit 99   no new data, nothing to promote
+PipelineError              exit 1    one sentence with its numbers, then "; " and what to do
+├── ParamsError            exit 78   edit params.yaml
+├── DataError              exit 78   fix the data
+│   └── SourceUnreachable  exit 1    try again: the source does not answer
+├── PlanError              exit 78   relax a limit
+├── JobError               exit 1    try again
+│   └── NotFinite                    the same, of a loss: fixed by trying again, once
+└── ReleaseError           exit 1    look at the registry or the ledger
+    └── LostLedger                   restore the ledger
+NotYet                     exit 75   ask again later: a job runs, a gate waits
+NothingToDo                exit 99   no new data, nothing to promote
 """
 
 import errno
@@ -39,7 +39,7 @@ class DataError(PipelineError):
     exit_status = FINAL
 
 
-class Unreachable(DataError):
+class SourceUnreachable(DataError):
     """Fixed by trying again: what holds the data does not answer."""
 
     exit_status = PipelineError.exit_status

@@ -2,7 +2,7 @@
 
 A plug names a class by its import path, with or without arguments:
 
-    backend: daybreak.backends.local:Local
+    backend: daybreak:Local
     source: {use: daybreak.examples.shop.simulated_shop:Shop, seed: 7}
 
 A section is checked as a whole before anything runs; an error names the key.
@@ -455,7 +455,7 @@ class LiveTestParams(Section):
     routers and endpoints log."""
     observations: Plug | None = None
     """Source of what users met and what came of it, where a team serves by itself:
-    `daybreak.data.source:Files` with a `url`, `daybreak.data.database:Database` with `url` and `table`, or
+    `daybreak:Files` with a `url`, `daybreak:Database` with `url` and `table`, or
     your own class. Empty: only what is posted to a router."""
 
     @model_validator(mode="after")
@@ -544,7 +544,7 @@ class ServingParams(Section):
     keep_days: float = Field(90, gt=0)
     """Days that exposures and outcomes are kept."""
     endpoint: Plug | None = None
-    """Class of an endpoint that serves users: `daybreak.extensions.vertex.endpoint:Endpoint` for Vertex AI;
+    """Class of an endpoint that serves users: `daybreak:Endpoint` for Vertex AI;
     empty: only the routers serve."""
 
     @field_validator("trusted_proxies")
@@ -648,9 +648,9 @@ class BackendSections(Sections):
     """Section that says where jobs run."""
 
     backend: Plug
-    """Where jobs run: `daybreak.backends.local:Local`, this machine, also with a price (`machines`);
-    `daybreak.extensions.vertex.vertex:Vertex`, machines rented on Vertex AI;
-    `daybreak.extensions.slurm.slurm:Slurm` and `daybreak.extensions.kubernetes.kubernetes:Kubernetes`, your
+    """Where jobs run: `daybreak:Local`, this machine, also with a price (`machines`);
+    `daybreak:Vertex`, machines rented on Vertex AI;
+    `daybreak:Slurm` and `daybreak:Kubernetes`, your
     own cluster; or your own class. A list names several, each the fallback of the others: the plan chooses
     among the machines of all, and `train.checkpoints` has to be a folder that they all reach."""
 
@@ -722,7 +722,7 @@ class Params(PlanSections, RefitSections, WatchSections, CloseSections):
 
     source: Plug
     """Where the data comes from: `daybreak.examples.shop.simulated_shop:Shop`, a simulated shop;
-    `daybreak.data.source:Files`, files at any URL of fsspec; `daybreak.data.as_of:AsOf`, several
+    `daybreak:Files`, files at any URL of fsspec; `daybreak:AsOf`, several
     tables joined as of time; or your own class."""
     ingest: IngestParams = IngestParams()
     validate_: ValidateParams = Field(ValidateParams(), alias="validate")

@@ -27,7 +27,7 @@ from pydantic import ValidationError
 
 from daybreak.contract import records
 from daybreak.contract.data_source import Source
-from daybreak.contract.errors import DataError, ParamsError, Unreachable
+from daybreak.contract.errors import DataError, ParamsError, SourceUnreachable
 from daybreak.contract.params import Plug
 from daybreak.data.casts import codes, moments_us
 from daybreak.data.source import PART, write_partition
@@ -167,7 +167,7 @@ class AsOf:
                 partners = partners_of(rows, theirs, table, time=self._time, zone=self._zone)
             except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, DataError) as error:
                 reason = str(error).splitlines()[0]
-                failure = Unreachable if isinstance(error, Unreachable) else DataError
+                failure = SourceUnreachable if isinstance(error, SourceUnreachable) else DataError
                 raise failure(f"{name} cannot be joined to the rows of {day}: {reason}") from None
             columns |= {ours: theirs[their].take(partners) for ours, their in table.columns.items()}
             fields |= {ours: theirs.schema.field(their) for ours, their in table.columns.items()}

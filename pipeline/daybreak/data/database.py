@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from daybreak.contract.days import check_zone
-from daybreak.contract.errors import DataError, ParamsError, Unreachable
+from daybreak.contract.errors import DataError, ParamsError, SourceUnreachable
 from daybreak.data.source import write_partition
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Database:
             raise DataError(f"the database has no table {self._name}; fix source.table") from None
         except sa.exc.SQLAlchemyError as error:
             message = " ".join(str(getattr(error, "orig", None) or error).split())
-            failure = Unreachable if isinstance(error, sa.exc.OperationalError) else DataError
+            failure = SourceUnreachable if isinstance(error, sa.exc.OperationalError) else DataError
             raise failure(
                 f"{self._name} cannot be read: {message}; check source.url and its rights"
             ) from None

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from daybreak.contract.days import check_zone, hours_of
-from daybreak.contract.errors import DataError, ParamsError, Unreachable, is_unreachable
+from daybreak.contract.errors import DataError, ParamsError, SourceUnreachable, is_unreachable
 from daybreak.contract.formats import counted, size
 from daybreak.data import casts, day_files, file_formats
 from daybreak.data.bad_cells import cast_each
@@ -253,7 +253,7 @@ class Files:
             try:
                 self._dated = self._list()
             except OSError as error:
-                failure = Unreachable if is_unreachable(error) else DataError
+                failure = SourceUnreachable if is_unreachable(error) else DataError
                 raise failure(f"{self.url} cannot be listed: {error}; check that it can be reached") from None
         return self._dated
 
@@ -435,7 +435,7 @@ class Files:
         except pa.ArrowInvalid as error:
             raise DataError(f"{_place(origin, str(error))}; fix it, or have it delivered again") from None
         except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-            failure = Unreachable if is_unreachable(error) else DataError
+            failure = SourceUnreachable if is_unreachable(error) else DataError
             raise failure(f"{origin} cannot be read: {error}; check its permissions and contents") from None
         return rows
 

@@ -46,7 +46,7 @@ def expect_online(workload: Any) -> None:
     if missing:
         raise ReleaseError(
             f"{type(workload).__qualname__} does not serve users online: it has no {' and no '.join(missing)}"
-            f"; give it both (daybreak/contract/workload.py says how), or `features` and `predict`, or leave "
+            f"; give it both (help(daybreak.Workload) says how), or `features` and `predict`, or leave "
             f"serving to MLflow"
         )
 

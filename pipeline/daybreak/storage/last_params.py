@@ -34,7 +34,7 @@ def load(folder: Path) -> Params:
         return loaded
     _warn(f"{fault}; until then, the defaults hold where a night ends")
     unknown = Plug(use="params:unreadable")
-    return Params(source=unknown, workload=unknown, backend=Plug(use="daybreak.backends.local:Local"))
+    return Params(source=unknown, workload=unknown, backend=Plug(use="daybreak:Local"))
 
 
 def _others(folder: Path) -> Iterator[tuple[str, Callable[[], Params]]]:

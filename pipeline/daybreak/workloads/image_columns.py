@@ -25,7 +25,7 @@ MOST_PIXELS = 1 << 26  # of an image: a small file may claim more than memory ho
 def decodes(rows: "pa.Table") -> NDArray[np.bool_]:
     """Returns for each row whether the images in its columns of bytes decode, shape [rows]; null ones do.
 
-    A rule of the suite: `{name: the image decodes, python: "daybreak.workloads.image_columns:decodes"}`.
+    A rule of the suite: `{name: the image decodes, python: "daybreak:decodes"}`.
     """
     import pyarrow as pa
 
@@ -55,7 +55,7 @@ def pixels(images: "pa.ChunkedArray", *, size: int, color: bool = True) -> NDArr
         if image is None:
             raise DataError(
                 f"image {place} of {len(images):,} does not decode; add the rule "
-                f"`python: daybreak.workloads.image_columns:decodes` to the suite, which sends its row to "
+                f"`python: daybreak:decodes` to the suite, which sends its row to "
                 f"quarantine"
             )
         image = image.convert("RGB" if color else "L")

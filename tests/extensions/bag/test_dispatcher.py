@@ -155,7 +155,7 @@ def test_a_bag_is_run_by_one_process_at_a_time(tmp_path: Path) -> None:
 def test_the_same_command_goes_on_where_a_killed_one_stopped(tmp_path: Path, number: int) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    (home / "params.yaml").write_text("source: a:B\nworkload: a:B\nbackend: daybreak.backends.local:Local\n")
+    (home / "params.yaml").write_text("source: a:B\nworkload: a:B\nbackend: daybreak:Local\n")
     subprocess.run(["git", "init", "--quiet"], cwd=home, check=True)
     words = [sys.executable, "-m", "daybreak", "bag", f"sh -c '{SLEEP}'",
              "--runs", "8", "--machines", "2", "--name", "b"]  # fmt: skip

@@ -67,12 +67,12 @@ def test_machines_that_do_not_see_this_disk_meet_in_the_bucket_of_their_backend(
         return dispatcher(asked, backend=backend, machine=MACHINE, rental=rental, spot=True, lives=())
 
     vertex = {
-        "use": "daybreak.extensions.vertex.vertex:Vertex",
+        "use": "daybreak:Vertex",
         "project": "p",
         "image": "i",
         "bucket": "gs://b/s",
     }
-    several = Several(backends=[{"use": "daybreak.backends.local:Local"}, vertex])
+    several = Several(backends=[{"use": "daybreak:Local"}, vertex])
     with pytest.raises(ParamsError, match=r"do not see .*/b, .*; set backend.bucket"):
         made(SmallPlace(Cloud()), "")
     first = made(several, "vertex")

@@ -79,7 +79,7 @@ def test_sales_get_the_newest_weather_of_their_city_and_none_of_a_later_hour(tmp
     made = found(delivered(tmp_path / "data", sales=sales(), weather=weather()))
     assert made.plug["tables"] == {
         "weather": {
-            "rows": {"use": "daybreak.data.source:Files", "url": f"{tmp_path}/data/weather", "cut_by": "at"},
+            "rows": {"use": "daybreak:Files", "url": f"{tmp_path}/data/weather", "cut_by": "at"},
             "time": "at", "key": ["city"], "columns": ["celsius"], "max_age_hours": 3, "known_after_hours": 0,
         }
     }  # fmt: skip
@@ -168,7 +168,7 @@ def test_files_that_have_most_columns_in_common_are_one_table_as_before(tmp_path
     pq.write_table(sales().slice(0, 200), tmp_path / "berlin.parquet")
     pq.write_table(sales().slice(200), tmp_path / "munich.parquet")
     made = found(tmp_path)
-    assert made.plug["use"] == "daybreak.data.source:Files" and not made.joined and not made.apart
+    assert made.plug["use"] == "daybreak:Files" and not made.joined and not made.apart
     with pytest.raises(ParamsError, match="--from leads to one"):
         found(tmp_path, table="berlin")
 

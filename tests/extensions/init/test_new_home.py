@@ -90,6 +90,7 @@ def test_a_home_of_payments_is_complete_and_committed(
     git = subprocess.run(["git", "status", "--short"], cwd=folder, capture_output=True, text=True, check=True)
     assert git.stdout == ""
     assert formatted(folder / "card_fraud.py") and formatted(folder / "test_card_fraud.py")
+    assert not any("from daybreak." in path.read_text() for path in folder.glob("*.py"))  # the API alone
     table = table_of(folder, "card_fraud:CardFraud")
     assert table.time == "time" and table.unit == "account"
     assert table.label and (table.label.column, table.label.ripe_after) == ("is_fraud", days(14))
@@ -388,9 +389,7 @@ def test_folders_of_images_become_a_home_that_goes_through_every_seam(tmp_path: 
     assert formatted(tmp_path / "shades/shades.py")
     table = table_of(tmp_path / "shades", "shades:Shades")
     assert table.columns["label"] == Int(min=0, max=2)
-    assert (
-        "daybreak.workloads.image_columns:decodes" in (tmp_path / "shades/data/expectations.yaml").read_text()
-    )
+    assert "daybreak:decodes" in (tmp_path / "shades/data/expectations.yaml").read_text()
     assert [note for note in made.notes if "try" in note] == []
 
 

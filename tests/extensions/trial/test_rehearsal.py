@@ -49,7 +49,7 @@ def home(tmp_path: Path) -> Path:
         shutil.copy(FRAUD / name, folder / name)
     (folder / "params.yaml").write_text(
         'source: {use: "payments:Payments", start: "2025-06-01", today: "2025-07-01", rows_per_day: 500}\n'
-        "workload: fraud:Fraud\nbackend: daybreak.backends.local:Local\n"
+        "workload: fraud:Fraud\nbackend: daybreak:Local\n"
     )
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     return folder

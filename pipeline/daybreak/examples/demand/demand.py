@@ -10,12 +10,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from daybreak.contract.table import Float, Id, Label, Table, Time, days
-from daybreak.contract.workload import Batch, State
-from daybreak.data.features import Past
-from daybreak.workloads.metrics import Pinball
-from daybreak.workloads.table_model import TableModel
-from daybreak.workloads.table_workload import TableWorkload
+from daybreak import (
+    Batch,
+    Float,
+    Id,
+    Label,
+    Past,
+    Pinball,
+    State,
+    Table,
+    TableModel,
+    TableWorkload,
+    Time,
+    days,
+)
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

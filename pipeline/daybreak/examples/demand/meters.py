@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from daybreak.contract.errors import DataError, ParamsError
-from daybreak.data.source import write_partition
+from daybreak import DataError, ParamsError, write_partition
 
 HISTORY_DAYS = 60
 HOURS = 24

@@ -11,12 +11,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Time, days
-from daybreak.contract.workload import Batch, State
-from daybreak.data.features import Past
-from daybreak.workloads.metrics import AUC, Calibration, LogLoss
-from daybreak.workloads.table_model import TableModel
-from daybreak.workloads.table_workload import TableWorkload
+from daybreak import (
+    AUC,
+    Batch,
+    Bool,
+    Calibration,
+    Category,
+    Float,
+    Id,
+    Int,
+    Label,
+    LogLoss,
+    Past,
+    State,
+    Table,
+    TableModel,
+    TableWorkload,
+    Time,
+    days,
+)
 
 
 class Fraud(TableWorkload):

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from daybreak.contract.errors import DataError
-from daybreak.data.source import write_partition
+from daybreak import DataError, write_partition
 
 HISTORY_DAYS = 20
 SIZE = 28

@@ -8,12 +8,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from daybreak.contract.table import Bytes, Int, Label, Table, Time
-from daybreak.contract.workload import Batch, State
-from daybreak.data.features import Past
-from daybreak.workloads.image_columns import ImageModel, pixels
-from daybreak.workloads.metrics import Accuracy, ClassLogLoss
-from daybreak.workloads.table_workload import TableWorkload
+from daybreak import (
+    Accuracy,
+    Batch,
+    Bytes,
+    ClassLogLoss,
+    ImageModel,
+    Int,
+    Label,
+    Past,
+    State,
+    Table,
+    TableWorkload,
+    Time,
+    pixels,
+)
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

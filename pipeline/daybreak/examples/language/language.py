@@ -10,11 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from daybreak.contract.table import Id, Table, Text, Time
-from daybreak.contract.workload import Batch, State
-from daybreak.data.features import Past
-from daybreak.workloads.metrics import Perplexity
-from daybreak.workloads.table_workload import TableWorkload
+from daybreak import Batch, Id, Past, Perplexity, State, Table, TableWorkload, Text, Time
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from daybreak.contract.errors import DataError, ParamsError
-from daybreak.data.source import write_partition
+from daybreak import DataError, ParamsError, write_partition
 
 HISTORY_DAYS = 60
 TEMPLATES = (

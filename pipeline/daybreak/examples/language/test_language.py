@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from daybreak.extensions.trial.rehearsal import rehearse
+from daybreak import rehearse
 
 
 def test_one_day_goes_through_every_seam() -> None:

@@ -14,10 +14,7 @@ from pair_potential import PairPotential
 from potential import Potential
 from torch import Tensor, nn
 
-from daybreak.contract.table import Float, Id, Int, Label, Table, Time
-from daybreak.contract.workload import Batch, Split, State
-from daybreak.data.features import Past
-from daybreak.workloads.samples import Samples
+from daybreak import Batch, Float, Id, Int, Label, Past, Samples, Split, State, Table, Time
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

@@ -26,8 +26,8 @@ from simulate import NEXT_RUNS, cluster
 from torch import Tensor, nn
 from trajectories import Trajectories, frames
 
+from daybreak import NothingToDo
 from daybreak.contract import params
-from daybreak.contract.errors import NothingToDo
 from daybreak.contract.records import replace_text
 from daybreak.registry import carried_code, packaging
 from daybreak.registry.weights import load_model

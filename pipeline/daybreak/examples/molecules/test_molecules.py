@@ -13,11 +13,7 @@ from potential import NUM_BASIS, Potential
 from torch import Tensor
 from trajectories import Trajectories
 
-from daybreak.contract import params
-from daybreak.extensions.trial.rehearsal import rehearse
-from daybreak.gate.all_metrics import judge_metrics
-from daybreak.gate.judge import rules_of
-from daybreak.statistics.result import Status
+from daybreak import Status, judge_metrics, load_params, rehearse, rules_of
 
 HOME = Path(__file__).parent
 NUDGE = 1e-5  # Angstrom
@@ -61,7 +57,7 @@ def test_a_network_that_drifts_is_rejected_by_the_gate_although_its_forces_are_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a sharp cutoff of the neighbourhood, energy jumps whenever an atom crosses the cutoff."""
-    gate, smooth = params.load(HOME).gate, potential.nearness
+    gate, smooth = load_params(HOME).gate, potential.nearness
     rng = np.random.default_rng(0)
     places = np.repeat(icosahedron()[None], gate.min_samples, axis=0)
     places += 0.05 * rng.standard_normal(places.shape)

@@ -13,10 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from daybreak.contract.errors import DataError
-from daybreak.data.source import write_partition
-from daybreak.extensions.bag.folder import BAGS, bags
-from daybreak.storage import checkout
+from daybreak import BAGS, DataError, bags, home_folder, write_partition
 
 LEFT_OVER = 1e-6  # eV per Angstrom, of rounding
 
@@ -35,7 +32,7 @@ class Trajectories:
         write_partition(frames(day), folder)
 
     def _days(self) -> Iterator[date]:
-        for bag in bags(checkout.home()):
+        for bag in bags(home_folder()):
             try:
                 day = date.fromisoformat(bag.name)
             except ValueError:
@@ -51,7 +48,7 @@ def frames(day: date) -> pa.Table:
 
 def _runs(day: date) -> list[Path]:
     """Returns the folders of a day's runs, by their seeds."""
-    return sorted((checkout.home() / BAGS / str(day) / "seeds").glob("*"), key=lambda run: int(run.name))
+    return sorted((home_folder() / BAGS / str(day) / "seeds").glob("*"), key=lambda run: int(run.name))
 
 
 def balanced(rows: pa.Table) -> NDArray[np.bool_]:

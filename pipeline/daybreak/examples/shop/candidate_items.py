@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from daybreak.contract.workload import UNIT, Split
+from daybreak import UNIT, Split
 from daybreak.examples.shop.item_tables import POPULARITY, Array, Lines, Neighbours, Popularity
 from daybreak.examples.shop.purchase_history import NUM_HISTORY, NUM_OWN, History
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from daybreak.contract.workload import Split
+from daybreak import Split
 from daybreak.examples.shop.candidate_items import CandidateDataset
 
 

@@ -18,15 +18,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from daybreak.contract.workload import Split
+from daybreak import Split
 from daybreak.examples.shop import simple_recommenders
 from daybreak.examples.shop.candidate_items import NUM_CONTEXT, NUM_FEATURES, CandidateDataset
 from daybreak.examples.shop.catalogue import Catalogue
 from daybreak.examples.shop.item_tables import POPULARITY
 from daybreak.examples.shop.purchase_history import NUM_OWN, WINDOWS
+from daybreak.examples.shop.simple_recommenders import TOP
 from daybreak.examples.shop.sold_lines import SoldLines
 
-TOP = 20
 NUM_COUNTRIES = 1024  # rows of the table of countries
 Batch = dict[str, Tensor]
 

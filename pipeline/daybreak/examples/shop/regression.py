@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from daybreak.contract.workload import Split
+from daybreak import Split
 from daybreak.examples.shop.item_tables import Lines
 from daybreak.examples.shop.sold_lines import SoldLines
 

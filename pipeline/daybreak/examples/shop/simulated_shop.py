@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from daybreak.contract.errors import DataError, ParamsError
-from daybreak.data.source import write_partition
+from daybreak import DataError, ParamsError, write_partition
 from daybreak.examples.shop.sold_lines import LINES
 
 EPOCH = date(2000, 1, 1)

@@ -14,8 +14,7 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from daybreak.contract.table import Category, Float, Id, Int, Table, Text, Time, days
-from daybreak.contract.workload import EPOCH, Prepared, Window
+from daybreak import EPOCH, Category, Float, Id, Int, Prepared, Table, Text, Time, Window, days
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

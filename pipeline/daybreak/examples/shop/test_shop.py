@@ -12,10 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from daybreak.contract.workload import Window
-from daybreak.data.casts import conform
-from daybreak.data.features import rows_of
-from daybreak.data.source import PART
+from daybreak import PART, Window, conform, rows_of
 from daybreak.examples.shop.catalogue import Catalogue
 from daybreak.examples.shop.recommender import Recommender
 from daybreak.examples.shop.simulated_shop import Shop

@@ -147,7 +147,7 @@ TEST = '''\
 
 from pathlib import Path
 
-from daybreak.extensions.trial.rehearsal import rehearse
+from daybreak import rehearse
 
 
 def test_one_day_goes_through_every_seam() -> None:
@@ -173,14 +173,17 @@ def module_text(survey: "Survey", name: str) -> str:
     label = _literal(_label(survey.table))
     kinds = {type(column).__name__ for column in survey.table.columns.values()} | {"Label", "Table"}
     late = survey.table.label is not None and bool(survey.table.label.ripe_after)
-    names = [*sorted(kinds), *(["days"] if late else [])]
     imports, methods = _body(survey).replace("CLASSES", str(survey.num_classes)).split("# ---\n")
+    names = {*kinds, *(["days"] if late else [])}
+    imports = re.sub(
+        "from daybreak import (.*)\n", lambda found: _import({*found[1].split(", "), *names}), imports
+    )
     # All at once and last, since a column's name may hold any of these words.
     literals = {'"LABEL"': label, '"IMAGE"': _literal(survey.images.column) if survey.images else ""}
     methods = re.sub('"LABEL"|"IMAGE"', lambda found: literals[found[0]], methods)
     return (
         f'"""Predicts {label[1:-1]}; written by `daybreak init`, and yours from now on."""\n\n'
-        f"{imports.replace('# TABLE', _import('daybreak.contract.table', names))}"
+        f"{imports}"
         f"class {_class_name(name)}(TableWorkload):\n"
         f"{_table_text(survey.table)}{methods}"
     )
@@ -201,10 +204,12 @@ def _label(table: Table) -> str:
     return table.label.column
 
 
-def _import(module: str, names: list[str]) -> str:
-    line = f"from {module} import {', '.join(names)}"
-    listed = "".join(f"    {name},\n" for name in names)
-    return line if len(line) <= WIDTH else f"from {module} import (\n{listed})"
+def _import(names: Iterable[str]) -> str:
+    """Returns the import from Daybreak, as a formatter sorts and breaks it: AUC, Table, days."""
+    ordered = sorted(names, key=lambda name: (not name.isupper(), name[0].islower(), name.lower()))
+    line = f"from daybreak import {', '.join(ordered)}"
+    listed = "".join(f"    {name},\n" for name in ordered)
+    return f"{line}\n" if len(line) <= WIDTH else f"from daybreak import (\n{listed})\n"
 
 
 def _table_text(table: Table) -> str:
@@ -262,14 +267,9 @@ def _code(column: AnyColumn) -> str:
 
 
 BINARY = """\
+from daybreak import AUC, Batch, Calibration, LogLoss, State, TableModel, TableWorkload
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
-
-# TABLE
-from daybreak.contract.workload import Batch, State
-from daybreak.workloads.metrics import AUC, Calibration, LogLoss
-from daybreak.workloads.table_model import TableModel
-from daybreak.workloads.table_workload import TableWorkload
 
 
 # ---
@@ -287,14 +287,9 @@ from daybreak.workloads.table_workload import TableWorkload
         return {"prediction": model(batch)[:, 0].sigmoid()}
 """
 CLASSES = """\
+from daybreak import Accuracy, Batch, ClassLogLoss, State, TableModel, TableWorkload
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-
-# TABLE
-from daybreak.contract.workload import Batch, State
-from daybreak.workloads.metrics import Accuracy, ClassLogLoss
-from daybreak.workloads.table_model import TableModel
-from daybreak.workloads.table_workload import TableWorkload
 
 
 # ---
@@ -313,14 +308,9 @@ from daybreak.workloads.table_workload import TableWorkload
         return {f"class {n}": batch["LABEL"] == n for n in range(CLASSES)}
 """
 IMAGES = """\
+from daybreak import Accuracy, Batch, ClassLogLoss, ImageModel, State, TableWorkload, pixels
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-
-# TABLE
-from daybreak.contract.workload import Batch, State
-from daybreak.workloads.image_columns import ImageModel, pixels
-from daybreak.workloads.metrics import Accuracy, ClassLogLoss
-from daybreak.workloads.table_workload import TableWorkload
 
 
 # ---
@@ -348,13 +338,8 @@ from daybreak.workloads.table_workload import TableWorkload
 NUMBER = '''\
 import numpy as np
 import torch
+from daybreak import AbsoluteError, Batch, SquaredError, State, TableModel, TableWorkload
 from torch import Tensor, nn
-
-# TABLE
-from daybreak.contract.workload import Batch, State
-from daybreak.workloads.metrics import AbsoluteError, SquaredError
-from daybreak.workloads.table_model import TableModel
-from daybreak.workloads.table_workload import TableWorkload
 
 
 # ---
@@ -409,7 +394,7 @@ def params_text(survey: "Survey", name: str, *, title: str) -> str:
 
 {_source_text(survey.plug)}
 workload: {name}:{_class_name(name)}
-backend: daybreak.backends.local:Local
+backend: daybreak:Local
 
 night:
   train_hours: 4                             # from the opening of the night to the end of training
@@ -508,7 +493,7 @@ def expectations_text(survey: "Survey") -> str:
         for name, limit in survey.drift.items()
     ]
     if survey.images:
-        rows.append('  - {name: "the images decode", python: "daybreak.workloads.image_columns:decodes"}')
+        rows.append('  - {name: "the images decode", python: "daybreak:decodes"}')
     seen = f"{len(survey.days)} days, {survey.days[0]} to {survey.days[-1]}"
     groups = {"figures": figures, "days": days, "rows": rows, "drift": drift}
     written = "\n\n".join(f"{group}:\n" + "\n".join(lines) for group, lines in groups.items() if lines)

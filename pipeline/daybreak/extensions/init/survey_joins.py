@@ -37,7 +37,7 @@ from daybreak.extensions.init.survey_source import (
     plug_of,
 )
 
-AS_OF = "daybreak.data.as_of:AsOf"
+AS_OF = "daybreak:AsOf"
 SAME = 0.75  # of all columns of two files, beyond which they are of one table
 FOUND, FOUND_UNNAMED = 0.5, 0.9  # of our values of a key in theirs, where its names are alike and where not
 FEWEST_VALUES = 3  # of a key whose names are not alike

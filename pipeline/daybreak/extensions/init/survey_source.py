@@ -86,7 +86,7 @@ FIRST_TEXTS = 100  # of a column, of which a format must read one before it is t
 FIRST_YEAR = 1800  # an earlier time shows a wrong format: `%Y` reads 25 as the year 25
 OFFSET = r":\d\d\S*\s?(Z|UTC|GMT|[+-]\d\d:?\d\d)$"
 NUM_FILES = 8  # from the oldest to the newest, by which the format of times is known
-FILES = "daybreak.data.source:Files"
+FILES = "daybreak:Files"
 ISO = ("",)  # the formats of times that need none
 NUMBER, WHOLE = r"^[+-]?\d*\.?\d+$", r"^[+-]?\d+$"
 EXCEL = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how .xlsx and .xls begin
@@ -108,12 +108,12 @@ def plug_of(url: str) -> dict[str, Any]:
                 "the URL has a password, which would be committed; put the URL into a variable of the "
                 "environment, and write --from '$NAME#table'"
             )
-        return {"use": "daybreak.data.database:Database", "url": address, "table": table}
+        return {"use": "daybreak:Database", "url": address, "table": table}
     if "://" not in url and not url.startswith(("$", "~", "/")):
         url = f"{Path.cwd()}/{url}"
     if _leads_to_images(url):
         classes = ImageFiles(url).folders()
-        return {"use": "daybreak.data.image_files:ImageFiles", "url": url, "classes": list(classes)}
+        return {"use": "daybreak:ImageFiles", "url": url, "classes": list(classes)}
     return {"use": FILES, "url": url}
 
 

@@ -179,7 +179,7 @@ class ModelSeams:
         except (ValueError, TypeError, IndexError) as error:
             raise ParamsError(
                 f"a metric of {self.name} does not take what predict returns, {shapes(predicted)}: {error}; "
-                f"return what it is of (daybreak/workloads/metrics.py)"
+                f"return what it is of (help(daybreak.Metric) says how)"
             ) from None
         for metric in metrics:
             values = predicted[metric.prediction]
