@@ -192,8 +192,8 @@ __all__ = [  # noqa: RUF022 ordered by what they are for
     "Status",  # better, no worse, worse or not known
 ]
 
-# Read once, when torch loads its threads. Those that spin while they wait cost more than they save where the
-# machine has other work: three times as much, measured on the profile of the default night.
+# Read once, when torch loads its threads. Threads that spin while they wait cost more than they save on a
+# machine with other work: three times as much, measured on the profile of the default night.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 

@@ -22,14 +22,14 @@ from daybreak.contract.records import Check, Rental
 from daybreak.storage import address, checkout, ledger, lifecycle, source_code
 
 NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
-# A copy of a home has the same settings and environment; what these name is not copied with it.
+# Variables of services that a copy of a home, with the same environment, would share with the original.
 SHARED = ("MLFLOW_TRACKING_URI", "MLFLOW_ARTIFACTS_DESTINATION", "DAYBREAK_LOG")
 NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something that was checked; `text` says what to do where it is not `ok`."""
+    """The result of a check; `text` says what to do if it is not `ok`."""
 
     what: str
     ok: bool

@@ -5,8 +5,8 @@ Exit status: 0 done; 1 failed; 75 not yet, call again; 78 failed, and fails agai
 99 nothing to do.
 """
 
-# What a command needs is imported when it is called. Options are read from the source of its function, so
-# that help, and the call of a stage in another folder, import none of it.
+# A command's imports happen when it is called. Options are read from the source of the function, so that
+# help, and the call of a stage in another folder, import nothing.
 
 import argparse
 import ast

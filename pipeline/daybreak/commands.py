@@ -564,8 +564,8 @@ def notify(*, text: str = "", night: str = "", stage: str = "", late: bool = Fal
     Args:
         text: the message; standard input if left out
         night: the night that may be late, or whose stage failed
-        stage: the stage that failed; the sentence that it left is told
-        late: tell it only if the night has missed its own deadline, once
+        stage: the stage that failed; its sentence goes into the message
+        late: send a message only if the night has missed its own deadline, once
     """
     from daybreak.report import night_events
 

@@ -1,8 +1,8 @@
 """Lists the extensions, a line each, and the hooks by which they join the core.
 
-The core is one night on one machine, judged by held-out scores. It imports no extension: it asks here, and
-what stands here is imported when it is used. An extension without its folder counts as absent, so the core
-runs without any of them.
+The core is one night on one machine, judged by held-out scores. It imports no extension: it looks hooks up in
+this table, and their functions are imported when used. An extension without its folder counts as absent, so
+the core runs without any extension.
 """
 
 import importlib

@@ -93,8 +93,8 @@ def open(  # the verb of the stage
             opened = _new(wanted, assignments=set or [])
         except (NotYet, NothingToDo):
             raise
-        except Exception as error:  # whatever it is, it is raised again
-            # A person at a terminal sees a mistyped option; of a night that nobody watches, the ledger tells.
+        except Exception as error:  # of any kind; raised again
+            # A person at a terminal sees a mistyped option; a failure that nobody sees goes into the ledger.
             is_seen = isinstance(error, ParamsError) and sys.stdin is not None and sys.stdin.isatty()
             if not here and not is_seen:
                 _keep_failure(wanted, error)
@@ -143,8 +143,8 @@ def _new(wanted: _Wanted, *, assignments: list[str]) -> Night:
 def _keep_failure(wanted: _Wanted, error: Exception) -> None:
     """Lays out a night that could not be opened, with why, and changes into its folder.
 
-    It has the files of the commit, as any night, and the deadline and budget that can be read; it is of the
-    newest day that is over where its own is not known. A night of that name which was opened stays as it is.
+    The entry has the files of the commit, like any night, and deadline and budget as far as they can be read;
+    an unknown day is replaced by the newest day that is over. An opened night of that name is left alone.
     """
     with suppress(ParamsError):
         due = _moment(wanted.due) if wanted.due else datetime.now(UTC)
@@ -256,7 +256,7 @@ def _night(wanted: _Wanted, day: date, given: params.NightParams, commit: str, p
 
 
 def _warn_of_new_recipe(night: Night, champion: Champion | None, loaded: params.Params) -> None:
-    """Says what makes tonight's recipe another than the champion's, so that it must be proven better."""
+    """Warns of the differences of tonight's recipe from the champion's, so that it must be proven better."""
     from daybreak.registry import lineage
 
     proven = night.chosen is not None and night.chosen.is_refresh
@@ -296,7 +296,7 @@ def travelling(loaded: params.Params, folder: Path) -> Iterator[tuple[str, list[
 
 
 def close(night: Night, params: CloseSections) -> None:
-    """Ends the night's jobs, writes it to the ledger, with a verdict whatever happened, and its report."""
+    """Ends the night's jobs, commits it to the ledger with a verdict in any case, and writes the report."""
     from daybreak.gate import review
     from daybreak.rollout import ledger_copy
 

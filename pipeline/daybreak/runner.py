@@ -1,8 +1,8 @@
 """Runs a stage here, or a whole night stage after stage.
 
-A stage is a plain function, whose signature is the contract: its arguments are filled by their types, a
-record from its file, a section from params.yaml, a protocol from its plug. Those that are keyword-only
-scalars are options of the command line (daybreak/cli.py). What it returns is written as a record.
+A stage is a plain function, and its signature is the contract: arguments are filled by type, a record from
+its file, a section from params.yaml, a protocol from its plug. Keyword-only scalars are options of the
+command line (daybreak/cli.py). The returned record is written to its file.
 """
 
 import contextlib
@@ -381,7 +381,7 @@ def _expect_undecided() -> None:
 
 
 def _tell(stage: str) -> None:
-    """Notes what has happened in the night by now, and tells people of it."""
+    """Records the events of the night so far, and sends messages on them."""
     if stage in stages.IN_NIGHT:
         notifier.tell(*night_events.note())
     if stage == "open":

@@ -1,8 +1,8 @@
 """Starts a program with secrets from files: `python -m daybreak.secret_files PROGRAM ARGUMENT...`.
 
 Where the value of an environment variable says `{secret NAME}`, the text of the file NAME in FOLDER takes its
-place, so that a container's settings name its secrets without holding them (compose.yaml). A secret that is
-missing or empty stops the program before it starts, so that none runs with an empty password.
+place, so that a container's settings name its secrets without holding them (compose.yaml). A missing or empty
+secret stops the program before it starts, so that nothing runs with an empty password.
 """
 
 import os

@@ -19,9 +19,9 @@ class Stage:
 
     path: str
     help: str
-    part: Literal["night", "answer", "any time"] = "night"  # answer: a person's word to a night that runs
-    # cached: DVC runs the stage where anything that it reads has changed; frozen: the stage has effects
-    # outside of its folder, so each call runs it, and DVC keeps what it wrote; "": DVC does nothing
+    part: Literal["night", "answer", "any time"] = "night"  # answer: a person's answer to a running night
+    # cached: DVC runs the stage if an input has changed; frozen: the stage has effects outside of its folder,
+    # so each call runs it, and DVC keeps the outputs; "": DVC does nothing
     dvc: Literal["", "cached", "frozen"] = ""
     reads: tuple[str, ...] = ()  # beside records, in the folder of the night
     writes: tuple[str, ...] = ()  # beside its record

@@ -5,13 +5,13 @@
 
 Most of a night's CPU time outside training went into imports, the same ones in ten interpreters. The parent
 imports libraries and does nothing else: it makes no pool, client or connection, and touches no device. So a
-fork of it is as good as a new interpreter, and a stage stays a process of its own, which may be killed at any
-line. It imports nothing of ours, since a night runs its own code.
+fork is as good as a new interpreter, and a stage stays a separate process, which may be killed at any line.
+The parent imports nothing of ours, since a night runs its own code.
 
 A process that runs a stage connects to the parent at the address in a note in the folder of the night, and
-hands over its arguments, its environment, its limits and its open files. A keeper, a fork as well, starts
-the stage and waits for it, and ends it when the process that asked for it is gone. Without a parent, a stage
-runs in an interpreter of its own. Run as a script, this file is the parent.
+passes its arguments, environment, limits and open files. A keeper, a fork as well, starts the stage, waits
+for it, and ends it when the calling process is gone. Without a parent, a stage runs in a separate
+interpreter. Run as a script, this file is the parent.
 """
 
 import atexit
@@ -290,8 +290,7 @@ def _signals(connection: socket.socket) -> bytes:
 def _become(request: dict[str, Any]) -> NoReturn:
     """Goes on as `daybreak` in that folder would, and ends.
 
-    At the end it does what an interpreter does but take itself apart, which takes a second with so many
-    libraries.
+    At the end it skips the teardown of an interpreter, which takes a second with so many libraries.
     """
     status = 1
     try:

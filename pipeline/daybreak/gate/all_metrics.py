@@ -1,7 +1,7 @@
 """Judges all metrics by the scores of both models on the same samples.
 
-Which metrics have to be better and which must hold, and how their results decide together, is
-daybreak/statistics/together.py. What is missing is a result with its reason, never silence. Pure.
+Success metrics, guardrails and the decision by all results together: daybreak/statistics/together.py. A
+missing value is a result with a reason, never silence. Pure.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,10 +6,10 @@ sum s of the chances of the last 365 days, and B = `gate.false_promotions_per_ye
 
     alpha / 2 (1 - s / B)
 
-Then s stays below B, and so does the number of false promotions to expect in a year, however many recipes are
-tried and whatever they have in common. The first recipes of a year have nearly all of alpha / 2. Online
-control of the false discovery rate (LORD, SAFFRON) would give the first of them a tenth of that, and more
-only after promotions, of which a year has few. Pure.
+Then s stays below B, and so does the expected number of false promotions in a year, for any number of recipes
+and any dependence among them. The first recipes of a year have nearly all of alpha / 2. Online control of the
+false discovery rate (LORD, SAFFRON) would give the first recipe a tenth of that, and more only after
+promotions, of which a year has few. Pure.
 """
 
 from collections.abc import Sequence

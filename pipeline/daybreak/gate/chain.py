@@ -3,11 +3,11 @@
 A refresh may be worse than the champion by no more than the margin. That bounds one step, not the sum of
 many: a warm start that loses a little each night, or data that rots, passes every night. So each night also
 scores an anchor, the last version that was proven better than its champion (or the first), on the same
-samples. The challenger's difference from it, averaged over as many of the chain's newest nights as it takes
-to know it to half a margin (daybreak/statistics/level.py), has to stay above minus the margin at its lower
-end: of a year's nights, all hold at once but for `gate.alpha` (Bonferroni). While there are too few nights to
-know it that well, half of the margin is kept back instead. A chain that fails this has spent the margin, and
-its refresh does not serve. The next training then begins cold, or the anchor serves again, by
+samples. The challenger's difference from the anchor, averaged over as many of the chain's newest nights as
+give an error of half a margin (daybreak/statistics/level.py), has to stay above minus the margin at the lower
+end of its interval: all nights of a year hold at once but for `gate.alpha` (Bonferroni). While there are too
+few nights for that precision, half of the margin is kept back instead. A chain that fails this test has spent
+the margin, and its refresh does not serve. The next training then begins cold, or the anchor serves again, by
 `gate.when_spent`.
 
 An anchor grows old, and is less and less what one would train. After `MOST_DAYS` the next night trains cold,

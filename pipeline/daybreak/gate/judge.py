@@ -1,12 +1,11 @@
 """Stage gate: decides whether the challenger serves.
 
-A challenger of the champion's recipe on newer data is a refresh: it is promoted when it is proven no worse
-than the margin, since freshness is why one retrains. A changed recipe, or data that ends before the
-champion's, must be proven better. On the first
-night there is no champion, and the challenger must be proven better than a simple rule: for a table the best
-constant, otherwise the workload's baseline `popularity`, or without one of that name the weakest of its own;
-where there is none, it is promoted. Where nothing can be judged, the champion stays, and the verdict says
-why.
+A challenger of the champion's recipe on newer data is a refresh: it is promoted when proven no worse than by
+the margin, since freshness is the purpose of retraining. A changed recipe, or data that ends before the
+champion's, must be proven better. On the first night there is no champion, and the challenger must be proven
+better than a simple rule: for a table the best constant, otherwise the workload's baseline `popularity`, or
+without that name the workload's weakest baseline; without any baseline, it is promoted. Where nothing can be
+judged, the champion stays, and the verdict says why.
 
 By `gate.scores`, held-out scores decide, or users who meet one model or the other
 (daybreak/experiment/live_test.py), or both.
@@ -208,8 +207,8 @@ def judge_scores(
 
     No scores are believed that are unlike those of the nights in `past`, entries of the ledger, newest first.
 
-    Only a version that is to be promoted need be fit, and one that users are to judge: of that the scores
-    advise, so what the gate tried on them is left out.
+    Only a version that is to be promoted, or to be judged by users, has to pass the checks of fitness. For
+    users, held-out scores are advice only, so the gate's test of itself on these scores is left out.
     """
     scores = read_scores()
     verdict = decide(
@@ -286,8 +285,8 @@ def decide(
 ) -> Verdict:
     """Returns the verdict on the columns of scores.npy.
 
-    It is "no data" where the gate fails its own test on them, and where they are not believed
-    (daybreak/gate/plausibility.py).
+    The verdict is "no data" where the gate fails its own test on the scores, or where the scores are not
+    plausible (daybreak/gate/plausibility.py).
     """
     scores = scores or {}
     checks: tuple[Check, ...] = ()

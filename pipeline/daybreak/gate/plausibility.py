@@ -1,10 +1,10 @@
 """Decides whether tonight's evaluation is plausible, before any model is judged by it.
 
-Wrong labels or a broken day make both models look bad alike, so that comparing them says nothing. But the
-champion, its anchor (daybreak/gate/chain.py) and the baselines have scores of earlier nights: tonight's must
-be within what those lead one to expect (daybreak/statistics/control_chart.py). Of all of them together,
-`gate.false_alarms_per_year` sound nights a year may fail that. Which of them are off says where to look. A
-night that was not believed counts among the earlier ones, so that a lasting change of the data is taken for
+Wrong labels or a broken day make both models look equally bad, so that a comparison shows nothing. But the
+champion, its anchor (daybreak/gate/chain.py) and the baselines have scores from earlier nights: tonight's
+scores must be within the bands that these predict (daybreak/statistics/control_chart.py). All bands together
+may fail on `gate.false_alarms_per_year` sound nights a year. The names of the failing models show where to
+look. An implausible night counts among the earlier ones, so that a lasting change of the data is taken for
 normal after three nights. Pure.
 """
 

@@ -1,16 +1,16 @@
 """Stage refit: trains a version that is to be promoted on the held-out days too, before it serves.
 
-Days that judge are days that a model has not learned from, so more of them (`prepare.test_days`) mean a model
-that is less fresh. Where `gate.refit_epochs` asks for it, the judged weights are trained on these days once
-the verdict promotes them, at the rate of a warm start. The result is a version of its own. Nothing has
-compared it: its scores are those of the judged version before the refit. So it must pass the smoke test, and
-what it outputs must be near what the judged version does, by the test that guards users in a live test
-(daybreak/statistics/output_drift.py). Where it does not, where its training fails, or where the time until
-`night.decide_until` does not suffice, the judged version serves as it is, and the record says why.
+Held-out days are days that a model has not learned from, so more of them (`prepare.test_days`) mean a less
+fresh model. If `gate.refit_epochs` asks for it, the judged weights are trained on these days once the verdict
+promotes them, at the rate of a warm start. The result is a separate version. No scores compare it: its scores
+are the judged version's before the refit. So it must pass the smoke test, and its outputs must be near the
+judged version's, by the test that guards users in a live test (daybreak/statistics/output_drift.py). If it
+fails, if training fails, or if the time until `night.decide_until` does not suffice, the judged version
+serves unchanged, and the record says why.
 
-It is a stage rather than a part of `promote`, as it has a job to look after, and a model that DVC has to
-keep, since the next night begins with it. What was decided once for a version stays decided, so that a
-promotion that was interrupted goes on with the same version.
+It is a stage rather than a part of `promote`, since it has a job to look after, and a model that DVC has to
+keep, from which the next night begins. A decision on a version is final, so that an interrupted promotion
+goes on with the same version.
 """
 
 import logging
@@ -184,7 +184,7 @@ def _outputs(columns: Columns) -> Columns:
 def _binned(judged: Columns, refitted: Columns) -> tuple[Lists, Lists]:
     """Returns for each sample the bins that its predictions are in, of both models.
 
-    Bins are between quantiles of the judged model's predictions; what is not finite has one of its own.
+    Bins are between quantiles of the judged model's predictions, with a separate bin for non-finite values.
     """
     edges = {
         name: np.quantile(values[np.isfinite(values).all(1)], np.linspace(0, 1, NUM_BINS + 1), axis=0)

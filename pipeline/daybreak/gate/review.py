@@ -33,7 +33,7 @@ def approve(
     """Answer a verdict that waits for a person; asked again with the same answer, nothing changes.
 
     Raises NothingToDo where nobody is asked or it is too late, and ReleaseError where the gate failed, where
-    somebody said otherwise before, or where what is not proven is approved without a reason.
+    somebody gave another answer before, or where an unproven version is approved without a reason.
 
     Args:
         night: it is decided until its `decide_until`.

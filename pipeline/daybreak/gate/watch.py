@@ -76,7 +76,7 @@ def watch(params: WatchSections) -> Watch:
 
 
 def _tell() -> None:
-    """Tells of what no stage is there to tell of: late nights, a disk nearly full, and messages that wait."""
+    """Sends messages that no stage sends: on late nights, a nearly full disk, and messages still waiting."""
     notifier.tell(*night_events.note_open(), *night_events.low_disk())
     tell_newest()
 
@@ -97,12 +97,12 @@ def _held_back(serving: Release) -> Release | None:
 
 
 def compare(serving: Release, past: Sequence[Entry], params: GateParams) -> Watch:
-    """Returns what the days since its promotion say of the champion.
+    """Compares the champion with the versions before it, over the days since its promotion.
 
-    Each night scores it beside the version that it replaced, and beside the anchor of its chain
-    (daybreak/gate/chain.py). It is to be rolled back where all of these days together prove the replaced
-    version better, at one look a night for a year; of a refresh, which may be a little worse, by more than
-    the margin. To the anchor it is rolled back where that is proven better by more than the margin, and where
+    Each night scores the champion beside the version that it replaced, and beside the anchor of its chain
+    (daybreak/gate/chain.py). It is rolled back if all of these days together prove the replaced version
+    better, at one look a night for a year; for a refresh, which may be a little worse, better by more than
+    the margin. It is rolled back to the anchor if the anchor is proven better by more than the margin, or if
     the chain has spent the margin and `gate.when_spent` says so. `past` are entries of the ledger, newest
     first.
     """
@@ -162,7 +162,7 @@ def _level(differences: Sequence[Difference | None], params: GateParams) -> Leve
 
 
 def _check_targets(params: WatchSections) -> str:
-    """Finishes what was interrupted, treats edits by hand as params.yaml says, and says what was done."""
+    """Finishes interrupted releases, treats edits by hand as params.yaml says, and reports its actions."""
     name = params.register_.name
     with session() as client:
         everybody = release_targets(client, name)
@@ -194,7 +194,7 @@ def _check_targets(params: WatchSections) -> str:
 
 
 def _settle_others(everybody: Sequence[Target], serving: Release) -> str:
-    """Makes whatever serves show the champion again, where it does not, and returns what was done."""
+    """Makes every target that does not show the champion show it again, and reports the actions."""
     apart = [(one.name, shown) for one in everybody if (shown := one.shown()) != serving.version]
     if not apart:
         return ""

@@ -1,9 +1,9 @@
 """Tracks what training has cost so far, in `meter.json` in the folder of a job, at each look at it.
 
-If the backend knows what the job has cost, preempted attempts included, that counts. Else the cost is
-estimated: a machine is paid for from the last look at which it was still queued until the look that sees it
-ended, whatever was billed in between. So the estimate is never too low, and too high by two looks at most per
-attempt. A request that was refused costs nothing. If the job itself reports when it ended, that time counts.
+If the backend knows the cost of the job, preempted attempts included, that cost counts. Else the cost is
+estimated: a machine is paid for from the last look at which it was still queued until the look that sees its
+end. So the estimate is never too low, and too high by two looks at most per attempt. A refused request costs
+nothing. If the job itself reports when it ended, that time counts.
 """
 
 import json

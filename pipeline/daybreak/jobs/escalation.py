@@ -9,25 +9,25 @@ The rungs, in order:
     checkpoint      time is up, and the job has not ended: its newest good checkpoint is the model
     champion        no checkpoint: the current champion stays
 
-"Shorten the evaluation" is not a rung: evaluation comes after `train_until`, in its own time, so that a
-shorter one would not help training. This module decides on the first three. A faster rung is taken as late
-as possible: work that may be late stays where it is, and is measured, until `PATIENCE_S` before the last
-moment to start the last rung that would be in time, or until the trainer would begin to finish early. Where
-no rung would be in time with the required chance, it moves at once to the surest one, if that is in time more
-likely than not and the current one is not. A queue is left in the same way, so early that each of the other
-rungs can be waited for as long.
+"Shorten the evaluation" is not a rung: evaluation comes after `train_until`, in its own time, so a shorter
+evaluation would not help training. This module decides on the first three. A faster rung is taken as late as
+possible: work that may be late stays, and is measured, until `PATIENCE_S` before the last moment to start the
+last rung that would be in time, or until the trainer would begin to finish early. Where no rung would be in
+time with the required chance, the job moves at once to the surest rung, if that is in time more likely than
+not and the current rung is not. A queue is left in the same way, early enough to wait as long for each of the
+other rungs.
 
 Refused machines are left at once, for the cheapest rung that was not refused and keeps both limits, even if
-it is slower or costs more; a place that does not answer for `PATIENCE_S`, or three times as long as planned,
-whichever is longer, counts as one that refuses. If all were refused, the one refused longest ago is tried
-again, each `PATIENCE_S` later at the earliest, until the deadline, as capacity comes back. While there is
-time to wait for spot, the job moves only to other spot machines, and it does not return from on demand to
-spot if it can be bought elsewhere.
-If training was slower than planned on one machine, the others are assumed to be slower by the same factor,
-but for those that it has run on, whose rate was measured, and those whose device is slower than one that is
-used less than `LOW_USE`: samples come as fast there, so an update takes longer only by what the device adds
-(`_by_use`). Where the batch may grow, a rung is as fast as the plan says in the batches that the trainer
-would take there (`_growth`). Moves that nothing forces: moves.py.
+that rung is slower or costs more; a place that does not answer for `PATIENCE_S`, or three times as long as
+planned, whichever is longer, counts as a refusal. If all were refused, the rung refused longest ago is tried
+again, each `PATIENCE_S` later at the earliest, until the deadline, since capacity may come back. While there
+is time to wait for spot, the job moves only to other spot machines, and it does not return from on demand to
+spot if it can be bought elsewhere. If training was slower than planned on one machine, other machines are
+assumed to be slower by the same factor. Exceptions are machines that the job has run on, with a measured
+rate, and machines with a slower device where the present device is used less than `LOW_USE`: samples come as
+fast there, so an update takes longer only by the device's own time (`_by_use`). Where the batch may grow, a
+rung is as fast as planned for the batches that the trainer would take there (`_growth`). Optional moves:
+moves.py.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -2,15 +2,14 @@
 
 What deadline and budget force comes first (escalation.py). Where that leaves the job where it is:
 
-    step down   to the rung on which the rest costs least, back to spot among them: where the job is ahead, or
-                where its device waits for samples, so that a slower one trains about as fast
-                (escalation._by_use). It has to be in time with the chance that a plan needs; so has the
-                machine that is held, if the other one does not come, or turns out slow and is left again.
-                What it saves has to repay the restart `REPAYS` times, and be at least `LEAST_SHARE` of what
-                is left to pay.
-    undo        back to the rung before a step down or a scale up, where it was measured to cost less (to be
-                faster, if the plan was to be fast or nothing costs anything), or where the loss has risen
-                since. It, too, has to be in time.
+    step down   to the rung with the cheapest rest, spot included: where the job is ahead, or where its device
+                waits for samples, so that a slower device trains about as fast (escalation._by_use). The new
+                rung has to be in time with the chance that a plan needs; so has the present machine, in case
+                the new one does not come, or turns out slow and is left again. The saving has to repay the
+                restart `REPAYS` times, and be at least `LEAST_SHARE` of the remaining cost.
+    undo        back to the rung before a step down or a scale up, if measured to cost less (to be faster, if
+                the plan was to be fast or nothing costs anything), or if the loss has risen since. The old
+                rung, too, has to be in time.
 
 No job moves more than `MOST_MOVES` times like this, and it returns to a rung that it has left only to undo,
 or where that is spot. The rate on a rung is the measured one where the job has run there, else the plan's,

@@ -3,8 +3,8 @@
 The time left is `todo / rate`, plus what losses of machines will cost, and is modelled as lognormal. The
 rate is the mean over the heartbeats of the machines in use. Its error has three parts:
 
-    error     of the mean so far: deviation of the means of blocks / sqrt(their number), as neighbours are
-              alike (method of batch means), in as many blocks of `BLOCKS` as make it largest
+    error     of the mean so far: deviation of the means of blocks / sqrt(number of blocks), since neighbours
+              are correlated (method of batch means), for the number of blocks in `BLOCKS` with the most error
     noise     still to come: the same deviation / sqrt(number of such blocks in the rest)
     doubt     whether the machine stays as fast: `DOUBT` at first, less with the root of the time measured
 
@@ -26,7 +26,7 @@ NORMAL = NormalDist()
 Z90 = NORMAL.inv_cdf(0.95)  # half-width of a 90 % interval, in standard deviations
 BLOCKS = (4, 6, 8, 16)
 SOME_S = 120.0  # of measuring halve the doubt, four times as much halves it again
-GAP = 1.5  # times what a heartbeat says it covers: machines were lost in between
+GAP = 1.5  # times the span of a heartbeat; a longer gap means that machines were lost in between
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,11 @@
 """Ends jobs that cost money though no open night needs them: at `close`, and by `reap` each hour.
 
-A night has one job of a name: of two, which a lost reply or two hosts can make, the younger goes, even if
-nobody looks after them. A job belongs to an open night: one whose folder is here, whose deadline to decide
-has not passed, and that has not been closed since the job was made. (A closed night may be resumed: its new
-jobs are its own.) The hook `jobs` says what else may have some, as a bag has machines. All others are
-orphans: of a process that was killed before it could record its submission, of a night whose `close` could
-not reach the service, of a folder that was removed.
+A night has one job of a name: if a lost reply or two hosts have made two, the younger is ended, even if
+nobody looks after the jobs. A job belongs to an open night: its folder is here, its deadline to decide has
+not passed, and it has not been closed since the job was made. (A closed night may be resumed, with new jobs.)
+The hook `jobs` lists other owners of jobs, such as bags. All other jobs are orphans: of a process that was
+killed before it recorded the submission, of a night whose `close` could not reach the service, of a folder
+that was removed.
 """
 
 import logging

@@ -190,8 +190,8 @@ class Reconciler:
     def _older(self, name: str) -> LiveJob | None:
         """Returns the oldest live job of this recipe if it has another name than ours, and ends all others.
 
-        Another host with this home may have submitted one elsewhere, which has the name of another rung. All
-        who look keep the same one; of several jobs of one name, their backend keeps one.
+        Another host with this home may have submitted a job on another rung, with that rung's name. All hosts
+        keep the same job; of several jobs with one name, the backend keeps one.
         """
         if len(self._rungs) == 1:
             return None

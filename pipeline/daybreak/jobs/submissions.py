@@ -1,8 +1,8 @@
 """Log of a job's requests for machines: `submissions.jsonl`, one event per line, append-only.
 
-    ask      a job is about to be submitted, by this name, on this rung     submit   it was; its handle
-    run      it was first seen running                                      end      it was seen ended
-    leave    it is to end: it hangs, changes its rung, or was cancelled     rung     of the ladder, taken
+    ask      a job is about to be submitted, by this name, on this rung     submit   submitted, with a handle
+    run      the job was first seen running                                 end      the job was seen ended
+    leave    the job is to end: hangs, changes its rung, or is cancelled    rung     of the ladder, taken
 
 An action is written down before it is taken, so that a process restarted after a kill takes it. Names and
 handles identify jobs at the backend, and no job is submitted before the one before it has ended.

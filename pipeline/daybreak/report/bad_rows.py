@@ -1,9 +1,9 @@
 """Finds the rows of a night that failed rules, and how many rows failed each rule, night by night.
 
-What `validate` tolerates is in `data/quarantine`, a file a day; the bad rows of a night that it stopped are
-in `data/run/bad_rows`. Each row is there once, under the first rule that it failed, while the counts of the
-Report have it under every one. Where the folder of a night is pruned, the rows are read from DVC's cache;
-where they are gone from there too, the ledger still has the counts.
+Bad rows that `validate` tolerates are in `data/quarantine`, a file a day; the bad rows of a night that it
+stopped are in `data/run/bad_rows`. Each row is there once, under the first rule that it failed, while the
+counts of the Report have it under every failed rule. Where the folder of a night is pruned, rows are read
+from DVC's cache; where the cache lacks them too, the ledger still has the counts.
 """
 
 import math
@@ -270,7 +270,7 @@ def _day(file: str) -> str:
 def _of_tonight(files: list[tuple[str, Path]], entry: Entry) -> list[tuple[str, Path]]:
     """Returns the files of the days that were judged that night: those that came in, or all if rules changed.
 
-    The quarantine has all days of the window. Which of the two it was, the number of rows says.
+    The quarantine has all days of the window. The number of rows tells the two cases apart.
     """
     days: set[date] = {entry.batch.day, *entry.batch.late_days} if entry.batch else set()
     tonight = [(file, path) for file, path in files if _day(file) in set(map(str, days))]

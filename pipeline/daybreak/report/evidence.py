@@ -39,7 +39,7 @@ class Bottleneck:
 
 
 Show = Callable[[Any], str]
-# Figures of a profile that say something to a person: where they are, what they are called, how they look.
+# Figures of a profile that people read: path in the evidence, name, and format.
 _MEASURED: tuple[tuple[str, tuple[tuple[str, str, Show], ...]], ...] = (
     (
         "Time of an update",

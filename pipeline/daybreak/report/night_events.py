@@ -1,9 +1,8 @@
 """Derives the events of a night from its records, and those of all nights and rollbacks from the ledger.
 
-While a night runs, `note` adds what its records say by then to the events in its folder, each once;
-`promote` and `close` commit them with the night, and a rollback commits its own. A night of the release
-before has no events: they are derived from the records that the ledger holds, with the time at which it was
-closed where no record has a better one.
+While a night runs, `note` adds events derived from its records to the events in its folder, each once;
+`promote` and `close` commit them with the night, and a rollback commits its own. A night without events gets
+them from its records in the ledger, with the time of closing where no record has a better time.
 """
 
 import logging

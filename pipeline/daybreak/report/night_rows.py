@@ -1,9 +1,9 @@
 """Keeps a row of figures for each commit of the ledger, so that a board over years opens at once.
 
-To read a thousand nights from git, each with a dozen records to be checked, takes seconds. A commit never
-changes, so its row is made once and kept in `var/night_rows.jsonl` by the commit. The ledger stays what
-counts: only rows of its commits are shown, in its order, and a row that is missing is made of its records.
-The file may be removed at any time; rows that another code has made are left out, and made anew.
+Reading a thousand nights from git, each with a dozen records to be checked, takes seconds. A commit never
+changes, so its row is made once and kept in `var/night_rows.jsonl` by the commit. The ledger stays the
+source: only rows of its commits are shown, in its order, and a missing row is made from the records. The file
+may be removed at any time; rows of other versions of the code are made anew.
 """
 
 import contextlib

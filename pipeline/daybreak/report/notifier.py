@@ -1,11 +1,11 @@
 """Notifies people of events, by the command `notify.command` and by Apprise's `notify.urls`.
 
-Each message is one line (daybreak/report/messages.py); `notify.on` says of which kinds. An event is told
-once, however often its stage is called: `var/messages.json` keeps which events were told, and the messages
-that wait, as others than urgent ones do in the quiet hours. What was sent is marked afterwards: a kill in
-between sends it twice, rather than never. A message that no notifier took is tried again by later stages and
-by the hourly `watch`, for a day. A notifier that fails is logged, and nothing else fails with it; one that
-does not answer is ended after `LIMIT_S`.
+Each message is one line (daybreak/report/messages.py); `notify.on` lists the kinds. An event is sent once,
+even if its stage is called again: `var/messages.json` keeps sent events and waiting messages; all but urgent
+ones wait in the quiet hours. A message is marked after it was sent, so a kill in between sends it twice
+rather than never. A message that no notifier took is tried again by later stages and by the hourly `watch`,
+for a day. A notifier that fails is logged, and nothing else fails with it; a notifier that does not answer is
+ended after `LIMIT_S`.
 """
 
 import logging
@@ -71,7 +71,7 @@ class Messages(Record):
 
 
 def tell(*happened: Event) -> bool:
-    """Tells of those events that are to be told and were not told yet, and sends what waits and is due.
+    """Sends messages on events that are new and of a kind to be sent, and waiting messages that are due.
 
     Without any event it only does the latter. Returns False where a message could not be sent.
     """

@@ -93,8 +93,8 @@ def rolled_back(history: Sequence[Entry]) -> dict[int, Entry]:
 def taken_back(releases: Sequence[tuple[int, int, bool]]) -> dict[int, int]:
     """Returns the versions that rollbacks took back and that did not serve again, with the rollback's place.
 
-    A rollback over several promotions takes all of them back, also where it goes back to a version of before
-    these releases.
+    A rollback over several promotions takes all of them back, also if it restores a version older than these
+    releases.
 
     Args:
         releases: newest first, the version that came to serve, the one before it, and whether by a rollback.
@@ -114,7 +114,7 @@ def taken_back(releases: Sequence[tuple[int, int, bool]]) -> dict[int, int]:
 def since(entry: Entry, history: Sequence[Entry]) -> str:
     """Returns the rollback that matters to the reader of this night's page, as a sentence; "" without one.
 
-    It is the one that took the night's version back, or that came after the night where it is the newest.
+    This is the rollback that took the night's version back, or that followed the newest night.
     """
     taken = rolled_back(history).get(entry.release.version) if entry.release else None
     if entry.release and taken:

@@ -1,7 +1,7 @@
 """Writes the report of a night, one self-contained HTML page: first the verdict, then its evidence.
 
-The page works with whatever records the night has; a night that stopped early has only the first of them,
-and its page says what stopped it. The page loads nothing from the network: styles and charts are in it.
+The page works with any records that the night has; a night that stopped early has only the first ones, and
+its page gives the reason. The page loads nothing from the network: styles and charts are embedded.
 """
 
 import json

@@ -21,7 +21,7 @@ from daybreak.report.outcome import Link
 from daybreak.storage.ledger import Entry
 from daybreak.training.recipe import Recipe
 
-NEWEST_S = 60.0  # of a job, by which the use of its device is told
+NEWEST_S = 60.0  # of a job, over which the use of its device is averaged
 POINTS = 160  # of a loss curve
 QUIET = timedelta(hours=1)  # after its deadline, without a word, a night is given up
 

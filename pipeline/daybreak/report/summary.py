@@ -1,8 +1,8 @@
 """Sums a night up for a person who has a minute: the first screen of its page.
 
-Pure: from the records of a night to the verdict and its reason, the effect, the cost and the time against
-their limits, a line on the data, and what may be done now. The page of the night, the page of its version in
-MLflow and `daybreak report --json` show the same summary.
+From the records of a night it makes the verdict with its reason, the effect, cost and time against their
+limits, a line on the data, and the actions possible now. The page of the night, the page of its version in
+MLflow and `daybreak report --json` show the same summary. Pure.
 """
 
 import math

@@ -75,7 +75,7 @@ def described(entry: Entry, made_of: Mapping[str, str], *, over: bool = False) -
 
     Args:
         entry: the night, with its version and verdict.
-        made_of: tags of the version, of those that say what it was made of.
+        made_of: tags of the version on its origin.
         over: nobody can answer any more.
     """
     assert entry.version and entry.verdict

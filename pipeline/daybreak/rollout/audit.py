@@ -199,7 +199,7 @@ def _data(locks: Sequence[tuple[Commit, str]], *, changes: Mapping[str, str]) ->
         if not digest.endswith(".dir"):
             continue
         if records.digest(listing) != digest.removesuffix(".dir"):
-            missing.append(f"the list of {where} is not what its digest says")
+            missing.append(f"the list of {where} does not match its digest")
             continue
         parts = [part["md5"] for part in json.loads(listing.read_text())]
         num_objects += len(parts)

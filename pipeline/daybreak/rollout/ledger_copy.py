@@ -20,9 +20,9 @@ from daybreak.storage import checkout, ledger
 
 log = logging.getLogger(__name__)
 
-ANSWER_S = 10  # the most that a remote may take to say what it has
-PUSH_S = 60  # and to give or take it
-CLONE_S = 3600  # to give all of it, for a repair
+ANSWER_S = 10  # limit for a remote to list its branch
+PUSH_S = 60  # limit for a push or a fetch
+CLONE_S = 3600  # limit for a clone, for a repair
 UNPROMPTED = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "true",

@@ -1,10 +1,10 @@
 """Detects a lost ledger: something else knows of a champion, or an erasure, that the ledger does not have.
 
 The ledger is a git branch, and a branch can be deleted or reset. Without its ledger a night would look like
-the first one, and promote its model over the one that serves without a comparison; and who was erased would
-come back. So where MLflow's alias or tags, the journal of releases, the file of the erasures' key or a
-remote's branch know of more than the ledger has, `open`, `gate`, `watch`, `rollback` and `erase` refuse to
-run, and name the command that brings the ledger back (daybreak/rollout/restore.py).
+the first night, and promote its model over the champion without a comparison; and erased units would come
+back. So where MLflow's alias or tags, the journal of releases, the file of the erasures' key or a remote's
+branch know more than the ledger, `open`, `gate`, `watch`, `rollback` and `erase` refuse to run, and name the
+command that brings the ledger back (daybreak/rollout/restore.py).
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 """Frees the disk of what no rollback can bring back: old data in DVC's cache, old models in MLflow.
 
-Kept are the data and the models of all nights of the last `night.keep_days` days and of the newest
-`night.keep`, of what served in these days, of the anchor (daybreak/gate/chain.py), and of what a rollback
-would bring back. Older nights keep their
-records in the ledger, and their metrics and reports in MLflow. What a remote of DVC holds is left alone.
+It keeps data and models of all nights of the last `night.keep_days` days and of the newest `night.keep`, of
+versions that served in these days, of the anchor (daybreak/gate/chain.py), and of the version that a rollback
+would restore. Older nights keep their records in the ledger, and their metrics and reports in MLflow. Nothing
+is removed from a remote of DVC.
 
 `dvc gc` knows the workspace and the branches of one repository; what nights need is said by the ledger, and
 by the worktrees of nights that are not closed yet.

@@ -142,7 +142,7 @@ def _cache(params: Params) -> Iterator[Check]:
     locks = needed_by_ledger(params)
     faults = {fault.name: fault for fault in (*rot.in_cache(dvc_cache.objects()), *rot.missing(locks))}
     sources = _Copies(params, locks)
-    # Lists of folders first, as they say which files are missing.
+    # Lists of folders first, since they name the missing files.
     while faults:
         digest = min(faults, key=lambda one: not one.endswith(dvc_cache.FOLDER))
         fault = faults.pop(digest)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RECENT = 20  # entries in which a request is looked for that may be made again
-TOLD_WITHIN = timedelta(days=1)  # of a rollback whose process was killed before it told people
+RECENT = 20  # newest entries that are searched for the same request
+TOLD_WITHIN = timedelta(days=1)  # for a message on a rollback whose process was killed before sending it
 
 
 def rollback(
@@ -184,7 +184,7 @@ def _done(once: str) -> Release | None:
 
 
 def tell_newest() -> None:
-    """Tells of the rollback that the ledger ends with, if it does, where people were not told of it yet."""
+    """Sends the message on a rollback that is the ledger's newest entry, unless it has been sent."""
     newest = next(iter(ledger.history(limit=1)), None)
     if newest and newest.rollback and newest.closed_at and datetime.now(UTC) - newest.closed_at < TOLD_WITHIN:
         notifier.tell(*night_events.of_entry(newest))

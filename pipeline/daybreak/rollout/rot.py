@@ -65,7 +65,7 @@ def missing(locks: Sequence[str]) -> Iterator[Fault]:
 
 
 def in_nights() -> Iterator[Fault]:
-    """Yields files in the folders of nights that are not what their dvc.lock says.
+    """Yields files in the folders of nights that differ from their dvc.lock.
 
     Links into the cache are the cache's; where a disk knows no links, nights have copies.
     """
@@ -113,7 +113,7 @@ def damaged_objects() -> list[Path]:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a loose object of git has the content that its name says, and nothing after it."""
+    """Returns whether the content of a loose object of git matches its name, with nothing after it."""
     name = path.parent.name + path.name
     if len(name) not in (40, 64):
         return True  # a file that git is writing

@@ -1,8 +1,8 @@
 """Makes routers follow a release: they load its version before, and are read back after, by the serving log.
 
-A live router writes what it has loaded and what it serves every second, and a router that has not written
-for ten seconds is gone. Where no router lives, the traffic row counts, and in a new log the ledger:
-the next router does as they say.
+A live router writes every second which versions it has loaded and serves, and a router that has not written
+for ten seconds is gone. If no router is alive, the traffic row counts, and with a new log the ledger: the
+next router follows these.
 """
 
 import time

@@ -1,8 +1,8 @@
 """Moves serving, registry and data revision together, or not at all, by one saga with a journal.
 
-    1 prepare   every target prepares what it needs; a failure in this step changes nothing
+    1 prepare   every target makes its preparations; a failure in this step changes nothing
     2 decide    the ledger is moved by compare-and-swap: release and data revision are one commit
-    3 follow    every target shows what the ledger says
+    3 follow    every target is made to show the ledger's champion
     4 read back every target and the ledger are read again; the saga succeeds only if they agree
 
 Before step 1 the journal, `var/release.json`, records what is going to happen; after step 4 it is removed.
@@ -136,7 +136,7 @@ def _recover(targets: Sequence[Target]) -> Recovered | None:
 
 
 def _follow(targets: Sequence[Target]) -> Champion:
-    """Makes every target show what the ledger says and reads it back; repeats if a night closes meanwhile."""
+    """Makes every target show the champion and reads it back; repeats if a night closes meanwhile."""
     serving = None
     for _ in range(NUM_TRIES):
         tip = ledger.ledger_tip()

@@ -82,7 +82,7 @@ def formatted(path: Path) -> bool:
 def test_a_home_of_payments_is_complete_and_committed(
     payments: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """`tests/test_own_data.py` takes such a home through every seam, and a night."""
+    """`tests/test_own_data.py` takes such a home through every step, and a night."""
     folder = tmp_path / "card-fraud"
     words = ["--label", "is_fraud", "--unit", "account", "--ripe-after", "14"]
     assert cli.main(["init", str(folder), "--from", str(payments), *words]) == 0

@@ -1,4 +1,4 @@
-"""One day goes through every seam, as `daybreak try` shows it."""
+"""One day goes through every step, as `daybreak try` shows it."""
 
 from pathlib import Path
 

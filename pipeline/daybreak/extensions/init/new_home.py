@@ -49,8 +49,8 @@ DVC = {
 def write(folder: Path, url: str, **options: Any) -> "Survey":
     """Writes the home to a folder that is empty or not there, and commits it; returns what was found.
 
-    Its options are those of `survey`, whose `notes` also have what `try` says of the home on its newest day.
-    Nothing is left behind where it fails. Raises ParamsError or DataError with what to do about it.
+    Options are those of `survey`, and `notes` of the result also have the findings of `try` on the newest
+    day. Nothing is left behind on failure. Raises ParamsError or DataError with the remedy.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ParamsError(f"{folder} is not empty; name a folder that is, or a new one")
@@ -143,7 +143,7 @@ def _commit(folder: Path) -> None:
 
 
 TEST = '''\
-"""One day goes through every seam, as `daybreak try` shows it."""
+"""One day goes through every step, as `daybreak try` shows it."""
 
 from pathlib import Path
 
@@ -192,8 +192,8 @@ def module_text(survey: "Survey", name: str) -> str:
 def _literal(value: Any) -> str:
     """Returns a name of the data as a string of Python or YAML: what it holds ends no string, and is not run.
 
-    YAML also has what else JSON has, but not its pairs of escapes for letters beyond U+FFFF, which are
-    written as they are. What does not print is escaped.
+    YAML reads JSON, but not pairs of escapes for letters beyond U+FFFF, so these letters are written plainly.
+    Unprintable characters are escaped.
     """
     text = json.dumps(value, ensure_ascii=False)
     return re.sub("[\x7f-\x9f\u2028\u2029\ufeff]", lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -565,7 +565,7 @@ Predicts `{label}`, retrained every night by Daybreak.
 | `test_{name}.py` | runs one day through the code, as `try` does |
 | `dvc.yaml` | the stages of a night; written by `python -m daybreak.dvc_file` |
 
-One day and one batch through every seam, in seconds:
+One day and one batch through every step, in seconds:
 
 ```sh
 daybreak try

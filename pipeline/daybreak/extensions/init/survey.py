@@ -176,7 +176,7 @@ def survey(
     if label in notes and not isinstance(columns[label], Int | Float):
         raise ParamsError(f"the label {notes[label]}")
     if columns[label] is None:
-        _label(rows[label], label, late=False, regression=regression)  # says what is wrong with it
+        _label(rows[label], label, late=False, regression=regression)  # raises the error
     is_class = isinstance(columns[label], Category) and not regression
     classes = _classes(without_words(data.all_labels(rows[label], label))) if is_class else ()
     if classes:
@@ -281,7 +281,7 @@ def _with_days(
 def _expect_names(
     names: Collection[str], *, time: str, label: str, unit: str, without: Collection[str]
 ) -> None:
-    """Raises ParamsError where nothing says what to predict, or an option names what cannot be named so."""
+    """Raises ParamsError where no label is given, or an option names a column or table that is not there."""
     if not label:
         raise ParamsError(f"nothing says what to predict; name a column by --label: {', '.join(names)}")
     for option, given in (("label", label), ("unit", unit), *(("without", each) for each in without)):
@@ -295,7 +295,7 @@ def _expect_names(
 
 
 def _guesses(plug: Mapping[str, Any], found: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns what no option said, each with the option that says otherwise."""
+    """Returns the guesses made without an option, each with the option that overrides it."""
     plug = plug.get("rows", plug)
     guesses = [] if asked["time"] else [f"{found['time']} is the time of a row (--time)"]
     if plug.get("time") and not asked["time_format"]:

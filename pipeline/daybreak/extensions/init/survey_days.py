@@ -73,7 +73,7 @@ def without_rows(empty: Sequence[date], newest: date) -> tuple[str, ...]:
 
 
 def unlike(days: Mapping[date, pa.Table], table: Table, *, by: date) -> tuple[str, ...]:
-    """Warns if the first night would refuse its day by learned limits, and says what to do.
+    """Warns if the first night would refuse its day by learned limits, and gives the remedy.
 
     That day is the newest up to `by`. An earlier day is proposed only where a night would accept it.
     """
@@ -216,8 +216,8 @@ def ranges(days: Mapping[date, pa.Table], table: Table) -> dict[str, tuple[float
 def drift_limits(days: Mapping[date, pa.Table], table: Table) -> dict[str, float | None]:
     """Returns a limit of drift for each column that is measured; None where no limit would hold.
 
-    It is beyond the widest distance of a day from the same weekdays before it, and beyond what days of so few
-    rows are apart by chance.
+    The limit is above the largest distance of a day from the same weekdays before, and above the distance of
+    days with so few rows by chance.
     """
     by_weekday: dict[int, list[date]] = defaultdict(list)
     widest: dict[str, float] = {}
@@ -255,7 +255,7 @@ def _least_values(days: Mapping[date, pa.Table], table: Table) -> dict[str, int]
 def test_days(days: Mapping[date, pa.Table], table: Table, *, of_classes: bool) -> int:
     """Returns how many of the newest days to hold out: enough rows, units, and labels of the rarest class.
 
-    At most a fifth of the days are taken for what is wanted, and half of them for what a verdict needs.
+    At most a fifth of the days are taken for the usual wish, and at most half for the need of a verdict.
     """
     assert table.label is not None
     name, last = table.label.column, max(days)

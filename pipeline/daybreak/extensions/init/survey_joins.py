@@ -39,8 +39,8 @@ from daybreak.extensions.init.survey_source import (
 
 AS_OF = "daybreak:AsOf"
 SAME = 0.75  # of all columns of two files, beyond which they are of one table
-FOUND, FOUND_UNNAMED = 0.5, 0.9  # of our values of a key in theirs, where its names are alike and where not
-FEWEST_VALUES = 3  # of a key whose names are not alike
+FOUND, FOUND_UNNAMED = 0.5, 0.9  # of our values of a key in the other table, with similar names, and without
+FEWEST_VALUES = 3  # of a key whose names differ
 MOST_TWICE = 0.05  # of the other table's rows, those with the key and time of another
 GAPS, GAP_QUANTILE = 3, 0.9  # a partner may be as old as so many of its usual distances
 MOST_UNKNOWN_HOURS = 24 * 30  # where it has no distance
@@ -152,9 +152,9 @@ def chosen(tables: Mapping[str, str], *, table: str, needed: Iterable[str], labe
 
     Args:
         tables: URLs by name.
-        table: its name, if somebody says so.
-        needed: columns that it must have, those named by options.
-        labels: of which it has one.
+        table: name of the table to learn from, if given.
+        needed: columns that the table must have, as named by options.
+        labels: columns of which the table must have one.
     """
     if table:
         if table not in tables:
@@ -289,8 +289,8 @@ def _key(
 ) -> tuple[dict[str, str], int]:
     """Returns our columns and theirs that must be equal, and how many rows have the key and time of another.
 
-    Those whose names are alike and that are texts or ids are taken; numbers, and texts of other names, only
-    where several rows of a time would else have the same key.
+    Columns with similar names that are texts or ids are taken; numbers, and texts with other names, only
+    where several rows of a time would otherwise have the same key.
     """
     left = _values(ours, ours_but), _values(theirs, theirs_but)
     pairs = [

@@ -1,7 +1,7 @@
 """Finds how a team's texts write numbers: the decimal sign, thousands, symbols, and words for no value.
 
-What it finds is written into params.yaml (`decimal`, `thousands`, `nulls` of the source) and into the table
-(`symbol` of a column), so that every night reads by it; `as_numbers` says in a sentence what it guessed.
+The result is written into params.yaml (`decimal`, `thousands`, `nulls` of the source) and into the table
+(`symbol` of a column), so that every night reads the same way; `as_numbers` notes guesses in a sentence.
 """
 
 import re
@@ -29,7 +29,7 @@ from daybreak.data.numbers import (
     without_words,
 )
 
-# In the order in which they are tried: the first by which all columns of numbers can be read is taken.
+# In order of trial: the first format that reads all columns of numbers is taken.
 FORMATS = (
     NumberFormat(),
     NumberFormat(thousands=","),
@@ -71,8 +71,8 @@ CURRENCIES = {
     "kr",
 }
 UNIT = r"[A-Za-z\u00b5\u03bc\u03a9\u00b0%\u2030/\u00b2\u00b3]{2,6}"  # after a number, as kg or km/h
-NUM_TEXTS = 1000  # distinct ones of a column, by which its symbol and the format are known
-MOST_ODD = 0.05  # of a column of numbers, values that are none, of at most so many different texts:
+NUM_TEXTS = 1000  # distinct texts of a column from which symbol and format are detected
+MOST_ODD = 0.05  # share of values in a column of numbers that are not numbers, with at most so many texts:
 MOST_ODD_TEXTS = 3
 MOST_SHOWN, PEEK = 3, 100_000
 FEW_TEXTS = 20  # that are no numbers, beside numbers; of more the column is codes
@@ -80,18 +80,18 @@ FEW_TEXTS = 20  # that are no numbers, beside numbers; of more the column is cod
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A column of texts as numbers, or why it is none."""
+    """A column of texts as numbers, or the reason why the texts are not numbers."""
 
-    texts: pa.ChunkedArray | None  # as Arrow reads them, null for what is none; None: they are not numbers
+    texts: pa.ChunkedArray | None  # as Arrow reads numbers, null for other texts; None: not numbers
     symbol: str = ""
-    note: str = ""  # what was guessed, or would be read otherwise; "" where there is nothing to say
+    note: str = ""  # guesses, and values that may be read otherwise, in a sentence
 
 
 def number_format(columns: Iterable[pa.ChunkedArray], *, given: NumberFormat, delimiter: str) -> NumberFormat:
     """Returns the format by which most columns of numbers among the texts are read, the plainest of equals.
 
-    Where `1,000` may be 1000 or 1.000, it is 1000 in a file whose fields a comma separates, as English ones
-    are; in others the format is the plain one, by which it is not a number.
+    Where `1,000` may be 1000 or 1.000, it is 1000 in a file with commas between fields, which is usual in
+    English; in other files the plain format is taken, by which `1,000` is not a number.
 
     Args:
         columns: texts of each column.

@@ -82,7 +82,7 @@ FORMATS = (
 )
 MAY_BE_TIME = r"\d\D+\d|^\d{8}(\d{6})?$"
 NAME_FORMAT = "name its format, as --time-format '%d/%m/%Y %H:%M'"
-FIRST_TEXTS = 100  # of a column, of which a format must read one before it is tried on all
+FIRST_TEXTS = 100  # of a column; a format that reads none of them is not tried on the others
 FIRST_YEAR = 1800  # an earlier time shows a wrong format: `%Y` reads 25 as the year 25
 OFFSET = r":\d\d\S*\s?(Z|UTC|GMT|[+-]\d\d:?\d\d)$"
 NUM_FILES = 8  # from the oldest to the newest, by which the format of times is known
@@ -193,7 +193,7 @@ def peek(plug: dict[str, Any], *, time: str = "") -> pa.Table:
 
 
 def clock_of(rows: pa.Table, plug: dict[str, Any], wanted: str, form: str) -> dict[str, str]:
-    """Returns the arguments of a source that say which column is the time, and its format."""
+    """Returns the source's arguments for the time column and its format."""
     if wanted and form:
         return {"cut_by": wanted, "time": form}
     if wanted and plug["use"] == FILES and (unit := _unit_since_1970(rows[wanted])):
@@ -340,9 +340,9 @@ def _settled(
 ) -> str:
     """Returns which of the formats of a column is right, by rows of files from the oldest to the newest.
 
-    None is where no text needs one. It reads the most values. Of those that read as many and give other days,
-    such as 12/01/2025, it is the one by which files are nearest to the days of their names, or else the one
-    by which rows are in order.
+    None where no text needs a format. The format reads the most values. If several read as many and disagree
+    on days, such as 12/01/2025, it is the format by which files are nearest to the days in their names, or
+    else the format by which rows are in order.
     """
     parts = Plug(**plug).make().spread(NUM_FILES) if plug["use"] == FILES else [(None, rows)]
     texts = [
@@ -467,9 +467,9 @@ def of_one_schema(
 ) -> tuple[dict[date, pa.Table], tuple[str, ...]]:
     """Returns days without columns that newer ones have no more, and sentences on columns that came or went.
 
-    A column that came is null in the days before it. `needed` are columns that options name, by option.
-    Raises DataError, which names the days whose columns come and go, or have others in their place, or the
-    day since which a needed column is gone.
+    A new column is null in the days before it. `needed` are columns that options name, by option. Raises
+    DataError, which names the days on which columns come and go or are replaced, or the day since which a
+    needed column is missing.
     """
     days = sorted(parts, reverse=True)
     names = {day: frozenset(parts[day].column_names) for day in days}

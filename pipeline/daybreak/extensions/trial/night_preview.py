@@ -1,6 +1,6 @@
 """Predicts which rows and figures of a day a night would refuse, and whether its gate has enough samples.
 
-`try` asks it of one day and those before it, and `init` of the home that it proposes, before a night has
+`try` uses it for a day and the days before, and `init` for the home that it proposes, before a night has
 trained for hours. Pure.
 """
 
@@ -15,7 +15,7 @@ from daybreak.contract.table import Bool, Int, Table
 from daybreak.data import drift
 from daybreak.data.suite import Suite
 
-LEAST_LABELS = 10  # of either label among those held out, for a verdict to say anything of it
+LEAST_LABELS = 10  # held-out samples of either label that a verdict needs
 
 
 def refused_rows(*, num_bad: int, num_rows: int, failed: Mapping[str, int], limit: float) -> list[str]:

@@ -84,8 +84,8 @@ def try_updates(
 ) -> Trial:
     """Returns a trial after some updates of a batch of `size` samples.
 
-    Raises ParamsError where they are not what training takes them for. `make` makes the workload anew, as a
-    process that starts does.
+    Raises ParamsError where an assumption of training does not hold. `make` makes the workload anew, as a new
+    process would.
     """
     torch.use_deterministic_algorithms(True, warn_only=True)
     trial = Trial(make(), state, seed=seed, rate=rate)
