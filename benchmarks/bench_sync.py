@@ -33,6 +33,7 @@ from benchmarks.bench_batch import shop
 from benchmarks.eightfold import Trial, train
 from daybreak.contract.records import EVERY_UPDATE, Sync
 from daybreak.examples.shop.recommender import Recommender
+from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
 from daybreak.machines import catalog
 from daybreak.machines.startup import Z90
 from daybreak.prediction import local_updates
@@ -40,7 +41,6 @@ from daybreak.prediction.calibration import Calibration, Past
 from daybreak.prediction.update_time import TimedUpdate, by_profile, updates
 from daybreak.training.band_limited import new_model
 from daybreak.training.engine import TorchEngine
-from daybreak.training.local_sgd import LocalSgdEngine
 from tests.planning import jobs
 
 EVERY = 32

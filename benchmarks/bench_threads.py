@@ -36,10 +36,10 @@ from torch import Tensor, nn
 from benchmarks import frame
 from daybreak.contract.records import Tuning
 from daybreak.examples.images.digits import mnist
-from daybreak.machines.free_cores import FreeCores
-from daybreak.training.asynchronous import AsynchronousEngine
-from daybreak.training.asynchronous_workers import Gradient, Part
-from daybreak.training.thread_policy import LONGEST, SHORTEST, Setting, ThreadPolicy
+from daybreak.extensions.threads.asynchronous import AsynchronousEngine
+from daybreak.extensions.threads.asynchronous_workers import Gradient, Part
+from daybreak.extensions.threads.free_cores import FreeCores
+from daybreak.extensions.threads.thread_policy import LONGEST, SHORTEST, Setting, ThreadPolicy
 from daybreak.training.trainer import Trainer
 from tests.training.recipes import recipe
 from tests.training.virtual_cores import UpdateCost, VirtualCores

@@ -55,7 +55,8 @@ class Installed:
         return None if name.partition(".")[0] in {lacking} else PathFinder.find_spec(name, path, target)
 sys.meta_path[sys.meta_path.index(PathFinder)] = Installed()
 import daybreak.backends.sync, daybreak.backends.entrypoint, daybreak.profiling.profiler
-import daybreak.training.fsdp, daybreak.training.local_sgd, daybreak.training.checkpoint_copies, gcsfs
+import daybreak.extensions.fsdp.fsdp, daybreak.extensions.averaging.local_sgd
+import daybreak.training.checkpoint_copies, gcsfs
 from pathlib import Path
 from daybreak.contract import records
 from daybreak.training import worker

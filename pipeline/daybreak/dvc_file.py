@@ -14,7 +14,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from daybreak import stages
+from daybreak import hooks, stages
 from daybreak.contract import records
 from daybreak.contract.backend import Backend
 from daybreak.contract.code_path import SOURCE, source_of
@@ -29,7 +29,8 @@ from daybreak.storage.source_code import imported_files
 FILE = Path("dvc.yaml")
 HEAD = """\
 # Written by `python -m daybreak.dvc_file`; a test holds it against the stages.
-# data/run/workload.txt is the digest of the workload's source files and of lock files, wherever they are.
+# data/run/workload.txt is the digest of the workload's source files and of lock files, wherever they are;
+# data/run/extensions.txt that of what Daybreak's table of extensions names.
 # Frozen stages change the world, so DVC does not cache them: they run every time they are asked to,
 # and `dvc commit` records what they brought.
 """
@@ -52,9 +53,10 @@ def sections(name: str) -> list[str]:
 
 
 def rooms(name: str) -> list[str]:
-    """Returns the folders of Daybreak's code that a stage runs."""
+    """Returns the folders of Daybreak's code that a stage runs, and the table of extensions if it asks it."""
     modules = imported_files(STAGES[name].path.partition(":")[0], below="daybreak.")
-    return sorted({"/".join([SOURCE, *module.split(".")[:2]]) for module in modules if module.count(".") > 1})
+    folders = {"/".join([SOURCE, *module.split(".")[:2]]) for module in modules if module.count(".") > 1}
+    return sorted(folders | ({f"{SOURCE}/daybreak/hooks.py"} if hooks.__name__ in modules else set()))
 
 
 def _written_by(name: str) -> type[Record]:

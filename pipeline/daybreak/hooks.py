@@ -15,10 +15,14 @@ FOLDER = Path(__file__).parent / "extensions"
 
 @dataclass(frozen=True, kw_only=True)
 class Extension:
-    """What an extension adds: modules of its folder, or names in them; empty: nothing."""
+    """What an extension adds: modules of its folder, or names in them or in itself; empty: nothing."""
 
     plugs: str = ""  # classes that params.yaml names by their import path, with blanks between them
     commands: str = ""  # module whose public functions are commands (daybreak/cli.py)
+    engine: str = (
+        ""  # function of a job's recipe; returns what takes its updates (daybreak/training/worker.py)
+    )
+    shard: str = ""  # function that divides a model's weights, with its loss and device; returns the loss
     jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
 
 
@@ -26,6 +30,10 @@ EXTENSIONS = {
     "vertex": Extension(plugs="vertex:Vertex endpoint:Endpoint"),
     "kubernetes": Extension(plugs="kubernetes:Kubernetes"),
     "slurm": Extension(plugs="slurm:Slurm"),
+    "threads": Extension(engine=":engine"),
+    "tpu": Extension(engine=":engine"),
+    "averaging": Extension(engine=":engine"),
+    "fsdp": Extension(engine=":engine", shard="fsdp:shard"),
     "init": Extension(commands="commands"),
     "trial": Extension(commands="commands"),
     "simulation": Extension(commands="commands"),
@@ -37,7 +45,7 @@ EXTENSIONS = {
 def paths(hook: str) -> list[str]:
     """Returns the import paths that the extensions have for a hook, in the order of the table."""
     return [
-        f"daybreak.extensions.{name}.{path}"
+        f"daybreak.extensions.{name}.{path}".replace(".:", ":")
         for name, extension in EXTENSIONS.items()
         for path in getattr(extension, hook).split()
         if (FOLDER / name / "__init__.py").exists()

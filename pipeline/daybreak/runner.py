@@ -91,7 +91,10 @@ def _step_in(name: str) -> None:
     from daybreak.machines.pricelist import REFRESHED
 
     prices = checkout.home() / REFRESHED
-    outside = {stages.PRICES: records.digest(prices) if prices.exists() else ""}
+    outside = {
+        stages.PRICES: records.digest(prices) if prices.exists() else "",
+        stages.EXTENSIONS: frame_digest("extensions"),
+    }
     if source_of(Path()) is None:  # Daybreak is installed elsewhere
         outside[stages.FRAME] = frame_digest()
     with contextlib.suppress(ParamsError):  # the stage that makes the workload reports it

@@ -39,6 +39,9 @@ class Stage:
 
 WORKLOAD = "data/run/workload.txt"  # digest of the code that prepares its rows, wherever that is
 FRAME = "data/run/daybreak.txt"  # digest of Daybreak's code, where it is installed outside of the home
+EXTENSIONS = (
+    "data/run/extensions.txt"  # digest of the extensions, which a stage reaches by hooks, not imports
+)
 PRICES = "data/run/prices.txt"  # digest of the prices that were read last, which belong to no night
 STAGES = {
     "open": Stage(
@@ -90,7 +93,7 @@ STAGES = {
         path="daybreak.profiling.profile_stage:profile",
         help="measure what binds the training",
         dvc="cached",
-        reads=(WORKLOAD, "data/arrays"),
+        reads=(WORKLOAD, EXTENSIONS, "data/arrays"),
         explain="daybreak.profiling.explain:explain",
         libraries=("safetensors.torch",),
     ),

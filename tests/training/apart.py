@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 from daybreak.contract.records import Tuning
+from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
 from daybreak.training import checkpoint
 from daybreak.training.engine import TorchEngine, agreed
-from daybreak.training.local_sgd import LocalSgdEngine
 from daybreak.training.trainer import Trainer
 from tests.fakes import LineWorkload
 from tests.training.recipes import recipe

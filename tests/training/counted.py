@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from daybreak.contract.records import Tuning
+from daybreak.extensions.threads.asynchronous import AsynchronousEngine
+from daybreak.extensions.threads.thread_policy import Setting, ThreadPolicy
 from daybreak.training import checkpoint
-from daybreak.training.asynchronous import AsynchronousEngine
-from daybreak.training.thread_policy import Setting, ThreadPolicy
 from daybreak.training.trainer import Trainer
 from tests.training.recipes import recipe
 

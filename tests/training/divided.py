@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from daybreak.contract.records import Tuning
+from daybreak.extensions.fsdp.fsdp import FsdpEngine
 from daybreak.training import checkpoint, worker
 from daybreak.training import engine as engines
 from daybreak.training.checkpoint import State
 from daybreak.training.engine import TorchEngine
-from daybreak.training.fsdp import FsdpEngine
 from daybreak.training.gradients import Signals
 from tests.fakes import LineWorkload
 

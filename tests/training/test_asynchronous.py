@@ -13,10 +13,10 @@ import torch
 from daybreak.contract.errors import NotFinite, ParamsError
 from daybreak.contract.params import TrainParams
 from daybreak.contract.records import Tuning
-from daybreak.training.asynchronous import AsynchronousEngine
+from daybreak.extensions.threads.asynchronous import AsynchronousEngine
+from daybreak.extensions.threads.thread_policy import TRIAL, Setting, ThreadPolicy
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
-from daybreak.training.thread_policy import TRIAL, Setting, ThreadPolicy
 from tests.fakes import LineWorkload
 from tests.training import counted, nights
 from tests.training.nights import ROOT

@@ -17,12 +17,12 @@ from torch import nn
 from daybreak.contract import records
 from daybreak.contract.errors import JobError, ParamsError, PlanError
 from daybreak.contract.records import Tuning
+from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
+from daybreak.extensions.fsdp import fsdp as divisions
+from daybreak.extensions.fsdp.fsdp import FsdpEngine
 from daybreak.training import checkpoint
 from daybreak.training import engine as engines
-from daybreak.training import fsdp as divisions
-from daybreak.training.fsdp import FsdpEngine
 from daybreak.training.gradients import Signals
-from daybreak.training.local_sgd import LocalSgdEngine
 from tests.fakes import LineWorkload, write_curve
 from tests.training import divided
 from tests.training.nights import ROOT

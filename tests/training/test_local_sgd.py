@@ -13,8 +13,8 @@ import torch
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.params import TrainParams
 from daybreak.contract.records import Tuning
+from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
 from daybreak.training.gradients import Signals
-from daybreak.training.local_sgd import LocalSgdEngine
 from tests.fakes import LineWorkload, write_curve
 from tests.training import apart
 from tests.training.nights import ROOT

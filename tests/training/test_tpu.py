@@ -40,7 +40,7 @@ def trained(engine: TorchEngine, batches: list[range], *, after: int = 0) -> lis
 
 
 def engines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[TorchEngine, TorchEngine]:
-    from daybreak.training.tpu import TpuEngine
+    from daybreak.extensions.tpu.tpu import TpuEngine
 
     write_curve(folder, num_samples=100)
     workload = LineWorkload(dropout=0.0)

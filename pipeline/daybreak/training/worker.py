@@ -26,11 +26,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+from daybreak import hooks
 from daybreak.contract import clock, disk, records
 from daybreak.contract.errors import DataError, JobError, NotFinite, PipelineError
 from daybreak.contract.params import Plug
@@ -185,33 +184,21 @@ def _newest(
 
 
 def _engine_class(recipe: Recipe, alive: Callable[[], None]) -> "Callable[..., TorchEngine]":
-    """Returns the engine by which this job's workers take updates together."""
+    """Returns the engine by which this job's workers take updates together.
+
+    Raises JobError where the job asks for one that no extension here has.
+    """
     from daybreak.training.engine import TorchEngine
-    from daybreak.training.local_sgd import LocalSgdEngine
 
-    if recipe.threads == "auto":
-        from daybreak.machines.free_cores import FreeCores
-        from daybreak.training.asynchronous import AsynchronousEngine
-
-        return partial(AsynchronousEngine, cores=FreeCores())
-    if os.environ.get("PJRT_DEVICE"):
-        from daybreak.training.tpu import TpuEngine
-
-        return TpuEngine
-    if recipe.sync_every > 1:
-        return partial(
-            LocalSgdEngine,
-            sync_every=recipe.sync_every,
-            is_late=recipe.sync_is_late,
-            try_after=ceil(recipe.warmup * recipe.num_samples / recipe.batch_size)
-            if recipe.sync_is_tried
-            else None,
-            alive=alive,
-        )
-    if recipe.tuning.sharded_weights and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from daybreak.training.fsdp import FsdpEngine
-
-        return FsdpEngine
+    for engine_of in hooks.functions("engine"):
+        if engine := cast("Callable[..., TorchEngine] | None", engine_of(recipe, alive)):
+            return engine
+    for asked, key in ((recipe.threads == "auto", "train.threads"), (recipe.sync_every > 1, "train.sync")):
+        if asked:
+            raise JobError(
+                f"no extension here takes updates as {key} asks; restore pipeline/daybreak/extensions, or "
+                f"remove {key}"
+            )
     return TorchEngine
 
 

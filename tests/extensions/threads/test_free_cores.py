@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daybreak.extensions.threads.free_cores import (
+    Counters,
+    FreeCores,
+    Quota,
+    fair_share,
+    read_counters,
+    used_and_free,
+)
 from daybreak.machines import this_machine
-from daybreak.machines.free_cores import Counters, FreeCores, Quota, fair_share, read_counters, used_and_free
 
 wants = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(1, 12), min_size=1, max_size=6)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.training.thread_policy import (
+from daybreak.extensions.threads.thread_policy import (
     ALONE,
     CHECKING,
     FORGOTTEN,

@@ -43,11 +43,11 @@ from torch import Tensor
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.records import Sync, Tuning
+from daybreak.extensions.threads.thread_policy import Window, pays
 from daybreak.training.checkpoint import State
 from daybreak.training.engine import Step, TorchEngine
 from daybreak.training.gradients import SIGNALS, Gradients, Signals
 from daybreak.training.sample_order import Indices
-from daybreak.training.thread_policy import Window, pays
 
 log = logging.getLogger(__name__)
 

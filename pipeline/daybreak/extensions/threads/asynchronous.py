@@ -28,14 +28,9 @@ from torch import Tensor
 
 from daybreak.contract.errors import NotFinite, ParamsError
 from daybreak.contract.records import Tuning
-from daybreak.training.asynchronous_workers import Done, Gradient, Part, Pool, Processes
-from daybreak.training.checkpoint import State
-from daybreak.training.engine import SCALED, Step, TorchEngine
-from daybreak.training.gradients import Signals
-from daybreak.training.learning_rate import scaled
-from daybreak.training.sample_order import Indices
-from daybreak.training.shared_weights import SharedWeights
-from daybreak.training.thread_policy import (
+from daybreak.extensions.threads.asynchronous_workers import Done, Gradient, Part, Pool, Processes
+from daybreak.extensions.threads.shared_weights import SharedWeights
+from daybreak.extensions.threads.thread_policy import (
     ALONE,
     CostLine,
     Setting,
@@ -43,6 +38,11 @@ from daybreak.training.thread_policy import (
     Window,
     momentum_left,
 )
+from daybreak.training.checkpoint import State
+from daybreak.training.engine import SCALED, Step, TorchEngine
+from daybreak.training.gradients import Signals
+from daybreak.training.learning_rate import scaled
+from daybreak.training.sample_order import Indices
 from daybreak.training.tuning import rule_of
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ MAX_NAMED = 20  # samples in an error
 
 
 class Cores(Protocol):
-    """Says how many cores there are for this run; daybreak/machines/free_cores.py does."""
+    """Says how many cores there are for this run; free_cores.py does."""
 
     limit: int  # cores that this process may ever use
 
