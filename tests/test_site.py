@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import daybreak
 from tests import architecture
 from tests.browser import chromium
 
@@ -39,6 +40,12 @@ def test_the_site_has_every_page_and_loads_nothing_from_a_network(site: Path) ->
         assert 'class="mermaid"' not in page.read_text()  # whose script the theme would fetch
     for style in site.rglob("*.css"):
         assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", style.read_text()), style
+
+
+@pytest.mark.slow
+def test_the_reference_of_the_api_has_every_name_that_a_team_imports(site: Path) -> None:
+    text = (site / "api.html").read_text()
+    assert [name for name in daybreak.__all__ if f'id="daybreak.{name}"' not in text] == []
 
 
 @pytest.mark.slow
