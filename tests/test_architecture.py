@@ -24,6 +24,7 @@ from tests import architecture
 
 ROOT = architecture.ROOT
 MODULES = architecture.modules(ROOT)
+EXAMPLES = sorted((ROOT / "pipeline/daybreak/examples").rglob("*.py"))  # their tests among them
 PURE_ROOMS = {"statistics", "spot", "extensions.simulation", "prediction", "planning"}
 ACTING = {
     "prediction.ledger_history",
@@ -182,6 +183,13 @@ def test_only_examples_import_from_the_api(module: str) -> None:
     api = {f"daybreak.{name}" for name in daybreak.__all__}
     if architecture.room(module) != architecture.EXAMPLES and module != "daybreak":
         assert not architecture.imported(MODULES[module]) & api
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_imports_nothing_of_daybreak_but_the_api(path: Path) -> None:
+    ours = {name for name in architecture.imported(path) if f"{name}.".startswith("daybreak.")}
+    api = {f"daybreak.{name}" for name in daybreak.__all__}
+    assert {name for name in ours - api if not f"{name}.".startswith("daybreak.examples.")} <= {"daybreak"}
 
 
 def test_help_of_a_stage_imports_no_library() -> None:

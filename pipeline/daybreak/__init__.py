@@ -57,6 +57,8 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
     from daybreak.data.source import PART, Files, write_partition
     from daybreak.extensions.bag.folder import BAGS, Bag, bags
     from daybreak.extensions.kubernetes.kubernetes import Kubernetes
+    from daybreak.extensions.notebooks.opened import OpenHome, open
+    from daybreak.extensions.notebooks.versions import OpenVersion
     from daybreak.extensions.slurm.slurm import Slurm
     from daybreak.extensions.trial.rehearsal import rehearse
     from daybreak.extensions.vertex.endpoint import Endpoint
@@ -171,6 +173,10 @@ __all__ = [  # noqa: RUF022 ordered by what they are for
     # Which version answers a user, where your own servers serve
     "Assigner",  # asks the traffic log
     "Assignment",  # its answer
+    # What notebooks read
+    "open",  # a home, whose nights, verdicts, metrics, costs and forecasts are data frames
+    "OpenHome",  # that home
+    "OpenVersion",  # one of its versions, which predicts a data frame
     # Errors: one sentence of what happened, then ; and what to do
     "PipelineError",  # base class of what a person can fix
     "ParamsError",  # fixed in params.yaml

@@ -39,6 +39,7 @@ EXTENSIONS = {
     "simulation": Extension(commands="commands"),
     "bag": Extension(commands="commands", jobs="folder:standings"),
     "erasure": Extension(commands="commands"),
+    "notebooks": Extension(),
 }
 
 

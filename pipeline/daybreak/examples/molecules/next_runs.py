@@ -11,11 +11,9 @@ and by the network.
 
 import argparse
 import json
-import tempfile
 import time
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,13 +24,7 @@ from simulate import NEXT_RUNS, cluster
 from torch import Tensor, nn
 from trajectories import Trajectories, frames
 
-from daybreak import NothingToDo
-from daybreak.contract import params
-from daybreak.contract.records import replace_text
-from daybreak.registry import carried_code, packaging
-from daybreak.registry.weights import load_model
-from daybreak.storage import checkout, ledger
-from daybreak.storage.mlflow_client import session
+import daybreak
 
 TEMPERATURES = (300.0, 600.0, 900.0, 1200.0, 1500.0)  # K; the last is hotter than any run begins by itself
 ROLLOUTS_PER_RUN, STEPS, LOOK_EVERY = 3, 300, 10
@@ -51,13 +43,7 @@ class Unsure:
 
 def champion() -> nn.Module:
     """Returns the network that serves: with the weights that the ledger names, and this folder's code."""
-    served = ledger.champion_at(ledger.ledger_tip())
-    if served is None:
-        raise NothingToDo("no version serves yet; run a night")
-    name = params.load(checkout.home()).register_.name
-    with session(), tempfile.TemporaryDirectory() as scratch:
-        folder = packaging.fetch(f"models:/{name}/{served.version}", served, into=Path(scratch))
-        return load_model(Molecules(), folder / carried_code.MODEL)
+    return daybreak.open(daybreak.home_folder()).version().load(Molecules())
 
 
 def unsure(model: nn.Module, positions: Tensor, *, num_runs: int, seed: int) -> tuple[list[Unsure], float]:
@@ -128,7 +114,9 @@ def main() -> None:
     model, positions = champion(), torch.tensor(newest).reshape(len(newest), -1, 3)
     runs, limit = unsure(model, positions, num_runs=chosen.runs, seed=chosen.day.toordinal())
     document = [{"temperature": each.temperature, "positions": each.positions.tolist()} for each in runs]
-    replace_text(checkout.home() / NEXT_RUNS / f"{chosen.day}.json", json.dumps(document))
+    asked = daybreak.home_folder() / NEXT_RUNS
+    asked.mkdir(exist_ok=True)
+    (asked / f"{chosen.day}.json").write_text(json.dumps(document))
     print(
         f"{len(runs)} of {chosen.runs} runs of {chosen.day} begin where the members' forces are more than "
         f"{1000 * limit:.1f} meV/A apart, up to {1000 * max((each.spread for each in runs), default=0):.1f}"
