@@ -122,6 +122,15 @@ def test_a_command_in_the_documentation_would_run(page: Path) -> None:
         check(words)
 
 
+def test_each_benchmark_is_behind_a_sentence_of_the_documentation() -> None:
+    rows = [line.rpartition("| `")[2] for page in PAGES for line in page.read_text().splitlines()]
+    cited = {row.removesuffix("` |") for row in rows if row.endswith("` |")}
+    for page in PAGES:
+        cited.update(re.findall(r"NAME=(\w+)", page.read_text()))
+    there = {path.stem.removeprefix("bench_") for path in (ROOT / "benchmarks").glob("bench_*.py")}
+    assert there - cited == set()
+
+
 WRONG = [
     "daybreak paln --night ID", "daybreak plan --explian", "python -m tests.nothing",
     "make nigth", "make bench NAME=nothing", "pytest tests/nothing -x",
