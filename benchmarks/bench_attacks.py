@@ -230,13 +230,13 @@ ATTACKS = [
         "a changed page of a partition",
         "verdict",
         "checksums of pages, digests of files",
-        "tests/rollout/test_repair.py::test_a_page_of_a_partition_that_was_changed_is_not_read",
+        "tests/extensions/care/test_repair.py::test_a_page_of_a_partition_that_was_changed_is_not_read",
     ),
     Attack(
         "tonight's files changed after they were written",
         "verdict",
         "are read again before use",
-        "tests/rollout/test_repair.py::test_what_tonight_wrote_is_read_again_before_a_stage_uses_it",
+        "tests/extensions/care/test_repair.py::test_what_tonight_wrote_is_read_again_before_a_stage_uses_it",
     ),
     Attack(
         "a torn or changed checkpoint",

@@ -28,8 +28,9 @@ from daybreak.backends.local import Local
 from daybreak.contract import params, records
 from daybreak.contract.errors import DataError
 from daybreak.contract.params import Params, Plug
+from daybreak.extensions.care import audit, repair
 from daybreak.registry.carried_code import MODEL
-from daybreak.rollout import audit, repair, rot
+from daybreak.rollout import rot
 from daybreak.storage import checkout, dvc_cache, ledger, snapshots
 from daybreak.storage.bucket import BucketFolder
 from daybreak.storage.mlflow_client import session

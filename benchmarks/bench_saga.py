@@ -35,8 +35,8 @@ from benchmarks import frame
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo, ReleaseError
 from daybreak.contract.records import Champion, Night, Release
+from daybreak.extensions.care import audit as auditing
 from daybreak.gate import watch
-from daybreak.rollout import audit as auditing
 from daybreak.rollout import promote, rollback, saga
 from daybreak.rollout.targets import Alias, Target
 from daybreak.storage import ledger, mlflow_client

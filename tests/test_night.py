@@ -22,8 +22,8 @@ from daybreak.contract import params, records
 from daybreak.contract.errors import FINAL, NothingToDo, NotYet, ParamsError, ReleaseError
 from daybreak.contract.records import Events, Night, Release, Verdict
 from daybreak.contract.table import Table, Time
+from daybreak.extensions.care import audit
 from daybreak.report import links, night_events, open_nights
-from daybreak.rollout import audit
 from daybreak.storage import checkout, dvc_cache, ledger
 from tests.fakes import ScriptedBackend, TwoDays
 

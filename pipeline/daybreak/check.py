@@ -3,12 +3,13 @@
 import configparser
 import contextlib
 import importlib.metadata
+import json
 import os
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from daybreak import night
 from daybreak.contract import params
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import PipelineError
-from daybreak.contract.formats import counted, size
+from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Check, Rental
 from daybreak.storage import address, checkout, ledger, lifecycle, source_code
@@ -334,3 +335,16 @@ def _registry() -> Finding:
         return Finding(what="mlflow", ok=True, text=f"{mlflow_client.reachable()}{shared or ''}")
     except PipelineError as error:
         return Finding(what="mlflow", ok=False, text=str(error))
+
+
+def shown(checks: Iterable[Check], *, as_json: bool = False) -> int:
+    """Prints checks as they come, or all at once as JSON; returns 1 if a check failed."""
+    if as_json:
+        checks = list(checks)
+        print(json.dumps([asdict(check) for check in checks]))
+        return 0 if all(check.ok for check in checks) else 1
+    failed = 0
+    for check in checks:
+        print(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {one_line(check.text)}", flush=True)
+        failed += not check.ok
+    return 1 if failed else 0

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak.contract import forms, params, records
 from daybreak.contract.errors import NothingToDo, ParamsError, PipelineError, ReleaseError, without_password
-from daybreak.contract.formats import one_line
 from daybreak.contract.records import Check
 from daybreak.report import notifier
 from daybreak.storage import checkout, ledger, ledger_notes
@@ -146,24 +145,6 @@ def fleet(*, json_: bool = False) -> int:
     return status
 
 
-def why(version: str, *, json_: bool = False) -> int:
-    """Show the origin of a version, its verdict, and when it served.
-
-    Args:
-        version: its number, or the name or the day of the night that made it
-        json_: as JSON: a list of names and texts
-    """
-    from daybreak.rollout import provenance
-
-    shown = provenance.why(provenance.version_of(version))
-    if json_:
-        print(json.dumps([{"name": name, "text": text} for name, text in shown]))
-        return 0
-    for name, text in shown:
-        print(f"{name:9} {one_line(text)}")
-    return 0
-
-
 def rows(*, night: str = "", rule: str = "", limit: int = 20, last: int = 60, json_: bool = False) -> int:
     """Show which rows of a night failed which rules, and how each rule fared in the nights before.
 
@@ -246,27 +227,6 @@ def verdict(*, night: str, json_: bool = False) -> int:
     return 0 if decided[0].kind == "promoted" else NothingToDo.exit_status
 
 
-def who_used(what: str, *, json_: bool = False) -> int:
-    """Show which nights and versions used a day or a digest.
-
-    Args:
-        what: a day as 2011-09-30, or the digest of data or of a model, or its first characters
-        json_: as JSON: a list of nights
-    """
-    from daybreak.rollout import provenance
-
-    uses = provenance.who_used(what)
-    if not uses:
-        raise NothingToDo(f"no night of the ledger used {what}")
-    if json_:
-        print(json.dumps([asdict(use) for use in uses], default=str))
-        return 0
-    for use in uses:
-        version = f"version {use.version}{', serves' if use.serves else ''}" if use.version else "no version"
-        print(f"{use.night}  {version}: {use.how}")
-    return 0
-
-
 def migrate() -> int:
     """Rewrite params.yaml of an earlier release in the current form, and say what changed."""
     path = checkout.home() / params.FILE
@@ -300,50 +260,6 @@ def same_recipe(*, reason: str) -> int:
     ledger_copy.push()
     print(text)
     return 0
-
-
-def restore(*, commit: str = "", yes: bool = False) -> int:
-    """Show what a lost ledger can be brought back from, and bring it back with --yes.
-
-    Args:
-        commit: the commit that it is to end with; the proposed one if left out
-        yes: set the branch nights; else it is only shown
-    """
-    from daybreak.rollout.restore import restore as restores
-
-    for line in restores(params.load(checkout.home()), commit=commit, yes=yes):
-        print(line, flush=True)
-    return 0
-
-
-def audit(*, deep: bool = False, json_: bool = False) -> int:
-    """Check ledger, aliases, DVC objects and MLflow against each other.
-
-    Args:
-        deep: read every byte that is kept, too, which takes as long as the disk needs
-        json_: as JSON: a list of checks, once all are done
-    """
-    from daybreak.rollout.audit import audit as checks
-
-    return _shown(checks(params.load(checkout.home()), deep=deep), as_json=json_)
-
-
-def repair() -> int:
-    """Put damaged bytes back from DVC's remote, another intact copy, or the source, where there is one."""
-    from daybreak.rollout.repair import repair as repairs
-
-    return _shown(repairs(params.load(checkout.home())))
-
-
-def drill(*, json_: bool = False) -> int:
-    """Check that the version which a rollback would bring back could be restored.
-
-    Args:
-        json_: as JSON: a list of checks, once all are done
-    """
-    from daybreak.rollout.drill import drill as checks
-
-    return _shown(checks(params.load(checkout.home())), as_json=json_)
 
 
 def prune(*, dry_run: bool = False) -> int:
@@ -394,25 +310,12 @@ def predict(*, day: date, to: str, version: str = "") -> int:
         to: the file, any URL of fsspec that ends with .parquet or .csv
         version: its number, or the night or the day that made it; the champion if left out
     """
-    from daybreak.rollout import provenance
+    from daybreak.rollout.rollback import version_of
     from daybreak.serving import day_predictions
 
-    number, num_rows = day_predictions.write_day(day, to, version=provenance.version_of(version or "0"))
+    number, num_rows = day_predictions.write_day(day, to, version=version_of(version or "0"))
     log.info("%s has what version %d predicts of %d rows of %s", to, number, num_rows, day)
     return 0
-
-
-def _shown(checks: Iterable[Check], *, as_json: bool = False) -> int:
-    """Prints checks as they come, or all at once as JSON; returns 1 if a check failed."""
-    if as_json:
-        checks = list(checks)
-        print(json.dumps([asdict(check) for check in checks]))
-        return 0 if all(check.ok for check in checks) else 1
-    failed = 0
-    for check in checks:
-        print(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {one_line(check.text)}", flush=True)
-        failed += not check.ok
-    return 1 if failed else 0
 
 
 def check(*, rent: bool = False, json_: bool = False) -> int:
@@ -422,7 +325,7 @@ def check(*, rent: bool = False, json_: bool = False) -> int:
         rent: also run a job of a minute on the planned machine, at its price, and show its device and speed
         json_: as JSON: a list of checks, once all are done
     """
-    from daybreak.check import findings, rented
+    from daybreak.check import findings, rented, shown
 
     def checks() -> Iterator[Check]:
         is_ready = True
@@ -432,7 +335,7 @@ def check(*, rent: bool = False, json_: bool = False) -> int:
         if rent and is_ready:
             yield from rented(params.load(checkout.home()))
 
-    return _shown(checks(), as_json=json_)
+    return shown(checks(), as_json=json_)
 
 
 def report(*, night: str = "", open: bool = False, all: bool = False, json_: bool = False) -> int:

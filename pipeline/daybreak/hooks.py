@@ -23,6 +23,7 @@ class Extension:
         ""  # function of a job's recipe; returns what takes its updates (daybreak/training/worker.py)
     )
     shard: str = ""  # function that divides a model's weights, with its loss and device; returns the loss
+    after_commit: str = ""  # function of a commit of the ledger, once it is made; its failure changes nothing
     jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
 
 
@@ -38,6 +39,8 @@ EXTENSIONS = {
     "trial": Extension(commands="commands"),
     "simulation": Extension(commands="commands"),
     "bag": Extension(commands="commands", jobs="folder:standings"),
+    "care": Extension(commands="commands"),
+    "lineage": Extension(commands="commands", after_commit="open_lineage:send"),
     "erasure": Extension(commands="commands"),
     "notebooks": Extension(),
 }

@@ -16,7 +16,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
 
-from daybreak import warm_parent
+from daybreak import hooks, warm_parent
 from daybreak.contract import clock, days, disk, params, records
 from daybreak.contract.errors import (
     JobError,
@@ -34,7 +34,7 @@ from daybreak.contract.records import Approval, Champion, Night, Release, Stop, 
 from daybreak.contract.table import Table
 from daybreak.jobs import reaper
 from daybreak.registry import approval
-from daybreak.report import night_events, notifier, open_lineage, outcome
+from daybreak.report import night_events, notifier, outcome
 from daybreak.report.version_page import show_verdict
 from daybreak.storage import (
     address,
@@ -327,7 +327,8 @@ def close(night: Night, params: CloseSections) -> None:
     commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
     try:
         notifier.tell(*happened)
-        open_lineage.send(commit)
+        for show in hooks.functions("after_commit"):
+            show(commit)
         log.info("night %s is commit %s of the ledger", night.id, commit[:9])
         ledger_copy.push()
         snapshots.push()

@@ -10,7 +10,7 @@ from daybreak import cli
 from daybreak.contract import forms, params, records
 from daybreak.contract.errors import DataError
 from daybreak.contract.records import Release
-from daybreak.rollout import audit
+from daybreak.extensions.care import audit
 from daybreak.storage import checkout
 
 CLASSES = 'source: "a:B"\nworkload: "a:B"\nbackend: "a:B"\n'

@@ -10,8 +10,8 @@ import pytest
 from daybreak.contract import params
 from daybreak.contract.params import Params
 from daybreak.contract.records import Refit
+from daybreak.extensions.care.audit import release_faults
 from daybreak.gate import refit as stage
-from daybreak.rollout.audit import release_faults
 from daybreak.storage.ledger import Commit
 from tests.rollout.ledgers import close, make_home, release_of
 from tests.rollout.test_promote import NIGHT, VERDICT, VERSION

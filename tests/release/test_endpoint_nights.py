@@ -18,11 +18,11 @@ from daybreak.contract.errors import NotYet, ReleaseError
 from daybreak.contract.params import Params
 from daybreak.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
 from daybreak.evaluation.scores import SCORES, read_scores
+from daybreak.extensions.care.audit import audit
 from daybreak.extensions.vertex.endpoint import CONTAINER, OnVertex
 from daybreak.gate import judge, watch
 from daybreak.registry import aliases
 from daybreak.rollout import rollback, saga, targets
-from daybreak.rollout.audit import audit
 from daybreak.rollout.prune import prune
 from daybreak.rollout.targets import endpoint
 from daybreak.serving.deployed import POLL_S

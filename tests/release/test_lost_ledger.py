@@ -11,9 +11,9 @@ from daybreak.contract import records
 from daybreak.contract.errors import JobError, NothingToDo, ReleaseError
 from daybreak.contract.params import Params
 from daybreak.contract.records import Evaluation, Night, Version
+from daybreak.extensions.care.restore import restore
 from daybreak.gate import judge, review
 from daybreak.rollout.lost_ledger import expect_ledger
-from daybreak.rollout.restore import restore
 from daybreak.storage import ledger
 
 pytestmark = [

@@ -8,7 +8,9 @@ import pytest
 from daybreak import cli
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError, ReleaseError
-from daybreak.rollout import audit, provenance
+from daybreak.extensions.care import audit
+from daybreak.extensions.lineage import provenance
+from daybreak.rollout.rollback import version_of
 from daybreak.storage import checkout, ledger
 from tests.release.ledgers import PARAMS, digest_of, import_nights
 
@@ -93,11 +95,11 @@ def test_what_is_neither_a_day_nor_a_digest_is_said(what: str) -> None:
 
 @pytest.mark.slow
 def test_a_version_is_named_by_its_number_or_by_the_day_of_its_night() -> None:
-    assert provenance.version_of("501") == 501
+    assert version_of("501") == 501
     night = dict(provenance.why(501))["night"].split()[0].rstrip(",;:")
-    assert provenance.version_of(night) == 501
+    assert version_of(night) == 501
     with pytest.raises(ReleaseError, match="2001-01-01 is not a version, nor a night of the ledger"):
-        provenance.version_of("2001-01-01")
+        version_of("2001-01-01")
 
 
 def test_a_version_that_the_ledger_does_not_know_is_said() -> None:

@@ -30,10 +30,12 @@ from daybreak.contract.records import (
     Verdict,
     Version,
 )
+from daybreak.extensions.care import audit
+from daybreak.extensions.lineage import provenance
 from daybreak.gate import refit as stage
 from daybreak.jobs import launcher
 from daybreak.registry import aliases
-from daybreak.rollout import audit, provenance, rot
+from daybreak.rollout import rot
 from daybreak.storage import ledger
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import OWN, make_night

@@ -35,11 +35,12 @@ from daybreak.contract.records import (
 )
 from daybreak.evaluation import evaluator
 from daybreak.evaluation.scores import read_scores
+from daybreak.extensions.care.restore import restore
+from daybreak.extensions.lineage import provenance
 from daybreak.gate import judge, review, watch
 from daybreak.registry import aliases
 from daybreak.report import links
-from daybreak.rollout import promote, provenance, rollback, saga
-from daybreak.rollout.restore import restore
+from daybreak.rollout import promote, rollback, saga
 from daybreak.storage import ledger, ledger_notes, mlflow_client
 from tests.release.conftest import judge_night, promote_night, register_night
 from tests.release.folders import files_of_version, make_night

@@ -16,11 +16,13 @@ from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo, NotYet, ReleaseError
 from daybreak.contract.params import ReleaseParams
 from daybreak.contract.records import Approval, Champion, Night, Release, Verdict, Version
+from daybreak.extensions.care import audit
+from daybreak.extensions.lineage import provenance
 from daybreak.gate import judge, review
 from daybreak.night import close
 from daybreak.registry import approval
 from daybreak.report import page
-from daybreak.rollout import audit, promote, provenance
+from daybreak.rollout import promote
 from daybreak.storage import ledger
 from tests.release.conftest import judge_night
 from tests.release.folders import make_night

@@ -7,9 +7,9 @@ import pytest
 
 from daybreak import cli
 from daybreak.contract.params import Params
-from daybreak.rollout import repair
+from daybreak.extensions.care import repair
+from tests.extensions.care.test_repair import flip
 from tests.release.folders import files_of_version
-from tests.rollout.test_repair import flip
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,10 +14,11 @@ from daybreak.contract import records
 from daybreak.contract.errors import DataError, NothingToDo, ReleaseError
 from daybreak.contract.params import Params
 from daybreak.contract.records import Night, Release, Version
+from daybreak.extensions.care import audit
+from daybreak.extensions.care.drill import drill
 from daybreak.gate import watch
 from daybreak.registry import aliases
-from daybreak.rollout import audit, promote, rollback, saga
-from daybreak.rollout.drill import drill
+from daybreak.rollout import promote, rollback, saga
 from daybreak.rollout.routers import Routers
 from daybreak.rollout.targets import Alias, Target, release_targets
 from daybreak.storage import ledger, mlflow_client

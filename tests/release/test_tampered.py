@@ -25,9 +25,9 @@ from daybreak.data.ingest import part_of
 from daybreak.evaluation import own_code
 from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_test import smoke_test
+from daybreak.extensions.care.drill import drill
 from daybreak.extensions.vertex import container
 from daybreak.registry import carried_code, packaging
-from daybreak.rollout.drill import drill
 from daybreak.serving import day_predictions
 from daybreak.serving.loading import Arrays, VersionLoader
 from daybreak.storage import ledger, mlflow_client

@@ -12,9 +12,10 @@ import pytest
 
 from daybreak.contract.errors import NothingToDo, ReleaseError
 from daybreak.contract.params import Params, load
-from daybreak.rollout import audit, ledger_copy
+from daybreak.extensions.care import audit
+from daybreak.extensions.care.restore import restore
+from daybreak.rollout import ledger_copy
 from daybreak.rollout.lost_ledger import expect_ledger
-from daybreak.rollout.restore import restore
 from daybreak.storage import checkout, ledger
 from tests.conftest import PARAMS
 from tests.rollout.ledgers import close, make_home, release_of

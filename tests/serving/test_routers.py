@@ -11,8 +11,8 @@ from mlflow import MlflowClient
 from daybreak.contract import params
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.records import Release
+from daybreak.extensions.care.audit import audit
 from daybreak.rollout import rollback, routers
-from daybreak.rollout.audit import audit
 from daybreak.rollout.routers import Routers
 from daybreak.rollout.targets import release_targets
 from daybreak.storage import mlflow_client

@@ -10,7 +10,7 @@ from daybreak.contract import clock, records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.records import Night, Verdict
 from daybreak.contract.units import HOUR_S
-from daybreak.rollout import audit
+from daybreak.extensions.care import audit
 from daybreak.storage import checkout, ledger, ledger_notes
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back
 

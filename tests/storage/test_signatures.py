@@ -7,8 +7,8 @@ import pytest
 
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.params import ModelSections
+from daybreak.extensions.care.restore import restore
 from daybreak.rollout.lost_ledger import expect_ledger
-from daybreak.rollout.restore import restore
 from daybreak.serving.loading import newest_arrays, recorded
 from daybreak.storage import checkout, ledger
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back

@@ -4,7 +4,7 @@ The ledger is a git branch, and a branch can be deleted or reset. Without its le
 the first night, and promote its model over the champion without a comparison; and erased units would come
 back. So where MLflow's alias or tags, the journal of releases, the file of the erasures' key or a remote's
 branch know more than the ledger, `open`, `gate`, `watch`, `rollback` and `erase` refuse to run, and name the
-command that brings the ledger back (daybreak/rollout/restore.py).
+command that brings the ledger back (daybreak/extensions/care/restore.py).
 """
 
 from collections.abc import Iterator

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from daybreak import hooks
 from daybreak.contract.errors import NothingToDo, ParamsError, PipelineError, ReleaseError
-from daybreak.contract.formats import one_line
+from daybreak.contract.formats import one_line, short_id
 from daybreak.contract.params import ModelSections
 from daybreak.contract.records import (
     Release,
@@ -15,10 +16,9 @@ from daybreak.contract.records import (
 )
 from daybreak.contract.user import user
 from daybreak.registry import aliases
-from daybreak.report import night_events, notifier, open_lineage
+from daybreak.report import night_events, notifier
 from daybreak.rollout import ledger_copy, saga
 from daybreak.rollout.lost_ledger import expect_ledger
-from daybreak.rollout.provenance import version_of
 from daybreak.rollout.targets import Target, release_targets
 from daybreak.storage import checkout, ledger
 from daybreak.storage.ledger import Commit
@@ -116,7 +116,8 @@ def rollback(
         )
         commit = saga.run(move, targets)
         notifier.tell(event)
-        open_lineage.send(commit)
+        for show in hooks.functions("after_commit"):
+            show(commit)
         ledger_copy.push()
         _renew_pages(client)
         return release
@@ -211,3 +212,22 @@ def promotion_of(releases: Sequence[Commit], number: int) -> Commit:
         served = ", ".join(str(one) for one in sorted(filter(None, promotions))) or "none"
         raise ReleaseError(f"version {number} was never promoted; choose one of: {served}")
     return promotions[number]
+
+
+def version_of(text: str) -> int:
+    """Returns the version that a person names: by its number, or by the name or the day of its night.
+
+    Raises NothingToDo, with why, where that night made none, and ReleaseError where there was no such night.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    nights = [entry for entry in ledger.history() if not entry.rollback]
+    named = [e for e in nights if text in (e.night.id, short_id(e.night.id), str(e.night.day))]
+    for entry in named:
+        if entry.version:
+            return entry.version.number
+    if named and (verdict := named[0].verdict):
+        raise NothingToDo(f"night {named[0].night.id} made no version: {verdict.reason}")
+    made = [entry for entry in nights if entry.version]
+    last = f"; the newest that made one is {made[0].night.id}" if made else ""
+    raise ReleaseError(f"{text} is not a version, nor a night of the ledger that made one{last}")

@@ -22,12 +22,12 @@ from daybreak.contract import params, records
 from daybreak.contract.errors import DataError, ReleaseError
 from daybreak.data.ingest import ingest, part_of
 from daybreak.data.validator import QUARANTINE, REFUSED
+from daybreak.extensions.care.audit import audit
+from daybreak.extensions.care.drill import drill
 from daybreak.extensions.erasure import cached_rows
 from daybreak.extensions.erasure.erase import erase
+from daybreak.extensions.lineage import provenance
 from daybreak.report import page
-from daybreak.rollout import provenance
-from daybreak.rollout.audit import audit
-from daybreak.rollout.drill import drill
 from daybreak.serving import day_predictions
 from daybreak.storage import checkout, dvc_cache, erasures, ledger, ledger_notes
 from daybreak.storage.traffic_log import Exposure, existing_log, open_log

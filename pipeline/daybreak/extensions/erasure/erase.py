@@ -31,9 +31,10 @@ from daybreak.data.source import PART
 from daybreak.data.validator import REFUSED
 from daybreak.extensions.erasure import cached_rows, version_rows
 from daybreak.extensions.erasure.cached_rows import ARRAYS, FIGURES, LOCK, ROWS
+from daybreak.extensions.lineage import provenance
 from daybreak.registry import aliases
 from daybreak.report import outcome, page
-from daybreak.rollout import ledger_copy, provenance, rot, saga
+from daybreak.rollout import ledger_copy, rot, saga
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.serving import day_predictions
 from daybreak.storage import checkout, erasures, jsonl, ledger, night_folders

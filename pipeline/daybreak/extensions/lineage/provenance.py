@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 from daybreak.contract import records
-from daybreak.contract.errors import NothingToDo, ParamsError, ReleaseError
-from daybreak.contract.formats import short_id
+from daybreak.contract.errors import ParamsError, ReleaseError
 from daybreak.contract.records import (
     Batch,
     Champion,
@@ -53,25 +52,6 @@ class Use:
     version: int
     how: str
     serves: bool
-
-
-def version_of(text: str) -> int:
-    """Returns the version that a person names: by its number, or by the name or the day of its night.
-
-    Raises NothingToDo, with why, where that night made none, and ReleaseError where there was no such night.
-    """
-    if text.isascii() and text.isdigit():
-        return int(text)
-    nights = [entry for entry in ledger.history() if not entry.rollback]
-    named = [e for e in nights if text in (e.night.id, short_id(e.night.id), str(e.night.day))]
-    for entry in named:
-        if entry.version:
-            return entry.version.number
-    if named and (verdict := named[0].verdict):
-        raise NothingToDo(f"night {named[0].night.id} made no version: {verdict.reason}")
-    made = [entry for entry in nights if entry.version]
-    last = f"; the newest that made one is {made[0].night.id}" if made else ""
-    raise ReleaseError(f"{text} is not a version, nor a night of the ledger that made one{last}")
 
 
 def why(number: int) -> list[tuple[str, str]]:

@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo, PipelineError, ReleaseError, without_password
 from daybreak.contract.params import ModelSections
+from daybreak.extensions.care import audit
 from daybreak.registry import aliases, packaging
-from daybreak.rollout import audit, ledger_copy
+from daybreak.rollout import ledger_copy
 from daybreak.storage import checkout, ledger, ledger_notes, signatures
 from daybreak.storage.mlflow_client import session
 from daybreak.storage.signatures import UNSIGNED

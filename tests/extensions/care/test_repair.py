@@ -16,7 +16,8 @@ from daybreak.contract.params import Params
 from daybreak.contract.records import Check
 from daybreak.data import casts, source
 from daybreak.examples.demand.demand import Demand
-from daybreak.rollout import repair, rot
+from daybreak.extensions.care import repair
+from daybreak.rollout import rot
 from daybreak.storage import checkout, dvc_cache, ledger, snapshots
 from daybreak.storage.bucket import BucketFolder
 from daybreak.training import checkpoint
