@@ -184,7 +184,7 @@ def test_files_of_days_of_unlike_columns_are_told_apart_by_their_names(tmp_path:
     assert made.table.columns["celsius"] == Float(nullable=True) and made.num_days == NUM_DAYS
 
 
-def test_all_tables_of_a_database_become_a_home_that_goes_through_every_seam(
+def test_all_tables_of_a_database_become_a_home_that_goes_through_every_step(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"

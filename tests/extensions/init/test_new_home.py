@@ -374,7 +374,7 @@ def test_a_night_of_a_home_imports_the_module_of_its_own_commit(payments: Path, 
     assert json.loads((night / "data/run/batch.json").read_text())["day"] == str(date(2025, 6, 30))
 
 
-def test_folders_of_images_become_a_home_that_goes_through_every_seam(tmp_path: Path) -> None:
+def test_folders_of_images_become_a_home_that_goes_through_every_step(tmp_path: Path) -> None:
     draw = np.random.default_rng(1)
     for day in range(1, 7):
         for shade, name in ((40, "dark"), (120, "grey"), (200, "light")):
@@ -521,7 +521,7 @@ def test_times_since_1970_are_known_by_their_size_where_they_are_named(unit: str
     assert (made.plug["time"], made.days) == (unit, (date(2025, 1, 1), date(2025, 1, 2)))
 
 
-def test_names_of_any_letters_go_through_every_seam_and_a_column_without_one_is_left_out(
+def test_names_of_any_letters_go_through_every_step_and_a_column_without_one_is_left_out(
     tmp_path: Path,
 ) -> None:
     """As of a data frame whose index was written with it."""

@@ -1,4 +1,4 @@
-"""`daybreak try`: a line a seam where the code is sound, one sentence where it is not."""
+"""`daybreak try`: a line for each check where the code is sound, one sentence where it is not."""
 
 import re
 import shutil
@@ -13,11 +13,11 @@ import pytest
 
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.extensions.trial.rehearsal import CODE, rehearse
-from daybreak.extensions.trial.seams import Seams
+from daybreak.extensions.trial.row_checks import RowChecks
 
 ROOT = Path(__file__).parents[3]
 FRAUD = ROOT / "pipeline/daybreak/examples/fraud"
-SEAMS = [
+CHECKS = [
     "source",
     "rules",
     "table",
@@ -57,7 +57,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def in_process(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Takes the home through the seams in this process, which spares imports of torch."""
+    """Takes the home through the checks in this process, which spares imports of torch."""
 
     def run(day: date | None = None) -> None:
         shutil.copytree(home, tmp_path / CODE)
@@ -65,7 +65,7 @@ def in_process(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         monkeypatch.syspath_prepend(tmp_path / CODE)
         for name in ("fraud", "payments"):
             monkeypatch.delitem(sys.modules, name, raising=False)
-        Seams(home).run(day)
+        RowChecks(home).run(day)
 
     return run
 
@@ -76,10 +76,10 @@ def edit(home: Path, old: str, new: str) -> None:
     (home / "fraud.py").write_text(text.replace(old, new))
 
 
-def test_sound_code_prints_a_line_a_seam(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_sound_code_prints_a_line_for_each_check(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rehearse(home)
     lines = capfd.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [*SEAMS, "ok"]
+    assert [line.split()[0] for line in lines] == [*CHECKS, "ok"]
     assert "2025-06-16: " in lines[0]  # the newest with labels that are known
     assert "and 7 days before" in lines[2]
     assert "the same predictions" in lines[-4]

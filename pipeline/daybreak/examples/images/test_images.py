@@ -5,5 +5,5 @@ from pathlib import Path
 from daybreak import rehearse
 
 
-def test_one_day_goes_through_every_seam() -> None:
+def test_one_day_goes_through_every_step() -> None:
     rehearse(Path(__file__).parent)

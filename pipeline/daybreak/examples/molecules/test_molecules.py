@@ -104,7 +104,7 @@ def icosahedron() -> Floats:
     return atoms
 
 
-def test_one_day_goes_through_every_seam() -> None:
+def test_one_day_goes_through_every_step() -> None:
     if not Trajectories().days():
         pytest.skip("no bag is closed yet; run one as README.md says")
     rehearse(HOME)

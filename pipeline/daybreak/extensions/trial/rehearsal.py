@@ -24,7 +24,7 @@ CODE, FAULT, DOUBTS = "code", "fault.json", "doubts.json"  # in the folder of th
 
 
 def rehearse(home: Path, day: date | None = None, *, lines: IO[str] | None = None) -> tuple[str, ...]:
-    """Runs one day through the package of `home`, and prints a line a seam.
+    """Runs one day through the package of `home`, and prints a line for each check.
 
     Args:
         home: folder of params.yaml, in a git checkout.
@@ -44,7 +44,13 @@ def rehearse(home: Path, day: date | None = None, *, lines: IO[str] | None = Non
         frame = Path(__file__).resolve().parents[3]
         environment = {**os.environ, **code_path.environment(folder / CODE)}
         environment["PYTHONPATH"] += f"{os.pathsep}{frame}"
-        words = [sys.executable, "-m", "daybreak.extensions.trial.seams", str(home.resolve()), str(day or "")]
+        words = [
+            sys.executable,
+            "-m",
+            "daybreak.extensions.trial.row_checks",
+            str(home.resolve()),
+            str(day or ""),
+        ]
         to: dict[str, Any] = {"stdout": lines, "stderr": subprocess.STDOUT} if lines else {}
         status = subprocess.run(words, cwd=folder, env=environment, check=False, **to).returncode
         if (folder / FAULT).exists():

@@ -1,4 +1,4 @@
-"""Tries what training does with a team's model and loss, beside one update (seams.py).
+"""Tries what training does with a team's model and loss, beside one update (row_checks.py).
 
 Training restarts from checkpoints, splits a batch into passes and among workers, and repeats a run of one
 seed bit for bit. Each is tried on a batch; what does not hold is one sentence that names the method to fix.

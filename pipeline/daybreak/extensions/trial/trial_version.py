@@ -1,4 +1,4 @@
-"""Tries the files that a version would carry, and finds files that travel with none (seams.py)."""
+"""Tries the files that a version would carry, and finds files that travel with none (row_checks.py)."""
 
 import ast
 import contextlib

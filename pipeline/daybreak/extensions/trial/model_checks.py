@@ -1,6 +1,6 @@
-"""Takes a batch of a team's samples through its model, loss and prediction, for seams.py.
+"""Takes a batch of a team's samples through its model, loss and prediction, for row_checks.py.
 
-A seam prints a line with what it saw; a fault is one sentence that names the method to fix.
+A check prints a line with its result; a fault is one sentence that names the method to fix.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ from daybreak.workloads.served_rows import predictions, serves_rows
 MOST_SAMPLES = 256  # of the batch
 
 
-class ModelSeams:
-    """The seams from samples on, in the folder where these were made."""
+class ModelChecks:
+    """The integration checks from samples on, in the folder of the arrays."""
 
     workload: Any
     name: str  # of its class
@@ -50,7 +50,7 @@ class ModelSeams:
         self._began, self._cpu = time.monotonic(), time.process_time()
 
     def try_model(self, state: State) -> None:
-        """Runs the seams from the data set on; `state` is what `fit` found."""
+        """Runs the checks from the data set on; `state` is the result of `fit`."""
         samples, batch = self._batch()
         of_samples = getattr(samples, "state", state)
         trial = self._update(self._model(of_samples), of_samples, batch)
@@ -70,9 +70,9 @@ class ModelSeams:
         for sentence in trial_version.surroundings(type(self.workload)):
             self._note(sentence)
 
-    def _say(self, seam: str, text: str) -> None:
+    def _say(self, check: str, text: str) -> None:
         now = time.monotonic()
-        print(f"{seam:9} {text}   {now - self._began:.2f} s", flush=True)
+        print(f"{check:9} {text}   {now - self._began:.2f} s", flush=True)
         self._began = now
 
     def _note(self, text: str) -> None:

@@ -1,6 +1,6 @@
-"""Takes one day of a team's data through each seam between its code and Daybreak's (rehearsal.py).
+"""Takes one day through each integration check of a team's code with Daybreak (rehearsal.py).
 
-A seam prints a line with what it saw; a fault is one sentence that names the method to fix.
+A check prints a line with its result; a fault is one sentence that names the method to fix.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from daybreak.data.ingest import part_of, partitions
 from daybreak.data.partition_scan import PartitionScan
 from daybreak.data.row_rules import failing
 from daybreak.extensions.trial import night_preview, trial_version
-from daybreak.extensions.trial.model_seams import ModelSeams, in_words, shapes
+from daybreak.extensions.trial.model_checks import ModelChecks, in_words, shapes
 from daybreak.extensions.trial.rehearsal import CODE, DOUBTS, FAULT
 from daybreak.extensions.trial.trial_updates import close
 
@@ -44,11 +44,11 @@ MOST_ROWS = 2000  # of the day
 FEW_ROWS = 16  # as users send
 
 
-class Seams(ModelSeams):
+class RowChecks(ModelChecks):
     """Takes one day of rows through all integration checks, in a temporary folder."""
 
     def run(self, day: date | None) -> None:
-        """Runs all seams; `doubts` are sentences on what a night would refuse, or not be able to judge."""
+        """Runs all checks; `doubts` are sentences on what a night would refuse, or not be able to judge."""
         self.doubts: list[str] = []
         torch.manual_seed(self._params.train.seed)
         with self._opened.watched():
@@ -348,14 +348,14 @@ def _write(rows: pa.Table, day: date) -> None:
 def main(home: Path, day: str) -> int:
     """Rehearses in the current folder; leaves the fault, if there is one, and the doubts as files."""
     torch.set_num_threads(1)
-    seams = Seams(home)
+    checks = RowChecks(home)
     try:
-        seams.run(date.fromisoformat(day) if day else None)
+        checks.run(date.fromisoformat(day) if day else None)
     except PipelineError as error:
         records.replace_text(Path(FAULT), json.dumps({"kind": type(error).__name__, "text": str(error)}))
         return 1
     finally:
-        records.replace_text(Path(DOUBTS), json.dumps(seams.doubts))
+        records.replace_text(Path(DOUBTS), json.dumps(checks.doubts))
     return 0
 
 
