@@ -23,9 +23,8 @@ ROOMS = (
 FIRST = ("hooks",)  # the table of extensions, which every room may ask
 # Modules beside the rooms, which know all of them, in order too.
 TOP = (
-    "leftovers", "secret_files", "airflow_health", "airflow_question", "warm_parent", "larger_values",
-    "night", "stages",
-    "runner", "dvc_file",         "check",
+    "supervisord_listener", "with_secrets", "airflow_health", "airflow_question", "warm_parent",
+    "chosen_values", "night", "stages", "runner", "dvc_file",         "check",
     "commands", "cli", "__main__",
 )  # fmt: skip
 EXAMPLES = "examples"  # leans on the rooms as a team's own package does, and is imported by none

@@ -229,9 +229,9 @@ def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments:
         test_hours=_test_hours(overridden),
     )
     if not wanted.here and overridden.plan.quality_choices:  # in the home itself, values would stay
-        from daybreak import larger_values
+        from daybreak import chosen_values
 
-        night = replace(night, chosen=larger_values.choose_for(night, champion, overridden, assignments))
+        night = replace(night, chosen=chosen_values.choose_for(night, champion, overridden, assignments))
     _warn_of_new_recipe(night, champion, overridden)
     disk.sync(Path())  # the folder is whole before it is one of a night
     records.write(night)

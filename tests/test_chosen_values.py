@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak import larger_values, runner
+from daybreak import chosen_values, runner
 from daybreak.contract import params, records
 from daybreak.contract.records import (
     Champion,
@@ -135,7 +135,7 @@ def test_a_width_that_paid_is_a_refresh_of_the_champion_and_one_that_is_only_tri
     def choose(*assignments: str) -> tuple[Chosen, params.Params]:
         folder = Path("params.yaml").read_text()
         after = replace(first, previous=ledger.ledger_tip())
-        chosen = larger_values.choose_for(after, champion, params.load(), assignments)
+        chosen = chosen_values.choose_for(after, champion, params.load(), assignments)
         assert chosen is not None
         tonight = params.load()
         Path("params.yaml").write_text(folder)

@@ -1,4 +1,4 @@
-"""Starts a program with secrets from files: `python -m daybreak.secret_files PROGRAM ARGUMENT...`.
+"""Starts a program with secrets from files: `python -m daybreak.with_secrets PROGRAM ARGUMENT...`.
 
 Where the value of an environment variable says `{secret NAME}`, the text of the file NAME in FOLDER takes its
 place, so that a container's settings name its secrets without holding them (compose.yaml). A missing or empty

@@ -1,7 +1,7 @@
 """Ends what a killed server leaves behind, the rest of its process group, before the server starts again.
 
-`python -m daybreak.leftovers NAME...` listens to supervisord (supervisord.conf). A worker of a killed server
-would keep its port, and each new server would end because the port is in use.
+`python -m daybreak.supervisord_listener NAME...` listens to supervisord (supervisord.conf). A worker of a
+killed server would keep its port, and each new server would end because the port is in use.
 """
 
 import contextlib
