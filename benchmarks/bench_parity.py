@@ -1,4 +1,4 @@
-"""Training and serving give the same: predictions by three doors, and features bit for bit.
+"""Training and serving give the same: predictions by three entry points, and features bit for bit.
 
 One night of each example, with few days. Then 1,000 of its held-out rows go through the router by HTTP, those
 of a unit in a request; through MLflow's pyfunc, as a table of pandas in a process without this checkout; and

@@ -228,7 +228,7 @@ def test_what_cannot_be_joined_is_said(folder: Path) -> None:
         joined(max_hours=3)
     with pytest.raises(ParamsError, match="no row could be joined; raise max_age_hours"):
         joined(known_after_hours=24)
-    with pytest.raises(ParamsError, match="rows is 'weather', which is no source"):
+    with pytest.raises(ParamsError, match="rows is 'weather', which is not a valid source"):
         joined({"use": "weather"}, rows="weather")
 
 

@@ -247,7 +247,7 @@ def test_labels_that_are_all_the_same_are_refused() -> None:
 
 
 def test_an_edited_workload_and_the_champions_each_make_arrays_of_the_same_rows(tmp_path: Path) -> None:
-    """By the door `arrays`, the champion's class has names and values of its own."""
+    """With `arrays`, the champion's class has names and values of its own."""
     made = run(9, use="Amounts", test_days=2)
     own = tmp_path / "own"
     own.mkdir()

@@ -55,7 +55,7 @@ class Prepared:
 class Workload(Protocol):
     """What to train. Loss and score return one value per sample; only the caller averages.
 
-    Its rows become arrays by one of two doors. The first is run once for each partition, the second each
+    Rows become arrays by one of two entry points. The first runs once for each partition, the second each
     night for the whole window:
 
         features(rows, state, past) -> dict[str, NDArray]     (daybreak/data/features.py), and if it needs one
@@ -64,7 +64,7 @@ class Workload(Protocol):
 
     A workload with neither reads the clean partitions in `dataset` by itself.
 
-    Where later rows correct earlier ones, as returns do, either door has the rows as they stand
+    Where later rows correct earlier ones, as returns do, both entry points get corrected rows
     (daybreak/data/corrections.py), by both of these:
 
         reaches_back: timedelta                               how far

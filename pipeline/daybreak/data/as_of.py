@@ -41,9 +41,9 @@ class OtherTable:
 
     Args:
         rows: the source of its rows.
-        columns: those that are joined, as a list, or the name that each gets to its name here.
-        max_age_hours: how old its row may be at the time of ours; an older one is no partner.
-        time: its column of the moment that a row is of.
+        columns: columns to join, as a list, or the new name of each to its name here.
+        max_age_hours: largest age of a row here at the time of ours; older rows are not joined.
+        time: column with the moment of a row.
         key: columns that must be equal, as a list, or our name of each to its name here.
         known_after_hours: how long after its time a row is known; 24 for figures of a whole day.
     """
@@ -227,7 +227,8 @@ def _made(plug: Any) -> Source:
         source: Source = Plug.model_validate(plug).make()
     except ValidationError:
         raise ParamsError(
-            f"under source, rows is {plug!r}, which is no source; write {{use: package.module:Class, ...}}"
+            f"under source, rows is {plug!r}, which is not a valid source; write "
+            f"{{use: package.module:Class, ...}}"
         ) from None
     return source
 

@@ -11,7 +11,7 @@ order of days and without the label. `corrected` is never given more than may be
     for a training sample   the same, and later training days, which are over before any held-out day
 
 The features of a sample are made from the row as it was delivered, since no correction was known then; the
-correction decides whether it is a sample, and its label. The door `arrays` has whole rows as corrected.
+correction decides whether it is a sample, and its label. `arrays` gets whole corrected rows.
 """
 
 import math

@@ -91,8 +91,7 @@ def prepare(night: Night, report: Report, sections: PrepareSections) -> Dataset:
 def remake(workload: Any, model: Path, folder: Path) -> None:
     """Writes the held-out samples of tonight's clean rows by another workload, with the state of its model.
 
-    By the door `arrays` these are arrays of the whole window, which DuckDB makes. What `ARRAYS` has of the
-    window stays as it is.
+    With `arrays`, DuckDB makes the arrays of the whole window. The arrays in `ARRAYS` are left alone.
     """
     meta = json.loads((ARRAYS / "meta.json").read_text())
     here, state, last = partitions(CLEAN), read_state(model), date.fromisoformat(meta["last_day"])

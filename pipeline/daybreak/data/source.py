@@ -309,7 +309,7 @@ class Files:
 
     def _reason(self, path: str, dated: Collection[str] | None) -> str:
         if day_files.is_hidden(path.removeprefix(self._fixed())):
-            return "begins with . or _, which names what is no data"
+            return "begins with . or _, which marks files that are not data"
         if dated is not None:
             return "" if path in dated else f"has no day as {self.url} has it"
         return "" if path.lower().endswith(self.suffixes) else f"is not a {self.kind}"

@@ -1,4 +1,4 @@
-"""A small shop goes from lines to recommendations, by the doors through which a night takes it."""
+"""A small shop goes from lines to recommendations, by the functions that a night calls."""
 
 import json
 from datetime import date, timedelta
