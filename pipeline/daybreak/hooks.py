@@ -19,9 +19,7 @@ class Extension:
 
     plugs: str = ""  # classes that params.yaml names by their import path, with blanks between them
     commands: str = ""  # module whose public functions are commands (daybreak/cli.py)
-    engine: str = (
-        ""  # function of a job's recipe; returns what takes its updates (daybreak/training/worker.py)
-    )
+    engine: str = ""  # function of a job's recipe; returns what takes its updates (training/worker.py)
     shard: str = ""  # function that divides a model's weights, with its loss and device; returns the loss
     after_commit: str = ""  # function of a commit of the ledger, once it is made; its failure changes nothing
     jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
