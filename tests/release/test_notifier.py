@@ -216,7 +216,7 @@ def test_a_message_links_to_where_the_night_is_shown_and_a_question_to_its_form(
     assert file.read_text().endswith(f"reject: worse; see: {report}")
     assert notifier.tell(replace(event("question", until=UNTIL), night=night.id))
     form = "http://airflow:8080/dags/retrain/runs/manual__1%2B00%3A00/tasks/review/required_actions"
-    assert f"why; see: {report}; answer at {form} or with: python" in file.read_text()
+    assert f"why; see: {report}; answer at {form} or with: daybreak approve" in file.read_text()
 
 
 def test_only_what_notify_on_names_is_told(

@@ -508,7 +508,9 @@ def test_names_of_columns_that_no_rule_could_name_are_refused(tmp_path: Path) ->
     assert refused(tmp_path, rows(y=numbers, File_row_number=numbers)).startswith(
         "a column is called File_row_number"
     )
-    assert refused(tmp_path, rows(y=numbers, x=numbers, X=numbers)).startswith("there are columns x and X")
+    assert refused(tmp_path, rows(y=numbers, x=numbers, X=numbers)).startswith(
+        "columns x and X differ in upper and lower case only"
+    )
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
