@@ -70,7 +70,7 @@ $(AIRFLOW_HOME)/ready: .venv/ready
 	@echo "Setting up the databases of Airflow and MLflow"
 	mkdir -p $(AIRFLOW_HOME) $(VAR)
 	airflow db migrate > $(VAR)/setup.log 2>&1 || { tail -5 $(VAR)/setup.log; exit 1; }
-	python -c 'from daybreak.storage import mlflow_client; mlflow_client.create()' >> $(VAR)/setup.log 2>&1 \
+	python -c 'from daybreak.storage import home, mlflow_client; mlflow_client.create(home.Home.here())' >> $(VAR)/setup.log 2>&1 \
 	  || { tail -5 $(VAR)/setup.log; exit 1; }
 	touch $@
 

@@ -12,6 +12,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
+from daybreak.storage.home import Home
+
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
 from benchmarks import frame, jobs
@@ -34,7 +36,7 @@ def main() -> None:
         os.environ["DAYBREAK_HOME"] = folder  # ceilings are measured once
         os.chdir(folder)
         jobs.write(ARRAYS)
-        roofline.ceilings(ARRAYS)
+        roofline.ceilings(Home.here(), ARRAYS)
         for run in range(RUNS):
             rows = [profiled(name) for name in names]
             right[run] = sum(row["verdict"] == row["bound"] for row in rows)
@@ -88,6 +90,7 @@ def profile(to: Connection, name: str) -> None:
     begin = time.perf_counter()
     with contention.measured() as seen:
         diagnosis = diagnose(
+            Home.here(),
             jobs.Constructed(name),
             ProfileParams(batch_sizes=jobs.sizes(job.batch_size), steps=3),
             TrainParams(batch_size=job.batch_size),

@@ -12,6 +12,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from daybreak.storage.home import Home
+
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
 from benchmarks import frame, jobs
@@ -31,12 +33,12 @@ def main() -> None:
         os.environ["DAYBREAK_HOME"] = folder
         os.chdir(folder)
         jobs.write(ARRAYS)
-        quiet = roofline.ceilings(ARRAYS)
+        quiet = roofline.ceilings(Home.here(), ARRAYS)
         alone = [profiled(name) for name in names]
         with frame.burning():
             fresh = roofline.measure(ARRAYS)
             make_old()
-            used = roofline.ceilings(ARRAYS)
+            used = roofline.ceilings(Home.here(), ARRAYS)
             beside = [profiled(name) for name in names]
     frame.table(
         [

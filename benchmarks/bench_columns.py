@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks import frame
+from daybreak.storage.home import Home
 from daybreak.training import column_files, sample_order
 from daybreak.training.tuning import Columns, read, tensors
 
@@ -83,7 +84,7 @@ def epoch(data: Lines, how: str) -> Any:
     files = None
     if how == "files":
         files = column_files.open_files(
-            data, workload="tests.fakes:LineWorkload", arguments={}, arrays=Path("data/arrays")
+            Home.here(), data, workload="tests.fakes:LineWorkload", arguments={}, arrays=Path("data/arrays")
         )
     columns = data if how == "plain" else Columns(data, files=files)
     for start in range(0, len(data), BATCH):

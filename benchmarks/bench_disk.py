@@ -23,6 +23,7 @@ from daybreak.contract import params
 from daybreak.contract.formats import size
 from daybreak.rollout.rollback import promotion_of, steps_back
 from daybreak.storage import ledger
+from daybreak.storage.home import Home
 
 NUM_NIGHTS = 6 if frame.QUICK else 60
 FIRST = date(2026, 1, 12)
@@ -60,10 +61,10 @@ def main() -> None:
         totals = [sum(row.values()) for row in rows]
         half = NUM_NIGHTS // 2
         added = [after - before for before, after in pairwise(totals)]
-        releases = ledger.releases()
+        releases = ledger.releases(Home.here())
         target = steps_back(releases, 1)
         frame.pipeline(home, "rollback", "--reason", "to see that it works")
-        entry = ledger.history(limit=1)[0]
+        entry = ledger.history(Home.here(), limit=1)[0]
         back = entry.serving is not None and entry.serving.version == target
         why = frame.pipeline(home, "why", str(target)).stdout
         why_first = frame.pipeline(home, "why", str(releases[-1].serves)).stdout
@@ -129,7 +130,7 @@ def lookup_cpu_s(num_nights: int) -> float:
         text = "\n".join([*lines, ""])
         subprocess.run(["git", "fast-import", "--quiet"], input=text, text=True, check=True)
         before = cpu_s()
-        releases = ledger.releases()
+        releases = ledger.releases(Home.here())
         number = steps_back(releases, 1)
         assert promotion_of(releases, number).serves == num_nights - 1
         return cpu_s() - before

@@ -19,6 +19,7 @@ from daybreak import stages
 from daybreak.contract import records
 from daybreak.contract.records import Training, Verdict
 from daybreak.storage import ledger
+from daybreak.storage.home import Home
 
 KILLED_IN = ("validate", "train", "promote") if frame.QUICK else stages.CHAIN
 DAY = "2026-03-04"
@@ -116,7 +117,7 @@ def outcome(home: Path) -> dict[str, object]:
     """What the night came to."""
     os.environ["DAYBREAK_HOME"] = str(home)
     [folder] = (home / "nights").glob("*")
-    entries = ledger.history()
+    entries = ledger.history(Home.here())
     verdict = records.read(Verdict, folder / records.RUN)
     alias = frame.champion_of(home)
     return {

@@ -24,6 +24,7 @@ import psutil
 
 from benchmarks import frame
 from daybreak.storage import ledger
+from daybreak.storage.home import Home
 
 BEFORE = "02042c7"  # the release before
 
@@ -47,7 +48,7 @@ def main() -> None:
         frame.table([{"stage": name, "s": float(s), "CPU s": float(cpu)} for name, s, cpu in stages])
         frame.table([{"program": name, "processes": number} for name, number in now.programs.most_common()])
         os.environ["DAYBREAK_HOME"] = str(home)
-        entries = ledger.history()
+        entries = ledger.history(Home.here())
         judged = sum(entry.evaluation is not None for entry in entries)
     with frame.home() as home:
         subprocess.run(["git", "checkout", "--quiet", "-B", "main", BEFORE], cwd=home, check=True)

@@ -19,6 +19,7 @@ from benchmarks import frame
 from daybreak.contract import params
 from daybreak.contract.records import Champion, Version
 from daybreak.storage import checkout, ledger
+from daybreak.storage.home import Home
 
 NUM_NIGHTS = 3 if frame.QUICK else 30
 NUM_BY_AIRFLOW = 3
@@ -75,7 +76,7 @@ def main() -> None:
             *frame.sets([f"source={json.dumps(SOURCE)}", *SHORT]),
         )
         elapsed_s = time.monotonic() - began
-        entries = ledger.history()[::-1]
+        entries = ledger.history(Home.here())[::-1]
         rows = []
         for entry in entries:
             assert entry.verdict and entry.report and entry.evaluation and entry.profile and entry.training
@@ -100,7 +101,7 @@ def main() -> None:
                 print(f"{entry.night.day} keeps the champion: {entry.verdict.reason}")
         frame.table(rows)
         ratios = [row["score"] / row["own counts"] for row in rows]
-        before = ledger.history(limit=1)[0]
+        before = ledger.history(Home.here(), limit=1)[0]
         bad = plant_a_bad_night(home, days[NUM_NIGHTS])
         back_s, restored = roll_back(home)
     by_airflow = nights_by_airflow(days[:NUM_BY_AIRFLOW])
@@ -156,7 +157,7 @@ def nights_by_airflow(days: list[date]) -> list[ledger.Entry]:
             command = ["make", "night", f"DAY={day}", "AIRFLOW_PORT=18082", "MLFLOW_PORT=15002"]
             subprocess.run(command, cwd=home, env=frame.environment(home), check=True)
         os.environ["DAYBREAK_HOME"] = str(home)
-        return ledger.history()[::-1]
+        return ledger.history(Home.here())[::-1]
 
 
 def same_end(one: ledger.Entry, other: ledger.Entry) -> bool:
@@ -193,21 +194,21 @@ def plant_a_bad_night(home: Path, day: date) -> ledger.Entry:
         "a planted bad night",
         *frame.sets([f"source={json.dumps(SOURCE)}", f"workload={BAD_WORKLOAD}", *SHORT]),
     )
-    entry = ledger.history(limit=1)[0]
+    entry = ledger.history(Home.here(), limit=1)[0]
     print(f"planted bad night {day}: {entry.verdict and entry.verdict.reason}")
     return entry
 
 
 def roll_back(home: Path) -> tuple[float, bool]:
     """Roll back by one; seconds, and whether alias, model and data are those of the older version."""
-    entries = ledger.history()
+    entries = ledger.history(Home.here())
     serving = entries[0].serving
     assert serving is not None
     target = next(e for e in entries if e.release and e.release.version == serving.replaced)
     began = time.monotonic()
     frame.pipeline(home, "rollback", "--reason", "to see that it works")
     elapsed_s = time.monotonic() - began
-    newest = ledger.history(limit=1)[0]
+    newest = ledger.history(Home.here(), limit=1)[0]
     frame.pipeline(
         home, "open", "--night", "after-rollback", "--day", str(target.night.day + timedelta(days=1))
     )

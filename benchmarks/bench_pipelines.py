@@ -17,6 +17,8 @@ QUICK=1 takes four.
 
 import os
 
+from daybreak.storage.home import Home
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
 
@@ -174,7 +176,7 @@ def tell(to: Connection, name: str, folder: Path) -> None:
     ARRAYS.mkdir(parents=True)
     try:
         PIPELINES[name].write(ARRAYS)
-        roofline.ceilings(ARRAYS)
+        roofline.ceilings(Home.here(), ARRAYS)
         to.send(row_of(name))
     except Exception as error:  # noqa: BLE001  # told as the pipeline's row
         traceback.print_exc()
@@ -200,7 +202,7 @@ def row_of(name: str) -> dict[str, Any]:
         last_day=date(2026, 6, 30),
     )
     begin = time.perf_counter()
-    profile = profiler.profile(dataset, Piped(name), params, training)
+    profile = profiler.profile(Home.here(), dataset, Piped(name), params, training)
     profile_s = time.perf_counter() - begin
     with contention.measured() as seen:
         seconds, cores = job.in_turn(profile.tuning, update_s)

@@ -33,6 +33,7 @@ EPOCHS = 6
 RUNS = "/api/v2/dags/retrain/dagRuns"
 ENDED = ("success", "failed")
 NIGHT_S = 1800.0  # that a night may take on a busy machine
+CREATE = "from daybreak.storage import home, mlflow_client; mlflow_client.create(home.Home.here())"
 TARGETS: dict[str, frame.Target] = {
     "nights": ("==", 1 if frame.QUICK else 2),
     "preempted while they trained": ("==", 1 if frame.QUICK else 2),
@@ -111,7 +112,7 @@ def night_on(place: Place, folder: Path) -> dict[str, float]:
     with frame.home() as home:
         params.override(home, sets, into=home)
         subprocess.run(["git", "commit", "--all", "--quiet", "-m", "a cluster"], cwd=home, check=True)
-        create = [sys.executable, "-c", "from daybreak.storage import mlflow_client; mlflow_client.create()"]
+        create = [sys.executable, "-c", CREATE]
         subprocess.run(create, cwd=home, env=frame.environment(home), check=True)
         (folder / "airflow").mkdir()
         with airflow_standalone(folder / "airflow", home=home, dags=home / "dags") as airflow:

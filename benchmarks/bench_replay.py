@@ -32,6 +32,7 @@ from daybreak.contract import params, records
 from daybreak.contract.records import Champion, Verdict, Version
 from daybreak.evaluation.scores import SCORES, read_scores
 from daybreak.storage import ledger
+from daybreak.storage.home import Home
 
 NUM_NIGHTS = 3 if frame.QUICK else 30
 DAYS_AHEAD = 21
@@ -136,7 +137,7 @@ def until_it_follows(address: str, home: Path) -> None:
             health = {}
         if (
             health.get("ready")
-            and health["arrays"] == ledger.commits(limit=1)[0].night
+            and health["arrays"] == ledger.commits(Home.here(), limit=1)[0].night
             and (health["share"], health["experiment"]) == (wanted.share, wanted.experiment)
         ):
             log.close()

@@ -33,6 +33,7 @@ from daybreak.registry.carried_code import MODEL
 from daybreak.rollout import rot
 from daybreak.storage import checkout, dvc_cache, ledger, snapshots
 from daybreak.storage.bucket import BucketFolder
+from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from tests.release.folders import files_of_version
 
@@ -79,7 +80,7 @@ def main() -> None:
                 number += group(name, kind, made, at_once=at_once, seed=number, tally=tally)
             print(f"{name}: {number} damaged", file=sys.stderr, flush=True)
         restore(home, made, tally)
-        faults = [check.text for check in audit.audit(made, deep=True) if not check.ok]
+        faults = [check.text for check in audit.audit(Home.here(), made, deep=True) if not check.ok]
         assert not faults, faults
     frame.finish(
         "rot",
@@ -132,20 +133,20 @@ def prepare(home: Path) -> Params:
     made = params.load(home).model_copy(
         update={"backend": Plug(use="benchmarks.bench_rot:LocalWithBucket", bucket=bucket.url)}
     )
-    faults = [check.text for check in audit.audit(made, deep=True) if not check.ok]
+    faults = [check.text for check in audit.audit(Home.here(), made, deep=True) if not check.ok]
     assert not faults, faults
     return made
 
 
 def kinds(home: Path, made: Params) -> dict[str, Kind]:
     """The kinds of places."""
-    with session() as client:
+    with session(Home.here()) as client:
         registered = client.search_model_versions("name = 'daybreak'")
         numbers = [int(one.version) for one in registered]
     versions = {number: files_of_version(home, number) for number in numbers}
     off, loose = home.parent / "off", home / ".git" / "objects"
     sent = off / "bucket" / "things"
-    tip = ledger.ledger_tip()
+    tip = ledger.ledger_tip(Home.here())
     listed = checkout.git("rev-list", "--objects", tip, folder=home).splitlines()
     of_ledger = {line.split()[0] for line in listed}
 
@@ -172,8 +173,13 @@ def kinds(home: Path, made: Params) -> dict[str, Kind]:
 
     return {
         "cache": Kind(
-            files=lambda: [dvc_cache.path_of(digest) for digest in dvc_cache.objects()],
-            seen=lambda: {dvc_cache.path_of(fault.name) for fault in rot.in_cache(dvc_cache.objects())},
+            files=lambda: [
+                dvc_cache.path_of(Home.here(), digest) for digest in dvc_cache.objects(Home.here())
+            ],
+            seen=lambda: {
+                dvc_cache.path_of(Home.here(), fault.name)
+                for fault in rot.in_cache(Home.here(), dvc_cache.objects(Home.here()))
+            },
             part_of=lambda path: path,
             has_copy=remote_has,
         ),
@@ -181,26 +187,26 @@ def kinds(home: Path, made: Params) -> dict[str, Kind]:
             files=lambda: [
                 path for path in sorted(loose.glob("??/*")) if path.parent.name + path.name in of_ledger
             ],
-            seen=lambda: {Path(fault.name) for fault in rot.in_git()},
+            seen=lambda: {Path(fault.name) for fault in rot.in_git(Home.here())},
             part_of=lambda path: path,
             has_copy=lambda path, damaged: True,
         ),
         "versions": Kind(
             files=lambda: files_below(*versions.values()),
-            seen=lambda: {versions[int(fault.name)] for fault in rot.in_versions(made)},
+            seen=lambda: {versions[int(fault.name)] for fault in rot.in_versions(Home.here(), made)},
             part_of=part_of_version,
             has_copy=is_shared,
             at_once=max(1, len(versions) - 1),
         ),
         "checkpoints": Kind(
             files=lambda: files_below(*home.glob("nights/*/data/work/jobs/*/checkpoints/seen=*")),
-            seen=lambda: {Path(fault.name) for fault in rot.in_checkpoints()},
+            seen=lambda: {Path(fault.name) for fault in rot.in_checkpoints(Home.here())},
             part_of=lambda path: path.parent,
             has_copy=was_copied,
         ),
         "bucket": Kind(
             files=lambda: files_below(sent),
-            seen=lambda: {sent / fault.name for fault in rot.in_buckets(made)},
+            seen=lambda: {sent / fault.name for fault in rot.in_buckets(Home.here(), made)},
             part_of=lambda path: sent / path.relative_to(sent).parts[0],
             has_copy=lambda path, damaged: True,
         ),
@@ -225,12 +231,12 @@ def group(name: str, kind: Kind, made: Params, *, at_once: int, seed: int, tally
     before = {
         path: path.read_bytes() for top in folders for path in ([top] if top.is_file() else files_below(top))
     }
-    packs = set((checkout.home() / ".git/objects/pack").iterdir())
+    packs = set((Home.here().folder / ".git/objects/pack").iterdir())
     copied = {path for path in damaged.values() if kind.has_copy(path, set(damaged.values()))}
     for path in damaged.values():
         damage(path, draw, is_git=name == "git")
     seen = kind.seen()
-    lines = list(repair.PLACES[name](made))
+    lines = list(repair.PLACES[name](Home.here(), made))
     as_before = {path: is_as_before(name, path, before[path]) for path in damaged.values()}
     lost, said = sum(not good for good in as_before.values()), sum(not check.ok for check in lines)
     tally["unsaid"] += max(0, lost - said)
@@ -248,7 +254,7 @@ def group(name: str, kind: Kind, made: Params, *, at_once: int, seed: int, tally
         else:
             print(f"{name}: {path} has a copy and is not as it was: {[check.text for check in lines]}")
     put_back(before)
-    for pack in set((checkout.home() / ".git/objects/pack").iterdir()) - packs:
+    for pack in set((Home.here().folder / ".git/objects/pack").iterdir()) - packs:
         pack.unlink()
     return len(damaged)
 
@@ -269,7 +275,7 @@ def is_as_before(name: str, path: Path, content: bytes) -> bool:
         return path.is_file() and path.read_bytes() == content
     kind, _, body = zlib.decompress(content).partition(b"\0")
     words = ["git", "cat-file", kind.split()[0].decode(), path.parent.name + path.name]
-    done = subprocess.run(words, cwd=checkout.home(), capture_output=True, check=False)
+    done = subprocess.run(words, cwd=Home.here().folder, capture_output=True, check=False)
     return done.returncode == 0 and done.stdout == body
 
 
@@ -304,14 +310,16 @@ def says_the_same(content: bytes, before: bytes) -> bool:
 
 def restore(home: Path, made: Params, tally: Counter[str]) -> None:
     """Damages objects that the next night needs, one at a time, and restores them as its `open` does."""
-    lock = str(ledger.text_at(ledger.ledger_tip(), "dvc.lock"))
+    lock = str(ledger.text_at(Home.here(), ledger.ledger_tip(Home.here()), "dvc.lock"))
     paths = ["data/raw", "data/clean", "data/quarantine", "data/figures", "data/arrays"]
     outs = {path: digest for path, digest in dvc_cache.outputs(lock).items() if path in paths}
-    needed: Sequence[str] = sorted({digest for _, digest in dvc_cache.files_of(outs)} | set(outs.values()))
+    needed: Sequence[str] = sorted(
+        {digest for _, digest in dvc_cache.files_of(Home.here(), outs)} | set(outs.values())
+    )
     draw = random.Random(0)
     for number in range(NUM_RESTORED):
         digest = draw.choice(needed)
-        path = dvc_cache.path_of(digest)
+        path = dvc_cache.path_of(Home.here(), digest)
         before = path.read_bytes()
         if not before:
             continue
@@ -325,7 +333,7 @@ def restore(home: Path, made: Params, tally: Counter[str]) -> None:
         tally["restored"] += 1
         with contextlib.chdir(folder):
             try:
-                snapshots.restore(paths)
+                snapshots.restore(Home.here(), paths)
                 tally["used"] += any(records.digest(Path(name)) != outs[name] for name in outs)
             except DataError:
                 tally["refused"] += 1

@@ -40,6 +40,7 @@ from daybreak.gate import watch
 from daybreak.rollout import promote, rollback, saga
 from daybreak.rollout.targets import Alias, Target
 from daybreak.storage import ledger, mlflow_client
+from daybreak.storage.home import Home
 from tests.fakes import Shelf
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import FIRST, PARAMS, make_night
@@ -70,7 +71,7 @@ class Killer(logging.Handler):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Home:
+class TriedHome:
     """A home with a champion and two nights that could replace it."""
 
     def __init__(self, folder: Path) -> None:
@@ -96,16 +97,16 @@ class Home:
             subprocess.run(["git", *words], cwd=self.home, check=True)
         in_child(self._nights)
 
-    def release_targets(self, client: Any, model: str) -> list[Target]:
+    def release_targets(self, home: Home, client: Any, model: str) -> list[Target]:
         """The alias, and the shelf."""
-        return [Alias(client, model), self.shelf]
+        return [Alias(home, client, model), self.shelf]
 
     def _nights(self) -> None:
-        mlflow_client.create()
+        mlflow_client.create(Home.here())
         os.chdir(make_night(self.home, 0, weight=1.0))
         judge_night()
         made = promote_night()
-        ledger.commit_night(records.read(Night), message="first")
+        ledger.commit_night(Home.here(), records.read(Night), message="first")
         champion = Champion(**vars(made))
         for number in (1, 2):
             os.chdir(make_night(self.home, number, weight=1.0, champion=champion))
@@ -138,19 +139,21 @@ class Home:
     def rollback(self) -> None:
         """Stage rollback, one promotion back."""
         os.chdir(self.home)
-        rollback.rollback(params.load(self.home), reason="to see that it works")
+        rollback.rollback(Home.here(), params.load(self.home), reason="to see that it works")
 
     def settled(self) -> list[str]:
         """Recover as `watch` does, and what the audit finds."""
         os.chdir(self.home)
-        with mlflow_client.session() as client:
-            saga.recover(self.release_targets(client, "daybreak"))
+        with mlflow_client.session(Home.here()) as client:
+            saga.recover(Home.here(), self.release_targets(Home.here(), client, "daybreak"))
         settings = params.load(self.home)
-        return [f"{check.name}: {check.text}" for check in auditing.audit(settings) if not check.ok]
+        return [
+            f"{check.name}: {check.text}" for check in auditing.audit(Home.here(), settings) if not check.ok
+        ]
 
     def standing(self) -> Standing:
         """Who serves by ledger, alias and shelf; MLflow's database is read without MLflow."""
-        now = ledger.champion_at(ledger.ledger_tip())
+        now = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
         with sqlite3.connect(self.home / "var" / "mlflow.db") as database:
             asked = "select version from registered_model_aliases where alias = 'champion'"
             row = database.execute(asked).fetchone()
@@ -204,7 +207,7 @@ def in_child(work: Callable[[], Any], *, kill_at: int | None = None) -> tuple[st
     return end(*start(work, kill_at=kill_at))
 
 
-def judged(home: Home, *, old: int, new: int, tally: Counter[str]) -> None:
+def judged(home: TriedHome, *, old: int, new: int, tally: Counter[str]) -> None:
     """Recover after a kill, and count what is not as promised."""
     _, faults = in_child(home.settled)
     standing = home.standing()
@@ -218,7 +221,7 @@ def judged(home: Home, *, old: int, new: int, tally: Counter[str]) -> None:
         print("; ".join(faults))
 
 
-def killed(home: Home, work: Callable[[], None], *, old: int, new: int, tally: Counter[str]) -> float:
+def killed(home: TriedHome, work: Callable[[], None], *, old: int, new: int, tally: Counter[str]) -> float:
     """Kill the work at its steps and at random; seconds that it takes unharmed."""
     home.keep()
     began = time.monotonic()
@@ -241,7 +244,7 @@ def killed(home: Home, work: Callable[[], None], *, old: int, new: int, tally: C
     return took
 
 
-def race(home: Home) -> bool:
+def race(home: TriedHome) -> bool:
     """Two nights that follow the same one promote at once: is there one winner, whom all name?"""
     home.put_back()
     ends = [end(*started) for started in [start(lambda n=n: home.promote(n)) for n in (1, 2)]]  # type: ignore[misc]
@@ -254,7 +257,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="daybreak-"))
     try:
         tally: Counter[str] = Counter()
-        home = Home(folder)
+        home = TriedHome(folder)
         took = {"promotion s": killed(home, home.promote, old=1, new=2, tally=tally)}
         wrong = sum(not race(home) for _ in range(NUM_RACES))
         home.put_back()

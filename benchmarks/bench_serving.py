@@ -37,6 +37,7 @@ from benchmarks import frame
 from daybreak.contract import records
 from daybreak.examples.shop.recommender import Recommender
 from daybreak.storage import mlflow_client
+from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 from tests.conftest import make_repository
 from tests.examples.arrays import make_shop, write
@@ -106,7 +107,7 @@ def make_home(folder: Path) -> Path:
     for name in ("MLFLOW_TRACKING_URI", "DAYBREAK_LOG", "DAYBREAK_TOKEN"):
         os.environ.pop(name, None)
     os.environ["DAYBREAK_HOME"] = str(folder / "store")
-    mlflow_client.create()
+    mlflow_client.create(Home.here())
     os.environ.pop("MLFLOW_TRACKING_URI", None)  # which MLflow sets
     os.environ["DAYBREAK_HOME"] = str(folder / "home")
     home = make_repository(folder / "home", store=folder / "store" / "var" / "mlflow.db")

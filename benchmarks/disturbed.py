@@ -36,6 +36,7 @@ from daybreak.backends.submission_journal import SubmissionJournal
 from daybreak.contract.backend import LIVE, Backend, Job, State
 from daybreak.contract.records import Rental
 from daybreak.jobs.reaper import orphans
+from daybreak.storage.home import Home
 from tests.backends import killed
 from tests.backends.rented import end
 from tests.backends.together import TrainingNight
@@ -386,7 +387,7 @@ class _Part:
         with tempfile.TemporaryDirectory() as scratch, nights.surroundings():
             folder = Path(scratch).resolve()
             with patch.dict(os.environ, DAYBREAK_HOME=str(folder / "home")), self.make(folder, part) as place:
-                assert home_token()
+                assert home_token(Home.here())
                 for measure in self.measures:
                     began = time.monotonic()
                     with place.wait_in_queue() if measure in SUBMISSIONS else nullcontext():

@@ -43,6 +43,7 @@ from daybreak.contract import disk, records
 from daybreak.contract.records import Refit, Training, Verdict
 from daybreak.rollout import rot
 from daybreak.storage import dvc_cache, erasures, ledger
+from daybreak.storage.home import Home
 
 NUM_ROUNDS = 1 if frame.QUICK else 4
 TIMES = 2 if frame.QUICK else 4  # that each command is interrupted, a round
@@ -215,7 +216,7 @@ def commands_of(home: Path, sets: list[str], *, unit: str) -> list[tuple[list[st
     for name in stages.CHAIN[1:]:
         words = [name, "--wait"] if stages.STAGES[name].waits else [name]
         commands.append((words, home / "nights" / NIGHT))
-    promoted = ledger.champion_at(ledger.ledger_tip())
+    promoted = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     assert promoted is not None and promoted.replaced
     back = ["rollback", "--to", str(promoted.replaced), "--reason", "a test"]
     for words in (back, ["watch"], ["audit"], ["repair"], ["prune"], ["erase", "--unit", unit, "--yes"]):
@@ -230,11 +231,11 @@ def prepare(words: list[str], home: Path) -> None:
     """
     if words[0] != "repair":
         return
-    lock = str(ledger.text_at(ledger.ledger_tip(), "dvc.lock"))
-    files = dict(dvc_cache.files_of(dvc_cache.outputs(lock)))
+    lock = str(ledger.text_at(Home.here(), ledger.ledger_tip(Home.here()), "dvc.lock"))
+    files = dict(dvc_cache.files_of(Home.here(), dvc_cache.outputs(lock)))
     lost, *_, torn = sorted({digest for path, digest in files.items() if path.startswith("data/run/model")})
-    dvc_cache.path_of(lost).unlink(missing_ok=True)
-    path = dvc_cache.path_of(torn)
+    dvc_cache.path_of(Home.here(), lost).unlink(missing_ok=True)
+    path = dvc_cache.path_of(Home.here(), torn)
     path.chmod(0o644)
     with path.open("r+b") as file:
         file.write(b"damaged")
@@ -340,7 +341,7 @@ def outcome(home: Path) -> dict[str, Any]:
         records.find(Verdict, folder / records.RUN),
         records.find(Training, folder / records.RUN),
     )
-    refit, entries = records.find(Refit, folder / records.RUN), ledger.history()
+    refit, entries = records.find(Refit, folder / records.RUN), ledger.history(Home.here())
     cache = home / ".dvc" / "cache" / "files" / "md5"
     return {
         "ledger": [(entry.night.id, entry.rollback) for entry in entries],
@@ -354,8 +355,16 @@ def outcome(home: Path) -> dict[str, Any]:
             path: records.digest(folder / "data" / path) if (folder / "data" / path).exists() else ""
             for path in ("raw", "clean", "quarantine", "arrays")
         },
-        "damaged": [str(fault) for fault in (*rot.in_cache(dvc_cache.objects()), *rot.in_nights())],
-        "erased": [(one.unit, one.num_rows, len(one.digests), one.versions) for one in erasures.erasures()],
+        "damaged": [
+            str(fault)
+            for fault in (
+                *rot.in_cache(Home.here(), dvc_cache.objects(Home.here())),
+                *rot.in_nights(Home.here()),
+            )
+        ],
+        "erased": [
+            (one.unit, one.num_rows, len(one.digests), one.versions) for one in erasures.erasures(Home.here())
+        ],
         "cache": sorted(f"{path.parent.name}{path.name}" for path in cache.glob("??/*") if not timed(path)),
         "number of records in the cache": sum(map(timed, cache.glob("??/*"))),
         "jobs": len(list((folder / "data/work/jobs").glob("*/job.json"))),

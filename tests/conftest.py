@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 import daybreak  # noqa: F401  before torch: it says how threads wait
+from daybreak.storage.home import Home
 
 # The machine that tests has other work; what must be quick is timed in benchmarks.
 settings.register_profile("patient", deadline=None, max_examples=50)
@@ -94,7 +95,7 @@ def empty_store(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFa
             with pytest.MonkeyPatch.context() as patch:
                 patch.delenv("MLFLOW_TRACKING_URI", raising=False)
                 patch.setenv("DAYBREAK_HOME", str(home))
-                mlflow_client.create()
+                mlflow_client.create(Home.here())
             fresh = shutil.copy(home / "var" / "mlflow.db", kept.with_suffix(".new"))
             Path(fresh).rename(kept)
     return kept

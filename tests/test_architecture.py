@@ -20,6 +20,7 @@ from daybreak.contract import records
 from daybreak.contract.params import Params, TrainSections, load
 from daybreak.contract.records import Record
 from daybreak.contract.table import Table
+from daybreak.storage.home import Home
 from tests import architecture
 
 ROOT = architecture.ROOT
@@ -195,7 +196,7 @@ def test_an_example_imports_nothing_of_daybreak_but_the_api(path: Path) -> None:
 def test_help_of_a_stage_imports_no_library() -> None:
     loaded = loaded_by("from daybreak import cli; cli.parser(['gate'])")
     assert {name.partition(".")[0] for name in loaded} <= {*sys.stdlib_module_names, "daybreak"}
-    assert len([name for name in loaded if name.startswith("daybreak")]) < 12
+    assert len([name for name in loaded if name.startswith("daybreak")]) < 13
 
 
 @pytest.mark.parametrize("name", stages.STAGES)
@@ -257,7 +258,7 @@ def test_a_stage_is_given_only_the_sections_that_it_names(tmp_path: Path) -> Non
     def stage(params: TrainSections) -> None: ...
 
     shutil.copy(ROOT / "params.yaml", tmp_path)
-    given = runner.arguments(stage, tmp_path)["params"]
+    given = runner.arguments(Home.here(), stage, tmp_path)["params"]
     assert given.train == load(tmp_path).train
     assert not hasattr(given, "gate")
 
@@ -266,3 +267,23 @@ def test_a_stage_is_given_only_the_sections_that_it_names(tmp_path: Path) -> Non
 def test_examples_in_docstrings_give_what_they_say(module: str) -> None:
     tried = doctest.testmod(importlib.import_module(module))
     assert tried.attempted and not tried.failed
+
+
+# Modules that find the home of their process by themselves: the command line, and entry points of processes.
+FIND_HOME = {
+    "airflow_health": 1,
+    "cli": 2,
+    "profiling.profile_job": 1,
+    "storage.home": 2,
+    "training.run_logger": 1,
+    "training.worker": 1,
+}
+
+
+def test_a_home_is_made_where_a_process_begins_and_passed_from_there() -> None:
+    found = {
+        name.removeprefix("daybreak."): path.read_text().count("Home.here")
+        + path.read_text().count("cls.here()")
+        for name, path in MODULES.items()
+    }
+    assert {name: count for name, count in found.items() if count} == FIND_HOME

@@ -8,6 +8,7 @@ from daybreak import check
 from daybreak.check import Finding, findings
 from daybreak.contract import params
 from daybreak.examples.fraud.fraud import Fraud
+from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import RouterState, open_log
 from daybreak.workloads.metrics import AUC
 
@@ -22,7 +23,7 @@ plan: {{machines: [{machines}], regions: [us-central1]}}
 def machines(home, monkeypatch, named: str) -> Finding:
     monkeypatch.setenv("DAYBREAK_HOME", str(home))
     (home / "params.yaml").write_text(PARAMS.format(machines=named))
-    return next(finding for finding in findings() if finding.what == "machines")
+    return next(finding for finding in findings(Home.here()) if finding.what == "machines")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_a_backend_that_does_not_say_what_it_has_is_found_before_the_night(tmp_p
     monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     older = PARAMS.replace("ScriptedBackend", "Nothing").format(machines="local")
     (tmp_path / "params.yaml").write_text(older)
-    made, lacking = (finding for finding in findings() if finding.what == "backend")
+    made, lacking = (finding for finding in findings(Home.here()) if finding.what == "backend")
     assert (made.ok, lacking.ok) == (True, False)
     assert "tests.fakes:Nothing lacks submit, state, cancel, machines, logs, usd, " in lacking.text
 
@@ -74,7 +75,7 @@ def test_an_argument_that_the_workload_does_not_know_is_found_before_the_night_t
         "plan: {", "plan: {quality_choices: {workload.widht: [1, 2]}, "
     )
     (tmp_path / "params.yaml").write_text(text)
-    misspelt = next(finding for finding in findings() if finding.what == "workload.widht")
+    misspelt = next(finding for finding in findings(Home.here()) if finding.what == "workload.widht")
     assert not misspelt.ok
     assert "tests.fakes:Nothing refuses its arguments" in misspelt.text
 
@@ -85,7 +86,9 @@ def test_users_who_are_to_judge_need_a_router(tmp_path, monkeypatch):
     text = PARAMS.format(machines="local")
 
     def router() -> Finding:
-        return next(finding for finding in findings() if finding.what in ("router", "expectations"))
+        return next(
+            finding for finding in findings(Home.here()) if finding.what in ("router", "expectations")
+        )
 
     (tmp_path / "params.yaml").write_text(text)
     assert router().what == "expectations"
@@ -157,7 +160,7 @@ def test_users_cannot_judge_a_metric_of_a_set(monkeypatch, tmp_path):
 def test_the_machine_that_a_plan_would_take_is_tried(repository, capfd):
     local = PARAMS.replace("backend: tests.fakes:ScriptedBackend", "backend: daybreak:Local")
     (repository / "params.yaml").write_text(local.format(machines="local"))
-    asked, device, speed, cost = check.rented(params.load(repository))
+    asked, device, speed, cost = check.rented(Home.here(), params.load(repository))
     assert asked.text == "asking for local; Ctrl-C ends it"
     assert device.text.startswith("local has ")
     assert "FLOP/s" in speed.text
@@ -167,10 +170,10 @@ def test_the_machine_that_a_plan_would_take_is_tried(repository, capfd):
 
 def test_mlflow_s_database_may_be_missing_before_the_first_night_alone(repository):
     (repository / "var" / "mlflow.db").unlink()
-    assert check._registry() == Finding(
+    assert check._registry(Home.here()) == Finding(
         what="mlflow", ok=True, text="no database yet; the first night creates it"
     )
     subprocess.run(["git", "update-ref", "refs/heads/nights", "HEAD"], cwd=repository, check=True)
-    finding = check._registry()
+    finding = check._registry(Home.here())
     assert not finding.ok
     assert "the database of MLflow, is missing; bring it back from a backup" in finding.text

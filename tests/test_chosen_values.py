@@ -24,6 +24,7 @@ from daybreak.contract.records import (
 )
 from daybreak.registry.lineage import recipe
 from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from daybreak.training.recipe import FACTS
 from tests.conftest import PARAMS
 from tests.planning.jobs import profile
@@ -48,7 +49,7 @@ def closed(pattern: Night, key: str, values: Sequence[int], *, worth: float) -> 
     """Closes a night for each value, which adds `worth` to its score where it is not the first of them."""
     for number, value in enumerate(values):
         opened = replace(
-            pattern, id=f"night-{number}", previous=ledger.ledger_tip(),
+            pattern, id=f"night-{number}", previous=ledger.ledger_tip(Home.here()),
             started_at=pattern.started_at + timedelta(days=number),
             chosen=pattern.chosen and replace(pattern.chosen, values={**pattern.chosen.values, key: value}),
         )  # fmt: skip
@@ -63,12 +64,12 @@ def closed(pattern: Night, key: str, values: Sequence[int], *, worth: float) -> 
         )
         for record in (opened, DATASET, profile(), PLAN, training, evaluation):
             records.write(record)
-        ledger.commit_night(opened, message="rejected")
+        ledger.commit_night(Home.here(), opened, message="rejected")
 
 
 def opened(home: Path, day: int, **options: object) -> tuple[Night, params.Params]:
     os.chdir(home)
-    night = runner.run("open", day=FIRST + timedelta(days=day), **options)
+    night = runner.run(Home.here(), "open", day=FIRST + timedelta(days=day), **options)
     assert isinstance(night, Night)
     return night, params.load()
 
@@ -134,8 +135,8 @@ def test_a_width_that_paid_is_a_refresh_of_the_champion_and_one_that_is_only_tri
 
     def choose(*assignments: str) -> tuple[Chosen, params.Params]:
         folder = Path("params.yaml").read_text()
-        after = replace(first, previous=ledger.ledger_tip())
-        chosen = chosen_values.choose_for(after, champion, params.load(), assignments)
+        after = replace(first, previous=ledger.ledger_tip(Home.here()))
+        chosen = chosen_values.choose_for(Home.here(), after, champion, params.load(), assignments)
         assert chosen is not None
         tonight = params.load()
         Path("params.yaml").write_text(folder)

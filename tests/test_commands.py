@@ -16,6 +16,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo
 from daybreak.contract.formats import short_id
 from daybreak.contract.records import Version
+from daybreak.storage.home import Home
 from tests.report import fleet as fleets
 from tests.training import nights as training_nights
 
@@ -78,8 +79,8 @@ def test_a_night_is_known_by_its_day_but_a_new_one_has_the_name_that_is_given(
     records.write(night, repository / "nights" / run / records.RUN)
     assert cli.main(["show", "night", "--night", "2026-11-25"]) == 0
     assert json.loads(capsys.readouterr().out)["id"] == run
-    assert cli._night_of("2026-11-25", may_be_new=True) == "2026-11-25"
-    assert cli._night_of("2026-11-26") == "2026-11-26"
+    assert cli._night_of(Home.here(), "2026-11-25", may_be_new=True) == "2026-11-25"
+    assert cli._night_of(Home.here(), "2026-11-26") == "2026-11-26"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from daybreak.contract import disk, records
 from daybreak.data.ingest import RAW, part_of
 from daybreak.storage import checkout, snapshots
+from daybreak.storage.home import Home
 from tests.conftest import make_repository
 from tests.data.test_ingest import nth, rows, run
 from tests.storage.test_snapshots import STAGES
@@ -84,13 +85,13 @@ def test_what_dvc_recorded_stays_so_when_the_power_fails_right_after(
     for text in ("first", "second"):
         Path("data/raw").mkdir(parents=True, exist_ok=True)
         Path("data/raw/part.parquet").write_text(text)
-        snapshots.record("ingest")
+        snapshots.record(Home.here(), "ingest")
         recorded = snapshots.LOCK.read_text()
         small.fail()
         os.chdir("/")
         small.restart()
         os.chdir(home)
-        snapshots.recover()
+        snapshots.recover(Home.here())
         assert snapshots.LOCK.read_text() == recorded
         assert snapshots.is_current("ingest")
 

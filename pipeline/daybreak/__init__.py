@@ -70,7 +70,7 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
     from daybreak.serving.assigner import Assigner, Assignment
     from daybreak.statistics.ranking import ndcg
     from daybreak.statistics.result import Result, Status
-    from daybreak.storage.checkout import home as home_folder
+    from daybreak.storage.home import home_folder
     from daybreak.workloads.image_columns import ImageModel, decodes, pixels
     from daybreak.workloads.metrics import (
         AUC,

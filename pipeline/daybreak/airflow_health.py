@@ -12,28 +12,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 
 PROCESSES = ("scheduler", "dag_processor", "triggerer")
 TIMEOUT_S = 10.0
 
 
-def address() -> str:
+def address(home: Home) -> str:
     """Returns the URL of the Airflow that `make up` keeps running for this home; "" where there is none."""
-    return settings().get("AIRFLOW__API__BASE_URL", "")
+    return settings(home).get("AIRFLOW__API__BASE_URL", "")
 
 
-def settings() -> dict[str, str]:
+def settings(home: Home) -> dict[str, str]:
     """Returns the environment of the Airflow that `make up` keeps running for this home; {} without one."""
     import psutil
 
-    home = checkout.home()
     try:
-        supervisor = psutil.Process(int((home / "var" / "supervisord.pid").read_text()))
+        supervisor = psutil.Process(int((home.var / "supervisord.pid").read_text()))
         environment = supervisor.environ()
     except (OSError, ValueError, psutil.Error):
         return {}
-    up_here = Path(environment.get("DAYBREAK_UP", "/")).resolve() == home  # else a reused id
+    up_here = Path(environment.get("DAYBREAK_UP", "/")).resolve() == home.folder  # else a reused id
     return dict(environment) if up_here else {}
 
 
@@ -73,4 +72,4 @@ def wait(url: str, *, timeout_s: float) -> list[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wait", type=float, default=0, metavar="SECONDS")
-    sys.exit("\n".join(wait(address(), timeout_s=parser.parse_args().wait)) or 0)
+    sys.exit("\n".join(wait(address(Home.here()), timeout_s=parser.parse_args().wait)) or 0)

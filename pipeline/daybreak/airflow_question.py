@@ -15,6 +15,7 @@ from typing import Any
 
 from daybreak import airflow_health
 from daybreak.contract.records import Approval, Night, Record, Stop
+from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ TIMEOUT_S = 10.0
 USER = "admin"
 
 
-def answer(night: Night, word: Record) -> None:
+def answer(home: Home, night: Night, word: Record) -> None:
     """Passes a person's word on to the task that waits for one, if the night is of Airflow and has one.
 
     The word counts whether or not Airflow takes it.
@@ -30,7 +31,7 @@ def answer(night: Night, word: Record) -> None:
     if not night.airflow_run or not isinstance(word, Approval | Stop):
         return
     approved = isinstance(word, Approval) and word.approved
-    settings = airflow_health.settings()
+    settings = airflow_health.settings(home)
     url = settings.get("AIRFLOW__API__BASE_URL", "")
     dag, run = (urllib.parse.quote(part, safe="") for part in night.airflow_run.split("/", 1))
     path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/review/-1/hitlDetails"

@@ -20,7 +20,8 @@ from daybreak.contract.errors import PipelineError
 from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Check, Rental
-from daybreak.storage import address, checkout, ledger, lifecycle, source_code
+from daybreak.storage import address, ledger, lifecycle, source_code
+from daybreak.storage.home import Home
 
 NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
 # Variables of services that a copy of a home, with the same environment, would share with the original.
@@ -37,7 +38,7 @@ class Finding:
     text: str
 
 
-def findings() -> Iterator[Finding]:
+def findings(home: Home) -> Iterator[Finding]:
     """Yields one finding after the other, so that a slow server does not hold up the rest."""
     version = ".".join(map(str, sys.version_info[:3]))
     text = f"{version}; constraints.txt is for 3.11"
@@ -45,20 +46,19 @@ def findings() -> Iterator[Finding]:
     for name in ("torch", "dvc", "mlflow", "great-expectations", "apache-airflow"):
         yield _package(name)
     try:
-        home = checkout.home()
-        yield Finding(what="checkout", ok=True, text=str(home))
-        loaded = params.load(home)
-        if moved := _moved(home, loaded):
+        yield Finding(what="checkout", ok=True, text=str(home.folder))
+        loaded = home.params
+        if moved := _moved(home.folder, loaded):
             yield moved
         yield Finding(what="params.yaml", ok=True, text=f"night of {loaded.night.train_hours:g} h to train")
     except PipelineError as error:
         yield Finding(what="params.yaml", ok=False, text=str(error))
         return
-    free = shutil.disk_usage(home).free
+    free = shutil.disk_usage(home.folder).free
     yield Finding(
         what="disk",
         ok=free >= NEEDED_BYTES,
-        text=f"{free / 2**30:.1f} GiB free in {home}; a night needs {NEEDED_BYTES / 2**30:.0f}",
+        text=f"{free / 2**30:.1f} GiB free in {home.folder}; a night needs {NEEDED_BYTES / 2**30:.0f}",
     )
     for name in ("source", "workload", "backend"):
         yield _plug(name, getattr(loaded, name))
@@ -67,14 +67,14 @@ def findings() -> Iterator[Finding]:
         if section == "workload":  # found here rather than on the night that tries it
             arguments = {**(loaded.workload.model_extra or {}), name: values[-1]}
             yield _plug(key, params.Plug.model_validate({"use": loaded.workload.use, **arguments}))
-    yield _code(home, loaded)
+    yield _code(home.folder, loaded)
     with contextlib.suppress(PipelineError):  # already reported
-        yield from _backend(home, loaded, loaded.backend.make())
+        yield from _backend(home.folder, loaded, loaded.backend.make(home))
     yield from _serving(loaded)
-    yield from _lifecycle(home, loaded)
-    yield from _router(home, loaded)
-    yield _suite(home / loaded.validate_.suite)
-    yield _registry()
+    yield from _lifecycle(home.folder, loaded)
+    yield from _router(home.folder, loaded)
+    yield _suite(home.folder / loaded.validate_.suite)
+    yield _registry(home)
 
 
 def _moved(home: Path, loaded: params.Params) -> Finding | None:
@@ -155,30 +155,32 @@ def _machines(home: Path, loaded: params.Params, backend: Backend) -> Finding:
     return Finding(what="machines", ok=True, text=f"{shown}{days}")
 
 
-def rented(loaded: params.Params) -> Iterator[Check]:
+def rented(home: Home, loaded: params.Params) -> Iterator[Check]:
     """Runs a job of a minute on the machine that the newest plan rents, and yields what it found.
 
     Before there is a plan, it is the first that `plan.machines` allows and the backend has.
     """
     from daybreak.profiling import machine_trial
 
-    backend: Backend = loaded.backend.make()
-    rental, machine = planned(loaded, backend)
+    backend: Backend = loaded.backend.make(home)
+    rental, machine = planned(home, loaded, backend)
     yield Check(name="trial", ok=True, text=f"asking for {rental}; Ctrl-C ends it")
-    folder = checkout.home() / "var" / "trials" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    folder = home.var / "trials" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     yield from machine_trial.trial(rental, machine, backend, folder=folder)
 
 
-def planned(loaded: params.Params, backend: Backend) -> tuple[Rental, Machine]:
+def planned(home: Home, loaded: params.Params, backend: Backend) -> tuple[Rental, Machine]:
     """Returns rental and machine: one machine of the newest plan, or the first machine allowed."""
     from daybreak.planning import candidates
 
     available = backend.machines()
     places = {(machine.name, machine.region, machine.backend): machine for machine in available}
-    planned = next((entry.plan.rental for entry in ledger.history(limit=NUM_NIGHTS) if entry.plan), None)
+    planned = next(
+        (entry.plan.rental for entry in ledger.history(home, limit=NUM_NIGHTS) if entry.plan), None
+    )
     if planned and (machine := places.get((planned.machine, planned.region, planned.backend))):
         return planned.one, machine
-    chosen = _chosen(checkout.home(), loaded, available)
+    chosen = _chosen(home.folder, loaded, available)
     machine = next(machine for machine in chosen if machine in available)
     strategy = candidates.strategies(machine, loaded.plan)[0]
     return Rental(
@@ -325,14 +327,14 @@ def _suite(path: Path) -> Finding:
     return Finding(what="expectations", ok=path.exists(), text=text)
 
 
-def _registry() -> Finding:
+def _registry(home: Home) -> Finding:
     from daybreak.storage import mlflow_client
 
     try:
-        if mlflow_client.is_missing() and not ledger.ledger_tip():
+        if mlflow_client.is_missing(home) and not ledger.ledger_tip(home):
             return Finding(what="mlflow", ok=True, text="no database yet; the first night creates it")
         shared = os.environ.get("MLFLOW_TRACKING_URI") and "; a copy of this home shares its versions"
-        return Finding(what="mlflow", ok=True, text=f"{mlflow_client.reachable()}{shared or ''}")
+        return Finding(what="mlflow", ok=True, text=f"{mlflow_client.reachable(home)}{shared or ''}")
     except PipelineError as error:
         return Finding(what="mlflow", ok=False, text=str(error))
 

@@ -18,34 +18,35 @@ from daybreak.planning import evening
 from daybreak.planning.quality_choices import OF_THE_WORKLOAD, Tonight, choose
 from daybreak.prediction import ledger_history
 from daybreak.registry.lineage import is_refresh, recipe
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 from daybreak.training.recipe import FACTS, begins_cold
 
 NIGHTS = 365  # that are looked back on
 
 
 def choose_for(
-    night: Night, champion: Champion | None, loaded: Params, assignments: Sequence[str]
+    home: Home, night: Night, champion: Champion | None, loaded: Params, assignments: Sequence[str]
 ) -> Chosen | None:
     """Returns the values that the night gets, and writes them to the params.yaml of its folder.
 
     None where there is nothing to choose, and in a home that shares machines of a fleet.
 
     Args:
+        home: whose nights these are.
         night: tonight's.
         champion: that serves; its model is in `data/champion/`.
         loaded: tonight's params.
         assignments: what a person set for this night alone, as `section.key=value`.
     """
     choices = loaded.plan.quality_choices
-    if loaded.plan.objective != "quality" or not choices or evening.shared(checkout.home()):
+    if loaded.plan.objective != "quality" or not choices or evening.shared(home.folder):
         return None
     given = {key: _value(key, listed, loaded) for key, listed in choices.items()}
     by_person = frozenset(
         key for key, listed in choices.items() if given[key] != listed[0] or _is_set(key, assignments)
     )
     train, warm = loaded.train, not begins_cold(night, champion, loaded)
-    entries = ledger_history.before(night, limit=NIGHTS)
+    entries = ledger_history.before(home, night, limit=NIGHTS)
     arguments = _arguments(champion, loaded)
     tonight = Tonight(
         values=given,

@@ -25,11 +25,12 @@ from pathlib import Path
 from daybreak import hooks, stages, warm_parent
 from daybreak.contract import code_path, formats
 from daybreak.contract.errors import NothingToDo, NotYet, ParamsError, PipelineError, sentence
-from daybreak.storage import checkout
+from daybreak.storage.home import VARIABLE, Home
 
 log = logging.getLogger("daybreak")
 
 NIGHTS, COMMANDS = "daybreak.runner", "daybreak.commands"  # modules whose functions are commands
+HOME_HELP = "the home, as $DAYBREAK_HOME; of the checkout around the current folder if left out"
 NIGHT_HELP = "the night in whose folder the stage runs; the current folder if left out"
 
 
@@ -45,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # raises what it logs
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # our own errors say when a retry gives up
+    words = _take_home(words)
     parsing = parser(words)
     if words and not words[0].startswith("-") and words[0] not in _commands():
         meant = difflib.get_close_matches(words[0], _commands(), n=1)
@@ -78,7 +80,7 @@ def _complete() -> None:
     import argcomplete
 
     def nights(action: argparse.Action, **_: typing.Any) -> list[str]:
-        folder = checkout.home() / "nights"
+        folder = Home.here().nights
         is_night = action.dest in ("night", "in_night") and folder.exists()
         return [path.name for path in folder.iterdir()] if is_night else []
 
@@ -86,34 +88,44 @@ def _complete() -> None:
     argcomplete.autocomplete(parser(typed), default_completer=nights)  # type: ignore[arg-type]
 
 
-def _night_of(given: str, *, may_be_new: bool = False) -> str:
+def _take_home(words: list[str]) -> list[str]:
+    """Takes `--home FOLDER` out of a command line, the home of this process and all it starts."""
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("--home")
+    taken, left = own.parse_known_args(words)
+    if taken.home:
+        os.environ[VARIABLE] = str(Path(taken.home).resolve())
+    return left
+
+
+def _night_of(home: Home, given: str, *, may_be_new: bool = False) -> str:
     """Returns the id of the night named by an id, a short id or a day; the text itself for a new night.
 
     A day stands for the night of that day which was opened last.
     """
-    if (checkout.home() / "nights" / given).exists():
+    if (home.nights / given).exists():
         return given
     if re.fullmatch(r"\d{4}-\d\d-\d\d", given) and not may_be_new:
-        return _night_of_day(given)
+        return _night_of_day(home, given)
     if not re.fullmatch(formats.SHORT_ID, given):
         return given
     from daybreak.storage import ledger
 
-    ids = {path.name for path in (checkout.home() / "nights").glob("*")}
-    ids |= {commit.night for commit in ledger.commits()}
+    ids = {path.name for path in home.nights.glob("*")}
+    ids |= {commit.night for commit in ledger.commits(home)}
     meant = sorted(night for night in ids if formats.short_id(night) == given)
     if len(meant) > 1:
         raise ParamsError(f"--night {given} may be one of {', '.join(meant)}; write it whole")
     return meant[0] if meant else given
 
 
-def _night_of_day(day: str) -> str:
+def _night_of_day(home: Home, day: str) -> str:
     """Returns the id of the night of a day, the text itself where there is none."""
     from daybreak.contract import records
     from daybreak.storage import ledger
 
-    nights = {entry.night.id: entry.night for entry in ledger.history() if not entry.rollback}
-    for path in (checkout.home() / "nights").glob("*"):
+    nights = {entry.night.id: entry.night for entry in ledger.history(home) if not entry.rollback}
+    for path in home.nights.glob("*"):
         if night := records.find(records.Night, path / records.RUN):
             nights[night.id] = night
     of_day = [night for night in nights.values() if str(night.day) == day]
@@ -136,14 +148,16 @@ def _run(words: list[str], *, command: str, in_night: str = "", **options: typin
 
     A night's folder has its own code, which runs instead of this checkout's.
     """
-    folder = Path()
-    if options.get("night"):
-        may_be_new = options.get("name") == "open" or command == f"{NIGHTS}:night"
-        options["night"] = _night_of(options["night"], may_be_new=may_be_new)
+    folder, (module, _, name) = Path(), command.partition(":")
+    if any(parameter.arg == "home" for parameter in _functions(module)[name].args.args):
+        home = options["home"] = Home.here()
+        if options.get("night"):
+            may_be_new = options.get("name") == "open" or command == f"{NIGHTS}:night"
+            options["night"] = _night_of(home, options["night"], may_be_new=may_be_new)
     if in_night:
         words = [*words, "--night", ""]  # the last one counts
-        in_night = _night_of(in_night)
-        folder = checkout.home() / "nights" / in_night
+        in_night = _night_of(home, in_night)
+        folder = home.nights / in_night
         if not folder.exists():
             raise ParamsError(f"there is no night {in_night} in {folder.parent}; open it first")
     stage = stages.STAGES.get(options.get("name", ""))
@@ -164,6 +178,8 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
         epilog=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    # It is taken out before (`_take_home`).
+    parser.add_argument("--home", metavar="FOLDER", default=argparse.SUPPRESS, help=HOME_HELP)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, stage in stages.STAGES.items():
         sub = commands.add_parser(name, help=stage.help, description=stage.help)

@@ -21,7 +21,7 @@ class Extension:
     commands: str = ""  # module whose public functions are commands (daybreak/cli.py)
     engine: str = ""  # function of a job's recipe; returns what takes its updates (training/worker.py)
     shard: str = ""  # function that divides a model's weights, with its loss and device; returns the loss
-    after_commit: str = ""  # function of a commit of the ledger, once it is made; its failure changes nothing
+    after_commit: str = ""  # function of the home and a new commit of its ledger; its failure changes nothing
     jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
 
 

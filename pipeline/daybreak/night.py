@@ -47,6 +47,7 @@ from daybreak.storage import (
     snapshots,
     source_code,
 )
+from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,8 @@ ARRAYS, KEYS = "data/arrays", "keys.json"
 CARRIED = ["data/raw", "data/clean", "data/quarantine", "data/figures"]  # from night to night, by DVC
 
 
-def open(  # the verb of the stage
+def open(
+    home: Home,  # the verb of the stage
     *,
     night: str = "",
     day: date | None = None,
@@ -67,6 +69,7 @@ def open(  # the verb of the stage
     """Fixes the deadline, lays out the folder of the night, and changes into it.
 
     Args:
+        home: whose nights these are.
         night: name of the night; the day if empty. A night that is open already is returned.
         day: the day whose data is the newest; if empty, the source's newest that is over in the table's zone.
         due: when a schedule wanted the night, as 2025-01-31T03:00:00+00:00: its day is the newest over then.
@@ -79,14 +82,14 @@ def open(  # the verb of the stage
     same name opens it again. A person at a terminal who gave wrong params only gets the error. Raises NotYet
     while another night of the home may still be decided.
     """
-    home = Path.cwd() if here else checkout.home()
+    root = Path.cwd() if here else home.folder
     if night and not records.names_folder(night):
         raise ParamsError(
             f"--night {night!r} is not a valid name; use up to 200 letters, digits, dots, dashes, underscores"
         )
-    wanted = _Wanted(name=night, day=day, due=due, trigger=trigger, home=home, here=here)
+    wanted = _Wanted(name=night, day=day, due=due, trigger=trigger, home=home, root=root, here=here)
     if night:  # rather than import the workload first
-        _expect_turn(night, wanted.folder)
+        _expect_turn(home, night, wanted.folder)
     opened = _opened(wanted.folder, night) if night else None
     if opened is None:
         try:
@@ -113,20 +116,21 @@ class _Wanted:
     day: date | None
     due: str
     trigger: str
-    home: Path
+    home: Home
+    root: Path  # the home, or the checkout that a night with `here` runs in
     here: bool
 
     @property
     def folder(self) -> Path:
-        return self.home if self.here else self.home / "nights" / self.name
+        return self.root if self.here else self.home.nights / self.name
 
 
 def _new(wanted: _Wanted, *, assignments: list[str]) -> Night:
     """Lays out the folder of a night that is not open yet, once its day is known."""
-    overridden = params.override(wanted.home, assignments)
+    overridden = params.override(wanted.root, assignments)
     for plug in (overridden.source, overridden.workload, overridden.backend):
         plug.find()  # rather than fail an hour later
-    now, zone = datetime.now(UTC), cache(partial(_zone, overridden))
+    now, zone = datetime.now(UTC), cache(partial(_zone, wanted.home, overridden))
     if wanted.day is None:
         due = _moment(wanted.due) if wanted.due else None
         wanted.day = days.newest_over(zone(), at=due) if due else _newest_day(overridden, zone, at=now)
@@ -135,8 +139,8 @@ def _new(wanted: _Wanted, *, assignments: list[str]) -> Night:
         days.check_over(wanted.day, zone(), at=now)
     if opened := _opened(wanted.folder, wanted.name):
         return opened
-    with checkout.folders_alone(wanted.home):
-        _expect_turn(wanted.name, wanted.folder)
+    with checkout.folders_alone(wanted.root):
+        _expect_turn(wanted.home, wanted.name, wanted.folder)
         return _opened(wanted.folder, wanted.name) or _lay_out(wanted, wanted.day, overridden, assignments)
 
 
@@ -151,18 +155,20 @@ def _keep_failure(wanted: _Wanted, error: Exception) -> None:
         wanted.day = wanted.day or days.newest_over("UTC", at=due)
     wanted.day = wanted.day or days.newest_over("UTC", at=datetime.now(UTC))
     wanted.name = wanted.name or str(wanted.day)
-    os.chdir(wanted.home)  # not in a folder that is laid out anew
+    os.chdir(wanted.root)  # not in a folder that is laid out anew
     try:
-        with checkout.folders_alone(wanted.home):
+        with checkout.folders_alone(wanted.root):
             if _opened(wanted.folder, wanted.name):
                 return
-            address.settle(checkout.home())
-            commit = checkout.git("rev-parse", "HEAD", folder=wanted.home)
-            _worktree(wanted.home, wanted.folder, commit)
-            run, previous = wanted.folder / records.RUN, ledger.newest_entry()
-            if champion := ledger.champion_at(previous):
+            address.settle(wanted.home.folder)
+            commit = checkout.git("rev-parse", "HEAD", folder=wanted.root)
+            _worktree(wanted.root, wanted.folder, commit)
+            run, previous = wanted.folder / records.RUN, ledger.newest_entry(wanted.home)
+            if champion := ledger.champion_at(wanted.home, previous):
                 records.write(champion, run)
-            night = _night(wanted, wanted.day, last_params.load(wanted.home).night, commit, previous)
+            night = _night(
+                wanted, wanted.day, last_params.load(wanted.home, wanted.root).night, commit, previous
+            )
             records.write(night, run)
             records.replace_text(run / ledger.FAILED_TO_OPEN, sentence(error) + "\n")
     except (PipelineError, OSError) as fault:
@@ -177,12 +183,12 @@ def _opened(folder: Path, name: str) -> Night | None:
     return night if is_open else None
 
 
-def _expect_turn(name: str, folder: Path) -> None:
+def _expect_turn(home: Home, name: str, folder: Path) -> None:
     """Raises NotYet while another night of this home is undecided; passes if this night is open already."""
     opened = _opened(folder, name)
-    if opened and not ledger.commit_of(opened):
+    if opened and not ledger.commit_of(home, opened):
         return
-    for other in night_folders.undecided():
+    for other in night_folders.undecided(home):
         if other.id != name:
             raise NotYet(
                 f"night {other.id} is open, and is decided until {other.decide_until:%Y-%m-%d %H:%M} UTC; "
@@ -202,37 +208,39 @@ def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments:
 
     The record is written last, so that a folder without a record is not a night.
     """
-    home, folder = wanted.home, wanted.folder
-    _expect_ledger(overridden)
-    address.settle(checkout.home())
-    commit = checkout.git("rev-parse", "HEAD", folder=home)
-    previous = ledger.newest_entry()
+    home, root, folder = wanted.home, wanted.root, wanted.folder
+    _expect_ledger(home, overridden)
+    address.settle(wanted.home.folder)
+    commit = checkout.git("rev-parse", "HEAD", folder=root)
+    previous = ledger.newest_entry(home)
     if wanted.here:
         shutil.rmtree(folder / "data" / "run", ignore_errors=True)
     else:
-        _warn_of_changes(home)
-        _worktree(home, folder, commit)
-        snapshots.share_cache(folder, cache=home / ".dvc" / "cache")
+        _warn_of_changes(root)
+        _worktree(root, folder, commit)
+        snapshots.share_cache(folder, cache=root / ".dvc" / "cache")
     os.chdir(folder)
     overridden = params.override(Path(), assignments, into=Path())
     params.complete(Path())
     if wanted.here and assignments:
         log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(assignments))
     _expect_portable_code(overridden)
-    champion = _restore(previous, day)
+    champion = _restore(home, previous, day)
     booted_at = clock.read_anew()
     night = replace(
         _night(wanted, day, overridden.night, commit, previous),
-        cold=_why_cold(champion, day, overridden.gate),
+        cold=_why_cold(home, champion, day, overridden.gate),
         boot=clock.boot(),
         booted_at=booted_at,
-        test_hours=_test_hours(overridden),
+        test_hours=_test_hours(home, overridden),
     )
     if not wanted.here and overridden.plan.quality_choices:  # in the home itself, values would stay
         from daybreak import chosen_values
 
-        night = replace(night, chosen=chosen_values.choose_for(night, champion, overridden, assignments))
-    _warn_of_new_recipe(night, champion, overridden)
+        night = replace(
+            night, chosen=chosen_values.choose_for(home, night, champion, overridden, assignments)
+        )
+    _warn_of_new_recipe(home, night, champion, overridden)
     disk.sync(Path())  # the folder is whole before it is one of a night
     records.write(night)
     return night
@@ -255,25 +263,25 @@ def _night(wanted: _Wanted, day: date, given: params.NightParams, commit: str, p
     )
 
 
-def _warn_of_new_recipe(night: Night, champion: Champion | None, loaded: params.Params) -> None:
+def _warn_of_new_recipe(home: Home, night: Night, champion: Champion | None, loaded: params.Params) -> None:
     """Warns of the differences of tonight's recipe from the champion's, so that it must be proven better."""
     from daybreak.registry import lineage
 
     proven = night.chosen is not None and night.chosen.is_refresh
     if champion is None or proven or lineage.is_refresh(champion, loaded):
         return
-    if not lineage.is_declared_equal(champion, loaded):
-        log.warning("%s", lineage.what_changed(champion, loaded))
+    if not lineage.is_declared_equal(home, champion, loaded):
+        log.warning("%s", lineage.what_changed(home, champion, loaded))
 
 
-def _test_hours(loaded: params.Params) -> float:
+def _test_hours(home: Home, loaded: params.Params) -> float:
     """Returns how long users need to judge tonight's challenger; 0 where that is not known."""
     from daybreak.experiment import live_test
 
     if loaded.gate.scores == "replay":
         return 0.0
     try:
-        return live_test.hours_needed(loaded, hours=loaded.night.decide_hours)
+        return live_test.hours_needed(home, loaded, hours=loaded.night.decide_hours)
     except PipelineError as error:
         log.warning("no time is planned for the live test: %s", error)
         return 0.0
@@ -295,18 +303,18 @@ def travelling(loaded: params.Params, folder: Path) -> Iterator[tuple[str, list[
     yield "into each version", list(carried_code.files_of(loaded.workload.use).values())
 
 
-def close(night: Night, params: CloseSections) -> None:
+def close(home: Home, night: Night, params: CloseSections) -> None:
     """Ends the night's jobs, commits it to the ledger with a verdict in any case, and writes the report."""
     from daybreak.gate import review
     from daybreak.rollout import ledger_copy
 
-    _expect_kept_ledger(params)
-    reaper.end_night(night, params.backend)
+    _expect_kept_ledger(home, params)
+    reaper.end_night(home, night, params.backend)
     if params.gate.scores != "replay":
-        _end_experiment(night, params)
-    overtaken = ledger.overtaken(night)
+        _end_experiment(home, night, params)
+    overtaken = ledger.overtaken(home, night)
     if not overtaken:
-        _mark_lost_promotion(night)
+        _mark_lost_promotion(home, night)
     failures = sorted(records.RUN.glob("*.error"), key=lambda path: path.stat().st_mtime)
     stage = failures[0].stem if failures else ""
     stopped = records.find(Stop)
@@ -315,37 +323,37 @@ def close(night: Night, params: CloseSections) -> None:
     if verdict is None:
         verdict = _no_evidence(failure, stage=stage, stop=stopped)
         records.write(verdict)
-    if overtaken and not ledger.commit_of(night):
-        verdict = _void(verdict, f"night {night.id} {overtaken}")
+    if overtaken and not ledger.commit_of(home, night):
+        verdict = _void(home, verdict, f"night {night.id} {overtaken}")
     reason = approval.reason(verdict, records.find(Approval), over=True)
     if stopped and records.find(Release) is None:
         reason = outcome.stopped(stopped)
-    if ledger.is_over(night):  # by `promote`, or by a call that was killed
-        happened = night_events.take_over(ledger.commit_of(night))
+    if ledger.is_over(home, night):  # by `promote`, or by a call that was killed
+        happened = night_events.take_over(home, ledger.commit_of(home, night))
     else:
-        happened = night_events.note(over=True)
-    commit = ledger.commit_night(night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
+        happened = night_events.note(home, over=True)
+    commit = ledger.commit_night(home, night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
     try:
-        notifier.tell(*happened)
+        notifier.tell(home, *happened)
         for show in hooks.functions("after_commit"):
-            show(commit)
+            show(home, commit)
         log.info("night %s is commit %s of the ledger", night.id, commit[:9])
-        ledger_copy.push()
-        snapshots.push()
-        review.show_report(night, commit=commit)
-        _prune()
-        _reread(params)
+        ledger_copy.push(home)
+        snapshots.push(home)
+        review.show_report(home, night, commit=commit)
+        _prune(home)
+        _reread(home, params)
     finally:
         warm_parent.end(Path())
     if overtaken:
-        again = ledger.new_night(night)
+        again = ledger.new_night(home, night)
         log.warning("night %s %s; for another night of its day: %s", night.id, overtaken, again)
     elif failure:
         again = f"daybreak night --day {night.day} --night {night.id}"
         log.error("%s\nthe champion stays; go on with: %s", failure, again)
 
 
-def _void(verdict: Verdict, why: str) -> Verdict:
+def _void(home: Home, verdict: Verdict, why: str) -> Verdict:
     """Writes and returns the verdict of a night that was overtaken, by which nothing is promoted."""
     would = "it would have been promoted: " if verdict.action == "promote" else ""
     verdict = replace(
@@ -357,19 +365,19 @@ def _void(verdict: Verdict, why: str) -> Verdict:
     records.write(verdict)
     if version := records.find(Version):
         try:
-            show_verdict(version, verdict)
+            show_verdict(home, version, verdict)
         except PipelineError as error:
             log.warning("MLflow does not show that the night was overtaken: %s", error)
     return verdict
 
 
-def _mark_lost_promotion(night: Night) -> None:
+def _mark_lost_promotion(home: Home, night: Night) -> None:
     """Marks `promote` as failed where the version was to serve and does not, and nothing says why.
 
     A stage that fails on a full disk cannot say so, and the night would end as if its champion was to stay.
     """
     verdict, marks = records.find(Verdict), [*records.RUN.glob("*.error")]
-    if verdict is None or marks or records.find(Stop) or ledger.is_over(night):
+    if verdict is None or marks or records.find(Stop) or ledger.is_over(home, night):
         return
     with suppress(NothingToDo, NotYet):
         approval.check_promotion(night, verdict, records.find(Approval), now=clock.utc())
@@ -377,7 +385,7 @@ def _mark_lost_promotion(night: Night) -> None:
         records.replace_text(records.RUN / "promote.error", f"{why}\n")
 
 
-def _end_experiment(night: Night, params: CloseSections) -> None:
+def _end_experiment(home: Home, night: Night, params: CloseSections) -> None:
     """Ends the experiment of the night, and undeploys its challenger unless it was promoted.
 
     The night is closed also where the log or the endpoint does not answer.
@@ -387,8 +395,8 @@ def _end_experiment(night: Night, params: CloseSections) -> None:
     released, version = records.find(Release), records.find(Version)
     if released and version and released.version == version.number:
         version = None
-    todo: list[Callable[[], object]] = [partial(traffic.end, night.id, params)]
-    todo += [partial(traffic.take_down, version.number, params)] if version else []
+    todo: list[Callable[[], object]] = [partial(traffic.end, home, night.id, params)]
+    todo += [partial(traffic.take_down, home, version.number, params)] if version else []
     for call in todo:  # each, whether or not the one before failed
         try:
             call()
@@ -417,18 +425,18 @@ def _no_evidence(failure: str, *, stage: str, stop: Stop | None) -> Verdict:
     )
 
 
-def _expect_ledger(params: CloseSections) -> None:
+def _expect_ledger(home: Home, params: CloseSections) -> None:
     from daybreak.rollout import lost_ledger
 
-    lost_ledger.expect_ledger(params, opens=True)
+    lost_ledger.expect_ledger(home, params, opens=True)
 
 
-def _expect_kept_ledger(params: CloseSections) -> None:
+def _expect_kept_ledger(home: Home, params: CloseSections) -> None:
     """Raises LostLedger where a night that could not be opened would begin a lost ledger anew."""
     if not ledger.failed_to_open(Path()):
         return
     try:
-        _expect_ledger(params)
+        _expect_ledger(home, params)
     except LostLedger:
         raise
     except PipelineError as error:  # as of MLflow, which may be why it could not be opened
@@ -446,12 +454,12 @@ def _newest_day(loaded: params.Params, zone: Callable[[], str], *, at: datetime)
     raise NothingToDo("the source has no day with data")
 
 
-def _zone(loaded: params.Params) -> str:
+def _zone(home: Home, loaded: params.Params) -> str:
     """Returns the zone of the table in which a day ends, as the night before has it.
 
     So only the first night waits until the workload is imported. `ingest` looks again, by tonight's table.
     """
-    table = ledger.read_at(ledger.ledger_tip(), Table)
+    table = ledger.read_at(home, ledger.ledger_tip(home), Table)
     if table is None:
         table = getattr(loaded.workload.make(), "table", None)
     return table.zone if isinstance(table, Table) else "UTC"
@@ -494,30 +502,32 @@ def _worktree(home: Path, folder: Path, commit: str) -> None:
         raise JobError(f"no worktree for the night: {error}") from None
 
 
-def _restore(previous: str, day: date) -> Champion | None:
+def _restore(home: Home, previous: str, day: date) -> Champion | None:
     """Restores the data and the champion as the night before left them, and returns the champion."""
     Path("data/champion").mkdir(parents=True, exist_ok=True)
-    champion = ledger.champion_at(previous)
+    champion = ledger.champion_at(home, previous)
     if champion:
-        champion = _with_chain(champion, day)
+        champion = _with_chain(home, champion, day)
         records.write(champion)
-    lock = ledger.text_at(previous, "dvc.lock") if previous else None
+    lock = ledger.text_at(home, previous, "dvc.lock") if previous else None
     if lock is None:
         return champion
-    lock = erasures.now_of_lock(lock)
+    lock = erasures.now_of_lock(home, lock)
     if champion:
         lock = snapshots.lock_champion(lock, champion.model_digest)
     records.replace_text(Path("dvc.lock"), lock)
-    by_partition = [ARRAYS] if snapshots.holds(ARRAYS, KEYS) else []  # else they are made anew each night
-    snapshots.restore([*CARRIED, *by_partition, "data/champion"])
+    by_partition = (
+        [ARRAYS] if snapshots.holds(home, ARRAYS, KEYS) else []
+    )  # else they are made anew each night
+    snapshots.restore(home, [*CARRIED, *by_partition, "data/champion"])
     return champion
 
 
-def _with_chain(champion: Champion, day: date) -> Champion:
+def _with_chain(home: Home, champion: Champion, day: date) -> Champion:
     """Returns the champion with the anchor that its chain is held against, and the version it replaced."""
     from daybreak.gate import chain
 
-    made, before = ledger.promotions(champion.version, champion.replaced)
+    made, before = ledger.promotions(home, champion.version, champion.replaced)
     return replace(
         champion,
         anchor=chain.anchor_of(champion, made, day=day),
@@ -525,15 +535,15 @@ def _with_chain(champion: Champion, day: date) -> Champion:
     )
 
 
-def _why_cold(champion: Champion | None, day: date, gate: params.GateParams) -> str:
+def _why_cold(home: Home, champion: Champion | None, day: date, gate: params.GateParams) -> str:
     from daybreak.gate import chain
 
-    erased = erasures.of_version(champion.version) if champion else ""
-    past = ledger.history(chain.NIGHTS)
+    erased = erasures.of_version(home, champion.version) if champion else ""
+    past = ledger.history(home, chain.NIGHTS)
     return erased or chain.why_cold(champion, past, day=day, when_spent=gate.when_spent)
 
 
-def _reread(params: CloseSections) -> None:
+def _reread(home: Home, params: CloseSections) -> None:
     """Reads a share of DVC's cache, another one each night, and notifies people of what is damaged there.
 
     `open` reads what is passed on; what only a rollback needs is read by nothing else. No night fails.
@@ -542,9 +552,9 @@ def _reread(params: CloseSections) -> None:
 
     of = params.night.reread_nights
     try:
-        num_nights = sum(not commit.rollback for commit in ledger.commits())  # a rollback reads no share
-        objects = dvc_cache.share(dvc_cache.objects(), number=num_nights, of=of)
-        faults = [str(fault) for fault in rot.in_cache(objects)]
+        num_nights = sum(not commit.rollback for commit in ledger.commits(home))  # a rollback reads no share
+        objects = dvc_cache.share(dvc_cache.objects(home), number=num_nights, of=of)
+        faults = [str(fault) for fault in rot.in_cache(home, objects)]
     except Exception as error:  # noqa: BLE001 - whatever it is, the night is in the ledger
         log.warning("DVC's cache could not be read again: %s", sentence(error))
         return
@@ -552,10 +562,10 @@ def _reread(params: CloseSections) -> None:
     if faults:
         text = f"{len(faults)} files have rotted: {'; '.join(faults[:3])}; run daybreak repair"
         log.error("%s", text)
-        notifier.alarm(text)
+        notifier.alarm(home, text)
 
 
-def _prune() -> None:
+def _prune(home: Home) -> None:
     """Frees disk by the home's own params, since what one night overrides holds for that night alone.
 
     A night that ended well does not fail because of it.
@@ -563,7 +573,7 @@ def _prune() -> None:
     from daybreak.rollout.prune import prune
 
     try:
-        for freed in prune(params.load(checkout.home())):
+        for freed in prune(home, home.params):
             if freed.num:
                 log.info("freed %s: %d %s", size(freed.num_bytes), freed.num, freed.what)
     except NothingToDo as reason:

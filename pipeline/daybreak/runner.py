@@ -38,7 +38,8 @@ from daybreak.contract.records import Night, Record, Stop, Verdict
 from daybreak.contract.table import Table
 from daybreak.contract.workload import Workload
 from daybreak.report import night_events, notifier, outcome
-from daybreak.storage import checkout, erasures, last_params, ledger, snapshots
+from daybreak.storage import erasures, last_params, ledger, snapshots
+from daybreak.storage.home import Home
 from daybreak.storage.source_code import frame_digest, running_digest
 
 log = logging.getLogger("daybreak")
@@ -48,9 +49,9 @@ ENDING = ("close", "stop")  # a night can be ended whatever is wrong with it
 CALL_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the command line
 
 
-def stage(*, name: str, wait: bool = False, explain: bool = False, **given: object) -> int:
+def stage(home: Home, *, name: str, wait: bool = False, explain: bool = False, **given: object) -> int:
     """Runs one stage, unless DVC has the outputs already; `dvc repro` calls this as well."""
-    _step_in(name)
+    _step_in(home, name)
     chosen, inside_dvc = stages.STAGES[name], os.environ.get("DVC_STAGE") == name
     by_dvc = bool(chosen.dvc) and not inside_dvc and name in snapshots.stages()
     if by_dvc and chosen.dvc == "cached" and _is_current(name):
@@ -59,16 +60,16 @@ def stage(*, name: str, wait: bool = False, explain: bool = False, **given: obje
     else:
         if by_dvc and chosen.reads and snapshots.LOCK.exists():
             with _marking(name):
-                _expect_intact(chosen)
-        record = _until_done(name, given) if wait else run(name, **given)
+                _expect_intact(home, chosen)
+        record = _until_done(home, name, given) if wait else run(home, name, **given)
         snapshots.make_folders(name)
         if by_dvc and record is not None:
-            snapshots.record(name)
+            snapshots.record(home, name)
     if record is None or inside_dvc:
         return 0
     if chosen.explain:
         function = hooks.imported(chosen.explain)
-        text = function(**arguments(function))
+        text = function(**arguments(home, function))
         if explain:
             print(text, flush=True)
             return 0
@@ -77,20 +78,20 @@ def stage(*, name: str, wait: bool = False, explain: bool = False, **given: obje
     return 0
 
 
-def _step_in(name: str) -> None:
+def _step_in(home: Home, name: str) -> None:
     """Raises ParamsError outside of a night, and writes digests of what lies elsewhere for DVC."""
     if name in stages.IN_NIGHT[1:] and not records.path_of(Night).exists():
-        nights = checkout.home() / "nights"
+        nights = home.nights
         raise ParamsError(
             f"{Path.cwd()} is not the folder of a night; name one of {nights} by --night, "
             f"or open one with: daybreak open"
         )
     if name not in stages.CHAIN[1:]:
         return
-    snapshots.recover()
+    snapshots.recover(home)
     from daybreak.machines.pricelist import REFRESHED
 
-    prices = checkout.home() / REFRESHED
+    prices = home.folder / REFRESHED
     outside = {
         stages.PRICES: records.digest(prices) if prices.exists() else "",
         stages.EXTENSIONS: frame_digest("extensions"),
@@ -103,10 +104,10 @@ def _step_in(name: str) -> None:
         if not Path(path).exists() or Path(path).read_text() != f"{digest}\n":
             records.replace_text(Path(path), f"{digest}\n")
     if Table in typing.get_type_hints(stages.STAGES[name].function).values():
-        _write_table(name)
+        _write_table(home, name)
 
 
-def _write_table(stage: str) -> None:
+def _write_table(home: Home, stage: str) -> None:
     """Writes the table of the workload, unless it is there and newer than the workload's source."""
     written, source = records.path_of(Table), Path(stages.WORKLOAD)
     if written.exists() and source.exists() and written.stat().st_mtime_ns > source.stat().st_mtime_ns:
@@ -119,13 +120,13 @@ def _write_table(stage: str) -> None:
                 f"{plug.use} has no table; declare `table = Table(...)` in the class (docs/own-data.md)"
             )
     except PipelineError as error:
-        _name_new_night(stage, error)
+        _name_new_night(home, stage, error)
         mark(stage, error=sentence(error))
         raise
     records.write(table)
 
 
-def _expect_intact(stage: stages.Stage) -> None:
+def _expect_intact(home: Home, stage: stages.Stage) -> None:
     """Raises DataError where the files of tonight that a stage is about to read have changed on the disk.
 
     A stage that is called until a job ends reads them when it sends the job.
@@ -136,8 +137,8 @@ def _expect_intact(stage: stages.Stage) -> None:
         if any(launcher.JOBS.glob("*/")):
             return
     previous = records.read(Night).previous
-    before = ledger.text_at(previous, snapshots.LOCK) if previous else ""
-    snapshots.expect_intact(stage.reads, before=erasures.now_of_lock(before) if before else "")
+    before = ledger.text_at(home, previous, snapshots.LOCK) if previous else ""
+    snapshots.expect_intact(home, stage.reads, before=erasures.now_of_lock(home, before) if before else "")
 
 
 @contextlib.contextmanager
@@ -158,7 +159,7 @@ def _is_current(name: str) -> bool:
     return current
 
 
-def _until_done(name: str, given: dict[str, object]) -> records.Record | None:
+def _until_done(home: Home, name: str, given: dict[str, object]) -> records.Record | None:
     """Runs the stage again until it is done; shows a bar on a terminal, else logs a line each time."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
@@ -169,7 +170,7 @@ def _until_done(name: str, given: dict[str, object]) -> records.Record | None:
         bar = shown.add_task("", total=1.0, visible=False)
         while True:
             try:
-                return run(name, **given)
+                return run(home, name, **given)
             except NotYet as pending:
                 if str(pending) == last:
                     pass
@@ -182,6 +183,7 @@ def _until_done(name: str, given: dict[str, object]) -> records.Record | None:
 
 
 def night(
+    home: Home,
     *,
     night: str = "",
     day: date | None = None,
@@ -193,6 +195,7 @@ def night(
     """Run a whole night, stage after stage; run it again to go on where it stopped.
 
     Args:
+        home: whose nights these are
         night: name of the night; the day if left out
         day: newest day of data to use; the source's newest if left out
         set: override a key of params.yaml for this night
@@ -203,13 +206,13 @@ def night(
     if until not in stages.CHAIN:
         raise ParamsError(f"--until {until} is not a stage of a night; name one of {', '.join(stages.CHAIN)}")
     try:
-        opened = run("open", night=night, day=day, set=set, trigger=trigger, here=here)
+        opened = run(home, "open", night=night, day=day, set=set, trigger=trigger, here=here)
     except Exception:
         if ledger.failed_to_open(Path()):
-            _close_unopened()
+            _close_unopened(home)
         raise
     assert isinstance(opened, Night)
-    snapshots.record("open")
+    snapshots.record(home, "open")
     began = time.monotonic()
     log.info(
         "night %s, day %s, train until %s UTC, budget $%.2f",
@@ -223,7 +226,7 @@ def night(
     except KeyboardInterrupt:
         from daybreak.jobs import launcher
 
-        launcher.end_jobs(params.load().backend.make())
+        launcher.end_jobs(home, params.load().backend.make(home))
         again = f"daybreak night --night {opened.id}"
         log.error("night %s is stopped; go on with: %s", opened.id, again)
         return 130
@@ -235,16 +238,16 @@ def night(
         f"{verdict.action}: {verdict.reason}" if verdict else f"stopped after {until}",
     )
     for stage, status in failed.items():  # the first one is the cause
-        notifier.tell(night_events.note_failure(stage))
+        notifier.tell(home, night_events.note_failure(stage))
         return FINAL if status == FINAL else 1
     return 0
 
 
-def _close_unopened() -> None:
+def _close_unopened(home: Home) -> None:
     """Writes the night of this folder, which could not be opened, to the ledger."""
-    notifier.tell(night_events.note_failure("open"))
+    notifier.tell(home, night_events.note_failure("open"))
     try:
-        run("close")
+        run(home, "close")
     except PipelineError as error:
         log.error("the night that could not be opened is not in the ledger: %s", sentence(error))
 
@@ -274,17 +277,18 @@ def _rest_of_night(until: str) -> dict[str, int]:
     return failed
 
 
-def nights(*, first: date, last: date, set: list[str] | None = None) -> int:
+def nights(home: Home, *, first: date, last: date, set: list[str] | None = None) -> int:
     """Run the nights of all days that have data, in a row.
 
     Args:
+        home: whose nights these are
         first: first day
         last: last day
         set: override a key of params.yaml for these nights
     """
     if first > last:
         raise ParamsError(f"--first {first} is after --last {last}; exchange them")
-    source = params.override(checkout.home(), set or []).source.make()
+    source = params.override(home.folder, set or []).source.make()
     days = [day for day in source.days() if first <= day <= last]
     if not days:
         raise NothingToDo(f"the source has no day from {first} to {last}")
@@ -293,20 +297,20 @@ def nights(*, first: date, last: date, set: list[str] | None = None) -> int:
     for number, day in enumerate(days, 1):
         log.info("night %d of %d: %s", number, len(days), day)
         words = ["night", "--day", str(day), "--trigger", f"nights {first} to {last}", *assignments]
-        if _exit_status([sys.executable, "-P", "-m", "daybreak", *words]):
+        if _exit_status(home, [sys.executable, "-P", "-m", "daybreak", *words]):
             failures.append(str(day))
     if failures:
         raise JobError(f"{len(failures)} of {len(days)} nights failed: {', '.join(failures)}; see above")
     return 0
 
 
-def _exit_status(command: list[str]) -> int:
+def _exit_status(home: Home, command: list[str]) -> int:
     """Runs a night as a process of its own in the home, and returns its exit status.
 
     A terminal's Ctrl-C reaches the night too, which then ends its jobs: `subprocess.run` would kill it after
     a quarter of a second, and a rented machine would go on costing money. A second Ctrl-C waits no longer.
     """
-    night = subprocess.Popen(command, cwd=checkout.home())
+    night = subprocess.Popen(command, cwd=home.folder)
     try:
         return night.wait()
     except KeyboardInterrupt:
@@ -314,7 +318,9 @@ def _exit_status(command: list[str]) -> int:
         raise
 
 
-def arguments(function: Callable[..., Any], folder: Path = Path(), *, last: bool = False) -> dict[str, Any]:
+def arguments(
+    home: Home, function: Callable[..., Any], folder: Path = Path(), *, last: bool = False
+) -> dict[str, Any]:
     """Returns the arguments that are not options, filled by their types from the folder of a night.
 
     `last` reads other params where those of the night cannot be read, so that it can be ended.
@@ -322,12 +328,12 @@ def arguments(function: Callable[..., Any], folder: Path = Path(), *, last: bool
     hints = typing.get_type_hints(function)
     kinds = {name: kind for name, kind in hints.items() if name != "return" and kind not in OPTION_TYPES}
     loaded = None
-    if any(not _is_record(kind) for kind in kinds.values()):
-        loaded = params.load(folder) if not last else last_params.load(folder)
-    return {name: _fill(kind, loaded, folder) for name, kind in kinds.items()}
+    if any(kind is not Home and not _is_record(kind) for kind in kinds.values()):
+        loaded = params.load(folder) if not last else last_params.load(home, folder)
+    return {name: home if kind is Home else _fill(home, kind, loaded, folder) for name, kind in kinds.items()}
 
 
-def run(name: str, **given: Any) -> Record | None:
+def run(home: Home, name: str, **given: Any) -> Record | None:
     """Runs a stage here, writes and returns the record, and leaves a mark in data/run on failure.
 
     `<stage>.error` holds the sentence of a failure, `<stage>.skipped` why there was nothing to do.
@@ -336,59 +342,60 @@ def run(name: str, **given: Any) -> Record | None:
     function = stage.function
     try:
         if name in stages.CHAIN[1:] and not stage.always:
-            _expect_undecided()
-        record = function(**arguments(function, last=name in ENDING), **given)
+            _expect_undecided(home)
+        record = function(**arguments(home, function, last=name in ENDING), **given)
         if record is not None and name in stages.IN_NIGHT:
             disk.sync(Path())  # what the record says is done
             records.write(record)
     except NotYet:
         if name != "open":  # there is no night yet
-            _tell(name)
+            _tell(home, name)
         raise
     except NothingToDo as reason:
         mark(name, skipped=str(reason))
         raise
     except Exception as error:  # is raised again; `close` and the report read the mark
-        _name_new_night(name, error)
+        _name_new_night(home, name, error)
         mark(name, error=sentence(error))
         raise
     mark(name)
     if record is not None:
-        _tell(name)
+        _tell(home, name)
         if stage.part == "answer" and "AIRFLOW_CTX_DAG_ID" not in os.environ:  # else Airflow brings it
-            airflow_question.answer(records.read(Night), record)
+            airflow_question.answer(home, records.read(Night), record)
     return record
 
 
-def _name_new_night(stage: str, error: Exception) -> None:
+def _name_new_night(home: Home, stage: str, error: Exception) -> None:
     """Adds to an error that asks for an edit that the night keeps its own files, and how to open another."""
     if getattr(error, "exit_status", None) != FINAL or stage not in stages.CHAIN[1:]:
         return
     night = records.find(Night)
-    if night and Path.cwd() == checkout.home() / "nights" / night.id:
+    if night and Path.cwd() == home.nights / night.id:
         error.args = (
             f"{error}; night {night.id} keeps the params.yaml, suite and code of its opening, so commit "
-            f"an edit and open another: {ledger.new_night(night)}",
+            f"an edit and open another: {ledger.new_night(home, night)}",
         )
 
 
-def _expect_undecided() -> None:
+def _expect_undecided(home: Home) -> None:
     """Raises NothingToDo where a person has stopped the night, or another has overtaken it."""
     if word := records.find(Stop):
         raise NothingToDo(f"the night was {outcome.stopped(word)}; the champion stays")
     night = records.read(Night)
-    if (overtaken := ledger.overtaken(night)) and not ledger.is_over(night):
+    if (overtaken := ledger.overtaken(home, night)) and not ledger.is_over(home, night):
         raise NothingToDo(
-            f"night {night.id} {overtaken}; open a new night for its day with: {ledger.new_night(night)}"
+            f"night {night.id} {overtaken}; open a new night for its day with: "
+            f"{ledger.new_night(home, night)}"
         )
 
 
-def _tell(stage: str) -> None:
+def _tell(home: Home, stage: str) -> None:
     """Records the events of the night so far, and sends messages on them."""
     if stage in stages.IN_NIGHT:
-        notifier.tell(*night_events.note())
+        notifier.tell(home, *night_events.note(home))
     if stage == "open":
-        notifier.tell(*night_events.low_disk())
+        notifier.tell(home, *night_events.low_disk(home))
 
 
 def written_by(name: str) -> type[Record] | None:
@@ -414,7 +421,7 @@ def mark(name: str, **marks: str) -> None:
             log.warning("%s is not marked in %s: %s", name, path, error)
 
 
-def _fill(kind: Any, loaded: Params | None, folder: Path) -> Any:
+def _fill(home: Home, kind: Any, loaded: Params | None, folder: Path) -> Any:
     if isinstance(kind, types.UnionType):  # `Champion | None`: None where the file is missing
         return records.find(kind.__args__[0], folder / records.RUN)
     if _is_record(kind):
@@ -430,7 +437,7 @@ def _fill(kind: Any, loaded: Params | None, folder: Path) -> Any:
         Workload: loaded.workload,
         Backend: loaded.backend,
     }
-    return plugs[kind].make()
+    return plugs[kind].make(home)
 
 
 def _is_record(kind: Any) -> bool:

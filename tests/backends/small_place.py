@@ -20,6 +20,7 @@ from daybreak import (
     Unreachable,
     rented_machines,
 )
+from daybreak.storage.home import Home
 
 ENTRYPOINT = "daybreak.backends.entrypoint"
 MACHINE = next(machine for machine in rented_machines() if machine.name == "n2-standard-8")
@@ -63,8 +64,8 @@ class SmallPlace(Renting):
         "unknown": Fault(state="refused", final=True, text="there is no {what}{said}; name another"),
     }
 
-    def __init__(self, cloud: Cloud, *, bucket: str = "") -> None:
-        super().__init__(region=MACHINE.region, bucket=bucket)
+    def __init__(self, cloud: Cloud, *, bucket: str = "", home: Home | None = None) -> None:
+        super().__init__(region=MACHINE.region, bucket=bucket, home=home)
         self.cloud = cloud
 
     def make(self, request: JobRequest) -> Rented:
@@ -86,7 +87,7 @@ class SmallPlace(Renting):
 
     def find(self, regions: Iterable[str], **labels: str) -> Sequence[Rented]:
         self._answer()
-        wanted = {"daybreak": self.home, **labels}.items()
+        wanted = {"daybreak": self.home_token, **labels}.items()
         return [
             self._rented(name) for name, thing in self.cloud.things.items() if wanted <= thing.labels.items()
         ]

@@ -30,7 +30,7 @@ from daybreak.extensions.kubernetes.kubernetes import Kubernetes
 from daybreak.extensions.kubernetes.manifest import QUEUE
 from daybreak.jobs import reaper
 from daybreak.machines import catalog
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 from tests import cloud_storage
 from tests.backends import fake_job_sets, rented
 from tests.backends.fake_cluster import VERSION
@@ -557,7 +557,7 @@ def test_a_job_of_no_open_night_is_ended_by_the_reaper(kubernetes, made, job, tm
     (one,) = made().live()
     assert (one.job, one.night) == ("j", "2026-01-02")
     monkeypatch.setattr(reaper, "YOUNG", timedelta(0))
-    reaper.reap(backend=made())
+    reaper.reap(Home.here(), backend=made())
     wait(lambda: not kubernetes.live())
 
 
@@ -747,7 +747,7 @@ def test_a_device_that_the_catalog_does_not_know_needs_a_row_in_the_file(without
     assert text in caplog.text
     for name in ("l4-a", "l4-b", "h100"):
         del without_file.objects["nodes"][name]
-    shutil.rmtree(checkout.home() / "var" / "nodes")
+    shutil.rmtree(Home.here().var / "nodes")
     with pytest.raises(ParamsError, match=text):
         made(machines="").machines()
 

@@ -11,6 +11,7 @@ from daybreak.extensions.vertex.image import manifest_of
 from daybreak.extensions.vertex.job_spec import Site
 from daybreak.extensions.vertex.preflight import preflight
 from daybreak.extensions.vertex.service import Service
+from daybreak.storage.home import Home
 from tests.backends.rented import QUICK
 
 PARAMS = """\
@@ -36,7 +37,7 @@ def check(tmp_path, monkeypatch, registry):
         (tmp_path / "home" / "params.yaml").write_text(PARAMS.format(backend=backend, region=region))
         monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path / "home"))
         by_subject = {}
-        for finding in findings():
+        for finding in findings(Home.here()):
             by_subject[finding.what] = (finding.ok, finding.text)
             if finding.what == "expectations":  # what follows asks MLflow
                 break

@@ -14,6 +14,7 @@ from daybreak.contract.backend import Job, OutOfTime
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.records import Pool
 from daybreak.jobs import reaper
+from daybreak.storage.home import Home
 from tests.backends import rented
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
 from tests.fakes import read_lines
@@ -133,9 +134,9 @@ def test_what_it_costs_is_the_price_of_its_machine_and_an_orphan_is_ended(cloud,
     (live,) = backend.live()
     assert (live.job, live.night, live.state) == ("j", "2026-01-02", "running")
     (tmp_path / "job" / "orders.json").unlink()  # whose folder is gone
-    monkeypatch.setattr(reaper, "standings", dict)
+    monkeypatch.setattr(reaper, "standings", lambda home: {})
     monkeypatch.setattr(reaper, "YOUNG", timedelta(0))
-    reaper.reap(backend=backend)
+    reaper.reap(Home.here(), backend=backend)
     assert not backend.live()
 
 

@@ -27,6 +27,7 @@ from daybreak.extensions.slurm import slurm_client as client
 from daybreak.extensions.slurm.slurm import CAUSES, Slurm
 from daybreak.extensions.slurm.slurm_node import PORTS, place
 from daybreak.jobs import reaper
+from daybreak.storage.home import Home
 from tests.backends import rented
 from tests.backends.rented import end, wait
 from tests.fakes import read_lines
@@ -174,7 +175,7 @@ def test_a_job_that_slurm_has_forgotten_ended_as_its_first_node_has_written(clus
 def test_a_job_that_slurm_has_forgotten_ended_as_its_accounts_say(tmp_path, monkeypatch, listing, ends):
     monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path / "home"))
     backend = Slurm(machines="machines.csv")
-    name = f"daybreak-{backend.home}-j"
+    name = f"daybreak-{backend.home_token}-j"
     if "disabled" in listing:
         says = f"echo {listing}; exit 1"
     else:
@@ -228,7 +229,7 @@ def test_unlike_nodes_are_parts_of_one_job_and_each_knows_which_machine_it_is(ba
     assert backend.submit(unlike(script)) == handle
     assert end(backend, handle) == "succeeded"
     assert {path.read_text() for path in tmp_path.glob("node-*")} == {"n1 one\n", "n2 other\n"}
-    assert len([each for each in client.listed() if each.name == f"daybreak-{backend.home}-j"]) == 1
+    assert len([each for each in client.listed() if each.name == f"daybreak-{backend.home_token}-j"]) == 1
     usd = backend.usd(tmp_path / "job")
     (ran,) = SubmissionJournal(tmp_path / "job").submissions()
     hours = (
@@ -278,7 +279,7 @@ def test_a_job_of_no_open_night_is_ended_by_the_reaper(backend, job, tmp_path, m
     (one,) = backend.live()
     assert (one.job, one.night) == ("j", "2026-01-02")
     monkeypatch.setattr(reaper, "YOUNG", timedelta(0))
-    reaper.reap(backend=backend)
+    reaper.reap(Home.here(), backend=backend)
     wait(lambda: num_live() == 0)
 
 

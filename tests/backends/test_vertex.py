@@ -469,7 +469,7 @@ def test_labels_tell_home_night_model_and_job(service, tmp_path):
     labels = dict(service.only().job.labels)
     assert labels["night"] == "2026-01-02"
     assert labels["model"].startswith("shop_model-")
-    assert (labels["job"], labels["daybreak"]) == ("j", vertex(service.url).home)
+    assert (labels["job"], labels["daybreak"]) == ("j", vertex(service.url).home_token)
     assert labels["attempt"] == SubmissionJournal(tmp_path / "job").submissions()[0].attempt
 
 

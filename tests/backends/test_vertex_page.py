@@ -170,7 +170,7 @@ def test_each_argument_of_backend_and_endpoint_is_on_the_page(kind: type, head: 
     (table,) = re.findall(rf"\| further argument {head} \| what \|\n(.*?)\n\n", TEXT, re.DOTALL)
     named = {name for row in table.splitlines()[1:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     shown = plugs()["backend" if kind is Vertex else "endpoint"]
-    taken = set(inspect.signature(kind).parameters) - {"retry"}  # of Python only
+    taken = set(inspect.signature(kind).parameters) - {"retry", "home"}  # of Python only
     assert named | (set(shown) - {"use"}) == taken
 
 

@@ -13,6 +13,7 @@ from daybreak.contract.errors import NotYet
 from daybreak.contract.params import Plug
 from daybreak.contract.records import Rental, Training
 from daybreak.jobs import collector, launcher
+from daybreak.storage.home import Home
 from daybreak.training import gpus
 from tests.backends.rented import wait
 from tests.fakes import Curve, LineWorkload
@@ -108,7 +109,13 @@ class TrainingNight:
         time.sleep(0.1)
         try:
             self.training = launcher.train(
-                self.night, nights.dataset(), self.plan, None, backend=self.backend, params=self.params
+                Home.here(),
+                self.night,
+                nights.dataset(),
+                self.plan,
+                None,
+                backend=self.backend,
+                params=self.params,
             )
         except NotYet:
             return None

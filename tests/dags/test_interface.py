@@ -19,7 +19,7 @@ import pytest
 
 from daybreak import airflow_health, airflow_question
 from daybreak.contract.records import Night, Stop
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 from tests.dags.servers import keep
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -186,9 +186,10 @@ def test_a_stop_on_the_command_line_answers_the_question(standalone: Any) -> Non
         id=folder_of(run), day=now.date(), started_at=now, train_until=now, decide_until=now, budget_usd=1,
         trigger="", code_commit="", previous="", airflow_run=f"retrain/{run}",
     )  # fmt: skip
-    with checkout.within(standalone.home):
-        for _ in range(2):
-            airflow_question.answer(night, Stop(by="ann", reason="not tonight", stopped_at=now))
+    for _ in range(2):
+        airflow_question.answer(
+            Home(standalone.home), night, Stop(by="ann", reason="not tonight", stopped_at=now)
+        )
     assert standalone.run_to_the_end(run) == "success"
     said = [call for call in calls(standalone)[before:] if call[0] == "approve"]
     assert [call[:4] for call in said] == [["approve", "--reject", "--reason", "not tonight"]]

@@ -22,6 +22,7 @@ from daybreak.data.as_of import AsOf, OtherTable, partners_of
 from daybreak.data.casts import conform
 from daybreak.data.ingest import ingest, part_of
 from daybreak.data.source import PART
+from daybreak.storage.home import Home
 from tests.data.test_ingest import night
 
 pytestmark = pytest.mark.usefixtures("empty_home")
@@ -137,7 +138,7 @@ def joined(weather: dict[str, Any] | None = None, **more: Any) -> AsOf:
 
 
 def run(day: date, source: AsOf) -> Batch:
-    return ingest(night(day), source, SALES, IngestParams())
+    return ingest(Home(Path.cwd()), night(day), source, SALES, IngestParams())
 
 
 def degrees(day: date = DAY) -> list[Any]:

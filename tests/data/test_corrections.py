@@ -20,6 +20,7 @@ from daybreak.contract.table import Id, Int, Label, Table, Time, days
 from daybreak.data.features import past_of, read_clean
 from daybreak.data.ingest import partitions
 from daybreak.data.prepare import ARRAYS, CLEAN, SAMPLES, prepare, remake
+from daybreak.storage.home import Home
 from daybreak.workloads.samples import Samples
 from daybreak.workloads.served_rows import ServedRows
 from daybreak.workloads.table_workload import TableWorkload
@@ -134,7 +135,7 @@ def run(day: int, *, workload: str = "Orders", **options: Any) -> Dataset:
     CALLS.clear()
     SEEN.clear()
     plug = Plug(use=f"{__name__}:{workload}", **options)
-    return prepare(night, report, PrepareSections(workload=plug, prepare=PrepareParams()))
+    return prepare(Home(Path.cwd()), night, report, PrepareSections(workload=plug, prepare=PrepareParams()))
 
 
 def samples(day: int) -> dict[str, list[int]]:

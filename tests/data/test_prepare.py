@@ -20,6 +20,7 @@ from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time
 from daybreak.contract.workload import Prepared, Window, read_state
 from daybreak.data.features import UNIT, labels_of
 from daybreak.data.prepare import ARRAYS, CLEAN, SAMPLES, prepare, remake
+from daybreak.storage.home import Home
 from daybreak.workloads.samples import Samples
 from daybreak.workloads.table_workload import TableWorkload
 
@@ -119,7 +120,9 @@ def run(day: int, *, use: str = "Payments", wrong: str = "", **params: Any) -> D
     )
     plug = Plug(use=f"{__name__}:{use}", **({"wrong": wrong} if wrong else {}))
     CALLS.clear()
-    return prepare(night, report, PrepareSections(workload=plug, prepare=PrepareParams(**params)))
+    return prepare(
+        Home(Path.cwd()), night, report, PrepareSections(workload=plug, prepare=PrepareParams(**params))
+    )
 
 
 def inode(day: int) -> int:

@@ -22,6 +22,7 @@ from daybreak.contract.workload import EPOCH
 from daybreak.data.corrections import PLACE, corrected, later_days
 from daybreak.data.prepare import ARRAYS, CLEAN, prepare
 from daybreak.examples.shop.sold_lines import LINES, SoldLines, stable_key
+from daybreak.storage.home import Home
 
 pytestmark = pytest.mark.filterwarnings(  # of ibis 12, seen 2026-11
     "ignore:fetch_arrow_table:DeprecationWarning", "ignore:The 'future.infer_string' option"
@@ -72,7 +73,7 @@ def run(rows: list[Row], *, day: int, **params: Any) -> Dataset:
         num_rows=len(rows), num_clean=len(rows), num_quarantined=0, expectations=(), drift=(),
         digest=records.digest(CLEAN),
     )  # fmt: skip
-    return prepare(night(day), report, sections(**params))
+    return prepare(Home(Path.cwd()), night(day), report, sections(**params))
 
 
 def array(name: str) -> Any:
@@ -314,4 +315,4 @@ def test_other_rows_than_those_validated_are_refused() -> None:
     run(small_shop(), day=5)
     report = Report(num_rows=0, num_clean=0, num_quarantined=0, expectations=(), drift=(), digest="x")
     with pytest.raises(DataError, match="run validate again"):
-        prepare(night(5), report, sections())
+        prepare(Home(Path.cwd()), night(5), report, sections())

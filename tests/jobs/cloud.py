@@ -23,6 +23,7 @@ from daybreak.contract.records import Night, Plan, Portion, Rental, Rung, Strate
 from daybreak.jobs import launcher
 from daybreak.machines.startup import BEFORE_WORK
 from daybreak.storage import jsonl
+from daybreak.storage.home import Home
 from daybreak.training import checkpoint
 from daybreak.training.recipe import END_BY, Recipe, Result
 from daybreak.training.trainer import Trainer
@@ -228,7 +229,7 @@ class Cloud(Backend):
             return
         for _ in range(9):
             try:
-                self.decision = launcher.look_after(
+                self.decision = launcher.look_after(Home(Path.cwd()),
                     self.night, nights.dataset(), self.plan, None,
                     backend=self, params=self.params, clock=lambda: self.now,
                 )  # fmt: skip

@@ -16,6 +16,7 @@ from daybreak.contract.errors import JobError, NotYet
 from daybreak.jobs import launcher, reconciler
 from daybreak.jobs.collector import MODEL
 from daybreak.jobs.launcher import JOBS
+from daybreak.storage.home import Home
 from daybreak.training import worker
 from daybreak.training.recipe import MOVING, Progress
 from tests.fakes import ScriptedBackend
@@ -195,7 +196,7 @@ def test_a_job_that_cannot_be_cancelled_keeps_no_other_of_an_old_plan_alive():
     for path in JOBS.glob("*/aside"):
         path.rename(path.with_name("submissions.jsonl"))
     with pytest.raises(JobError, match=r"^job \w+ may still run: the service does not answer; try again$"):
-        launcher.end_jobs(backend)
+        launcher.end_jobs(Home(Path.cwd()), backend)
     assert sorted(backend.cancelled) == sorted(job.folder for job in backend.jobs)
     assert len(backend.jobs) == 2
 

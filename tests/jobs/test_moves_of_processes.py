@@ -16,6 +16,7 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.params import Plug
 from daybreak.contract.records import LOCAL, Rental, Rung, Size, Training
 from daybreak.jobs import launcher
+from daybreak.storage.home import Home
 from daybreak.training.gpus import MACHINE
 from daybreak.training.recipe import Recipe
 from tests.fakes import Curve, LineWorkload
@@ -107,7 +108,7 @@ def trained(
             time.sleep(0.5)
             try:
                 training = launcher.train(
-                    night, nights.dataset(), planned, None, backend=backend, params=params
+                    Home(Path.cwd()), night, nights.dataset(), planned, None, backend=backend, params=params
                 )
             except NotYet:
                 continue

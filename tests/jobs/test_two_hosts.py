@@ -11,6 +11,7 @@ from daybreak.contract.backend import label
 from daybreak.contract.errors import NotYet
 from daybreak.jobs import launcher
 from daybreak.jobs.submissions import Attempts
+from daybreak.storage.home import Home
 from tests.jobs import plans
 from tests.jobs.cloud import KILL_S, TICK_S, Cloud, Luck, night_of
 from tests.training import nights
@@ -28,7 +29,7 @@ class Hosts:
         """One call of the launcher of a host; returns what it says."""
         (self.folder / host / launcher.JOBS).mkdir(parents=True, exist_ok=True)
         with chdir(self.folder / host), pytest.raises(NotYet) as refusal:
-            launcher.look_after(
+            launcher.look_after(Home(Path.cwd()),
                 self.cloud.night, nights.dataset(), self.cloud.plan, None,
                 backend=self.cloud, params=PARAMS, clock=lambda: self.cloud.now,
             )  # fmt: skip

@@ -15,7 +15,8 @@ from daybreak.contract.records import Action, Night, Plan, Refit, Verdict
 from daybreak.jobs import launcher, submissions
 from daybreak.planning import evening
 from daybreak.planning.sharing import Way
-from daybreak.storage import checkout, homes
+from daybreak.storage import homes
+from daybreak.storage.home import Home
 from tests.planning.jobs import DATASET, night, profile
 
 PARAMS = """\
@@ -60,9 +61,8 @@ def look(
 ) -> tuple[str, float]:
     folder = home / "nights" / of
     tonight = records.read(Night, folder / records.RUN)
-    with checkout.within(home):
-        now = tonight.started_at.timestamp() + later_s
-        share, waited_s = evening.turn(tonight, ways, refits=refits, now=now)
+    now = tonight.started_at.timestamp() + later_s
+    share, waited_s = evening.turn(Home(home), tonight, ways, refits=refits, now=now)
     return share.way.machine, waited_s
 
 

@@ -17,6 +17,7 @@ from daybreak.contract.records import Plan, Rental
 from daybreak.extensions.slurm.slurm import Slurm
 from daybreak.extensions.vertex.vertex import Vertex
 from daybreak.machines.catalog import rented
+from daybreak.storage.home import Home
 from tests.planning.jobs import DATASET, night, profile
 
 PARAMS = """\
@@ -68,7 +69,7 @@ def _in_a_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planned(backend: str, machines: str) -> Plan:
     Path("params.yaml").write_text(PARAMS.format(backend=backend, machines=machines))
-    plan = runner.run("plan")
+    plan = runner.run(Home.here(), "plan")
     assert isinstance(plan, Plan)
     return plan
 
@@ -139,7 +140,7 @@ def test_a_file_of_own_machines_is_planned_for_by_its_prices_and_never_beyond_it
             "spot: false", "spot: false, max_machines: 8"
         )
     )
-    plan = runner.run("plan")
+    plan = runner.run(Home.here(), "plan")
     assert isinstance(plan, Plan)
     counts = {}
     for option in plan.options:

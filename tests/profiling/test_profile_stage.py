@@ -17,6 +17,7 @@ from daybreak.contract.params import Params
 from daybreak.contract.records import Profile
 from daybreak.machines import this_machine
 from daybreak.profiling import profile_stage, short_job
+from daybreak.storage.home import Home
 from daybreak.training import gpus
 from tests.fakes import LineWorkload, ScriptedBackend, write_curve
 from tests.planning import jobs
@@ -74,6 +75,7 @@ def make_params(
 
 def call(backend: Backend, night=NIGHT, *, params=None, num_samples=1000) -> Profile:
     return profile_stage.profile(
+        Home.here(),
         night,
         replace(jobs.DATASET, num_samples=num_samples),
         backend=backend,
@@ -183,7 +185,7 @@ def test_the_same_code_in_the_folder_of_another_night_is_the_same(backend, tmp_p
         monkeypatch.delitem(sys.modules, "own_job", raising=False)
         assert Path(importlib.import_module("own_job").__file__ or "") == own
         profile_stage.profile(
-            night, jobs.DATASET, backend=backend, params=make_params(workload="own_job:Own")
+            Home.here(), night, jobs.DATASET, backend=backend, params=make_params(workload="own_job:Own")
         )
     assert len(backend.jobs) == 1
 

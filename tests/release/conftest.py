@@ -26,6 +26,7 @@ from daybreak.gate import judge
 from daybreak.registry import register
 from daybreak.rollout import promote
 from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.backends.conftest import service  # noqa: F401  the fixture
 from tests.release.folders import PARAMS, make_night
 
@@ -52,7 +53,7 @@ def release(home: Path) -> Release_:
     """Release night `number` with a model of this weight; returns None where the champion stays."""
 
     def release(number: int, weight: float) -> Release | None:
-        champion = ledger.champion_at(ledger.ledger_tip())
+        champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
         folder = make_night(home, number, weight=weight, champion=champion)
         os.chdir(folder)
         judge_night()
@@ -61,7 +62,7 @@ def release(home: Path) -> Release_:
         except NothingToDo:
             made = None
         night = records.read(Night)
-        ledger.commit_night(night, message=f"{night.day}: {records.read(Verdict).action}")
+        ledger.commit_night(Home.here(), night, message=f"{night.day}: {records.read(Verdict).action}")
         return made
 
     return release
@@ -80,11 +81,17 @@ def judge_night() -> Verdict:
             settings.workload.make(),
             settings.evaluate,
             registered=settings.register_,
+            home=Home.here(),
         )
     )
     register_night()
     verdict = judge.gate(
-        records.read(Night), records.read(Evaluation), records.read(Version), champion, settings
+        records.read(Night),
+        records.read(Evaluation),
+        records.read(Version),
+        champion,
+        settings,
+        home=Home.here(),
     )
     records.write(verdict)
     return verdict
@@ -93,6 +100,7 @@ def judge_night() -> Verdict:
 def register_night() -> Version:
     """Stage register, in the folder of a night."""
     version = register.register(
+        Home.here(),
         records.read(Night),
         records.read(Dataset),
         plan=records.read(Plan),
@@ -114,6 +122,7 @@ def promote_night() -> Release:
         records.find(Champion),
         params.load(),
         refit=records.find(Refit),
+        home=Home.here(),
     )
     records.write(made)
     return made

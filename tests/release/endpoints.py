@@ -15,6 +15,7 @@ from daybreak.contract.errors import NotYet
 from daybreak.contract.records import Release
 from daybreak.extensions.vertex.endpoint import Endpoint, OnVertex
 from daybreak.registry import carried_code
+from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log
 
 QUICK = RetryPolicy(call_s=2.0, first_pause_s=0.02, give_up_s=0.5, settle_s=0.3)
@@ -34,7 +35,7 @@ def target(
     service: Any, folder: Path, client: MlflowClient, kept: Log | None = None, **changes: Any
 ) -> OnVertex:
     """A new one, as each call of a stage makes it: nothing is known but what is written down."""
-    return Endpoint(**arguments(service, folder, **changes)).target(client, MODEL, kept)
+    return Endpoint(**arguments(service, folder, **changes)).target(Home.here(), client, MODEL, kept)
 
 
 def make_versions(client: MlflowClient, folder: Path, number: int) -> list[Release]:

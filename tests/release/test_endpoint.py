@@ -13,6 +13,7 @@ import pytest
 from daybreak.contract.errors import NotYet, ParamsError, ReleaseError
 from daybreak.statistics.assignment import STALE_S
 from daybreak.storage import mlflow_client
+from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Traffic, open_log
 from tests.release.endpoints import (
     MODEL,
@@ -38,7 +39,7 @@ def trouble(how: Any, **arguments: Any) -> Any:
 @pytest.fixture
 def client(repository: Path) -> Iterator[Any]:
     """A client of the repository's MLflow."""
-    with mlflow_client.session() as session:
+    with mlflow_client.session(Home.here()) as session:
         yield session
 
 

@@ -20,6 +20,7 @@ from daybreak.experiment import own_serving
 from daybreak.gate import watch
 from daybreak.serving import assigner
 from daybreak.serving.assigner import Assigner
+from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 from tests.release.conftest import promote_night
 from tests.release.folders import PARAMS, halfway
@@ -179,7 +180,7 @@ def test_a_malformed_row_holds_the_gate_and_ends_the_test_at_the_hourly_look(hom
     assert list(team.log.exposures(night.id)) == []
     os.chdir(home)
     (home / "params.yaml").write_text((home / "nights" / night.id / "params.yaml").read_text())
-    seen = watch.watch(params.load(home))
+    seen = watch.watch(Home.here(), params.load(home))
     assert "ended the experiment 2025-01-11: what users met cannot be read" in seen.reason
     assert team.log.traffic().challenger == 0
     os.chdir(home / "nights" / night.id)

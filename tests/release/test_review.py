@@ -24,6 +24,7 @@ from daybreak.registry import approval
 from daybreak.report import page
 from daybreak.rollout import promote
 from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.release.conftest import judge_night
 from tests.release.folders import make_night
 from tests.release.test_registry import client, serving
@@ -109,7 +110,7 @@ def waiting(home: Path, release: Any) -> Callable[..., Verdict]:
 
     def waiting(when: str, *, weight: float = 1.0, gated: str = "samples: 0", proven: bool = True) -> Verdict:
         release(0, 1.0)
-        champion = ledger.champion_at(ledger.ledger_tip())
+        champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
         os.chdir(make_night(home, 1, weight=weight, champion=champion))
         text = Path("params.yaml").read_text().replace("samples: 0", gated)
         another = "" if proven else "train: {rate: 0.5}\n"  # recipe, which has to be better
@@ -125,13 +126,15 @@ def promoted() -> Release:
     made = promote.promote(
         records.read(Night), records.read(Version), records.read(Verdict), records.find(Champion),
         params.load(), approval=records.find(Approval),
-    )  # fmt: skip
+    home=Home.here())  # fmt: skip
     records.write(made)
     return made
 
 
 def approve(**given: Any) -> Approval:
-    return review.approve(records.read(Night), records.read(Version), records.read(Verdict), **given)
+    return review.approve(
+        Home.here(), records.read(Night), records.read(Version), records.read(Verdict), **given
+    )
 
 
 def described(number: int) -> tuple[str, dict[str, str]]:
@@ -174,17 +177,17 @@ def test_an_inconclusive_night_waits_is_approved_with_a_reason_only_and_is_kept_
         "a sale begins",
         "serving",
     )
-    close(night, params.load())
-    facts = dict(provenance.why(2))
+    close(Home.here(), night, params.load())
+    facts = dict(provenance.why(Home.here(), 2))
     assert facts["verdict"].startswith("reject: inconclusive")
     assert facts["approved"].startswith("it was approved by Ada at")
     assert facts["approved"].endswith("a sale begins")
-    assert ledger.read_at(ledger.ledger_tip(), Approval) == records.read(Approval)
+    assert ledger.read_at(Home.here(), ledger.ledger_tip(Home.here()), Approval) == records.read(Approval)
     shown_page = (Path(records.RUN) / "report.html").read_text()
     assert "Promoted: version 2 replaces version 1." in shown_page
     assert "was approved by Ada" in shown_page
-    assert described(2)[1]["ledger"] == ledger.ledger_tip()
-    checks = {check.name: check for check in audit.audit(params.load(home))}
+    assert described(2)[1]["ledger"] == ledger.ledger_tip(Home.here())
+    checks = {check.name: check for check in audit.audit(Home.here(), params.load(home))}
     assert checks["releases"].ok, checks["releases"].text
 
 
@@ -209,9 +212,9 @@ def test_a_promotion_that_waits_may_be_rejected_or_left_and_the_champion_stays(w
         promoted()
     assert serving() == (1, 1)
     night = records.read(Night)
-    close(night, params.load())
-    assert "was rejected by Ada" in dict(provenance.why(2))["approved"]
-    headline = page.page(Path(), ledger.history())
+    close(Home.here(), night, params.load())
+    assert "was rejected by Ada" in dict(provenance.why(Home.here(), 2))["approved"]
+    headline = page.page(Home.here(), Path(), ledger.history(Home.here()))
     assert "Version 2 was rejected by Ada at" in headline
     assert "version 1 stays" in headline
 
@@ -231,7 +234,7 @@ def test_a_failed_gate_cannot_be_overridden_and_a_closed_night_not_reopened(wait
         promoted()
     records.path_of(Approval).unlink()
     records.write(replace(forged, inconclusive=True))
-    ledger.commit_night(records.read(Night), message="closed")  # without having failed
+    ledger.commit_night(Home.here(), records.read(Night), message="closed")  # without having failed
     with pytest.raises(NothingToDo, match="is closed, and its champion stays"):
         approve(reason="I want it")
     assert serving() == (1, 1)

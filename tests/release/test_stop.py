@@ -19,6 +19,7 @@ from daybreak.jobs.submissions import Attempts
 from daybreak.report import night_events, open_nights, running
 from daybreak.report.night_rows import row_of
 from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.fakes import write_curve
 from tests.release.folders import make_night
 from tests.training import nights
@@ -38,7 +39,11 @@ NOT_YET, NOTHING_TO_DO = 75, NothingToDo.exit_status
 def training(home: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """The id of the second night of a home whose version 1 serves; a job of this machine trains for it."""
     release(0, 1.0)
-    os.chdir(make_night(home, 1, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip())))
+    os.chdir(
+        make_night(
+            home, 1, weight=1.0, champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+        )
+    )
     records.path_of(Training).unlink()
     shutil.rmtree(records.RUN / "model")
     Path("params.yaml").write_text(WORKLOAD)
@@ -75,7 +80,7 @@ def test_a_stopped_night_ends_its_job_keeps_the_champion_and_says_who_and_why(
     assert [cli.main([stage]) for stage in ("train", "evaluate", "promote")] == [NOTHING_TO_DO] * 3
     assert cli.main(["close"]) == 0
 
-    entry = ledger.history()[0]
+    entry = ledger.history(Home.here())[0]
     assert entry.night.id == training
     assert (entry.release, entry.serving and entry.serving.version) == (None, 1)
     assert entry.verdict and entry.verdict.action == "no data"

@@ -12,7 +12,8 @@ import pytest
 
 from daybreak import cli
 from daybreak.contract.records import Approval
-from daybreak.storage import checkout, ledger
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from tests.browser import chromium
 from tests.report import fleet, training_night
@@ -94,8 +95,7 @@ def person(running: str) -> Iterator[Person]:
 
 
 def history(lead: Path, model: str = "shop") -> list[Entry]:
-    with checkout.within(lead.parent / model):
-        return ledger.history()
+    return ledger.history(Home(lead.parent / model))
 
 
 def test_why_was_it_refused(person: Person, lead: Path) -> None:
@@ -119,8 +119,7 @@ def test_who_approved_it(person: Person) -> None:
 
 
 def test_what_would_a_rollback_bring_back(person: Person, lead: Path) -> None:
-    with checkout.within(lead):
-        served = ledger.served([one.serves or 0 for one in ledger.releases()])
+    served = ledger.served([one.serves or 0 for one in ledger.releases(Home(lead))])
     assert person.short("shop")["rollback to"] == str(served[-2])
 
 

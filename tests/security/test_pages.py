@@ -23,6 +23,7 @@ from daybreak.report import version_page
 from daybreak.report.board import Model, files
 from daybreak.report.night_rows import row_of
 from daybreak.report.page import page
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from tests.report.nights import lay, whole
 
@@ -69,11 +70,11 @@ def board(entry: Entry, *, model: str) -> str:
 
 def test_the_page_of_a_night_and_the_board_run_nothing_that_a_record_says(tmp_path: Path) -> None:
     entry = with_evil(whole())
-    html = page(lay(entry, tmp_path), [entry])
+    html = page(Home.here(), lay(entry, tmp_path), [entry])
     assert html.count("onerror") > 20  # shown, as text
     assert Page(html).active == []
     (tmp_path / records.RUN / "train.error").write_text(EVIL)
-    assert Page(page(tmp_path, [])).active == []
+    assert Page(page(Home.here(), tmp_path, [])).active == []
     html = board(entry, model=EVIL)
     assert html.count("onerror") > 3
     assert Page(html).active == Page(board(whole(), model="shop")).active == ["form", "script"]  # its own

@@ -14,6 +14,7 @@ import uvicorn
 from daybreak.contract.params import LiveTestParams, ServingParams
 from daybreak.serving import server
 from daybreak.serving.model_manager import ModelManager
+from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 
 LIMIT_S = 60.0
@@ -59,7 +60,7 @@ def running(
 
     kept = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
     params = ServingParams(**{"max_requests_per_s": 0, "timeout_s": 30, **changes})
-    app = make_app(kept, params, name="daybreak", home=home, token=token, limits=limits)
+    app = make_app(kept, params, name="daybreak", home=Home(home), token=token, limits=limits)
     listening = server.listen("127.0.0.1", 0)
     runs = uvicorn.Server(server.config(app, params))
     thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})

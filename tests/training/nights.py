@@ -15,6 +15,7 @@ from daybreak.contract.errors import NotYet
 from daybreak.contract.params import Params
 from daybreak.contract.records import Champion, Dataset, Night, Plan, Rental, Training, Tuning
 from daybreak.jobs import collector, launcher
+from daybreak.storage.home import Home
 from tests.fakes import write_curve
 
 ROOT = Path(__file__).parents[2]
@@ -102,7 +103,13 @@ def train(
     while True:
         try:
             return launcher.train(
-                given, dataset(), by_plan or plan(), champion, backend=Local(), params=with_params
+                Home.here(),
+                given,
+                dataset(),
+                by_plan or plan(),
+                champion,
+                backend=Local(),
+                params=with_params,
             )
         except NotYet:
             assert time.monotonic() < until, "training did not come to an end"

@@ -13,6 +13,7 @@ from daybreak.contract.records import Profile
 from daybreak.machines import this_machine
 from daybreak.profiling import profile_stage
 from daybreak.profiling.explain import explain
+from daybreak.storage.home import Home
 from tests.training import nights
 
 PARAMS = """\
@@ -36,7 +37,7 @@ def call(*, poison: int = -1) -> Profile:
     Path("params.yaml").write_text(PARAMS.format(poison=poison))
     records.write(nights.night())
     records.write(nights.dataset())
-    profile = runner.run("profile")
+    profile = runner.run(Home.here(), "profile")
     assert isinstance(profile, Profile)
     return profile
 

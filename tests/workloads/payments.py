@@ -40,6 +40,7 @@ from daybreak.data.features import CLEAN
 from daybreak.data.ingest import part_of
 from daybreak.data.prepare import ARRAYS, prepare
 from daybreak.registry.weights import MODEL
+from daybreak.storage.home import Home
 
 COUNTRIES, CODES = ("DE", "GB", "US"), ("4111", "5411", "5812")
 
@@ -136,7 +137,7 @@ def prepared(newest: date, num_days: int, use: str) -> Dataset:
     sections = PrepareSections(
         workload=Plug(use=use), prepare=PrepareParams(window_days=num_days, test_days=2)
     )
-    return prepare(night, report, sections)
+    return prepare(Home(Path.cwd()), night, report, sections)
 
 
 def samples(folder: Path, day: date) -> Any:

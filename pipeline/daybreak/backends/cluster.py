@@ -14,7 +14,7 @@ from daybreak.contract.records import Strategy
 from daybreak.machines import nodes, own_machines
 from daybreak.machines.nodes import Node
 from daybreak.machines.own_machines import OwnMachine
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 
 FILE = "machines.csv"
 
@@ -22,9 +22,11 @@ FILE = "machines.csv"
 class Cluster(Renting):
     """Jobs on a cluster of the team's."""
 
-    def __init__(self, *, machines: str, bucket: str = "", retry: RetryPolicy = AT_ONCE) -> None:
+    def __init__(
+        self, *, machines: str, bucket: str = "", retry: RetryPolicy = AT_ONCE, home: Home | None = None
+    ) -> None:
         """Keeps the file of the team's machines; "" is `machines.csv`, or the nodes where there is none."""
-        super().__init__(bucket=bucket, retry=retry)
+        super().__init__(bucket=bucket, retry=retry, home=home)
         self.file, self._is_named = Path(machines or FILE), bool(machines)
 
     @abstractmethod
@@ -64,7 +66,8 @@ class Cluster(Renting):
 
     @cached_property
     def _of_nodes(self) -> tuple[OwnMachine, ...]:
-        kept = checkout.home() / "var" / "nodes" / f"{label(self.cluster)}.json"
+        name = f"{label(self.cluster)}.json"
+        kept = self.home.var / "nodes" / name if self.home else None
         return nodes.machines(self._read, kept=kept, place=self.place, file=self.file)
 
     def _read(self) -> Sequence[Node]:

@@ -31,7 +31,7 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.records import LOCAL, Rental, replace_text
 from daybreak.machines import own_machines
 from daybreak.machines.catalog import AT_HAND
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
 
 LOG = "log.txt"
@@ -41,9 +41,9 @@ STOP_S = 30.0  # from SIGTERM to SIGKILL; torchrun ends its workers meanwhile
 class Local(Backend):
     """This machine."""
 
-    def __init__(self, *, machines: str = "") -> None:
+    def __init__(self, *, machines: str = "", home: Home | None = None) -> None:
         """Takes the price of this machine from line `local` of the team's file; "" for a free machine."""
-        self._file = machines
+        self._file, self._home = machines, home
 
     def submit(self, job: Job) -> str:
         """Starts the job unless it runs or has succeeded; returns its folder below the home as the handle.
@@ -66,7 +66,7 @@ class Local(Backend):
             )
         folder = Path(job.folder).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        handle = str(checkout.below_home(folder))
+        handle = str(self._home.below(folder) if self._home else folder)
         with alone(folder / "asking"), (folder / "alive").open("ab") as alive:
             if not _locked(alive) or _exit_status(folder) == 0:
                 return handle
@@ -97,7 +97,7 @@ class Local(Backend):
 
     def state(self, handle: str) -> State:
         """Returns what the job is doing; preempted if it was killed rather than failed."""
-        folder = checkout.at_home(handle)
+        folder = self._folder_of(handle)
         if not folder.exists():
             return "preempted"
         if _runs(folder):
@@ -109,7 +109,7 @@ class Local(Backend):
 
     def cancel(self, handle: str) -> None:
         """Ends the job with SIGTERM, and with SIGKILL after half a minute; returns when it is dead."""
-        folder = checkout.at_home(handle)
+        folder = self._folder_of(handle)
         began = time.monotonic()
         number: signal.Signals = signal.SIGTERM
         sent = False
@@ -135,9 +135,12 @@ class Local(Backend):
             )
         return (replace(own[0], spot=False, spot_usd_per_hour=None),)
 
+    def _folder_of(self, handle: str) -> Path:
+        return self._home.at(handle) if self._home else Path(handle)
+
     def logs(self, handle: str) -> str:
         """Returns the file that all starts write to."""
-        return str(checkout.at_home(handle) / LOG)
+        return str(self._folder_of(handle) / LOG)
 
 
 def _locked(file: BinaryIO) -> bool:

@@ -6,16 +6,13 @@ from datetime import datetime
 from pathlib import Path
 
 from daybreak.contract.backend import Job
-from daybreak.contract.errors import ParamsError
-from daybreak.storage import address, checkout
+from daybreak.storage import address
+from daybreak.storage.home import Home
 
 
-def home_token() -> str:
-    """Returns the token of the home, by which jobs and artifacts are labelled as the home's own."""
-    try:
-        return address.look(checkout.home()).token
-    except ParamsError:
-        return "none"
+def home_token(home: Home | None) -> str:
+    """Returns the token of a home, by which jobs and artifacts are labelled as its own; "none" if none."""
+    return address.look(home.folder).token if home else "none"
 
 
 def completed(job: Job) -> Job:

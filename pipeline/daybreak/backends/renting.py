@@ -42,8 +42,8 @@ from daybreak.contract.backend import LIVE, Backend, Job, LiveJob, State
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Rental, replace_text
-from daybreak.storage import checkout
 from daybreak.storage.bucket import BucketFolder
+from daybreak.storage.home import Home
 from daybreak.training import worker_errors
 
 log = logging.getLogger(__name__)
@@ -57,9 +57,11 @@ class Renting(Backend):
     place = "the service"  # in sentences
     faults: Mapping[str, Fault] = COMMON
 
-    def __init__(self, *, region: str = "", bucket: str = "", retry: RetryPolicy = AT_ONCE) -> None:
-        """Keeps the region of jobs that name none, the URL for staging, and how long to retry."""
-        self.region, self.retry = region, retry
+    def __init__(
+        self, *, region: str = "", bucket: str = "", retry: RetryPolicy = AT_ONCE, home: Home | None = None
+    ) -> None:
+        """Keeps the region of jobs that name none, the URL for staging, how long to retry, and the home."""
+        self.region, self.retry, self.home = region, retry, home
         self.bucket = BucketFolder(url=bucket) if bucket else None
 
     # What a place does
@@ -115,7 +117,7 @@ class Renting(Backend):
             journal = SubmissionJournal(Path(job.folder).resolve())
             with journal.alone():
                 rented = self._standing(job, journal) or self._made(job, machines, journal)
-                return f"{rented} {checkout.below_home(journal.folder)}"
+                return f"{rented} {self.home.below(journal.folder) if self.home else journal.folder}"
         except Unreachable as error:
             raise NotYet(f"job {job.name} is not known to be taken: {error}") from error
 
@@ -141,7 +143,7 @@ class Renting(Backend):
         before, now = journal.pending(job.name), clock.utc()
         attempt = before.attempt if before else secrets.token_hex(8)
         labels = {
-            "daybreak": self.home,
+            "daybreak": self.home_token,
             "night": job.night,
             "model": job.model,
             "job": job.name,
@@ -157,7 +159,7 @@ class Renting(Backend):
             left_s=left_s(job, now),
         )
         submission = Submission(
-            attempt=attempt, job=job.name, rental=job.rental, asked_at=now.isoformat(), home=self.home
+            attempt=attempt, job=job.name, rental=job.rental, asked_at=now.isoformat(), home=self.home_token
         )
         replace_text(journal.folder / "attempt", attempt)
         if self.bucket and (journal.folder / "job.json").exists():
@@ -425,13 +427,13 @@ class Renting(Backend):
         """Returns where a person reads what a job has printed: a path, an address, a command."""
 
     @cached_property
-    def home(self) -> str:
+    def home_token(self) -> str:
         """The token of the home of the nights."""
-        return ownership.home_token()
+        return ownership.home_token(self.home)
 
     def _is_others(self, submission: Submission) -> bool:
         """Returns whether the home that this one was copied from asked for the job."""
-        return bool(submission.home) and submission.home != self.home
+        return bool(submission.home) and submission.home != self.home_token
 
     def _parted(self, handle: str) -> tuple[str, SubmissionJournal]:
         """Returns the place's name of a job, and the journal in its folder."""
@@ -441,7 +443,7 @@ class Renting(Backend):
                 f"{handle!r} is not a job of {self.place}; a backend was changed in params.yaml while a job "
                 f"ran: set backend back until the night is over"
             )
-        return name, SubmissionJournal(checkout.at_home(folder))
+        return name, SubmissionJournal(self.home.at(folder) if self.home else Path(folder))
 
 
 def _adopt(journal: SubmissionJournal, rented: Rented, *, job: str, rental: Rental) -> Submission:

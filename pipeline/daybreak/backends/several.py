@@ -20,16 +20,17 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.params import Plug
 from daybreak.contract.records import Rental
 from daybreak.storage.bucket import is_here
+from daybreak.storage.home import Home
 
 
 class Several(Backend):
     """Several backends as one."""
 
-    def __init__(self, *, backends: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, *, backends: Sequence[Mapping[str, Any]], home: Home | None = None) -> None:
         """Makes the backends, in the order of params.yaml."""
         self.backends: dict[str, Backend] = {}
         for plug in backends:
-            made = Plug.model_validate(plug).make()
+            made = Plug.model_validate(plug).make(home)
             word = type(made).__name__.lower()
             number = 1 + sum(type(each) is type(made) for each in self.backends.values())
             self.backends[word if number == 1 else f"{word}-{number}"] = made

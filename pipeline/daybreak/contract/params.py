@@ -10,6 +10,7 @@ A section is checked as a whole before anything runs; an error names the key.
 
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Iterator
 from datetime import date
 from io import StringIO
@@ -75,8 +76,11 @@ class Plug(Section):
                 f"package.module:Class that python can import here"
             )
 
-    def make(self) -> Any:
-        """The object; ParamsError if it cannot be imported or refuses its arguments."""
+    def make(self, home: Any = None) -> Any:
+        """Returns the object; ParamsError if it cannot be imported or refuses its arguments.
+
+        A class whose constructor has a parameter `home` is given the home that it is made for.
+        """
         module, _, name = self.use.partition(":")
         arguments = self.model_extra or {}
         code_path.find_teams()
@@ -87,12 +91,21 @@ class Plug(Section):
                 f"{self.use} does not import: {type(error).__name__}: {error}; name a class as "
                 f"package.module:Class that python can import here"
             ) from error
+        if home is not None and _takes_home(kind):
+            arguments = {"home": home, **arguments}
         try:
             return kind(**arguments)
         except TypeError as error:
             raise ParamsError(
                 f"{self.use} refuses its arguments: {error}; look at {', '.join(arguments)}"
             ) from error
+
+
+def _takes_home(kind: Any) -> bool:
+    try:
+        return "home" in inspect.signature(kind).parameters
+    except (TypeError, ValueError):  # not a class, or one of C without a signature
+        return False
 
 
 class NightParams(Section):

@@ -31,6 +31,7 @@ from daybreak.data.bad_cells import AS_DELIVERED
 from daybreak.data.casts import codes, conform
 from daybreak.data.source import PART, left_out_in_words, write_partition
 from daybreak.storage import erasures, known_digests
+from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +43,7 @@ WORK = Path("data/work/ingest")
 SHOW_PROGRESS_FROM = 15  # days
 
 
-def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> Batch:
+def ingest(home: Home, night: Night, source: Source, table: Table, params: IngestParams) -> Batch:
     """Brings in the night's day and earlier days that are new or changed; returns the batch.
 
     On the first night, the earlier days are the history of `history_days`; later they are the days within
@@ -76,7 +77,7 @@ def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> 
     outdated = {day for day in before if not _has_columns_of(table, part_of(day))}
     wanted = _wanted(night.day, offered, before, back=back, outdated=outdated)
     gone = [day for day in before if day not in offered and day >= night.day - timedelta(days=back)]
-    fetched = _fetch(wanted, night.day, source, table, work, first=not before, outdated=outdated)
+    fetched = _fetch(wanted, night.day, source, table, work, home=home, first=not before, outdated=outdated)
     fetched |= _emptied(gone, offered, source, table, work)
     if night.day not in fetched and not (night.day in here and _num_rows(part_of(night.day))):
         raise NothingToDo(f"the source has no rows for {night.day}")
@@ -92,7 +93,7 @@ def ingest(night: Night, source: Source, table: Table, params: IngestParams) -> 
         day=night.day,
         num_rows=sum(_num_rows(part) for part in parts),
         num_bytes=sum(part.stat().st_size for part in parts),
-        digest=known_digests.digest(RAW),
+        digest=known_digests.digest(home, RAW),
         late_days=tuple(late),
         joined=_joined(getattr(source, "joined", {}), [*late, night.day]),
     )
@@ -109,9 +110,11 @@ def _joined(digests: Mapping[date, Mapping[str, str]], days: Iterable[date]) -> 
     return {name: records.text_digest("\n".join(of_days)) for name, of_days in lines.items()}
 
 
-def fetch_again(day: date, digest: str, *, source: Source, table: Table, work: Path) -> Path | None:
+def fetch_again(
+    home: Home, day: date, digest: str, *, source: Source, table: Table, work: Path
+) -> Path | None:
     """Fetches a day again to `work`; returns its file if that has the digest, as where no row has changed."""
-    erased = erasures.units()
+    erased = erasures.units(home)
     for absent_is_null in (False, True):
         part = part_of(day, work)
         part.parent.mkdir(parents=True, exist_ok=True)
@@ -212,6 +215,7 @@ def _fetch(
     table: Table,
     work: Path,
     *,
+    home: Home,
     first: bool,
     outdated: Collection[date],
 ) -> dict[date, str]:
@@ -220,7 +224,7 @@ def _fetch(
 
     fetched: dict[date, str] = {}
     left_out: set[str] = set()
-    erased = erasures.units()
+    erased = erasures.units(home)
     silent = len(days) < SHOW_PROGRESS_FROM or None  # None: silent unless on a terminal
     omits_nulls = bool(days) and getattr(source, "omits_nulls", False)
     try:

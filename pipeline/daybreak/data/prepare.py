@@ -35,6 +35,7 @@ from daybreak.data.engines import read_parts
 from daybreak.data.features import CLEAN, is_ripe, past_of, read_clean, rows_of, samples_of
 from daybreak.data.ingest import part_of, partitions
 from daybreak.storage import known_digests
+from daybreak.storage.home import Home
 from daybreak.storage.source_code import running_digest
 
 if TYPE_CHECKING:
@@ -47,13 +48,13 @@ SAMPLES, ROWS, KEYS = "samples.npy", "rows.parquet", "keys.json"
 SHOW_PROGRESS_FROM = 15  # days
 
 
-def prepare(night: Night, report: Report, sections: PrepareSections) -> Dataset:
+def prepare(home: Home, night: Night, report: Report, sections: PrepareSections) -> Dataset:
     """Writes `data/arrays/` from the clean partitions of the window, and returns what is in them.
 
     The newest `test_days` days with rows whose labels are known are held out. Raises DataError if the night's
     day, the days before it or their samples are missing, or data/clean is not the report's.
     """
-    if known_digests.digest(CLEAN) != report.digest:
+    if known_digests.digest(home, CLEAN) != report.digest:
         raise DataError(f"{CLEAN} is not what was validated tonight; run validate again")
     params, workload = sections.prepare, sections.workload.make()
     first = night.day - timedelta(days=params.window_days - 1)
@@ -66,9 +67,9 @@ def prepare(night: Night, report: Report, sections: PrepareSections) -> Dataset:
     unripe = len(days) - len(ripe)
     num_of_days: dict[str, int] = {}
     if hasattr(workload, "arrays"):
-        num_train, num_test = _whole_window(workload, window, here, sections)
+        num_train, num_test = _whole_window(home, workload, window, here, sections)
     elif hasattr(workload, "features"):
-        num_train, num_test, num_of_days = _by_partition(workload, window, here, sections)
+        num_train, num_test, num_of_days = _by_partition(home, workload, window, here, sections)
     else:
         num_train, num_test = _counted(workload, window)
     for split, number in (("training", num_train), ("held-out", num_test)):
@@ -78,7 +79,7 @@ def prepare(night: Night, report: Report, sections: PrepareSections) -> Dataset:
                 f"data/quarantine, and at the arguments of the workload"
             )
     return Dataset(
-        digest=known_digests.digest(ARRAYS),
+        digest=known_digests.digest(home, ARRAYS),
         num_samples=num_train,
         first_day=window.train[0],
         last_day=window.train[-1],
@@ -113,7 +114,7 @@ def remake(workload: Any, model: Path, folder: Path) -> None:
     shutil.copy(ARRAYS / "meta.json", folder)
 
 
-def make_again(dataset: Dataset, night: Night, sections: PrepareSections) -> None:
+def make_again(home: Home, dataset: Dataset, night: Night, sections: PrepareSections) -> None:
     """Makes the arrays of a closed night anew from today's clean partitions, with that night's window.
 
     Makes only the arrays of the whole window, which serving needs; the next night makes the others.
@@ -131,7 +132,7 @@ def make_again(dataset: Dataset, night: Night, sections: PrepareSections) -> Non
             if dataset.last_day < day <= night.day and is_ripe(workload.table, day, by=night.day)
         ),
     )
-    _whole_window(workload, window, here, sections)
+    _whole_window(home, workload, window, here, sections)
 
 
 def _window(ripe: Sequence[date], days: Sequence[date], params: PrepareParams) -> Window:
@@ -166,13 +167,13 @@ def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
 
 
 def _whole_window(
-    workload: Any, window: Window, here: Sequence[date], sections: PrepareSections
+    home: Home, workload: Any, window: Window, here: Sequence[date], sections: PrepareSections
 ) -> tuple[int, int]:
     """Writes the arrays of all rows to a temporary folder, then moves that folder into place."""
     keys = _keys_of_before(sections)
     if corrects(workload) and "rows" not in keys:  # whatever is here was made by other code
         shutil.rmtree(ARRAYS, ignore_errors=True)
-    _correct(workload, window, here, keys)
+    _correct(home, workload, window, here, keys)
     made: Prepared = workload.arrays(
         _table(workload, [*window.train, *window.test], sections.prepare), window
     )
@@ -217,7 +218,7 @@ def _counted(workload: Any, window: Window) -> tuple[int, int]:
 
 
 def _by_partition(
-    workload: Any, window: Window, here: Sequence[date], sections: PrepareSections
+    home: Home, workload: Any, window: Window, here: Sequence[date], sections: PrepareSections
 ) -> tuple[int, int, dict[str, int]]:
     """Makes the samples of each partition that has changed.
 
@@ -231,13 +232,13 @@ def _by_partition(
         shutil.rmtree(ARRAYS, ignore_errors=True)
         ARRAYS.mkdir(parents=True)
         keys = {"code": keys["code"], "fitted": str(window.train[-1]), "days": {}}
-    _correct(workload, window, here, keys)
+    _correct(home, workload, window, here, keys)
     if hasattr(workload, "fit") and not keys["days"]:
         write_state(ARRAYS, fitted(workload, _table(workload, window.train, sections.prepare)))
     state = read_state(ARRAYS)
     wanted = [*window.train, *window.test]
     _remove_all_but(wanted, keys["days"])
-    digests = _digests(wanted, here, workload)
+    digests = _digests(home, wanted, here, workload)
     new = [day for day in wanted if keys["days"].get(str(day)) != digests[day]]
     for day in _with_progress(new):
         rows = (
@@ -275,7 +276,7 @@ def _age(keys: Mapping[str, Any], window: Window) -> int:
     return (window.train[-1] - date.fromisoformat(keys["fitted"])).days
 
 
-def _correct(workload: Any, window: Window, here: Sequence[date], keys: dict[str, Any]) -> None:
+def _correct(home: Home, workload: Any, window: Window, here: Sequence[date], keys: dict[str, Any]) -> None:
     """Writes the corrected rows of each day that changed, or that a changed day may correct.
 
     A file whose bytes would be the same is left alone.
@@ -285,7 +286,7 @@ def _correct(workload: Any, window: Window, here: Sequence[date], keys: dict[str
     wanted, last = [*window.train, *window.test], window.train[-1]
     of_rows = keys.setdefault("rows", {})
     _remove_all_but(wanted, of_rows)
-    parts = known_digests.digests(part_of(day, CLEAN) for day in here if day >= wanted[0])
+    parts = known_digests.digests(home, (part_of(day, CLEAN) for day in here if day >= wanted[0]))
     digests = {day: parts[part_of(day, CLEAN)] for day in here if day >= wanted[0]}
     seen = {day: [day, *later_days(workload, day, digests, last=last)] for day in wanted}
     now = {day: _digest_of(digests[other] for other in seen[day]) for day in wanted}
@@ -353,7 +354,7 @@ def _rows(day: date) -> Path:
     return ARRAYS / f"day={day}" / ROWS
 
 
-def _digests(wanted: Sequence[date], here: Sequence[date], workload: Any) -> dict[date, str]:
+def _digests(home: Home, wanted: Sequence[date], here: Sequence[date], workload: Any) -> dict[date, str]:
     """Returns the digest of the rows that the samples of each day are made of."""
     back: timedelta = getattr(workload, "looks_back", timedelta())
     seen = {
@@ -363,7 +364,7 @@ def _digests(wanted: Sequence[date], here: Sequence[date], workload: Any) -> dic
         ]
         for day in wanted
     }
-    digests = known_digests.digests({path for paths in seen.values() for path in paths})
+    digests = known_digests.digests(home, {path for paths in seen.values() for path in paths})
     return {day: _digest_of(digests[path] for path in paths) for day, paths in seen.items()}
 
 

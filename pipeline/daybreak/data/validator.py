@@ -43,6 +43,7 @@ from daybreak.data.partition_scan import Judged, PartitionScan
 from daybreak.data.source import PART
 from daybreak.data.suite import Finding, Judge, Rule, Suite, load, rules_digest, rules_of, schema_rules
 from daybreak.storage import erasures, known_digests
+from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +60,7 @@ REFUSED = records.RUN / "bad_rows"  # those of a night that is stopped here
 log = logging.getLogger(__name__)
 
 
-def validate(night: Night, batch: Batch, table: Table, sections: ValidateSections) -> Report:
+def validate(home: Home, night: Night, batch: Batch, table: Table, sections: ValidateSections) -> Report:
     """Judges tonight's rows, separates the clean from the bad, and returns the findings.
 
     The counts are of the rows judged tonight: those that came in, and those of all days that passed before
@@ -71,7 +72,7 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
     rules, digest = rules_of(suite, table), rules_digest(suite, table)
     here = [day for day in partitions(RAW) if _num_rows(part_of(day))]
     passed = set(partitions(CLEAN)) if RULES.exists() else set()
-    split_from = _split_from(raw := _raw_digests(here))
+    split_from = _split_from(home, raw := _raw_digests(home, here))
     changed = not RULES.exists() or RULES.read_text().strip() != digest
     # By other rules or columns all days that passed are judged together, so that no clean row is compared.
     outdated = {day for day in passed & raw.keys() if split_from[day] != raw[day] and not changed}
@@ -137,7 +138,7 @@ def validate(night: Night, batch: Batch, table: Table, sections: ValidateSection
         num_quarantined=num_bad,
         expectations=(*expectations, *note, *unusual, *refused),
         drift=distances,
-        digest=known_digests.digest(CLEAN),
+        digest=known_digests.digest(home, CLEAN),
     )
 
 
@@ -232,17 +233,17 @@ def _figures(judged: Mapping[date, Judged]) -> "DataFrame":
     return pd.DataFrame([one.figures for one in judged.values()])
 
 
-def _raw_digests(days: Sequence[date]) -> dict[date, str]:
+def _raw_digests(home: Home, days: Sequence[date]) -> dict[date, str]:
     """Returns the digest of the rows of each day, as they came in."""
-    digests = known_digests.digests(part_of(day) for day in days)
+    digests = known_digests.digests(home, (part_of(day) for day in days))
     return {day: digests[part_of(day)] for day in days}
 
 
-def _split_from(raw: Mapping[date, str]) -> dict[date, str]:
+def _split_from(home: Home, raw: Mapping[date, str]) -> dict[date, str]:
     """Returns the digest of the raw rows that each clean day was split from, as noted, or of those now."""
     if not OF_RAW.exists():
         return dict(raw)
-    rewritten = erasures.changed()  # without the rows of units that were erased
+    rewritten = erasures.changed(home)  # without the rows of units that were erased
     noted = json.loads(OF_RAW.read_text())
     before = {day: noted.get(str(day), now) for day, now in raw.items()}
     return {day: rewritten.get(of, of) for day, of in before.items()}

@@ -49,6 +49,7 @@ from daybreak.evaluation.scoring import Arm, check_shape, declared, judged, live
 from daybreak.registry import carried_code
 from daybreak.registry.row_packaging import held_out_days
 from daybreak.registry.weights import ARRAYS, MODEL, batch_of, check_digest, load_model
+from daybreak.storage.home import Home
 from daybreak.storage.source_code import source_digest
 from daybreak.workloads.metrics import Metric
 from daybreak.workloads.served_rows import serves_rows
@@ -65,6 +66,7 @@ def evaluate(
     workload: Workload,
     params: EvaluateParams,
     *,
+    home: Home,
     registered: RegisterParams,
 ) -> Evaluation:
     """Scores all held-out samples, writes `data/run/scores.npy`, and returns the means.
@@ -89,14 +91,14 @@ def evaluate(
             facts["champion_has_seen"] = 1.0
             log.warning("the champion was trained on held-out days; it is not compared")
         elif not _is_todays(champion, CHAMPION):
-            with own_code.fetched(champion, name=registered.name) as folder:
+            with own_code.fetched(home, champion, name=registered.name) as folder:
                 theirs["champion"] = _by_own_code(
-                    champion, folder, "champion", num_samples=num_samples, days=days, params=params
+                    home, champion, folder, "champion", num_samples=num_samples, days=days, params=params
                 )
         else:
             arms.append(replace(arms[0], name="champion", model=load_model(workload, CHAMPION)))
         if days:
-            _add_references(arms, theirs, champion, days=days, params=params, registered=registered)
+            _add_references(home, arms, theirs, champion, days=days, params=params, registered=registered)
     metrics = declared(workload)
     with torch.inference_mode():
         columns, by_row = _scored(arms, theirs, batch_size=params.batch_size)
@@ -158,6 +160,7 @@ def _compared_days(workload: Workload, champion: Champion) -> tuple[date, ...]:
 
 
 def _by_own_code(
+    home: Home,
     release: Release,
     folder: Path,
     arm: str,
@@ -166,12 +169,13 @@ def _by_own_code(
     days: Sequence[date],
     params: EvaluateParams,
 ) -> Columns:
-    columns = own_code.columns(release, folder, arm=arm, days=days, batch_size=params.batch_size)
+    columns = own_code.columns(home, release, folder, arm=arm, days=days, batch_size=params.batch_size)
     _check_same_samples(next(iter(columns.values())), num_samples)
     return columns
 
 
 def _add_references(
+    home: Home,
     arms: list[Arm],
     theirs: dict[str, Columns],
     champion: Champion,
@@ -190,7 +194,7 @@ def _add_references(
         if release is None or release.version == champion.version:
             continue
         try:
-            with own_code.fetched(release, name=registered.name) as folder:
+            with own_code.fetched(home, release, name=registered.name) as folder:
                 if _last_day(folder / carried_code.MODEL) >= min(days):
                     log.warning("the %s was trained on held-out days; it is not compared", name)
                     continue
@@ -199,7 +203,13 @@ def _add_references(
                     arms.append(replace(arms[0], name=name, model=model))
                 else:
                     theirs[name] = _by_own_code(
-                        release, folder, name, num_samples=len(arms[0].samples), days=days, params=params
+                        home,
+                        release,
+                        folder,
+                        name,
+                        num_samples=len(arms[0].samples),
+                        days=days,
+                        params=params,
                     )
         except PipelineError as error:
             log.warning("the %s is not compared: %s", name, error)

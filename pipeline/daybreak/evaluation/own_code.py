@@ -28,16 +28,20 @@ from daybreak.evaluation.scores import Columns
 from daybreak.evaluation.scoring import Arm, declared, predict, score
 from daybreak.registry import carried_code, packaging
 from daybreak.registry.weights import load_model
+from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 
 
-def columns(release: Release, folder: Path, *, arm: str, days: Sequence[date], batch_size: int) -> Columns:
+def columns(
+    home: Home, release: Release, folder: Path, *, arm: str, days: Sequence[date], batch_size: int
+) -> Columns:
     """Returns the columns ARM and `ARM/METRIC`, a value per held-out sample, shape [n].
 
     Samples are made of tonight's clean rows by the version's own `arrays`, or features and state. A workload
     with metrics also has its predictions, `prediction/NAME`.
 
     Args:
+        home: whose nights these are.
         release: the version, as the ledger has it.
         folder: its files, as `fetched`.
         arm: what it is compared as: `champion`, `anchor`, `predecessor`.
@@ -60,7 +64,7 @@ def columns(release: Release, folder: Path, *, arm: str, days: Sequence[date], b
     if "PYTHONPATH" in os.environ:
         environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
     done = subprocess.run(
-        carried_code.command(__name__, scratch=folder.parent, reads=(Path.cwd(),)),
+        carried_code.command(home, __name__, scratch=folder.parent, reads=(Path.cwd(),)),
         input=json.dumps(case),
         env=environment,
         text=True,
@@ -78,12 +82,12 @@ def columns(release: Release, folder: Path, *, arm: str, days: Sequence[date], b
 
 
 @contextmanager
-def fetched(release: Release, *, name: str) -> Iterator[Path]:
+def fetched(home: Home, release: Release, *, name: str) -> Iterator[Path]:
     """Yields the folder of a version's files, which are removed afterwards; ReleaseError as `columns`."""
     uri = f"models:/{name}/{release.version}"
     with tempfile.TemporaryDirectory() as scratch:
-        with session():
-            folder = packaging.fetch(uri, release, into=Path(scratch) / "version")
+        with session(home):
+            folder = packaging.fetch(home, uri, release, into=Path(scratch) / "version")
         yield folder
 
 

@@ -31,6 +31,7 @@ from daybreak.evaluation.scores import Columns
 from daybreak.registry import carried_code, packaging
 from daybreak.registry.row_packaging import held_out_days
 from daybreak.registry.weights import ARRAYS
+from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from daybreak.workloads.served_rows import as_records, conformed
 
@@ -41,6 +42,7 @@ TIMED = ("start", "latency")
 
 
 def smoke_test(
+    home: Home,
     version: Version,
     champion: Champion | None,
     scores: NDArray[Any] | None,
@@ -55,6 +57,7 @@ def smoke_test(
     an exception.
 
     Args:
+        home: whose nights these are.
         version: the challenger.
         champion: that it would replace.
         scores: the trainer's own, shape [n].
@@ -76,16 +79,18 @@ def smoke_test(
     values = [values[chosen].ravel() for _, values in sorted((predicted or {"": scores}).items())]
     expected = np.concatenate(values)
     # Both processes import at the same time.
-    with _process(arrays) as ours, _process(arrays) if champion else nullcontext() as theirs:
-        seen = _measured(ours, version, name=version.name, numbers=numbers, rows=rows, arrays=arrays)
+    with _process(home, arrays) as ours, _process(home, arrays) if champion else nullcontext() as theirs:
+        seen = _measured(home, ours, version, name=version.name, numbers=numbers, rows=rows, arrays=arrays)
         checks = tuple(judged(seen, expected, params))
         if only_slow(checks):
-            with _process(arrays) as again:
-                seen = _measured(again, version, name=version.name, numbers=numbers, rows=rows, arrays=arrays)
+            with _process(home, arrays) as again:
+                seen = _measured(
+                    home, again, version, name=version.name, numbers=numbers, rows=rows, arrays=arrays
+                )
             checks = tuple(judged(seen, expected, params))
         if champion is None or theirs is None:
             return checks
-        before = _measured(theirs, champion, name=version.name, numbers=numbers[:1], scored=False)
+        before = _measured(home, theirs, champion, name=version.name, numbers=numbers[:1], scored=False)
     text = before.get("error") or f"version {champion.version} loads in {before['start_cpu_s']:.1f} s of CPU"
     return (*checks, Check(name="rollback", ok="error" not in before, text=text))
 
@@ -143,6 +148,7 @@ def judged(seen: dict[str, Any], expected: NDArray[Any], params: SmokeTestParams
 
 
 def _measured(
+    home: Home,
     process: "Clean",
     wanted: Release | Version,
     *,
@@ -159,8 +165,8 @@ def _measured(
     number = wanted.number if isinstance(wanted, Version) else wanted.version
     uri = f"models:/{name}/{number}"
     try:
-        with session():
-            folder = packaging.fetch(uri, wanted, into=process.scratch / "version")
+        with session(home):
+            folder = packaging.fetch(home, uri, wanted, into=process.scratch / "version")
         case = {
             "version": str(folder),
             "folder": str(arrays.resolve()),
@@ -194,7 +200,7 @@ class Clean:
 
 
 @contextmanager
-def _process(arrays: Path) -> Iterator[Clean]:
+def _process(home: Home, arrays: Path) -> Iterator[Clean]:
     """Yields a process that imports and waits for its case; ends it at the end.
 
     The process runs code of the registry, so it is given no secret and no network.
@@ -203,7 +209,7 @@ def _process(arrays: Path) -> Iterator[Clean]:
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         process = subprocess.Popen(
-            carried_code.command(script, scratch=scratch, reads=(script, arrays), flags=["-I"]),
+            carried_code.command(home, script, scratch=scratch, reads=(script, arrays), flags=["-I"]),
             cwd=scratch,
             text=True,
             errors="replace",

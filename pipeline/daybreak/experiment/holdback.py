@@ -34,6 +34,7 @@ from daybreak.rollout.targets import endpoint
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Result, Status
 from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import holdback_name
 
 if TYPE_CHECKING:
@@ -50,22 +51,22 @@ class Held:
     num_users: int
 
 
-def judge(serving: Release, held: Release, params: WatchSections, *, rules: Rules) -> Held | None:
+def judge(home: Home, serving: Release, held: Release, params: WatchSections, *, rules: Rules) -> Held | None:
     """Returns what the users say; None where nobody was held back."""
-    traffic_log = open_log(params)
+    traffic_log = open_log(home, params)
     if traffic_log is None:
         return None
     window_s = params.live_test.outcome_hours * HOUR_S
     now = datetime.fromtimestamp(traffic_log.now(), UTC)
     try:
         own_serving.read(traffic_log, params.live_test, now=datetime.now(UTC))
-        evaluation, own = _evaluation(serving), params.live_test.metric
+        evaluation, own = _evaluation(home, serving), params.live_test.metric
         by, rules = live_test.score_by(evaluation, params.gate, rules=rules, own=own)
         others = live_test.others_by(evaluation, params.gate, own=own)
     except (DataError, ParamsError, ReleaseError) as error:
         return Held(result=Result(status=Status.NO_DATA, sentence=str(error)), num_users=0)
-    shown = _shown(traffic_log, held)
-    began = _served_since(traffic_log, serving, held)
+    shown = _shown(home, traffic_log, held)
+    began = _served_since(home, traffic_log, serving, held)
     of_this = [one for one in shown if one.time >= began]
     seen = {f"on live traffic {serving.version} against {held.version}": observe(of_this, window_s=window_s)}
     if len(of_this) < len(shown):
@@ -100,19 +101,19 @@ def _told(findings: dict[str, Finding]) -> Held:
     return Held(result=replace(results[-1], sentence=sentence), num_users=num_users)
 
 
-def _shown(traffic_log: "Log", held: Release) -> "list[Exposure]":
+def _shown(home: Home, traffic_log: "Log", held: Release) -> "list[Exposure]":
     """Returns what users were shown while some were held back on that version, since the last rollback."""
-    return list(traffic_log.exposures(holdback_name(held.version), since=_last_rollback()))
+    return list(traffic_log.exposures(holdback_name(held.version), since=_last_rollback(home)))
 
 
-def _last_rollback() -> float:
-    return max((float(one.time) for one in ledger.releases() if one.rollback), default=0.0)
+def _last_rollback(home: Home) -> float:
+    return max((float(one.time) for one in ledger.releases(home) if one.rollback), default=0.0)
 
 
-def _served_since(traffic_log: "Log", serving: Release, held: Release) -> float:
+def _served_since(home: Home, traffic_log: "Log", serving: Release, held: Release) -> float:
     """Returns since when the version serves while users are held back on the other one."""
     name = holdback_name(held.version)
-    moves = traffic_log.moves(since=_last_rollback())
+    moves = traffic_log.moves(since=_last_rollback(home))
     both = [moved for moved in moves if (moved.champion, moved.experiment) == (serving.version, name)]
     return min((moved.changed_at for moved in both), default=0.0)
 
@@ -128,13 +129,13 @@ def _outcomes_of_each(shown: "Sequence[Exposure]", *, window_s: float, now: floa
         yield replace(one, taken=one.taken if in_time else None, taken_at=0.0 if in_time else None)
 
 
-def keep(serving: Release, held: Release | None, params: WatchSections) -> None:
+def keep(home: Home, serving: Release, held: Release | None, params: WatchSections) -> None:
     """Holds users back on a version, or nobody any more; the gate's experiments are left alone."""
-    traffic_log = open_log(params)
+    traffic_log = open_log(home, params)
     if traffic_log is None or _is_the_gates(traffic_log.traffic()):
         return
     share = params.watch.holdback if held else 0.0
-    if held and share and not _is_ready(held, params):
+    if held and share and not _is_ready(home, held, params):
         return
 
     def moved(traffic: "Traffic") -> "Traffic":
@@ -152,7 +153,7 @@ def keep(serving: Release, held: Release | None, params: WatchSections) -> None:
 
     traffic_log.change_traffic(moved)
     try:
-        share_out(params)
+        share_out(home, params)
     except (ReleaseError, ParamsError) as error:
         log.warning("the endpoint holds nobody back: %s", error)
 
@@ -161,10 +162,10 @@ def _is_the_gates(traffic: "Traffic") -> bool:
     return bool(traffic.experiment) and not traffic.is_holdback
 
 
-def _is_ready(held: Release, params: WatchSections) -> bool:
+def _is_ready(home: Home, held: Release, params: WatchSections) -> bool:
     """Returns whether the endpoint has deployed the version, or starts to deploy; true without endpoint."""
     try:
-        with endpoint(params.register_.name) as there:
+        with endpoint(home, params.register_.name) as there:
             if there:
                 there.prepare(held)
     except (NotYet, ReleaseError, ParamsError) as error:
@@ -173,7 +174,9 @@ def _is_ready(held: Release, params: WatchSections) -> bool:
     return True
 
 
-def _evaluation(serving: Release) -> Evaluation | None:
+def _evaluation(home: Home, serving: Release) -> Evaluation | None:
     """Returns what the night that made the version found of it."""
-    made = (one for one in ledger.commits() if one.night == serving.night and not one.rollback)
-    return next((evaluation for one in made if (evaluation := ledger.read_at(one.id, Evaluation))), None)
+    made = (one for one in ledger.commits(home) if one.night == serving.night and not one.rollback)
+    return next(
+        (evaluation for one in made if (evaluation := ledger.read_at(home, one.id, Evaluation))), None
+    )

@@ -33,7 +33,8 @@ from daybreak.experiment.readout import NOTHING, Decision, Finding, Limits, Metr
 from daybreak.experiment.traffic import end, move, open_log, share_out
 from daybreak.rollout.targets import endpoint
 from daybreak.statistics.paired import Rules
-from daybreak.storage import checkout, ledger
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     from daybreak.storage.traffic_log import Log, Traffic
@@ -47,6 +48,7 @@ HISTORY_DAYS = 7  # of traffic, from which tonight's is forecast, and what a use
 
 
 def judge(
+    home: Home,
     night: Night,
     version: Version,
     champion: Champion,
@@ -63,9 +65,9 @@ def judge(
         shutil.rmtree(FOLDER)
     if DECIDED.exists():
         decided = records.loads(Verdict, DECIDED.read_text(), source=str(DECIDED))
-        end(night.id, params, keep=decided.action == "promote")
+        end(home, night.id, params, keep=decided.action == "promote")
         return decided
-    log = open_log(params)
+    log = open_log(home, params)
     standing = records.find(Live, FOLDER)
     first = records.find(Verdict, FOLDER)
     if first is None:
@@ -77,7 +79,7 @@ def judge(
         if clock.utc() < night.decide_until:
             raise NotYet(fault)
         verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {fault}")
-        return _decided(verdict, params, experiment=night.id)
+        return _decided(home, verdict, params, experiment=night.id)
     if log is None or (standing is None and not _serves(log, params)):
         reason = (
             "no router lives and none has served for a week; start one by daybreak serve, or set "
@@ -94,6 +96,7 @@ def judge(
         standing = _forecast(log, night, params, rules=rules, by=by)
         records.write(standing, FOLDER)
     return _look(
+        home,
         night,
         version,
         champion,
@@ -108,6 +111,7 @@ def judge(
 
 
 def _look(
+    home: Home,
     night: Night,
     version: Version,
     champion: Champion,
@@ -123,11 +127,11 @@ def _look(
     """Looks once at an experiment that may begin, and takes one action."""
     is_over = clock.utc() >= night.decide_until
     traffic = log.traffic()
-    serving = ledger.champion_at(ledger.ledger_tip())
+    serving = ledger.champion_at(home, ledger.ledger_tip(home))
     if serving is None or serving.version != champion.version:
         reason = f"version {serving.version if serving else 0} serves by now, not {champion.version}"
         verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
-        return _decided(verdict, params, experiment=night.id)
+        return _decided(home, verdict, params, experiment=night.id)
     if traffic.experiment != night.id:
         traffic = _open(log, traffic, night, version, champion, over=is_over)
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
@@ -145,7 +149,7 @@ def _look(
         )
     except DataError as error:
         verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {error}")
-        return _decided(verdict, params, experiment=night.id)
+        return _decided(home, verdict, params, experiment=night.id)
     decision, step = decide(
         finding,
         rules=rules,
@@ -161,16 +165,16 @@ def _look(
     standing = _standing(standing, finding, decision, share=share)
     if decision.action != "wait":
         verdict = _verdict(first, decision, standing, both=params.gate.scores == "both")
-        return _decided(verdict, params, experiment=night.id)
+        return _decided(home, verdict, params, experiment=night.id)
     try:
-        _prepare(night, version, champion)
+        _prepare(home, night, version, champion)
         if step.share != share:
             traffic = move(log, replace(traffic, share=step.share))
-        share_out(params)
+        share_out(home, params)
     except (ReleaseError, ParamsError) as error:
         reason = f"live: users cannot meet version {version.number}: {error}"
         verdict = replace(first, action="no data", inconclusive=False, reason=reason)
-        return _decided(verdict, params, experiment=night.id)
+        return _decided(home, verdict, params, experiment=night.id)
     own = params.live_test.metric is not None
     raise NotYet(_sentence(standing, decision, step, log, traffic, own=own))
 
@@ -284,26 +288,26 @@ def pace(params: LiveTestParams) -> ramp.Pace:
     return ramp.Pace(shares=params.ramp, units=params.ramp_users, hours=params.ramp_hours)
 
 
-def clean(params: LiveSections) -> str:
+def clean(home: Home, params: LiveSections) -> str:
     """Ends an experiment that no open night wants, or whose guardrails broke; says what was done."""
-    log = open_log(params)
+    log = open_log(home, params)
     traffic = log.traffic() if log else None
     if log is None or traffic is None or not traffic.experiment or traffic.is_holdback:
         return ""
     experiment = traffic.experiment
-    folder = checkout.home() / "nights" / experiment
+    folder = home.nights / experiment
     night = records.find(Night, folder / records.RUN)
     standing = records.find(Live, folder / FOLDER)
-    closed = any(commit.night == experiment for commit in ledger.commits(limit=50))
+    closed = any(commit.night == experiment for commit in ledger.commits(home, limit=50))
     is_over = night is None or clock.utc_of(night) > night.decide_until + timedelta(hours=1)
     if night is None or standing is None or closed or is_over:
-        end(experiment, params)
+        end(home, experiment, params)
         return f"ended the experiment {experiment}, which no night wants any more; "
     first, gate = records.find(Verdict, folder / FOLDER), params.gate
     margin = gate.margin or (first.margin if first else None) or ANY_MARGIN
     rules = Rules(alpha=gate.alpha, margin=margin, min_samples=gate.min_samples, refresh=True)
     if fault := _read(log, params):  # else users would meet the challenger unseen
-        end(experiment, params)
+        end(home, experiment, params)
         return f"ended the experiment {experiment}: {fault}; "
     evaluation, own = records.find(Evaluation, folder / records.RUN), params.live_test.metric
     try:
@@ -320,17 +324,17 @@ def clean(params: LiveSections) -> str:
             others=others_by(evaluation, gate, own=own),
         )
     except (DataError, ParamsError, ReleaseError) as error:  # likewise
-        end(experiment, params)
+        end(home, experiment, params)
         return f"ended the experiment {experiment}: {error}; "
     if not finding.broken:
         return ""
-    end(experiment, params)
+    end(home, experiment, params)
     return f"ended the experiment {experiment}: {'; '.join(finding.broken)}; "
 
 
-def _prepare(night: Night, version: Version, champion: Champion) -> None:
+def _prepare(home: Home, night: Night, version: Version, champion: Champion) -> None:
     """Deploys the challenger on the endpoint, where there is one; NotYet until it is deployed."""
-    with endpoint(version.name) as there:
+    with endpoint(home, version.name) as there:
         if there:
             release = Release(
                 version=version.number,
@@ -342,10 +346,10 @@ def _prepare(night: Night, version: Version, champion: Champion) -> None:
             there.prepare(release)
 
 
-def _decided(verdict: Verdict, params: LiveSections, *, experiment: str) -> Verdict:
+def _decided(home: Home, verdict: Verdict, params: LiveSections, *, experiment: str) -> Verdict:
     """Returns the verdict, written before the experiment is ended."""
     records.replace_text(DECIDED, records.dumps(verdict))
-    end(experiment, params, keep=verdict.action == "promote")
+    end(home, experiment, params, keep=verdict.action == "promote")
     return verdict
 
 
@@ -402,7 +406,7 @@ def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules, b
     return Live(experiment=night.id, began_at=now, ends_at=now + left, foretold=text)
 
 
-def hours_needed(params: LiveSections, *, hours: float) -> float:
+def hours_needed(home: Home, params: LiveSections, *, hours: float) -> float:
     """Returns how long users need to judge tonight's challenger, who decide within `hours`.
 
     It goes by the traffic of the last days, by the metric and the margin of the newest night that was
@@ -412,10 +416,10 @@ def hours_needed(params: LiveSections, *, hours: float) -> float:
     longest = hours - params.live_test.outcome_hours
     if params.gate.scores == "replay" or longest <= 0:
         return 0.0
-    nights = (commit.id for commit in ledger.commits(limit=NIGHTS_BACK))
-    newest = next((commit for commit in nights if ledger.read_at(commit, Evaluation)), "")
-    evaluation, verdict = ledger.read_at(newest, Evaluation), ledger.read_at(newest, Verdict)
-    log = open_log(params) if evaluation else None
+    nights = (commit.id for commit in ledger.commits(home, limit=NIGHTS_BACK))
+    newest = next((commit for commit in nights if ledger.read_at(home, commit, Evaluation)), "")
+    evaluation, verdict = ledger.read_at(home, newest, Evaluation), ledger.read_at(home, newest, Verdict)
+    log = open_log(home, params) if evaluation else None
     if log is None:
         return 0.0
     margin = params.gate.margin or (verdict.margin if verdict else None) or ANY_MARGIN

@@ -53,6 +53,7 @@ from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.statistics.paired import Rules, judge
 from daybreak.statistics.result import Result, Status
 from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from daybreak.workloads.served_rows import serves_rows
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ def gate(
     champion: Champion | None,
     params: GateSections,
     *,
+    home: Home,
     dataset: Dataset | None = None,
     answer: Approval | None = None,
 ) -> Verdict:
@@ -88,6 +90,7 @@ def gate(
     users decide.
 
     Args:
+        home: whose nights these are.
         night: tonight's.
         evaluation: of the model that `version` holds; ReleaseError where it is of another.
         version: the challenger.
@@ -101,15 +104,15 @@ def gate(
             f"version {version.number} of night {version.night} is of model {version.model_digest}, but "
             f"night {night.id} evaluated {evaluation.model_digest}; run evaluate and register again"
         )
-    expect_ledger(params)
-    is_same = is_refresh(champion, params) or is_declared_equal(champion, params)
+    expect_ledger(home, params)
+    is_same = is_refresh(champion, params) or is_declared_equal(home, champion, params)
     if champion and night.chosen and night.chosen.is_refresh:
         is_same = True  # whatever differs, earlier nights have proven to be better
-    older = _older(champion, dataset)
+    older = _older(home, champion, dataset)
     refresh = is_same and not older
     rules = rules_of(params.gate, refresh=refresh, evaluation=evaluation)
-    scores, past = read_scores() or {}, _earlier(night, LOOKED_AT)
-    chance = None if champion is None or refresh else _chance(night, params.gate)
+    scores, past = read_scores() or {}, _earlier(home, night, LOOKED_AT)
+    chance = None if champion is None or refresh else _chance(home, night, params.gate)
     if chance is not None:
         rules = replace(rules, alpha=2 * chance)
     chain = chain_of(
@@ -126,6 +129,7 @@ def gate(
     def replayed() -> Verdict:
         anchored = replace(rules, may_lose=chain is not None and chain.level is not None)
         return judge_scores(
+            home,
             evaluation,
             version,
             champion,
@@ -139,34 +143,34 @@ def gate(
         verdict = replayed()
     else:
         verdict = live_test.judge(
-            night, version, champion, params, rules=rules_for_users(rules, chance), replayed=replayed
+            home, night, version, champion, params, rules=rules_for_users(rules, chance), replayed=replayed
         )
     verdict = replace(apply_chain(verdict, chain), false_promotion_chance=chance)
     if champion and not is_same:
-        verdict = replace(verdict, reason=f"{verdict.reason}; {what_changed(champion, params)}")
+        verdict = replace(verdict, reason=f"{verdict.reason}; {what_changed(home, champion, params)}")
     if older:
         verdict = replace(verdict, reason=f"{verdict.reason}; {older}")
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
-        verdict = fit_to_serve(verdict, _smoke_test(version, champion, evaluation, params))
-    show_verdict(version, verdict, answer)
+        verdict = fit_to_serve(verdict, _smoke_test(home, version, champion, evaluation, params))
+    show_verdict(home, version, verdict, answer)
     verdict = replace(verdict, decided_at=clock.utc().replace(microsecond=0))
     if verdict.approve_until:
         records.write(verdict)
-        notifier.tell(*night_events.note())
-        review.show_report(night)  # for the person who is asked, since the night is closed only later
+        notifier.tell(home, *night_events.note(home))
+        review.show_report(home, night)  # for the person who is asked, since the night is closed only later
     return verdict
 
 
-def _older(champion: Champion | None, dataset: Dataset | None) -> str:
+def _older(home: Home, champion: Champion | None, dataset: Dataset | None) -> str:
     """Returns that tonight's data is older than the champion's, as a clause; "" where it is not.
 
     Compared are the days of training, as a refit on the held-out days follows for either.
     """
     if champion is None or dataset is None:
         return ""
-    (made,) = ledger.promotions(champion.version)
+    (made,) = ledger.promotions(home, champion.version)
     if made is None or made.dataset is None or dataset.last_day >= made.dataset.last_day:
         return ""
     return (
@@ -183,17 +187,18 @@ def rules_for_users(rules: Rules, chance: float | None) -> Rules:
     return rules if chance is None else replace(rules, alpha=chance)
 
 
-def _chance(night: Night, params: GateParams) -> float:
-    year = _earlier(night, NIGHTS_PER_YEAR + LOOKED_AT)
+def _chance(home: Home, night: Night, params: GateParams) -> float:
+    year = _earlier(home, night, NIGHTS_PER_YEAR + LOOKED_AT)
     return chance_of(year, day=night.day, alpha=params.alpha, per_year=params.false_promotions_per_year)
 
 
-def _earlier(night: Night, limit: int) -> list[ledger.Entry]:
+def _earlier(home: Home, night: Night, limit: int) -> list[ledger.Entry]:
     """Returns the newest entries of the ledger without tonight's, which there is if it was closed before."""
-    return [entry for entry in ledger.history(limit) if entry.rollback or entry.night.id != night.id]
+    return [entry for entry in ledger.history(home, limit) if entry.rollback or entry.night.id != night.id]
 
 
 def judge_scores(
+    home: Home,
     evaluation: Evaluation,
     version: Version,
     champion: Champion | None,
@@ -232,17 +237,18 @@ def judge_scores(
         verdict = replace(verdict, checks=())
     elif verdict.action != "promote":
         return verdict
-    return fit_to_serve(verdict, _smoke_test(version, champion, evaluation, params))
+    return fit_to_serve(verdict, _smoke_test(home, version, champion, evaluation, params))
 
 
 def _smoke_test(
-    version: Version, champion: Champion | None, evaluation: Evaluation, params: GateSections
+    home: Home, version: Version, champion: Champion | None, evaluation: Evaluation, params: GateSections
 ) -> tuple[Check, ...]:
     columns = read_scores() or {}
     predicted = with_prefix(columns, "prediction")
     if predicted and not serves_rows(params.workload.make()):
         predicted = {}  # a version of it takes the numbers of samples, and returns their scores
     return smoke_test(
+        home,
         version,
         champion,
         columns.get("challenger"),

@@ -48,6 +48,7 @@ from daybreak.registry.weights import ARRAYS, MODEL, load_model
 from daybreak.statistics.output_drift import shifted
 from daybreak.statistics.result import Status
 from daybreak.storage import ledger, snapshots
+from daybreak.storage.home import Home
 from daybreak.workloads.served_rows import serves_rows
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ def refit(
     training: Training,
     evaluation: Evaluation,
     *,
+    home: Home,
     version: Version,
     verdict: Verdict,
     backend: Backend,
@@ -82,7 +84,7 @@ def refit(
         return None
     if before and before.judged == version.number:
         return before
-    if ledger.is_over(night) or ledger.overtaken(night):  # `promote` says why
+    if ledger.is_over(home, night) or ledger.overtaken(home, night):  # `promote` says why
         return None
     try:
         approvals.check_promotion(night, verdict, approval, now=clock.utc())
@@ -95,6 +97,7 @@ def refit(
                 "python -m daybreak.dvc_file, and commit it"
             )
         trained = launcher.refit(
+            home,
             night,
             dataset,
             plan,
@@ -104,7 +107,9 @@ def refit(
             backend=backend,
             params=params,
         )
-        return _tried(trained, night, evaluation, version, workload=workload, params=params, scoring=scoring)
+        return _tried(
+            home, trained, night, evaluation, version, workload=workload, params=params, scoring=scoring
+        )
     except NotYet:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, a version that was proven is there to serve
@@ -121,6 +126,7 @@ def _num_samples(evaluation: Evaluation, workload: Workload, params: RefitSectio
 
 
 def _tried(
+    home: Home,
     trained: Training,
     night: Night,
     evaluation: Evaluation,
@@ -143,10 +149,10 @@ def _tried(
     made = replace(made, checks=(drift,))
     if not drift.ok:
         return _unfit(made)
-    version = register_refit(judged, night=night, model=REFITTED, training=trained, params=params)
+    version = register_refit(home, judged, night=night, model=REFITTED, training=trained, params=params)
     predicted = with_prefix(ours, "prediction") if serves_rows(workload) else {}
     checks = smoke_test(
-        version, None, ours["challenger"], params.smoke_test, predicted=predicted, arrays=arrays
+        home, version, None, ours["challenger"], params.smoke_test, predicted=predicted, arrays=arrays
     )
     made = replace(made, version=version, checks=(drift, *checks))
     return made if all(check.ok for check in made.checks) else _unfit(made)

@@ -17,6 +17,7 @@ from daybreak.registry import approval as approvals
 from daybreak.report import outcome
 from daybreak.report.version_page import show_verdict
 from daybreak.storage import ledger, mlflow_client
+from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
 
 if TYPE_CHECKING:
@@ -28,7 +29,14 @@ LONGEST = 500  # characters of a reason
 
 
 def approve(
-    night: Night, version: Version, verdict: Verdict, *, reason: str = "", by: str = "", reject: bool = False
+    home: Home,
+    night: Night,
+    version: Version,
+    verdict: Verdict,
+    *,
+    reason: str = "",
+    by: str = "",
+    reject: bool = False,
 ) -> Approval:
     """Answer a verdict that waits for a person; asked again with the same answer, nothing changes.
 
@@ -36,6 +44,7 @@ def approve(
     somebody gave another answer before, or where an unproven version is approved without a reason.
 
     Args:
+        home: whose nights these are.
         night: it is decided until its `decide_until`.
         version: tonight's.
         verdict: of the gate.
@@ -55,17 +64,17 @@ def approve(
     with alone(records.path_of(Approval).with_suffix(".lock")):
         said = approvals.answer_to(verdict, records.find(Approval))
         if said is None:
-            said = _answer(night, verdict, approved=not reject, by=by, reason=" ".join(reason.split()))
+            said = _answer(home, night, verdict, approved=not reject, by=by, reason=" ".join(reason.split()))
             records.write(said)
     if said.approved is reject:
         answer = approvals.words(verdict, said)
         raise ReleaseError(f"{name} {answer}, and the first answer stands; use rollback once it serves")
-    show_verdict(version, verdict, said)
+    show_verdict(home, version, verdict, said)
     log.info("%s %s", name, approvals.words(verdict, said))
     return said
 
 
-def show_report(night: Night, *, commit: str = "") -> None:
+def show_report(home: Home, night: Night, *, commit: str = "") -> None:
     """Writes the report, and shows it in MLflow with the night's ledger commit if there is one.
 
     A night does not fail because MLflow does not answer.
@@ -73,17 +82,17 @@ def show_report(night: Night, *, commit: str = "") -> None:
     from daybreak.report import figures, page, svg
 
     try:
-        history = ledger.history(limit=outcome.NIGHTS)
-        path, copy = page.write_with_copy(Path(), history)
+        history = ledger.history(home, limit=outcome.NIGHTS)
+        path, copy = page.write_with_copy(home, Path(), history)
         released = records.find(Release)
         others = [one for one in history if not one.rollback and one.night.id != night.id] if commit else []
         for at, other in enumerate(others):  # the last leads on to this one; what was replaced serves no more
             if at == 0 or (released and other.release and other.release.version == released.replaced):
-                page.renew(other, history)
+                page.renew(home, other, history)
         log.info("report: %s", path.resolve())
         verdict, version = records.find(Verdict), records.find(Version)
-        with mlflow_client.session() as client:
-            run_id = mlflow_client.find_or_make_run(client, night.id)
+        with mlflow_client.session(home) as client:
+            run_id = mlflow_client.find_or_make_run(home, client, night.id)
             client.log_text(run_id, copy, path.name)
             if verdict and (drawn := figures.effect(verdict, verdict.margin)):
                 client.log_text(run_id, svg.alone(drawn), description.INTERVAL)
@@ -110,7 +119,7 @@ def _reject_others(
         client.update_model_version(version.name, str(version.number), description=changed)
 
 
-def _answer(night: Night, verdict: Verdict, *, approved: bool, by: str, reason: str) -> Approval:
+def _answer(home: Home, night: Night, verdict: Verdict, *, approved: bool, by: str, reason: str) -> Approval:
     now = clock.utc()
     assert verdict.approve_until is not None
     if now >= verdict.approve_until:
@@ -119,14 +128,14 @@ def _answer(night: Night, verdict: Verdict, *, approved: bool, by: str, reason: 
             f"the champion stays: version {verdict.challenger} was to be approved until {until}, "
             f"and it is {now:%Y-%m-%d %H:%M}"
         )
-    if ledger.is_over(night):
+    if ledger.is_over(home, night):
         raise NothingToDo(
             f"night {night.id} is closed, and its champion stays; open a new night with: "
-            f"{ledger.new_night(night)}"
+            f"{ledger.new_night(home, night)}"
         )
     stopped = records.find(Stop)
-    if why := f"was {outcome.stopped(stopped)}" if stopped else ledger.overtaken(night):
-        raise NothingToDo(f"night {night.id} {why}; open a new night with: {ledger.new_night(night)}")
+    if why := f"was {outcome.stopped(stopped)}" if stopped else ledger.overtaken(home, night):
+        raise NothingToDo(f"night {night.id} {why}; open a new night with: {ledger.new_night(home, night)}")
     if approved and verdict.inconclusive and not reason:
         raise ReleaseError(
             f"version {verdict.challenger} is not proven ({verdict.reason}); "

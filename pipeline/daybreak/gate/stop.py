@@ -18,12 +18,14 @@ from daybreak.jobs import launcher
 from daybreak.report import outcome
 from daybreak.report.version_page import show_verdict
 from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
 
 log = logging.getLogger(__name__)
 
 
 def stop(
+    home: Home,
     night: Night,
     *,
     version: Version | None = None,
@@ -40,6 +42,7 @@ def stop(
     over or its version serves.
 
     Args:
+        home: whose nights these are.
         night: that runs.
         version: that it registered.
         verdict: of its gate, where it has come so far.
@@ -51,7 +54,7 @@ def stop(
     """
     if release is not None:
         raise NothingToDo(f"version {release.version} of night {night.id} serves; use rollback")
-    if ledger.is_over(night):
+    if ledger.is_over(home, night):
         raise NothingToDo(f"night {night.id} is closed, and its champion stays")
     with alone(records.path_of(Stop).with_suffix(".lock")):
         stopped = records.find(Stop)
@@ -60,10 +63,10 @@ def stop(
             stopped = Stop(by=by or user(), reason=one_line(reason)[:LONGEST], stopped_at=now)
             records.write(stopped)
     with alone(launcher.LOCK):  # a call that looks after the job ends first, and none begins after it
-        left = launcher.end_jobs(backend)
+        left = launcher.end_jobs(home, backend)
     if version and verdict:
         try:
-            show_verdict(version, verdict, approval, over=True)
+            show_verdict(home, version, verdict, approval, over=True)
         except PipelineError as error:
             log.warning("MLflow does not show that the night was stopped: %s", error)
     log.info(

@@ -24,6 +24,7 @@ from daybreak.statistics.control_chart import Mean
 from daybreak.statistics.level import Level, level
 from daybreak.statistics.result import Status
 from daybreak.storage import ledger, ledger_notes
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from daybreak.storage.mlflow_client import session
 
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 WATCH = "watch"  # who decides to roll back
 
 
-def watch(params: WatchSections) -> Watch:
+def watch(home: Home, params: WatchSections) -> Watch:
     """Checks that the registry agrees with the ledger, and the champion against its predecessor.
 
     What was interrupted is finished. An alias moved by hand is moved back, adopted or reported, by
@@ -41,19 +42,19 @@ def watch(params: WatchSections) -> Watch:
     refreshes has lost too much (`compare`). An experiment that no night wants any more, or that a guardrail
     stops, is ended. Raises ReleaseError where the ledger was lost.
     """
-    _tell()
-    expect_ledger(params)
-    edit = _check_targets(params) + live_test.clean(params)
-    serving = ledger.champion_at(ledger.ledger_tip())
+    _tell(home)
+    expect_ledger(home, params)
+    edit = _check_targets(home, params) + live_test.clean(home, params)
+    serving = ledger.champion_at(home, ledger.ledger_tip(home))
     if serving is None:
         return _watched("no data", None, f"{edit}no version was ever promoted")
-    before = _held_back(serving)
+    before = _held_back(home, serving)
     rules = rules_of(params.gate, refresh=True)
-    held = holdback.judge(serving, before, params, rules=rules) if before else None
+    held = holdback.judge(home, serving, before, params, rules=rules) if before else None
     if before and held and held.result.status is Status.WORSE:
         why, effect = held.result.sentence, held.result.effect
-        rollback(params, to=before.version, reason=why, by=WATCH, yes=True)
-        holdback.keep(serving, None, params)
+        rollback(home, params, to=before.version, reason=why, by=WATCH, yes=True)
+        holdback.keep(home, serving, None, params)
         rolled_back = _watched(
             "rolled back",
             serving,
@@ -64,32 +65,32 @@ def watch(params: WatchSections) -> Watch:
         if effect is None:
             return rolled_back
         return replace(rolled_back, effect=effect.mean, low=effect.low, high=effect.high)
-    holdback.keep(serving, before, params)
+    holdback.keep(home, serving, before, params)
     edit += f"{held.result.sentence}; " if held else ""
-    watched = compare(serving, ledger.history(LOOKED_AT), params.gate)
+    watched = compare(serving, ledger.history(home, LOOKED_AT), params.gate)
     if watched.outcome == "no data" and held:  # users have compared them
         watched = replace(watched, outcome="kept")
     if watched.outcome == "rolled back":
-        rollback(params, to=watched.predecessor, reason=watched.reason, by=WATCH, yes=True)
+        rollback(home, params, to=watched.predecessor, reason=watched.reason, by=WATCH, yes=True)
         return replace(watched, reason=f"{edit}rolled back: {watched.reason}")
     return replace(watched, reason=f"{edit}{watched.reason}")
 
 
-def _tell() -> None:
+def _tell(home: Home) -> None:
     """Sends messages that no stage sends: on late nights, a nearly full disk, and messages still waiting."""
-    notifier.tell(*night_events.note_open(), *night_events.low_disk())
-    tell_newest()
+    notifier.tell(home, *night_events.note_open(home), *night_events.low_disk(home))
+    tell_newest(home)
 
 
-def _held_back(serving: Release) -> Release | None:
+def _held_back(home: Home, serving: Release) -> Release | None:
     """Returns the version that some users stay with: the anchor, or what the anchor replaced where it serves.
 
     There is none after a rollback.
     """
-    newest = next(iter(ledger.releases()), None)
+    newest = next(iter(ledger.releases(home)), None)
     if newest is None or newest.rollback or not serving.replaced:
         return None
-    made, before = ledger.promotions(serving.version, serving.replaced)
+    made, before = ledger.promotions(home, serving.version, serving.replaced)
     anchor = anchor_of(serving, made, day=datetime.now(UTC).date()).release
     if anchor.version != serving.version:
         return anchor
@@ -161,65 +162,65 @@ def _level(differences: Sequence[Difference | None], params: GateParams) -> Leve
     return level(series, alpha=params.alpha / NIGHTS_PER_YEAR, half_width=0) if series else None
 
 
-def _check_targets(params: WatchSections) -> str:
+def _check_targets(home: Home, params: WatchSections) -> str:
     """Finishes interrupted releases, treats edits by hand as params.yaml says, and reports its actions."""
     name = params.register_.name
-    with session() as client:
-        everybody = release_targets(client, name)
-        if left := saga.recover(everybody):
+    with session(home) as client:
+        everybody = release_targets(home, client, name)
+        if left := saga.recover(home, everybody):
             how = "finished" if left.new else "took back"
             if left.new and left.kind == "rollback":
-                tell_newest()
+                tell_newest(home)
             return f"{how} the {left.kind} of version {left.release.version}, which was interrupted; "
-        serving = ledger.champion_at(ledger.ledger_tip())
+        serving = ledger.champion_at(home, ledger.ledger_tip(home))
         if serving is None:
             return ""
         shown = aliases.alias(client, name)
         if aliases.is_settled(client, name, serving):
-            return _settle_others(everybody, serving)
+            return _settle_others(home, everybody, serving)
         edit = f"alias champion was moved by hand to version {shown}, the ledger says {serving.version}; "
         if aliases.status(client, name, serving.version) != aliases.SERVING:
-            saga.settle(everybody)
+            saga.settle(home, everybody)
             edit = f"finished the release of version {serving.version}, which was interrupted; "
         elif params.watch.alias_edits == "adopt":
-            edit = _adopt(shown, params)
+            edit = _adopt(home, shown, params)
         elif params.watch.alias_edits == "revert":
             change = f"alias champion was moved by hand to version {shown}, "
             change += f"moved back to version {serving.version}"
-            _note(change, shown, serving)
-            saga.settle(everybody)
+            _note(home, change, shown, serving)
+            saga.settle(home, everybody)
             edit = f"{change}; "
     log.warning("%s", edit.rstrip("; "))
     return edit
 
 
-def _settle_others(everybody: Sequence[Target], serving: Release) -> str:
+def _settle_others(home: Home, everybody: Sequence[Target], serving: Release) -> str:
     """Makes every target that does not show the champion show it again, and reports the actions."""
     apart = [(one.name, shown) for one in everybody if (shown := one.shown()) != serving.version]
     if not apart:
         return ""
-    saga.settle(everybody)
+    saga.settle(home, everybody)
     edit = "; ".join(f"{name} showed version {shown}, moved to {serving.version}" for name, shown in apart)
     log.warning("%s", edit)
     return f"{edit}; "
 
 
-def _adopt(shown: int, params: WatchSections) -> str:
+def _adopt(home: Home, shown: int, params: WatchSections) -> str:
     """Adopts an edit by hand into the ledger, where it names a version that was once promoted."""
     try:
-        rollback(params, to=shown, reason="the alias champion was moved by hand", by="MLflow", yes=True)
+        rollback(home, params, to=shown, reason="the alias champion was moved by hand", by="MLflow", yes=True)
     except ReleaseError as error:
-        with session() as client:
-            now = saga.settle(release_targets(client, params.register_.name))
+        with session(home) as client:
+            now = saga.settle(home, release_targets(home, client, params.register_.name))
         edit = f"alias champion was moved by hand to version {shown}, moved back to version {now.version}"
-        _note(f"{edit}: {error}", shown, now)
+        _note(home, f"{edit}: {error}", shown, now)
         return f"{edit}: {error}; "
     return f"alias champion was moved by hand to version {shown}, which the ledger adopted; "
 
 
-def _note(edit: str, shown: int, serving: Release) -> None:
-    ledger_notes.add(edit, versions=(shown, serving.version))
-    ledger_copy.push()
+def _note(home: Home, edit: str, shown: int, serving: Release) -> None:
+    ledger_notes.add(home, edit, versions=(shown, serving.version))
+    ledger_copy.push(home)
 
 
 def _watched(

@@ -7,10 +7,11 @@ from daybreak.contract import code_path
 from daybreak.contract.backend import Job
 from daybreak.contract.records import Rental, Rung
 from daybreak.storage import mlflow_client
+from daybreak.storage.home import Home
 from daybreak.training import gpus
 
 
-def job_of(folder: Path, rung: Rung, *, planned: bool, num_workers: int, timeout_s: float) -> Job:
+def job_of(home: Home, folder: Path, rung: Rung, *, planned: bool, num_workers: int, timeout_s: float) -> Job:
     """Returns the job in `folder` on a rung; `planned`: it is the rung that the plan names."""
     place = str(folder.resolve())
     return Job(
@@ -22,7 +23,7 @@ def job_of(folder: Path, rung: Rung, *, planned: bool, num_workers: int, timeout
         rental=rung.rental,
         folder=place,
         timeout_s=timeout_s,
-        environment={**_environment(), **gpus.environment(rung.rental.machine, rung.gpus)},
+        environment={**_environment(home), **gpus.environment(rung.rental.machine, rung.gpus)},
     )
 
 
@@ -32,7 +33,7 @@ def _words(rental: Rental) -> list[str]:
     return [*words, *filter(None, (rental.region, rental.backend))]
 
 
-def _environment() -> dict[str, str]:
+def _environment(home: Home) -> dict[str, str]:
     """Returns the variables of the workers.
 
     The night's own code comes first; live metrics go where the night's do (nowhere, if set to "").
@@ -41,7 +42,7 @@ def _environment() -> dict[str, str]:
         name: os.environ[name] for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID") if name in os.environ
     }
     if "MLFLOW_TRACKING_URI" not in mlflow:
-        mlflow["MLFLOW_TRACKING_URI"] = mlflow_client.tracking_uri()
+        mlflow["MLFLOW_TRACKING_URI"] = mlflow_client.tracking_uri(home)
     return {
         **mlflow,
         **code_path.environment(Path()),

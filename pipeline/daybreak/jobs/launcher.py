@@ -29,6 +29,7 @@ from daybreak.jobs.reconciler import Reconciler
 from daybreak.jobs.submissions import Attempt, Attempts
 from daybreak.spot.preemptions import mean_time_to_loss_s
 from daybreak.spot.steering import TICK_S, usd_per_hour
+from daybreak.storage.home import Home
 from daybreak.storage.journal import Timeout, alone
 from daybreak.storage.source_code import frame_digest, source_digest
 from daybreak.training.recipe import CHAMPION, Recipe, course, name_of
@@ -41,6 +42,7 @@ REFITTED = collector.MODEL.parent / "refitted" / collector.MODEL.name
 
 
 def train(
+    home: Home,
     night: Night,
     dataset: Dataset,
     plan: Plan,
@@ -54,6 +56,7 @@ def train(
     Raises NotYet while the job runs, and JobError if it cannot end with a model.
     """
     return look_after(
+        home,
         night,
         dataset,
         plan,
@@ -66,6 +69,7 @@ def train(
 
 
 def look_after(
+    home: Home,
     night: Night,
     dataset: Dataset,
     plan: Plan,
@@ -81,10 +85,11 @@ def look_after(
     Without the latter, the machine never sleeps.
     """
     recipe = recipe_of(night, dataset, plan, champion, params)
-    return _act(recipe, night, plan, backend=backend, params=params, clock=clock, awake=awake or clock)
+    return _act(home, recipe, night, plan, backend=backend, params=params, clock=clock, awake=awake or clock)
 
 
 def refit(
+    home: Home,
     night: Night,
     dataset: Dataset,
     plan: Plan,
@@ -100,6 +105,7 @@ def refit(
     Raises JobError where the time until the decision does not suffice; a job that runs already goes on.
 
     Args:
+        home: whose nights these are.
         night: tonight's.
         dataset: of the training split.
         plan: by which the model was trained, whose machines are taken again.
@@ -129,6 +135,7 @@ def refit(
             f"{duration(max(left_s, 0.0))} are left for it before the decision; raise night.decide_hours"
         )
     return _act(
+        home,
         recipe,
         night,
         shorter,
@@ -161,6 +168,7 @@ def _plan_of_refit(plan: Plan, training: Training, num_samples: int) -> Plan:
 
 
 def _act(
+    home: Home,
     recipe: Recipe,
     night: Night,
     plan: Plan,
@@ -178,11 +186,12 @@ def _act(
     folder = JOBS / name
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(name):
-        alive = end_jobs(backend, but=name, clock=clock)
+        alive = end_jobs(home, backend, but=name, clock=clock)
         if alive:
             raise NotYet(f"job {name}: waits for the end of {', '.join(alive)}")
         return Reconciler(
             recipe,
+            home=home,
             folder=folder,
             plan=plan,
             first=first,
@@ -285,7 +294,9 @@ def _alone(name: str) -> Iterator[None]:
         yield
 
 
-def _attached(backend: Backend, folder: Path, attempts: Attempts, *, now: float) -> Attempt | None:
+def _attached(
+    home: Home, backend: Backend, folder: Path, attempts: Attempts, *, now: float
+) -> Attempt | None:
     """Returns the newest attempt with a handle, which is missing if a kill came before the backend's reply.
 
     A second submission gets the handle, since a backend attaches to a job of the same name; if there is no
@@ -294,7 +305,7 @@ def _attached(backend: Backend, folder: Path, attempts: Attempts, *, now: float)
     last = attempts.last
     assert last
     planned = last.name == folder.name
-    job = job_of(folder, last.rung, planned=planned, num_workers=1, timeout_s=TICK_S)
+    job = job_of(home, folder, last.rung, planned=planned, num_workers=1, timeout_s=TICK_S)
     try:
         attempts.submit(now, handle=backend.submit(job))
     except JobError as error:
@@ -303,7 +314,9 @@ def _attached(backend: Backend, folder: Path, attempts: Attempts, *, now: float)
     return attempts.last
 
 
-def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = night_clock.now) -> list[str]:
+def end_jobs(
+    home: Home, backend: Backend, *, but: str = "", clock: Callable[[], float] = night_clock.now
+) -> list[str]:
     """Ends the jobs of the night in this folder, except the job named `but`; checkpoints are kept.
 
     Returns the names of jobs that were cancelled and have not ended yet. Raises JobError, after trying all,
@@ -316,7 +329,7 @@ def end_jobs(backend: Backend, *, but: str = "", clock: Callable[[], float] = ni
         if folder.name == but or last is None or not last.live:
             continue
         if not last.handle:
-            last = _attached(backend, folder, attempts, now=clock())
+            last = _attached(home, backend, folder, attempts, now=clock())
         if last is None:
             continue
         why = "plan or params were changed" if but else "interrupted"

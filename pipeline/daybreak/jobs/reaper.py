@@ -20,7 +20,8 @@ from daybreak.contract.backend import Backend, LiveJob, label
 from daybreak.contract.errors import JobError, PipelineError
 from daybreak.contract.params import Plug
 from daybreak.contract.records import Night
-from daybreak.storage import checkout, ledger
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ def _wanted(job: LiveJob, night: Standing | None, *, now: datetime) -> bool:
     return night.closed_at is None or job.created_at > night.closed_at
 
 
-def reap(*, backend: Backend) -> None:
+def reap(home: Home, *, backend: Backend) -> None:
     """Ends the jobs that belong to no open night.
 
     Raises JobError if a service cannot list its jobs or end one, once all others are ended.
@@ -63,21 +64,21 @@ def reap(*, backend: Backend) -> None:
     away: list[str] = []
     for part in backend.parts():
         try:
-            _end(orphans(part.live(), standings(), now=datetime.now(UTC)), part)
+            _end(orphans(part.live(), standings(home), now=datetime.now(UTC)), part)
         except PipelineError as error:
             away.append(str(error))
     if away:
         raise JobError("; ".join(away))
 
 
-def end_night(night: Night, plug: Plug) -> None:
+def end_night(home: Home, night: Night, plug: Plug) -> None:
     """Ends all jobs of a night that is being closed.
 
     A service that does not answer, or a backend that cannot be made, does not keep a night open: the hourly
     `reap` ends what is left.
     """
     try:
-        backend: Backend = plug.make()
+        backend: Backend = plug.make(home)
     except PipelineError as error:
         log.warning("whether a job of night %s still runs is not known: %s", night.id, error)
         return
@@ -101,15 +102,14 @@ def _end(jobs: Iterable[LiveJob], backend: Backend) -> None:
         raise JobError("; ".join(left))
 
 
-def standings() -> dict[str, Standing]:
+def standings(home: Home) -> dict[str, Standing]:
     """Returns the owners of jobs, nights and runs of extensions, by the label that their jobs carry."""
-    home = checkout.home()
     closed: dict[str, datetime] = {}
-    for commit in ledger.commits():
+    for commit in ledger.commits(home):
         if not commit.rollback:
             closed.setdefault(commit.night, datetime.fromtimestamp(commit.time, UTC))
     nights = {}
-    for folder in [home, *_folders(home / "nights")]:
+    for folder in [home.folder, *_folders(home.nights)]:
         night = records.find(Night, folder / records.RUN)
         if night:
             is_over = clock.utc_of(night) > night.decide_until

@@ -30,6 +30,7 @@ from daybreak.jobs.submissions import Attempts
 from daybreak.spot import steering
 from daybreak.spot.steering import usd_per_hour
 from daybreak.storage import jsonl
+from daybreak.storage.home import Home
 from daybreak.training import worker_errors
 from daybreak.training.recipe import END_BY, MOVING, Recipe, Result
 from daybreak.training.worker import ended_early_by
@@ -50,6 +51,7 @@ class Reconciler:
         self,
         recipe: Recipe,
         *,
+        home: Home,
         folder: Path,
         plan: Plan,
         first: Rung,
@@ -62,7 +64,7 @@ class Reconciler:
         awake: Callable[[], float],
         into: Path = collector.MODEL,
     ) -> None:
-        self.into = into
+        self.home, self.into = home, into
         self.recipe, self.folder, self.plan, self.first = recipe, folder, plan, first
         self.backend, self.num_workers = backend, num_workers
         self.clock, self.awake = clock, awake
@@ -235,6 +237,7 @@ class Reconciler:
 
     def _job(self, rung: Rung, now: float) -> Job:
         return job_of(
+            self.home,
             self.folder,
             rung,
             planned=rung.rental == self.first.rental,

@@ -122,17 +122,17 @@ def rows(nodes: Iterable[Node], *, place: str, file: Path) -> list[dict[str, str
 
 
 def machines(
-    read: Callable[[], Sequence[Node]], *, kept: Path, place: str, file: Path
+    read: Callable[[], Sequence[Node]], *, kept: Path | None, place: str, file: Path
 ) -> tuple[OwnMachine, ...]:
     """Returns the machines that the nodes are, with those that were in the last day.
 
-    While the cluster does not answer, they are those of the file `kept`. Where that has none, the error that
-    says so is raised.
+    While the cluster does not answer, they are those of the file `kept`. Where there is none, or it has none,
+    the error that says so is raised.
     """
     now = datetime.now(UTC)
     known = {
         name: each
-        for name, each in _kept(kept).items()
+        for name, each in (_kept(kept) if kept else {}).items()
         if now - datetime.fromisoformat(each["seen"]) <= KNOWN_FOR
     }
     try:
@@ -143,8 +143,9 @@ def machines(
         log.warning("%s; its nodes are taken as they were last seen", error)
     else:
         known |= {row["name"]: {"seen": now.isoformat(), "row": row} for row in fresh}
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(kept, json.dumps(known, indent=1))
+        if kept:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(kept, json.dumps(known, indent=1))
     lines = [(f"{place}, its nodes {name}", known[name]["row"]) for name in sorted(known)]
     return own_machines.parsed(lines, source=f"the nodes of {place}", dated=now.date())
 

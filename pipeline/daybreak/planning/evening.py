@@ -35,6 +35,7 @@ from daybreak.contract.units import HOUR_S
 from daybreak.machines.catalog import HEADROOM
 from daybreak.planning.sharing import Demand, Share, Way, divide
 from daybreak.storage import checkout, homes
+from daybreak.storage.home import Home
 from daybreak.storage.journal import Journal
 
 if TYPE_CHECKING:
@@ -132,19 +133,20 @@ def shared(home: Path) -> "tuple[Path, str, Fleet] | None":
 
 
 def turn(
-    night: Night, offered: tuple[Way, ...], *, refits: bool = False, now: float | None = None
+    home: Home, night: Night, offered: tuple[Way, ...], *, refits: bool = False, now: float | None = None
 ) -> tuple[Share, float]:
     """Returns tonight's share, which begins now, and for how many seconds the night waited for it.
 
     Raises NotYet before it begins, and PlanError where the dollars of the evening do not suffice for it.
 
     Args:
+        home: whose nights these are.
         night: tonight's.
         offered: the ways in which it would train.
         refits: whether a version that is promoted trains once more on these machines.
         now: seconds since 1970; the clock's if left out.
     """
-    place = shared(checkout.home())
+    place = shared(home.folder)
     assert place
     lead, model, fleet = place
     now = clock.now() if now is None else now
@@ -158,7 +160,7 @@ def turn(
             entry = {"night": night.id, "offered_at": now, "left_out": left_out, "takings": takings}
         entry |= {"seen_at": now, "deadline": _deadline(night).timestamp()}
         until = night.decide_until.timestamp() if refits else entry["deadline"]
-        entry |= {"home": str(checkout.home()), "refits": refits, "until": until}
+        entry |= {"home": str(home.folder), "refits": refits, "until": until}
         entry["ways"] = [asdict(way) for way in offered]
         entries[model] = entry
         if now >= entry["deadline"]:

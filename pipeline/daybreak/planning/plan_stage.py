@@ -18,10 +18,11 @@ from daybreak.machines.pricelist import REFRESHED
 from daybreak.planning import evening, planner
 from daybreak.planning.candidates import everything
 from daybreak.prediction import ledger_history
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 
 
 def plan(
+    home: Home,
     night: Night,
     dataset: Dataset,
     profile: Profile,
@@ -36,8 +37,8 @@ def plan(
     """
     if fault := backend.cannot_move(params.train.checkpoints):
         raise ParamsError(fault)
-    entries = ledger_history.before(night)
-    available, listed = backend.machines(), rented(checkout.home() / REFRESHED)
+    entries = ledger_history.before(home, night)
+    available, listed = backend.machines(), rented(home.folder / REFRESHED)
     machines = everything(available, listed)
     known = ledger_history.known(entries, machines=machines, num_workers=params.train.num_workers)
 
@@ -55,7 +56,7 @@ def plan(
             explored_usd=ledger_history.explored_usd(entries),
         )
 
-    place = evening.shared(checkout.home())
+    place = evening.shared(home.folder)
     if place is None:
         return planned(night, params, available)
     fleet = place[2]
@@ -72,7 +73,7 @@ def plan(
     )
     if not offered:  # none of the machines that are shared would do
         return planned(night, params, available)
-    share, waited_s = evening.turn(night, offered, refits=bool(params.gate.refit_epochs))
+    share, waited_s = evening.turn(home, night, offered, refits=bool(params.gate.refit_epochs))
     there = [
         replace(machine, count=share.way.num_machines)
         for machine in available

@@ -25,6 +25,7 @@ from daybreak.prediction.update_time import by_profile, update
 from daybreak.profiling import remedies
 from daybreak.spot.hazard import learned
 from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
@@ -62,11 +63,11 @@ def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers:
     return calibration
 
 
-def before(night: Night, *, limit: int = NIGHTS) -> list[Entry]:
+def before(home: Home, night: Night, *, limit: int = NIGHTS) -> list[Entry]:
     """Returns the last nights that this one follows, oldest first, without rollbacks."""
     if not night.previous:
         return []
-    entries = ledger.history(limit=2 * limit)  # rollbacks are among them
+    entries = ledger.history(home, limit=2 * limit)  # rollbacks are among them
     commits = [entry.commit for entry in entries]
     if night.previous not in commits:
         return []

@@ -22,6 +22,7 @@ from daybreak.machines import this_machine
 from daybreak.machines.catalog import HEADROOM
 from daybreak.profiling import all_reduce, bounds, counterfactuals, line_fit, memory, memory_fit
 from daybreak.profiling.bounds import Operator, Room, Verdict
+from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     from daybreak.profiling.counterfactuals import Changes
@@ -78,7 +79,12 @@ class Times:
 
 
 def diagnose(
-    workload: Workload, params: ProfileParams, training: TrainParams, *, limit_s: float = math.inf
+    home: Home | None,
+    workload: Workload,
+    params: ProfileParams,
+    training: TrainParams,
+    *,
+    limit_s: float = math.inf,
 ) -> Diagnosis:
     """Measures the job on this machine and returns costs and bound, within about `limit_s`.
 
@@ -95,7 +101,7 @@ def diagnose(
         fit = wait_for_fit()  # nothing is timed before the other process has ended
     peaks, tuning = fit.peaks, fit.tuning
     harness.build(tuning, num_workers=training.num_workers)
-    ceilings = roofline.ceilings(ARRAYS)
+    ceilings = roofline.ceilings(home, ARRAYS)
     here = _machine(harness, peaks, ceilings)
     batch_size = min(training.batch_size, harness.num_samples)
     memory_bytes = line_fit.fit(peaks.batch_sizes, peaks.step_bytes)

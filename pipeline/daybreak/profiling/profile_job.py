@@ -9,6 +9,7 @@ from pathlib import Path
 
 from daybreak.contract import records
 from daybreak.profiling.profile_stage import Request
+from daybreak.storage.home import Home
 from daybreak.training import gpus, worker
 from daybreak.training.termination import die_with_parent
 
@@ -23,7 +24,12 @@ def main(folder: Path) -> None:
     path = folder / "job.json"
     request = records.loads(Request, path.read_text(), source=str(path))
     profile = profiler.profile(
-        request.dataset, request.workload.make(), request.profile, request.train, limit_s=request.limit_s
+        Home.here_or_none(),
+        request.dataset,
+        request.workload.make(),
+        request.profile,
+        request.train,
+        limit_s=request.limit_s,
     )
     records.write(profile, folder)
 

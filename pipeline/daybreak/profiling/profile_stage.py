@@ -34,7 +34,8 @@ from daybreak.machines import contention, this_machine
 from daybreak.machines.this_machine import KEPT_DISTURBED
 from daybreak.profiling import profiler, short_job
 from daybreak.profiling.profiler import ARRAYS
-from daybreak.storage import checkout, snapshots
+from daybreak.storage import snapshots
+from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Request(Record):
     limit_s: float
 
 
-def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSections) -> Profile:
+def profile(home: Home, night: Night, dataset: Dataset, backend: Backend, params: ProfileSections) -> Profile:
     """Returns the profile of the job: an earlier night's if it still holds, else one measured now and kept.
 
     Raises what profiler.profile raises, or JobError with the worker's own sentence where a job measures.
@@ -68,13 +69,13 @@ def profile(night: Night, dataset: Dataset, backend: Backend, params: ProfileSec
     limit_s = SHARE * (night.train_until - night.started_at).total_seconds()
     workload = params.workload.make()
     name = _name(workload, params)
-    path = _kept_in(f"{name}.json")
+    path = _kept_in(home, f"{name}.json")
     kept = _kept(path, dataset)
     if kept and _stands(kept, params.profile):
         log.info("nothing that a profile depends on has changed: reusing that of night %s", _night(kept))
         return _reused(kept, dataset, since=begin)
     if params.profile.machine == HERE:
-        measured = profiler.profile(dataset, workload, params.profile, params.train, limit_s=limit_s)
+        measured = profiler.profile(home, dataset, workload, params.profile, params.train, limit_s=limit_s)
     else:
         machine = _known(params.profile.machine, backend)
         request = Request(
@@ -175,10 +176,10 @@ def _structure(batch: Batch) -> Any:
     return type(batch).__name__
 
 
-def _kept_in(name: str) -> Path | None:
+def _kept_in(home: Home, name: str) -> Path | None:
     """Returns the file of a kept profile; None outside of any home."""
     try:
-        return checkout.home() / "var" / "profiles" / name
+        return home.var / "profiles" / name
     except ParamsError:
         return None
 

@@ -12,11 +12,13 @@ from daybreak.contract.workload import Workload
 from daybreak.machines import contention
 from daybreak.profiling import line_fit, remedies
 from daybreak.profiling.diagnosis import ARRAYS, diagnose
+from daybreak.storage.home import Home
 
 __all__ = ["ARRAYS", "profile"]
 
 
 def profile(
+    home: Home | None,
     dataset: Dataset,
     workload: Workload,
     params: ProfileParams,
@@ -32,17 +34,23 @@ def profile(
     for no samples; PlanError if not even the smallest batch fits the memory.
     """
     with contention.measured() as seen:
-        measured = _measured(dataset, workload, params, training, limit_s=limit_s)
+        measured = _measured(home, dataset, workload, params, training, limit_s=limit_s)
     return replace(measured, evidence=measured.evidence | {"contention": seen.share})
 
 
 def _measured(
-    dataset: Dataset, workload: Workload, params: ProfileParams, training: TrainParams, *, limit_s: float
+    home: Home | None,
+    dataset: Dataset,
+    workload: Workload,
+    params: ProfileParams,
+    training: TrainParams,
+    *,
+    limit_s: float,
 ) -> Profile:
     from daybreak.profiling import tuner
     from daybreak.profiling.timeline import timelines
 
-    diagnosis = diagnose(workload, params, training, limit_s=limit_s / 2)
+    diagnosis = diagnose(home, workload, params, training, limit_s=limit_s / 2)
     training = training.model_copy(update={"batch_size": diagnosis.timed_samples})
     harness, here = diagnosis.harness, diagnosis.evidence["machine"]
     job = remedies.JobFacts(

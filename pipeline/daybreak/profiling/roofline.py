@@ -47,12 +47,12 @@ import numpy as np
 import torch
 
 from daybreak.contract import records
-from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.errors import DataError
 from daybreak.contract.formats import percent
 from daybreak.contract.records import Record
 from daybreak.machines import contention, this_machine
 from daybreak.machines.this_machine import KEPT, KEPT_DISTURBED, digest, fingerprint
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ def _interpolated(measured: Sequence[Gather], row_bytes: float) -> float:
     return float(np.exp(np.interp(np.log(max(row_bytes, 1.0)), widths, rates)))
 
 
-def ceilings(folder: Path) -> Ceilings:
+def ceilings(home: Home | None, folder: Path) -> Ceilings:
     """Returns the ceilings of this machine, measured now unless those that are kept still stand.
 
     Where other processes disturb the measurement, undisturbed ceilings of before stay, however old. The disk
@@ -127,10 +127,9 @@ def ceilings(folder: Path) -> Ceilings:
     other. Outside of any home nothing is kept.
     """
     machine = fingerprint()
-    try:
-        path = checkout.home() / "var" / "machines" / f"{digest(machine)}.json"
-    except ParamsError:
+    if home is None:
         return measure(folder)
+    path = home.var / "machines" / f"{digest(machine)}.json"
     with alone(path.with_suffix(".lock")):
         kept = _read(path)
         known = kept if kept and kept.machine == machine else None

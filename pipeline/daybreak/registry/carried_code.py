@@ -23,14 +23,13 @@ import tempfile
 import types
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError, ReleaseError
 from daybreak.registry import confined
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 from daybreak.storage.source_code import FRAME, archived_name, listed, workload_files
 
 MODEL = Path("artifacts/model")  # in the folder of a version
@@ -57,13 +56,17 @@ def environment(scratch: Path) -> dict[str, str]:
 
 
 def command(
-    target: str | Path, *words: str, scratch: Path, reads: Iterable[Path] = (), flags: Sequence[str] = ()
+    home: Home | None,
+    target: str | Path,
+    *words: str,
+    scratch: Path,
+    reads: Iterable[Path] = (),
+    flags: Sequence[str] = (),
 ) -> list[str]:
     """Returns the command of such a process (daybreak/registry/confined.py); it writes to `scratch` alone."""
     hides: list[Path] = []
-    with suppress(ParamsError):  # the container of an endpoint has no home
-        home = checkout.home()
-        hides, reads = [home / name for name in SECRET], (*reads, home / ".dvc" / "cache")
+    if home:  # the container of an endpoint has none
+        hides, reads = [home.folder / name for name in SECRET], (*reads, home.folder / ".dvc" / "cache")
     return confined.command(target, *words, reads=reads, writes=(scratch,), hides=hides, flags=flags)
 
 

@@ -12,6 +12,7 @@ from daybreak.contract import records
 from daybreak.contract.params import JobSections
 from daybreak.contract.records import Champion, Ingredients, Night, Version
 from daybreak.storage import ledger, ledger_notes
+from daybreak.storage.home import Home
 from daybreak.storage.source_code import file_digests, frame_digest, source_digest
 
 LOCK = Path("dvc.lock")
@@ -43,10 +44,10 @@ def is_refresh(champion: Champion | None, params: JobSections) -> bool:
     return champion is not None and champion.lineage.get("recipe") == recipe(params)
 
 
-def what_changed(champion: Champion, params: JobSections) -> str:
+def what_changed(home: Home, champion: Champion, params: JobSections) -> str:
     """Returns a clause on what makes tonight's recipe another, and how to declare that it learns the same."""
-    (made,) = ledger.promotions(champion.version)
-    before = ledger.read_at(made.commit, Ingredients) if made else None
+    (made,) = ledger.promotions(home, champion.version)
+    before = ledger.read_at(home, made.commit, Ingredients) if made else None
     if before is None:
         changes = "what that was made of is not on record"
     else:
@@ -74,12 +75,12 @@ def differences(before: Ingredients, now: Ingredients) -> list[str]:
     return [*said[:MOST_NAMED], *more]
 
 
-def is_declared_equal(champion: Champion | None, params: JobSections) -> bool:
+def is_declared_equal(home: Home, champion: Champion | None, params: JobSections) -> bool:
     """Returns whether a person declared tonight's recipe to be the one that the champion was made by."""
     if champion is None:
         return False
     tonight = recipe(params)
-    notes = ledger_notes.read(ledger.expect_signed())
+    notes = ledger_notes.read(home, ledger.expect_signed(home))
     return any(note.recipe == tonight and champion.version in note.versions for note in notes)
 
 

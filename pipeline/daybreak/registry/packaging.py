@@ -20,6 +20,7 @@ from daybreak.contract.records import Dataset, Evaluation, Night, Plan, Release,
 from daybreak.registry import aliases, carried_code, row_packaging
 from daybreak.registry.weights import ARRAYS, MODEL
 from daybreak.storage import erasures
+from daybreak.storage.home import Home
 from daybreak.storage.source_code import imported_libraries
 from daybreak.workloads.served_rows import serves_rows
 
@@ -183,7 +184,7 @@ def _samples() -> _Taken:
     return _Taken(signature=signature)
 
 
-def fetch(uri: str, wanted: Release | Version, *, into: Path) -> Path:
+def fetch(home: Home, uri: str, wanted: Release | Version, *, into: Path) -> Path:
     """Fetches and verifies a version's files, and returns the folder, from which they may be run.
 
     Raises ReleaseError where files are missing, differ from the ledger's record, or hold a pickle, which
@@ -201,19 +202,21 @@ def fetch(uri: str, wanted: Release | Version, *, into: Path) -> Path:
         (folder / name).unlink(missing_ok=True)
     files_digest = wanted.files_digest
     if records.digest(folder) != files_digest:
-        files_digest = erasures.now(files_digest)  # rows that the version carried may have been erased since
+        files_digest = erasures.now(
+            home, files_digest
+        )  # rows that the version carried may have been erased since
     verify(folder, model_digest=wanted.model_digest, files_digest=files_digest, uri=uri)
     return folder
 
 
-def expect_files(client: "MlflowClient", name: str, release: Release) -> None:
+def expect_files(home: Home, client: "MlflowClient", name: str, release: Release) -> None:
     """Raises ReleaseError unless the version of a release can be loaded: its files are fetched and verified.
 
     What moves an alias looks here first: else nothing would serve where they are gone.
     """
     aliases.expect(client, name, release)
     with tempfile.TemporaryDirectory() as scratch:
-        fetch(f"models:/{name}/{release.version}", release, into=Path(scratch))
+        fetch(home, f"models:/{name}/{release.version}", release, into=Path(scratch))
 
 
 def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> None:

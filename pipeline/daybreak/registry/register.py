@@ -24,6 +24,7 @@ from daybreak.contract.records import (
 from daybreak.registry import aliases, description, packaging
 from daybreak.registry.lineage import ingredients, lineage
 from daybreak.registry.weights import MODEL, check_digest
+from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import find_or_make_run, session
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 
 def register(
+    home: Home,
     night: Night,
     dataset: Dataset,
     *,
@@ -53,8 +55,8 @@ def register(
     name = params.register_.name
     records.write(ingredients(params))
     tags = lineage(night, data_digest=dataset.digest, model_digest=training.model_digest, params=params)
-    with session() as client:
-        run_id = find_or_make_run(client, night.id)
+    with session(home) as client:
+        run_id = find_or_make_run(home, client, night.id)
         text = description.describe(night=night, evaluation=evaluation, champion=champion)
         number, known = _find_version(client, name, tags), records.find(Version)
         if known and known.number == number and known.model_digest == training.model_digest:
@@ -89,7 +91,7 @@ def register(
 
 
 def register_refit(
-    judged: Version, *, night: Night, model: Path, training: Training, params: RegisterSections
+    home: Home, judged: Version, *, night: Night, model: Path, training: Training, params: RegisterSections
 ) -> Version:
     """Makes a refit of tonight's version, in the folder `model`, a version too, and returns its record.
 
@@ -98,7 +100,7 @@ def register_refit(
     check_digest(model, training.model_digest, record="the record of the refit")
     tags = lineage(night, data_digest=judged.data_digest, model_digest=training.model_digest, params=params)
     tags["refit_of"] = str(judged.number)
-    with session() as client:
+    with session(home) as client:
         logged = packaging.log_model(client, judged.run_id, params, day=night.day, model=model, to="refitted")
         page = aliases.existing(client, judged.name, judged.number).description or ""
         number = _find_version(client, judged.name, tags) or _make_version(

@@ -19,6 +19,7 @@ from daybreak.data.bad_cells import shown
 from daybreak.data.source import PART
 from daybreak.data.validator import QUARANTINE, REFUSED, RULE
 from daybreak.storage import dvc_cache, erasures, ledger
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
 if TYPE_CHECKING:
@@ -80,11 +81,11 @@ def severity(entry: Entry, *, stopped: bool = False) -> Severity | None:
 
 
 def of_night(
-    entry: Entry, folder: Path, *, rule: str = "", limit: int = SHOWN, stopped: bool = False
+    home: Home, entry: Entry, folder: Path, *, rule: str = "", limit: int = SHOWN, stopped: bool = False
 ) -> BadRows:
     """Returns what failed in the night, all rules or one, with at most `limit` rows of each."""
     made = severity(entry, stopped=stopped or (folder / records.RUN / "validate.error").exists())
-    parts, where = _parts(entry, folder, made)
+    parts, where = _parts(home, entry, folder, made)
     kept: dict[str, list[BadRow]] = {}
     counts: Counter[str] | None = None if parts is None else Counter()
     for file, path in parts or ():
@@ -210,7 +211,9 @@ def _text(value: str) -> Any:
     return Text(formats.one_line(value))  # not markup of rich
 
 
-def _parts(entry: Entry, folder: Path, made: Severity | None) -> tuple[list[tuple[str, Path]] | None, str]:
+def _parts(
+    home: Home, entry: Entry, folder: Path, made: Severity | None
+) -> tuple[list[tuple[str, Path]] | None, str]:
     """Returns the files of the night's bad rows by name, and a sentence about them.
 
     None where the files are gone, or `validate` has not separated bad rows.
@@ -229,7 +232,7 @@ def _parts(entry: Entry, folder: Path, made: Severity | None) -> tuple[list[tupl
     files, where = (
         (_here(folder, QUARANTINE), "")
         if (folder / QUARANTINE).is_dir()
-        else (_cached(entry), ", read from DVC's cache, as the folder of the night is pruned")
+        else (_cached(home, entry), ", read from DVC's cache, as the folder of the night is pruned")
     )
     if files is None:
         return None, (
@@ -252,14 +255,17 @@ def _here(folder: Path, under: Path) -> list[tuple[str, Path]]:
     return [(str(path.relative_to(folder)), path) for path in sorted((folder / under).glob(f"day=*/{PART}"))]
 
 
-def _cached(entry: Entry) -> list[tuple[str, Path]] | None:
+def _cached(home: Home, entry: Entry) -> list[tuple[str, Path]] | None:
     """Returns the files of the quarantine in DVC's cache, by the night's dvc.lock; None if one is gone."""
-    lock = ledger.text_at(entry.commit, "dvc.lock") if entry.commit else None
-    outs = dvc_cache.outputs(erasures.now_of_lock(lock)) if lock else {}
+    lock = ledger.text_at(home, entry.commit, "dvc.lock") if entry.commit else None
+    outs = dvc_cache.outputs(erasures.now_of_lock(home, lock)) if lock else {}
     digest = outs.get(str(QUARANTINE), "")
-    if not digest or not dvc_cache.is_intact(digest):
+    if not digest or not dvc_cache.is_intact(home, digest):
         return None
-    files = [(name, dvc_cache.path_of(one)) for name, one in dvc_cache.files_of({str(QUARANTINE): digest})]
+    files = [
+        (name, dvc_cache.path_of(home, one))
+        for name, one in dvc_cache.files_of(home, {str(QUARANTINE): digest})
+    ]
     return sorted(files) if all(path.exists() for _, path in files) else None
 
 

@@ -28,7 +28,8 @@ from daybreak.contract.records import (
 from daybreak.prediction import ledger_history
 from daybreak.registry import approval as approvals
 from daybreak.report.night_folder import entry_of
-from daybreak.storage import checkout, events, last_params, ledger, night_folders
+from daybreak.storage import events, last_params, ledger, night_folders
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
@@ -58,23 +59,23 @@ def of_entry(entry: Entry) -> tuple[Event, ...]:
     return tuple(made)
 
 
-def newest(last: int) -> list[Event]:
+def newest(home: Home, last: int) -> list[Event]:
     """Returns the newest events of this home, those of open nights among them, newest first."""
     running = [
         event
-        for folder, night in night_folders.unclosed()
+        for folder, night in night_folders.unclosed(home)
         for event in events.read(folder)
         if event.night == night.id
     ]
-    listed = [*running, *stream(ledger.history(limit=last))]  # a commit has one event at least
+    listed = [*running, *stream(ledger.history(home, limit=last))]  # a commit has one event at least
     return sorted(listed, key=lambda event: event.at, reverse=True)[:last]
 
 
-def of_night(name: str) -> list[Event]:
+def of_night(home: Home, name: str) -> list[Event]:
     """Returns the events of a night, and of rollbacks to its version, newest first."""
-    commits = [commit for commit in ledger.commits() if commit.night == name]
-    committed = stream(ledger.entries_of(commits))
-    folders = (checkout.home() / "nights" / name, checkout.home())  # the latter of a night with --here
+    commits = [commit for commit in ledger.commits(home) if commit.night == name]
+    committed = stream(ledger.entries_of(home, commits))
+    folders = (home.nights / name, home.folder)  # the latter of a night with --here
     here = [event for folder in folders for event in events.read(folder) if event.night == name]
     later = [event for event in here if event not in committed]
     return sorted([*later, *committed], key=lambda event: event.at, reverse=True)
@@ -102,7 +103,7 @@ def said(event: Event) -> str:
     return one_line(": ".join(filter(None, [event.kind, ", ".join(about), event.reason])))
 
 
-def note(folder: Path = Path(), *, over: bool = False) -> tuple[Event, ...]:
+def note(home: Home, folder: Path = Path(), *, over: bool = False) -> tuple[Event, ...]:
     """Adds events derived from the records of the night in a folder, and returns all events.
 
     `over` says that nothing more will be decided. A night does not fail because events cannot be written.
@@ -113,7 +114,7 @@ def note(folder: Path = Path(), *, over: bool = False) -> tuple[Event, ...]:
         new = [*derive(entry, at=clock.utc().replace(microsecond=0), over=over)]
         if over:
             new += [failed(entry.night, path.stem, run) for path in sorted(run.glob("*.error"))]
-            new += _calibration_lost(entry)
+            new += _calibration_lost(home, entry)
         return events.add(new, folder)
     except (PipelineError, OSError) as error:
         log.warning("the events of this night are not noted: %s", error)
@@ -131,42 +132,42 @@ def note_failure(stage: str, folder: Path = Path()) -> Event:
     return event
 
 
-def open_nights() -> list[Entry]:
+def open_nights(home: Home) -> list[Entry]:
     """Returns the nights that were opened and not closed, newest first.
 
     A night that was to be decided more than a day ago was given up.
     """
     entries = []
-    for folder, night in night_folders.unclosed():
+    for folder, night in night_folders.unclosed(home):
         try:
-            if folder != checkout.home() and clock.utc() - night.decide_until < GIVEN_UP_AFTER:
+            if folder != home.folder and clock.utc() - night.decide_until < GIVEN_UP_AFTER:
                 entries.append(entry_of(folder))
         except (PipelineError, OSError) as error:  # broken: the others are looked at
             log.warning("night %s cannot be read: %s", folder.name, error)
     return sorted(entries, key=lambda entry: entry.night.started_at, reverse=True)
 
 
-def note_open() -> list[Event]:
+def note_open(home: Home) -> list[Event]:
     """Records events that are due in open nights, such as being late; returns all events of these nights."""
-    folders = [checkout.home() / "nights" / entry.night.id for entry in open_nights()]
-    return [event for folder in folders for event in note(folder)]
+    folders = [home.nights / entry.night.id for entry in open_nights(home)]
+    return [event for folder in folders for event in note(home, folder)]
 
 
-def low_disk() -> list[Event]:
+def low_disk(home: Home) -> list[Event]:
     """Returns that the disk of the home is nearly full, where it is; once a day is enough to tell it."""
-    min_free_gb = last_params.load(checkout.home()).notify.min_free_gb
-    free, now = shutil.disk_usage(checkout.home()).free, clock.utc().replace(microsecond=0)
+    min_free_gb = last_params.load(home, home.folder).notify.min_free_gb
+    free, now = shutil.disk_usage(home.folder).free, clock.utc().replace(microsecond=0)
     if free >= min_free_gb * 1e9:
         return []
     limit = f"less than notify.min_free_gb, {min_free_gb:g}"
-    seen = f"the disk of {checkout.home()} has {size(free)} free, {limit}"
+    seen = f"the disk of {home.folder} has {size(free)} free, {limit}"
     return [Event(kind="disk low", at=now, night="", subject=str(now.date()), reason=seen)]
 
 
-def take_over(commit: str) -> tuple[Event, ...]:
+def take_over(home: Home, commit: str) -> tuple[Event, ...]:
     """Adds the events of the night's commit to those in this folder, and returns all of them."""
     try:
-        committed = ledger.read_at(commit, Events)
+        committed = ledger.read_at(home, commit, Events)
         return events.add(committed.events if committed else ())
     except (PipelineError, OSError) as error:
         log.warning("the events of commit %s are not in the folder of its night: %s", commit[:9], error)
@@ -261,11 +262,11 @@ def failed(night: Night, stage: str, run: Path = records.RUN) -> Event:
     return Event(kind="failed", at=at, night=night.id, subject=stage, reason=one_line(reason))
 
 
-def _calibration_lost(entry: Entry) -> list[Event]:
+def _calibration_lost(home: Home, entry: Entry) -> list[Event]:
     """Returns that plans' intervals hold too rarely from tonight on, where they held often enough before."""
     if not (entry.plan and entry.training):
         return []
-    before = ledger_history.before(entry.night)
+    before = ledger_history.before(home, entry.night)
     card, card_before = ledger_history.card_of([*before, entry]), ledger_history.card_of(before)
     if not (card and card.warning) or (card_before and card_before.warning):
         return []

@@ -19,6 +19,7 @@ from daybreak.contract import records
 from daybreak.prediction import scorecard
 from daybreak.report import night_events, outcome, standing
 from daybreak.storage import jsonl, ledger
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
@@ -170,22 +171,22 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
 class NightRows:
     """The rows of one home, in memory and in its file."""
 
-    def __init__(self, home: Path) -> None:
-        self._home, self._path = home, home / FILE
+    def __init__(self, home: Home) -> None:
+        self._home, self._path = home, home.folder / FILE
         self._by_commit: dict[str, NightRow] = {}
         self._is_stale = False  # does the file have rows that other code has made?
 
     def newest(self, limit: int | None = None) -> list[NightRow]:
         """Returns the rows of the ledger's commits, newest first; makes and keeps those that are missing.
 
-        The home has to be the current one (`checkout.within`). Raises ReleaseError where the ledger cannot be
-        read. A night whose own record cannot be read has no row.
+        Raises ReleaseError where the ledger cannot be read. A night whose own record cannot be read has no
+        row.
         """
-        commits = ledger.commits(limit)
+        commits = ledger.commits(self._home, limit)
         if any(commit.id not in self._by_commit for commit in commits):
             self._by_commit |= self._read()
             missing = [commit for commit in commits if commit.id not in self._by_commit]
-            made = [row_of(entry) for entry in ledger.entries_of(missing)] if missing else []
+            made = [row_of(entry) for entry in ledger.entries_of(self._home, missing)] if missing else []
             self._by_commit |= {row.commit: row for row in made}
             self._keep(made)
         return [self._by_commit[commit.id] for commit in commits if commit.id in self._by_commit]

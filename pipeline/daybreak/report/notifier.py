@@ -26,7 +26,8 @@ from daybreak.contract.errors import DataError, PipelineError
 from daybreak.contract.params import NotifyEvent, NotifyParams
 from daybreak.contract.records import Event, Record
 from daybreak.report import messages
-from daybreak.storage import checkout, events, last_params
+from daybreak.storage import events, last_params
+from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
 
 log = logging.getLogger(__name__)
@@ -70,25 +71,25 @@ class Messages(Record):
     announced: tuple[str, ...] = ()
 
 
-def tell(*happened: Event) -> bool:
+def tell(home: Home, *happened: Event) -> bool:
     """Sends messages on events that are new and of a kind to be sent, and waiting messages that are due.
 
     Without any event it only does the latter. Returns False where a message could not be sent.
     """
-    if not any(event.kind in TOLD_KINDS for event in happened) and not _read().waiting:
+    if not any(event.kind in TOLD_KINDS for event in happened) and not _read(home).waiting:
         return True
-    loaded = last_params.load(checkout.home())
-    return _tell(happened, loaded.notify, zone=loaded.night.time_zone)
+    loaded = last_params.load(home, home.folder)
+    return _tell(home, happened, loaded.notify, zone=loaded.night.time_zone)
 
 
-def alarm(text: str) -> None:
+def alarm(home: Home, text: str) -> None:
     """Tells of something that people have to look at, though no night fails because of it."""
-    tell(Event(kind="alarm", at=datetime.now(UTC), night="", reason=text))
+    tell(home, Event(kind="alarm", at=datetime.now(UTC), night="", reason=text))
 
 
-def send(message: str) -> bool:
+def send(home: Home, message: str) -> bool:
     """Hands a message to the notifiers at once; returns False where one of them failed."""
-    given = last_params.load(checkout.home()).notify
+    given = last_params.load(home, home.folder).notify
     return not _faults(message, given.command, given.urls)
 
 
@@ -105,20 +106,20 @@ def is_quiet(hours: str, now: datetime) -> bool:
     return begin <= at < end if begin <= end else at >= begin or at < end
 
 
-def _tell(happened: Sequence[Event], given: NotifyParams, *, zone: str) -> bool:
+def _tell(home: Home, happened: Sequence[Event], given: NotifyParams, *, zone: str) -> bool:
     if not (given.command or given.urls or given.urgent_urls):
         return True  # a message stays in the log of its stage
     now = datetime.now(UTC)
     quiet = is_quiet(given.quiet_hours, now.astimezone(ZoneInfo(zone)))
     wanted = [event for event in happened if event.kind in given.on]
     try:
-        with alone(_path().with_suffix(".lock")):
-            kept = _with_new(_read(), wanted, given, now=now)
-            _write(kept)
-            return _send_due(kept, given, quiet=quiet)
+        with alone(_path(home).with_suffix(".lock")):
+            kept = _with_new(_read(home), wanted, given, now=now)
+            _write(home, kept)
+            return _send_due(home, kept, given, quiet=quiet)
     except OSError as error:  # as on a full disk, of which people have to hear
-        log.error("messages cannot be kept in %s: %s", _path(), error)
-        texts = [text_of(event, now=now) for event in wanted if event.kind in AT_ONCE]
+        log.error("messages cannot be kept in %s: %s", _path(home), error)
+        texts = [text_of(home, event, now=now) for event in wanted if event.kind in AT_ONCE]
         return not any([_faults(text, given.command, (*given.urls, *given.urgent_urls)) for text in texts])
 
 
@@ -135,7 +136,7 @@ def _with_new(kept: Messages, wanted: Sequence[Event], given: NotifyParams, *, n
     return kept
 
 
-def _send_due(kept: Messages, given: NotifyParams, *, quiet: bool) -> bool:
+def _send_due(home: Home, kept: Messages, given: NotifyParams, *, quiet: bool) -> bool:
     """Sends what is due, in order; once a way has failed, the other messages that go by it wait as well."""
     failed: set[str] = set()
     for message in kept.waiting:
@@ -144,7 +145,7 @@ def _send_due(kept: Messages, given: NotifyParams, *, quiet: bool) -> bool:
         too_soon = message.tried_at is not None and now - message.tried_at < AGAIN_AFTER
         if message.to in failed or too_soon or (quiet and not rings):
             continue
-        text = text_of(message.event, now=now)
+        text = text_of(home, message.event, now=now)
         command, urls = ("", given.urgent_urls) if message.to == "urgent" else (given.command, given.urls)
         num_faults = len(_faults(text, command, urls))
         left: tuple[Waiting, ...] = ()
@@ -157,16 +158,16 @@ def _send_due(kept: Messages, given: NotifyParams, *, quiet: bool) -> bool:
                 log.error("nobody could be told within %s: %s", GIVEN_UP_AFTER, text)
         place = kept.waiting.index(message)
         kept = replace(kept, waiting=(*kept.waiting[:place], *left, *kept.waiting[place + 1 :]))
-        _write(kept)
+        _write(home, kept)
     return not failed
 
 
-def text_of(event: Event, *, now: datetime) -> str:
+def text_of(home: Home, event: Event, *, now: datetime) -> str:
     """Returns the message about an event, with links to its night where the night's folder is here."""
     from daybreak.report import links, night_folder  # which no command needs that tells of nothing
 
     name, shown = formats.short_id(event.night), {}
-    folder = checkout.home() / "nights" / event.night
+    folder = home.nights / event.night
     try:
         if event.night and folder.exists():
             entry = night_folder.entry_of(folder)
@@ -239,10 +240,10 @@ def _fault(url: str, *, message: str) -> str:
     return f"Apprise ended with exit status {ended.returncode}" if ended.returncode else ""
 
 
-def _read() -> Messages:
+def _read(home: Home) -> Messages:
     """Returns the messages that are kept; none where the file cannot be read, which is logged."""
     try:
-        return records.loads(Messages, _path().read_text(), source=str(_path()))
+        return records.loads(Messages, _path(home).read_text(), source=str(_path(home)))
     except FileNotFoundError:
         return Messages()
     except DataError as error:
@@ -250,9 +251,9 @@ def _read() -> Messages:
         return Messages()
 
 
-def _write(kept: Messages) -> None:
-    records.replace_text(_path(), records.dumps(kept))
+def _write(home: Home, kept: Messages) -> None:
+    records.replace_text(_path(home), records.dumps(kept))
 
 
-def _path() -> Path:
-    return checkout.home() / "var" / "messages.json"
+def _path(home: Home) -> Path:
+    return home.var / "messages.json"

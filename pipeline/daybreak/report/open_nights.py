@@ -19,6 +19,7 @@ from daybreak.report import links, running
 from daybreak.report.night_folder import entry_of, texts_of
 from daybreak.report.running import JobFacts, NightFacts, RunningNight
 from daybreak.storage import jsonl, night_folders
+from daybreak.storage.home import Home
 from daybreak.training.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -26,13 +27,10 @@ log = logging.getLogger(__name__)
 CONFIDENCE = params.PlanParams().confidence
 
 
-def states(home: Path, *, now: datetime) -> list[RunningNight]:
-    """Returns the nights of the home that run, the one that was opened last first.
-
-    The home has to be the current one (`checkout.within`).
-    """
+def states(home: Home, *, now: datetime) -> list[RunningNight]:
+    """Returns the nights of the home that run, the one that was opened last first."""
     nights = []
-    for folder, _ in night_folders.unclosed():
+    for folder, _ in night_folders.unclosed(home):
         try:
             facts = facts_of(folder)
         except (PipelineError, OSError, ValueError, KeyError) as error:  # half of it may be gone

@@ -39,6 +39,7 @@ from daybreak.report.standing import Standing, standing
 from daybreak.report.summary import Summary, summarize
 from daybreak.report.templates import render
 from daybreak.storage import checkout
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
 FILE = links.PAGE
@@ -47,41 +48,40 @@ _BUTTON = re.compile(r'class="button[^>]*>([^<]*)</a>')
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))")
 
 
-def write(folder: Path, history: Sequence[Entry]) -> Path:
+def write(home: Home, folder: Path, history: Sequence[Entry]) -> Path:
     """Writes the page of the night in `folder` to data/run/report.html; returns its path."""
     path = folder / FILE
-    records.replace_text(path, _in_folder(folder, _shown(folder, history)))
+    records.replace_text(path, _in_folder(home, folder, _shown(home, folder, history)))
     return path
 
 
-def write_with_copy(folder: Path, history: Sequence[Entry]) -> tuple[Path, str]:
+def write_with_copy(home: Home, folder: Path, history: Sequence[Entry]) -> tuple[Path, str]:
     """Writes the page as `write` does; returns its path, and the page without links to files, for MLflow.
 
     The charts, which take most of the time, are drawn once.
     """
-    path, shown = folder / FILE, _shown(folder, history)
-    records.replace_text(path, _in_folder(folder, shown))
+    path, shown = folder / FILE, _shown(home, folder, history)
+    records.replace_text(path, _in_folder(home, folder, shown))
     return path, links.OTHER_PAGES.sub("", _elsewhere(shown))
 
 
-def renew(entry: Entry, history: Sequence[Entry]) -> None:
+def renew(home: Home, entry: Entry, history: Sequence[Entry]) -> None:
     """Updates the page of an earlier night, if it is here: the actions possible now, and the links."""
-    home = checkout.home()
-    folder = home / "nights" / entry.night.id
+    folder = home.nights / entry.night.id
     if not (folder / FILE).exists():
         return
     text = (folder / FILE).read_text()
     summary = summary_of(folder, history)
     if str(escape(summary.since)) not in text or _BUTTON.findall(text) != [a.name for a in summary.actions]:
-        write(folder, history)
+        write(home, folder, history)
         return
-    around = links.around(entry, history, folder, home=home)
+    around = links.around(entry, history, folder, home=home.folder)
     fresh = links.OTHER_PAGES.sub(lambda _: render("page_links.html", around=around), text, count=1)
     if fresh != text:
         records.replace_text(folder / FILE, fresh)
 
 
-def page(folder: Path, history: Sequence[Entry]) -> str:
+def page(home: Home, folder: Path, history: Sequence[Entry]) -> str:
     """Returns the page of the night in `folder`; `history` is the ledger, newest first.
 
     Only the page that stays in the folder shows bad rows and links to Data Docs beside it: a copy elsewhere
@@ -90,19 +90,19 @@ def page(folder: Path, history: Sequence[Entry]) -> str:
     The ledger may or may not have tonight's entry yet. Raises DataError if the night has no Night record, or
     a record that is broken.
     """
-    return _elsewhere(_shown(folder, history))
+    return _elsewhere(_shown(home, folder, history))
 
 
 def _elsewhere(shown: dict[str, Any]) -> str:
     return render("page.html", **shown, bad=None, docs={}, files={})
 
 
-def _in_folder(folder: Path, shown: dict[str, Any]) -> str:
-    bad = bad_rows.of_night(shown["entry"], folder, stopped="validate" in shown["errors"])
+def _in_folder(home: Home, folder: Path, shown: dict[str, Any]) -> str:
+    bad = bad_rows.of_night(home, shown["entry"], folder, stopped="validate" in shown["errors"])
     return render("page.html", **shown, bad=bad, docs=_docs(folder), files=_records(folder))
 
 
-def _shown(folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
+def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
     """Returns what each page of the night shows, wherever it is."""
     entry = entry_of(folder, history)
     errors, skips = texts_of(folder, "error"), texts_of(folder, "skipped")
@@ -113,7 +113,7 @@ def _shown(folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
         entry=entry,
         errors=errors,
         summary=summary_of(folder, history),
-        around=links.around(entry, history, folder, home=checkout.home()),
+        around=links.around(entry, history, folder, home=home.folder),
         servers=links.servers(entry),
         chain=outcome.chain(entry, errors, skips),
         reason=outcome.headline(entry, errors, skips, history).reason,
@@ -141,7 +141,7 @@ def _shown(folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
         measured=evidence.measured(entry.profile) if entry.profile else {},
         timeline=evidence.timeline(entry),
         lineage=evidence.lineage(entry),
-        ledger_page=_ledger_page(entry, folder),
+        ledger_page=_ledger_page(home, entry, folder),
         scorecard=predictions.card(entry, history),
     )
 
@@ -194,7 +194,7 @@ def _records(folder: Path) -> dict[str, str]:
     return {path.stem: path.name for path in paths if path.exists()}
 
 
-def _ledger_page(entry: Entry, folder: Path) -> str:
+def _ledger_page(home: Home, entry: Entry, folder: Path) -> str:
     """Returns the address of the night's commit at the host of the ledger's remote; "" without one."""
     try:
         remote = params.load(folder).night.ledger_remote
@@ -202,7 +202,7 @@ def _ledger_page(entry: Entry, folder: Path) -> str:
         return ""
     if not remote or not entry.commit:
         return ""
-    address = checkout.git("ls-remote", "--get-url", remote, folder=checkout.home())
+    address = checkout.git("ls-remote", "--get-url", remote, folder=home.folder)
     return links.commit(address.strip(), entry.commit)
 
 

@@ -18,6 +18,7 @@ from daybreak.registry.description import INTERVAL, REPORT, RULE, in_the_long_ru
 from daybreak.report import evidence, links, outcome
 from daybreak.report.night_folder import entry_of
 from daybreak.report.summary import Summary, summarize
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from daybreak.storage.mlflow_client import session
 
@@ -28,7 +29,7 @@ BUTTON = (
 
 
 def show_verdict(
-    version: Version, verdict: Verdict, approval: Approval | None = None, *, over: bool = False
+    home: Home, version: Version, verdict: Verdict, approval: Approval | None = None, *, over: bool = False
 ) -> None:
     """Writes the verdict, and a person's answer to it, to the version's description, its tags and the run.
 
@@ -42,7 +43,7 @@ def show_verdict(
     tags = {"verdict": verdict.action, "approval": approvals.words(verdict, answer, over=over)}
     if answer and answer.approved:
         tags |= {"approved_by": answer.by, "approval_reason": answer.reason}
-    with session() as client:
+    with session(home) as client:
         registered = aliases.existing(client, version.name, version.number)
         made_of = {name: registered.tags[name] for name in _MADE_OF if registered.tags.get(name)}
         text = described(entry, made_of, over=over)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from daybreak.contract import params
 from daybreak.contract.errors import ParamsError, ReleaseError, without_password
 from daybreak.report import notifier
 from daybreak.storage import checkout, ledger
+from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
 
@@ -54,51 +54,51 @@ class Copy:
         return f"the remote {name} has the branch nights at {self.commit[:9]}"
 
 
-def configured() -> str:
+def configured(home: Home) -> str:
     """Returns the remote that the home's params.yaml names; "" for none."""
     try:
-        return params.load(checkout.home()).night.ledger_remote
+        return home.params.night.ledger_remote
     except ParamsError as error:  # the home's own params.yaml, which the night does not read
         log.error("the ledger is not pushed: %s", error)
         return ""
 
 
-def remotes() -> list[str]:
+def remotes(home: Home) -> list[str]:
     """Returns the remotes that may have a copy: the one in params.yaml first, then those of the checkout."""
-    named = checkout.git("remote", folder=checkout.home()).splitlines()
-    return list(dict.fromkeys(filter(None, [configured(), *named])))
+    named = checkout.git("remote", folder=home.folder).splitlines()
+    return list(dict.fromkeys(filter(None, [configured(home), *named])))
 
 
-def look(remote: str, *, tip: str) -> Copy:
+def look(home: Home, remote: str, *, tip: str) -> Copy:
     """Asks a remote for the ledger's branch, fetches missing commits, and compares it with `tip` here."""
     try:
-        listed = _git("ls-remote", remote, ledger.BRANCH, limit_s=ANSWER_S).split()
+        listed = _git(home, "ls-remote", remote, ledger.BRANCH, limit_s=ANSWER_S).split()
         commit = listed[0] if listed else ""
-        if commit and not ledger.is_part(commit, commit):  # git does not have it yet
-            reference = f"{ledger.FETCHED}{remotes().index(remote) if remote in remotes() else 0}"
+        if commit and not ledger.is_part(home, commit, commit):  # git does not have it yet
+            reference = f"{ledger.FETCHED}{remotes(home).index(remote) if remote in remotes(home) else 0}"
             words = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", remote)
-            _git(*words, f"+{ledger.BRANCH}:{reference}", limit_s=PUSH_S)
+            _git(home, *words, f"+{ledger.BRANCH}:{reference}", limit_s=PUSH_S)
     except (ReleaseError, subprocess.TimeoutExpired) as error:
         log.debug("%s", error)
         return Copy(remote=remote, commit="", state="no answer")
-    return Copy(remote=remote, commit=commit, state=_state(commit, tip))
+    return Copy(remote=remote, commit=commit, state=_state(home, commit, tip))
 
 
-def push() -> Copy | None:
+def push(home: Home) -> Copy | None:
     """Pushes the ledger to the remote of params.yaml; returns what that has then, None where none is named.
 
     Warns where the remote does not answer, and notifies people where it has what the ledger here has not.
     """
-    remote, tip = configured(), ledger.ledger_tip()
+    remote, tip = configured(home), ledger.ledger_tip(home)
     if not remote or not tip:
         return None
     try:
-        _git("push", "--quiet", remote, f"{tip}:{ledger.BRANCH}", limit_s=PUSH_S)
+        _git(home, "push", "--quiet", remote, f"{tip}:{ledger.BRANCH}", limit_s=PUSH_S)
         copy = Copy(remote=remote, commit=tip, state="same")
     except (ReleaseError, subprocess.TimeoutExpired) as error:
-        copy, tip = look(remote, tip=ledger.ledger_tip()), ledger.ledger_tip()
+        copy, tip = look(home, remote, tip=ledger.ledger_tip(home)), ledger.ledger_tip(home)
         if copy.has_more:
-            _alarm(copy, tip)
+            _alarm(home, copy, tip)
         elif copy.state != "same":  # another process may have pushed
             log.warning(
                 "the ledger is not pushed to %s, the next night tries again: %s",
@@ -108,16 +108,16 @@ def push() -> Copy | None:
     return copy
 
 
-def mirror(remote: str, folder: Path) -> Path:
+def mirror(home: Home, remote: str, folder: Path) -> Path:
     """Clones all that a remote has to a bare repository in a new folder, and returns it."""
-    _git("clone", "--quiet", "--mirror", "--no-local", _url(remote), str(folder), limit_s=CLONE_S)
+    _git(home, "clone", "--quiet", "--mirror", "--no-local", _url(home, remote), str(folder), limit_s=CLONE_S)
     return folder
 
 
-def _url(remote: str) -> str:
+def _url(home: Home, remote: str) -> str:
     """Returns the address of a remote that the checkout may have under a name."""
     try:
-        return checkout.git("remote", "get-url", remote, folder=checkout.home())
+        return checkout.git("remote", "get-url", remote, folder=home.folder)
     except ReleaseError:
         return remote
 
@@ -129,26 +129,26 @@ def more_than_here(copy: Copy, tip: str) -> str:
     return f"{copy}, which is not part of the ledger, nor the ledger's {tip[:9]} of it"
 
 
-def _alarm(copy: Copy, tip: str) -> None:
+def _alarm(home: Home, copy: Copy, tip: str) -> None:
     text = (
         f"{more_than_here(copy, tip)}; nothing is pushed: look at daybreak restore, or name "
         f"another remote in night.ledger_remote where another home pushes to this one"
     )
     log.error("%s", text)
-    notifier.alarm(text)
+    notifier.alarm(home, text)
 
 
-def _state(commit: str, tip: str) -> Literal["same", "behind", "ahead", "diverged", "missing"]:
+def _state(home: Home, commit: str, tip: str) -> Literal["same", "behind", "ahead", "diverged", "missing"]:
     if not commit:
         return "missing"
     if commit == tip:
         return "same"
-    if not tip or ledger.is_part(tip, commit):
+    if not tip or ledger.is_part(home, tip, commit):
         return "ahead"
-    return "behind" if ledger.is_part(commit, tip) else "diverged"
+    return "behind" if ledger.is_part(home, commit, tip) else "diverged"
 
 
-def _git(*words: str, limit_s: float) -> str:
+def _git(home: Home, *words: str, limit_s: float) -> str:
     """Returns the output of a git command that talks to a remote; TimeoutExpired after `limit_s`.
 
     It runs in a session of its own: without a terminal to ask for a password in, and ended with all that it
@@ -158,7 +158,7 @@ def _git(*words: str, limit_s: float) -> str:
     environment = {**os.environ, **UNPROMPTED, "GIT_SSH_COMMAND": f"{ssh} -o BatchMode=yes"}
     process = subprocess.Popen(
         ["git", "-c", "maintenance.auto=false", *words],
-        cwd=checkout.home(),
+        cwd=home.folder,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

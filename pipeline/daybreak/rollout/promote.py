@@ -26,6 +26,7 @@ from daybreak.report.version_page import show_verdict
 from daybreak.rollout import ledger_copy, saga
 from daybreak.rollout.targets import release_targets
 from daybreak.storage import events, ledger
+from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 
 
@@ -36,6 +37,7 @@ def promote(
     champion: Champion | None,
     params: RegisterSections,
     *,
+    home: Home,
     approval: Approval | None = None,
     refit: Refit | None = None,
 ) -> Release:
@@ -50,7 +52,7 @@ def promote(
         approvals.check_promotion(night, verdict, approval, now=clock.utc())
     except NothingToDo:
         if verdict.approve_until and approvals.answer_to(verdict, approval) is None:
-            show_verdict(version, verdict, over=True)
+            show_verdict(home, version, verdict, over=True)
         raise
     serving = champion.version if champion else 0
     if (verdict.challenger, verdict.champion) != (version.number, serving):
@@ -72,26 +74,26 @@ def promote(
     def commit_promotion() -> str:
         at = clock.utc().replace(microsecond=0)
         event = night_events.promoted(night, release, verdict, approval, reason=reason, at=at)
-        promoted = Events(events=events.with_new(night_events.note(), [event]))
+        promoted = Events(events=events.with_new(night_events.note(home), [event]))
         message = f"{night.day}: promote: {reason}"[:200]
-        return ledger.commit_night(night, message=message, release=release, events=promoted)
+        return ledger.commit_night(home, night, message=message, release=release, events=promoted)
 
     move = saga.Move(kind="promote", release=release, tip=night.previous, commit=commit_promotion)
-    with session() as client:
-        commit = saga.run(move, release_targets(client, version.name))
+    with session(home) as client:
+        commit = saga.run(home, move, release_targets(home, client, version.name))
         aliases.tag(client, version.name, version.number, ledger=commit)
         if version != judged:
             aliases.tag(client, judged.name, judged.number, status=aliases.REFITTED)
             aliases.tidy(client, judged.name)
         client.log_text(version.run_id, records.dumps(release), "records/release.json")
         now = aliases.alias(client, version.name)
-    happened = night_events.take_over(commit)
-    ledger_copy.push()
+    happened = night_events.take_over(home, commit)
+    ledger_copy.push(home)
     if now != version.number:
         raise NothingToDo(
             f"version {version.number} was promoted by {commit[:9]}, but version {now} serves since"
         )
-    notifier.tell(*happened)
+    notifier.tell(home, *happened)
     return release
 
 

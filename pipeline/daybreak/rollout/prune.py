@@ -28,6 +28,7 @@ from daybreak.registry import aliases
 from daybreak.rollout import targets
 from daybreak.rollout.rollback import promotion_of, steps_back
 from daybreak.storage import checkout, dvc_cache, erasures, ledger, night_folders
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Commit
 from daybreak.storage.mlflow_client import session
 
@@ -45,49 +46,49 @@ class Freed:
     num_bytes: int
 
 
-def prune(params: CloseSections, *, dry_run: bool = False) -> Iterator[Freed]:
+def prune(home: Home, params: CloseSections, *, dry_run: bool = False) -> Iterator[Freed]:
     """Deletes what is not needed any more, and yields how much of each kind.
 
     Raises NothingToDo after the folders of nights while a night is open, whose data nothing names yet.
     """
-    with checkout.folders_alone(checkout.home()):
-        yield from _pruned(params, dry_run=dry_run)
+    with checkout.folders_alone(home.folder):
+        yield from _pruned(home, params, dry_run=dry_run)
 
 
-def _pruned(params: CloseSections, *, dry_run: bool) -> Iterator[Freed]:
-    now, commits, releases = datetime.now(UTC), ledger.commits(), ledger.releases()
+def _pruned(home: Home, params: CloseSections, *, dry_run: bool) -> Iterator[Freed]:
+    now, commits, releases = datetime.now(UTC), ledger.commits(home), ledger.releases(home)
     closed = {commit.night for commit in commits}
     newest = list(dict.fromkeys(commit.night for commit in commits if not commit.rollback))
-    unclosed = {night.id for _, night in night_folders.unclosed()}
-    names = closed - unclosed - set(newest[: params.night.keep]) | _half_made()
-    yield _worktrees(names, dry_run=dry_run)
-    if opened := night_folders.undecided():
+    unclosed = {night.id for _, night in night_folders.unclosed(home)}
+    names = closed - unclosed - set(newest[: params.night.keep]) | _half_made(home)
+    yield _worktrees(home, names, dry_run=dry_run)
+    if opened := night_folders.undecided(home):
         raise NothingToDo(
             f"no data is pruned while night {opened[0].id} is open; run prune once it is closed, or end it "
             f"with: daybreak stop --night {opened[0].id}"
         )
-    kept = _kept(params, commits, releases, now)
-    yield _cache(kept, dry_run=dry_run)
-    yield _models(params.register_.name, closed - {commit.night for commit in kept}, dry_run=dry_run)
-    yield from _served(params.register_.name, dry_run=dry_run)
+    kept = _kept(home, params, commits, releases, now)
+    yield _cache(home, kept, dry_run=dry_run)
+    yield _models(home, params.register_.name, closed - {commit.night for commit in kept}, dry_run=dry_run)
+    yield from _served(home, params.register_.name, dry_run=dry_run)
     if not dry_run:
-        checkout.git("-c", "gc.autoDetach=false", "gc", "--auto", "--quiet", folder=checkout.home())
+        checkout.git("-c", "gc.autoDetach=false", "gc", "--auto", "--quiet", folder=home.folder)
 
 
-def needed_by_ledger(params: CloseSections) -> list[str]:
+def needed_by_ledger(home: Home, params: CloseSections) -> list[str]:
     """Returns the texts of dvc.lock of the nights whose data is kept, with the digests of now."""
-    kept = _kept(params, ledger.commits(), ledger.releases(), datetime.now(UTC))
-    texts = ledger.texts_at([one.id for one in kept], [LOCK])
-    changes = erasures.changed()
-    return [erasures.now_of_lock(files[LOCK], changes) for files in texts if LOCK in files]
+    kept = _kept(home, params, ledger.commits(home), ledger.releases(home), datetime.now(UTC))
+    texts = ledger.texts_at(home, [one.id for one in kept], [LOCK])
+    changes = erasures.changed(home)
+    return [erasures.now_of_lock(home, files[LOCK], changes) for files in texts if LOCK in files]
 
 
 def _kept(
-    params: CloseSections, commits: Sequence[Commit], releases: Sequence[Commit], now: datetime
+    home: Home, params: CloseSections, commits: Sequence[Commit], releases: Sequence[Commit], now: datetime
 ) -> list[Commit]:
     since = now - timedelta(days=params.night.keep_days)
     return needed(
-        commits, releases, since=since.timestamp(), newest=params.night.keep, anchor=_anchor(commits)
+        commits, releases, since=since.timestamp(), newest=params.night.keep, anchor=_anchor(home, commits)
     )
 
 
@@ -123,41 +124,48 @@ def needed(
     return list(kept.values())
 
 
-def _anchor(commits: Sequence[Commit]) -> int | None:
+def _anchor(home: Home, commits: Sequence[Commit]) -> int | None:
     """Returns the version that the newest night's chain of refreshes is held against."""
-    champion = ledger.read_at(commits[0].id, Champion) if commits else None
+    champion = ledger.read_at(home, commits[0].id, Champion) if commits else None
     return champion.anchor.release.version if champion and champion.anchor else None
 
 
-def _half_made() -> set[str]:
+def _half_made(home: Home) -> set[str]:
     """Returns the folders that an `open` which was killed left: the record of a night is written last."""
-    folders = (path for path in (checkout.home() / "nights").glob("*") if path.is_dir())
+    folders = (path for path in home.nights.glob("*") if path.is_dir())
     return {folder.name for folder in folders if not records.path_of(Night, folder / records.RUN).exists()}
 
 
-def _worktrees(names: Iterable[str], *, dry_run: bool) -> Freed:
-    home = checkout.home()
-    folders = [home / "nights" / name for name in names if (home / "nights" / name).exists()]
+def _worktrees(home: Home, names: Iterable[str], *, dry_run: bool) -> Freed:
+    folders = [home.nights / name for name in names if (home.nights / name).exists()]
     num_bytes = sum(_size(folder) for folder in folders)
     if not dry_run:
-        checkout.remove_worktrees(home, folders)
+        checkout.remove_worktrees(home.folder, folders)
     return Freed(what="folders of nights", num=len(folders), num_bytes=num_bytes)
 
 
-def _cache(kept: Sequence[Commit], *, dry_run: bool) -> Freed:
+def _cache(home: Home, kept: Sequence[Commit], *, dry_run: bool) -> Freed:
     """Deletes the objects of DVC's cache that no kept night names, no worktree, and no .dvc file.
 
     Deletes none where the list of a folder's files cannot be read, as it is then not known what to keep.
     """
-    home, cache = checkout.home(), dvc_cache.folder()
-    texts = [files[LOCK] for files in ledger.texts_at([one.id for one in kept], [LOCK]) if LOCK in files]
-    texts += [path.read_text() for path in (home / LOCK, *home.glob(f"nights/*/{LOCK}")) if path.exists()]
+    cache = dvc_cache.folder(home)
+    texts = [
+        files[LOCK] for files in ledger.texts_at(home, [one.id for one in kept], [LOCK]) if LOCK in files
+    ]
+    texts += [
+        path.read_text()
+        for path in (home.folder / LOCK, *home.folder.glob(f"nights/*/{LOCK}"))
+        if path.exists()
+    ]
     wanted: set[str] = set()
-    changes = erasures.changed()
-    of_nights = {digest for text in set(texts) for digest in outputs(erasures.now_of_lock(text, changes))}
-    for digest in of_nights | dvc_cache.added():
+    changes = erasures.changed(home)
+    of_nights = {
+        digest for text in set(texts) for digest in outputs(erasures.now_of_lock(home, text, changes))
+    }
+    for digest in of_nights | dvc_cache.added(home):
         wanted.add(digest)
-        listing = dvc_cache.path_of(digest, cache)
+        listing = dvc_cache.path_of(home, digest)
         try:
             if digest.endswith(".dir"):
                 wanted |= {part["md5"] for part in json.loads(listing.read_text())}
@@ -177,12 +185,12 @@ def outputs(lock: str) -> list[str]:
     return [out["md5"] for stage in stages.values() for out in stage.get("outs", ()) if "md5" in out]
 
 
-def _models(name: str, nights: set[str], *, dry_run: bool) -> Freed:
+def _models(home: Home, name: str, nights: set[str], *, dry_run: bool) -> Freed:
     """Deletes the models that these nights registered; the versions stay, with a tag that says so."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     num, num_bytes = 0, 0
-    with session() as client:
+    with session(home) as client:
         for version in aliases.versions(client, name):
             if version.tags.get("night") not in nights or aliases.PRUNED in version.tags:
                 continue
@@ -195,9 +203,9 @@ def _models(name: str, nights: set[str], *, dry_run: bool) -> Freed:
     return Freed(what="models in MLflow", num=num, num_bytes=num_bytes)
 
 
-def _served(name: str, *, dry_run: bool) -> Iterator[Freed]:
+def _served(home: Home, name: str, *, dry_run: bool) -> Iterator[Freed]:
     """Deletes what the endpoint's containers fetched for versions that no rollback brings back."""
-    with session() as client, targets.endpoint(name) as endpoint:
+    with session(home) as client, targets.endpoint(home, name) as endpoint:
         if endpoint is None:
             return
         versions = [one for one in aliases.versions(client, name) if aliases.PRUNED not in one.tags]

@@ -20,7 +20,8 @@ from daybreak.report import night_events, notifier
 from daybreak.rollout import ledger_copy, saga
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.rollout.targets import Target, release_targets
-from daybreak.storage import checkout, ledger
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Commit
 from daybreak.storage.mlflow_client import session
 
@@ -34,6 +35,7 @@ TOLD_WITHIN = timedelta(days=1)  # for a message on a rollback whose process was
 
 
 def rollback(
+    home: Home,
     params: ModelSections,
     *,
     reason: str,
@@ -51,6 +53,7 @@ def rollback(
     ready.
 
     Args:
+        home: whose nights these are.
         params: name of the model, and what to check the ledger by.
         reason: why; the ledger and the registry keep it
         to: the version that is to serve, or the night or the day that made it; found by `steps` if 0
@@ -62,23 +65,23 @@ def rollback(
     name = params.register_.name
     if not reason.strip():
         raise ParamsError("a rollback needs a reason, which the ledger keeps; give --reason TEXT")
-    with session() as client:
-        targets = release_targets(client, name)
-        if finished := _finished(client, name, targets):
+    with session(home) as client:
+        targets = release_targets(home, client, name)
+        if finished := _finished(home, client, name, targets):
             return finished
-        after, newest = ledger.newest_entry(), next(iter(ledger.history(limit=1)), None)
+        after, newest = ledger.newest_entry(home), next(iter(ledger.history(home, limit=1)), None)
         serving = newest.serving if newest else None
         if serving is None:
-            expect_ledger(params)
+            expect_ledger(home, params)
             raise ReleaseError("no version was ever promoted; there is nothing to roll back")
-        if once and (done := _done(once)):
+        if once and (done := _done(home, once)):
             return done
-        releases = ledger.releases()
-        number = version_of(str(to or 0)) or steps_back(releases, steps)
+        releases = ledger.releases(home)
+        number = version_of(home, str(to or 0)) or steps_back(releases, steps)
         if number == serving.version:
             raise NothingToDo(f"version {number} serves already")
-        (made,) = ledger.entries_of([promotion_of(releases, number)])
-        if not (yes or saga.journal().path.exists()):  # else it was asked before a target got ready
+        (made,) = ledger.entries_of(home, [promotion_of(releases, number)])
+        if not (yes or saga.journal(home).path.exists()):  # else it was asked before a target got ready
             _ask(name, serving=serving.version, number=number, night=made.night.id)
         why = f"{reason}{f' ({once})' if once else ''}"
         verdict = Verdict(
@@ -111,34 +114,34 @@ def rollback(
             release=release,
             tip=after,
             commit=lambda: ledger.commit_rollback(
-                made.commit, release, verdict, event, after=after, message=verdict.reason[:200]
+                home, made.commit, release, verdict, event, after=after, message=verdict.reason[:200]
             ),
         )
-        commit = saga.run(move, targets)
-        notifier.tell(event)
+        commit = saga.run(home, move, targets)
+        notifier.tell(home, event)
         for show in hooks.functions("after_commit"):
-            show(commit)
-        ledger_copy.push()
-        _renew_pages(client)
+            show(home, commit)
+        ledger_copy.push(home)
+        _renew_pages(home, client)
         return release
 
 
-def _finished(client: "MlflowClient", name: str, targets: Sequence[Target]) -> Release | None:
+def _finished(home: Home, client: "MlflowClient", name: str, targets: Sequence[Target]) -> Release | None:
     """Finishes a rollback that was interrupted, and returns its release; None where none was."""
-    left = saga.recover(targets)
+    left = saga.recover(home, targets)
     if left and left.new and left.kind == "rollback":
-        tell_newest()
-        _renew_pages(client)
+        tell_newest(home)
+        _renew_pages(home, client)
         return left.release
-    newest = next(iter(ledger.history(limit=1)), None)
+    newest = next(iter(ledger.history(home, limit=1)), None)
     if not (newest and newest.rollback and newest.serving):
         return None
     if aliases.is_settled(client, name, newest.serving):
         return None
     log.warning("finishing the rollback to version %d that was interrupted", newest.serving.version)
-    saga.settle(targets)
-    ledger_copy.push()
-    _renew_pages(client)
+    saga.settle(home, targets)
+    ledger_copy.push(home)
+    _renew_pages(home, client)
     return newest.release
 
 
@@ -155,12 +158,12 @@ def _ask(name: str, *, serving: int, number: int, night: str) -> None:
         raise NothingToDo(f"nothing is changed: version {serving} serves on")
 
 
-def _renew_pages(client: "MlflowClient") -> None:
+def _renew_pages(home: Home, client: "MlflowClient") -> None:
     """Has the pages of nights say what serves now, here and in MLflow; the rollback stands without that."""
     from daybreak.report import outcome, page
 
     try:
-        history = ledger.history(limit=outcome.NIGHTS)
+        history = ledger.history(home, limit=outcome.NIGHTS)
         moved = {
             number
             for release in (history[0].release,)
@@ -168,27 +171,27 @@ def _renew_pages(client: "MlflowClient") -> None:
             for number in (release.version, release.replaced)
         }
         for entry in (each for each in history if not each.rollback):
-            page.renew(entry, history)
-            folder = checkout.home() / "nights" / entry.night.id
+            page.renew(home, entry, history)
+            folder = home.nights / entry.night.id
             if entry.version and entry.release and entry.release.version in moved and folder.exists():
-                client.log_text(entry.version.run_id, page.page(folder, history), page.FILE.name)
+                client.log_text(entry.version.run_id, page.page(home, folder, history), page.FILE.name)
     except (PipelineError, OSError) as error:
         log.warning("not all pages say what serves now: %s; run daybreak report", error)
 
 
-def _done(once: str) -> Release | None:
+def _done(home: Home, once: str) -> Release | None:
     """Returns the release of the rollback that this request has made, where the newest entries have it."""
-    for entry in ledger.history(limit=RECENT):
+    for entry in ledger.history(home, limit=RECENT):
         if entry.rollback and entry.verdict and entry.verdict.reason.endswith(f"({once})"):
             return entry.release
     return None
 
 
-def tell_newest() -> None:
+def tell_newest(home: Home) -> None:
     """Sends the message on a rollback that is the ledger's newest entry, unless it has been sent."""
-    newest = next(iter(ledger.history(limit=1)), None)
+    newest = next(iter(ledger.history(home, limit=1)), None)
     if newest and newest.rollback and newest.closed_at and datetime.now(UTC) - newest.closed_at < TOLD_WITHIN:
-        notifier.tell(*night_events.of_entry(newest))
+        notifier.tell(home, *night_events.of_entry(newest))
 
 
 def steps_back(releases: Sequence[Commit], steps: int) -> int:
@@ -214,14 +217,14 @@ def promotion_of(releases: Sequence[Commit], number: int) -> Commit:
     return promotions[number]
 
 
-def version_of(text: str) -> int:
+def version_of(home: Home, text: str) -> int:
     """Returns the version that a person names: by its number, or by the name or the day of its night.
 
     Raises NothingToDo, with why, where that night made none, and ReleaseError where there was no such night.
     """
     if text.isascii() and text.isdigit():
         return int(text)
-    nights = [entry for entry in ledger.history() if not entry.rollback]
+    nights = [entry for entry in ledger.history(home) if not entry.rollback]
     named = [e for e in nights if text in (e.night.id, short_id(e.night.id), str(e.night.day))]
     for entry in named:
         if entry.version:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.records import Release
 from daybreak.storage import ledger
+from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +29,8 @@ class Routers:
 
     name = "the routers"
 
-    def __init__(self, log: "Log") -> None:
-        self.log = log
+    def __init__(self, home: Home, log: "Log") -> None:
+        self.home, self.log = home, log
 
     def prepare(self, release: Release) -> None:
         """Makes all live routers load the version; raises ReleaseError where one cannot."""
@@ -67,7 +68,7 @@ class Routers:
 
     def shown(self) -> int:
         """Returns the version that the routers serve; where they disagree, one that differs from the row."""
-        promoted = ledger.champion_at(ledger.ledger_tip())
+        promoted = ledger.champion_at(self.home, ledger.ledger_tip(self.home))
         champion = self.log.traffic().champion or (promoted.version if promoted else 0)
         live = [router.champion for router in self.log.routers()]
         return next((number for number in live if number != champion), champion)

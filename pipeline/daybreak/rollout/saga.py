@@ -27,7 +27,8 @@ from daybreak.contract.errors import DataError, NotYet, ReleaseError
 from daybreak.contract.records import Champion, Release
 from daybreak.registry.lineage import LOCK
 from daybreak.rollout.targets import Target
-from daybreak.storage import checkout, ledger
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from daybreak.storage.journal import Journal
 
 log = logging.getLogger(__name__)
@@ -55,27 +56,27 @@ class Recovered:
     new: bool  # finished, or else undone
 
 
-def journal() -> Journal:
+def journal(home: Home) -> Journal:
     """Returns the journal of all sagas of this home; its file is missing while no saga is under way."""
-    return Journal(checkout.home() / "var" / "release.json")
+    return Journal(home.var / "release.json")
 
 
-def run(move: Move, targets: Sequence[Target]) -> str:
+def run(home: Home, move: Move, targets: Sequence[Target]) -> str:
     """Makes the release, and returns its commit once every target has been read back.
 
     Raises NotYet while a target gets ready, and ReleaseError, with nothing changed, if a target cannot show
     the release, a target is not ready in time, or the ledger has moved on.
     """
-    with journal().alone():
-        until = _waits(move)
+    with journal(home).alone():
+        until = _waits(home, move)
         if until is None:
-            _recover(targets)
+            _recover(home, targets)
             end = clock.utc() + PREPARE_LIMIT
             until = _Limit(until=end, boot=clock.boot(), booted_at=clock.booted_at())
             _step("write the journal")
-            _write(move)
+            _write(home, move)
         else:
-            _write(move, until=until)  # nights may have closed meanwhile
+            _write(home, move, until=until)  # nights may have closed meanwhile
         try:
             for target in targets:
                 _step(f"prepare {target.name}")
@@ -83,44 +84,44 @@ def run(move: Move, targets: Sequence[Target]) -> str:
                     target.prepare(move.release)
                 except NotYet as pending:
                     _give_up_after(until, pending, target)
-                    _write(move, until=until)
+                    _write(home, move, until=until)
                     raise
             _step("move the ledger")
             commit = move.commit()
         except ReleaseError:
-            _undo(move.release, targets)
+            _undo(home, move.release, targets)
             raise
-        _follow(targets)
+        _follow(home, targets)
         _step("remove the journal")
-        journal().remove()
+        journal(home).remove()
         _step("done")
     return commit
 
 
-def recover(targets: Sequence[Target]) -> Recovered | None:
+def recover(home: Home, targets: Sequence[Target]) -> Recovered | None:
     """Finishes or undoes an interrupted saga; returns None where none was interrupted, or it still waits."""
-    with journal().alone():
-        entry = _read() if journal().path.exists() else None
+    with journal(home).alone():
+        entry = _read(home) if journal(home).path.exists() else None
         waits = entry and entry.until and not entry.until.is_over
-        if entry and waits and not _decided(entry.tip, entry.release):
+        if entry and waits and not _decided(home, entry.tip, entry.release):
             return None
-        return _recover(targets)
+        return _recover(home, targets)
 
 
-def settle(targets: Sequence[Target]) -> Champion:
+def settle(home: Home, targets: Sequence[Target]) -> Champion:
     """Makes every target show what the ledger says; returns the champion, as read back.
 
     Raises ReleaseError if the ledger names no champion, or something else keeps moving a target.
     """
-    with journal().alone():
-        return _follow(targets)
+    with journal(home).alone():
+        return _follow(home, targets)
 
 
-def _recover(targets: Sequence[Target]) -> Recovered | None:
-    if not journal().path.exists():
+def _recover(home: Home, targets: Sequence[Target]) -> Recovered | None:
+    if not journal(home).path.exists():
         return None
-    entry = _read()
-    kind, release, new = entry.kind, entry.release, _decided(entry.tip, entry.release)
+    entry = _read(home)
+    kind, release, new = entry.kind, entry.release, _decided(home, entry.tip, entry.release)
     log.warning(
         "a %s of version %d was interrupted; %s",
         kind,
@@ -128,19 +129,19 @@ def _recover(targets: Sequence[Target]) -> Recovered | None:
         "it is finished now" if new else "it is undone now",
     )
     if new:
-        _follow(targets)
-        journal().remove()
+        _follow(home, targets)
+        journal(home).remove()
     else:
-        _undo(release, targets)
+        _undo(home, release, targets)
     return Recovered(kind=kind, release=release, new=new)
 
 
-def _follow(targets: Sequence[Target]) -> Champion:
+def _follow(home: Home, targets: Sequence[Target]) -> Champion:
     """Makes every target show the champion and reads it back; repeats if a night closes meanwhile."""
     serving = None
     for _ in range(NUM_TRIES):
-        tip = ledger.ledger_tip()
-        serving = ledger.champion_at(tip)
+        tip = ledger.ledger_tip(home)
+        serving = ledger.champion_at(home, tip)
         if serving is None:
             raise ReleaseError("the ledger names no champion; promote a version first")
         for target in targets:
@@ -149,8 +150,8 @@ def _follow(targets: Sequence[Target]) -> Champion:
         _step("read back the targets")
         agreed = all(target.shown() == serving.version for target in targets)
         _step("read back the ledger")
-        if agreed and ledger.ledger_tip() == tip:
-            _check_data(serving)
+        if agreed and ledger.ledger_tip(home) == tip:
+            _check_data(home, serving)
             return serving
     raise ReleaseError(
         f"not all targets stay at version {serving.version if serving else 0}, which the ledger names: "
@@ -159,31 +160,35 @@ def _follow(targets: Sequence[Target]) -> Champion:
     )
 
 
-def _check_data(serving: Release) -> None:
+def _check_data(home: Home, serving: Release) -> None:
     """Raises ReleaseError after a rollback whose data revision is not that of the version's own night."""
-    commits = ledger.commits()
+    commits = ledger.commits(home)
     made = next((commit for commit in commits if commit.night == serving.night and not commit.rollback), None)
-    if commits[0].rollback and made and ledger.text_at(commits[0].id, LOCK) != ledger.text_at(made.id, LOCK):
+    if (
+        commits[0].rollback
+        and made
+        and ledger.text_at(home, commits[0].id, LOCK) != ledger.text_at(home, made.id, LOCK)
+    ):
         raise ReleaseError(
             f"version {serving.version} serves again, but {LOCK} of the ledger is not that of its night "
             f"{serving.night}; look at git log nights"
         )
 
 
-def _undo(release: Release, targets: Sequence[Target]) -> None:
+def _undo(home: Home, release: Release, targets: Sequence[Target]) -> None:
     """Discards the targets' preparations, none of which is live yet, and removes the journal."""
     for target in targets:
         _step(f"undo {target.name}")
         target.discard(release)
-    journal().remove()
+    journal(home).remove()
 
 
-def _decided(tip: str, release: Release) -> bool:
+def _decided(home: Home, tip: str, release: Release) -> bool:
     """Returns whether the release is in the ledger after the commit `tip`."""
-    for commit in ledger.commits():
+    for commit in ledger.commits(home):
         if commit.id == tip:
             return False
-        decided = ledger.read_at(commit.id, Release)
+        decided = ledger.read_at(home, commit.id, Release)
         if decided is not None and (decided.version, decided.night) == (release.version, release.night):
             return True
     return False
@@ -213,13 +218,13 @@ class _Entry:
     until: _Limit | None
 
 
-def _waits(move: Move) -> _Limit | None:
+def _waits(home: Home, move: Move) -> _Limit | None:
     """Returns until when the release of `move` may wait for targets; None unless its saga is under way."""
-    if not journal().path.exists():
+    if not journal(home).path.exists():
         return None
-    entry = _read()
+    entry = _read(home)
     same = (entry.kind, entry.release) == (move.kind, move.release)
-    return entry.until if same and not _decided(entry.tip, entry.release) else None
+    return entry.until if same and not _decided(home, entry.tip, entry.release) else None
 
 
 def _give_up_after(limit: _Limit, pending: NotYet, target: Target) -> None:
@@ -230,19 +235,19 @@ def _give_up_after(limit: _Limit, pending: NotYet, target: Target) -> None:
         ) from pending
 
 
-def _write(move: Move, *, until: _Limit | None = None) -> None:
+def _write(home: Home, move: Move, *, until: _Limit | None = None) -> None:
     document: dict[str, Any] = {"kind": move.kind, "tip": move.tip}
     document["release"] = json.loads(records.dumps(move.release))
     document["until"] = until.until.isoformat() if until else ""
     if until:
         document |= {"boot": until.boot, "booted_at": until.booted_at}
-    journal().write(document)
+    journal(home).write(document)
 
 
-def _read() -> _Entry:
-    path = journal().path
+def _read(home: Home) -> _Entry:
+    path = journal(home).path
     try:
-        document = journal().read()
+        document = journal(home).read()
         release = records.loads(Release, json.dumps(document["release"]), source=str(path))
         until = None
         if document.get("until"):

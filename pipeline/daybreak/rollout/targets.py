@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from daybreak.contract import params
 from daybreak.contract.records import Release, Verdict
 from daybreak.registry import aliases, description, packaging
 from daybreak.rollout.routers import Routers
-from daybreak.storage import checkout, ledger, mlflow_client
+from daybreak.storage import ledger, mlflow_client
+from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import existing_log
 
 if TYPE_CHECKING:
@@ -66,21 +66,22 @@ class Alias:
 
     name = "MLflow's alias champion"
 
-    def __init__(self, client: "MlflowClient", model: str) -> None:
+    def __init__(self, home: Home, client: "MlflowClient", model: str) -> None:
+        self.home = home
         self.client = client
         self.model = model
 
     def prepare(self, release: Release) -> None:
         """Raises ReleaseError unless MLflow has the version, whose files are fetched and verified."""
-        packaging.expect_files(self.client, self.model, release)
+        packaging.expect_files(self.home, self.client, self.model, release)
 
     def show(self, release: Release) -> None:
         """Moves the alias and the tags; after a rollback, writes its reason on both versions' pages."""
         if not aliases.is_settled(self.client, self.model, release):
             aliases.show(self.client, self.model, release)
-        tip = ledger.commits(limit=1)
+        tip = ledger.commits(self.home, limit=1)
         if tip and tip[0].rollback:
-            verdict = ledger.read_at(tip[0].id, Verdict)
+            verdict = ledger.read_at(self.home, tip[0].id, Verdict)
             reason = verdict.reason if verdict else "rolled back"
             self._write_first_paragraph(release, f"**Verdict:** {description.plain(reason)}")
 
@@ -100,27 +101,27 @@ class Alias:
                     self.client.update_model_version(self.model, str(number), description=changed)
 
 
-def release_targets(client: "MlflowClient", model: str) -> list[Target]:
+def release_targets(home: Home, client: "MlflowClient", model: str) -> list[Target]:
     """Returns all targets in the order in which they are shown a release.
 
     Params are the home's, not a night's, since serving belongs to the home.
     """
-    serving = params.load(checkout.home()).serving
-    traffic_log = existing_log(serving, checkout.home())
-    targets: list[Target] = [Alias(client, model)]
+    serving = home.params.serving
+    traffic_log = existing_log(serving, home.folder)
+    targets: list[Target] = [Alias(home, client, model)]
     if traffic_log:
-        targets.append(Routers(traffic_log))
+        targets.append(Routers(home, traffic_log))
     if serving.endpoint:
-        targets.append(serving.endpoint.make().target(client, model, traffic_log))
+        targets.append(serving.endpoint.make().target(home, client, model, traffic_log))
     return targets
 
 
 @contextmanager
-def endpoint(model: str) -> Iterator[SplitTarget | None]:
+def endpoint(home: Home, model: str) -> Iterator[SplitTarget | None]:
     """Yields the endpoint, which has to follow every change of the traffic row; None where there is none."""
-    serving = params.load(checkout.home()).serving
+    serving = home.params.serving
     if serving.endpoint is None:
         yield None
         return
-    with mlflow_client.session() as client:
-        yield serving.endpoint.make().target(client, model, existing_log(serving, checkout.home()))
+    with mlflow_client.session(home) as client:
+        yield serving.endpoint.make().target(home, client, model, existing_log(serving, home.folder))

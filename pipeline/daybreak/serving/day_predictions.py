@@ -13,15 +13,16 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from daybreak.contract import params, records
+from daybreak.contract import records
 from daybreak.contract.errors import DataError, JobError, NothingToDo, ParamsError, ReleaseError
 from daybreak.data.features import CLEAN
 from daybreak.data.ingest import part_of, partitions
 from daybreak.registry import aliases, packaging
 from daybreak.serving.loading import case_of, recorded
 from daybreak.serving.version_process import NoAnswer, VersionProcess
-from daybreak.storage import checkout, jsonl, ledger
+from daybreak.storage import jsonl, ledger
 from daybreak.storage.bucket import options
+from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from daybreak.workloads.served_rows import ServedRows, beside_predictions, conformed
 
@@ -33,7 +34,7 @@ FORMS = (".parquet", ".csv")
 WRITTEN = Path("var/predictions.jsonl")  # in the home: where files of predictions were written
 
 
-def write_day(day: date, to: str, *, version: int = 0) -> tuple[int, int]:
+def write_day(home: Home, day: date, to: str, *, version: int = 0) -> tuple[int, int]:
     """Writes the predictions of a day's rows; returns the version and the number of rows.
 
     A row has the columns of the table's unit, key and time, and a column for each prediction. A `version` of
@@ -45,7 +46,6 @@ def write_day(day: date, to: str, *, version: int = 0) -> tuple[int, int]:
         DataError: the day has no clean rows here, or they are not rows of the version's table.
         ReleaseError: the version cannot be loaded, or does not predict rows.
     """
-    home = checkout.home()
     if not to.endswith(FORMS):
         raise ParamsError(f"--to {to} is not a file of {' or '.join(FORMS)}; name one")
     folder = next((one for one in _folders(home) if part_of(day, one / CLEAN).exists()), None)
@@ -53,35 +53,37 @@ def write_day(day: date, to: str, *, version: int = 0) -> tuple[int, int]:
         raise DataError(f"no night here has clean rows of {day}; run a night with that day")
     number, predicted = _predicted(home, version, day, folder / CLEAN)
     at = to if "://" in to else str(Path(to).absolute())
-    jsonl.add(home / WRITTEN, {"to": at, "day": str(day)})  # before it is there: an erasure knows of each
+    jsonl.add(
+        home.folder / WRITTEN, {"to": at, "day": str(day)}
+    )  # before it is there: an erasure knows of each
     write(predicted, to)
     return number, len(predicted)
 
 
-def _folders(home: Path) -> Iterator[Path]:
+def _folders(home: Home) -> Iterator[Path]:
     """Yields the folders that may have clean rows, the newest night's first."""
-    for commit in ledger.commits():
-        yield home / "nights" / commit.night
-    yield home
+    for commit in ledger.commits(home):
+        yield home.nights / commit.night
+    yield home.folder
 
 
-def _predicted(home: Path, number: int, day: date, clean: Path) -> "tuple[int, pa.Table]":
+def _predicted(home: Home, number: int, day: date, clean: Path) -> "tuple[int, pa.Table]":
     """Returns the number of the version and its predictions for the day, made in a separate process."""
     import pyarrow.parquet as pq
 
-    name = params.load(home).register_.name
+    name = home.params.register_.name
     if not number:
-        champion = ledger.champion_at(ledger.ledger_tip())
+        champion = ledger.champion_at(home, ledger.ledger_tip(home))
         if champion is None:
             raise NothingToDo("no version serves yet; run a night, or name a version by --version")
         number = champion.version
     with tempfile.TemporaryDirectory() as scratch:
-        with session() as client:
+        with session(home) as client:
             night = aliases.existing(client, name, number).tags.get("night", "")
             version = recorded(home, name, number, night=night)
-            folder = packaging.fetch(f"models:/{name}/{number}", version, into=Path(scratch))
+            folder = packaging.fetch(home, f"models:/{name}/{number}", version, into=Path(scratch))
         case = case_of(folder, None, online=False)
-        process = VersionProcess(number, case, answer_s=DAY_S, reads=(clean,))
+        process = VersionProcess(number, case, answer_s=DAY_S, home=home, reads=(clean,))
         try:
             if process.about.get("answers") != "rows":
                 workload = process.about.get("workload")

@@ -25,6 +25,7 @@ from daybreak.registry.weights import ARRAYS
 from daybreak.serving.answers import Answers, Predictor, texts
 from daybreak.serving.version_process import NoAnswer, VersionProcess
 from daybreak.storage import ledger
+from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -40,21 +41,21 @@ class Arrays:
     folder: Path
 
 
-def newest_arrays(home: Path) -> Arrays | None:
+def newest_arrays(home: Home) -> Arrays | None:
     """Returns the arrays of the newest closed night; None if there are none yet.
 
     Raises ReleaseError where the ledger has to be signed, and is not.
     """
-    ledger.expect_signed()
-    for commit in ledger.commits(limit=NIGHTS_BACK):
+    ledger.expect_signed(home)
+    for commit in ledger.commits(home, limit=NIGHTS_BACK):
         if arrays := arrays_of(home, commit.night):
             return arrays
     return None
 
 
-def arrays_of(home: Path, night: str) -> Arrays | None:
+def arrays_of(home: Home, night: str) -> Arrays | None:
     """Returns the arrays of a night; None if its folder is not here any more."""
-    for folder in (home / "nights" / night, home):  # home itself after a night with --here
+    for folder in (home.nights / night, home.folder):  # home itself after a night with --here
         record = records.find(Night, folder / records.RUN)
         if record and record.id == night and (folder / ARRAYS / "meta.json").exists():
             return Arrays(night, folder / ARRAYS)
@@ -64,7 +65,7 @@ def arrays_of(home: Path, night: str) -> Arrays | None:
 class VersionLoader:
     """Loads versions, each into a process of its own."""
 
-    def __init__(self, name: str, *, home: Path, top: int, keep: int, answer_s: float) -> None:
+    def __init__(self, name: str, *, home: Home, top: int, keep: int, answer_s: float) -> None:
         self._home = home
         self.name, self._top, self._keep, self._answer_s = name, top, keep, answer_s
 
@@ -74,9 +75,9 @@ class VersionLoader:
         version = recorded(self._home, self.name, number, night=night)
         arrays = arrays or arrays_of(self._home, version.night)
         with tempfile.TemporaryDirectory(prefix="serving-") as scratch:
-            folder = packaging.fetch(f"models:/{self.name}/{number}", version, into=Path(scratch))
+            folder = packaging.fetch(self._home, f"models:/{self.name}/{number}", version, into=Path(scratch))
             case = case_of(folder, arrays.folder if arrays else None)
-            process = VersionProcess(number, {**case, "threads": 1}, answer_s=self._answer_s)
+            process = VersionProcess(number, {**case, "threads": 1}, answer_s=self._answer_s, home=self._home)
         return served(process, number, night=arrays.night if arrays else "", top=self._top, keep=self._keep)
 
 
@@ -101,19 +102,19 @@ def served(process: VersionProcess, number: int, *, night: str, top: int, keep: 
         raise ReleaseError(f"version {number} does not answer: {error}; fix its workload") from None
 
 
-def recorded(home: Path, name: str, number: int, *, night: str) -> Version:
+def recorded(home: Home, name: str, number: int, *, night: str) -> Version:
     """Returns the record of a version by the night that made it, from the ledger or a night still open.
 
     MLflow only says which `night` to look at. Raises ReleaseError if that night did not make the version, so
     that a person who can write to MLflow cannot make a router load anything else. So it does where the ledger
     has to be signed, and is not.
     """
-    ledger.expect_signed()
-    of_night = [commit for commit in ledger.commits() if commit.night == night and not commit.rollback]
-    versions = [ledger.read_at(commit.id, Version) for commit in of_night]
-    refits = [ledger.read_at(commit.id, Refit) for commit in of_night]
+    ledger.expect_signed(home)
+    of_night = [commit for commit in ledger.commits(home) if commit.night == night and not commit.rollback]
+    versions = [ledger.read_at(home, commit.id, Version) for commit in of_night]
+    refits = [ledger.read_at(home, commit.id, Refit) for commit in of_night]
     if records.names_folder(night):
-        folders = (home / "nights" / night, home)
+        folders = (home.nights / night, home.folder)
         versions += [records.find(Version, folder / records.RUN) for folder in folders]
         refits += [records.find(Refit, folder / records.RUN) for folder in folders]
     versions += [refit.version for refit in refits if refit]

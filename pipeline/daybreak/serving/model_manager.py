@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from daybreak.contract.errors import PipelineError, ReleaseError
 from daybreak.contract.units import DAY_S, HOUR_S
@@ -26,7 +25,8 @@ from daybreak.serving.answers import Answers, Predictor
 from daybreak.serving.loading import Arrays, VersionLoader, newest_arrays
 from daybreak.serving.version_process import NoAnswer
 from daybreak.statistics.assignment import arm_of
-from daybreak.storage import checkout, ledger, mlflow_client
+from daybreak.storage import ledger, mlflow_client
+from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, RouterState, Traffic
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def warm(answers: Answers, users: Sequence[str], *, ended: threading.Event) -> N
 class ModelManager:
     """Keeps `standing` as the traffic row says, and reports it to the log."""
 
-    def __init__(self, traffic_log: Log, models: VersionLoader, *, home: Path, keep_days: float) -> None:
+    def __init__(self, traffic_log: Log, models: VersionLoader, *, home: Home, keep_days: float) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.standing = Standing()
         self.loaded: dict[int, Answers | Predictor] = {}
@@ -143,7 +143,7 @@ class ModelManager:
         if time.monotonic() - self._looked_at > LEDGER_S:
             self._arrays = newest_arrays(self._home)
             if not traffic.champion:
-                promoted = ledger.champion_at(ledger.ledger_tip())
+                promoted = ledger.champion_at(self._home, ledger.ledger_tip(self._home))
                 self._promoted = promoted.version if promoted else 0
             self._looked_at = time.monotonic()
         wanted = traffic if traffic.champion else replace(traffic, champion=self._promoted)
@@ -165,7 +165,7 @@ class ModelManager:
         faults = []
         for number in missing:
             try:
-                with mlflow_client.session() as client:
+                with mlflow_client.session(self._home) as client:
                     answers = self._models.load(client, number, arrays=self._arrays)
                 if isinstance(answers, Answers):
                     self._warm(answers)
@@ -213,10 +213,6 @@ class ModelManager:
         warm(answers, users, ended=self._ended)
 
     def _run(self) -> None:
-        with checkout.within(self._home):  # of several in this process
-            self._follow_on()
-
-    def _follow_on(self) -> None:
         while not self._ended.is_set():
             try:
                 self.follow()

@@ -10,13 +10,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from daybreak.contract.errors import PipelineError
 from daybreak.report import night_events, outcome
-from daybreak.storage import checkout, ledger
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ COUNTED = ("late", "over budget", "drift", "calibration lost", "question")  # ki
 class NightMetrics:
     """The metrics of the nights of one model."""
 
-    def __init__(self, model: str, home: Path) -> None:
+    def __init__(self, model: str, home: Home) -> None:
         self._model, self._home = model, home
         self._alone = threading.Lock()
         self._reset()
@@ -44,19 +44,19 @@ class NightMetrics:
 
     def refresh(self) -> None:
         """Reads new entries of the ledger, and the open night; keeps the old figures if reading fails."""
-        with self._alone, checkout.within(self._home):
+        with self._alone:
             try:
                 self._read_ledger()
-                self._open = next(iter(night_events.open_nights()), None)
+                self._open = next(iter(night_events.open_nights(self._home)), None)
             except (PipelineError, OSError) as error:
                 log.warning("the metrics of nights are not up to date: %s", error)
 
     def _read_ledger(self) -> None:
-        commits = ledger.commits()
+        commits = ledger.commits(self._home)
         known = next((place for place, commit in enumerate(commits) if commit.id == self._tip), None)
         if known is None:
             self._reset()
-        for entry in reversed(ledger.entries_of(commits[:known])):
+        for entry in reversed(ledger.entries_of(self._home, commits[:known])):
             self._count(entry)
         self._tip = commits[0].id if commits else ""
 

@@ -32,7 +32,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse,
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from daybreak.contract import params, records
+from daybreak.contract import records
 from daybreak.contract.errors import PipelineError
 from daybreak.contract.params import ServingParams
 from daybreak.data.validator import DOCS
@@ -43,8 +43,9 @@ from daybreak.report.night_rows import NightRow
 from daybreak.report.selection import query_of
 from daybreak.serving import server
 from daybreak.serving.limits import Limits
-from daybreak.storage import checkout, homes, ledger
-from daybreak.storage.homes import Home
+from daybreak.storage import homes, ledger
+from daybreak.storage.home import Home
+from daybreak.storage.homes import FleetHome
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +56,14 @@ EVENTS = "text/event-stream"
 LIVE = f"{links.NIGHTS}/live"
 
 
-def serve(home: Path, *, host: str, port: int) -> None:
+def serve(home: Home, *, host: str, port: int) -> None:
     """Serves the pages of a home's fleet until interrupted; JobError if the port is taken."""
     import uvicorn
 
-    settings, token = params.load(home).serving, os.environ.get("DAYBREAK_TOKEN", "")
+    settings, token = home.params.serving, os.environ.get("DAYBREAK_TOKEN", "")
     is_local = host in server.LOOPBACK
     listening = server.listen(host, port)
-    app = make_app(homes.lead_of(home), settings, token=token, loopback=is_local)
+    app = make_app(homes.lead_of(home.folder), settings, token=token, loopback=is_local)
     if not is_local and not token:
         log.warning(
             "%s is reachable from outside and DAYBREAK_TOKEN is not set: anybody may read the nights", host
@@ -86,7 +87,7 @@ class NightPages:
         self._lead = lead
         self._rows = FleetRows()
         self._alone = threading.Lock()
-        self._homes: tuple[float, tuple[Home, ...]] = (float("-inf"), ())
+        self._homes: tuple[float, tuple[FleetHome, ...]] = (float("-inf"), ())
         self._look: tuple[float, list[Shown], str] = (float("-inf"), [], "")
 
     def board(self, asked: Mapping[str, str]) -> str:
@@ -166,7 +167,7 @@ class NightPages:
         except (OSError, ValueError):  # no file, no name that a file can have, or no text
             return missing
 
-    def homes(self) -> tuple[Home, ...]:
+    def homes(self) -> tuple[FleetHome, ...]:
         """Returns the homes of the fleet."""
         at, known = self._homes
         if time.monotonic() - at >= HOMES_S:
@@ -174,7 +175,7 @@ class NightPages:
             self._homes = (time.monotonic(), known)
         return known
 
-    def _home(self, model: str, night: str) -> Home | None:
+    def _home(self, model: str, night: str) -> FleetHome | None:
         """Returns the home of a model; None where there is none of that name, or the night cannot be one."""
         if not records.names_folder(night):
             return None
@@ -193,7 +194,7 @@ def _around(model: str, night: str, rows: Sequence[NightRow]) -> dict[str, str]:
     return around
 
 
-def _pages(home: Home, rows: Sequence[NightRow]) -> dict[str, str]:
+def _pages(home: FleetHome, rows: Sequence[NightRow]) -> dict[str, str]:
     """Returns the address of each night's page: here, or MLflow's copy."""
     nights, addresses = home.folder / "nights", {}
     for row in rows:
@@ -204,10 +205,10 @@ def _pages(home: Home, rows: Sequence[NightRow]) -> dict[str, str]:
     return addresses
 
 
-def _tip(home: Home) -> str:
+def _tip(member: FleetHome) -> str:
     """Returns the newest commit of a ledger; "" where it cannot be read."""
-    with checkout.within(home.folder), contextlib.suppress(PipelineError):
-        return ledger.ledger_tip()
+    with contextlib.suppress(PipelineError):
+        return ledger.ledger_tip(member.home)
     return ""
 
 

@@ -27,7 +27,6 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Protocol
 
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -61,6 +60,7 @@ from daybreak.serving.prometheus import Metrics, Together
 from daybreak.serving.version_process import NoAnswer, answer_s
 from daybreak.serving.writer import FLUSH_S, NoLog, Writer
 from daybreak.statistics.assignment import CHALLENGER, propensity
+from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Exposure, Log, Outcome, RouterState
 
 JSON = "application/json"
@@ -114,7 +114,7 @@ class Router:
         limits: LiveTestParams | None = None,
         *,
         model: str = "",
-        home: Path = Path(),
+        home: Home | None = None,
         has_token: bool = False,
     ) -> None:
         """`has_token`: callers have shown it."""
@@ -122,7 +122,7 @@ class Router:
         limits = limits or LiveTestParams()
         self._metric = limits.metric
         self._kill_switch = KillSwitch(max_errors=limits.max_errors, max_rise_s=limits.max_p99_rise_s)
-        self._metrics, self.nights = Metrics(model), NightMetrics(model, home)
+        self._metrics, self.nights = Metrics(model), NightMetrics(model, home) if home else None
         self.beside: tuple[Router, ...] = ()  # of other models, behind the same port
         self._batcher, self._writer = Batcher(), Writer(log) if log else NoLog()
         self.has_log, self._has_token = log is not None, has_token
@@ -360,8 +360,10 @@ class Router:
     async def metrics(self, receive: Receive) -> Response:
         """Answers GET /metrics, with those of the other models behind the same port."""
         routers = (self, *self.beside)
-        await asyncio.gather(*(asyncio.to_thread(router.nights.refresh) for router in routers))
-        parts = [part for router in routers for part in (router.metrics_now(), router.nights)]
+        await asyncio.gather(
+            *(asyncio.to_thread(router.nights.refresh) for router in routers if router.nights)
+        )
+        parts = [part for router in routers for part in (router.metrics_now(), router.nights) if part]
         text = Together(parts).text()
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -452,7 +454,7 @@ def make_app(
     params: ServingParams,
     *,
     name: str,
-    home: Path,
+    home: Home,
     token: str = "",
     limits: LiveTestParams | None = None,
 ) -> Limits:

@@ -8,13 +8,13 @@ import resource
 import socket
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import JobError, ParamsError, PipelineError
-from daybreak.contract.params import Params, ServingParams
+from daybreak.contract.params import ServingParams
 from daybreak.serving.version_worker import expect_online
 from daybreak.storage import checkout
+from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, log_url, open_log
 
 if TYPE_CHECKING:
@@ -29,20 +29,20 @@ OTHER_FILES = 256  # that a router has open beside its connections: its log, the
 SWITCH_S = 0.001  # how long a thread computes before the event loop has its turn; Python's own is 5 ms
 
 
-def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
+def serve(home: Home, *, host: str = "", port: int | None = None) -> None:
     """Serves until interrupted; PipelineError if it cannot start."""
     import uvicorn
 
     from daybreak.serving.front import MODELS, Front
     from daybreak.serving.router import make_app
 
+    params = home.params
     expect_online(params.workload.make())
     settings = params.serving
     host, port = host or settings.host, settings.port if port is None else port
     token = os.environ.get("DAYBREAK_TOKEN", "")
-    home = checkout.home()
     listening = listen(host, port)
-    traffic_log = open_log(log_url(settings, home))
+    traffic_log = open_log(log_url(settings, home.folder))
     sys.setswitchinterval(SWITCH_S)
     own = make_app(
         traffic_log, settings, name=params.register_.name, home=home, token=token, limits=params.live_test
@@ -74,46 +74,44 @@ def serve(params: Params, *, host: str = "", port: int | None = None) -> None:
         listening.close()
 
 
-def _members(lead: Path, logs: list[Log], *, token: str) -> Iterator[tuple[str, "Limits"]]:
+def _members(lead: Home, logs: list[Log], *, token: str) -> Iterator[tuple[str, "Limits"]]:
     """Yields the routers of the other homes of the fleet, by model, and adds their logs to `logs`.
 
     One that cannot be made, or whose home has a fault, is left out with a warning: the others serve.
     """
-    from daybreak.contract import params
     from daybreak.serving.router import make_app
     from daybreak.storage import homes
 
-    if checkout.membership(lead):  # a member that is served by itself
+    if checkout.membership(lead.folder):  # a member that is served by itself
         return
-    taken = {log_url(params.load(lead).serving, lead)}
-    for home in homes.join(lead)[1:]:
+    taken = {log_url(lead.params.serving, lead.folder)}
+    for member in homes.join(lead.folder)[1:]:
         try:
-            with checkout.within(home.folder):
-                loaded = params.load(home.folder)
-                url = log_url(loaded.serving, home.folder)
-                if home.own_registry:
-                    raise ParamsError(
-                        f"its versions are in an MLflow of its own; run daybreak serve in {home.folder}"
-                    )
-                if url in taken:
-                    raise ParamsError(
-                        f"its log of serving is another model's too; set another serving.log in {home.folder}"
-                    )
-                logs.append(open_log(url))
-                taken.add(url)
-                yield (
-                    home.model,
-                    make_app(
-                        logs[-1],
-                        loaded.serving,
-                        name=home.model,
-                        home=home.folder,
-                        token=token,
-                        limits=loaded.live_test,
-                    ),
+            loaded = member.home.params
+            url = log_url(loaded.serving, member.folder)
+            if member.own_registry:
+                raise ParamsError(
+                    f"its versions are in an MLflow of its own; run daybreak serve in {member.folder}"
                 )
+            if url in taken:
+                raise ParamsError(
+                    f"its log of serving is another model's too; set another serving.log in {member.folder}"
+                )
+            logs.append(open_log(url))
+            taken.add(url)
+            yield (
+                member.model,
+                make_app(
+                    logs[-1],
+                    loaded.serving,
+                    name=member.model,
+                    home=member.home,
+                    token=token,
+                    limits=loaded.live_test,
+                ),
+            )
         except PipelineError as error:
-            log.warning("%s is not served here: %s", home.model, error)
+            log.warning("%s is not served here: %s", member.model, error)
 
 
 def config(app: Any, params: ServingParams) -> "uvicorn.Config":

@@ -24,6 +24,7 @@ from typing import Any
 from daybreak.contract.errors import ReleaseError
 from daybreak.registry import carried_code
 from daybreak.serving import frames
+from daybreak.storage.home import Home
 
 LOAD_S = 900.0  # the most that loading may take
 LEAST_ANSWER_S = 5.0  # that an answer may take, before the process counts as stuck
@@ -59,11 +60,17 @@ class VersionProcess:
     """
 
     def __init__(
-        self, number: int, case: Mapping[str, Any], *, answer_s: float, reads: Iterable[Path] = ()
+        self,
+        number: int,
+        case: Mapping[str, Any],
+        *,
+        answer_s: float,
+        home: Home | None = None,
+        reads: Iterable[Path] = (),
     ) -> None:
         """Starts the process and loads the version as the case says; ReleaseError where it does not load.
 
-        `reads` names what else it reads.
+        `reads` names what else it reads; of `home`, where there is one, it reads no secret.
         """
         self.ended, self._answer_s, self._started_at = "", answer_s, time.monotonic()
         self._socket, theirs = socket.socketpair()
@@ -71,7 +78,7 @@ class VersionProcess:
         reads = [*reads, *(Path(case[name]) for name in ("version", "arrays") if case[name])]
         scratch = tempfile.TemporaryDirectory(prefix="version-")
         self.scratch = Path(scratch.name)
-        command = partial(carried_code.command, scratch=self.scratch, reads=reads)
+        command = partial(carried_code.command, home, scratch=self.scratch, reads=reads)
         with theirs:
             self._process = subprocess.Popen(
                 command("daybreak.serving.version_worker", str(theirs.fileno())),

@@ -1,4 +1,4 @@
-"""Runs git, and finds the home: the checkout whose nights these are."""
+"""Runs git: what a checkout holds, and the worktrees of a home."""
 
 import json
 import logging
@@ -6,8 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -18,7 +17,6 @@ log = logging.getLogger(__name__)
 COMPILED = "__pycache__"
 
 LEAD = Path("var/lead.json")
-_within: ContextVar[Path | None] = ContextVar("home", default=None)
 
 
 def git(
@@ -54,34 +52,6 @@ def git(
         number = disk.number_in(message, at=folder or Path())
         raise failure from (OSError(number, message) if number else None)
     return done.stdout.strip()
-
-
-def home() -> Path:
-    """Returns the folder with `nights/` and `var/`.
-
-    That is the one named by `within`, else $DAYBREAK_HOME, else the main worktree of this checkout.
-    """
-    if chosen := _within.get():
-        return chosen
-    if given := os.environ.get("DAYBREAK_HOME"):
-        return Path(given).resolve()
-    try:
-        common = git("rev-parse", "--path-format=absolute", "--git-common-dir")
-    except ReleaseError:
-        raise ParamsError(
-            f"{Path.cwd()} is not in a git checkout; run in a clone of the repository, or set DAYBREAK_HOME"
-        ) from None
-    return Path(common).parent
-
-
-@contextmanager
-def within(folder: Path) -> Iterator[None]:
-    """Makes a folder the home for what this thread, or this task of an event loop, does meanwhile."""
-    before = _within.set(folder.resolve())
-    try:
-        yield
-    finally:
-        _within.reset(before)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,31 +152,18 @@ def add_worktree(home: Path, folder: Path, commit: str) -> None:
     git("worktree", "add", "--force", "--detach", str(folder), commit, folder=home)
     link = folder / ".git"
     kept = Path(link.read_text().removeprefix("gitdir: ").strip())
-    link.write_text(f"gitdir: {relative(kept, to=folder)}\n")
+    link.write_text(f"gitdir: {relative(kept, to=folder, inside=home)}\n")
 
 
-def relative(path: Path, *, to: Path) -> Path:
-    """Returns the path as it is from another folder of this home, so that it holds wherever the home lies.
+def relative(path: Path, *, to: Path, inside: Path) -> Path:
+    """Returns the path as it is from another folder of a home, so that it holds wherever the home lies.
 
-    It stays absolute where one of the two is outside of the home, as on another disk by a link.
+    It stays absolute where one of the two is not inside of the home, as on another disk by a link.
     """
-    folder, target, inside = to.resolve(), path.resolve(), home().resolve()
+    folder, target, inside = to.resolve(), path.resolve(), inside.resolve()
     if folder.is_relative_to(inside) and target.is_relative_to(inside):
         return Path(os.path.relpath(target, folder))
     return path
-
-
-def below_home(path: Path) -> Path:
-    """Returns a path below the home as relative to the home, other paths unchanged."""
-    with suppress(ParamsError):
-        inside = home().resolve()
-        return path.resolve().relative_to(inside) if path.resolve().is_relative_to(inside) else path
-    return path
-
-
-def at_home(kept: str) -> Path:
-    """Returns the path that `below_home` made fit to be kept."""
-    return Path(kept) if Path(kept).is_absolute() else home() / kept
 
 
 def remove_worktrees(home: Path, folders: Iterable[Path]) -> None:

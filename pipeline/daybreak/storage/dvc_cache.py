@@ -12,23 +12,24 @@ from ruamel.yaml import YAML
 
 from daybreak.contract import records
 from daybreak.storage import checkout
+from daybreak.storage.home import Home
 
 FOLDER = ".dir"
 
 
-def folder() -> Path:
+def folder(home: Home) -> Path:
     """Returns the folder of the home's cache."""
-    return checkout.home() / ".dvc" / "cache" / "files" / "md5"
+    return home.folder / ".dvc" / "cache" / "files" / "md5"
 
 
-def path_of(digest: str, cache: Path | None = None) -> Path:
-    """Returns the file of an object; `cache` is the home's if none is given, which asks git for it."""
-    return (cache or folder()) / digest[:2] / digest[2:]
+def path_of(home: Home, digest: str) -> Path:
+    """Returns the file of an object."""
+    return folder(home) / digest[:2] / digest[2:]
 
 
-def objects() -> list[str]:
+def objects(home: Home) -> list[str]:
     """Returns the digests of all objects, in order."""
-    paths = folder().glob("??/*")
+    paths = folder(home).glob("??/*")
     return sorted(path.parent.name + path.name for path in paths if len(path.name.removesuffix(FOLDER)) == 30)
 
 
@@ -37,13 +38,13 @@ def share(digests: Iterable[str], *, number: int, of: int) -> list[str]:
     return [one for one in digests if int(one[:8], 16) % of == number % of]
 
 
-def is_intact(digest: str, path: Path | None = None) -> bool:
+def is_intact(home: Home, digest: str, path: Path | None = None) -> bool:
     """Returns whether a file, the object's own if left out, can be read and has the digest.
 
     Raises PermissionError where this user may not read it: nothing is known of it, and no copy helps.
     """
     try:
-        return records.digest(path or path_of(digest)) == digest.removesuffix(FOLDER)
+        return records.digest(path or path_of(home, digest)) == digest.removesuffix(FOLDER)
     except PermissionError:
         raise
     except OSError:
@@ -57,41 +58,41 @@ def outputs(lock: str) -> dict[str, str]:
     return {out["path"]: out["md5"] for out in outs if not out["path"].endswith(".json")}
 
 
-def files_of(outs: dict[str, str]) -> Iterator[tuple[str, str]]:
+def files_of(home: Home, outs: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yields path and digest of each file of some outputs; none of a folder whose list is damaged."""
     for path, digest in outs.items():
         if not digest.endswith(FOLDER):
             yield path, digest
             continue
-        if not is_intact(digest):
+        if not is_intact(home, digest):
             continue
-        for entry in json.loads(path_of(digest).read_text()):
+        for entry in json.loads(path_of(home, digest).read_text()):
             yield f"{path}/{entry['relpath']}", entry["md5"]
 
 
-def added() -> set[str]:
+def added(home: Home) -> set[str]:
     """Returns the digests in .dvc files of the checkout, which `dvc add` writes: they belong to no night.
 
     DVC refuses to write such a file where git ignores it.
     """
-    files = [path for path in checkout.unignored(checkout.home()) if path.suffix == ".dvc"]
+    files = [path for path in checkout.unignored(home.folder) if path.suffix == ".dvc"]
     read = [YAML(typ="safe").load(path.read_text()) or {} for path in files]
     return {out["md5"] for each in read for out in each.get("outs", ()) if "md5" in out}
 
 
-def missing(lock: str) -> dict[str, str]:
+def missing(home: Home, lock: str) -> dict[str, str]:
     """Returns the outputs of a dvc.lock that the cache lacks: their paths by digest."""
     outs = outputs(lock)
-    wanted = {digest: path for path, digest in (*outs.items(), *files_of(outs))}
-    return {digest: path for digest, path in wanted.items() if not path_of(digest).exists()}
+    wanted = {digest: path for path, digest in (*outs.items(), *files_of(home, outs))}
+    return {digest: path for digest, path in wanted.items() if not path_of(home, digest).exists()}
 
 
-def put(digest: str, content: Path) -> None:
+def put(home: Home, digest: str, content: Path) -> None:
     """Writes the bytes of an object in place, so that links to its file in folders of nights see them.
 
     A repair that is killed leaves the file as damaged as before, to be repaired again.
     """
-    path = path_of(digest)
+    path = path_of(home, digest)
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         fresh = path.with_name(f".{path.name}")  # a killed repair leaves one, which the next writes over

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from daybreak.contract.errors import ParamsError, PipelineError
 from daybreak.storage import checkout, mlflow_client
 from daybreak.storage.checkout import Membership, membership
+from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     from daybreak.contract.fleet import Fleet
@@ -28,13 +29,18 @@ MODEL = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Home:
-    """A home, and the model that it trains."""
+class FleetHome:
+    """A home of a fleet, and the model that it trains."""
 
     folder: Path
     model: str
     leads: bool  # or is by itself
     own_registry: bool = False  # its versions are in an MLflow of its own
+
+    @property
+    def home(self) -> Home:
+        """Returns the home itself."""
+        return Home(self.folder)
 
 
 def fleet(lead: Path) -> "Fleet":
@@ -44,7 +50,7 @@ def fleet(lead: Path) -> "Fleet":
     return contract.load(lead)
 
 
-def homes(lead: Path) -> tuple[Home, ...]:
+def homes(lead: Path) -> tuple[FleetHome, ...]:
     """Returns the home and its members without the faulty ones; logs each fault."""
     members, faults = _examined(lead)
     for fault in faults:
@@ -63,7 +69,7 @@ def lead_of(home: Path) -> Path:
     return Path(member.lead) if member else home
 
 
-def join(lead: Path) -> tuple[Home, ...]:
+def join(lead: Path) -> tuple[FleetHome, ...]:
     """Makes the homes of fleet.yaml members of this one, and returns all of them, as `homes` does."""
     if other := membership(lead):
         raise ParamsError(
@@ -83,9 +89,9 @@ def join(lead: Path) -> tuple[Home, ...]:
     return members
 
 
-def _examined(lead: Path) -> tuple[tuple[Home, ...], tuple[str, ...]]:
+def _examined(lead: Path) -> tuple[tuple[FleetHome, ...], tuple[str, ...]]:
     """Returns the home with its members, and a sentence for each member that is left out."""
-    members, faults = [Home(folder=lead, model=_model(lead), leads=True)], []
+    members, faults = [FleetHome(folder=lead, model=_model(lead), leads=True)], []
     for text in fleet(lead).homes:
         folder = (lead / text).resolve()
         if folder == lead.resolve():
@@ -103,7 +109,7 @@ def _examined(lead: Path) -> tuple[tuple[Home, ...], tuple[str, ...]]:
     return tuple(members), tuple(faults)
 
 
-def _member(folder: Path, lead: Path) -> Home:
+def _member(folder: Path, lead: Path) -> FleetHome:
     """Returns the member in a folder; ParamsError where it cannot be one."""
     before = checkout.kept_membership(folder)
     if before and before.member != str(folder) and Path(before.member).exists():
@@ -124,7 +130,7 @@ def _member(folder: Path, lead: Path) -> Home:
             f"{mlflow_client.EXPERIMENT}"
         )
     own = before.own_registry if before else (folder / "var" / "mlflow.db").exists()
-    return Home(folder=folder, model=model, leads=False, own_registry=own)
+    return FleetHome(folder=folder, model=model, leads=False, own_registry=own)
 
 
 def _stays(folder: Path, before: Membership) -> bool:

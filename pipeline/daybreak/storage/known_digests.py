@@ -13,8 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.contract.errors import ParamsError
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
 
@@ -22,28 +21,24 @@ SETTLED_S = 2.0  # a file that has just been written may be written again within
 MOST_BYTES = 1 << 26  # of what is remembered; the oldest is forgotten first
 
 
-def digest(path: Path) -> str:
+def digest(home: Home, path: Path) -> str:
     """Returns `records.digest(path)`, and reads only files that are new or have changed."""
-    with _of_files() as of_file:
+    with _of_files(home) as of_file:
         return records.digest(path, of_file=of_file)
 
 
-def digests(files: Iterable[Path]) -> dict[Path, str]:
+def digests(home: Home, files: Iterable[Path]) -> dict[Path, str]:
     """Returns the digest of each file, and reads only those that are new or have changed."""
-    with _of_files() as of_file:
+    with _of_files(home) as of_file:
         return {file: of_file(file) for file in files}
 
 
 @contextmanager
-def _of_files() -> Iterator[Callable[[Path], str]]:
-    """Yields the function that returns the digest of a file; outside of a home, it remembers nothing."""
+def _of_files(home: Home) -> Iterator[Callable[[Path], str]]:
+    """Yields the function that returns the digest of a file."""
     from diskcache import Cache
 
-    try:
-        folder = checkout.home() / "var" / "digests"
-    except ParamsError:
-        yield records.digest
-        return
+    folder = home.var / "digests"
     try:
         known = Cache(str(folder), size_limit=MOST_BYTES)
     except (OSError, sqlite3.Error) as error:  # as on a full disk: reading the files does as well

@@ -8,14 +8,15 @@ from pathlib import Path
 from daybreak.contract import params
 from daybreak.contract.errors import ParamsError, ReleaseError
 from daybreak.contract.params import Params, Plug
-from daybreak.storage.checkout import git, home
+from daybreak.storage.checkout import git
+from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
 
 CHANGES = 30  # of params.yaml that are looked at, newest first
 
 
-def load(folder: Path) -> Params:
+def load(home: Home, folder: Path) -> Params:
     """Returns the params of a folder; where they cannot be read, those of the home or the newest that can.
 
     The latter are of the newest commit with a params.yaml that can be read; without one, as in a home whose
@@ -25,7 +26,7 @@ def load(folder: Path) -> Params:
         return params.load(folder)
     except ParamsError as error:
         fault = str(error)
-    for name, read in _others(folder):
+    for name, read in _others(home, folder):
         try:
             loaded = read()
         except (ParamsError, ReleaseError):
@@ -37,16 +38,16 @@ def load(folder: Path) -> Params:
     return Params(source=unknown, workload=unknown, backend=Plug(use="daybreak:Local"))
 
 
-def _others(folder: Path) -> Iterator[tuple[str, Callable[[], Params]]]:
-    if folder.resolve() != home().resolve():
-        yield str(home()), partial(params.load, home())
+def _others(home: Home, folder: Path) -> Iterator[tuple[str, Callable[[], Params]]]:
+    if folder.resolve() != home.folder.resolve():
+        yield str(home.folder), partial(params.load, home.folder)
     words = ("--first-parent", f"--max-count={CHANGES}", "HEAD", "--", str(params.FILE))
-    for commit in git("rev-list", *words, folder=home()).split():
-        yield f"commit {commit[:9]}", partial(_at, commit)
+    for commit in git("rev-list", *words, folder=home.folder).split():
+        yield f"commit {commit[:9]}", partial(_at, home, commit)
 
 
-def _at(commit: str) -> Params:
-    return params.loads(git("show", f"{commit}:{params.FILE}", folder=home()), source=commit)
+def _at(home: Home, commit: str) -> Params:
+    return params.loads(git("show", f"{commit}:{params.FILE}", folder=home.folder), source=commit)
 
 
 @cache  # once in a process, however often it is asked for

@@ -47,7 +47,8 @@ from daybreak.contract.records import (
     Version,
 )
 from daybreak.storage import signatures
-from daybreak.storage.checkout import git, home
+from daybreak.storage.checkout import git
+from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
 
 log = logging.getLogger(__name__)
@@ -148,34 +149,36 @@ _KINDS: tuple[type[Record], ...] = (
 _OF_A_ROLLBACK = (Night, Verdict, Release, Events)
 
 
-def ledger_tip() -> str:
+def ledger_tip(home: Home) -> str:
     """Returns the newest commit of the ledger; "" before the first night."""
-    return git("for-each-ref", "--format=%(objectname)", BRANCH, folder=home())
+    return git("for-each-ref", "--format=%(objectname)", BRANCH, folder=home.folder)
 
 
-def newest_entry() -> str:
+def newest_entry(home: Home) -> str:
     """Returns the newest night or rollback of the ledger; "" before the first night."""
-    return _newest_entry(ledger_tip())
+    return _newest_entry(home, ledger_tip(home))
 
 
-def _newest_entry(tip: str) -> str:
-    return next((one.id for one in commits_up_to(tip, 1)), tip)
+def _newest_entry(home: Home, tip: str) -> str:
+    return next((one.id for one in commits_up_to(home, tip, 1)), tip)
 
 
-def expect_signed() -> str:
+def expect_signed(home: Home) -> str:
     """Returns the newest commit; ReleaseError where `release.require_signature` asks for its signature."""
-    tip = ledger_tip()
-    signatures.expect_signed(tip, branch=BRANCH)
+    tip = ledger_tip(home)
+    signatures.expect_signed(home, tip, branch=BRANCH)
     return tip
 
 
-def text_at(commit: str, path: str | Path) -> str | None:
+def text_at(home: Home, commit: str, path: str | Path) -> str | None:
     """Returns the text of a file in a commit, or None if it is missing; ReleaseError if it cannot be read."""
     try:
-        return git("show", f"{commit}:{path}", folder=home()) + "\n"
+        return git("show", f"{commit}:{path}", folder=home.folder) + "\n"
     except ReleaseError as error:
         try:
-            is_listed = git("ls-tree", "--name-only", "--full-tree", commit, "--", str(path), folder=home())
+            is_listed = git(
+                "ls-tree", "--name-only", "--full-tree", commit, "--", str(path), folder=home.folder
+            )
         except ReleaseError:
             is_listed = "the commit itself cannot be read"
         if is_listed:
@@ -183,30 +186,30 @@ def text_at(commit: str, path: str | Path) -> str | None:
         return None
 
 
-def read_at(commit: str, kind: type[R]) -> R | None:
+def read_at(home: Home, commit: str, kind: type[R]) -> R | None:
     """Returns a record of a commit, or None if it is missing."""
     path = records.path_of(kind)
-    text = text_at(commit, path) if commit else None
+    text = text_at(home, commit, path) if commit else None
     return None if text is None else records.loads(kind, text, source=f"{commit[:9]}:{path}")
 
 
-def champion_at(commit: str) -> Champion | None:
+def champion_at(home: Home, commit: str) -> Champion | None:
     """Returns the champion that serves after that commit of the ledger."""
-    release = read_at(commit, Release) or read_at(commit, Champion)
+    release = read_at(home, commit, Release) or read_at(home, commit, Champion)
     if release is None:
         return None
     return Champion(**{name: getattr(release, name) for name in Release.__dataclass_fields__})
 
 
-def history(limit: int | None = None) -> list[Entry]:
+def history(home: Home, limit: int | None = None) -> list[Entry]:
     """Returns the entries of the ledger, newest first. A record of an older form counts as missing."""
-    return entries_of(commits(limit))
+    return entries_of(home, commits(home, limit))
 
 
-def entries_of(commits: "Sequence[Commit]") -> list[Entry]:
+def entries_of(home: Home, commits: "Sequence[Commit]") -> list[Entry]:
     """Returns the entries of some commits, in their order; those without a readable night are left out."""
     entries = []
-    for commit, by_name in zip(commits, _records_at(commits), strict=True):
+    for commit, by_name in zip(commits, _records_at(home, commits), strict=True):
         if isinstance(by_name.get("night"), Night):
             at = datetime.fromtimestamp(commit.time, UTC)
             entries.append(
@@ -221,17 +224,17 @@ def entries_of(commits: "Sequence[Commit]") -> list[Entry]:
     return entries
 
 
-def commits(limit: int | None = None) -> "Sequence[Commit]":
+def commits(home: Home, limit: int | None = None) -> "Sequence[Commit]":
     """Returns the entries of the ledger, nights and rollbacks, newest first."""
-    return commits_up_to(ledger_tip(), limit)
+    return commits_up_to(home, ledger_tip(home), limit)
 
 
-def releases() -> "list[Commit]":
+def releases(home: Home) -> "list[Commit]":
     """Returns the commits that let another version serve, newest first; `serves` is its number."""
-    listed = commits()
+    listed = commits(home)
     silent = [commit.id for commit in listed if commit.serves is None]
     path = records.path_of(Release)
-    read = dict(zip(silent, texts_at(silent, [path]), strict=True))
+    read = dict(zip(silent, texts_at(home, silent, [path]), strict=True))
 
     def serves(commit: Commit) -> int:
         if commit.serves is not None:
@@ -259,16 +262,16 @@ def served(versions: Sequence[int]) -> list[int]:
     return list(left)
 
 
-def promotions(*versions: int) -> list[Entry | None]:
+def promotions(home: Home, *versions: int) -> list[Entry | None]:
     """Returns the entry of the night that promoted each version; None where the ledger has none."""
-    commits = {one.serves: one for one in releases() if not one.rollback and one.serves in versions}
-    entries = {entry.commit: entry for entry in entries_of(list(commits.values()))}
+    commits = {one.serves: one for one in releases(home) if not one.rollback and one.serves in versions}
+    entries = {entry.commit: entry for entry in entries_of(home, list(commits.values()))}
     return [entries.get(commits[version].id) if version in commits else None for version in versions]
 
 
-def commit_of(night: Night) -> str:
+def commit_of(home: Home, night: Night) -> str:
     """Returns the commit of a night, which `promote` or `close` made; "" while it has none."""
-    for commit in commits():
+    for commit in commits(home):
         if commit.id == night.previous:
             break
         if commit.night == night.id and not commit.rollback:
@@ -276,20 +279,20 @@ def commit_of(night: Night) -> str:
     return ""
 
 
-def is_over(night: Night) -> bool:
+def is_over(home: Home, night: Night) -> bool:
     """Returns whether the night has made the last commit: a promotion, or the champion stays for good."""
-    made = commit_of(night)
-    return bool(made) and not _may_go_on(made)
+    made = commit_of(home, night)
+    return bool(made) and not _may_go_on(home, made)
 
 
-def overtaken(night: Night) -> str:
+def overtaken(home: Home, night: Night) -> str:
     """Returns by what the night was overtaken, as the end of a sentence; "" where it may still promote.
 
     A night is judged against the version that served when it was opened. Another night that promotes, or a
     rollback, overtakes it; a night that decided nothing, such as one without data, overtakes nobody.
     """
-    tip, first = ledger_tip(), None
-    for commit in all_commits(tip) if tip else ():
+    tip, first = ledger_tip(home), None
+    for commit in all_commits(home, tip) if tip else ():
         if commit.id == night.previous:
             break
         first = commit if commit.serves else first
@@ -299,17 +302,18 @@ def overtaken(night: Night) -> str:
     return f"was overtaken by {by}, by which version {first.serves} came to serve"
 
 
-def new_night(night: Night) -> str:
+def new_night(home: Home, night: Night) -> str:
     """Returns the command that opens a night for the same day, by a name that no night has had."""
-    names = {commit.night for commit in commits()}
+    names = {commit.night for commit in commits(home)}
     name, number = f"{night.day}-2", 2
-    while name in names or (home() / "nights" / name).exists():
+    while name in names or (home.nights / name).exists():
         number += 1
         name = f"{night.day}-{number}"
     return f"daybreak night --day {night.day} --night {name}"
 
 
 def commit_night(
+    home: Home,
     night: Night,
     *,
     message: str,
@@ -326,40 +330,42 @@ def commit_night(
     ReleaseError, and changes nothing, for a release of a night that was overtaken, or closed with a verdict
     to keep the champion.
     """
-    made = commit_of(night)
-    if made and (read_at(made, Release) or (release is None and not _says_more(night, folder, made))):
+    made = commit_of(home, night)
+    if made and (
+        read_at(home, made, Release) or (release is None and not _says_more(home, night, folder, made))
+    ):
         return made
-    if made and not _may_go_on(made):
+    if made and not _may_go_on(home, made):
         raise ReleaseError(
             f"night {night.id} is closed, and its champion stays; nothing is changed, open a new night with: "
-            f"{new_night(night)}"
+            f"{new_night(home, night)}"
         )
     from daybreak.storage import snapshots
 
-    snapshots.sync(folder)
+    snapshots.sync(home, folder)
     decided = release or records.find(Release, folder / records.RUN)
     trailers = f"Night: {night.id}\nServes: {decided.version if decided else 0}\n"
     while True:
-        entry = next(iter(commits(1)), None)
+        entry = next(iter(commits(home, 1)), None)
         newest = entry.id if entry else ""
-        overtaken_by = overtaken(night)
+        overtaken_by = overtaken(home, night)
         if overtaken_by and release:
             raise ReleaseError(
                 f"night {night.id} {overtaken_by}; nothing is changed, open a new night with: "
-                f"{new_night(night)}"
+                f"{new_night(home, night)}"
             )
         follows = newest
         is_followed = entry and entry.night == night.id and not entry.rollback
-        if is_followed and (before := read_at(newest, Night)):
+        if is_followed and (before := read_at(home, newest, Night)):
             follows = before.previous  # `newest` is no entry any more once it is followed
         data_of = newest if overtaken_by or failed_to_open(folder) else ""
-        tree = _tree_of(replace(night, previous=follows), folder, release, events, data_of=data_of)
+        tree = _tree_of(home, replace(night, previous=follows), folder, release, events, data_of=data_of)
         try:
             return append(
-                _always(tree), after=newest, code=night.code_commit, subject=message, trailers=trailers
+                home, _always(tree), after=newest, code=night.code_commit, subject=message, trailers=trailers
             )
         except ReleaseError:
-            if newest_entry() == newest:  # else another came in between, which may have decided nothing
+            if newest_entry(home) == newest:  # else another came in between, which may have decided nothing
                 raise
 
 
@@ -369,7 +375,7 @@ def failed_to_open(folder: Path) -> bool:
 
 
 def _tree_of(
-    night: Night, folder: Path, release: Release | None, events: Events | None, *, data_of: str
+    home: Home, night: Night, folder: Path, release: Release | None, events: Events | None, *, data_of: str
 ) -> str:
     """Returns the tree of a night's commit, with the champion and the data of another if that is named."""
     files = [Path("params.yaml"), *sorted((folder / records.RUN).glob("*.json"))]
@@ -383,11 +389,11 @@ def _tree_of(
         index = Path(scratch) / "index"  # the user's own index is left alone, also with --here
         git("read-tree", night.code_commit, folder=folder, index=index)
         git("add", "--force", "--", *names, folder=folder, index=index)
-        put_records(night, release, events, index=index)
+        put_records(home, night, release, events, index=index)
         if data_of:
-            put_records(_passed_on(data_of), index=index)
-            if (lock := text_at(data_of, LOCK)) is not None:
-                _put(LOCK, lock, index=index)
+            put_records(home, _passed_on(home, data_of), index=index)
+            if (lock := text_at(home, data_of, LOCK)) is not None:
+                _put(home, LOCK, lock, index=index)
         return git("write-tree", folder=folder, index=index)
 
 
@@ -395,31 +401,31 @@ def _always(tree: str) -> Callable[[str], str]:
     return lambda tip: tree
 
 
-def _passed_on(commit: str) -> Champion | None:
+def _passed_on(home: Home, commit: str) -> Champion | None:
     """Returns the champion after that commit, with the anchor of its chain if that is known."""
-    serving, before = champion_at(commit), read_at(commit, Champion)
+    serving, before = champion_at(home, commit), read_at(home, commit, Champion)
     return replace(serving, anchor=before.anchor) if serving and before else serving
 
 
-def _says_more(night: Night, folder: Path, commit: str) -> bool:
+def _says_more(home: Home, night: Night, folder: Path, commit: str) -> bool:
     """Returns whether a night that had failed when it was committed has a verdict by now that counts."""
     verdict = records.find(Verdict, folder / records.RUN)
-    is_new = verdict is not None and verdict.challenger != 0 and verdict != read_at(commit, Verdict)
-    return is_new and _may_go_on(commit) and not overtaken(night)
+    is_new = verdict is not None and verdict.challenger != 0 and verdict != read_at(home, commit, Verdict)
+    return is_new and _may_go_on(home, commit) and not overtaken(home, night)
 
 
-def _may_go_on(commit: str) -> bool:
+def _may_go_on(home: Home, commit: str) -> bool:
     """Returns whether a night may be decided after this commit: a stage failed, or there was no verdict."""
-    if read_at(commit, Release) or read_at(commit, Stop):
+    if read_at(home, commit, Release) or read_at(home, commit, Stop):
         return False
-    verdict = read_at(commit, Verdict)
+    verdict = read_at(home, commit, Verdict)
     words = ("ls-tree", "--name-only", "--full-tree", commit, "--", f"{records.RUN}/")
-    failed = any(name.endswith(".error") for name in git(*words, folder=home()).splitlines())
+    failed = any(name.endswith(".error") for name in git(*words, folder=home.folder).splitlines())
     return failed or verdict is None or not verdict.challenger
 
 
 def commit_rollback(
-    target: str, release: Release, verdict: Verdict, event: Event, *, after: str, message: str
+    home: Home, target: str, release: Release, verdict: Verdict, event: Event, *, after: str, message: str
 ) -> str:
     """Commits the tree of `target`, with these records of the rollback in it, after an entry of the ledger.
 
@@ -427,27 +433,33 @@ def commit_rollback(
     """
     with tempfile.TemporaryDirectory() as scratch:
         index = Path(scratch) / "index"
-        git("read-tree", target, folder=home(), index=index)
-        put_records(release, verdict, Events(events=(event,)), index=index)
-        tree = git("write-tree", folder=home(), index=index)
+        git("read-tree", target, folder=home.folder, index=index)
+        put_records(home, release, verdict, Events(events=(event,)), index=index)
+        tree = git("write-tree", folder=home.folder, index=index)
     trailers = f"Night: {release.night}\nRollback: {release.version}\n"
-    return append(lambda tip: tree, after=after, subject=message, trailers=trailers)
+    return append(home, lambda tip: tree, after=after, subject=message, trailers=trailers)
 
 
-def put_records(*optional: Record | None, index: Path) -> None:
+def put_records(home: Home, *optional: Record | None, index: Path) -> None:
     """Puts records into an index of git, without files; None is skipped."""
     for record in filter(None, optional):
-        _put(records.path_of(type(record)), records.dumps(record), index=index)
+        _put(home, records.path_of(type(record)), records.dumps(record), index=index)
 
 
-def _put(path: str | Path, text: str, *, index: Path) -> None:
+def _put(home: Home, path: str | Path, text: str, *, index: Path) -> None:
     """Puts a text into an index of git, as the file at that path."""
-    blob = git("hash-object", "-w", "--stdin", folder=home(), text=text)
-    git("update-index", "--add", "--cacheinfo", f"100644,{blob},{path}", folder=home(), index=index)
+    blob = git("hash-object", "-w", "--stdin", folder=home.folder, text=text)
+    git("update-index", "--add", "--cacheinfo", f"100644,{blob},{path}", folder=home.folder, index=index)
 
 
 def append(
-    tree_after: Callable[[str], str], *, after: str | None, code: str = "", subject: str, trailers: str
+    home: Home,
+    tree_after: Callable[[str], str],
+    *,
+    after: str | None,
+    code: str = "",
+    subject: str,
+    trailers: str,
 ) -> str:
     """Makes the commit on top of the ledger, moves the branch to it, and returns it.
 
@@ -455,6 +467,7 @@ def append(
     the newest entry is not `after`.
 
     Args:
+        home: whose nights these are.
         tree_after: returns the tree of a commit that follows this one.
         after: the entry that it follows; None: whichever is the newest.
         code: a second parent.
@@ -463,19 +476,19 @@ def append(
     """
     subject = one_line(subject)
     while True:
-        tip = ledger_tip()
-        signatures.expect_signed(tip, branch=BRANCH)
-        if after is not None and _newest_entry(tip) != after:
+        tip = ledger_tip(home)
+        signatures.expect_signed(home, tip, branch=BRANCH)
+        if after is not None and _newest_entry(home, tip) != after:
             raise _moved(after)
-        options, sign = signatures.signing_options()
+        options, sign = signatures.signing_options(home)
         parents = [word for parent in (tip, code) if parent for word in ("-p", parent)]
-        words = (*_identity(), *options, "commit-tree", tree_after(tip), *sign, *parents, "-F", "-")
-        commit = git(*words, folder=home(), text=f"{subject}\n\n{trailers}", at=clock.now())
+        words = (*_identity(home), *options, "commit-tree", tree_after(tip), *sign, *parents, "-F", "-")
+        commit = git(*words, folder=home.folder, text=f"{subject}\n\n{trailers}", at=clock.now())
         try:
-            move_to(commit, expected=tip, message=subject)
+            move_to(home, commit, expected=tip, message=subject)
             return commit
         except ReleaseError as error:
-            if ledger_tip() == tip:  # else by a note, or it is said in the next round
+            if ledger_tip(home) == tip:  # else by a note, or it is said in the next round
                 raise _moved(after or tip, error) from None
 
 
@@ -487,19 +500,19 @@ def _moved(after: str, error: ReleaseError | None = None) -> ReleaseError:
     )
 
 
-def is_part(commit: str, tip: str) -> bool:
+def is_part(home: Home, commit: str, tip: str) -> bool:
     """Returns whether `commit` is `tip` or an ancestor; False if git lacks either commit."""
     command = ["git", "merge-base", "--is-ancestor", commit, tip]
-    done = subprocess.run(command, cwd=home(), capture_output=True, check=False)
+    done = subprocess.run(command, cwd=home.folder, capture_output=True, check=False)
     return bool(commit and tip) and done.returncode == 0
 
 
-def commits_up_to(commit: str, limit: int | None = None) -> "Sequence[Commit]":
+def commits_up_to(home: Home, commit: str, limit: int | None = None) -> "Sequence[Commit]":
     """Returns the entries that a ledger which ends with this commit has, newest first; none for ""."""
-    return _entries(commit, limit) if commit else ()
+    return _entries(home, commit, limit) if commit else ()
 
 
-def lost() -> list[str]:
+def lost(home: Home) -> list[str]:
     """Returns commits of nights that git here has and the ledger has not, followed by none, likeliest first.
 
     First comes the last tip of the branch by its reflog, which is deleted with the branch; then, by number of
@@ -507,30 +520,32 @@ def lost() -> list[str]:
     that lost the race for the ledger leaves such a commit too.
     """
     words = ("fsck", "--unreachable", "--no-reflogs", "--no-progress", "--connectivity-only")
-    unreachable = [line.split()[-1] for line in git(*words, folder=home()).splitlines() if " commit " in line]
+    unreachable = [
+        line.split()[-1] for line in git(*words, folder=home.folder).splitlines() if " commit " in line
+    ]
     try:
-        moves = git("reflog", "show", "--format=%H", BRANCH, "--", folder=home()).splitlines()
+        moves = git("reflog", "show", "--format=%H", BRANCH, "--", folder=home.folder).splitlines()
     except ReleaseError:
         moves = []
-    candidates = [*unreachable, *moves, *_copies()]
+    candidates = [*unreachable, *moves, *_copies(home)]
     if not candidates:
         return []
     of_ledger = "%(trailers:key=Night,key=Note,valueonly,separator=%x20)"
     words = ("log", "--no-walk", "--ignore-missing", f"--format=%ct|%H|%P|{of_ledger}", "--stdin")
-    shown = git(*words, folder=home(), text="\n".join(candidates))
+    shown = git(*words, folder=home.folder, text="\n".join(candidates))
     fields = [line.split("|", 3) for line in shown.splitlines()]
-    tip = ledger_tip()
+    tip = ledger_tip(home)
     known = {parent for _, _, parents, _ in fields for parent in parents.split()}
-    known |= {one.id for one in all_commits(tip)} if tip else set()
+    known |= {one.id for one in all_commits(home, tip)} if tip else set()
     at = {commit: int(time) for time, commit, _, kind in fields if kind and commit not in known}
     # Larger is likelier: the newest move of the branch, then the most nights, then the newest.
     rank = {commit: len(moves) - place for place, commit in reversed([*enumerate(moves)])}
-    return sorted(at, key=lambda one: (rank.get(one, 0), len(all_commits(one)), at[one]), reverse=True)
+    return sorted(at, key=lambda one: (rank.get(one, 0), len(all_commits(home, one)), at[one]), reverse=True)
 
 
-def _copies() -> list[str]:
+def _copies(home: Home) -> list[str]:
     """Returns the tips of the ledger at remotes, as of the last fetch."""
-    listed = git("for-each-ref", "--format=%(objectname) %(refname)", folder=home()).splitlines()
+    listed = git("for-each-ref", "--format=%(objectname) %(refname)", folder=home.folder).splitlines()
     of_remotes = [line.split(" ", 1) for line in listed if " refs/remotes/" in line or f" {FETCHED}" in line]
     return [
         commit
@@ -539,23 +554,23 @@ def _copies() -> list[str]:
     ]
 
 
-def move_to(commit: str, *, expected: str, message: str) -> None:
+def move_to(home: Home, commit: str, *, expected: str, message: str) -> None:
     """Lets the ledger end with this commit; ReleaseError if it does not end with `expected` any more.
 
     Removes git's lock of the branch where a git process that was killed left it behind.
     """
     words = ("update-ref", "--create-reflog", "-m", message, BRANCH, commit, expected or _FIRST)
     try:
-        git("-c", f"core.filesRefLockTimeout={1000 * GIT_LOCK_S}", *words, folder=home())
+        git("-c", f"core.filesRefLockTimeout={1000 * GIT_LOCK_S}", *words, folder=home.folder)
     except ReleaseError:
-        path = git("rev-parse", "--path-format=absolute", "--git-path", f"{BRANCH}.lock", folder=home())
-        with alone(home() / "var" / "ledger.lock"):  # so that no two remove it, the later one a new lock
+        path = git("rev-parse", "--path-format=absolute", "--git-path", f"{BRANCH}.lock", folder=home.folder)
+        with alone(home.var / "ledger.lock"):  # so that no two remove it, the later one a new lock
             lock = Path(path)
             if not lock.exists() or time.time() - lock.stat().st_mtime < GIT_LOCK_S:
                 raise
             log.warning("git was interrupted while it moved %s; removing %s", BRANCH, lock)
             lock.unlink()
-            git(*words, folder=home())
+            git(*words, folder=home.folder)
 
 
 def _damaged(commit: str, message: str) -> ReleaseError:
@@ -565,20 +580,20 @@ def _damaged(commit: str, message: str) -> ReleaseError:
     )
 
 
-def _identity() -> list[str]:
+def _identity(home: Home) -> list[str]:
     """Options that name a committer if git knows none, as in a container."""
     try:
-        git("var", "GIT_COMMITTER_IDENT", folder=home())
+        git("var", "GIT_COMMITTER_IDENT", folder=home.folder)
     except ReleaseError:
         return ["-c", "user.name=Daybreak", "-c", "user.email=daybreak@localhost"]
     return []
 
 
-def _entries(tip: str, limit: int | None) -> tuple[Commit, ...]:
+def _entries(home: Home, tip: str, limit: int | None) -> tuple[Commit, ...]:
     """The ledger's entries up to `tip`, newest first."""
     num = limit
     while True:
-        commits = all_commits(tip, num)
+        commits = all_commits(home, tip, num)
         entries = tuple(_in_force(commits))[:limit]
         if num is None or len(entries) == limit or len(commits) < num:
             return entries
@@ -597,14 +612,14 @@ def _in_force(commits: Iterable[Commit]) -> Iterator[Commit]:
 
 
 @lru_cache(maxsize=8)  # what a commit follows never changes
-def all_commits(tip: str, limit: int | None = None) -> tuple[Commit, ...]:
+def all_commits(home: Home, tip: str, limit: int | None = None) -> tuple[Commit, ...]:
     """Returns the ledger's commits up to `tip`, notes and replaced ones among them, newest first."""
     keys = ("Night", "Rollback", "Serves", "Note")
     trailers = [f"%(trailers:key={key},valueonly,separator=%x20)" for key in keys]
     count = [] if limit is None else [f"--max-count={limit}"]
     form = "%x00".join(["%H", "%P", "%ct", "%s", *trailers])
     # Apart by NUL, which no commit can hold: a subject may have characters that Python takes for line ends.
-    listed = git("log", "-z", "--first-parent", *count, f"--format={form}", tip, folder=home())
+    listed = git("log", "-z", "--first-parent", *count, f"--format={form}", tip, folder=home.folder)
     fields = listed.removesuffix("\0").split("\0")
     num = 4 + len(trailers)
     commits: list[Commit] = []
@@ -623,26 +638,30 @@ def all_commits(tip: str, limit: int | None = None) -> tuple[Commit, ...]:
             is_note=not night,
         )
         commits.append(made)
-        if len(made.parents) == 1 and not (made.rollback or made.is_note) and _follows_none(commit):
+        if len(made.parents) == 1 and not (made.rollback or made.is_note) and _follows_none(home, commit):
             break  # whatever the message of the code commit before says
     return tuple(commits)
 
 
-def _follows_none(commit: str) -> bool:
+def _follows_none(home: Home, commit: str) -> bool:
     """Returns whether a night's record says that it is the first.
 
     A night of code that is the ledger's own commit has a single parent, too.
     """
-    text = text_at(commit, records.path_of(Night))
+    text = text_at(home, commit, records.path_of(Night))
     return text is not None and bool(json.loads(text).get("previous") == "")
 
 
-def texts_at(commits: Sequence[str], paths: Sequence[str | Path]) -> list[dict[str, str]]:
+def texts_at(home: Home, commits: Sequence[str], paths: Sequence[str | Path]) -> list[dict[str, str]]:
     """Returns the texts of files in each commit by path, without missing ones; read by one `git cat-file`."""
     wanted = [(number, str(path)) for number in range(len(commits)) for path in paths]
     request = "".join(f"{commits[number]}:{path}\n" for number, path in wanted)
     done = subprocess.run(
-        ["git", "cat-file", "--batch"], cwd=home(), input=request.encode(), capture_output=True, check=False
+        ["git", "cat-file", "--batch"],
+        cwd=home.folder,
+        input=request.encode(),
+        capture_output=True,
+        check=False,
     )
     if done.returncode:
         raise _damaged("", done.stderr.decode())
@@ -658,11 +677,11 @@ def texts_at(commits: Sequence[str], paths: Sequence[str | Path]) -> list[dict[s
     return texts
 
 
-def _records_at(commits: Sequence[Commit]) -> list[dict[str, Any]]:
+def _records_at(home: Home, commits: Sequence[Commit]) -> list[dict[str, Any]]:
     """The records of each commit by name."""
     kinds = {str(records.path_of(kind)): kind for kind in _KINDS}
     read: list[dict[str, Any]] = []
-    for commit, texts in zip(commits, texts_at([c.id for c in commits], list(kinds)), strict=True):
+    for commit, texts in zip(commits, texts_at(home, [c.id for c in commits], list(kinds)), strict=True):
         read.append({})
         for path, text in texts.items():
             if commit.rollback and kinds[path] not in _OF_A_ROLLBACK:

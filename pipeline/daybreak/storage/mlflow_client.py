@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 from daybreak.contract.errors import JobError, without_password
 from daybreak.storage import checkout
+from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -51,24 +52,23 @@ _DEFAULTS = {  # MLflow's own retries would take minutes; ours follow
 }
 
 
-def tracking_uri() -> str:
+def tracking_uri(home: Home) -> str:
     """Returns the URI of the tracking store and the registry."""
     if given := os.environ.get("MLFLOW_TRACKING_URI"):
         return given
-    home = checkout.home()
-    member = checkout.membership(home)
-    keeps = Path(member.lead) if member and not member.own_registry else home
+    member = checkout.membership(home.folder)
+    keeps = Path(member.lead) if member and not member.own_registry else home.folder
     return f"sqlite:///{keeps / 'var' / 'mlflow.db'}"
 
 
-def experiment_name() -> str:
+def experiment_name(home: Home) -> str:
     """Returns the experiment of the nights of this home."""
-    member = checkout.membership(checkout.home())
+    member = checkout.membership(home.folder)
     return member.model if member and not member.own_registry else EXPERIMENT
 
 
 @contextlib.contextmanager
-def session() -> Iterator["MlflowClient"]:
+def session(home: Home) -> Iterator["MlflowClient"]:
     """Yields a client once MLflow answers; raises JobError if MLflow does not answer or stops answering.
 
     Other errors meanwhile, such as a full disk, are raised unchanged.
@@ -79,8 +79,8 @@ def session() -> Iterator["MlflowClient"]:
 
     from daybreak.storage import artifacts
 
-    uri = tracking_uri()
-    expect_file()
+    uri = tracking_uri(home)
+    expect_file(home)
     artifacts.register()
     given = "MLFLOW_TRACKING_URI" in os.environ
     mlflow.set_tracking_uri(uri)  # artifacts are resolved by the global URI
@@ -97,24 +97,24 @@ def session() -> Iterator["MlflowClient"]:
         raise _no_answer(uri, error, "in the middle of the stage") from error
 
 
-def create() -> str:
+def create(home: Home) -> str:
     """Creates the SQLite file of MLflow where that is missing; returns what `reachable` does."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     with contextlib.suppress(OSError):  # the session reports it
-        _make_file(tracking_uri())
-    return reachable()
+        _make_file(tracking_uri(home))
+    return reachable(home)
 
 
-def is_missing() -> bool:
+def is_missing(home: Home) -> bool:
     """Returns whether MLflow is to be in a SQLite file that does not exist."""
-    path = _file(tracking_uri())
+    path = _file(tracking_uri(home))
     return path is not None and not path.exists()
 
 
-def expect_file() -> None:
+def expect_file(home: Home) -> None:
     """Raises JobError where MLflow is to be in a SQLite file that is missing, or of another kind."""
-    path = _file(tracking_uri())
+    path = _file(tracking_uri(home))
     if path is None or path.is_dir():  # SQLite says by itself that it cannot open a folder
         return
     if not path.exists():
@@ -130,13 +130,13 @@ def expect_file() -> None:
             )
 
 
-def champion_tag(name: str) -> tuple[int, str] | None:
+def champion_tag(home: Home, name: str) -> tuple[int, str] | None:
     """Returns the version that alias `champion` of the model is on, and its tag `ledger`, "" without one.
 
     A quick look without importing MLflow: into the SQLite file, or by one request to the server. None where
     there is no such alias, or no answer at once.
     """
-    uri = tracking_uri()
+    uri = tracking_uri(home)
     # The last three are of an answer that is not MLflow's, as a login page's.
     with contextlib.suppress(OSError, ValueError, sqlite3.Error, KeyError, TypeError, AttributeError):
         if path := _file(uri):
@@ -173,21 +173,21 @@ def _tag_at_server(uri: str, name: str) -> tuple[int, str] | None:
     return int(version["version"]), str(tags.get("ledger", ""))
 
 
-def reachable() -> str:
+def reachable(home: Home) -> str:
     """Returns a sentence that says where MLflow answers; JobError if it does not."""
-    with session() as client:
+    with session(home) as client:
         return f"{without_password(client.tracking_uri)} answers"
 
 
-def run_of(night_id: str) -> str:
+def run_of(home: Home, night_id: str) -> str:
     """Returns the MLflow run of the night, created if it does not exist yet."""
-    with session() as client:
-        return find_or_make_run(client, night_id)
+    with session(home) as client:
+        return find_or_make_run(home, client, night_id)
 
 
-def find_or_make_run(client: "MlflowClient", night_id: str) -> str:
+def find_or_make_run(home: Home, client: "MlflowClient", night_id: str) -> str:
     """Returns the run of the night as `run_of` does; of two created at once, all get the older."""
-    experiment = _experiment(client)
+    experiment = _experiment(home, client)
     runs = _runs(client, experiment, night_id)
     if not runs:
         tags = {"night": night_id, "mlflow.runName": night_id}
@@ -202,15 +202,15 @@ def _runs(client: "MlflowClient", experiment: str, night_id: str) -> list[str]:
     return [str(run.info.run_id) for run in runs]
 
 
-def _experiment(client: "MlflowClient") -> str:
+def _experiment(home: Home, client: "MlflowClient") -> str:
     from mlflow.exceptions import MlflowException
 
-    name = experiment_name()
+    name = experiment_name(home)
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         try:
             kind = {"mlflow.experimentKind": "custom_model_development"}  # else its pages are of prompts
-            return str(client.create_experiment(name, artifact_location=_artifacts(), tags=kind))
+            return str(client.create_experiment(name, artifact_location=_artifacts(home), tags=kind))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
@@ -219,9 +219,9 @@ def _experiment(client: "MlflowClient") -> str:
     return str(experiment.experiment_id)
 
 
-def _artifacts() -> str | None:
+def _artifacts(home: Home) -> str | None:
     """Returns where the artifacts are, for MLflow to keep; None for a server, which has its own setting."""
-    uri = tracking_uri()
+    uri = tracking_uri(home)
     if uri.startswith(("http:", "https:")):
         return None
     if elsewhere := os.environ.get("MLFLOW_ARTIFACTS_DESTINATION"):
@@ -230,7 +230,7 @@ def _artifacts() -> str | None:
         from daybreak.storage import artifacts
 
         return f"{artifacts.SCHEME}:/"
-    return (checkout.home() / "var" / "artifacts").as_uri()
+    return (home.var / "artifacts").as_uri()
 
 
 def _answering(uri: str) -> "MlflowClient":

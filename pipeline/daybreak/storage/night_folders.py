@@ -11,34 +11,34 @@ from pathlib import Path
 from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError
 from daybreak.contract.records import Night, Stop
-from daybreak.storage import checkout, ledger
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
 
 
-def unclosed() -> Iterator[tuple[Path, Night]]:
+def unclosed(home: Home) -> Iterator[tuple[Path, Night]]:
     """Yields the folders of nights that have no commit in the ledger, each with its night.
 
     They are those in `nights/`, and the home itself for a night that runs there.
     """
-    home = checkout.home()
-    for folder in (home, *sorted((home / "nights").glob("*"))):
+    for folder in (home.folder, *sorted(home.nights.glob("*"))):
         try:
             night = records.find(Night, folder / records.RUN)
         except (DataError, OSError) as error:  # being laid out, or broken: the others are looked at
             log.warning("the night in %s cannot be read: %s", folder, error)
             continue
-        if night and not ledger.commit_of(night):
+        if night and not ledger.commit_of(home, night):
             yield folder, night
 
 
-def undecided() -> list[Night]:
+def undecided(home: Home) -> list[Night]:
     """Returns the opened nights that may still be decided: in time, not stopped, overtaken by no other."""
     return [
         night
-        for folder, night in unclosed()
+        for folder, night in unclosed(home)
         if night.decide_until > clock.utc_of(night)
         and not ledger.failed_to_open(folder)
         and records.find(Stop, folder / records.RUN) is None
-        and not ledger.overtaken(night)
+        and not ledger.overtaken(home, night)
     ]

@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from daybreak.contract import disk, records
 from daybreak.contract.errors import DataError, JobError
 from daybreak.storage import checkout, dvc_cache
+from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def share_cache(folder: Path, cache: Path) -> None:
 
     disk = LocalFileSystem()  # type: ignore[no-untyped-call]
     kinds = test_links(["reflink", "hardlink", "symlink", "copy"], disk, str(cache), disk, str(folder))
-    place = checkout.relative(cache, to=folder / ".dvc")
+    place = checkout.relative(cache, to=folder / ".dvc", inside=cache.parents[1])
     text = f'[cache]\n    dir = {place}\n    type = "{",".join(kinds)}"\n'
     (folder / ".dvc" / "config.local").write_text(text)
 
@@ -81,13 +82,13 @@ def is_current(stage: str) -> bool:
         return _waiting(look)
 
 
-def record(stage: str) -> None:
+def record(home: Home, stage: str) -> None:
     """Puts the outputs of a stage that DVC did not run into the cache and dvc.lock."""
-    with _quiet(), _writing():
+    with _quiet(), _writing(home):
         _waiting(lambda repo: repo.commit(stage, force=True, allow_missing=True))
 
 
-def sync(folder: Path) -> None:
+def sync(home: Home, folder: Path) -> None:
     """Brings the objects of the cache that dvc.lock in `folder` names to the disk, which DVC does not.
 
     So files that the ledger names survive a power failure. Digests that the cache lacks are skipped, since
@@ -95,17 +96,17 @@ def sync(folder: Path) -> None:
     """
     if not (folder / LOCK).exists():
         return
-    cache = dvc_cache.folder()
+    cache = dvc_cache.folder(home)
     digests = set(re.findall(r"md5: '?([0-9a-f]{32}(?:\.dir)?)", (folder / LOCK).read_text()))
-    for listing in [dvc_cache.path_of(one, cache) for one in digests if one.endswith(dvc_cache.FOLDER)]:
+    for listing in [dvc_cache.path_of(home, one) for one in digests if one.endswith(dvc_cache.FOLDER)]:
         if listing.exists():
             digests |= {entry["md5"] for entry in json.loads(listing.read_text())}
-    objects = [path for one in digests if (path := dvc_cache.path_of(one, cache)).exists()]
+    objects = [path for one in digests if (path := dvc_cache.path_of(home, one)).exists()]
     for path in (*objects, *{path.parent for path in objects}, *[cache] * bool(objects)):
         records.sync(path)
 
 
-def recover() -> None:
+def recover(home: Home) -> None:
     """Puts dvc.lock back as it was before a call that was killed while DVC wrote it.
 
     Removes objects of the cache that a power failure left torn: once these are write-protected, DVC trusts
@@ -113,17 +114,17 @@ def recover() -> None:
     """
     if BEFORE.exists():
         with alone(BEFORE.with_suffix(".lock")):
-            _put_back()
+            _put_back(home)
 
 
-def _put_back() -> None:
+def _put_back(home: Home) -> None:
     if not BEFORE.exists():
         return
     began = BEFORE.stat().st_ctime  # all that was written before is on the disk
-    for digest in dvc_cache.objects():
-        path = dvc_cache.path_of(digest)
+    for digest in dvc_cache.objects(home):
+        path = dvc_cache.path_of(home, digest)
         with contextlib.suppress(FileNotFoundError):  # another process removes what no night needs
-            if path.stat().st_ctime >= began and not dvc_cache.is_intact(digest):
+            if path.stat().st_ctime >= began and not dvc_cache.is_intact(home, digest):
                 path.unlink()
                 log.warning("%s was torn when the machine lost its power, and is removed", path)
     if not BEFORE.read_text():  # there was none
@@ -135,14 +136,14 @@ def _put_back() -> None:
 
 
 @contextlib.contextmanager
-def _writing() -> Iterator[None]:
+def _writing(home: Home) -> Iterator[None]:
     """Keeps a copy of dvc.lock until DVC, which writes in place, has written a whole new file.
 
     A process that is killed meanwhile leaves half a file, by which DVC would refuse every later call.
     """
     BEFORE.parent.mkdir(parents=True, exist_ok=True)
     with alone(BEFORE.with_suffix(".lock")):
-        _put_back()
+        _put_back(home)
         records.replace_text(BEFORE, LOCK.read_text() if LOCK.exists() else "")
         yield
         disk.sync(Path())
@@ -150,7 +151,7 @@ def _writing() -> Iterator[None]:
         records.sync(BEFORE.parent)  # else a failure of the power could bring it back, and undo later stages
 
 
-def holds(path: str, name: str) -> bool:
+def holds(home: Home, path: str, name: str) -> bool:
     """Returns whether the folder `path`, as dvc.lock has it, holds a file of that name."""
     lock = YAML(typ="safe").load(LOCK.read_text())
     digests = [
@@ -159,8 +160,7 @@ def holds(path: str, name: str) -> bool:
         for out in stage.get("outs", ())
         if out["path"] == path and out["md5"].endswith(".dir")
     ]
-    cache = Path(_waiting(lambda repo: repo.cache.local.path))
-    listings = [dvc_cache.path_of(digest, cache) for digest in digests]
+    listings = [dvc_cache.path_of(home, digest) for digest in digests]
     return any(
         name in {entry["relpath"] for entry in json.loads(listing.read_text())}
         for listing in listings
@@ -168,7 +168,7 @@ def holds(path: str, name: str) -> bool:
     )
 
 
-def restore(paths: list[str]) -> None:
+def restore(home: Home, paths: list[str]) -> None:
     """Restores those of `paths` that are in dvc.lock, and fetches what the cache lacks.
 
     Every byte is read and compared with dvc.lock, since DVC trusts its cache by time and size. Files that are
@@ -179,17 +179,17 @@ def restore(paths: list[str]) -> None:
     digests = {out["path"]: out["md5"] for out in outputs if out["path"] in paths}
     with _quiet():
         remote = _waiting(lambda repo: bool(repo.config["core"].get("remote")))
-        cache = Path(_waiting(lambda repo: repo.cache.local.path))
+        cache = dvc_cache.folder(home)
         _fetch([*digests], remote=remote)
-        damaged = _damaged(digests, cache)
+        damaged = _damaged(home, digests, cache)
         if damaged and remote:
             for file, cached in damaged.items():
                 log.warning("%s is damaged in DVC's cache (%s); fetching it again", file, cached)
-                _fetch_in_place(cached)
+                _fetch_in_place(home, cached)
                 if file != cached:
                     file.unlink(missing_ok=True)
             _fetch([*digests], remote=remote)
-            damaged = _damaged(digests, cache)
+            damaged = _damaged(home, digests, cache)
     if damaged:
         named = ", ".join(f"{file} (from {cached})" for file, cached in list(damaged.items())[:3])
         raise DataError(
@@ -198,20 +198,20 @@ def restore(paths: list[str]) -> None:
         )
 
 
-def expect_intact(paths: Iterable[str], *, before: str) -> None:
+def expect_intact(home: Home, paths: Iterable[str], *, before: str) -> None:
     """Raises DataError where a file that tonight wrote to one of `paths` differs from dvc.lock.
 
     `before` is the dvc.lock of the night before: `open` has read the files that are in it.
     """
     outs = {path: digest for path, digest in dvc_cache.outputs(LOCK.read_text()).items() if path in paths}
-    known = {digest for _, digest in dvc_cache.files_of(dvc_cache.outputs(before))} if before else set()
+    known = {digest for _, digest in dvc_cache.files_of(home, dvc_cache.outputs(before))} if before else set()
     lists = [
         path
         for path, digest in outs.items()
-        if digest.endswith(dvc_cache.FOLDER) and not dvc_cache.is_intact(digest)
+        if digest.endswith(dvc_cache.FOLDER) and not dvc_cache.is_intact(home, digest)
     ]
-    tonight = [(file, digest) for file, digest in dvc_cache.files_of(outs) if digest not in known]
-    damaged = lists + [file for file, digest in tonight if not dvc_cache.is_intact(digest, Path(file))]
+    tonight = [(file, digest) for file, digest in dvc_cache.files_of(home, outs) if digest not in known]
+    damaged = lists + [file for file, digest in tonight if not dvc_cache.is_intact(home, digest, Path(file))]
     if damaged:
         raise DataError(
             f"{len(damaged)} of {len(tonight)} files of tonight are not what dvc.lock says: "
@@ -237,13 +237,13 @@ def fetch_object(digest: str, to: Path) -> bool:
         return _waiting(fetch)
 
 
-def _fetch_in_place(cached: Path) -> None:
+def _fetch_in_place(home: Home, cached: Path) -> None:
     """Makes the bytes of a damaged object those that the remote has, also for the nights that link to it."""
     digest = cached.parent.name + cached.name
     with tempfile.TemporaryDirectory() as scratch:
         fresh = Path(scratch) / "object"
-        if fetch_object(digest, fresh) and dvc_cache.is_intact(digest, fresh):
-            dvc_cache.put(digest, fresh)
+        if fetch_object(digest, fresh) and dvc_cache.is_intact(home, digest, fresh):
+            dvc_cache.put(home, digest, fresh)
         else:
             cached.unlink(missing_ok=True)
 
@@ -254,11 +254,11 @@ def _fetch(paths: list[str], *, remote: bool) -> None:
     _waiting(lambda repo: repo.checkout(paths, force=True))
 
 
-def _damaged(digests: dict[str, str], cache: Path) -> dict[Path, Path]:
+def _damaged(home: Home, digests: dict[str, str], cache: Path) -> dict[Path, Path]:
     """Returns damaged files, each with the cache file that it is a link to."""
 
     def cached(digest: str) -> Path:
-        return dvc_cache.path_of(digest, cache)
+        return dvc_cache.path_of(home, digest)
 
     def differs(file: Path, digest: str) -> bool:
         return not file.is_file() or records.digest(file) != digest
@@ -278,7 +278,7 @@ def _damaged(digests: dict[str, str], cache: Path) -> dict[Path, Path]:
     return damaged
 
 
-def push() -> bool:
+def push(home: Home) -> bool:
     """Copies the cached files of dvc.lock to the remote, if there is one; returns False if that failed.
 
     A failure is only logged, since the cache has the files all the same: no night fails because of it. So is
@@ -292,7 +292,7 @@ def push() -> bool:
     try:
         with _quiet():
             attempts(_waiting, lambda repo: repo.push() if repo.config["core"].get("remote") else None)
-        lost = _nowhere()
+        lost = _nowhere(home)
     except Exception as error:  # noqa: BLE001 each remote raises its own errors
         log.warning(
             "the data of this night is in the cache here, but not in DVC's remote (%s, %d tries); "
@@ -312,9 +312,9 @@ def push() -> bool:
     return not lost
 
 
-def _nowhere() -> list[str]:
+def _nowhere(home: Home) -> list[str]:
     """Returns the outputs of dvc.lock that neither the cache nor the remote has."""
-    lacking = dvc_cache.missing(LOCK.read_text()) if LOCK.exists() else {}
+    lacking = dvc_cache.missing(home, LOCK.read_text()) if LOCK.exists() else {}
     if not lacking:
         return []
     with remote(Path()) as odb:

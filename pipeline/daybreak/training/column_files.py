@@ -26,7 +26,8 @@ from torch import Tensor
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.workload import STATE
 from daybreak.machines import this_machine
-from daybreak.storage import checkout, known_digests
+from daybreak.storage import known_digests
+from daybreak.storage.home import Home
 from daybreak.storage.source_code import running_digest
 from daybreak.training import checkpoint
 
@@ -46,7 +47,7 @@ class Day:
 
 
 def open_files(
-    dataset: Any, *, workload: str, arguments: Mapping[str, Any], arrays: Path
+    home: Home | None, dataset: Any, *, workload: str, arguments: Mapping[str, Any], arrays: Path
 ) -> "ColumnFiles | None":
     """Returns the files of a data set's days; None where the data set has no `days`, or outside of a home.
 
@@ -55,21 +56,17 @@ def open_files(
     Raises ParamsError where its days do not add up to its samples.
     """
     days: Mapping[str, int] = getattr(dataset, "days", {})
-    if not days:
+    if not days or home is None:
         return None
     if sum(days.values()) != len(dataset):
         raise ParamsError(
             f"the data set of {workload} has {len(dataset):,} samples, and its `days` add up to "
             f"{sum(days.values()):,}; make them agree, or leave `days` out (key workload)"
         )
-    try:
-        folder = checkout.home() / "var" / "columns"
-    except ParamsError:
-        return None
     if not all((CLEAN / f"day={name}").is_dir() for name in days):
         return None
     made_of = {name: _files(CLEAN / f"day={name}", arrays / f"day={name}", arrays / STATE) for name in days}
-    digests = known_digests.digests({path for paths in made_of.values() for path in paths})
+    digests = known_digests.digests(home, {path for paths in made_of.values() for path in paths})
     common = [running_digest(workload), dict(arguments)]
     known, start = [], 0
     for name, number in days.items():
@@ -77,7 +74,7 @@ def open_files(
         digest = this_machine.digest([*common, number, own])
         known.append(Day(name=str(name), start=start, stop=start + number, digest=digest))
         start += number
-    return ColumnFiles(folder, known)
+    return ColumnFiles(home.var / "columns", known)
 
 
 def _files(*folders: Path) -> list[Path]:

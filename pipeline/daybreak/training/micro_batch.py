@@ -10,23 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.contract import records
-from daybreak.contract.errors import ParamsError
 from daybreak.machines import this_machine
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 
 
-def remember(workload: str, arguments: dict[str, Any], *, micro_batch_size: int) -> None:
+def remember(home: Home | None, workload: str, arguments: dict[str, Any], *, micro_batch_size: int) -> None:
     """Records the largest micro-batch that memory sufficed for."""
     facts = _facts(workload, arguments)
-    if path := _path(facts):
+    if path := _path(home, facts):
         records.replace_text(
             path, json.dumps({**facts, "micro_batch_size": micro_batch_size}, indent=2) + "\n"
         )
 
 
-def at_most(workload: str, arguments: dict[str, Any], *, micro_batch_size: int) -> int:
+def at_most(home: Home | None, workload: str, arguments: dict[str, Any], *, micro_batch_size: int) -> int:
     """Returns the given size, or a smaller one that was recorded for this machine and model."""
-    path = _path(_facts(workload, arguments))
+    path = _path(home, _facts(workload, arguments))
     try:
         if path is None or time.time() - path.stat().st_mtime > this_machine.KEPT.total_seconds():
             return micro_batch_size
@@ -40,8 +39,5 @@ def _facts(workload: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"machine": this_machine.fingerprint(), "workload": workload, "arguments": arguments}
 
 
-def _path(facts: dict[str, Any]) -> Path | None:
-    try:
-        return checkout.home() / "var" / "passes" / f"{this_machine.digest(facts)}.json"
-    except ParamsError:
-        return None
+def _path(home: Home | None, facts: dict[str, Any]) -> Path | None:
+    return home.var / "passes" / f"{this_machine.digest(facts)}.json" if home else None

@@ -15,6 +15,7 @@ from typing import Any
 
 from daybreak.contract.errors import PipelineError
 from daybreak.storage import mlflow_client
+from daybreak.storage.home import Home
 from daybreak.storage.jsonl import after
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ def follow(path: Path, *, night: str) -> None:
         if until == float("inf") and _ended(EVERY_S):
             until = time.monotonic() + DRAIN_S
         try:
-            run_id = run_id or mlflow_client.run_of(night)
+            run_id = run_id or mlflow_client.run_of(Home.here(), night)
             monitor = monitor or _monitor(run_id)
             lines, position = after(path, position)
             waiting += lines

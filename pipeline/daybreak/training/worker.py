@@ -36,6 +36,7 @@ from daybreak.contract.params import Plug
 from daybreak.contract.records import Epoch
 from daybreak.contract.workload import STATE
 from daybreak.storage import jsonl
+from daybreak.storage.home import Home
 from daybreak.training import gpus, worker_errors
 from daybreak.training.recipe import END_BY, MOVING, Progress, Recipe, Result
 from daybreak.training.termination import Termination, die_with_parent, sigterm_blocked
@@ -86,6 +87,7 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
     from daybreak.training.trainer import Trainer
 
     gpus.check()
+    home = Home.here_or_none()
     workload = Plug(use=recipe.workload, **recipe.arguments).make()
     with sigterm_blocked():
         dataset = workload.dataset(Path(recipe.arrays), recipe.split)
@@ -105,12 +107,14 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
         dataset,
         seed=recipe.seed,
         micro_batch_size=micro_batch.at_most(
-            recipe.workload, recipe.arguments, micro_batch_size=recipe.micro_batch_size
+            home, recipe.workload, recipe.arguments, micro_batch_size=recipe.micro_batch_size
         ),
         tuning=recipe.tuning,
-        on_shrink=lambda size: micro_batch.remember(recipe.workload, recipe.arguments, micro_batch_size=size),
+        on_shrink=lambda size: micro_batch.remember(
+            home, recipe.workload, recipe.arguments, micro_batch_size=size
+        ),
         column_files=column_files.open_files(
-            dataset, workload=recipe.workload, arguments=recipe.arguments, arrays=Path(recipe.arrays)
+            home, dataset, workload=recipe.workload, arguments=recipe.arguments, arrays=Path(recipe.arrays)
         )
         if recipe.tuning.in_memory
         else None,

@@ -22,6 +22,7 @@ from daybreak.extensions.bag.folder import BAGS, Bag
 from daybreak.extensions.bag.state import State
 from daybreak.jobs.reaper import orphans, standings
 from daybreak.machines.catalog import AT_HAND
+from daybreak.storage.home import Home
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
 
 SLEEP = "sleep 0.4; echo {seed} >> {folder}/result"
@@ -211,7 +212,7 @@ def test_a_rented_machine_is_billed_and_reaped_as_any_job(
             closed = replace(there, closed_at=datetime.now(UTC) + timedelta(seconds=1))
             for each in (there, closed):
                 records.write(each, folder)
-                jobs = orphans(rack.live(), standings(), now=datetime.now(UTC))
+                jobs = orphans(rack.live(), standings(Home.here()), now=datetime.now(UTC))
                 orphaned.append([job.job[:10] for job in jobs])
 
     runner = Dispatcher(folder, replace(bag(tmp_path, "sleep 0.3", runs=1, needed=1), rental=rental), setup)

@@ -16,7 +16,7 @@ from daybreak.extensions.bag.dispatcher import Dispatcher
 from daybreak.extensions.bag.folder import BAGS, Bag, BagFolder
 from daybreak.extensions.bag.request import Request, dispatcher
 from daybreak.machines.catalog import AT_HAND
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
 from tests.extensions.bag.test_dispatcher import SharedRack
 
@@ -33,14 +33,26 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def way(request: Request, *, lives: list[tuple[float, bool]], spot: bool = True) -> str:
     rental = Rental(machine=MACHINE.name, region=MACHINE.region)
     made = dispatcher(
-        request, backend=SharedRack(Cloud()), machine=MACHINE, rental=rental, spot=spot, lives=lives
+        Home.here(),
+        request,
+        backend=SharedRack(Cloud()),
+        machine=MACHINE,
+        rental=rental,
+        spot=spot,
+        lives=lives,
     )
     return made.bag.rental.strategy
 
 
 def here(request: Request) -> None:
     made = dispatcher(
-        request, backend=Local(), machine=AT_HAND, rental=Rental(machine=LOCAL), spot=True, lives=()
+        Home.here(),
+        request,
+        backend=Local(),
+        machine=AT_HAND,
+        rental=Rental(machine=LOCAL),
+        spot=True,
+        lives=(),
     )
     records.write(made.bag, made.folder)
 
@@ -64,7 +76,9 @@ def test_machines_that_do_not_see_this_disk_meet_in_the_bucket_of_their_backend(
     def made(backend: Backend, name: str) -> Dispatcher:
         rental = Rental(machine=MACHINE.name, region=MACHINE.region, backend=name)
         asked = replace(ASKED, name="b")
-        return dispatcher(asked, backend=backend, machine=MACHINE, rental=rental, spot=True, lives=())
+        return dispatcher(
+            Home.here(), asked, backend=backend, machine=MACHINE, rental=rental, spot=True, lives=()
+        )
 
     vertex = {
         "use": "daybreak:Vertex",
@@ -84,13 +98,15 @@ def test_machines_that_do_not_see_this_disk_meet_in_the_bucket_of_their_backend(
 def test_a_bag_whose_machines_meet_on_this_disk_goes_on_in_a_bucket_once_they_have_ended() -> None:
     asked, rental = replace(ASKED, name="b"), Rental(machine=MACHINE.name, region=MACHINE.region)
     here(asked)
-    folder = BagFolder(checkout.home() / BAGS / "b", records.read(Bag, checkout.home() / BAGS / "b"))
+    folder = BagFolder(Home.here().folder / BAGS / "b", records.read(Bag, Home.here().folder / BAGS / "b"))
     folder.add("lease", lease="1", time=0.0)
     elsewhere = SmallPlace(Cloud(), bucket="gs://b")
     with pytest.raises(ParamsError, match="wait until they have ended"):
-        dispatcher(asked, backend=elsewhere, machine=MACHINE, rental=rental, spot=True, lives=())
+        dispatcher(Home.here(), asked, backend=elsewhere, machine=MACHINE, rental=rental, spot=True, lives=())
     folder.add("end", lease="1", state="cancelled", time=1.0)
-    made = dispatcher(asked, backend=elsewhere, machine=MACHINE, rental=rental, spot=True, lives=())
+    made = dispatcher(
+        Home.here(), asked, backend=elsewhere, machine=MACHINE, rental=rental, spot=True, lives=()
+    )
     assert made.bag.url.startswith("gs://b/bags/b-")
 
 

@@ -20,6 +20,7 @@ from daybreak.extensions.care import repair
 from daybreak.rollout import rot
 from daybreak.storage import checkout, dvc_cache, ledger, snapshots
 from daybreak.storage.bucket import BucketFolder
+from daybreak.storage.home import Home
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint_copies import CheckpointCopies
 from tests.rollout.ledgers import close, release_of, rolling_back
@@ -57,13 +58,13 @@ def settings(repository: Path) -> Params:
     made = params.load(repository)
     for day in made.source.make().days():
         bring_in(made, day)
-    snapshots.record("ingest")
+    snapshots.record(Home.here(), "ingest")
     lock = Path("dvc.lock").read_text()
     close(1, after="", release=release_of(1))
     Path("dvc.lock").write_text(lock)
     subprocess.run(["git", "update-ref", "-d", ledger.BRANCH], check=True)
     night = records.read(records.Night)
-    ledger.commit_night(night, message="a night", release=release_of(1))
+    ledger.commit_night(Home.here(), night, message="a night", release=release_of(1))
     return made
 
 
@@ -82,7 +83,7 @@ def sentences(checks: Iterator[Check]) -> list[str]:
 def add_a_remote(repository: Path, tmp_path: Path) -> None:
     remote = f"[core]\n    remote = disk\n['remote \"disk\"']\n    url = {tmp_path / 'remote'}\n"
     (repository / ".dvc" / "config").write_text(remote)
-    assert snapshots.push()
+    assert snapshots.push(Home.here())
 
 
 def test_seven_nights_read_all_of_the_cache_whatever_was_rolled_back_between(
@@ -90,12 +91,12 @@ def test_seven_nights_read_all_of_the_cache_whatever_was_rolled_back_between(
 ) -> None:
     from daybreak.night import _reread
 
-    digests = dvc_cache.objects()
+    digests = dvc_cache.objects(Home.here())
     for digest in digests:
-        flip_a_bit(dvc_cache.path_of(digest))  # so that each is named when it is read
+        flip_a_bit(dvc_cache.path_of(Home.here(), digest))  # so that each is named when it is read
     for number in range(2, 9):
-        close(number, after=ledger.newest_entry(), release=release_of(number))
-        _reread(settings)
+        close(number, after=ledger.newest_entry(Home.here()), release=release_of(number))
+        _reread(Home.here(), settings)
         if number % 2:
             rolling_back(to=number - 1).commit()
     assert {digest for digest in digests if digest in caplog.text} == {*digests}
@@ -103,11 +104,11 @@ def test_seven_nights_read_all_of_the_cache_whatever_was_rolled_back_between(
 
 def test_what_tonight_wrote_is_read_again_before_a_stage_uses_it(settings: Params) -> None:
     lock = Path("dvc.lock").read_text()
-    snapshots.expect_intact(["data/raw"], before="")
+    snapshots.expect_intact(Home.here(), ["data/raw"], before="")
     flip_a_bit(DAY)
     with pytest.raises(DataError, match=r"1 of \d files of tonight .*2025-01-10.*daybreak repair"):
-        snapshots.expect_intact(["data/raw"], before="")
-    snapshots.expect_intact(["data/raw"], before=lock)  # `open` has read it
+        snapshots.expect_intact(Home.here(), ["data/raw"], before="")
+    snapshots.expect_intact(Home.here(), ["data/raw"], before=lock)  # `open` has read it
 
 
 @pytest.mark.parametrize("lost", ["flipped", "truncated", "missing"])
@@ -116,8 +117,12 @@ def test_an_object_is_put_back_from_the_remote_and_links_to_it_are_good_again(
 ) -> None:
     add_a_remote(repository, tmp_path)
     content = DAY.read_bytes()
-    (fault_of,) = [one for one in dvc_cache.objects() if dvc_cache.path_of(one).read_bytes() == content]
-    path = dvc_cache.path_of(fault_of)
+    (fault_of,) = [
+        one
+        for one in dvc_cache.objects(Home.here())
+        if dvc_cache.path_of(Home.here(), one).read_bytes() == content
+    ]
+    path = dvc_cache.path_of(Home.here(), fault_of)
     if lost == "flipped":
         flip_a_bit(path)
     elif lost == "truncated":
@@ -125,30 +130,30 @@ def test_an_object_is_put_back_from_the_remote_and_links_to_it_are_good_again(
         os.truncate(path, 10)
     else:
         path.unlink()
-    (line,) = sentences(repair.repair(settings))
+    (line,) = sentences(repair.repair(Home.here(), settings))
     assert line.startswith("repaired: ")
     assert line.endswith(", from DVC's remote")
     assert path.read_bytes() == DAY.read_bytes() == content
-    assert not list(rot.in_cache(dvc_cache.objects()))
+    assert not list(rot.in_cache(Home.here(), dvc_cache.objects(Home.here())))
 
 
 def test_without_a_remote_another_copy_or_the_source_is_taken_and_lists_are_written_anew(
     settings: Params, repository: Path
 ) -> None:
-    listing = next(one for one in dvc_cache.objects() if one.endswith(".dir"))
+    listing = next(one for one in dvc_cache.objects(Home.here()) if one.endswith(".dir"))
     content = DAY.read_bytes()
-    flip_a_bit(dvc_cache.path_of(listing))
-    (line,) = sentences(repair.repair(settings))
+    flip_a_bit(dvc_cache.path_of(Home.here(), listing))
+    (line,) = sentences(repair.repair(Home.here(), settings))
     assert "from the files that it lists" in line
     flip_a_bit(DAY)
-    (line,) = sentences(repair.repair(settings))
+    (line,) = sentences(repair.repair(Home.here(), settings))
     assert line.endswith("from the source, 2025-01-10")
     assert DAY.read_bytes() == content
     kept = repository / "nights" / "old" / "data" / "part.parquet"
     kept.parent.mkdir(parents=True)
     shutil.copyfile(DAY, kept)
     flip_a_bit(DAY)
-    (line,) = sentences(repair.repair(settings))
+    (line,) = sentences(repair.repair(Home.here(), settings))
     assert line.endswith(f"from {kept}")
 
 
@@ -165,9 +170,9 @@ def test_a_page_of_a_partition_that_was_changed_is_not_read(settings: Params) ->
 def test_what_has_no_good_copy_is_said(settings: Params) -> None:
     made = Path("data/raw/notes.txt")
     made.write_text("written by hand " * 20)
-    snapshots.record("ingest")
+    snapshots.record(Home.here(), "ingest")
     flip_a_bit(made)
-    (line,) = sentences(repair.repair(settings))
+    (line,) = sentences(repair.repair(Home.here(), settings))
     assert line.startswith("not repaired: ")
     assert "bring .dvc/cache back from a backup" in line
 
@@ -192,7 +197,7 @@ def loose(name: str) -> Path:
 @pytest.mark.parametrize("what", ["commit", "tree", "blob", "pack"])
 def test_an_object_of_the_ledger_is_put_back_from_a_remote(settings: Params, remote: Path, what: str) -> None:
     names = {"commit": "nights", "tree": "nights^{tree}", "blob": "nights:data/run/release.json"}
-    champion = ledger.champion_at(ledger.ledger_tip())
+    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     assert champion
     if what == "pack":
         subprocess.run(["git", "gc", "--quiet"], check=True)
@@ -201,14 +206,14 @@ def test_an_object_of_the_ledger_is_put_back_from_a_remote(settings: Params, rem
         path = loose(names[what])
     path.chmod(0o644)
     flip(path)
-    assert list(rot.in_git())
+    assert list(rot.in_git(Home.here()))
     if what != "pack":
         with pytest.raises(ReleaseError, match="daybreak repair"):
-            ledger.champion_at(ledger.ledger_tip())
-    lines = sentences(repair.repair(settings))
+            ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    lines = sentences(repair.repair(Home.here(), settings))
     assert [line for line in lines if line.startswith("repaired: ")]
     assert not [line for line in lines if line.startswith("not")]
-    assert ledger.champion_at(ledger.ledger_tip()) == champion
+    assert ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here())) == champion
 
 
 def flip(path: Path) -> None:
@@ -226,8 +231,8 @@ def test_a_torn_checkpoint_is_removed_and_the_one_before_is_named(settings: Para
     assert older
     assert newer
     flip(newer / "model.safetensors")
-    assert [fault for fault in rot.in_checkpoints() if fault.name == str(newer)]
-    (line,) = sentences(repair.repair(settings))
+    assert [fault for fault in rot.in_checkpoints(Home.here()) if fault.name == str(newer)]
+    (line,) = sentences(repair.repair(Home.here(), settings))
     assert f"training goes on from {older.name}" in line
     assert not newer.exists()
 
@@ -279,14 +284,17 @@ def test_a_night_tells_people_of_what_its_share_shows(
     text = (repository / "params.yaml").read_text() + f"notify: {{command: 'cat >> {heard}'}}\n"
     (repository / "params.yaml").write_text(text)
     flip_a_bit(DAY)
-    _reread(settings.model_copy(update={"night": settings.night.model_copy(update={"reread_nights": 1})}))
+    _reread(
+        Home.here(),
+        settings.model_copy(update={"night": settings.night.model_copy(update={"reread_nights": 1})}),
+    )
     assert "1 files have rotted" in heard.read_text()
     assert "daybreak repair" in heard.read_text()
 
 
 def test_what_goes_while_it_is_read_again_has_not_rotted(settings: Params) -> None:
     """As where another night prunes meanwhile."""
-    digests = dvc_cache.objects()
-    dvc_cache.path_of(digests[0]).unlink()
-    flip_a_bit(dvc_cache.path_of(digests[1]))
-    assert [fault.name for fault in rot.in_cache(digests)] == [digests[1]]
+    digests = dvc_cache.objects(Home.here())
+    dvc_cache.path_of(Home.here(), digests[0]).unlink()
+    flip_a_bit(dvc_cache.path_of(Home.here(), digests[1]))
+    assert [fault.name for fault in rot.in_cache(Home.here(), digests)] == [digests[1]]

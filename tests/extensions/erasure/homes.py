@@ -24,6 +24,7 @@ from daybreak.examples.fraud.payments import Payments
 from daybreak.examples.shop.simulated_shop import Shop
 from daybreak.registry.weights import ARRAYS, MODEL
 from daybreak.storage import ledger, ledger_notes, snapshots
+from daybreak.storage.home import Home
 from tests.release.conftest import promote_night, register_night
 from tests.release.folders import make_evaluation
 
@@ -96,18 +97,18 @@ def begin(home: Path, text: str) -> None:
 def run_night(home: Path, day: date, *, with_version: bool = False) -> Night:
     """A night up to its arrays, closed; with a version that was promoted, whose weights nobody trained."""
     os.chdir(home)
-    night = runner.run("open", day=day)
+    night = runner.run(Home.here(), "open", day=day)
     assert isinstance(night, Night)
-    snapshots.record("open")
+    snapshots.record(Home.here(), "open")
     loaded = params.load()
     records.write(loaded.workload.make().table)
     for stage in ("ingest", "validate", "prepare"):
-        runner.run(stage)
+        runner.run(Home.here(), stage)
         snapshots.make_folders(stage)
-        snapshots.record(stage)
+        snapshots.record(Home.here(), stage)
     if with_version:
         promote(loaded)
-    runner.run("close")
+    runner.run(Home.here(), "close")
     os.chdir(home)
     return night
 
@@ -124,7 +125,7 @@ def promote(loaded: params.Params) -> None:
     facts = f'{{"workload": "{loaded.workload.use}", "arguments": {{}}, "seen": 1, "data_digest": "d", '
     (MODEL / "model.json").write_text(facts + f'"last_day": "{dataset.last_day}"}}')
     digest = records.digest(MODEL)
-    snapshots.record("train")
+    snapshots.record(Home.here(), "train")
     plan = Plan(
         rental=Rental(machine="local"), batch_size=8, micro_batch_size=8, num_samples=10,
         checkpoint_every_s=10, expected_s=20, expected_usd=0, interval=(15, 25), ladder=(), runner_up="none",
@@ -136,7 +137,7 @@ def promote(loaded: params.Params) -> None:
     )  # fmt: skip
     for record in (plan, training, make_evaluation(digest)):
         records.write(record)
-    version, serving = register_night(), ledger.champion_at(ledger.ledger_tip())
+    version, serving = register_night(), ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     verdict = Verdict(
         action="promote", champion=serving.version if serving else 0, challenger=version.number, effect=None,
         low=None, high=None, num_samples=10, reason="first",
@@ -147,7 +148,7 @@ def promote(loaded: params.Params) -> None:
 
 def units(home: Path, column: str, day: date) -> list[str]:
     """Who has clean rows of a day in the newest night's folder, those with most rows first."""
-    folder = home / "nights" / ledger.commits()[0].night
+    folder = home / "nights" / ledger.commits(Home.here())[0].night
     names = pq.read_table(folder / f"data/clean/day={day}/{PART}", partitioning=None)[column].to_pandas()
     return [str(name) for name in names.dropna().value_counts().index]
 
@@ -194,7 +195,7 @@ def standing(home: Path) -> dict[str, str]:
         for path in sorted((home / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts and path.name != ".git":
                 digests[str(path.relative_to(home))] = records.digest(path)
-    notes = [one.text for one in ledger_notes.read()]
+    notes = [one.text for one in ledger_notes.read(Home.here())]
     with sqlite3.connect(home / "var" / "mlflow.db") as database:
         tags = database.execute("select version, key, value from model_version_tags order by 1, 2").fetchall()
     return digests | {

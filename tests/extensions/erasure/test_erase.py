@@ -30,6 +30,7 @@ from daybreak.extensions.lineage import provenance
 from daybreak.report import page
 from daybreak.serving import day_predictions
 from daybreak.storage import checkout, dvc_cache, erasures, ledger, ledger_notes
+from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Exposure, existing_log, open_log
 from tests.conftest import make_repository
 from tests.extensions.erasure import homes
@@ -117,11 +118,11 @@ def shop(shop_home: Kept, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def erased(unit: str, *, dry_run: bool = False) -> list[str]:
-    return list(erase(unit, params.load(), dry_run=dry_run))
+    return list(erase(Home.here(), unit, params.load(), dry_run=dry_run))
 
 
 def faults() -> list[str]:
-    return [f"{one.name}: {one.text}" for one in audit(params.load()) if not one.ok]
+    return [f"{one.name}: {one.text}" for one in audit(Home.here(), params.load()) if not one.ok]
 
 
 def killed_at(line: int, work: Callable[[], object]) -> tuple[bool, int]:
@@ -192,10 +193,10 @@ def test_killed_while_it_replaces_a_version_it_is_noted_once_and_no_other_comes_
     with pytest.raises(ReleaseError, match="the erasure of another unit was interrupted"):
         erased(other)
     erased(unit)
-    assert len(erasures.erasures()) == 1
+    assert len(erasures.erasures(Home.here())) == 1
     assert faults() == []
     erased(other)
-    assert len(erasures.erasures()) == 2
+    assert len(erasures.erasures(Home.here())) == 2
     assert faults() == []
 
 
@@ -204,7 +205,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
 ) -> None:
     unit, other = homes.units(fraud, "account", DAY)[:2]
     kept = pq.read_table(next(fraud.glob(f"nights/*/data/clean/day={DAY}/part.parquet")), partitioning=None)
-    day_predictions.write_day(DAY, str(fraud / "predicted.csv"))
+    day_predictions.write_day(Home.here(), DAY, str(fraud / "predicted.csv"))
     log = open_log(f"sqlite:///{fraud / 'var' / 'serving.db'}")
     for number, name in enumerate((unit, other)):
         log.expose(
@@ -212,7 +213,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
                      share=0, propensity=1, items=(), latency_s=0, predicted='{"prediction": [0.5]}')
         )  # fmt: skip
     log.close()
-    before, tip = homes.places_of(unit, fraud), ledger.ledger_tip()
+    before, tip = homes.places_of(unit, fraud), ledger.ledger_tip(Home.here())
     assert {path.split("/")[0] for path in before} >= {".dvc", "nights", "var", "predicted.csv"}
     remote = homes.files_with(unit, fraud.parent / "remote")
     standing = homes.standing(fraud)
@@ -224,7 +225,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     assert homes.places_of(unit, fraud) == []
     assert remote and not homes.files_with(unit, fraud.parent / "remote")
     assert checkout.git("rev-parse", f"{ledger.BRANCH}^1") == tip  # no night is rewritten
-    (note,) = erasures.erasures()
+    (note,) = erasures.erasures(Home.here())
     assert note.versions == (1,) and note.num_rows and str(DAY) in note.days
     assert homes.places_of(other, fraud)
     left = pq.read_table(next(fraud.glob(f"nights/*/data/clean/day={DAY}/part.parquet")), partitioning=None)
@@ -233,14 +234,18 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     assert serving and [one.id for one in serving.exposures(None)] == ["1"]
     serving.close()
     assert faults() == []
-    assert ("erased", str(ledger_notes.read()[0])) in provenance.why(1)
-    day_predictions.write_day(DAY, str(fraud / "again.csv"))  # the version is fetched and verified
+    assert ("erased", str(ledger_notes.read(Home.here())[0])) in provenance.why(Home.here(), 1)
+    day_predictions.write_day(
+        Home.here(), DAY, str(fraud / "again.csv")
+    )  # the version is fetched and verified
     # The next night has neither these rows nor their arrays, and trains anew; the source still has the rows.
     night = homes.run_night(fraud, DAY + timedelta(days=2), with_version=True)
     assert night.cold.startswith("rows that version 1 learned from were erased")
     assert homes.places_of(unit, fraud) == []
     assert faults() == []
-    rehearsed = list(drill(params.load()))  # a rollback to the version of before the erasure, and its data
+    rehearsed = list(
+        drill(Home.here(), params.load())
+    )  # a rollback to the version of before the erasure, and its data
     assert [one.name for one in rehearsed] == ["model of version 1", "code of version 1", "data of version 1"]
     assert [one.text for one in rehearsed if not one.ok] == []
 
@@ -249,7 +254,9 @@ def test_what_rotted_is_refused_and_not_written_again_as_good(fraud: Path) -> No
     unit, standing = homes.units(fraud, "account", DAY)[0], homes.standing(fraud)
     part = fraud / "nights" / str(DAY + timedelta(days=1)) / part_of(DAY)
     past = next(fraud.glob("var/artifacts/**/artifacts/past/day=*/part.parquet"))
-    cached = dvc_cache.path_of(records.digest(part))  # copies here, as where a disk knows no links
+    cached = dvc_cache.path_of(
+        Home.here(), records.digest(part)
+    )  # copies here, as where a disk knows no links
     for place, error, sentence in (
         (part, DataError, r"1 files of nights are damaged: .*; daybreak repair puts them back"),
         (
@@ -263,8 +270,8 @@ def test_what_rotted_is_refused_and_not_written_again_as_good(fraud: Path) -> No
         with pytest.raises(error, match=sentence):
             erased(unit)
         flip_a_bit(place)
-    assert ledger_notes.read() == ()
-    erasures.journal().remove()
+    assert ledger_notes.read(Home.here()) == ()
+    erasures.journal(Home.here()).remove()
     (fraud / erasures.KEY).unlink()
     assert {*standing.items()} <= {*homes.standing(fraud).items()}  # but for objects that nothing names
     content = bytearray(cached_rows.parquet(pq.read_table(part, partitioning=None)))
@@ -284,7 +291,7 @@ def test_a_customer_of_the_shop_goes_and_users_are_answered_from_other_arrays(sh
         part.parent.mkdir(parents=True, exist_ok=True)
         part.unlink(missing_ok=True)
         pq.write_table(bad.append_column("(rule)", pa.array(["a rule"] * len(bad))), part)
-    page.write(night, ledger.history())
+    page.write(Home.here(), night, ledger.history(Home.here()))
     before = homes.places_of(unit, shop)
     for name in ("customers.parquet", "bad_rows", "report.html"):
         assert any(name in path for path in before), name
@@ -299,17 +306,17 @@ def test_a_customer_of_the_shop_goes_and_users_are_answered_from_other_arrays(sh
 
 def test_a_night_that_is_open_refuses_and_a_key_or_an_erasure_that_is_lost_stops_ingest(shop: Path) -> None:
     unit = homes.units(shop, "customer", DAY)[0]
-    night = runner.run("open", day=DAY + timedelta(days=1))
+    night = runner.run(Home.here(), "open", day=DAY + timedelta(days=1))
     os.chdir(shop)
     with pytest.raises(ReleaseError, match=f"night {DAY + timedelta(days=1)} is open"):
         erased(unit)
     shutil.rmtree(shop / "nights" / str(DAY + timedelta(days=1)))
-    before = ledger.ledger_tip()
+    before = ledger.ledger_tip(Home.here())
     erased(unit)
-    loaded, tip = params.load(), ledger.ledger_tip()
+    loaded, tip = params.load(), ledger.ledger_tip(Home.here())
 
     def take_in() -> None:
-        ingest(night, loaded.source.make(), loaded.workload.make().table, loaded.ingest)  # type: ignore[arg-type]
+        ingest(Home.here(), night, loaded.source.make(), loaded.workload.make().table, loaded.ingest)  # type: ignore[arg-type]
 
     checkout.git("update-ref", ledger.BRANCH, before)
     with pytest.raises(DataError, match=f"erasure.key names an erasure by the ledger's commit {tip[:9]}"):
@@ -317,7 +324,7 @@ def test_a_night_that_is_open_refuses_and_a_key_or_an_erasure_that_is_lost_stops
     with pytest.raises(
         ReleaseError, match=f"commit {tip[:9]}; but the ledger, .* ends at {before[:9]} without"
     ):
-        runner.run("open", day=DAY + timedelta(days=1))
+        runner.run(Home.here(), "open", day=DAY + timedelta(days=1))
     assert [one for one in faults() if "erasures" in one]
     assert cli.main(["restore", "--yes"]) == 0
     assert faults() == []

@@ -26,8 +26,7 @@ from daybreak.contract.table import Bool, Category, Float, Id, Int, Table, Text,
 from daybreak.contract.workload import read_state, write_state
 from daybreak.data import suite
 from daybreak.examples.fraud.payments import Payments
-from daybreak.extensions.init import new_home as home
-from daybreak.extensions.init import survey
+from daybreak.extensions.init import new_home, survey
 from daybreak.storage.source_code import frame_digest
 
 pytestmark = pytest.mark.slow
@@ -123,7 +122,7 @@ def test_a_number_from_csv_gets_a_squared_error_and_typed_columns(
         "nothing": pa.nulls(num, pa.string()),
     })  # fmt: skip
     pyarrow.csv.write_csv(rows, tmp_path / "sales.csv")
-    survey = home.write(tmp_path / "sales", str(tmp_path / "sales.csv"), label="price")
+    survey = new_home.write(tmp_path / "sales", str(tmp_path / "sales.csv"), label="price")
     assert survey.table.columns == {
         "when": Time(), "code": Category(), "size": Float(), "pieces": Int(min=0), "note": Text(),
         "user_id": Id(), "price": Float(),
@@ -144,10 +143,10 @@ def test_files_of_local_days_whose_times_have_offsets_need_the_zone_of_their_day
         (tmp_path / f"rides/2026-03-{day}.csv").write_text(f"at,y\n{text}")
     url = f"{tmp_path}/rides/*.csv"
     with pytest.raises(ParamsError, match=r"^6% of rows have times in at that are .* --zone Europe/Berlin"):
-        home.write(tmp_path / "new", url, label="y")
+        new_home.write(tmp_path / "new", url, label="y")
     with pytest.raises(ParamsError, match="zone 'Europe/Berlino' is not known; name one such as"):
-        home.write(tmp_path / "new", url, label="y", zone="Europe/Berlino")
-    local = home.write(tmp_path / "new", url, label="y", zone="Europe/Berlin")
+        new_home.write(tmp_path / "new", url, label="y", zone="Europe/Berlino")
+    local = new_home.write(tmp_path / "new", url, label="y", zone="Europe/Berlin")
     assert local.plug["zone"] == table_of(tmp_path / "new", "new:New").zone == "Europe/Berlin"
     assert formatted(tmp_path / "new/new.py")
     assert local.num_days == 3 and [local.least_rows, local.most_rows] == [23, 24]
@@ -298,7 +297,7 @@ def refused(tmp_path: Path, rows: pa.Table, **options: str) -> str:
     pq.write_table(rows, path)
     before = sorted(tmp_path.iterdir())
     with pytest.raises((DataError, ParamsError)) as caught:
-        home.write(tmp_path / "new", str(path), **options)
+        new_home.write(tmp_path / "new", str(path), **options)
     assert sorted(tmp_path.iterdir()) == before
     return str(caught.value)
 
@@ -350,16 +349,16 @@ def test_what_cannot_be_begun_with_is_refused_in_a_sentence(tmp_path: Path) -> N
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").touch()
     with pytest.raises(ParamsError, match="is not empty; name a folder that is, or a new one"):
-        home.write(tmp_path / "full", str(tmp_path / "data.parquet"))
+        new_home.write(tmp_path / "full", str(tmp_path / "data.parquet"))
     with pytest.raises(DataError, match="does not exist; check that it is delivered"):
-        home.write(tmp_path / "new", str(tmp_path / "gone.parquet"))
+        new_home.write(tmp_path / "new", str(tmp_path / "gone.parquet"))
     with pytest.raises(ParamsError, match="the URL has a password, which would be committed"):
-        home.write(tmp_path / "new", "postgresql://me:secret@host/shop#payments")
+        new_home.write(tmp_path / "new", "postgresql://me:secret@host/shop#payments")
 
 
 def test_a_night_of_a_home_imports_the_module_of_its_own_commit(payments: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cards"
-    home.write(folder, str(payments), label="is_fraud", ripe_days=14)
+    new_home.write(folder, str(payments), label="is_fraud", ripe_days=14)
     words = [sys.executable, "-m", "daybreak"]
     subprocess.run([*words, "open"], cwd=folder, check=True, capture_output=True)
     night = folder / "nights/2025-06-30"
@@ -383,7 +382,7 @@ def test_folders_of_images_become_a_home_that_goes_through_every_step(tmp_path: 
             for number in range(4):
                 image = draw.normal(shade, 20, (12, 12)).clip(0, 255).astype(np.uint8)
                 Image.fromarray(image).save(folder / f"{number}.jpg")
-    made = home.write(tmp_path / "shades", str(tmp_path / "photos"))
+    made = new_home.write(tmp_path / "shades", str(tmp_path / "photos"))
     assert made.plug["classes"] == ["dark", "grey", "light"]
     assert (made.num_classes, made.images) == (3, survey.ImageColumn(column="image", size=12, color=False))
     assert formatted(tmp_path / "shades/shades.py")
@@ -446,7 +445,7 @@ def test_labels_that_are_text_become_classes_by_name(
     values: list[str], classes: list[str], metric: str, tmp_path: Path
 ) -> None:
     pq.write_table(rows(y=values * 12, x=[0.5, 1.5] * 24), tmp_path / "data.parquet")
-    made = home.write(tmp_path / "new", str(tmp_path / "data.parquet"))
+    made = new_home.write(tmp_path / "new", str(tmp_path / "data.parquet"))
     text = (tmp_path / "new/new.py").read_text()
     assert metric in text and formatted(tmp_path / "new/new.py")
     table = table_of(tmp_path / "new", "new:New")
@@ -532,7 +531,7 @@ def test_names_of_any_letters_go_through_every_step_and_a_column_without_one_is_
         f"{n},2026-03-{1 + n // 24:02},{'ab'[n % 2]},{n % 2}" for n in range(96)
     ]
     (tmp_path / "a.csv").write_text("\n".join(lines))
-    made = home.write(tmp_path / "new", str(tmp_path / "a.csv"))
+    made = new_home.write(tmp_path / "new", str(tmp_path / "a.csv"))
     assert left_out(made) == {"": "no: without a name"} and odd in made.table.columns
     assert [note for note in made.notes if "try" in note] == []
     names = {f"values_{odd}", "a=2Fb", "edges"}
@@ -699,7 +698,7 @@ def test_ids_beyond_a_float_are_told_apart_and_an_infinite_label_is_a_number(tmp
 
 def written(survey_: survey.Survey, folder: Path, title: str = "new") -> Path:
     """The files of a home of what was found, in a folder."""
-    for path, text in home.files(survey_, "new", title=title).items():
+    for path, text in new_home.files(survey_, "new", title=title).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     return folder
@@ -715,11 +714,11 @@ def test_words_of_the_template_in_names_of_columns_stay_as_they_are(tmp_path: Pa
     images, label = found.images, found.table.label
     assert images and label
     for word in ("SIZE_IMG COLOR CHANNELS CLASSES LABEL", "IMAGE", '"LABEL"'):
-        text = home.module_text(replace(found, images=replace(images, column=word)), "new")
+        text = new_home.module_text(replace(found, images=replace(images, column=word)), "new")
         assert f"pixels(rows[{json.dumps(word)}], size=16, color=True)" in text
         columns = {word if name == label.column else name: of for name, of in found.table.columns.items()}
         table = replace(found.table, columns=columns, label=replace(label, column=word))
-        text = home.module_text(replace(found, table=table), "new")
+        text = new_home.module_text(replace(found, table=table), "new")
         assert f"batch[{json.dumps(word)}] == n for n in range(2)" in text
         compile(text, "new.py", "exec")
 
@@ -747,7 +746,7 @@ def test_the_name_of_any_folder_is_that_of_a_model(tmp_path: Path, title: str) -
 def test_a_folder_that_would_have_the_name_of_others_in_mlflow_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("t,y\n")
     with pytest.raises(ParamsError, match="'данные' gives the model no name in MLflow; use letters"):
-        home.write(tmp_path / "данные", str(tmp_path / "a.csv"))
+        new_home.write(tmp_path / "данные", str(tmp_path / "a.csv"))
     assert not (tmp_path / "данные").exists()
 
 
@@ -856,7 +855,7 @@ def test_times_that_stand_for_unknown_ones_are_said_and_left_out_of_the_history(
     every = pa.concat_tables(pq.read_table(path) for path in sorted(Path(url).iterdir()))
     odd = [datetime(9999, 12, 31), datetime(1900, 1, 1), *every["time"].to_pylist()[2:]]
     pq.write_table(every.set_column(0, "time", pa.array(odd, pa.timestamp("us"))), tmp_path / "all.parquet")
-    made = home.write(tmp_path / "new", str(tmp_path / "all.parquet"), label="label", unit="account")
+    made = new_home.write(tmp_path / "new", str(tmp_path / "all.parquet"), label="label", unit="account")
     assert (made.num_days, made.days[-1]) == (6, date(2025, 3, 8))
     assert params.load(tmp_path / "new").ingest.history_days == 5
     (said,) = made.notes  # so that `try` took the newest of these days
@@ -867,7 +866,7 @@ def test_times_that_stand_for_unknown_ones_are_said_and_left_out_of_the_history(
 
 def test_a_home_whose_gate_could_not_decide_is_said_at_once(tmp_path: Path) -> None:
     url = delivered(tmp_path / "days", 6, account=lambda n: [f"P{k % 12}" for k in range(60)])
-    made = home.write(tmp_path / "new", url, label="label", unit="account")
+    made = new_home.write(tmp_path / "new", url, label="label", unit="account")
     assert made.table.columns["account"] == Category()  # a few that come again and again are a feature
     (said,) = made.notes
     assert said.startswith("no night could decide, as 1 held-out day (2025-03-08) has 12 values of account, ")
@@ -944,7 +943,7 @@ def test_days_far_apart_are_all_in_the_window(tmp_path: Path) -> None:
     days = pd.date_range("2015-01-01", periods=60, freq="MS")
     sales = np.random.default_rng(0).normal(size=60)
     pd.DataFrame({"date": days, "wind": range(60), "sales": sales}).to_csv(tmp_path / "all.csv")
-    text = home.params_text(survey.survey(str(tmp_path / "all.csv"), label="sales"), "x", title="x")
+    text = new_home.params_text(survey.survey(str(tmp_path / "all.csv"), label="sales"), "x", title="x")
     assert f"window_days: {(days[-1] - days[0]).days + 1} " in text
 
 

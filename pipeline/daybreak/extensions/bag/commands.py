@@ -2,11 +2,12 @@
 
 import sys
 
-from daybreak.contract import params
-from daybreak.storage import checkout, ledger
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 
 
 def bag(
+    home: Home,
     program: str,
     *,
     runs: int,
@@ -22,6 +23,7 @@ def bag(
     """Run a command once per seed on the planned machines, which may be taken away, until enough are done.
 
     Args:
+        home: whose nights these are
         program: the command with its arguments, in which {seed} stands for 0 to RUNS - 1
             and {folder} for where it writes
         runs: how many seeds
@@ -41,9 +43,9 @@ def bag(
     from daybreak.extensions.bag.state import State
     from daybreak.prediction.ledger_history import spot_lives
 
-    loaded = params.load(checkout.home())
-    backend = loaded.backend.make()
-    rental, machine = planned(loaded, backend)
+    loaded = home.params
+    backend = loaded.backend.make(home)
+    rental, machine = planned(home, loaded, backend)
     asked = request.Request(
         command=program,
         num_runs=runs,
@@ -55,12 +57,13 @@ def bag(
         name=name,
     )
     dispatcher = request.dispatcher(
+        home,
         asked,
         backend=backend,
         machine=machine,
         rental=rental,
         spot=loaded.plan.spot,
-        lives=spot_lives(ledger.history(limit=NUM_NIGHTS)),
+        lives=spot_lives(ledger.history(home, limit=NUM_NIGHTS)),
     )
     forecast = dispatcher.forecast()
     if not json_:

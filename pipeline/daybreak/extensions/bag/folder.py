@@ -21,6 +21,7 @@ from daybreak.contract.records import Record, Rental
 from daybreak.extensions.bag.state import State
 from daybreak.jobs.reaper import Standing
 from daybreak.storage import jsonl
+from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
 
 BAGS = Path("var/bags")  # in the home of the nights
@@ -143,9 +144,9 @@ def bags(home: Path) -> Sequence[Bag]:
     return [records.read(Bag, path.parent) for path in sorted((home / BAGS).glob("*/bag.json"))]
 
 
-def standings(home: Path) -> dict[str, Standing]:
+def standings(home: Home) -> dict[str, Standing]:
     """Returns the bags of a home by their labels: each may have jobs until it is over or closed."""
     return {
         label(bag.night): Standing(is_over=clock.utc() > bag.until, closed_at=bag.closed_at)
-        for bag in bags(home)
+        for bag in bags(home.folder)
     }

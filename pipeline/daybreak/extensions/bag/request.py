@@ -22,7 +22,7 @@ from daybreak.extensions.bag.dispatcher import POLL_REMOTE_S, POLL_S, Dispatcher
 from daybreak.extensions.bag.folder import BAGS, Bag, BagFolder
 from daybreak.extensions.bag.reuse import Runs, mean_s
 from daybreak.machines import startup
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,7 @@ class Request:
 
 
 def dispatcher(
+    home: Home,
     request: Request,
     *,
     backend: Backend,
@@ -79,6 +80,7 @@ def dispatcher(
     """Returns the dispatcher of a bag, which may have begun before.
 
     Args:
+        home: whose nights these are.
         request: what is to run.
         backend: that rents the machine.
         machine: each of the bag's machines.
@@ -92,7 +94,7 @@ def dispatcher(
     """
     request.check()
     name = request.name or _name(request.words)
-    path = checkout.home() / BAGS / name
+    path = home.folder / BAGS / name
     before = records.find(Bag, path)
     if before and before.command != request.words:
         raise ParamsError(

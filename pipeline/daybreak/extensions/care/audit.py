@@ -20,6 +20,7 @@ from daybreak.registry import aliases
 from daybreak.rollout import ledger_copy, rot, saga
 from daybreak.rollout.targets import release_targets
 from daybreak.storage import checkout, dvc_cache, erasures, ledger, ledger_notes
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Commit
 from daybreak.storage.mlflow_client import session
 
@@ -30,43 +31,45 @@ LOCK = "dvc.lock"
 NUM_SHOWN = 3  # faults of each check
 
 
-def audit(params: Params, *, deep: bool = False) -> Iterator[Check]:
+def audit(home: Home, params: Params, *, deep: bool = False) -> Iterator[Check]:
     """Yields one check after the other; MLflow comes last, since it may not answer.
 
     A release that is being made meanwhile is waited for, as half of it would look like a fault. A `deep` one
     then reads every byte that is kept, too.
     """
-    with saga.journal().alone():
-        yield from _checks(params)
+    with saga.journal(home).alone():
+        yield from _checks(home, params)
     if deep:
-        yield from _bytes(params)
+        yield from _bytes(home, params)
 
 
-def _checks(params: Params) -> Iterator[Check]:
-    commits = ledger.commits()
-    yield _objects()
-    signature = _signature()
+def _checks(home: Home, params: Params) -> Iterator[Check]:
+    commits = ledger.commits(home)
+    yield _objects(home)
+    signature = _signature(home)
     yield signature
-    texts = ledger.texts_at([commit.id for commit in commits], [*map(records.path_of, KINDS), LOCK])
+    texts = ledger.texts_at(home, [commit.id for commit in commits], [*map(records.path_of, KINDS), LOCK])
     contents = [decoded(files) for files in texts]
-    faults = chain(chain_faults(commits, contents), ledger_notes.faults(ledger.ledger_tip()))
+    faults = chain(chain_faults(commits, contents), ledger_notes.faults(home, ledger.ledger_tip(home)))
     yield _check("chain of nights", faults, f"{len(commits):,} entries follow each other")
     yield _check(
         "releases", release_faults(commits, contents), "each follows from a verdict and the one before"
     )
     keep = params.night.keep
     locks = [(commit, files[LOCK]) for commit, files in zip(commits, texts, strict=True) if LOCK in files]
-    yield _data(locks[:keep], changes=erasures.changed() if signature.ok else {})
-    left = saga.journal().path.exists()
+    yield _data(home, locks[:keep], changes=erasures.changed(home) if signature.ok else {})
+    left = saga.journal(home).path.exists()
     text = "a release was interrupted; run watch" if left else "no release is unfinished"
     yield Check(name="journal", ok=not left, text=text)
-    yield _erasures(len(erasures.erasures()) if signature.ok else 0)
-    yield from _copy()
-    with session() as client:
+    yield _erasures(home, len(erasures.erasures(home)) if signature.ok else 0)
+    yield from _copy(home)
+    with session(home) as client:
         name = params.register_.name
-        serving = ledger.champion_at(ledger.ledger_tip())
-        yield _check("targets", _target_faults(client, name, serving), "all show what the ledger says")
-        yield _check("tags", _tag_faults(client, name), "no version names a commit that the ledger lacks")
+        serving = ledger.champion_at(home, ledger.ledger_tip(home))
+        yield _check("targets", _target_faults(home, client, name, serving), "all show what the ledger says")
+        yield _check(
+            "tags", _tag_faults(home, client, name), "no version names a commit that the ledger lacks"
+        )
         yield _check(
             "MLflow", _registry_faults(client, name, commits, contents), "it has what the ledger has"
         )
@@ -86,14 +89,12 @@ def decoded(texts: dict[str, str]) -> Contents:
     }
 
 
-def _objects() -> Check:
+def _objects(home: Home) -> Check:
     """Checks by `git fsck` that every object of the ledger exists and has the content that its name says."""
-    tip = ledger.ledger_tip()
+    tip = ledger.ledger_tip(home)
     try:
         if tip:
-            checkout.git(
-                "fsck", "--no-dangling", "--no-reflogs", "--no-progress", tip, folder=checkout.home()
-            )
+            checkout.git("fsck", "--no-dangling", "--no-reflogs", "--no-progress", tip, folder=home.folder)
     except ReleaseError as error:
         return Check(name="ledger's objects", ok=False, text=str(error))
     return Check(
@@ -101,18 +102,18 @@ def _objects() -> Check:
     )
 
 
-def _signature() -> Check:
+def _signature(home: Home) -> Check:
     """Checks that the newest commit is signed, where it has to be."""
     try:
-        ledger.expect_signed()
+        ledger.expect_signed(home)
     except ReleaseError as error:
         return Check(name="signature", ok=False, text=str(error))
     return Check(name="signature", ok=True, text="the ledger is signed, or need not be")
 
 
-def _erasures(num: int) -> Check:
+def _erasures(home: Home, num: int) -> Check:
     """Checks that the ledger has all erasures, and that none was interrupted; `num` are in it."""
-    lost, left = erasures.lost(), erasures.journal().path.exists()
+    lost, left = erasures.lost(home), erasures.journal(home).path.exists()
     if lost:
         text = f"{lost}, and the ledger does not have it; look at daybreak restore"
     elif left:
@@ -179,19 +180,18 @@ def _allowed(verdict: dict[str, Any], approval: dict[str, Any], number: int) -> 
     return answered and (verdict["action"] == "promote" or verdict["inconclusive"])
 
 
-def _data(locks: Sequence[tuple[Commit, str]], *, changes: Mapping[str, str]) -> Check:
+def _data(home: Home, locks: Sequence[tuple[Commit, str]], *, changes: Mapping[str, str]) -> Check:
     """Checks that the cache has the files that dvc.lock of the newest nights names, those in folders too."""
-    cache = dvc_cache.folder()
     wanted: dict[str, str] = {}
     for commit, text in locks:
-        lock = YAML(typ="safe").load(erasures.now_of_lock(text, changes)) or {}
+        lock = YAML(typ="safe").load(erasures.now_of_lock(home, text, changes)) or {}
         for stage in lock.get("stages", {}).values():
             for out in stage.get("outs", ()):
                 if "md5" in out and not out["path"].endswith(".json"):  # records are in git
                     wanted.setdefault(out["md5"], f"{out['path']} of {commit.night}")
     missing, num_objects = [], 0
     for digest, where in wanted.items():
-        listing = dvc_cache.path_of(digest, cache)
+        listing = dvc_cache.path_of(home, digest)
         num_objects += 1
         if not listing.exists():
             missing.append(f"{where} ({digest[:9]}) is not in the cache")
@@ -203,33 +203,33 @@ def _data(locks: Sequence[tuple[Commit, str]], *, changes: Mapping[str, str]) ->
             continue
         parts = [part["md5"] for part in json.loads(listing.read_text())]
         num_objects += len(parts)
-        lost = [part for part in parts if not dvc_cache.path_of(part, cache).exists()]
+        lost = [part for part in parts if not dvc_cache.path_of(home, part).exists()]
         if lost:
             missing.append(f"{len(lost)} of {len(parts)} files of {where} are not in the cache")
     return _check("DVC objects", iter(missing), f"{num_objects:,} of {len(locks)} nights are there")
 
 
-def _copy() -> Iterator[Check]:
+def _copy(home: Home) -> Iterator[Check]:
     """Holds the ledger against its copy at the remote of params.yaml, if one is named."""
-    remote, tip = ledger_copy.configured(), ledger.ledger_tip()
+    remote, tip = ledger_copy.configured(home), ledger.ledger_tip(home)
     if not remote:
         return
-    copy = ledger_copy.look(remote, tip=tip)
+    copy = ledger_copy.look(home, remote, tip=tip)
     text = ledger_copy.more_than_here(copy, tip) if copy.has_more else str(copy)
     yield Check(name="pushed ledger", ok=copy.state in ("same", "behind"), text=text)
 
 
-def _bytes(params: Params) -> Iterator[Check]:
+def _bytes(home: Home, params: Params) -> Iterator[Check]:
     """Reads all bytes that are kept; a place that cannot be read at all is a fault of its own."""
-    objects = dvc_cache.objects()
+    objects = dvc_cache.objects(home)
     places = {
-        "bytes of DVC": rot.in_cache(objects),
-        "files of nights": rot.in_nights(),
-        "bytes of git": rot.in_git(),
-        "checkpoints": rot.in_checkpoints(),
-        "bucket": rot.in_buckets(params),
-        "MLflow's database": rot.in_database(),
-        "versions": rot.in_versions(params),
+        "bytes of DVC": rot.in_cache(home, objects),
+        "files of nights": rot.in_nights(home),
+        "bytes of git": rot.in_git(home),
+        "checkpoints": rot.in_checkpoints(home),
+        "bucket": rot.in_buckets(home, params),
+        "MLflow's database": rot.in_database(home),
+        "versions": rot.in_versions(home, params),
     }
     for name, faults in places.items():
         fine = f"{len(objects):,} objects have their digests" if name == "bytes of DVC" else "all are whole"
@@ -239,14 +239,14 @@ def _bytes(params: Params) -> Iterator[Check]:
             yield Check(name=name, ok=False, text=sentence(error))
 
 
-def _tag_faults(client: "MlflowClient", name: str) -> Iterator[str]:
+def _tag_faults(home: Home, client: "MlflowClient", name: str) -> Iterator[str]:
     newest = aliases.newest_tagged(client, name)
-    if newest and not ledger.is_part(newest[1], ledger.ledger_tip()):
+    if newest and not ledger.is_part(home, newest[1], ledger.ledger_tip(home)):
         yield f"version {newest[0]} is of commit {newest[1][:9]}, which the ledger does not have"
 
 
-def _target_faults(client: "MlflowClient", name: str, serving: Release | None) -> Iterator[str]:
-    for target in release_targets(client, name):
+def _target_faults(home: Home, client: "MlflowClient", name: str, serving: Release | None) -> Iterator[str]:
+    for target in release_targets(home, client, name):
         try:
             if (shown := target.shown()) != (serving.version if serving else 0):
                 yield f"{target.name} shows {shown}, the ledger says {serving.version if serving else 0}"

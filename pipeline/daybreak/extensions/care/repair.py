@@ -32,6 +32,7 @@ from daybreak.registry.carried_code import MODEL
 from daybreak.rollout import ledger_copy, rot
 from daybreak.rollout.prune import needed_by_ledger
 from daybreak.storage import checkout, dvc_cache, erasures, snapshots
+from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint_copies import CheckpointCopies
@@ -39,20 +40,20 @@ from daybreak.training.checkpoint_copies import CheckpointCopies
 log = logging.getLogger(__name__)
 
 
-def repair(params: Params) -> Iterator[Check]:
+def repair(home: Home, params: Params) -> Iterator[Check]:
     """Yields a check for each fault that was found: ok where it is repaired, and by what."""
     num = 0
     for name, repaired in PLACES.items():
         try:
-            for check in repaired(params):
+            for check in repaired(home, params):
                 num += 1
                 if check.ok:
-                    disk.sync(checkout.home())  # what is said to be repaired is so also if the power fails
+                    disk.sync(home.folder)  # what is said to be repaired is so also if the power fails
                 yield check
         except (PipelineError, OSError) as error:
             num += 1
             yield Check(name=name, ok=False, text=sentence(error))
-    for fault in rot.in_database():
+    for fault in rot.in_database(home):
         num += 1
         yield _failed(fault.where, "bring var/mlflow.db back from a backup")
     if not num:
@@ -67,13 +68,13 @@ def _failed(where: str, remedy: str) -> Check:
     return Check(name="not repaired", ok=False, text=f"{where}; no good copy was found: {remedy}")
 
 
-def _git(params: Params) -> Iterator[Check]:
+def _git(home: Home, params: Params) -> Iterator[Check]:
     """Repairs git's objects: what is damaged is moved away, then brought from files here and from remotes."""
-    damaged = rot.damaged_objects()
-    before = list(rot.in_git())
+    damaged = rot.damaged_objects(home)
+    before = list(rot.in_git(home))
     if not before:
         return
-    aside = checkout.home() / "var" / "damaged"
+    aside = home.var / "damaged"
     aside.mkdir(parents=True, exist_ok=True)
     for path in damaged:
         if path.suffix != ".pack":
@@ -84,16 +85,16 @@ def _git(params: Params) -> Iterator[Check]:
         with (aside / path.name).open("rb") as pack:  # what of it can be read
             subprocess.run(
                 ["git", "unpack-objects", "-r", "-q"],
-                cwd=checkout.home(),
+                cwd=home.folder,
                 stdin=pack,
                 capture_output=True,
                 check=False,
             )
     source = "files in the folders of nights"
-    _from_folders()
-    if list(rot.in_git()):
-        source = _from_remotes()
-    left = list(rot.in_git())
+    _from_folders(home)
+    if list(rot.in_git(home)):
+        source = _from_remotes(home)
+    left = list(rot.in_git(home))
     for fault in before:
         if left:
             yield _failed(fault.where, f"bring .git back from a backup or a clone ({left[0]})")
@@ -101,26 +102,25 @@ def _git(params: Params) -> Iterator[Check]:
             yield _repaired(fault.where, source)
 
 
-def _from_folders() -> None:
+def _from_folders(home: Home) -> None:
     """Writes the objects of git that are files of the home, and records in the folders of nights."""
-    home = checkout.home()
-    for folder in (home, *sorted((home / "nights").glob("*"))):
+    for folder in (home.folder, *sorted(home.nights.glob("*"))):
         files = [folder / "params.yaml", folder / "dvc.lock", *sorted((folder / records.RUN).glob("*"))]
         with suppress(ReleaseError):  # the folder is of no worktree any more, or its index is damaged
             listed = checkout.git("ls-files", "-z", folder=folder).split("\0")
             files += [folder / name for name in listed if name]
         text = "".join(f"{path}\n" for path in files if path.is_file() and not path.is_symlink())
         with suppress(ReleaseError):
-            checkout.git("hash-object", "-w", "--no-filters", "--stdin-paths", folder=home, text=text)
+            checkout.git("hash-object", "-w", "--no-filters", "--stdin-paths", folder=home.folder, text=text)
 
 
-def _from_remotes() -> str:
+def _from_remotes(home: Home) -> str:
     """Adds all objects that remotes have; returns the remotes that answered."""
     answered = []
-    for remote in ledger_copy.remotes():
+    for remote in ledger_copy.remotes(home):
         with tempfile.TemporaryDirectory() as scratch:
             try:
-                store = ledger_copy.mirror(remote, Path(scratch) / "mirror")
+                store = ledger_copy.mirror(home, remote, Path(scratch) / "mirror")
             except (ReleaseError, subprocess.TimeoutExpired) as error:
                 log.warning("the remote %s does not answer: %s", remote, error)
                 continue
@@ -128,7 +128,7 @@ def _from_remotes() -> str:
                 with pack.open("rb") as file:
                     subprocess.run(
                         ["git", "index-pack", "--stdin", "--fix-thin"],
-                        cwd=checkout.home(),
+                        cwd=home.folder,
                         stdin=file,
                         capture_output=True,
                         check=False,
@@ -137,11 +137,14 @@ def _from_remotes() -> str:
     return f"the remote {', '.join(answered)}" if answered else "nowhere"
 
 
-def _cache(params: Params) -> Iterator[Check]:
+def _cache(home: Home, params: Params) -> Iterator[Check]:
     """Repairs DVC's cache: damaged objects, and those that the newest nights need and it lacks."""
-    locks = needed_by_ledger(params)
-    faults = {fault.name: fault for fault in (*rot.in_cache(dvc_cache.objects()), *rot.missing(locks))}
-    sources = _Copies(params, locks)
+    locks = needed_by_ledger(home, params)
+    faults = {
+        fault.name: fault
+        for fault in (*rot.in_cache(home, dvc_cache.objects(home)), *rot.missing(home, locks))
+    }
+    sources = _Copies(home, params, locks)
     # Lists of folders first, since they name the missing files.
     while faults:
         digest = min(faults, key=lambda one: not one.endswith(dvc_cache.FOLDER))
@@ -151,17 +154,17 @@ def _cache(params: Params) -> Iterator[Check]:
             if copy is None:
                 yield _failed(fault.where, "bring .dvc/cache back from a backup")
                 continue
-            dvc_cache.put(digest, copy[0])
+            dvc_cache.put(home, digest, copy[0])
         yield _repaired(fault.where, copy[1])
         if digest.endswith(dvc_cache.FOLDER):
-            faults |= {new.name: new for new in rot.missing(locks)}
+            faults |= {new.name: new for new in rot.missing(home, locks)}
 
 
 class _Copies:
     """Where an object of DVC's cache may be had from."""
 
-    def __init__(self, params: Params, locks: list[str]) -> None:
-        self._params, self._locks = params, locks
+    def __init__(self, home: Home, params: Params, locks: list[str]) -> None:
+        self._home, self._params, self._locks = home, params, locks
         self._remote_answers = True
 
     def find(self, digest: str, scratch: Path) -> tuple[Path, str] | None:
@@ -169,7 +172,7 @@ class _Copies:
         fresh = scratch / "object"
         if self._remote_answers:
             try:
-                if snapshots.fetch_object(digest, fresh) and dvc_cache.is_intact(digest, fresh):
+                if snapshots.fetch_object(digest, fresh) and dvc_cache.is_intact(self._home, digest, fresh):
                     return fresh, "DVC's remote"
             except Exception as error:  # noqa: BLE001 each remote raises its own errors
                 log.warning("DVC's remote does not answer: %s", " ".join(str(error).split())[:200])
@@ -179,12 +182,17 @@ class _Copies:
                 fresh.write_text(text)
                 return fresh, "the files that it lists"
             return None
-        if (path := self._files.get(digest)) and dvc_cache.is_intact(digest, path):
+        if (path := self._files.get(digest)) and dvc_cache.is_intact(self._home, digest, path):
             return path, str(path)
         if day := self._raw_days.get(digest):
             try:
                 part = ingest.fetch_again(
-                    day, digest, source=self._params.source.make(), table=self._table, work=scratch
+                    self._home,
+                    day,
+                    digest,
+                    source=self._params.source.make(),
+                    table=self._table,
+                    work=scratch,
                 )
             except (PipelineError, OSError) as error:
                 log.warning("the source does not have %s: %s", day, sentence(error))
@@ -200,7 +208,9 @@ class _Copies:
 
     @cached_property
     def _raw_days(self) -> dict[str, date]:
-        files = [one for lock in self._locks for one in dvc_cache.files_of(dvc_cache.outputs(lock))]
+        files = [
+            one for lock in self._locks for one in dvc_cache.files_of(self._home, dvc_cache.outputs(lock))
+        ]
         parts = {
             digest: Path(path).parent.name for path, digest in files if path.startswith(f"{ingest.RAW}/")
         }
@@ -212,9 +222,10 @@ class _Copies:
 
         Links to the cache's own files do not count as copies.
         """
-        home = checkout.home()
+        home = self._home.folder
         known = {
-            (stat.st_dev, stat.st_ino) for stat in (path.stat() for path in dvc_cache.folder().glob("??/*"))
+            (stat.st_dev, stat.st_ino)
+            for stat in (path.stat() for path in dvc_cache.folder(self._home).glob("??/*"))
         }
         paths: dict[str, Path] = {}
         for folder in (home / "data", *sorted((home / "nights").glob("*/data")), home / "var" / "artifacts"):
@@ -227,7 +238,7 @@ class _Copies:
     @cached_property
     def _lists(self) -> dict[str, str]:
         """Lists of the folders that nights have, as DVC writes them, by digest."""
-        home, lists = checkout.home(), {}
+        home, lists = self._home.folder, {}
         for folder in (home, *sorted((home / "nights").glob("*"))):
             lock = folder / "dvc.lock"
             for path in dvc_cache.outputs(lock.read_text()) if lock.is_file() else ():
@@ -237,22 +248,22 @@ class _Copies:
         return lists
 
 
-def _nights(params: Params) -> Iterator[Check]:
+def _nights(home: Home, params: Params) -> Iterator[Check]:
     """Repairs the copies that nights have of files of the cache."""
-    for fault in rot.in_nights():
-        if not dvc_cache.is_intact(fault.name):
+    for fault in rot.in_nights(home):
+        if not dvc_cache.is_intact(home, fault.name):
             yield _failed(fault.where, "the cache lacks it too")
             continue
         path = Path(fault.where)
         fresh = path.with_name(f".{path.name}")  # as `dvc_cache.put`
-        shutil.copyfile(dvc_cache.path_of(fault.name), fresh)
+        shutil.copyfile(dvc_cache.path_of(home, fault.name), fresh)
         fresh.replace(path)
         yield _repaired(fault.where, "DVC's cache")
 
 
-def _checkpoints(params: Params) -> Iterator[Check]:
+def _checkpoints(home: Home, params: Params) -> Iterator[Check]:
     """Fetches copies of torn checkpoints, and removes those that have none, as training skips them."""
-    for folder in sorted((checkout.home() / "nights").glob(f"*/{JOBS}/*")):
+    for folder in sorted(home.nights.glob(f"*/{JOBS}/*")):
         torn = {
             path: wrong for path in folder.glob("checkpoints/seen=*") if (wrong := checkpoint.fault(path))
         }
@@ -268,21 +279,21 @@ def _checkpoints(params: Params) -> Iterator[Check]:
             else:
                 rest = f"training goes on from {max(others)}" if others else "training begins again"
                 yield _failed(f"{path}: {wrong}", f"it is removed, and {rest}")
-    for url in rot.copies():
+    for url in rot.copies(home):
         for copy, wrong in CheckpointCopies(url).faults():
             yield _failed(f"{url}/{copy}: {wrong}", "it is skipped, and the next checkpoint replaces it")
 
 
-def _buckets(params: Params) -> Iterator[Check]:
+def _buckets(home: Home, params: Params) -> Iterator[Check]:
     """Sends again what is damaged in the backends' buckets, from the folder of a night that has it."""
     damaged = [
         (bucket, thing, fault)
-        for bucket in rot.buckets(params)
+        for bucket in rot.buckets(home, params)
         for thing, fault in {fault.name: fault for fault in rot.in_bucket(bucket)}.items()
     ]
     if not damaged:
         return
-    nights = sorted((checkout.home() / "nights").glob("*"))
+    nights = sorted(home.nights.glob("*"))
     sent = ("data/arrays", "data/champion", "data/run/model")
     sources = {
         records.digest(night / path): night / path
@@ -299,21 +310,21 @@ def _buckets(params: Params) -> Iterator[Check]:
             yield _failed(fault.where, "it is removed, and the next train sends it again")
 
 
-def _versions(params: Params) -> Iterator[Check]:
+def _versions(home: Home, params: Params) -> Iterator[Check]:
     """Repairs the files of versions in MLflow."""
-    faults = {int(fault.name): fault for fault in rot.in_versions(params)}
+    faults = {int(fault.name): fault for fault in rot.in_versions(home, params)}
     if not faults:
         return
-    known = {version.number: version for version in rot.versions()}
-    with session() as client, tempfile.TemporaryDirectory() as scratch:
+    known = {version.number: version for version in rot.versions(home)}
+    with session(home) as client, tempfile.TemporaryDirectory() as scratch:
         uris = {int(one.version): str(one.source) for one in aliases.versions(client, params.register_.name)}
-        others = _Versions(uris, Path(scratch))
+        others = _Versions(home, uris, Path(scratch))
         for number, fault in faults.items():
             folder = others.folder(number)
             if others.complete(known[number]):
                 client.log_artifacts(known[number].run_id, str(folder), "model")
                 with tempfile.TemporaryDirectory() as again:
-                    packaging.fetch(uris[number], known[number], into=Path(again))
+                    packaging.fetch(home, uris[number], known[number], into=Path(again))
                 yield _repaired(fault.where, "DVC's cache, its record and other versions")
             else:
                 yield _failed(fault.where, "bring MLflow's artifacts back from a backup, or roll back")
@@ -322,8 +333,8 @@ def _versions(params: Params) -> Iterator[Check]:
 class _Versions:
     """The files of versions, as they are in MLflow now, each in a folder here."""
 
-    def __init__(self, uris: dict[int, str], scratch: Path) -> None:
-        self._uris, self._scratch = uris, scratch
+    def __init__(self, home: Home, uris: dict[int, str], scratch: Path) -> None:
+        self._home, self._uris, self._scratch = home, uris, scratch
 
     def folder(self, number: int) -> Path:
         """Returns the folder of a version's files, without those that cannot be fetched."""
@@ -377,24 +388,25 @@ class _Versions:
             place.write_bytes(before)
         return False
 
-    @staticmethod
-    def _is_whole(version: Version, folder: Path) -> bool:
-        return records.digest(folder) in (version.files_digest, erasures.now(version.files_digest))
+    def _is_whole(self, version: Version, folder: Path) -> bool:
+        return records.digest(folder) in (
+            version.files_digest,
+            erasures.now(self._home, version.files_digest),
+        )
 
-    @staticmethod
-    def _model(version: Version, folder: Path) -> None:
+    def _model(self, version: Version, folder: Path) -> None:
         """Writes the model's files anew from DVC's cache, which the night's own model is in."""
-        listed = [*dvc_cache.files_of({"": version.model_digest})]
-        if not listed or not all(dvc_cache.is_intact(digest) for _, digest in listed):
+        listed = [*dvc_cache.files_of(self._home, {"": version.model_digest})]
+        if not listed or not all(dvc_cache.is_intact(self._home, digest) for _, digest in listed):
             return
         shutil.rmtree(folder, ignore_errors=True)
         for path, digest in listed:
             place = folder / path.removeprefix("/")
             place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(dvc_cache.path_of(digest), place)
+            shutil.copyfile(dvc_cache.path_of(self._home, digest), place)
 
 
-PLACES: dict[str, Callable[[Params], Iterator[Check]]] = {
+PLACES: dict[str, Callable[[Home, Params], Iterator[Check]]] = {
     "git": _git,
     "cache": _cache,
     "nights": _nights,

@@ -19,6 +19,7 @@ from daybreak.extensions.care import audit
 from daybreak.registry import aliases, packaging
 from daybreak.rollout import ledger_copy
 from daybreak.storage import checkout, ledger, ledger_notes, signatures
+from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from daybreak.storage.signatures import UNSIGNED
 
@@ -48,32 +49,33 @@ class Proposal:
         )
 
 
-def restore(params: ModelSections, *, commit: str = "", yes: bool = False) -> Iterator[str]:
+def restore(home: Home, params: ModelSections, *, commit: str = "", yes: bool = False) -> Iterator[str]:
     """Yields what is known of the ledger, line by line, and sets the branch if `yes`.
 
     Raises NothingToDo where nothing knows of more than the ledger has, and ReleaseError where a commit is not
     one of a whole ledger, or is not signed and has to be, or the branch has been moved meanwhile.
 
     Args:
+        home: whose nights these are.
         params: name of the model, whose versions MLflow has.
         commit: that the ledger is to end with; the proposed one if empty.
         yes: set the branch; else it is only shown.
     """
-    tip = ledger.ledger_tip()
-    yield f"the ledger, the git branch nights, {_end(tip)}"
-    proposals = [*_here(tip), *_remotes(tip)]
+    tip = ledger.ledger_tip(home)
+    yield f"the ledger, the git branch nights, {_end(home, tip)}"
+    proposals = [*_here(home, tip), *_remotes(home, tip)]
     unsigned = [proposal for proposal in proposals if not proposal.is_signed]
-    tags = [*_tagged(params, tip)]
+    tags = [*_tagged(home, params, tip)]
     for proposal in proposals:
         yield f"{proposal}{'' if proposal.is_signed else f'; passed over, as it is {UNSIGNED}'}"
     for number, tag in tags:
-        known = _proposal(tag, f"{MLFLOW}, by version {number}")
+        known = _proposal(home, tag, f"{MLFLOW}, by version {number}")
         yield str(known) if known else f"{MLFLOW}, by version {number}: {tag[:40]}, which git does not have"
         unsigned += [known] if known and not known.is_signed else []
     if commit:
-        chosen: Proposal | None = _named(commit)
+        chosen: Proposal | None = _named(home, commit)
     else:
-        chosen = _furthest([proposal for proposal in proposals if proposal.is_signed])
+        chosen = _furthest(home, [proposal for proposal in proposals if proposal.is_signed])
     if chosen is None and unsigned:
         raise ReleaseError(
             f"{unsigned[0].commit[:9]}, which {unsigned[0].source} has, is {UNSIGNED}, and no other is "
@@ -86,99 +88,101 @@ def restore(params: ModelSections, *, commit: str = "", yes: bool = False) -> It
         )
     if chosen is None or chosen.commit == tip:
         raise NothingToDo("nothing knows of more than the ledger has")
-    yield from _faults(chosen.commit)
-    yield from _missing_files(params, chosen.commit)
+    yield from _faults(home, chosen.commit)
+    yield from _missing_files(home, params, chosen.commit)
     left_out = [
-        one for one in (ledger.commits_up_to(tip) if tip else ()) if not ledger.is_part(one.id, chosen.commit)
+        one
+        for one in (ledger.commits_up_to(home, tip) if tip else ())
+        if not ledger.is_part(home, one.id, chosen.commit)
     ]
     if left_out:
         yield f"{len(left_out)} entries of today's ledger are not in it; they stay known as {tip}"
     if not yes:
         yield f"Set it with: daybreak restore {f'--commit {commit} ' if commit else ''}--yes"
         return
-    ledger.move_to(chosen.commit, expected=tip, message=f"restore: {chosen.source}")
+    ledger.move_to(home, chosen.commit, expected=tip, message=f"restore: {chosen.source}")
     yield f"the ledger ends at {chosen.commit[:9]} now, by {chosen.source}; run daybreak watch"
 
 
-def _missing_files(params: ModelSections, commit: str) -> Iterator[str]:
+def _missing_files(home: Home, params: ModelSections, commit: str) -> Iterator[str]:
     """Yields why the version that serves by a commit cannot be loaded, where it cannot."""
-    serving = ledger.champion_at(commit)
+    serving = ledger.champion_at(home, commit)
     if serving is None:
         return
     try:
-        with session() as client:
-            packaging.expect_files(client, params.register_.name, serving)
+        with session(home) as client:
+            packaging.expect_files(home, client, params.register_.name, serving)
     except PipelineError as error:
         yield f"look at this first: version {serving.version} would serve, and {error}"
 
 
-def _end(tip: str) -> str:
-    known = _proposal(tip, "") if tip else None
+def _end(home: Home, tip: str) -> str:
+    known = _proposal(home, tip, "") if tip else None
     return f"ends at {str(known).removeprefix(': ')}" if known else "is gone"
 
 
-def _here(tip: str) -> Iterator[Proposal]:
+def _here(home: Home, tip: str) -> Iterator[Proposal]:
     """Yields the likeliest commit that git here knows, if it follows the ledger's end.
 
     Those before it in the list are not signed, and have to be.
     """
-    for commit in ledger.lost():
-        known = _proposal(commit, "git here")
-        if known and (not tip or ledger.is_part(tip, commit)):
-            proposals = [*_down_to_signed(known, tip)]
+    for commit in ledger.lost(home):
+        known = _proposal(home, commit, "git here")
+        if known and (not tip or ledger.is_part(home, tip, commit)):
+            proposals = [*_down_to_signed(home, known, tip)]
             yield from proposals
             if proposals[-1].is_signed:
                 return
 
 
-def _remotes(tip: str) -> Iterator[Proposal]:
-    for remote in ledger_copy.remotes():
-        copy = ledger_copy.look(remote, tip=tip)
+def _remotes(home: Home, tip: str) -> Iterator[Proposal]:
+    for remote in ledger_copy.remotes(home):
+        copy = ledger_copy.look(home, remote, tip=tip)
         if copy.state == "no answer":
             log.warning("%s", copy)
-        known = _proposal(copy.commit, f"remote {without_password(remote)}") if copy.has_more else None
+        known = _proposal(home, copy.commit, f"remote {without_password(remote)}") if copy.has_more else None
         if known:
-            yield from _down_to_signed(known, tip)
+            yield from _down_to_signed(home, known, tip)
 
 
-def _down_to_signed(known: Proposal, tip: str) -> Iterator[Proposal]:
+def _down_to_signed(home: Home, known: Proposal, tip: str) -> Iterator[Proposal]:
     """Yields the proposal, and if it is unsigned, also the newest signed one before that the ledger lacks."""
     yield known
-    signed = "" if known.is_signed else signatures.newest_signed(known.commit)
-    if signed and not ledger.is_part(signed, tip) and (before := _proposal(signed, known.source)):
+    signed = "" if known.is_signed else signatures.newest_signed(home, known.commit)
+    if signed and not ledger.is_part(home, signed, tip) and (before := _proposal(home, signed, known.source)):
         yield before
 
 
-def _tagged(params: ModelSections, tip: str) -> Iterator[tuple[int, str]]:
+def _tagged(home: Home, params: ModelSections, tip: str) -> Iterator[tuple[int, str]]:
     """Yields the newest version whose tag names a commit that the ledger does not have, and the commit."""
     try:
-        with session() as client:
+        with session(home) as client:
             newest = aliases.newest_tagged(client, params.register_.name)
     except PipelineError as error:
         log.warning("%s", error)
         return
-    if newest and not ledger.is_part(newest[1], tip):
+    if newest and not ledger.is_part(home, newest[1], tip):
         yield newest
 
 
-def _furthest(proposals: list[Proposal]) -> Proposal | None:
+def _furthest(home: Home, proposals: list[Proposal]) -> Proposal | None:
     """Returns the first, or one further on that follows it."""
     chosen: Proposal | None = None
     for proposal in proposals:
-        if chosen is None or ledger.is_part(chosen.commit, proposal.commit):
+        if chosen is None or ledger.is_part(home, chosen.commit, proposal.commit):
             chosen = proposal
     return chosen
 
 
-def _named(commit: str) -> Proposal:
+def _named(home: Home, commit: str) -> Proposal:
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     try:
-        whole = checkout.git(*words, folder=checkout.home())
+        whole = checkout.git(*words, folder=home.folder)
     except ReleaseError:
         raise ReleaseError(
             f"git has no commit {commit}; fetch it from a backup or another clone, or choose another --commit"
         ) from None
-    known = _proposal(whole, "named by --commit")
+    known = _proposal(home, whole, "named by --commit")
     if known is None:
         raise ReleaseError(f"{commit} is not a commit of a night; choose another --commit")
     if not known.is_signed:
@@ -188,15 +192,15 @@ def _named(commit: str) -> Proposal:
     return known
 
 
-def _proposal(commit: str, source: str) -> Proposal | None:
+def _proposal(home: Home, commit: str, source: str) -> Proposal | None:
     """Returns the proposal to restore a commit; None if git lacks the commit or no night made it."""
-    if not ledger.is_part(commit, commit):
+    if not ledger.is_part(home, commit, commit):
         return None
     try:
-        entries = ledger.commits_up_to(commit)
+        entries = ledger.commits_up_to(home, commit)
         if not entries:
             return None
-        serving = ledger.champion_at(commit)
+        serving = ledger.champion_at(home, commit)
     except PipelineError as error:
         log.warning("%s is not proposed: %s", commit[:9], error)
         return None
@@ -208,19 +212,19 @@ def _proposal(commit: str, source: str) -> Proposal | None:
         closed=f"{closed:%Y-%m-%d %H:%M} UTC",
         num_nights=len(entries),
         version=serving.version if serving else 0,
-        is_signed=signatures.newest_signed(commit) == commit,
+        is_signed=signatures.newest_signed(home, commit) == commit,
     )
 
 
-def _faults(commit: str) -> Iterator[str]:
+def _faults(home: Home, commit: str) -> Iterator[str]:
     """Yields what is wrong with the releases of a ledger that ends there.
 
     Raises ReleaseError unless all its objects are whole and its entries follow each other.
     """
-    checkout.git("fsck", "--no-dangling", "--no-reflogs", "--no-progress", commit, folder=checkout.home())
-    commits = ledger.commits_up_to(commit)
-    texts = ledger.texts_at([one.id for one in commits], [*map(records.path_of, audit.KINDS)])
+    checkout.git("fsck", "--no-dangling", "--no-reflogs", "--no-progress", commit, folder=home.folder)
+    commits = ledger.commits_up_to(home, commit)
+    texts = ledger.texts_at(home, [one.id for one in commits], [*map(records.path_of, audit.KINDS)])
     contents = [audit.decoded(files) for files in texts]
-    if faults := [*audit.chain_faults(commits, contents), *ledger_notes.faults(commit)]:
+    if faults := [*audit.chain_faults(commits, contents), *ledger_notes.faults(home, commit)]:
         raise ReleaseError(f"{commit[:9]} ends no whole ledger: {faults[0]}; choose another --commit")
     yield from (f"look at this first: {fault}" for fault in audit.release_faults(commits, contents))

@@ -21,7 +21,8 @@ from daybreak.contract import records
 from daybreak.contract.errors import DataError
 from daybreak.data.ingest import without
 from daybreak.data.source import PART
-from daybreak.storage import checkout, dvc_cache, erasures, ledger, snapshots
+from daybreak.storage import dvc_cache, erasures, ledger, snapshots
+from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,8 +44,8 @@ class CachedRows:
 class Objects:
     """The objects of this home's cache, and of the remote where there is one."""
 
-    def __init__(self, remote: Any, *, dry_run: bool) -> None:
-        self._cache = dvc_cache.folder()
+    def __init__(self, home: Home, remote: Any, *, dry_run: bool) -> None:
+        self._home, self._cache = home, dvc_cache.folder(home)
         self._remote, self._dry_run = remote, dry_run
 
     def read(self, digest: str) -> bytes | None:
@@ -97,14 +98,14 @@ class Objects:
 
     def path(self, digest: str) -> Path:
         """Returns where the cache has an object."""
-        return dvc_cache.path_of(digest, self._cache)
+        return dvc_cache.path_of(self._home, digest)
 
 
 @contextmanager
-def opened(*, dry_run: bool) -> Iterator[Objects]:
+def opened(home: Home, *, dry_run: bool) -> Iterator[Objects]:
     """Yields the objects of this home; in a dry run none is added."""
-    with snapshots.remote(checkout.home()) as remote:
-        yield Objects(remote, dry_run=dry_run)
+    with snapshots.remote(home.folder) as remote:
+        yield Objects(home, remote, dry_run=dry_run)
 
 
 def with_progress(listings: list[str]) -> Iterable[str]:
@@ -114,11 +115,18 @@ def with_progress(listings: list[str]) -> Iterable[str]:
     return tqdm(listings, desc="erase", unit="night", disable=None, file=sys.stderr)
 
 
-def named_outputs() -> dict[str, set[str]]:
+def named_outputs(home: Home) -> dict[str, set[str]]:
     """Returns the digests of the outputs that any night's dvc.lock names, by path."""
-    home = checkout.home()
-    texts = {files[LOCK] for files in ledger.texts_at([one.id for one in ledger.commits()], [LOCK]) if files}
-    texts |= {path.read_text() for path in (home / LOCK, *home.glob(f"nights/*/{LOCK}")) if path.exists()}
+    texts = {
+        files[LOCK]
+        for files in ledger.texts_at(home, [one.id for one in ledger.commits(home)], [LOCK])
+        if files
+    }
+    texts |= {
+        path.read_text()
+        for path in (home.folder / LOCK, *home.folder.glob(f"nights/*/{LOCK}"))
+        if path.exists()
+    }
     outputs: dict[str, set[str]] = {}
     for text in texts:
         for stage in (YAML(typ="safe").load(text) or {}).get("stages", {}).values():
@@ -128,12 +136,12 @@ def named_outputs() -> dict[str, set[str]]:
     return outputs
 
 
-def find(objects: Objects, *, column: str, unit: str) -> CachedRows:
+def find(home: Home, objects: Objects, *, column: str, unit: str) -> CachedRows:
     """Returns what has to change so that no object has a row of this unit any more; adds the new objects."""
-    cached, changes = CachedRows(), erasures.changed()
+    cached, changes = CachedRows(), erasures.changed(home)
     outputs = {
         path: {now for digest in digests if (now := changes.get(digest, digest))}
-        for path, digests in named_outputs().items()
+        for path, digests in named_outputs(home).items()
     }
     listings = [digest for path in ROWS for digest in sorted(outputs.get(path, ()))]
     kept: dict[str, str] = {}  # partitions that were looked at
@@ -157,13 +165,13 @@ def find(objects: Objects, *, column: str, unit: str) -> CachedRows:
     return cached
 
 
-def wanted(objects: Objects) -> tuple[set[str], set[str]]:
+def wanted(home: Home, objects: Objects) -> tuple[set[str], set[str]]:
     """Returns the objects that nights name by now, or .dvc files do, and all that nights have ever named."""
-    changes = erasures.changed()
-    own = dvc_cache.added()
+    changes = erasures.changed(home)
+    own = dvc_cache.added(home)
     keep = own | {part["md5"] for digest in own for part in _entries(objects, digest) or ()}
     ever = {*changes}
-    for digest in {digest for digests in named_outputs().values() for digest in digests}:
+    for digest in {digest for digests in named_outputs(home).values() for digest in digests}:
         for one in filter(None, {digest, changes.get(digest, digest)}):
             parts = {one, *(entry["md5"] for entry in _entries(objects, one) or ())}
             ever |= parts

@@ -39,6 +39,7 @@ from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.serving import day_predictions
 from daybreak.storage import checkout, erasures, jsonl, ledger, night_folders
 from daybreak.storage.bucket import options
+from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from daybreak.storage.traffic_log import existing_log
 
@@ -47,7 +48,7 @@ log = logging.getLogger(__name__)
 BEGUN = Path("data/work/erasing")  # in a folder whose rows are being erased, and whose arrays are still old
 
 
-def erase(unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
+def erase(home: Home, unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
     """Erases the rows of a unit, and yields a sentence for each kind of thing that they were in.
 
     A dry run yields the same sentences, and changes nothing.
@@ -63,52 +64,52 @@ def erase(unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
             "the table of the workload has no unit, so that it is not known whose a row is; name the column "
             "that says it, unit= of the Table"
         )
-    home, unit = checkout.home(), code(unit)
-    with checkout.folders_alone(home):
-        expect_ledger(loaded)
-        _expect_quiet()
-        _expect_intact()
+    unit = code(unit)
+    with checkout.folders_alone(home.folder):
+        expect_ledger(home, loaded)
+        _expect_quiet(home)
+        _expect_intact(home)
         if not dry_run:
-            _begin(unit)
-        yield from _rows(unit, column, loaded, dry_run=dry_run)
-        days = {day for one in _erasures_of(unit) for day in one.days}
+            _begin(home, unit)
+        yield from _rows(home, unit, column, loaded, dry_run=dry_run)
+        days = {day for one in _erasures_of(home, unit) for day in one.days}
         yield from _folders(home, column, unit, days, dry_run=dry_run)
-        yield from _serving(home, column, unit, loaded, dry_run=dry_run)
+        yield from _serving(home.folder, column, unit, loaded, dry_run=dry_run)
         if not dry_run:
-            erasures.journal().remove()
+            erasures.journal(home).remove()
 
 
-def _expect_quiet() -> None:
-    if not ledger.commits():
+def _expect_quiet(home: Home) -> None:
+    if not ledger.commits(home):
         raise ReleaseError("no night was closed yet, so that there is no ledger to write to; delete the data")
-    if opened := night_folders.undecided():
+    if opened := night_folders.undecided(home):
         raise ReleaseError(
             f"night {opened[0].id} is open and has the rows; erase once it is closed, or end it with: "
             f"daybreak stop --night {opened[0].id}"
         )
-    if saga.journal().path.exists():
+    if saga.journal(home).path.exists():
         raise ReleaseError("a release was interrupted; run watch, then erase again")
 
 
-def _expect_intact() -> None:
+def _expect_intact(home: Home) -> None:
     """Raises DataError where a file in the folder of a night differs from its dvc.lock.
 
     An erasure from a damaged file would make the rest pass for sound. Links into the cache are compared as
     objects.
     """
-    if damaged := [fault.where for fault in rot.in_nights()]:
+    if damaged := [fault.where for fault in rot.in_nights(home)]:
         raise DataError(
             f"{len(damaged)} files of nights are damaged: {', '.join(damaged[:3])}; daybreak "
             f"repair puts them back; then erase again"
         )
 
 
-def _begin(unit: str) -> None:
+def _begin(home: Home, unit: str) -> None:
     """Writes the journal; ReleaseError while the erasure of another unit, which was interrupted, is not done.
 
     Rows of that unit are still in folders and versions, and only its own erasure looks for them.
     """
-    journal, mine = erasures.journal(), erasures.hash_of(unit, erasures.make_key())
+    journal, mine = erasures.journal(home), erasures.hash_of(unit, erasures.make_key(home))
     before = journal.read() or {}
     if before.get("unit", mine) != mine:
         raise ReleaseError(
@@ -118,20 +119,20 @@ def _begin(unit: str) -> None:
     journal.write({"at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "unit": mine})
 
 
-def _rows(unit: str, column: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
+def _rows(home: Home, unit: str, column: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
     """Steps 1 and 2, and of step 3 the objects and the versions."""
     name = loaded.register_.name
-    with cached_rows.opened(dry_run=dry_run) as objects, session() as client:
-        cached = cached_rows.find(objects, column=column, unit=unit)
-        carried = list(version_rows.changed(client, name, column=column, unit=unit))
+    with cached_rows.opened(home, dry_run=dry_run) as objects, session(home) as client:
+        cached = cached_rows.find(home, objects, column=column, unit=unit)
+        carried = list(version_rows.changed(home, client, name, column=column, unit=unit))
         days = sorted(cached.days)
-        learned = provenance.learned_from([date.fromisoformat(day) for day in days])
+        learned = provenance.learned_from(home, [date.fromisoformat(day) for day in days])
         span = f", {days[0]} to {days[-1]}" if days else ""
         yield f"{cached.num_rows:,} rows of {len(days)} days{span}, as nights recorded them"
         if not dry_run:
-            _note(unit, cached, learned, carried)
-            learned = sorted({number for one in _erasures_of(unit) for number in one.versions})
-            keep, ever = cached_rows.wanted(objects)
+            _note(home, unit, cached, learned, carried)
+            learned = sorted({number for one in _erasures_of(home, unit) for number in one.versions})
+            keep, ever = cached_rows.wanted(home, objects)
             num = objects.remove_all_but(keep, named=ever)
             yield f"{num:,} objects of DVC's cache that held them, or were made of them"
             for change in carried:
@@ -152,53 +153,57 @@ def _rows(unit: str, column: str, loaded: Params, *, dry_run: bool) -> Iterator[
 
 
 def _note(
-    unit: str, cached: cached_rows.CachedRows, learned: list[int], carried: list[version_rows.Changed]
+    home: Home,
+    unit: str,
+    cached: cached_rows.CachedRows,
+    learned: list[int],
+    carried: list[version_rows.Changed],
 ) -> None:
     """Writes what changes to the ledger, unless a killed call did.
 
     A version that such a call was replacing has files of before and of after; what it becomes is noted.
     """
-    known = erasures.changed()
+    known = erasures.changed(home)
     noted = set(known.values())
     new = {one.before: one.after for one in carried if one.before not in known and one.after not in noted}
     digests = cached.digests | new
-    if digests or not _erasures_of(unit):
+    if digests or not _erasures_of(home, unit):
         erasure = erasures.by(
             unit,
-            erasures.make_key(),
+            erasures.make_key(home),
             num_rows=cached.num_rows,
             days=tuple(sorted(cached.days)),
             digests=digests,
             versions=tuple(learned),
         )
-        log.info("%s", erasures.note(erasure))
-    erasures.remember()
-    ledger_copy.push()
+        log.info("%s", erasures.note(home, erasure))
+    erasures.remember(home)
+    ledger_copy.push(home)
 
 
-def _erasures_of(unit: str) -> list[Erasure]:
-    key = erasures.read_key()
+def _erasures_of(home: Home, unit: str) -> list[Erasure]:
+    key = erasures.read_key(home)
     if key is None:
         return []
-    return [one for one in erasures.erasures() if one.unit == erasures.hash_of(unit, key)]
+    return [one for one in erasures.erasures(home) if one.unit == erasures.hash_of(unit, key)]
 
 
-def _folders(home: Path, column: str, unit: str, days: set[str], *, dry_run: bool) -> Iterator[str]:
+def _folders(home: Home, column: str, unit: str, days: set[str], *, dry_run: bool) -> Iterator[str]:
     """Removes the folders of nights but the newest, which users are answered from; that is rewritten."""
-    folders = [home / "nights" / commit.night for commit in ledger.commits()]
+    folders = [home.nights / commit.night for commit in ledger.commits(home)]
     newest = next((folder for folder in folders if folder.exists()), None)
-    others = [path for path in sorted((home / "nights").glob("*")) if path.is_dir() and path != newest]
+    others = [path for path in sorted(home.nights.glob("*")) if path.is_dir() and path != newest]
     if others:
         yield f"{len(others):,} folders of nights, as prune would; the ledger and MLflow keep their records"
     if not dry_run:
-        checkout.remove_worktrees(home, others)
-    for folder in filter(None, (newest, home)):
+        checkout.remove_worktrees(home.folder, others)
+    for folder in filter(None, (newest, home.folder)):
         parts = [part for path in (*ROWS, REFUSED) for part in (folder / path).glob(f"day=*/{PART}")]
         held = [part for part in parts if _holds(part, column, unit)]
         if held:
             yield f"{len(held):,} partitions in {folder}"
         if not dry_run and (held or (folder / BEGUN).exists()):
-            _rewrite(folder, held, days, column=column, unit=unit)
+            _rewrite(home, folder, held, days, column=column, unit=unit)
 
 
 def _holds(part: Path, column: str, unit: str) -> bool:
@@ -210,7 +215,7 @@ def _holds(part: Path, column: str, unit: str) -> bool:
     return len(without(rows, column, {unit})) < len(rows)
 
 
-def _rewrite(folder: Path, held: list[Path], days: set[str], *, column: str, unit: str) -> None:
+def _rewrite(home: Home, folder: Path, held: list[Path], days: set[str], *, column: str, unit: str) -> None:
     """Rewrites the partitions of a folder, and makes its arrays anew."""
     import pyarrow.parquet as pq
 
@@ -228,22 +233,22 @@ def _rewrite(folder: Path, held: list[Path], days: set[str], *, column: str, uni
             continue
         records.replace_bytes(part, cached_rows.parquet(left))  # the entry: it may be a link into the cache
     if (lock := folder / LOCK).exists():
-        records.replace_text(lock, erasures.now_of_lock(lock.read_text()))
+        records.replace_text(lock, erasures.now_of_lock(home, lock.read_text()))
     for name in ("ingest", "arrays"):
         shutil.rmtree(folder / "data" / "work" / name, ignore_errors=True)
     if (folder / page.FILE).exists():  # it shows rows
-        page.write(folder, ledger.history(limit=outcome.NIGHTS))
-    _make_arrays_again(folder)
+        page.write(home, folder, ledger.history(home, limit=outcome.NIGHTS))
+    _make_arrays_again(home, folder)
     (folder / BEGUN).unlink()
 
 
-def _make_arrays_again(folder: Path) -> None:
+def _make_arrays_again(home: Home, folder: Path) -> None:
     """Makes the arrays that users are answered from; without them the next night brings others."""
     night, dataset = records.find(Night, folder / records.RUN), records.find(Dataset, folder / records.RUN)
     try:
         if night and dataset:
             with chdir(folder):
-                prepare.make_again(dataset, night, params.load(folder))
+                prepare.make_again(home, dataset, night, params.load(folder))
             return
     except (PipelineError, OSError, ValueError) as error:
         log.warning(

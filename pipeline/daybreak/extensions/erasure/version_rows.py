@@ -23,6 +23,7 @@ from daybreak.extensions.erasure.cached_rows import parquet
 from daybreak.registry import aliases, packaging
 from daybreak.rollout import rot
 from daybreak.storage import erasures
+from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -43,7 +44,7 @@ class Changed:
     files: dict[str, bytes | None]  # by their paths; None: the file goes
 
 
-def changed(client: "MlflowClient", name: str, *, column: str, unit: str) -> Iterator[Changed]:
+def changed(home: Home, client: "MlflowClient", name: str, *, column: str, unit: str) -> Iterator[Changed]:
     """Yields the versions that carry rows of the unit, with their files after the rows are removed.
 
     Raises ReleaseError for a version whose files are neither those in the ledger nor those that a killed call
@@ -52,7 +53,7 @@ def changed(client: "MlflowClient", name: str, *, column: str, unit: str) -> Ite
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
 
-    of_ledger = {one.number: one for one in rot.versions()}
+    of_ledger = {one.number: one for one in rot.versions(home)}
     for version in aliases.versions(client, name):
         if aliases.PRUNED in version.tags:
             continue
@@ -65,7 +66,7 @@ def changed(client: "MlflowClient", name: str, *, column: str, unit: str) -> Ite
             for of_mlflow in packaging.OF_MLFLOW:
                 (folder / of_mlflow).unlink(missing_ok=True)
             number, before = int(version.version), records.digest(folder)
-            is_whole = _is_whole(folder, of_ledger.get(number))
+            is_whole = _is_whole(home, folder, of_ledger.get(number))
             try:
                 files = {
                     path.relative_to(folder).as_posix(): content
@@ -77,15 +78,15 @@ def changed(client: "MlflowClient", name: str, *, column: str, unit: str) -> Ite
                 (folder / path).unlink()
                 if content is not None:
                     (folder / path).write_bytes(content)
-            if not is_whole and not _is_whole(folder, of_ledger.get(number)):
+            if not is_whole and not _is_whole(home, folder, of_ledger.get(number)):
                 raise _damaged(number)
             if files:
                 yield Changed(number=number, before=before, after=records.digest(folder), files=files)
 
 
-def _is_whole(folder: Path, version: Version | None) -> bool:
+def _is_whole(home: Home, folder: Path, version: Version | None) -> bool:
     """Returns whether files are those that the ledger has of a version, which may be of no night: None."""
-    return version is None or records.digest(folder) in erasures.forms(version.files_digest)
+    return version is None or records.digest(folder) in erasures.forms(home, version.files_digest)
 
 
 def _damaged(number: int, error: Exception | None = None) -> ReleaseError:

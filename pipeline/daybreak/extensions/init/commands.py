@@ -48,10 +48,9 @@ def init(
         clock: column of the time of day, where the time is a date alone; the only one if left out
         encoding: of CSV, as cp1252 or utf-16-le; found if left out
     """
-    from daybreak.extensions.init import new_home as home
-    from daybreak.extensions.init import survey_columns
+    from daybreak.extensions.init import new_home, survey_columns
 
-    survey = home.write(
+    survey = new_home.write(
         Path(folder),
         from_,
         time=time,

@@ -27,6 +27,7 @@ from daybreak.extensions.kubernetes.pod_entrypoint import NAME, NUM_PODS, SET_ST
 from daybreak.extensions.kubernetes.pod_status import Seen
 from daybreak.machines.nodes import Node
 from daybreak.machines.own_machines import OwnMachine
+from daybreak.storage.home import Home
 
 # Annotations of a Job or JobSet.
 JOB, NIGHT, FOLDER, UNTIL = "daybreak/job", "daybreak/night", "daybreak/folder", "daybreak/until"
@@ -52,6 +53,7 @@ class Kubernetes(Cluster):
         wait_minutes: float = 15.0,
         min_machines: int = 0,
         tpu_image: str = "",
+        home: Home | None = None,
     ) -> None:
         """Keeps where jobs run.
 
@@ -60,7 +62,7 @@ class Kubernetes(Cluster):
         many a job of more goes on when it loses one; 0: with all. Machines with TPU chips run `tpu_image`,
         or `image` where that is "".
         """
-        super().__init__(machines=machines, bucket=bucket, retry=replace(AT_ONCE, cancel_s=END_S))
+        super().__init__(machines=machines, bucket=bucket, retry=replace(AT_ONCE, cancel_s=END_S), home=home)
         self.site = Site(
             namespace=namespace,
             image=image,
@@ -198,7 +200,7 @@ class Kubernetes(Cluster):
         name, num_pods = rented.name, job.rental.num_machines
         made: Mapping[str, Any] = rented.evidence
         owner = manifest.owner_of(name, made["metadata"]["uid"])
-        labels, pods = {"daybreak": self.home}, _attempt(name)
+        labels, pods = {"daybreak": self.home_token}, _attempt(name)
         environment = {key: value for key, value in job.environment.items() if key not in AT_HOME}
         environment |= {"DAYBREAK_ATTEMPT": rented.attempt, NUM_PODS: str(num_pods), NAME: name}
         if not is_job_set(name):
@@ -237,7 +239,7 @@ class Kubernetes(Cluster):
 
     def find(self, regions: Iterable[str], **labels: str) -> list[Rented]:
         """Returns the jobs of this home with these labels."""
-        wanted = _labels({"daybreak": self.home, **labels})
+        wanted = _labels({"daybreak": self.home_token, **labels})
         try:
             sets = self._api.job_sets(wanted)
         except Refused:  # then this account has made none

@@ -5,19 +5,21 @@ from dataclasses import asdict
 
 from daybreak.contract.errors import NothingToDo
 from daybreak.contract.formats import one_line
+from daybreak.storage.home import Home
 
 
-def why(version: str, *, json_: bool = False) -> int:
+def why(home: Home, version: str, *, json_: bool = False) -> int:
     """Show the origin of a version, its verdict, and when it served.
 
     Args:
+        home: whose nights these are
         version: its number, or the name or the day of the night that made it
         json_: as JSON: a list of names and texts
     """
     from daybreak.extensions.lineage import provenance
     from daybreak.rollout.rollback import version_of
 
-    shown = provenance.why(version_of(version))
+    shown = provenance.why(home, version_of(home, version))
     if json_:
         print(json.dumps([{"name": name, "text": text} for name, text in shown]))
         return 0
@@ -26,16 +28,17 @@ def why(version: str, *, json_: bool = False) -> int:
     return 0
 
 
-def who_used(what: str, *, json_: bool = False) -> int:
+def who_used(home: Home, what: str, *, json_: bool = False) -> int:
     """Show which nights and versions used a day or a digest.
 
     Args:
+        home: whose nights these are
         what: a day as 2011-09-30, or the digest of data or of a model, or its first characters
         json_: as JSON: a list of nights
     """
     from daybreak.extensions.lineage import provenance
 
-    uses = provenance.who_used(what)
+    uses = provenance.who_used(home, what)
     if not uses:
         raise NothingToDo(f"no night of the ledger used {what}")
     if json_:

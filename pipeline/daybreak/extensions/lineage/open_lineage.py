@@ -8,9 +8,9 @@ does not answer is logged, and nothing fails with it.
 import logging
 from typing import TYPE_CHECKING
 
-from daybreak.contract import params
 from daybreak.contract.errors import PipelineError
-from daybreak.storage import checkout, ledger
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
 if TYPE_CHECKING:
@@ -22,15 +22,15 @@ log = logging.getLogger(__name__)
 PRODUCER = "urn:daybreak"  # what sends the events
 
 
-def send(commit: str) -> None:
+def send(home: Home, commit: str) -> None:
     """Tells of the night or the rollback of a commit, where `notify.openlineage` names a namespace."""
     try:
-        loaded = params.load(checkout.home())
+        loaded = home.params
         if not (namespace := loaded.notify.openlineage):
             return
         from openlineage.client import OpenLineageClient, set_producer
 
-        (entry,) = ledger.entries_of([one for one in ledger.commits() if one.id == commit])
+        (entry,) = ledger.entries_of(home, [one for one in ledger.commits(home) if one.id == commit])
         set_producer(PRODUCER)
         client = OpenLineageClient()
         for event in events_of(entry, namespace=namespace, model=loaded.register_.name):

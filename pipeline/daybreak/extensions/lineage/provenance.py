@@ -27,6 +27,7 @@ from daybreak.contract.records import (
 from daybreak.registry import approval
 from daybreak.report import outcome
 from daybreak.storage import checkout, ledger, ledger_notes
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Commit, Entry
 
 FEWEST_DIGITS = 6  # of a digest, so that they name one thing
@@ -54,14 +55,14 @@ class Use:
     serves: bool
 
 
-def why(number: int) -> list[tuple[str, str]]:
+def why(home: Home, number: int) -> list[tuple[str, str]]:
     """Returns what a version was made of and who judged it, as pairs of a name and a text.
 
     Raises ReleaseError where no night of the ledger made the version.
     """
-    commits = ledger.commits()
+    commits = ledger.commits(home)
     paths = [str(records.path_of(kind)) for kind in (Version, Refit)]
-    texts = ledger.texts_at([commit.id for commit in commits], paths)
+    texts = ledger.texts_at(home, [commit.id for commit in commits], paths)
     made = [
         commit
         for commit, files in zip(commits, texts, strict=True)
@@ -71,17 +72,17 @@ def why(number: int) -> list[tuple[str, str]]:
         known = sorted({known for files in texts for known in _numbers(files)})
         span = f"{known[0]} to {known[-1]}" if known else "none"
         raise ReleaseError(f"no night of the ledger made version {number}; the versions it has are: {span}")
-    entry = ledger.entries_of([made[0]])[0]
+    entry = ledger.entries_of(home, [made[0]])[0]
     return [
         ("outcome", outcome.headline(entry, {}, {}).sentence),
-        *_made_of(entry, number),
+        *_made_of(home, entry, number),
         *_judged(entry),
         *(
             ("erased" if note.erasure else "by hand", str(note))
-            for note in ledger_notes.read()
+            for note in ledger_notes.read(home)
             if number in note.versions
         ),
-        ("served", "; ".join(_served(number, commits)) or "never"),
+        ("served", "; ".join(_served(home, number, commits)) or "never"),
         ("ledger", entry.commit),
     ]
 
@@ -95,7 +96,7 @@ def _numbers(files: dict[str, str]) -> list[int]:
     return [version["number"] for version in versions if version]
 
 
-def who_used(what: str) -> list[Use]:
+def who_used(home: Home, what: str) -> list[Use]:
     """Returns the nights that used a day or a digest, oldest first.
 
     `what` is a date as 2011-09-30, or a digest or its first six digits; ParamsError where it is neither.
@@ -108,12 +109,12 @@ def who_used(what: str) -> list[Use]:
         raise ParamsError(
             f"{what!r} is neither a date nor a digest; write 2011-09-30, or {FEWEST_DIGITS} or more digits"
         )
-    commits = [commit for commit in ledger.commits() if not commit.rollback]
+    commits = [commit for commit in ledger.commits(home) if not commit.rollback]
     kinds: Sequence[type[Record]] = (Night, Dataset, Version, Refit) if day else (Night, Version, *_ROLES)
     paths = [*(str(records.path_of(kind)) for kind in kinds), *([] if day else [LOCK])]
-    serving = ledger.champion_at(ledger.ledger_tip())
+    serving = ledger.champion_at(home, ledger.ledger_tip(home))
     uses = []
-    for files in reversed(ledger.texts_at([commit.id for commit in commits], paths)):
+    for files in reversed(ledger.texts_at(home, [commit.id for commit in commits], paths)):
         texts = {path.rpartition("/")[2].partition(".json")[0]: text for path, text in files.items()}
         how = _how_day(texts, day) if day else _how_digest(texts, what)
         if not how:
@@ -128,15 +129,15 @@ def who_used(what: str) -> list[Use]:
     return uses
 
 
-def learned_from(days: Collection[date]) -> list[int]:
+def learned_from(home: Home, days: Collection[date]) -> list[int]:
     """Returns the numbers of the versions that were trained on any of `days`, in order.
 
     A refit is trained on the held-out days too.
     """
-    commits = [commit for commit in ledger.commits() if not commit.rollback]
+    commits = [commit for commit in ledger.commits(home) if not commit.rollback]
     paths = [str(records.path_of(kind)) for kind in (Night, Dataset, Version, Refit)]
     numbers = set()
-    for files in ledger.texts_at([commit.id for commit in commits], paths):
+    for files in ledger.texts_at(home, [commit.id for commit in commits], paths):
         night, dataset, version, refit = (json.loads(files.get(path, "null")) for path in paths)
         if not (night and dataset and version):
             continue
@@ -180,7 +181,7 @@ def _names(text: str, digest: str) -> bool:
     return any(value.startswith(digest) for value in (*named, *values.get("lineage", {}).values()))
 
 
-def _made_of(entry: Entry, number: int) -> list[tuple[str, str]]:
+def _made_of(home: Home, entry: Entry, number: int) -> list[tuple[str, str]]:
     night, version, dataset, refit = entry.night, entry.version, entry.dataset, entry.refit
     assert version is not None
     if refit and refit.version and refit.version.number == number:
@@ -204,7 +205,7 @@ def _made_of(entry: Entry, number: int) -> list[tuple[str, str]]:
             ("rows", f"{entry.report.num_clean:,} clean, {entry.report.num_quarantined:,} quarantined")
         )
     pairs.append(("code", night.code_commit))
-    pairs.append(("params", _changed_params(entry)))
+    pairs.append(("params", _changed_params(home, entry)))
     if entry.plan is not None:
         pairs.append(("machine", f"{entry.plan.rental}, batch size {entry.plan.batch_size}"))
     if entry.training is not None:
@@ -244,21 +245,21 @@ def _judged(entry: Entry) -> list[tuple[str, str]]:
     return [*pairs, ("approved", who)]
 
 
-def _changed_params(entry: Entry) -> str:
+def _changed_params(home: Home, entry: Entry) -> str:
     """Returns how the night's params differ from those of its code commit, line by line."""
-    folder = checkout.home()
+    folder = home.folder
     names = (f"{entry.night.code_commit}:params.yaml", f"{entry.commit}:params.yaml")
     changed = checkout.git("diff", "--unified=0", *names, folder=folder).splitlines()
     lines = [f"{line[0]} {' '.join(line[1:].split())}" for line in changed if re.match(r"[+-](?![+-])", line)]
     return "; ".join(lines) or "those of the code commit"
 
 
-def _served(number: int, commits: Sequence[Commit]) -> list[str]:
+def _served(home: Home, number: int, commits: Sequence[Commit]) -> list[str]:
     """Returns when the version served: from one commit of the ledger to the next with another version."""
     path = str(records.path_of(Release))
     spans: list[str] = []
     since = ""
-    texts = ledger.texts_at([commit.id for commit in commits], [path])
+    texts = ledger.texts_at(home, [commit.id for commit in commits], [path])
     for commit, files in reversed(list(zip(commits, texts, strict=True))):
         if path not in files:
             continue

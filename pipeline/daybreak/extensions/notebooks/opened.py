@@ -17,8 +17,9 @@ from daybreak.contract.records import Evaluation
 from daybreak.extensions.notebooks.versions import OpenVersion
 from daybreak.report.night_rows import NightRow, row_of
 from daybreak.report.standing import standing
-from daybreak.rollout import provenance
-from daybreak.storage import checkout, ledger
+from daybreak.rollout.rollback import version_of
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
 if TYPE_CHECKING:
@@ -130,17 +131,16 @@ class OpenHome:
         Raises NothingToDo where no version serves or that night made none, and ReleaseError where there is
         no such night.
         """
-        with checkout.within(self.folder):
-            if which is not None:
-                return OpenVersion(self.folder, provenance.version_of(str(which)))
-            champion = ledger.champion_at(ledger.ledger_tip())
+        home = Home(self.folder)
+        if which is not None:
+            return OpenVersion(home, version_of(home, str(which)))
+        champion = ledger.champion_at(home, ledger.ledger_tip(home))
         if champion is None:
             raise NothingToDo(f"no version of {self.folder} serves yet; run a night, or name a version")
-        return OpenVersion(self.folder, champion.version)
+        return OpenVersion(home, champion.version)
 
     def _entries(self) -> Sequence[Entry]:
-        with checkout.within(self.folder):
-            return ledger.history()[::-1]
+        return ledger.history(Home(self.folder))[::-1]
 
 
 def _row(row: NightRow) -> dict[str, Any]:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from daybreak.contract import params
 from daybreak.contract.errors import DataError, ReleaseError
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ ANSWER_S = 600.0  # that it may take to answer one
 class OpenVersion:
     """A version in the registry of a home."""
 
-    home: Path
+    home: Home
     number: int
 
     def predict(self, rows: "pd.DataFrame") -> "pd.DataFrame":
@@ -51,7 +50,9 @@ class OpenVersion:
         from daybreak.serving.version_process import NoAnswer, VersionProcess
 
         with self._files() as folder:
-            process = VersionProcess(self.number, case_of(folder, None, online=False), answer_s=ANSWER_S)
+            process = VersionProcess(
+                self.number, case_of(folder, None, online=False), answer_s=ANSWER_S, home=self.home
+            )
         try:
             if process.about.get("answers") != "rows":
                 raise ReleaseError(
@@ -87,11 +88,11 @@ class OpenVersion:
         from daybreak.registry import aliases, packaging
         from daybreak.serving.loading import recorded
 
-        with checkout.within(self.home), session() as client, tempfile.TemporaryDirectory() as scratch:
-            name = params.load(self.home).register_.name
+        with session(self.home) as client, tempfile.TemporaryDirectory() as scratch:
+            name = self.home.params.register_.name
             night = aliases.existing(client, name, self.number).tags.get("night", "")
             version = recorded(self.home, name, self.number, night=night)
-            yield packaging.fetch(f"models:/{name}/{self.number}", version, into=Path(scratch))
+            yield packaging.fetch(self.home, f"models:/{name}/{self.number}", version, into=Path(scratch))
 
 
 def _records(rows: "pd.DataFrame") -> list[dict[str, Any]]:

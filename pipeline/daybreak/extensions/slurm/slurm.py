@@ -30,6 +30,7 @@ from daybreak.contract.errors import ParamsError
 from daybreak.extensions.slurm import slurm_client as client
 from daybreak.extensions.slurm.slurm_client import Listed, ListedNode
 from daybreak.machines.nodes import PRICE, Node, usd_per_hour
+from daybreak.storage.home import Home
 from daybreak.training import gpus
 
 LOG = "log.txt"
@@ -54,9 +55,9 @@ class Slurm(Cluster):
     place = "Slurm"
     joins = True
 
-    def __init__(self, *, machines: str = "", options: Sequence[str] = ()) -> None:
+    def __init__(self, *, machines: str = "", options: Sequence[str] = (), home: Home | None = None) -> None:
         """Keeps the file of the team's machines, and options that each job has, such as an account."""
-        super().__init__(machines=machines, retry=replace(AT_ONCE, first_pause_s=0.8))
+        super().__init__(machines=machines, retry=replace(AT_ONCE, first_pause_s=0.8), home=home)
         self._options = tuple(options)
         self.faults = {
             **COMMON,
@@ -123,8 +124,8 @@ class Slurm(Cluster):
 
     def find(self, regions: Iterable[str], **labels: str) -> list[Rented]:
         """Returns the jobs of this home with these labels."""
-        name = _name(self.home, labels["job"]) if "job" in labels else ""
-        wanted = {"daybreak": self.home, **labels}
+        name = _name(self.home_token, labels["job"]) if "job" in labels else ""
+        wanted = {"daybreak": self.home_token, **labels}
         return [_rented(job) for job in client.listed(name=name) if wanted.items() <= _facts(job).items()]
 
     def get(self, name: str) -> Rented | None:
@@ -151,7 +152,7 @@ class Slurm(Cluster):
 
     def _accounted(self, submission: Submission) -> Rented | None:
         """Returns a job that the controller has forgotten, from Slurm's accounting; None if unknown there."""
-        job = client.accounted(submission.resource, name=_name(self.home, submission.job))
+        job = client.accounted(submission.resource, name=_name(self.home_token, submission.job))
         return _rented(job) if job and job.phase == "over" else None
 
     @property
@@ -191,7 +192,7 @@ class Slurm(Cluster):
         facts = {**request.labels, "night": label(job.night), "folder": str(folder)}
         minutes = max(1, ceil((request.run_s + SLACK_S) / 60))
         of_each = [
-            f"--job-name={_name(self.home, job.name)}",
+            f"--job-name={_name(self.home_token, job.name)}",
             "--no-requeue",
             f"--time={minutes}",
             "--open-mode=append",

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from daybreak.backends.ownership import home_token
 from daybreak.backends.place import RetryPolicy, Unreachable
-from daybreak.contract import params, records
+from daybreak.contract import records
 from daybreak.contract.errors import NotYet, ParamsError, ReleaseError
 from daybreak.contract.records import Dataset, Release
 from daybreak.extensions.vertex import preflight
@@ -38,8 +38,9 @@ from daybreak.extensions.vertex.operation_journal import OperationJournal, Opera
 from daybreak.extensions.vertex.service import Service
 from daybreak.registry import aliases, packaging
 from daybreak.statistics.assignment import STALE_S
-from daybreak.storage import checkout, erasures, ledger
+from daybreak.storage import erasures, ledger
 from daybreak.storage.bucket import THINGS, BucketFolder
+from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import read_url
 
 if TYPE_CHECKING:
@@ -105,9 +106,9 @@ class Endpoint:
             else:
                 yield "endpoint's log", True, f"its URL stands in {self.log}"
 
-    def target(self, client: "MlflowClient", model: str, log: "Log | None") -> "OnVertex":
+    def target(self, home: Home, client: "MlflowClient", model: str, log: "Log | None") -> "OnVertex":
         """Returns the release target for a model of MLflow; it follows the traffic row of `log`, if any."""
-        return OnVertex(self, client, model, log)
+        return OnVertex(self, home, client, model, log)
 
     @staticmethod
     def is_whole(share: float) -> bool:
@@ -120,11 +121,13 @@ class OnVertex:
 
     tag = TAG
 
-    def __init__(self, config: Endpoint, client: "MlflowClient", model: str, log: "Log | None") -> None:
-        self.config, self.client, self.model, self.log = config, client, model, log
+    def __init__(
+        self, config: Endpoint, home: Home, client: "MlflowClient", model: str, log: "Log | None"
+    ) -> None:
+        self.home, self.config, self.client, self.model, self.log = home, config, client, model, log
         self.name = f"Vertex AI's endpoint of {model}"
-        self.journal = OperationJournal(checkout.home() / "var" / "endpoint.json")
-        self.bucket = BucketFolder(url=f"{config.bucket.rstrip('/')}/{SERVING}/{home_token()}")
+        self.journal = OperationJournal(home.var / "endpoint.json")
+        self.bucket = BucketFolder(url=f"{config.bucket.rstrip('/')}/{SERVING}/{home_token(home)}")
 
     @cached_property
     def deployments(self) -> Deployments:
@@ -133,7 +136,7 @@ class OnVertex:
             project=self.config.project,
             region=self.config.region,
             model=self.model,
-            home=home_token(),
+            home=home_token(self.home),
             endpoint=self.config.address,
             retry=self.config.retry,
         )
@@ -310,15 +313,15 @@ class OnVertex:
         thing = f"version-{number}-{release.model_digest}"
         with tempfile.TemporaryDirectory() as scratch:
             uri = f"models:/{self.model}/{number}"
-            bucket.send_thing(packaging.fetch(uri, release, into=Path(scratch)), thing)
+            bucket.send_thing(packaging.fetch(self.home, uri, release, into=Path(scratch)), thing)
         environment = {
             "MODEL_DIGEST": release.model_digest,
-            "FILES_DIGEST": erasures.now(release.files_digest),
+            "FILES_DIGEST": erasures.now(self.home, release.files_digest),
             "MODEL_VERSION": str(number),
             "NIGHT": release.night,
             "ENDPOINT": self.deployments.endpoint,
             "LOG_FROM": self.config.log,
-            "SERVING": params.load(checkout.home()).serving.model_dump_json(include=LIMITS),
+            "SERVING": self.home.params.serving.model_dump_json(include=LIMITS),
         }
         if arrays := self._send_arrays(release.night):
             environment |= {"ARRAYS_BUCKET": bucket.url, "ARRAYS": arrays}
@@ -363,9 +366,13 @@ class OnVertex:
         if thing.startswith(f"version-{number}-"):
             from daybreak.rollout import rot
 
-            wanted = next((version for version in rot.versions() if version.number == number), None)
-            return packaging.fetch(f"models:/{self.model}/{number}", wanted, into=scratch) if wanted else None
-        for path in sorted((checkout.home() / "nights").glob("*")):
+            wanted = next((version for version in rot.versions(self.home) if version.number == number), None)
+            return (
+                packaging.fetch(self.home, f"models:/{self.model}/{number}", wanted, into=scratch)
+                if wanted
+                else None
+            )
+        for path in sorted(self.home.nights.glob("*")):
             dataset = records.find(Dataset, path / records.RUN)
             if dataset and dataset.digest == thing and (path / "data" / "arrays").exists():
                 return path / "data" / "arrays"
@@ -391,8 +398,8 @@ class OnVertex:
 
         The arrays are of the version's own night or, for an old version, of the newest night still here.
         """
-        nights = checkout.home() / "nights"
-        for name in (night, *(commit.night for commit in ledger.commits(limit=NIGHTS_BACK))):
+        nights = self.home.nights
+        for name in (night, *(commit.night for commit in ledger.commits(self.home, limit=NIGHTS_BACK))):
             folder = nights / name
             dataset = records.find(Dataset, folder / records.RUN)
             if dataset and (folder / "data" / "arrays").exists():

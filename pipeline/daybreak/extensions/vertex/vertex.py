@@ -16,7 +16,6 @@ from daybreak.backends.place import JobRequest, Refused, Rented, RetryPolicy
 from daybreak.backends.renting import Renting
 from daybreak.backends.submission_journal import Submission
 from daybreak.contract import clock
-from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
 from daybreak.extensions.vertex import error_codes, preflight
 from daybreak.extensions.vertex.client import Denied
@@ -24,7 +23,7 @@ from daybreak.extensions.vertex.error_codes import NEVER
 from daybreak.extensions.vertex.job_spec import Site, boot_disk, custom_job, disk_bytes_per_s
 from daybreak.extensions.vertex.service import STATES, NoQuota, Service, state_name
 from daybreak.machines import catalog, fees, pricelist
-from daybreak.storage import checkout
+from daybreak.storage.home import Home
 from daybreak.training import worker_errors
 
 if TYPE_CHECKING:
@@ -62,8 +61,9 @@ class Vertex(Renting):
         disk_gb: int = 200,
         endpoint: str = "",  # of the service; the region's own if left out
         retry: RetryPolicy | None = None,
+        home: Home | None = None,
     ) -> None:
-        super().__init__(region=region, bucket=bucket, retry=retry or RetryPolicy())
+        super().__init__(region=region, bucket=bucket, retry=retry or RetryPolicy(), home=home)
         self.site = Site(
             project=project,
             region=region,
@@ -108,7 +108,7 @@ class Vertex(Renting):
 
     def find(self, regions: Iterable[str], **labels: str) -> list[Rented]:
         """Returns the jobs of this home with these labels; of a region that has no such service, none."""
-        wanted, jobs = {"daybreak": self.home, **labels}, []
+        wanted, jobs = {"daybreak": self.home_token, **labels}, []
         for region in sorted(set(regions)):
             self._unlisted.pop(region, None)
             try:
@@ -167,10 +167,8 @@ class Vertex(Renting):
 
     def machines(self) -> Sequence[Machine]:
         """Returns the machines on offer, with the newest prices, and the boot disk of a job."""
-        try:
-            rented = catalog.rented(checkout.home() / pricelist.REFRESHED)
-        except ParamsError:  # outside a home
-            rented = catalog.rented()
+        kept = self.home.folder / pricelist.REFRESHED if self.home else None
+        rented = catalog.rented(kept) if kept else catalog.rented()
         return tuple(
             replace(
                 machine,
