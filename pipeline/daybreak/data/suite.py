@@ -166,8 +166,8 @@ def expect_names(names: Collection[str]) -> None:
     lower = Counter(name.lower() for name in names)
     if same := [name for name in names if lower[name.lower()] > 1]:
         raise ParamsError(
-            f"there are columns {' and '.join(same[:2])}, whose names differ in upper and lower case only, "
-            f"which SQL does not distinguish; rename one at the source, or under source.columns"
+            f"columns {' and '.join(same[:2])} differ in upper and lower case only, which SQL does not "
+            f"distinguish; rename one at the source, or under source.columns"
         )
     if taken := [name for name in names if name.lower() in RESERVED]:
         raise ParamsError(

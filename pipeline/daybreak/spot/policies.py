@@ -26,7 +26,8 @@ capacity. t is the larger of two prices: the rise of the expected extra cost of 
 less, (C_od - g) P W / m with P = exp(-(S - 2 d) / m) and m the mean time that all starts take; and the saving
 of an hour's wait at a later loss, r(s) (E + d C), with an equal share s of S for each loss.
 
-docs/measured.md says which data the constants were chosen on, and which they were judged on.
+m, r and the life of a place were chosen on small markets of a known law (tests/spot/test_policies.py),
+without traces; docs/measured.md has the replays on traces that judge the policy.
 
 SkyNomad (NSDI'27) ranks places by U = V (L - d) / L - C - E / L with a V that looks back at the progress
 made; with V = g + t this is the same sum by the hour, without the returns.
