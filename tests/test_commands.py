@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def completed(line: str) -> list[str]:
     """How a shell with argcomplete would go on with a line that begins with `daybreak`."""
     file = Path("completions")
-    asked = {"_ARGCOMPLETE": "3", "_ARGCOMPLETE_STDOUT_FILENAME": str(file), "_ARGCOMPLETE_IFS": "\n",
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(file), "_ARGCOMPLETE_IFS": "\n",
              "COMP_LINE": line, "COMP_POINT": str(len(line))}  # fmt: skip
     given = {**os.environ, **asked, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
     subprocess.run([sys.executable, "-m", "daybreak"], env=given, check=True, capture_output=True)
