@@ -60,8 +60,12 @@ class Renting(Backend):
     def __init__(
         self, *, region: str = "", bucket: str = "", retry: RetryPolicy = AT_ONCE, home: Home | None = None
     ) -> None:
-        """Keeps the region of jobs that name none, the URL for staging, how long to retry, and the home."""
-        self.region, self.retry, self.home = region, retry, home
+        """Keeps the region of jobs that name none, the URL for staging, how long to retry, and the home.
+
+        A team's class may take no home; its jobs are those of this process's home all the same, since jobs
+        of two homes would have the same names otherwise.
+        """
+        self.region, self.retry, self.home = region, retry, home or Home.here_or_none()
         self.bucket = BucketFolder(url=bucket) if bucket else None
 
     # What a place does
