@@ -22,7 +22,7 @@ from daybreak.data.day_history import FIGURES
 from daybreak.data.ingest import part_of
 from daybreak.data.source import write_partition
 from daybreak.data.validator import CLEAN, validate
-from daybreak.storage.home import Home
+from tests.clones import home_here
 
 FIRST, NUM_DAYS = date(2025, 1, 6), 60
 TONIGHT = FIRST + timedelta(days=NUM_DAYS)
@@ -64,7 +64,7 @@ def judge(day: date, *late: date, suite: str = "drift: off\n", table: Table = SA
     )  # fmt: skip
     batch = Batch(day=day, num_rows=0, num_bytes=0, digest="", late_days=late)
     sections = ValidateSections(validate=ValidateParams(suite="suite.yaml", **params))
-    return validate(Home(Path.cwd()), night, batch, table, sections)
+    return validate(home_here(), night, batch, table, sections)
 
 
 def broken(report: Report) -> list[str]:

@@ -20,7 +20,7 @@ from daybreak.data.casts import conform
 from daybreak.data.ingest import part_of
 from daybreak.data.source import write_partition
 from daybreak.data.validator import CLEAN, QUARANTINE, validate
-from daybreak.storage.home import Home
+from tests.clones import home_here
 
 TONIGHT = date(2025, 3, 14)
 NUM_ROWS = 240
@@ -91,7 +91,7 @@ def judge(table: Table, *late: date, suite: str = "", **params: Any) -> Report:
     )  # fmt: skip
     batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=late)
     sections = ValidateSections(validate=ValidateParams(suite="suite.yaml", **params))
-    return validate(Home(Path.cwd()), night, batch, table, sections)
+    return validate(home_here(), night, batch, table, sections)
 
 
 def rows_of(folder: Path) -> pa.Table:

@@ -24,7 +24,7 @@ from daybreak.data.source import write_partition
 from daybreak.data.validator import CLEAN, DOCS, QUARANTINE, validate
 from daybreak.examples.shop.simulated_shop import Shop
 from daybreak.examples.shop.sold_lines import LINES
-from daybreak.storage.home import Home
+from tests.clones import home_here
 
 REPOSITORY = Path(__file__).parents[2]
 SUITE = REPOSITORY / "data/expectations.yaml"
@@ -54,7 +54,7 @@ def sections(suite: Path, **params: Any) -> ValidateSections:
 def judge(day: date, *late: date, **params: Any) -> Report:
     """Validate in the current folder, the day and late ones."""
     batch = Batch(day=day, num_rows=0, num_bytes=0, digest="", late_days=late)
-    return validate(Home(Path.cwd()), night(day), batch, LINES, sections(SUITE, **params))
+    return validate(home_here(), night(day), batch, LINES, sections(SUITE, **params))
 
 
 def judged_by(folder: Path, text: str) -> Report:
@@ -62,7 +62,7 @@ def judged_by(folder: Path, text: str) -> Report:
     path = folder / "suite.yaml"
     path.write_text(text)
     batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=())
-    return validate(Home(Path.cwd()), night(TONIGHT), batch, LINES, sections(path, max_quarantined=0.2))
+    return validate(home_here(), night(TONIGHT), batch, LINES, sections(path, max_quarantined=0.2))
 
 
 def rows_of(folder: Path, day: date) -> pd.DataFrame:
@@ -308,7 +308,7 @@ def test_changed_rules_judge_all_days_again(here: Path) -> None:
     strict = here / "strict.yaml"
     strict.write_text(SUITE.read_text().replace("rows:\n", EDITED))
     batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=())
-    second = validate(Home(Path.cwd()), night(TONIGHT), batch, LINES, sections(strict, max_quarantined=0.2))
+    second = validate(home_here(), night(TONIGHT), batch, LINES, sections(strict, max_quarantined=0.2))
     assert second.num_rows > 20 * first.num_rows
     assert all((rows_of(CLEAN, day)["quantity"] <= 40).all() for day in partitions(CLEAN))
     assert judge(TONIGHT).digest == first.digest  # a function of (raw, rules), whatever was before
