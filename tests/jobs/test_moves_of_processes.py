@@ -62,6 +62,7 @@ class Cheaper(Local):
     """This machine, under the names of two that differ in price."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: list[str] = []
         self.passes: list[tuple[int, ...]] = []  # samples of each size's, as the workers read them
 
