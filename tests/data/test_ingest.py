@@ -77,7 +77,7 @@ def deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deliver:
 
 def run(number: int, *, id: str = "", history_days: int = 400, late_days: int = 7) -> Batch:
     params = IngestParams(history_days=history_days, late_days=late_days)
-    return ingest(Home(Path.cwd()), night(nth(number), id=id), Files("../sales/{day}.parquet"), LINES, params)
+    return ingest(Home.here(), night(nth(number), id=id), Files("../sales/{day}.parquet"), LINES, params)
 
 
 def here() -> list[date]:
@@ -171,7 +171,7 @@ def test_a_day_between_others_without_rows_is_restated_to_none_where_days_are_cu
         pq.write_table(pa.concat_tables([rows(nth(day)) for day in days]), tmp_path / "all.parquet")
         source = Files("../all.parquet")
         return ingest(
-            Home(Path.cwd()), night(nth(days[-1])), source, LINES, IngestParams(history_days=9, late_days=7)
+            Home.here(), night(nth(days[-1])), source, LINES, IngestParams(history_days=9, late_days=7)
         )
 
     run_of(0, 1, 2)
@@ -250,7 +250,7 @@ def test_a_closed_day_of_the_shop_is_nothing_to_do(deliver: Deliver) -> None:
     sunday = date(2025, 3, 2)
     with pytest.raises(NothingToDo, match=f"no data for {sunday}, its newest before that is 2025-03-01"):
         ingest(
-            Home(Path.cwd()),
+            Home.here(),
             night(sunday),
             Shop(start="2025-02-20", today="2025-04-01", late_days={}),
             LINES,
@@ -260,9 +260,7 @@ def test_a_closed_day_of_the_shop_is_nothing_to_do(deliver: Deliver) -> None:
 
 def test_a_day_in_the_future_is_refused(deliver: Deliver) -> None:
     with pytest.raises(ParamsError, match="is in the future, today is 2026-01-01 in UTC; ask"):
-        ingest(
-            Home(Path.cwd()), night(date(2026, 1, 2)), Files("../sales/{day}.parquet"), LINES, IngestParams()
-        )
+        ingest(Home.here(), night(date(2026, 1, 2)), Files("../sales/{day}.parquet"), LINES, IngestParams())
 
 
 def test_a_broken_late_day_waits_and_a_broken_day_stops_the_night(
@@ -324,7 +322,7 @@ from daybreak.examples.shop.sold_lines import LINES
 known_digests.SETTLED_S = float("inf")  # what is remembered, and so what is read, would depend on the time
 source, left = Files("../sales/{day}.parquet"), int(sys.argv[1])
 source.days()
-home = Home(Path.cwd())
+home = Home.here()
 
 def count(event, arguments):
     global left
@@ -419,7 +417,7 @@ def test_a_source_of_ones_own_needs_two_methods(deliver: Deliver) -> None:
         def fetch(self, day: date, folder: Path) -> None:
             write_partition(rows(day), folder)
 
-    assert ingest(Home(Path.cwd()), night(nth(1)), Two(), LINES, IngestParams()).late_days == (nth(0),)
+    assert ingest(Home.here(), night(nth(1)), Two(), LINES, IngestParams()).late_days == (nth(0),)
 
 
 @pytest.mark.parametrize(
@@ -467,7 +465,7 @@ def test_a_schema_change_of_the_shop_is_refused(deliver: Deliver) -> None:
     day = date(2025, 3, 31)
     shop = Shop(start="2025-03-25", today="2025-04-01", late_days={}, schema_change=day)
     with pytest.raises(DataError, match=rf"source's {day} .*no price; no customer among"):
-        ingest(Home(Path.cwd()), night(day), shop, LINES, IngestParams())
+        ingest(Home.here(), night(day), shop, LINES, IngestParams())
 
 
 def test_columns_that_the_table_does_not_declare_are_named_once(
@@ -488,10 +486,10 @@ def test_a_table_may_have_a_column_that_is_called_day(deliver: Deliver, tmp_path
         named = rows(nth(number)).append_column("day", pa.array(["Friday"] * 3))
         pq.write_table(named, tmp_path / "sales" / f"{nth(number)}.parquet")
         source = Files("../sales/{day}.parquet")
-        assert ingest(Home(Path.cwd()), night(nth(number)), source, table, IngestParams()).late_days == ()
+        assert ingest(Home.here(), night(nth(number)), source, table, IngestParams()).late_days == ()
     part_of(nth(0)).unlink()
     pq.write_table(named.slice(0, 2), part_of(nth(0)))
-    assert ingest(Home(Path.cwd()), night(nth(1)), source, table, IngestParams()).late_days == (nth(0),)
+    assert ingest(Home.here(), night(nth(1)), source, table, IngestParams()).late_days == (nth(0),)
 
 
 def test_a_column_that_the_table_gains_comes_in_for_all_days(deliver: Deliver, tmp_path: Path) -> None:
@@ -503,19 +501,19 @@ def test_a_column_that_the_table_gains_comes_in_for_all_days(deliver: Deliver, t
     (tmp_path / "sales" / f"{nth(1)}.parquet").unlink()
     wider = replace(LINES, columns={**LINES.columns, "store": Category(nullable=True)})
     batch = ingest(
-        Home(Path.cwd()), night(nth(3)), Files("../sales/{day}.parquet"), wider, IngestParams(late_days=1)
+        Home.here(), night(nth(3)), Files("../sales/{day}.parquet"), wider, IngestParams(late_days=1)
     )
     assert batch.late_days == (nth(0), nth(1), nth(2))
     stores = [pq.read_table(part_of(nth(n)), partitioning=None)["store"].to_pylist() for n in range(4)]
     assert stores == [[None] * 3, [None] * 3, ["A"] * 3, ["A"] * 3]
     again = ingest(
-        Home(Path.cwd()), night(nth(3), id="again"), Files("../sales/{day}.parquet"), wider, IngestParams()
+        Home.here(), night(nth(3), id="again"), Files("../sales/{day}.parquet"), wider, IngestParams()
     )
     assert again.late_days == ()
     needed = replace(LINES, columns={**LINES.columns, "store": Category()})
     with pytest.raises(DataError, match="no store among its columns"):
         deliver(4)
-        ingest(Home(Path.cwd()), night(nth(4)), Files("../sales/{day}.parquet"), needed, IngestParams())
+        ingest(Home.here(), night(nth(4)), Files("../sales/{day}.parquet"), needed, IngestParams())
 
 
 def test_a_key_that_no_object_of_a_day_has_is_null_and_a_column_that_others_lack_is_missing(
@@ -525,12 +523,10 @@ def test_a_key_that_no_object_of_a_day_has_is_null_and_a_column_that_others_lack
     for suffix in ("jsonl", "csv"):
         lines = {"jsonl": '{"time": "2025-03-01 10:00:00"}\n', "csv": "time\n2025-03-01 10:00:00\n"}
         (tmp_path / "sales" / f"{nth(0)}.{suffix}").write_text(lines[suffix])
-    ingest(Home(Path.cwd()), night(nth(0)), Files("../sales/{day}.jsonl"), table, IngestParams())
+    ingest(Home.here(), night(nth(0)), Files("../sales/{day}.jsonl"), table, IngestParams())
     assert pq.read_table(part_of(nth(0)), partitioning=None)["coupon"].to_pylist() == [None]
     with pytest.raises(DataError, match="no coupon among its columns time"):
-        ingest(
-            Home(Path.cwd()), night(nth(0), id="again"), Files("../sales/{day}.csv"), table, IngestParams()
-        )
+        ingest(Home.here(), night(nth(0), id="again"), Files("../sales/{day}.csv"), table, IngestParams())
 
 
 def test_a_column_that_came_in_the_history_is_null_before_it_and_needed_tonight(
@@ -539,9 +535,7 @@ def test_a_column_that_came_in_the_history_is_null_before_it_and_needed_tonight(
     table = Table(time="time", columns={**LINES.columns, "coupon": Category(nullable=True)})
 
     def bring_in(day: int) -> Batch:
-        return ingest(
-            Home(Path.cwd()), night(nth(day)), Files("../sales/{day}.parquet"), table, IngestParams()
-        )
+        return ingest(Home.here(), night(nth(day)), Files("../sales/{day}.parquet"), table, IngestParams())
 
     deliver(0, 1)
     for number in (1, 2):
@@ -567,7 +561,7 @@ def test_numbers_of_days_that_are_no_longer_delivered_follow_their_classes(
         delivered = pa.table({"time": [at] * 2, "topic": topics or ["billing", "sales"]})
         pq.write_table(delivered, tmp_path / "sales" / f"{nth(number)}.parquet")
         ingest(
-            Home(Path.cwd()),
+            Home.here(),
             night(nth(number)),
             Files("../sales/{day}.parquet"),
             table,
@@ -600,7 +594,7 @@ def test_labels_that_come_late_are_looked_back_for_until_they_are_all_in(deliver
     bank = Bank()
     for number in (0, 14, 15, 16):
         bank.today = nth(number)
-        batch = ingest(Home(Path.cwd()), night(nth(number)), bank, PAYMENTS, IngestParams(late_days=2))
+        batch = ingest(Home.here(), night(nth(number)), bank, PAYMENTS, IngestParams(late_days=2))
         assert (nth(0) in batch.late_days) == (number == 15)
     assert pq.read_table(part_of(nth(1)), partitioning=None)["fraud"].to_pylist() == [1, 1, 1]
     assert pq.read_table(part_of(nth(2)), partitioning=None)["fraud"].to_pylist() == [None] * 3
@@ -612,14 +606,14 @@ def test_labels_that_come_late_are_looked_back_for_until_they_are_all_in(deliver
 def test_thirty_nights_of_online_retail(deliver: Deliver) -> None:
     source = Files(str(ONLINE_RETAIL), columns=THEIRS)
     days = [day for day in source.days() if day >= date(2011, 9, 1)][:31]
-    first = ingest(Home(Path.cwd()), night(days[0]), source, LINES, IngestParams())
+    first = ingest(Home.here(), night(days[0]), source, LINES, IngestParams())
     assert len(first.late_days) > 200
     total = first.num_rows
     for day in days[1:]:
-        batch = ingest(Home(Path.cwd()), night(day), source, LINES, IngestParams())
+        batch = ingest(Home.here(), night(day), source, LINES, IngestParams())
         assert batch.late_days == ()
         total += batch.num_rows
     assert here() == [day for day in source.days() if day <= days[-1]]
     assert total == sum(pq.read_metadata(path).num_rows for path in RAW.rglob(PART))
     with pytest.raises(NothingToDo, match="2011-09-24"):
-        ingest(Home(Path.cwd()), night(date(2011, 9, 24)), source, LINES, IngestParams())
+        ingest(Home.here(), night(date(2011, 9, 24)), source, LINES, IngestParams())

@@ -68,7 +68,9 @@ def home(repository: Path, commit: Callable[[str], str], monkeypatch: pytest.Mon
     yaml.dump(settings, repository / "params.yaml")
     cached = [name for name, stage in STAGES.items() if stage.dvc == "cached"]
     for room in {room for name in cached for room in dvc_file.rooms(name)}:
-        shutil.copytree(ROOT / room, repository / room)  # deps of dvc.yaml
+        copy = shutil.copytree if (ROOT / room).is_dir() else shutil.copy  # a room, or a module beside them
+        (repository / room).parent.mkdir(parents=True, exist_ok=True)
+        copy(ROOT / room, repository / room)  # deps of dvc.yaml
     (repository / "data").mkdir(exist_ok=True)
     shutil.copy(ROOT / "data/expectations.yaml", repository / "data")
     (repository / ".gitignore").write_text("/nights/\n/var/\n/data/*\n!/data/expectations.yaml\n")

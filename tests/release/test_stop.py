@@ -64,7 +64,7 @@ def job_state() -> str:
     """The state of the only job of the night in this folder."""
     (path,) = launcher.JOBS.glob("*/submissions.jsonl")
     last = Attempts(path.parent).last
-    return Local().state(last.handle) if last and last.handle else ""
+    return Local(home=Home.here()).state(last.handle) if last and last.handle else ""
 
 
 def test_a_stopped_night_ends_its_job_keeps_the_champion_and_says_who_and_why(
