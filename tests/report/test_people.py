@@ -165,7 +165,7 @@ def test_which_rows_were_bad(lead: Path, monkeypatch: pytest.MonkeyPatch, capsys
 def test_stop_a_running_night(person: Person, lead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page says the command; once it has run, the page says who stopped the night, without a reload."""
     command = person.page.locator(".live code", has_text="daybreak stop").inner_text()
-    _, _, words = command.replace("TEXT", "'the wrong prices'").partition("-m daybreak ")
+    _, _, words = command.replace("TEXT", "'the wrong prices'").partition("daybreak ")
     monkeypatch.setenv("DAYBREAK_HOME", str(lead))
     assert cli.main([*shlex.split(words), "--by", "ann"]) == 0
     said = person.page.locator(".live", has_text="stopped by ann")
