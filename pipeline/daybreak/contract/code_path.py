@@ -48,4 +48,8 @@ def find_teams() -> None:
     if folder in sys.path:
         return
     first = (number for number, path in enumerate(sys.path) if Path(path).name in LIBRARIES)
-    sys.path.insert(next(first, len(sys.path)), folder)
+    place = next(first, len(sys.path))
+    sys.path.insert(place, folder)
+    own = Path(__file__).parents[2]
+    if own.name not in LIBRARIES:  # installed editable: a process that is spawned looks for it after the path
+        sys.path.insert(place, str(own))
