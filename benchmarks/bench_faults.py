@@ -41,8 +41,8 @@ from daybreak.data import drift
 from daybreak.data.daily_limits import AGAIN, DAYS_PER_YEAR, QUARANTINED, Limits, learn
 from daybreak.data.day_figures import WINDOW, Figure, figures_of
 from daybreak.data.day_sample import SKETCH, Sample, sample_of, similarity, sketch_of
-from daybreak.data.ingest import part_of
 from daybreak.data.partition_scan import Judged, PartitionScan
+from daybreak.data.partitions import part_of
 from daybreak.data.suite import load, rules_of
 from daybreak.examples.shop.sold_lines import LINES, products
 from daybreak.gate.plausibility import LEAST_NIGHTS

@@ -30,8 +30,8 @@ from daybreak.contract.records import Night
 from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
 from daybreak.data import suite
 from daybreak.data.engines import AT_MIDNIGHT, ROWS, midnight
-from daybreak.data.ingest import part_of
 from daybreak.data.partition_scan import PartitionScan
+from daybreak.data.partitions import part_of
 from daybreak.data.queries import Queries
 from daybreak.data.row_rules import failing
 from daybreak.workloads.table_workload import TableWorkload

@@ -27,7 +27,7 @@ import pandas as pd
 from benchmarks import frame
 from daybreak.contract import records
 from daybreak.contract.records import Verdict
-from daybreak.data.ingest import part_of
+from daybreak.data.partitions import part_of
 from daybreak.data.prepare import ARRAYS
 from daybreak.evaluation.scores import read_scores
 from tests.clones import clone

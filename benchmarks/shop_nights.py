@@ -42,10 +42,10 @@ from daybreak.contract.workload import UNIT, Window
 from daybreak.data.casts import conform
 from daybreak.data.corrections import reach
 from daybreak.data.features import rows_of
-from daybreak.data.ingest import part_of
 from daybreak.data.partition_scan import PartitionScan
+from daybreak.data.partitions import PART, part_of
 from daybreak.data.prepare import write_whole
-from daybreak.data.source import PART, Files
+from daybreak.data.source import Files
 from daybreak.data.suite import load, rules_of
 from daybreak.storage.source_code import frame_digest, source_digest
 from daybreak.training import checkpoint

@@ -18,14 +18,14 @@ from sys import argv
 ROOT = Path(__file__).parent.parent
 ROOMS = (
     "contract", "statistics", "storage", "machines", "spot", "data", "training", "workloads",
-    "profiling", "prediction", "planning", "backends", "jobs", "registry", "evaluation", "report",
-    "rollout", "experiment", "gate", "serving", )  # fmt: skip
+    "profiling", "prediction", "planning", "backends", "jobs", "registry", "evaluation",
+    "rollout", "experiment", "gate", "report", "serving",
+)  # fmt: skip
 FIRST = ("hooks",)  # the table of extensions, which every room may ask
 # Modules beside the rooms, which know all of them, in order too.
 TOP = (
     "supervisord_listener", "with_secrets", "airflow_health", "airflow_question", "warm_parent",
-    "chosen_values", "night", "stages", "runner", "dvc_file",         "check",
-    "commands", "cli", "__main__",
+    "chosen_values", "night", "stages", "runner", "dvc_file", "check", "commands", "cli", "__main__",
 )  # fmt: skip
 EXAMPLES = "examples"  # leans on the rooms as a team's own package does, and is imported by none
 EXTENSIONS = "extensions"  # lean on the core, which asks daybreak/hooks.py for them and imports none
@@ -144,6 +144,16 @@ def cycle(edges: Graph) -> list[str]:
     except CycleError as error:
         return list(error.args[1])
     return []
+
+
+def closure(edges: Graph, module: str) -> set[str]:
+    """Returns the modules that a module imports, by however many others, and itself."""
+    reached, wanted = set[str](), [module]
+    while wanted:
+        if (name := wanted.pop()) not in reached:
+            reached.add(name)
+            wanted += edges[name]
+    return reached
 
 
 def lines(root: Path = ROOT) -> Counter[str]:

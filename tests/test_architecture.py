@@ -59,6 +59,12 @@ def test_a_room_imports_only_rooms_before_it() -> None:
     assert architecture.forbidden(architecture.graph()) == []
 
 
+def test_a_verdict_needs_few_files_and_none_that_shows_it_or_asks_users() -> None:
+    behind = architecture.closure(architecture.graph(), stages.STAGES["gate"].path.partition(":")[0])
+    assert len([name for name in behind if MODULES[name].stem != "__init__"]) <= 60
+    assert not {"report", "experiment", "serving"} & set(map(architecture.room, behind))
+
+
 def test_the_list_of_arrows_from_the_core_to_extensions_holds_only_what_is_left() -> None:
     edges = architecture.graph()
     assert {(a, b) for a, b in architecture.CORE_TO_EXTENSION if b not in edges.get(a, ())} == set()
@@ -239,12 +245,7 @@ def test_a_cached_stage_depends_on_all_the_rooms_that_it_runs() -> None:
     edges = architecture.graph()
     for name, stage in stages.STAGES.items():
         if stage.dvc == "cached":
-            modules, wanted = set[str](), [stage.path.partition(":")[0]]
-            while wanted:
-                module = wanted.pop()
-                if module not in modules:
-                    modules.add(module)
-                    wanted += edges[module]
+            modules = architecture.closure(edges, stage.path.partition(":")[0])
             run = {f"pipeline/daybreak/{architecture.room(module)}" for module in modules}
             assert run <= {room.removesuffix(".py") for room in dvc_file.rooms(name)}
 

@@ -12,7 +12,8 @@ from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.params import Plug
 from daybreak.contract.table import Category, Time
 from daybreak.data.casts import conform
-from daybreak.data.source import PART, Files
+from daybreak.data.partitions import PART
+from daybreak.data.source import Files
 from daybreak.extensions.init.survey import survey
 
 MOMENTS = [datetime(2025, 3, 25, 1, 30) + timedelta(hours=2 * n) for n in range(24)]

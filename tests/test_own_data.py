@@ -21,8 +21,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.records import Evaluation, Report, Verdict
-from daybreak.data.ingest import part_of
-from daybreak.data.source import PART
+from daybreak.data.partitions import PART, part_of
 from daybreak.evaluation.scores import read_scores
 from daybreak.examples.fraud.payments import Payments
 from tests.dags.servers import IDENTITY, free_port, server

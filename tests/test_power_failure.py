@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from daybreak.contract import disk, records
-from daybreak.data.ingest import RAW, part_of
+from daybreak.data.partitions import RAW, part_of
 from daybreak.storage import checkout, snapshots
 from daybreak.storage.home import Home
 from tests.conftest import make_repository

@@ -54,7 +54,8 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
     from daybreak.data.database import Database
     from daybreak.data.features import Past, rows_of
     from daybreak.data.image_files import ImageFiles
-    from daybreak.data.source import PART, Files, write_partition
+    from daybreak.data.partitions import PART
+    from daybreak.data.source import Files, write_partition
     from daybreak.extensions.bag.folder import BAGS, Bag, bags
     from daybreak.extensions.kubernetes.kubernetes import Kubernetes
     from daybreak.extensions.notebooks.opened import OpenHome, open

@@ -159,7 +159,8 @@ def rows(
     """
     from rich.console import Console
 
-    from daybreak.report import bad_rows, night_folder
+    from daybreak.report import bad_rows
+    from daybreak.storage import night_folders
 
     if limit < 0 or last < 1:
         raise ParamsError(f"limit is {limit} and last {last}; give 0 or more rows and 1 or more nights")
@@ -170,7 +171,7 @@ def rows(
     if entry is None:  # it may not be closed yet
         if not name or records.find(records.Night, folder / records.RUN) is None:
             raise NothingToDo(f"there is no night {name}".rstrip() + "; status shows those of the ledger")
-        entry = night_folder.entry_of(folder)
+        entry = night_folders.entry_of(folder)
     bad = bad_rows.of_night(home, entry, folder, rule=rule, limit=limit)
     history = history[:last]
     nights = bad_rows.over_nights(rule, history) if rule else []
@@ -196,7 +197,7 @@ def events(home: Home, *, night: str = "", last: int = 30, json_: bool = False) 
     """
     from rich.console import Console
 
-    from daybreak.report import night_events
+    from daybreak.rollout import night_events
 
     if last < 1:
         raise ParamsError(f"last is {last}; give 1 or more events")
@@ -219,7 +220,7 @@ def verdict(home: Home, *, night: str, json_: bool = False) -> int:
         night: the night
         json_: as JSON: the event with which the night ended
     """
-    from daybreak.report import night_events
+    from daybreak.rollout import night_events
 
     decided = [event for event in night_events.of_night(home, night) if event.kind in night_events.DECISIONS]
     if not decided:
@@ -252,7 +253,7 @@ def same_recipe(home: Home, *, reason: str) -> int:
         reason: why it is the same, kept in the ledger
     """
     from daybreak.registry import lineage
-    from daybreak.rollout import ledger_copy
+    from daybreak.report import publisher
 
     champion = ledger.champion_at(home, ledger.ledger_tip(home))
     if champion is None:
@@ -262,7 +263,7 @@ def same_recipe(home: Home, *, reason: str) -> int:
         raise NothingToDo(f"the recipe is that of version {champion.version} as it is")
     text = f"the recipe was declared to be that of version {champion.version}: {reason}"
     ledger_notes.add(home, text, versions=(champion.version,), recipe=recipe)
-    ledger_copy.push(home)
+    publisher.copy_ledger(home)
     print(text)
     return 0
 
@@ -490,7 +491,7 @@ def notify(home: Home, *, text: str = "", night: str = "", stage: str = "", late
         stage: the stage that failed; its sentence goes into the message
         late: send a message only if the night has missed its own deadline, once
     """
-    from daybreak.report import night_events
+    from daybreak.rollout import night_events
 
     folder = home.nights / night
     message = (text or sys.stdin.read()).rstrip("\n")

@@ -16,7 +16,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
 
-from daybreak import hooks, warm_parent
+from daybreak import warm_parent
 from daybreak.contract import clock, days, disk, params, records
 from daybreak.contract.errors import (
     JobError,
@@ -34,8 +34,8 @@ from daybreak.contract.records import Approval, Champion, Night, Release, Stop, 
 from daybreak.contract.table import Table
 from daybreak.jobs import reaper
 from daybreak.registry import approval
-from daybreak.report import night_events, notifier, outcome
-from daybreak.report.version_page import show_verdict
+from daybreak.report import notifier, publisher
+from daybreak.rollout import night_events
 from daybreak.storage import (
     address,
     checkout,
@@ -305,9 +305,6 @@ def travelling(loaded: params.Params, folder: Path) -> Iterator[tuple[str, list[
 
 def close(home: Home, night: Night, params: CloseSections) -> None:
     """Ends the night's jobs, commits it to the ledger with a verdict in any case, and writes the report."""
-    from daybreak.gate import review
-    from daybreak.rollout import ledger_copy
-
     _expect_kept_ledger(home, params)
     reaper.end_night(home, night, params.backend)
     if params.gate.scores != "replay":
@@ -327,20 +324,16 @@ def close(home: Home, night: Night, params: CloseSections) -> None:
         verdict = _void(home, verdict, f"night {night.id} {overtaken}")
     reason = approval.reason(verdict, records.find(Approval), over=True)
     if stopped and records.find(Release) is None:
-        reason = outcome.stopped(stopped)
+        reason = approval.stopped(stopped)
     if ledger.is_over(home, night):  # by `promote`, or by a call that was killed
-        happened = night_events.take_over(home, ledger.commit_of(home, night))
+        night_events.take_over(home, ledger.commit_of(home, night))
     else:
-        happened = night_events.note(home, over=True)
+        night_events.note(home, over=True)
     commit = ledger.commit_night(home, night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
     try:
-        notifier.tell(home, *happened)
-        for show in hooks.functions("after_commit"):
-            show(home, commit)
         log.info("night %s is commit %s of the ledger", night.id, commit[:9])
-        ledger_copy.push(home)
+        publisher.publish_closed(home, commit)
         snapshots.push(home)
-        review.show_report(home, night, commit=commit)
         _prune(home)
         _reread(home, params)
     finally:
@@ -363,11 +356,6 @@ def _void(home: Home, verdict: Verdict, why: str) -> Verdict:
         reason=f"{why}; {would}{verdict.reason}",
     )
     records.write(verdict)
-    if version := records.find(Version):
-        try:
-            show_verdict(home, version, verdict)
-        except PipelineError as error:
-            log.warning("MLflow does not show that the night was overtaken: %s", error)
     return verdict
 
 
@@ -407,7 +395,7 @@ def _end_experiment(home: Home, night: Night, params: CloseSections) -> None:
 def _no_evidence(failure: str, *, stage: str, stop: Stop | None) -> Verdict:
     """Returns the verdict of a night that did not reach the gate: the champion stays."""
     skips = (
-        [outcome.stopped(stop)]
+        [approval.stopped(stop)]
         if stop
         else [path.read_text().strip() for path in sorted(records.RUN.glob("*.skipped"))]
     )

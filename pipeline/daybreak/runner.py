@@ -37,7 +37,10 @@ from daybreak.contract.params import Params, Section, Sections
 from daybreak.contract.records import Night, Record, Stop, Verdict
 from daybreak.contract.table import Table
 from daybreak.contract.workload import Workload
-from daybreak.report import night_events, notifier, outcome
+from daybreak.evaluation.live_judge import LiveJudge
+from daybreak.registry import approval
+from daybreak.report import notifier, publisher
+from daybreak.rollout import night_events
 from daybreak.storage import erasures, last_params, ledger, snapshots
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import frame_digest, running_digest
@@ -334,22 +337,38 @@ def arguments(
 
 
 def run(home: Home, name: str, **given: Any) -> Record | None:
-    """Runs a stage here, writes and returns the record, and leaves a mark in data/run on failure.
+    """Runs a stage here, writes and returns its record, and then publishes what has been decided by now.
 
-    `<stage>.error` holds the sentence of a failure, `<stage>.skipped` why there was nothing to do.
+    Until it succeeds, `<stage>.error` in data/run holds why it failed, and `<stage>.skipped` why it had
+    nothing to do.
     """
+    try:
+        record = _run(home, name, given)
+    except Exception:
+        if name != "open":  # there is no night yet
+            _publish(home, name)
+        raise
+    if record is not None:
+        _publish(home, name)
+        if name == "promote":
+            publisher.publish_ledger(home)
+        if stages.STAGES[name].part == "answer" and "AIRFLOW_CTX_DAG_ID" not in os.environ:
+            airflow_question.answer(home, records.read(Night), record)  # which Airflow brings else
+    return record
+
+
+def _run(home: Home, name: str, given: dict[str, Any]) -> Record | None:
+    """Runs a stage, writes and returns its record, and marks how it ended."""
     stage = stages.STAGES[name]
     function = stage.function
     try:
         if name in stages.CHAIN[1:] and not stage.always:
             _expect_undecided(home)
-        record = function(**arguments(home, function, last=name in ENDING), **given)
+        record: Record | None = function(**arguments(home, function, last=name in ENDING), **given)
         if record is not None and name in stages.IN_NIGHT:
             disk.sync(Path())  # what the record says is done
             records.write(record)
     except NotYet:
-        if name != "open":  # there is no night yet
-            _tell(home, name)
         raise
     except NothingToDo as reason:
         mark(name, skipped=str(reason))
@@ -359,10 +378,6 @@ def run(home: Home, name: str, **given: Any) -> Record | None:
         mark(name, error=sentence(error))
         raise
     mark(name)
-    if record is not None:
-        _tell(home, name)
-        if stage.part == "answer" and "AIRFLOW_CTX_DAG_ID" not in os.environ:  # else Airflow brings it
-            airflow_question.answer(home, records.read(Night), record)
     return record
 
 
@@ -381,7 +396,7 @@ def _name_new_night(home: Home, stage: str, error: Exception) -> None:
 def _expect_undecided(home: Home) -> None:
     """Raises NothingToDo where a person has stopped the night, or another has overtaken it."""
     if word := records.find(Stop):
-        raise NothingToDo(f"the night was {outcome.stopped(word)}; the champion stays")
+        raise NothingToDo(f"the night was {approval.stopped(word)}; the champion stays")
     night = records.read(Night)
     if (overtaken := ledger.overtaken(home, night)) and not ledger.is_over(home, night):
         raise NothingToDo(
@@ -390,10 +405,12 @@ def _expect_undecided(home: Home) -> None:
         )
 
 
-def _tell(home: Home, stage: str) -> None:
-    """Records the events of the night so far, and sends messages on them."""
-    if stage in stages.IN_NIGHT:
-        notifier.tell(home, *night_events.note(home))
+def _publish(home: Home, stage: str) -> None:
+    """Shows what has been decided by now, also by stages before; `close` does so itself."""
+    if stage in stages.IN_NIGHT and records.path_of(Night).exists():
+        publisher.publish_night(home)
+    if stage in ("rollback", "watch"):
+        publisher.publish_home(home)
     if stage == "open":
         notifier.tell(home, *night_events.low_disk(home))
 
@@ -422,6 +439,9 @@ def mark(name: str, **marks: str) -> None:
 
 
 def _fill(home: Home, kind: Any, loaded: Params | None, folder: Path) -> Any:
+    if kind == LiveJudge | None:
+        assert loaded is not None
+        return hooks.imported(path) if (path := stages.JUDGES.get(loaded.gate.scores)) else None
     if isinstance(kind, types.UnionType):  # `Champion | None`: None where the file is missing
         return records.find(kind.__args__[0], folder / records.RUN)
     if _is_record(kind):

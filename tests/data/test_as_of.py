@@ -20,8 +20,8 @@ from daybreak.contract.records import Batch
 from daybreak.contract.table import Float, Id, Table, Time
 from daybreak.data.as_of import AsOf, OtherTable, partners_of
 from daybreak.data.casts import conform
-from daybreak.data.ingest import ingest, part_of
-from daybreak.data.source import PART
+from daybreak.data.ingest import ingest
+from daybreak.data.partitions import PART, part_of
 from daybreak.storage.home import Home
 from tests.data.test_ingest import night
 

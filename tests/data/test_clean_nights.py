@@ -10,7 +10,7 @@ import pytest
 
 from daybreak.contract.records import Report
 from daybreak.data.casts import conform
-from daybreak.data.ingest import part_of
+from daybreak.data.partitions import part_of
 from daybreak.data.source import Files, write_partition
 from daybreak.data.validator import RULES
 from daybreak.examples.shop.simulated_shop import Shop

@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from daybreak import cli
 from daybreak.contract.errors import DataError, SourceUnreachable
 from daybreak.data.database import Database, day_query, days_query, kind_of
-from daybreak.data.source import PART
+from daybreak.data.partitions import PART
 from daybreak.extensions.trial.rehearsal import rehearse
 from tests.postgres import postgresql
 

@@ -19,7 +19,7 @@ from daybreak.contract.records import Batch, Night, Report
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.data.day_figures import WINDOW
 from daybreak.data.day_history import FIGURES
-from daybreak.data.ingest import part_of
+from daybreak.data.partitions import part_of
 from daybreak.data.source import write_partition
 from daybreak.data.validator import CLEAN, validate
 from tests.clones import home_here

@@ -11,7 +11,7 @@ from PIL import Image
 
 from daybreak.contract.errors import DataError
 from daybreak.data.image_files import ImageFiles
-from daybreak.data.source import PART
+from daybreak.data.partitions import PART
 
 
 def png(shade: int) -> bytes:

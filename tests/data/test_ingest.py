@@ -23,8 +23,9 @@ from daybreak.contract.params import IngestParams
 from daybreak.contract.records import Batch, Night
 from daybreak.contract.table import Category, Int, Label, Table, Time
 from daybreak.data.bad_cells import AS_DELIVERED
-from daybreak.data.ingest import RAW, WORK, ingest, part_of
-from daybreak.data.source import PART, Files, write_partition
+from daybreak.data.ingest import WORK, ingest
+from daybreak.data.partitions import PART, RAW, part_of
+from daybreak.data.source import Files, write_partition
 from daybreak.examples.shop.simulated_shop import Shop
 from daybreak.examples.shop.sold_lines import LINES
 from daybreak.storage.home import Home

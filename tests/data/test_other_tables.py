@@ -17,7 +17,7 @@ from daybreak.contract.params import ValidateParams, ValidateSections
 from daybreak.contract.records import Batch, Night, Report
 from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
 from daybreak.data.casts import conform
-from daybreak.data.ingest import part_of
+from daybreak.data.partitions import part_of
 from daybreak.data.source import write_partition
 from daybreak.data.validator import CLEAN, QUARANTINE, validate
 from tests.clones import home_here

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from daybreak.data.ingest import part_of
 from daybreak.data.partition_scan import PartitionScan
+from daybreak.data.partitions import part_of
 from daybreak.data.source import write_partition
 from daybreak.data.suite import COPIES, HOUR, MIDNIGHT, OF_TYPE, Judge, Rule, load, rules_of
 from daybreak.examples.shop.simulated_shop import Shop

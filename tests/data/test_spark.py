@@ -9,8 +9,8 @@ import pytest
 
 from daybreak.contract.table import Float, Table, Time
 from daybreak.data.engines import read_parts
-from daybreak.data.ingest import part_of
 from daybreak.data.partition_scan import Judged, PartitionScan
+from daybreak.data.partitions import part_of
 from daybreak.data.source import write_partition
 from daybreak.data.suite import OF_TYPE, Rule, Suite, load, rules_of
 from daybreak.data.validator import CLEAN

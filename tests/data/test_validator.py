@@ -19,7 +19,7 @@ from daybreak.contract.records import Batch, Night, Report
 from daybreak.data import suite, validator
 from daybreak.data.bad_cells import shown
 from daybreak.data.casts import conform
-from daybreak.data.ingest import RAW, part_of, partitions
+from daybreak.data.partitions import RAW, part_of, partitions
 from daybreak.data.source import write_partition
 from daybreak.data.validator import CLEAN, DOCS, QUARANTINE, validate
 from daybreak.examples.shop.simulated_shop import Shop

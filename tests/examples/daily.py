@@ -13,7 +13,7 @@ import torch
 
 from daybreak.contract.workload import State
 from daybreak.data.features import past_of, samples_of
-from daybreak.data.ingest import part_of
+from daybreak.data.partitions import part_of
 
 Arrays = dict[str, np.ndarray]
 

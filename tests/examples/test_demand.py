@@ -14,8 +14,7 @@ from daybreak.contract.params import Plug
 from daybreak.contract.records import digest
 from daybreak.data.as_of import AsOf
 from daybreak.data.features import past_of
-from daybreak.data.ingest import part_of
-from daybreak.data.source import PART
+from daybreak.data.partitions import PART, part_of
 from daybreak.examples.demand.demand import LAGS, Demand
 from tests.examples.daily import learned, made, one_by_one, reader
 

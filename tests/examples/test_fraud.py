@@ -10,7 +10,7 @@ import pytest
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.records import digest
 from daybreak.data.features import past_of
-from daybreak.data.source import PART
+from daybreak.data.partitions import PART
 from daybreak.examples.fraud.fraud import Fraud
 from daybreak.examples.fraud.payments import RIPE_DAYS, Payments
 from daybreak.workloads.metrics import AUC

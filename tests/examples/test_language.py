@@ -10,7 +10,7 @@ import torch
 from daybreak.contract.errors import DataError
 from daybreak.contract.records import digest
 from daybreak.data.features import past_of
-from daybreak.data.source import PART
+from daybreak.data.partitions import PART
 from daybreak.examples.language.language import LENGTH, Language
 from daybreak.examples.language.nonsense import Nonsense
 from tests.examples.daily import learned, made, one_by_one, reader

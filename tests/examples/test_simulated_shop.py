@@ -16,7 +16,7 @@ from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.params import Plug
 from daybreak.contract.records import digest
 from daybreak.data.casts import conform
-from daybreak.data.source import PART
+from daybreak.data.partitions import PART
 from daybreak.examples.shop.simulated_shop import Shop
 from daybreak.examples.shop.sold_lines import LINES
 

@@ -22,8 +22,10 @@ from daybreak.contract.records import (
     Version,
 )
 from daybreak.evaluation import evaluator
+from daybreak.experiment import live_test
 from daybreak.gate import judge
 from daybreak.registry import register
+from daybreak.report import publisher
 from daybreak.rollout import promote
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
@@ -92,8 +94,10 @@ def judge_night() -> Verdict:
         champion,
         settings,
         home=Home.here(),
+        live=live_test.judge,
     )
     records.write(verdict)
+    publisher.publish_night(Home.here())
     return verdict
 
 
@@ -114,7 +118,7 @@ def register_night() -> Version:
 
 
 def promote_night() -> Release:
-    """Stage promote, in the folder of a night."""
+    """Stage promote, in the folder of a night, and what the runner publishes of it."""
     made = promote.promote(
         records.read(Night),
         records.read(Version),
@@ -125,4 +129,6 @@ def promote_night() -> Release:
         home=Home.here(),
     )
     records.write(made)
+    publisher.publish_night(Home.here())
+    publisher.publish_ledger(Home.here())
     return made

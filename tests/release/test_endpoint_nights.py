@@ -18,11 +18,12 @@ from daybreak.contract.errors import NotYet, ReleaseError
 from daybreak.contract.params import Params
 from daybreak.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
 from daybreak.evaluation.scores import SCORES, read_scores
+from daybreak.experiment import live_test
 from daybreak.extensions.care.audit import audit
 from daybreak.extensions.vertex.endpoint import CONTAINER, OnVertex
 from daybreak.gate import judge, watch
 from daybreak.registry import aliases
-from daybreak.rollout import rollback, saga, targets
+from daybreak.rollout import release_journal, rollback, saga, targets
 from daybreak.rollout.prune import prune
 from daybreak.rollout.targets import endpoint
 from daybreak.serving.deployed import POLL_S
@@ -146,13 +147,13 @@ def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
         patch.setattr(saga, "PREPARE_LIMIT", timedelta(0))
         with pytest.raises(ReleaseError, match=r"is not ready at .* UTC: .*; nothing was changed"):
             promote_night()
-    assert not saga.journal(Home.here()).path.exists()
+    assert not release_journal.journal(Home.here()).path.exists()
     with pytest.raises(NotYet):
         promote_night()
-    until = saga.journal(Home.here()).read()["until"]
+    until = release_journal.journal(Home.here()).read()["until"]
     assert datetime.fromisoformat(until) > datetime.now(UTC)
     assert watch.watch(Home.here(), settings).outcome != "rolled back"
-    assert saga.journal(Home.here()).path.exists()  # the hourly look lets it wait
+    assert release_journal.journal(Home.here()).path.exists()  # the hourly look lets it wait
     assert standing(service)[:3] == (2, 2, 2)
     until_done(lambda: rollback.rollback(Home.here(), settings, reason="a test"))
     assert standing(service) == (1, 1, 1, 1)
@@ -161,7 +162,7 @@ def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
     os.chdir(home_with_endpoint)
     for _ in range(5):
         assert standing(service) == (1, 1, 1, 1)
-    assert not saga.journal(Home.here()).path.exists()
+    assert not release_journal.journal(Home.here()).path.exists()
     assert deployed(service) == ["1"]
 
 
@@ -389,4 +390,6 @@ def only(there: OnVertex, service: Any, version: str) -> None:
 
 def ask_gate() -> None:
     inputs = [records.read(kind) for kind in (Night, Evaluation, Version)]
-    records.write(judge.gate(*inputs, records.find(Champion), params.load(), home=Home.here()))  # type: ignore[arg-type]
+    records.write(
+        judge.gate(*inputs, records.find(Champion), params.load(), home=Home.here(), live=live_test.judge)
+    )  # type: ignore[arg-type]

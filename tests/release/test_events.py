@@ -11,8 +11,7 @@ from daybreak import cli, night
 from daybreak.contract import params, records
 from daybreak.contract.records import Night
 from daybreak.contract.user import user
-from daybreak.report import night_events
-from daybreak.rollout import rollback
+from daybreak.rollout import night_events, rollback
 from daybreak.storage import events, ledger
 from daybreak.storage.home import Home
 from tests.release.conftest import judge_night, promote_night

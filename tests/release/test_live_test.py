@@ -84,7 +84,9 @@ def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> 
 def ask() -> Verdict:
     """Stage gate, in the folder of a night."""
     inputs = [records.read(kind) for kind in (Night, Evaluation, Version)]
-    verdict = judge.gate(*inputs, records.find(Champion), params.load(), home=Home.here())  # type: ignore[arg-type]
+    verdict = judge.gate(
+        *inputs, records.find(Champion), params.load(), home=Home.here(), live=live_test.judge
+    )  # type: ignore[arg-type]
     records.write(verdict)
     return verdict
 

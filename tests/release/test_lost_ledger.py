@@ -12,7 +12,8 @@ from daybreak.contract.errors import JobError, NothingToDo, ReleaseError
 from daybreak.contract.params import Params
 from daybreak.contract.records import Evaluation, Night, Version
 from daybreak.extensions.care.restore import restore
-from daybreak.gate import judge, review
+from daybreak.gate import judge
+from daybreak.report import publisher
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
@@ -84,7 +85,7 @@ def test_a_ledger_that_was_reset_behind_a_night_that_promoted_nothing_is_refused
     before = ledger.ledger_tip(Home.here())
     release(1, 0.1)
     commit = ledger.ledger_tip(Home.here())
-    review.show_report(Home.here(), records.read(Night), commit=commit)  # as `close` does
+    publisher.publish_closed(Home.here(), commit)  # as `close` does
     subprocess.run(["git", "update-ref", ledger.BRANCH, before], cwd=home, check=True)
     with pytest.raises(ReleaseError, match=f"version 2 of daybreak is of the ledger's commit {commit[:9]}"):
         expect_ledger(Home.here(), settings)

@@ -21,12 +21,12 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 
-from daybreak import cli, commands, night
+from daybreak import cli, commands, night, runner
 from daybreak.contract import params, records
 from daybreak.contract.params import NotifyEvent
 from daybreak.contract.records import Event, EventKind, Night
-from daybreak.gate import judge, watch
-from daybreak.report import notifier
+from daybreak.gate import judge
+from daybreak.report import notifier, publisher
 from daybreak.rollout import rollback
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
@@ -68,7 +68,8 @@ def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
     go(home, 2, -3.0)
     os.chdir(home)
     rollback.rollback(Home.here(), params.load(), steps=1, reason="complaints", by="ann")
-    rollback.tell_newest(Home.here())  # as the hourly watch does, in case whoever made it was killed
+    for _ in range(2):
+        publisher.publish_home(Home.here())  # as the hourly watch does, in case whoever made it was killed
     late, first, _, second, _, refused, back = heard()
     assert late.startswith("Daybreak: night 2025-01-10 is late: ")  # this test is run long after that day
     assert first.startswith("Daybreak: version 1 serves, promoted by gate in night 2025-01-10: no champion ")
@@ -87,9 +88,8 @@ def test_a_question_is_told_with_its_reason_and_until_when(home: Path, heard: An
     asked = judge_night()
     loaded = params.load()
     evaluation, version = records.read(records.Evaluation), records.read(records.Version)
-    judge.gate(
-        records.read(Night), evaluation, version, champion, loaded, home=Home.here()
-    )  # as after a clear
+    records.write(judge.gate(records.read(Night), evaluation, version, champion, loaded, home=Home.here()))
+    publisher.publish_night(Home.here())  # as after a clear
     (question,) = heard()
     assert asked.approve_until
     assert question.startswith(f"Daybreak: version 1 waits for a person until {asked.approve_until:%Y-%m-%d}")
@@ -221,7 +221,7 @@ def test_a_message_links_to_where_the_night_is_shown_and_a_question_to_its_form(
     assert file.read_text().endswith(f"reject: worse; see: {report}")
     assert notifier.tell(Home.here(), replace(event("question", until=UNTIL), night=night.id))
     form = "http://airflow:8080/dags/retrain/runs/manual__1%2B00%3A00/tasks/review/required_actions"
-    assert f"why; see: {report}; answer at {form} or with: daybreak approve" in file.read_text()
+    assert f"why; see: {report}; answer at {form} or with: daybreak" in file.read_text()
 
 
 def test_only_what_notify_on_names_is_told(
@@ -296,7 +296,7 @@ def test_the_watch_tells_of_an_open_night_that_missed_its_own_deadline_and_of_a_
     night, now = records.read(Night, folder / records.RUN), datetime.now(UTC)
     records.write(replace(night, decide_until=now + timedelta(hours=1)), folder / records.RUN)
     for _ in range(2):
-        watch.watch(Home.here(), params.load())
+        runner.run(Home.here(), "watch")
     assert heard() == []
     assert cli.main(["notify", "--text", "t", "--late", "--night", night.id]) == 99
     records.write(replace(night, decide_until=now - timedelta(hours=1)), folder / records.RUN)
@@ -305,7 +305,7 @@ def test_the_watch_tells_of_an_open_night_that_missed_its_own_deadline_and_of_a_
     text = (home / "params.yaml").read_text()
     (home / "params.yaml").write_text(text.replace("notify: {", "notify: {min_free_gb: 1.0e+9, "))
     for _ in range(2):
-        watch.watch(Home.here(), params.load())
+        runner.run(Home.here(), "watch")
     assert cli.main(["notify", "--text", "t", "--late", "--night", night.id]) == 0
     late, disk = heard()
     assert late.startswith(f"Daybreak: night 2025-01-10 is late: it was to be decided until {now.year}")

@@ -12,6 +12,7 @@ import pytest
 from daybreak import night
 from daybreak.contract import params, records
 from daybreak.contract.records import Dataset, Night
+from daybreak.report import publisher
 from daybreak.rollout import rollback
 from daybreak.storage.home import Home
 from tests.release.conftest import promote_night
@@ -68,6 +69,7 @@ def test_a_server_is_told_of_data_and_versions_of_nights_and_rollbacks_where_par
     for _ in range(2):
         close()
     rollback.rollback(Home.here(), params.load(home), steps=1, reason="worse")
+    publisher.publish_home(Home.here())
     started, ended, again, _, _, back = server
     assert (started["eventType"], ended["eventType"], back["eventType"]) == ("START", "COMPLETE", "COMPLETE")
     assert started["run"]["runId"] == ended["run"]["runId"] == again["run"]["runId"] != back["run"]["runId"]

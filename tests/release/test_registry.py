@@ -37,10 +37,10 @@ from daybreak.evaluation import evaluator
 from daybreak.evaluation.scores import read_scores
 from daybreak.extensions.care.restore import restore
 from daybreak.extensions.lineage import provenance
-from daybreak.gate import judge, review, watch
+from daybreak.gate import judge, watch
 from daybreak.registry import aliases
-from daybreak.report import links
-from daybreak.rollout import promote, rollback, saga
+from daybreak.report import links, publisher
+from daybreak.rollout import promote, release_journal, rollback
 from daybreak.storage import ledger, ledger_notes, mlflow_client
 from daybreak.storage.home import Home
 from tests.release.conftest import judge_night, promote_night, register_night
@@ -307,7 +307,11 @@ def test_a_rollback_to_a_version_whose_files_are_gone_is_refused_and_changes_not
     tip = ledger.ledger_tip(Home.here())
     with pytest.raises(ReleaseError, match=r"daybreak/1.* restore MLflow's artifacts"):
         rollback.rollback(Home.here(), settings, reason="a test")
-    assert (serving(), ledger.ledger_tip(Home.here()), saga.journal(Home.here()).path.exists()) == (
+    assert (
+        serving(),
+        ledger.ledger_tip(Home.here()),
+        release_journal.journal(Home.here()).path.exists(),
+    ) == (
         (2, 2),
         tip,
         False,
@@ -393,11 +397,12 @@ def test_after_a_rollback_the_pages_say_what_serves_now_here_and_in_mlflow(
     release(0, 1.0)
     release(1, 1.0)
     night, version = records.read(Night), records.read(Version)
-    review.show_report(Home.here(), night, commit=ledger.ledger_tip(Home.here()))
+    publisher.publish_closed(Home.here(), ledger.ledger_tip())
     page = home / "nights" / night.id / links.PAGE
     assert ">Roll back<" in page.read_text()
     os.chdir(home)
     rollback.rollback(Home.here(), settings, reason="customers complain")
+    publisher.publish_home(Home.here())
     kept = (files_of_version(home, version.number).parent / links.PAGE.name).read_text()
     for text in (page.read_text(), kept):
         assert "rolled back" in text and "customers complain" in text
@@ -409,7 +414,7 @@ def test_the_page_of_a_replaced_version_offers_no_rollback_once_the_night_is_ove
 ) -> None:
     for number, weight in enumerate((1.0, 1.0, 0.2, 1.0)):  # a night between them promotes nothing
         release(number, weight)
-        review.show_report(Home.here(), records.read(Night), commit=ledger.ledger_tip(Home.here()))
+        publisher.publish_closed(Home.here(), ledger.ledger_tip())
         if number == 1:
             page = Path(links.PAGE).absolute()
             assert ">Roll back<" in page.read_text()
@@ -436,9 +441,7 @@ def test_the_version_of_a_night_that_failed_before_its_gate_is_no_challenger(
     night = records.read(Night)
     records.write(replace(records.read(Verdict, home / "nights/2025-01-10" / records.RUN), action="no data",
                           challenger=0, reason="gate failed: no space left"))  # fmt: skip
-    review.show_report(
-        Home.here(), night, commit=ledger.commit_night(Home.here(), night, message="gate failed")
-    )
+    publisher.publish_closed(Home.here(), ledger.commit_night(night, message="gate failed"))
     version = client().get_model_version("daybreak", "2")
     assert (version.tags["status"], aliases.alias(client(), "daybreak", "challenger")) == ("rejected", 0)
     assert version.description.startswith("**Verdict: no data.** gate failed: no space left.")

@@ -21,7 +21,7 @@ from daybreak.extensions.lineage import provenance
 from daybreak.gate import judge, review
 from daybreak.night import close
 from daybreak.registry import approval
-from daybreak.report import page
+from daybreak.report import page, publisher, version_page
 from daybreak.rollout import promote
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
@@ -123,18 +123,23 @@ def waiting(home: Path, release: Any) -> Callable[..., Verdict]:
 
 
 def promoted() -> Release:
-    made = promote.promote(
-        records.read(Night), records.read(Version), records.read(Verdict), records.find(Champion),
-        params.load(), approval=records.find(Approval),
-    home=Home.here())  # fmt: skip
-    records.write(made)
+    try:
+        made = promote.promote(
+            records.read(Night), records.read(Version), records.read(Verdict), records.find(Champion),
+            params.load(), approval=records.find(Approval), home=Home.here(),
+        )  # fmt: skip
+        records.write(made)
+    finally:
+        publisher.publish_night(Home.here())
     return made
 
 
 def approve(**given: Any) -> Approval:
-    return review.approve(
+    said = review.approve(
         Home.here(), records.read(Night), records.read(Version), records.read(Verdict), **given
     )
+    publisher.publish_night(Home.here())
+    return said
 
 
 def described(number: int) -> tuple[str, dict[str, str]]:
@@ -271,7 +276,7 @@ def test_an_answer_that_was_cut_short_is_given_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(*((records, "write") if stop == "write" else (review, "show_verdict")), killed)
+        patch.setattr(*((records, "write") if stop == "write" else (version_page, "show_verdict")), killed)
         with pytest.raises(KeyboardInterrupt):
             approve(by="Ada")
     assert approve(by="Ada").by == "Ada"

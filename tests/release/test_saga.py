@@ -18,7 +18,7 @@ from daybreak.extensions.care import audit
 from daybreak.extensions.care.drill import drill
 from daybreak.gate import watch
 from daybreak.registry import aliases
-from daybreak.rollout import promote, rollback, saga
+from daybreak.rollout import promote, release_journal, rollback, saga
 from daybreak.rollout.routers import Routers
 from daybreak.rollout.targets import Alias, Target, release_targets
 from daybreak.storage import ledger, mlflow_client
@@ -148,7 +148,7 @@ def test_a_target_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
     with pytest.raises(ReleaseError, match="the shelf has no room"):
         promote()
     assert standing(shelf) == (1, 1, 1, 1)
-    assert not saga.journal(Home.here()).path.exists()
+    assert not release_journal.journal(Home.here()).path.exists()
     assert not records.path_of(Release).exists()
     shelf.broken = False
     assert promote().version == 2
@@ -192,7 +192,7 @@ def test_an_audit_names_what_disagrees(home: Path, shelf: Shelf, release: Any, s
     shelf.show(Release(version=1, replaced=0))
     with mlflow_client.session(Home.here()) as client:
         aliases.tag(client, "daybreak", 1, status="serving", model_digest="other")
-    saga.journal(Home.here()).write({})
+    release_journal.journal(Home.here()).write({})
     named = faults(settings)
     assert named[0] == "journal: a release was interrupted; run watch"
     assert named[1] == "targets: the shelf shows 1, the ledger says 2"
@@ -228,7 +228,7 @@ def test_the_journal_says_what_is_going_on(home: Path, shelf: Shelf, release: An
     promote = prepared(home, 0)
     with killing(3), contextlib.suppress(Killed):
         promote()
-    journal = saga.journal(Home.here()).read()
+    journal = release_journal.journal(Home.here()).read()
     assert (journal["kind"], journal["tip"], journal["release"]["version"]) == ("promote", "", 1)
     assert journal["release"]["night"] == records.read(Night).id
     assert records.read(Version).number == 1

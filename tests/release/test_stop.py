@@ -16,8 +16,9 @@ from daybreak.contract.errors import NothingToDo
 from daybreak.contract.records import Night, Training
 from daybreak.jobs import launcher
 from daybreak.jobs.submissions import Attempts
-from daybreak.report import night_events, open_nights, running
+from daybreak.report import open_nights, running
 from daybreak.report.night_rows import row_of
+from daybreak.rollout import night_events
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from tests.fakes import write_curve

@@ -21,7 +21,7 @@ from daybreak.contract import params, records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.records import Champion, Version
 from daybreak.data.features import CLEAN
-from daybreak.data.ingest import part_of
+from daybreak.data.partitions import part_of
 from daybreak.evaluation import own_code
 from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_test import smoke_test

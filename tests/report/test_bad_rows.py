@@ -14,13 +14,13 @@ import pytest
 from daybreak import cli
 from daybreak.contract import records
 from daybreak.contract.records import Expectation
-from daybreak.data.ingest import part_of
+from daybreak.data.partitions import part_of
 from daybreak.data.validator import DOCS, QUARANTINE, REFUSED
 from daybreak.report import bad_rows, page
-from daybreak.report.night_folder import entry_of
 from daybreak.storage import checkout, dvc_cache, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
+from daybreak.storage.night_folders import entry_of
 from tests.report.nights import lay, only, sixty, whole
 from tests.rollout.ledgers import make_home
 

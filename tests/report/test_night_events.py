@@ -9,7 +9,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.records import Approval, Event
-from daybreak.report import night_events
+from daybreak.rollout import night_events
 from daybreak.storage import events
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry

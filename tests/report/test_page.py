@@ -13,10 +13,10 @@ import pytest
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
 from daybreak.contract.records import Epoch, Taken
-from daybreak.report.night_folder import entry_of
 from daybreak.report.page import page, write
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
+from daybreak.storage.night_folders import entry_of
 from tests.report.nights import lay, only, sixty, whole
 
 FACTS = ("commit", "subject", "rollback", "night")  # of an entry, beside its other records

@@ -9,7 +9,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.records import Night, Release, Verdict
-from daybreak.report import night_events
+from daybreak.rollout import night_events
 from daybreak.rollout.saga import Move
 from daybreak.storage import checkout, ledger
 from daybreak.storage.home import Home

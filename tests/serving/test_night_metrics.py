@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from daybreak import runner
 from daybreak.contract import records
 from daybreak.contract.records import Night, Release, Training, Verdict
-from daybreak.report import night_events
+from daybreak.rollout import night_events
 from daybreak.serving.night_metrics import NightMetrics
 from daybreak.serving.prometheus import Together
 from daybreak.storage import ledger

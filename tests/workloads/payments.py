@@ -37,7 +37,7 @@ from daybreak.contract.params import Plug, PrepareParams, PrepareSections
 from daybreak.contract.records import Dataset, Night, Report
 from daybreak.contract.workload import STATE, make_model, read_state
 from daybreak.data.features import CLEAN
-from daybreak.data.ingest import part_of
+from daybreak.data.partitions import part_of
 from daybreak.data.prepare import ARRAYS, prepare
 from daybreak.registry.weights import MODEL
 from daybreak.storage.home import Home

@@ -30,7 +30,8 @@ from daybreak.contract.data_source import Source
 from daybreak.contract.errors import DataError, ParamsError, SourceUnreachable
 from daybreak.contract.params import Plug
 from daybreak.data.casts import codes, moments_us
-from daybreak.data.source import PART, write_partition
+from daybreak.data.partitions import PART
+from daybreak.data.source import write_partition
 
 Names = Sequence[str] | Mapping[str, str]  # ours, or ours to theirs
 MICROSECOND, DAY = timedelta(microseconds=1), timedelta(days=1)

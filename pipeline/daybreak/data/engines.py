@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract.errors import ParamsError
 from daybreak.data.bad_cells import without_texts
 from daybreak.data.dialects import DIALECTS, DUCKDB
-from daybreak.data.ingest import part_of
+from daybreak.data.partitions import part_of
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

@@ -21,7 +21,7 @@ from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.table import Table
 from daybreak.contract.workload import UNIT, State
 from daybreak.data.corrections import PLACE, corrected, corrects, later_days, reach, sample_rows
-from daybreak.data.ingest import part_of
+from daybreak.data.partitions import part_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -29,7 +29,8 @@ from daybreak.contract.records import Batch, Night
 from daybreak.contract.table import Table, classes_of
 from daybreak.data.bad_cells import AS_DELIVERED
 from daybreak.data.casts import codes, conform
-from daybreak.data.source import PART, left_out_in_words, write_partition
+from daybreak.data.partitions import RAW, part_of, partitions
+from daybreak.data.source import left_out_in_words, write_partition
 from daybreak.storage import erasures, known_digests
 from daybreak.storage.home import Home
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RAW = Path("data/raw")
 WORK = Path("data/work/ingest")
 SHOW_PROGRESS_FROM = 15  # days
 
@@ -129,16 +129,6 @@ def fetch_again(
             if records.digest(part) == digest:
                 return part
     return None
-
-
-def part_of(day: date, folder: Path = RAW) -> Path:
-    """Returns the file of a day's rows: `data/raw/day=2025-01-31/part.parquet`."""
-    return folder / f"day={day}" / PART
-
-
-def partitions(folder: Path) -> list[date]:
-    """Returns the days that have a partition in the folder, in order."""
-    return sorted(date.fromisoformat(path.parent.name[4:]) for path in folder.glob(f"day=*/{PART}"))
 
 
 def _days_until_ripe(table: Table) -> int:

@@ -15,7 +15,7 @@ from daybreak.contract.table import Float, Table
 from daybreak.data.bad_cells import AS_DELIVERED, texts_of
 from daybreak.data.dialects import DUCKDB
 from daybreak.data.engines import NUMBER, engine_of
-from daybreak.data.ingest import part_of
+from daybreak.data.partitions import part_of
 from daybreak.data.queries import Queries, first_line
 from daybreak.data.row_rules import failing
 from daybreak.data.suite import NUM_ROWS, OF_TYPE, Rule, Suite, imported

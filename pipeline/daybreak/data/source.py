@@ -31,9 +31,9 @@ from daybreak.data.bad_cells import cast_each
 from daybreak.data.day_files import DayFile
 from daybreak.data.file_formats import JSON, PARQUET, SUFFIXES
 from daybreak.data.numbers import NumberFormat, marked
+from daybreak.data.partitions import PART
 from daybreak.machines import this_machine
 
-PART = "part.parquet"
 GLOB, PLACES = r"[*?\[]", r"[*?\[{]"  # signs of one, and of a place for a day
 MEMORY_SHARE = 0.25  # of this machine's memory, for an unpacked file
 MOST_PEEKED = 8  # files with rows that are searched for values in a column

@@ -38,9 +38,8 @@ from daybreak.data import data_docs, day_history, drift
 from daybreak.data.bad_cells import AS_DELIVERED, without_texts
 from daybreak.data.day_sample import columns_of
 from daybreak.data.features import is_ripe
-from daybreak.data.ingest import RAW, part_of, partitions
 from daybreak.data.partition_scan import Judged, PartitionScan
-from daybreak.data.source import PART
+from daybreak.data.partitions import PART, RAW, part_of, partitions
 from daybreak.data.suite import Finding, Judge, Rule, Suite, load, rules_digest, rules_of, schema_rules
 from daybreak.storage import erasures, known_digests
 from daybreak.storage.home import Home

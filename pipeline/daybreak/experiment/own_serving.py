@@ -56,7 +56,7 @@ def read(log: "Log", params: LiveTestParams, *, now: datetime) -> int:
     import pyarrow.parquet as pq
 
     from daybreak.data import numbers
-    from daybreak.data.source import PART
+    from daybreak.data.partitions import PART
 
     source, num_rows = params.observations.make(), 0
     first = (now - timedelta(days=READ_DAYS, hours=params.outcome_hours)).date()

@@ -18,13 +18,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from daybreak.contract import clock, records
+from daybreak.contract import clock
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.formats import counted
 from daybreak.contract.params import GateParams, GateSections
 from daybreak.contract.records import (
     Action,
-    Approval,
     Champion,
     Check,
     Dataset,
@@ -35,11 +34,10 @@ from daybreak.contract.records import (
 )
 from daybreak.contract.workload import UNIT
 from daybreak.evaluation.held_out import arrays_of
+from daybreak.evaluation.live_judge import LiveJudge
 from daybreak.evaluation.metric_roles import LEAST_MARGIN, guardrails_of, success_of
 from daybreak.evaluation.scores import Columns, read_scores, with_prefix
 from daybreak.evaluation.smoke_test import only_slow, smoke_test
-from daybreak.experiment import live_test
-from daybreak.gate import review
 from daybreak.gate.all_metrics import Pair, judge_metrics
 from daybreak.gate.alpha_spending import chance_of
 from daybreak.gate.chain import NIGHTS_PER_YEAR, apply_chain, chain_of
@@ -47,8 +45,6 @@ from daybreak.gate.plausibility import NIGHTS, plausible
 from daybreak.gate.selftest import selftest
 from daybreak.registry import approval
 from daybreak.registry.lineage import is_declared_equal, is_refresh, what_changed
-from daybreak.report import night_events, notifier
-from daybreak.report.version_page import show_verdict
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.statistics.paired import Rules, judge
 from daybreak.statistics.result import Result, Status
@@ -82,9 +78,9 @@ def gate(
     *,
     home: Home,
     dataset: Dataset | None = None,
-    answer: Approval | None = None,
+    live: LiveJudge | None = None,
 ) -> Verdict:
-    """Returns the verdict on tonight's version, and shows it in the registry.
+    """Returns the verdict on tonight's version.
 
     Beside records it reads `data/run/scores.npy`, the last nights of the ledger, and the log of serving where
     users decide.
@@ -97,7 +93,7 @@ def gate(
         champion: that served when the night was opened; None before the first.
         params: its sections.
         dataset: that the version was trained on.
-        answer: what a person said to an earlier verdict of this night.
+        live: judges by users, where `gate.scores` says so.
     """
     if version.model_digest != evaluation.model_digest or version.night != night.id:
         raise ReleaseError(
@@ -142,7 +138,8 @@ def gate(
     if params.gate.scores == "replay" or champion is None:
         verdict = replayed()
     else:
-        verdict = live_test.judge(
+        assert live, f"gate.scores is {params.gate.scores}, and no judge of live traffic is given"
+        verdict = live(
             home, night, version, champion, params, rules=rules_for_users(rules, chance), replayed=replayed
         )
     verdict = replace(apply_chain(verdict, chain), false_promotion_chance=chance)
@@ -154,13 +151,7 @@ def gate(
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
         verdict = fit_to_serve(verdict, _smoke_test(home, version, champion, evaluation, params))
-    show_verdict(home, version, verdict, answer)
-    verdict = replace(verdict, decided_at=clock.utc().replace(microsecond=0))
-    if verdict.approve_until:
-        records.write(verdict)
-        notifier.tell(home, *night_events.note(home))
-        review.show_report(home, night)  # for the person who is asked, since the night is closed only later
-    return verdict
+    return replace(verdict, decided_at=clock.utc().replace(microsecond=0))
 
 
 def _older(home: Home, champion: Champion | None, dataset: Dataset | None) -> str:

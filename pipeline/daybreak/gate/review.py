@@ -1,27 +1,23 @@
-"""Stage `approve`: shows a person the report in the registry, and records the answer.
+"""Stage `approve`: records a person's answer to a verdict that waits for one.
 
 The answer is a record beside the verdict, `approval.json`, which the ledger keeps with the night. The first
 answer stands, whether given in Airflow or on the command line, and `promote` acts on it.
 """
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from daybreak.contract import clock, records
-from daybreak.contract.errors import NothingToDo, PipelineError, ReleaseError
-from daybreak.contract.records import Approval, Night, Refit, Release, Stop, Verdict, Version
+from daybreak.contract.errors import NothingToDo, ReleaseError
+from daybreak.contract.records import Approval, Night, Stop, Verdict, Version
 from daybreak.contract.user import user
-from daybreak.registry import aliases, description
 from daybreak.registry import approval as approvals
-from daybreak.report import outcome
-from daybreak.report.version_page import show_verdict
-from daybreak.storage import ledger, mlflow_client
+from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -69,54 +65,8 @@ def approve(
     if said.approved is reject:
         answer = approvals.words(verdict, said)
         raise ReleaseError(f"{name} {answer}, and the first answer stands; use rollback once it serves")
-    show_verdict(home, version, verdict, said)
     log.info("%s %s", name, approvals.words(verdict, said))
     return said
-
-
-def show_report(home: Home, night: Night, *, commit: str = "") -> None:
-    """Writes the report, and shows it in MLflow with the night's ledger commit if there is one.
-
-    A night does not fail because MLflow does not answer.
-    """
-    from daybreak.report import figures, page, svg
-
-    try:
-        history = ledger.history(home, limit=outcome.NIGHTS)
-        path, copy = page.write_with_copy(home, Path(), history)
-        released = records.find(Release)
-        others = [one for one in history if not one.rollback and one.night.id != night.id] if commit else []
-        for at, other in enumerate(others):  # the last leads on to this one; what was replaced serves no more
-            if at == 0 or (released and other.release and other.release.version == released.replaced):
-                page.renew(home, other, history)
-        log.info("report: %s", path.resolve())
-        verdict, version = records.find(Verdict), records.find(Version)
-        with mlflow_client.session(home) as client:
-            run_id = mlflow_client.find_or_make_run(home, client, night.id)
-            client.log_text(run_id, copy, path.name)
-            if verdict and (drawn := figures.effect(verdict, verdict.margin)):
-                client.log_text(run_id, svg.alone(drawn), description.INTERVAL)
-            if version and commit:
-                aliases.tag(client, version.name, version.number, ledger=commit)
-                client.set_tag(run_id, "ledger", commit)
-                _reject_others(client, version, verdict, released)
-    except (PipelineError, OSError) as error:
-        log.warning("the report is missing, or not in MLflow: %s", error)
-
-
-def _reject_others(
-    client: "MlflowClient", version: Version, verdict: Verdict | None, released: Release | None
-) -> None:
-    """Marks the versions of a night that is over which do not serve, also where its gate was not reached."""
-    refit = records.find(Refit)
-    for made in (version, *([refit.version] if refit and refit.version else [])):
-        if released is None or made.number != released.version:
-            aliases.reject(client, made.name, made.number)
-    text = aliases.existing(client, version.name, version.number).description or ""
-    if verdict and text.startswith(description.AWAITED):
-        said = f"**Verdict: {verdict.action}.** {description.plain(verdict.reason)}."
-        changed = description.with_first(text, said)
-        client.update_model_version(version.name, str(version.number), description=changed)
 
 
 def _answer(home: Home, night: Night, verdict: Verdict, *, approved: bool, by: str, reason: str) -> Approval:
@@ -134,7 +84,7 @@ def _answer(home: Home, night: Night, verdict: Verdict, *, approved: bool, by: s
             f"{ledger.new_night(home, night)}"
         )
     stopped = records.find(Stop)
-    if why := f"was {outcome.stopped(stopped)}" if stopped else ledger.overtaken(home, night):
+    if why := f"was {approvals.stopped(stopped)}" if stopped else ledger.overtaken(home, night):
         raise NothingToDo(f"night {night.id} {why}; open a new night with: {ledger.new_night(home, night)}")
     if approved and verdict.inconclusive and not reason:
         raise ReleaseError(

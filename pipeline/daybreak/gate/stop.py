@@ -9,14 +9,13 @@ import logging
 
 from daybreak.contract import clock, records
 from daybreak.contract.backend import Backend
-from daybreak.contract.errors import NothingToDo, PipelineError
+from daybreak.contract.errors import NothingToDo
 from daybreak.contract.formats import one_line
-from daybreak.contract.records import Approval, Night, Release, Stop, Verdict, Version
+from daybreak.contract.records import Night, Release, Stop
 from daybreak.contract.user import user
 from daybreak.gate.review import LONGEST
 from daybreak.jobs import launcher
-from daybreak.report import outcome
-from daybreak.report.version_page import show_verdict
+from daybreak.registry import approval
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
@@ -28,9 +27,6 @@ def stop(
     home: Home,
     night: Night,
     *,
-    version: Version | None = None,
-    verdict: Verdict | None = None,
-    approval: Approval | None = None,
     release: Release | None = None,
     backend: Backend,
     reason: str = "",
@@ -44,9 +40,6 @@ def stop(
     Args:
         home: whose nights these are.
         night: that runs.
-        version: that it registered.
-        verdict: of its gate, where it has come so far.
-        approval: a person's answer to it.
         release: of its version, where that serves.
         backend: where its job runs.
         reason: why
@@ -64,15 +57,10 @@ def stop(
             records.write(stopped)
     with alone(launcher.LOCK):  # a call that looks after the job ends first, and none begins after it
         left = launcher.end_jobs(home, backend)
-    if version and verdict:
-        try:
-            show_verdict(home, version, verdict, approval, over=True)
-        except PipelineError as error:
-            log.warning("MLflow does not show that the night was stopped: %s", error)
     log.info(
         "night %s was %s%s",
         night.id,
-        outcome.stopped(stopped),
+        approval.stopped(stopped),
         f"; {', '.join(left)} ends in a while" if left else "",
     )
     log.info("the process that runs it closes it now; if none runs: daybreak close --night %s", night.id)

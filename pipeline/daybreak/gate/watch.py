@@ -15,10 +15,9 @@ from daybreak.experiment import holdback, live_test
 from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, nights_until_shown
 from daybreak.gate.judge import LOOKED_AT, rules_of
 from daybreak.registry import aliases
-from daybreak.report import night_events, notifier
-from daybreak.rollout import ledger_copy, saga
+from daybreak.rollout import saga
 from daybreak.rollout.lost_ledger import expect_ledger
-from daybreak.rollout.rollback import rollback, tell_newest
+from daybreak.rollout.rollback import rollback
 from daybreak.rollout.targets import Target, release_targets
 from daybreak.statistics.control_chart import Mean
 from daybreak.statistics.level import Level, level
@@ -42,7 +41,6 @@ def watch(home: Home, params: WatchSections) -> Watch:
     refreshes has lost too much (`compare`). An experiment that no night wants any more, or that a guardrail
     stops, is ended. Raises ReleaseError where the ledger was lost.
     """
-    _tell(home)
     expect_ledger(home, params)
     edit = _check_targets(home, params) + live_test.clean(home, params)
     serving = ledger.champion_at(home, ledger.ledger_tip(home))
@@ -74,12 +72,6 @@ def watch(home: Home, params: WatchSections) -> Watch:
         rollback(home, params, to=watched.predecessor, reason=watched.reason, by=WATCH, yes=True)
         return replace(watched, reason=f"{edit}rolled back: {watched.reason}")
     return replace(watched, reason=f"{edit}{watched.reason}")
-
-
-def _tell(home: Home) -> None:
-    """Sends messages that no stage sends: on late nights, a nearly full disk, and messages still waiting."""
-    notifier.tell(home, *night_events.note_open(home), *night_events.low_disk(home))
-    tell_newest(home)
 
 
 def _held_back(home: Home, serving: Release) -> Release | None:
@@ -169,8 +161,6 @@ def _check_targets(home: Home, params: WatchSections) -> str:
         everybody = release_targets(home, client, name)
         if left := saga.recover(home, everybody):
             how = "finished" if left.new else "took back"
-            if left.new and left.kind == "rollback":
-                tell_newest(home)
             return f"{how} the {left.kind} of version {left.release.version}, which was interrupted; "
         serving = ledger.champion_at(home, ledger.ledger_tip(home))
         if serving is None:
@@ -220,7 +210,6 @@ def _adopt(home: Home, shown: int, params: WatchSections) -> str:
 
 def _note(home: Home, edit: str, shown: int, serving: Release) -> None:
     ledger_notes.add(home, edit, versions=(shown, serving.version))
-    ledger_copy.push(home)
 
 
 def _watched(

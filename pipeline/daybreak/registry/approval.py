@@ -10,7 +10,7 @@ from datetime import datetime
 
 from daybreak.contract.errors import NothingToDo, NotYet
 from daybreak.contract.params import ReleaseParams
-from daybreak.contract.records import Approval, Night, Verdict
+from daybreak.contract.records import Approval, Night, Stop, Verdict
 
 
 def request_approval(verdict: Verdict, params: ReleaseParams, *, until: datetime) -> Verdict:
@@ -81,3 +81,8 @@ def reason(verdict: Verdict, approval: Approval | None, *, over: bool = False) -
     if verdict.approve_until is None:
         return verdict.reason
     return f"{verdict.reason}; version {verdict.challenger} {words(verdict, approval, over=over)}"
+
+
+def stopped(stop: Stop) -> str:
+    """Returns the end of a sentence: who stopped the night, when and why."""
+    return f"stopped by {stop.by} at {stop.stopped_at:%Y-%m-%d %H:%M} UTC: {stop.reason or 'no reason given'}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract.errors import DataError
 from daybreak.contract.table import AnyColumn, Table
 from daybreak.data.features import CLEAN, read_clean
-from daybreak.data.ingest import part_of, partitions
+from daybreak.data.partitions import part_of, partitions
 from daybreak.registry.weights import ARRAYS, MODEL, PAST, load_rows
 from daybreak.workloads.served_rows import as_records, conformed
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
 from daybreak.contract.workload import Workload, read_state
-from daybreak.data.ingest import part_of, partitions
+from daybreak.data.partitions import part_of, partitions
 from daybreak.workloads.served_rows import ServedRows
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from daybreak.contract import formats, records
 from daybreak.data.bad_cells import shown
-from daybreak.data.source import PART
+from daybreak.data.partitions import PART
 from daybreak.data.validator import QUARANTINE, REFUSED, RULE
 from daybreak.storage import dvc_cache, erasures, ledger
 from daybreak.storage.home import Home

@@ -15,8 +15,9 @@ from daybreak.contract.records import Check, Event, Expectation, Plan, Profile, 
 from daybreak.prediction import scorecard
 from daybreak.profiling.explain import BOUNDS, MEANING
 from daybreak.registry import approval
-from daybreak.report import night_events, outcome
+from daybreak.report import outcome
 from daybreak.report.standing import Standing
+from daybreak.rollout import night_events
 from daybreak.storage.ledger import Entry
 
 
@@ -266,7 +267,7 @@ def lineage(entry: Entry) -> dict[str, str]:
         "Approval": approval.words(entry.verdict, entry.approval, over=bool(entry.commit))
         if entry.verdict
         else "",
-        "Stopped": outcome.stopped(entry.stopped) if entry.stopped else "",
+        "Stopped": approval.stopped(entry.stopped) if entry.stopped else "",
         "MLflow run": version.run_id if version else "",
         "Serving": f"version {outcome.champion(entry)}" if outcome.champion(entry) else "",
         "Served before": f"version {entry.champion.version}" if entry.champion else "",

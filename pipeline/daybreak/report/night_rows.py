@@ -17,7 +17,9 @@ from typing import Any, Literal
 
 from daybreak.contract import records
 from daybreak.prediction import scorecard
-from daybreak.report import night_events, outcome, standing
+from daybreak.registry import approval
+from daybreak.report import outcome, standing
+from daybreak.rollout import night_events
 from daybreak.storage import jsonl, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
@@ -120,7 +122,7 @@ def row_of(entry: Entry) -> NightRow:
 
 def _reason(entry: Entry) -> str:
     if entry.stopped:
-        return outcome.stopped(entry.stopped)
+        return approval.stopped(entry.stopped)
     return entry.verdict.reason if entry.verdict else entry.subject
 
 
@@ -228,6 +230,7 @@ class NightRows:
 def _code() -> str:
     """Returns a digest of the code that a row is made by."""
     folder = Path(__file__).parent
-    files = (Path(__file__), folder / "outcome.py", folder / "standing.py", folder / "night_events.py")
-    texts = (path.read_text() for path in (*files, Path(scorecard.__file__)))
+    files = (Path(__file__), folder / "outcome.py", folder / "standing.py")
+    others = (Path(str(module.__file__)) for module in (night_events, scorecard))
+    texts = (path.read_text() for path in (*files, *others))
     return records.text_digest("".join(texts))[:12]

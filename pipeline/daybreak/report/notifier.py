@@ -29,6 +29,7 @@ from daybreak.report import messages
 from daybreak.storage import events, last_params
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
+from daybreak.storage.night_folders import entry_of
 
 log = logging.getLogger(__name__)
 
@@ -164,13 +165,13 @@ def _send_due(home: Home, kept: Messages, given: NotifyParams, *, quiet: bool) -
 
 def text_of(home: Home, event: Event, *, now: datetime) -> str:
     """Returns the message about an event, with links to its night where the night's folder is here."""
-    from daybreak.report import links, night_folder  # which no command needs that tells of nothing
+    from daybreak.report import links  # which no command needs that tells of nothing
 
     name, shown = formats.short_id(event.night), {}
     folder = home.nights / event.night
     try:
         if event.night and folder.exists():
-            entry = night_folder.entry_of(folder)
+            entry = entry_of(folder)
             name, shown = formats.night_name(event.night, entry.night.day), links.in_messages(entry)
     except (PipelineError, OSError) as error:
         log.warning("a message has no link to night %s: %s", event.night, error)

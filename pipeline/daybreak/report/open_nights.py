@@ -16,10 +16,11 @@ from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.launcher import JOBS
 from daybreak.jobs.submissions import Attempts
 from daybreak.report import links, running
-from daybreak.report.night_folder import entry_of, texts_of
+from daybreak.report.outcome import texts_of
 from daybreak.report.running import JobFacts, NightFacts, RunningNight
 from daybreak.storage import jsonl, night_folders
 from daybreak.storage.home import Home
+from daybreak.storage.night_folders import entry_of
 from daybreak.training.recipe import Recipe
 
 log = logging.getLogger(__name__)

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from daybreak.contract import records
 from daybreak.contract.formats import count, effect, percent
-from daybreak.contract.records import Epoch, Live, Stop, Verdict
+from daybreak.contract.records import Epoch, Live, Verdict
 from daybreak.jobs.heartbeats import LOW_USE
 from daybreak.registry import approval
 from daybreak.storage.ledger import Entry
@@ -69,15 +71,6 @@ def word(entry: Entry) -> str:
             entry.verdict.action, entry.verdict.action
         )
     return {"rollback": "rolled back", "open": "under way"}.get(result, result)
-
-
-def stopped(stop: Stop) -> str:
-    """Returns the end of a sentence: who stopped the night, when and why."""
-    return f"stopped by {stop.by} at {stop.stopped_at:%Y-%m-%d %H:%M} UTC: {_given(stop)}"
-
-
-def _given(stop: Stop) -> str:
-    return stop.reason or "no reason given"
 
 
 def rolled_back(history: Sequence[Entry]) -> dict[int, Entry]:
@@ -153,7 +146,11 @@ def headline(
     verdict = entry.verdict
     what = outcome(entry)
     if stop := entry.stopped:
-        return Headline(outcome="kept", sentence=f"Stopped by {stop.by}; {stays}.", reason=_given(stop))
+        return Headline(
+            outcome="kept",
+            sentence=f"Stopped by {stop.by}; {stays}.",
+            reason=stop.reason or "no reason given",
+        )
     if verdict is None and skips:
         reason = next(iter(skips.values()))
         return Headline(outcome="kept", sentence=f"Nothing new to judge; {stays}.", reason=reason)
@@ -277,3 +274,11 @@ def following(chain: Sequence[Link]) -> str:
     ended = [at for at, link in enumerate(chain) if link.state != "not reached"]
     left = chain[ended[-1] + 1 :] if ended else chain
     return left[0].stage if left else ""
+
+
+def texts_of(folder: Path, ending: str) -> dict[str, str]:
+    """Returns what stages that failed (`error`) or had nothing to do (`skipped`) wrote, in their order."""
+    order = [stage for stage, _ in CHAIN]
+    paths = (folder / records.RUN).glob(f"*.{ending}")
+    ranked = sorted(paths, key=lambda p: (order.index(p.stem) if p.stem in order else len(order), p.stem))
+    return {path.stem: path.read_text(errors="replace").strip() for path in ranked}

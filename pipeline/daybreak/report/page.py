@@ -34,13 +34,14 @@ from daybreak.report import (
     predictions,
     profiled,
 )
-from daybreak.report.night_folder import entry_of, texts_of
+from daybreak.report.outcome import texts_of
 from daybreak.report.standing import Standing, standing
 from daybreak.report.summary import Summary, summarize
 from daybreak.report.templates import render
 from daybreak.storage import checkout
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
+from daybreak.storage.night_folders import entry_of
 
 FILE = links.PAGE
 _BUTTON = re.compile(r'class="button[^>]*>([^<]*)</a>')

@@ -122,7 +122,7 @@ def _text(facts: NightFacts, stage: str) -> str:
         failed, why = next(iter(facts.errors.items()))
         return f"{failed} failed: {formats.one_line(why)}"
     if facts.entry.stopped:
-        return f"{outcome.stopped(facts.entry.stopped)}; is being closed"
+        return f"{approval.stopped(facts.entry.stopped)}; is being closed"
     if until := _asked_until(facts.entry):
         return f"waits for a person until {formats.clock(until)}: daybreak approve --night " + (
             facts.entry.night.id

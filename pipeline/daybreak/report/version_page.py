@@ -6,17 +6,14 @@ paragraph (daybreak/registry/description.py).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from pathlib import Path
 
 from daybreak.contract import formats, records
-from daybreak.contract.records import Approval, Evaluation, Live, Verdict, Version
+from daybreak.contract.records import Evaluation, Live, Verdict, Version
 from daybreak.prediction import scorecard
 from daybreak.registry import aliases
 from daybreak.registry import approval as approvals
 from daybreak.registry.description import INTERVAL, REPORT, RULE, in_the_long_run, metrics_table, plain, table
-from daybreak.report import evidence, links, outcome
-from daybreak.report.night_folder import entry_of
+from daybreak.report import evidence, links
 from daybreak.report.summary import Summary, summarize
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
@@ -28,15 +25,13 @@ BUTTON = (
 )
 
 
-def show_verdict(
-    home: Home, version: Version, verdict: Verdict, approval: Approval | None = None, *, over: bool = False
-) -> None:
+def show_verdict(home: Home, entry: Entry, *, over: bool = False) -> None:
     """Writes the verdict, and a person's answer to it, to the version's description, its tags and the run.
 
-    The other records are those of the night in this folder. `over` says that nobody can answer any more.
+    `over` says that nobody can answer any more.
     """
-    answer = approvals.answer_to(verdict, approval)
-    entry = replace(entry_of(Path()), version=version, verdict=verdict, approval=answer)
+    version, verdict, answer = entry.version, entry.verdict, entry.approval
+    assert version and verdict
     kept = bool(entry.stopped) or (
         not answer.approved if answer else over if verdict.approve_until else verdict.action == "reject"
     )
@@ -107,7 +102,7 @@ def _verdict(entry: Entry, verdict: Verdict, summary: Summary, *, over: bool) ->
                 f"`daybreak approve --night {entry.night.id} --reason TEXT [--reject]`."
             )
     if entry.stopped:
-        said = f" **The night was {plain(outcome.stopped(entry.stopped))}.**"
+        said = f" **The night was {plain(approvals.stopped(entry.stopped))}.**"
     return f"**Verdict: {verdict.action}.** {plain(_reason(verdict, summary))}.{said}"
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 from daybreak.contract.errors import ParamsError, ReleaseError, without_password
-from daybreak.report import notifier
 from daybreak.storage import checkout, ledger
 from daybreak.storage.home import Home
 
@@ -87,7 +86,7 @@ def look(home: Home, remote: str, *, tip: str) -> Copy:
 def push(home: Home) -> Copy | None:
     """Pushes the ledger to the remote of params.yaml; returns what that has then, None where none is named.
 
-    Warns where the remote does not answer, and notifies people where it has what the ledger here has not.
+    Warns where the remote does not answer, or has what the ledger here has not.
     """
     remote, tip = configured(home), ledger.ledger_tip(home)
     if not remote or not tip:
@@ -98,7 +97,7 @@ def push(home: Home) -> Copy | None:
     except (ReleaseError, subprocess.TimeoutExpired) as error:
         copy, tip = look(home, remote, tip=ledger.ledger_tip(home)), ledger.ledger_tip(home)
         if copy.has_more:
-            _alarm(home, copy, tip)
+            log.error("%s", refusal(copy, tip))
         elif copy.state != "same":  # another process may have pushed
             log.warning(
                 "the ledger is not pushed to %s, the next night tries again: %s",
@@ -129,13 +128,12 @@ def more_than_here(copy: Copy, tip: str) -> str:
     return f"{copy}, which is not part of the ledger, nor the ledger's {tip[:9]} of it"
 
 
-def _alarm(home: Home, copy: Copy, tip: str) -> None:
-    text = (
+def refusal(copy: Copy, tip: str) -> str:
+    """Returns why nothing is pushed over a copy that has what the ledger here does not have."""
+    return (
         f"{more_than_here(copy, tip)}; nothing is pushed: look at daybreak restore, or name "
         f"another remote in night.ledger_remote where another home pushes to this one"
     )
-    log.error("%s", text)
-    notifier.alarm(home, text)
 
 
 def _state(home: Home, commit: str, tip: str) -> Literal["same", "behind", "ahead", "diverged", "missing"]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from daybreak.contract.errors import LostLedger
 from daybreak.contract.params import ModelSections
 from daybreak.registry import aliases
-from daybreak.rollout import ledger_copy, saga
+from daybreak.rollout import ledger_copy, release_journal
 from daybreak.storage import erasures, ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
@@ -84,7 +84,7 @@ def _alias_says(home: Home, name: str, number: int, commit: str, *, tip: str) ->
 
 
 def _journal_says(home: Home, tip: str) -> Iterator[str]:
-    journal = saga.journal(home)
+    journal = release_journal.journal(home)
     before = str((journal.read() or {}).get("tip", ""))
     if before and not ledger.is_part(home, before, tip):
         yield f"{journal.path} is of a release that follows commit {before[:9]}"

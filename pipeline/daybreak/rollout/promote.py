@@ -21,9 +21,7 @@ from daybreak.contract.records import (
 from daybreak.registry import aliases
 from daybreak.registry import approval as approvals
 from daybreak.registry.lineage import tags_of
-from daybreak.report import night_events, notifier
-from daybreak.report.version_page import show_verdict
-from daybreak.rollout import ledger_copy, saga
+from daybreak.rollout import night_events, saga
 from daybreak.rollout.targets import release_targets
 from daybreak.storage import events, ledger
 from daybreak.storage.home import Home
@@ -48,12 +46,7 @@ def promote(
     changed, if the verdict is on other versions, another night moved the ledger first, or a target does not
     get ready in time.
     """
-    try:
-        approvals.check_promotion(night, verdict, approval, now=clock.utc())
-    except NothingToDo:
-        if verdict.approve_until and approvals.answer_to(verdict, approval) is None:
-            show_verdict(home, version, verdict, over=True)
-        raise
+    approvals.check_promotion(night, verdict, approval, now=clock.utc())
     serving = champion.version if champion else 0
     if (verdict.challenger, verdict.champion) != (version.number, serving):
         raise ReleaseError(
@@ -87,13 +80,11 @@ def promote(
             aliases.tidy(client, judged.name)
         client.log_text(version.run_id, records.dumps(release), "records/release.json")
         now = aliases.alias(client, version.name)
-    happened = night_events.take_over(home, commit)
-    ledger_copy.push(home)
+    night_events.take_over(home, commit)
     if now != version.number:
         raise NothingToDo(
             f"version {version.number} was promoted by {commit[:9]}, but version {now} serves since"
         )
-    notifier.tell(home, *happened)
     return release
 
 

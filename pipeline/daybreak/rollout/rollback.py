@@ -3,11 +3,10 @@
 import logging
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from daybreak import hooks
-from daybreak.contract.errors import NothingToDo, ParamsError, PipelineError, ReleaseError
+from daybreak.contract.errors import NothingToDo, ParamsError, ReleaseError
 from daybreak.contract.formats import one_line, short_id
 from daybreak.contract.params import ModelSections
 from daybreak.contract.records import (
@@ -16,8 +15,7 @@ from daybreak.contract.records import (
 )
 from daybreak.contract.user import user
 from daybreak.registry import aliases
-from daybreak.report import night_events, notifier
-from daybreak.rollout import ledger_copy, saga
+from daybreak.rollout import night_events, release_journal, saga
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.rollout.targets import Target, release_targets
 from daybreak.storage import ledger
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECENT = 20  # newest entries that are searched for the same request
-TOLD_WITHIN = timedelta(days=1)  # for a message on a rollback whose process was killed before sending it
 
 
 def rollback(
@@ -81,7 +78,8 @@ def rollback(
         if number == serving.version:
             raise NothingToDo(f"version {number} serves already")
         (made,) = ledger.entries_of(home, [promotion_of(releases, number)])
-        if not (yes or saga.journal(home).path.exists()):  # else it was asked before a target got ready
+        asked = release_journal.journal(home).path.exists()  # before a target got ready
+        if not (yes or asked):
             _ask(name, serving=serving.version, number=number, night=made.night.id)
         why = f"{reason}{f' ({once})' if once else ''}"
         verdict = Verdict(
@@ -117,12 +115,7 @@ def rollback(
                 home, made.commit, release, verdict, event, after=after, message=verdict.reason[:200]
             ),
         )
-        commit = saga.run(home, move, targets)
-        notifier.tell(home, event)
-        for show in hooks.functions("after_commit"):
-            show(home, commit)
-        ledger_copy.push(home)
-        _renew_pages(home, client)
+        saga.run(home, move, targets)
         return release
 
 
@@ -130,8 +123,6 @@ def _finished(home: Home, client: "MlflowClient", name: str, targets: Sequence[T
     """Finishes a rollback that was interrupted, and returns its release; None where none was."""
     left = saga.recover(home, targets)
     if left and left.new and left.kind == "rollback":
-        tell_newest(home)
-        _renew_pages(home, client)
         return left.release
     newest = next(iter(ledger.history(home, limit=1)), None)
     if not (newest and newest.rollback and newest.serving):
@@ -140,8 +131,6 @@ def _finished(home: Home, client: "MlflowClient", name: str, targets: Sequence[T
         return None
     log.warning("finishing the rollback to version %d that was interrupted", newest.serving.version)
     saga.settle(home, targets)
-    ledger_copy.push(home)
-    _renew_pages(home, client)
     return newest.release
 
 
@@ -158,40 +147,12 @@ def _ask(name: str, *, serving: int, number: int, night: str) -> None:
         raise NothingToDo(f"nothing is changed: version {serving} serves on")
 
 
-def _renew_pages(home: Home, client: "MlflowClient") -> None:
-    """Has the pages of nights say what serves now, here and in MLflow; the rollback stands without that."""
-    from daybreak.report import outcome, page
-
-    try:
-        history = ledger.history(home, limit=outcome.NIGHTS)
-        moved = {
-            number
-            for release in (history[0].release,)
-            if release
-            for number in (release.version, release.replaced)
-        }
-        for entry in (each for each in history if not each.rollback):
-            page.renew(home, entry, history)
-            folder = home.nights / entry.night.id
-            if entry.version and entry.release and entry.release.version in moved and folder.exists():
-                client.log_text(entry.version.run_id, page.page(home, folder, history), page.FILE.name)
-    except (PipelineError, OSError) as error:
-        log.warning("not all pages say what serves now: %s; run daybreak report", error)
-
-
 def _done(home: Home, once: str) -> Release | None:
     """Returns the release of the rollback that this request has made, where the newest entries have it."""
     for entry in ledger.history(home, limit=RECENT):
         if entry.rollback and entry.verdict and entry.verdict.reason.endswith(f"({once})"):
             return entry.release
     return None
-
-
-def tell_newest(home: Home) -> None:
-    """Sends the message on a rollback that is the ledger's newest entry, unless it has been sent."""
-    newest = next(iter(ledger.history(home, limit=1)), None)
-    if newest and newest.rollback and newest.closed_at and datetime.now(UTC) - newest.closed_at < TOLD_WITHIN:
-        notifier.tell(home, *night_events.of_entry(newest))
 
 
 def steps_back(releases: Sequence[Commit], steps: int) -> int:

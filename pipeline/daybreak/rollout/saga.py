@@ -26,10 +26,10 @@ from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError, NotYet, ReleaseError
 from daybreak.contract.records import Champion, Release
 from daybreak.registry.lineage import LOCK
+from daybreak.rollout.release_journal import journal
 from daybreak.rollout.targets import Target
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
-from daybreak.storage.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +54,6 @@ class Recovered:
     kind: str
     release: Release
     new: bool  # finished, or else undone
-
-
-def journal(home: Home) -> Journal:
-    """Returns the journal of all sagas of this home; its file is missing while no saga is under way."""
-    return Journal(home.var / "release.json")
 
 
 def run(home: Home, move: Move, targets: Sequence[Target]) -> str:

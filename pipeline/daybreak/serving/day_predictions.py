@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, JobError, NothingToDo, ParamsError, ReleaseError
 from daybreak.data.features import CLEAN
-from daybreak.data.ingest import part_of, partitions
+from daybreak.data.partitions import part_of, partitions
 from daybreak.registry import aliases, packaging
 from daybreak.serving.loading import case_of, recorded
 from daybreak.serving.version_process import NoAnswer, VersionProcess

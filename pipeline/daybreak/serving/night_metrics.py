@@ -14,7 +14,8 @@ from datetime import datetime
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from daybreak.contract.errors import PipelineError
-from daybreak.report import night_events, outcome
+from daybreak.report import outcome
+from daybreak.rollout import night_events
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry

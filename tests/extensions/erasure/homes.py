@@ -19,7 +19,8 @@ from daybreak import runner
 from daybreak.contract import params, records
 from daybreak.contract.records import Night, Plan, Rental, Training, Tuning, Verdict
 from daybreak.contract.workload import STATE, make_model, read_state
-from daybreak.data.source import PART, write_partition
+from daybreak.data.partitions import PART
+from daybreak.data.source import write_partition
 from daybreak.examples.fraud.payments import Payments
 from daybreak.examples.shop.simulated_shop import Shop
 from daybreak.registry.weights import ARRAYS, MODEL

@@ -20,7 +20,8 @@ from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from daybreak import cli, runner
 from daybreak.contract import params, records
 from daybreak.contract.errors import DataError, ReleaseError
-from daybreak.data.ingest import ingest, part_of
+from daybreak.data.ingest import ingest
+from daybreak.data.partitions import part_of
 from daybreak.data.validator import QUARANTINE, REFUSED
 from daybreak.extensions.care.audit import audit
 from daybreak.extensions.care.drill import drill

@@ -10,7 +10,8 @@ from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.params import Plug
 from daybreak.contract.table import Category, Float, Id, Int
 from daybreak.data.casts import conform
-from daybreak.data.source import PART, Files
+from daybreak.data.partitions import PART
+from daybreak.data.source import Files
 from daybreak.extensions.init.survey import Survey, survey
 from daybreak.extensions.init.survey_numbers import symbol_of
 

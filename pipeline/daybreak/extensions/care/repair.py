@@ -26,6 +26,7 @@ from daybreak.contract.params import Params
 from daybreak.contract.records import Check, Version
 from daybreak.contract.table import Table
 from daybreak.data import ingest
+from daybreak.data.partitions import RAW
 from daybreak.jobs.launcher import JOBS
 from daybreak.registry import aliases, packaging
 from daybreak.registry.carried_code import MODEL
@@ -211,9 +212,7 @@ class _Copies:
         files = [
             one for lock in self._locks for one in dvc_cache.files_of(self._home, dvc_cache.outputs(lock))
         ]
-        parts = {
-            digest: Path(path).parent.name for path, digest in files if path.startswith(f"{ingest.RAW}/")
-        }
+        parts = {digest: Path(path).parent.name for path, digest in files if path.startswith(f"{RAW}/")}
         return {digest: date.fromisoformat(name[4:]) for digest, name in parts.items() if name[:4] == "day="}
 
     @cached_property

@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
 from daybreak.data.ingest import without
-from daybreak.data.source import PART
+from daybreak.data.partitions import PART
 from daybreak.storage import dvc_cache, erasures, ledger, snapshots
 from daybreak.storage.home import Home
 

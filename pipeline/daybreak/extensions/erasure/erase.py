@@ -27,14 +27,14 @@ from daybreak.contract.records import Dataset, Erasure, Night
 from daybreak.contract.table import code, spellings
 from daybreak.data import prepare
 from daybreak.data.ingest import without
-from daybreak.data.source import PART
+from daybreak.data.partitions import PART
 from daybreak.data.validator import REFUSED
 from daybreak.extensions.erasure import cached_rows, version_rows
 from daybreak.extensions.erasure.cached_rows import ARRAYS, FIGURES, LOCK, ROWS
 from daybreak.extensions.lineage import provenance
 from daybreak.registry import aliases
-from daybreak.report import outcome, page
-from daybreak.rollout import ledger_copy, rot, saga
+from daybreak.report import outcome, page, publisher
+from daybreak.rollout import release_journal, rot
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.serving import day_predictions
 from daybreak.storage import checkout, erasures, jsonl, ledger, night_folders
@@ -87,7 +87,7 @@ def _expect_quiet(home: Home) -> None:
             f"night {opened[0].id} is open and has the rows; erase once it is closed, or end it with: "
             f"daybreak stop --night {opened[0].id}"
         )
-    if saga.journal(home).path.exists():
+    if release_journal.journal(home).path.exists():
         raise ReleaseError("a release was interrupted; run watch, then erase again")
 
 
@@ -178,7 +178,7 @@ def _note(
         )
         log.info("%s", erasures.note(home, erasure))
     erasures.remember(home)
-    ledger_copy.push(home)
+    publisher.copy_ledger(home)
 
 
 def _erasures_of(home: Home, unit: str) -> list[Erasure]:

@@ -18,7 +18,7 @@ from daybreak.contract.errors import ReleaseError
 from daybreak.contract.records import Version
 from daybreak.contract.table import code
 from daybreak.data.ingest import without
-from daybreak.data.source import PART
+from daybreak.data.partitions import PART
 from daybreak.extensions.erasure.cached_rows import parquet
 from daybreak.registry import aliases, packaging
 from daybreak.rollout import rot

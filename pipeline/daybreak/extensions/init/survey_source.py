@@ -25,7 +25,8 @@ from daybreak.data.file_formats import SUFFIXES as TABLES
 from daybreak.data.image_files import SUFFIXES as IMAGES
 from daybreak.data.image_files import ImageFiles
 from daybreak.data.numbers import NumberFormat, is_text, without_words
-from daybreak.data.source import PART, Files, other_columns
+from daybreak.data.partitions import PART
+from daybreak.data.source import Files, other_columns
 from daybreak.extensions.init.survey_numbers import all_match, number_format
 
 MOST_DAYS, MOST_ROWS = 400, 2_000_000  # of the history that is looked at, the newest

@@ -22,12 +22,15 @@ log = logging.getLogger(__name__)
 PRODUCER = "urn:daybreak"  # what sends the events
 
 
-def send(home: Home, commit: str) -> None:
-    """Tells of the night or the rollback of a commit, where `notify.openlineage` names a namespace."""
+def send(home: Home, commit: str) -> bool:
+    """Tells of the night or the rollback of a commit, where `notify.openlineage` names a namespace.
+
+    Returns False where the server was not told.
+    """
     try:
         loaded = home.params
         if not (namespace := loaded.notify.openlineage):
-            return
+            return True
         from openlineage.client import OpenLineageClient, set_producer
 
         (entry,) = ledger.entries_of(home, [one for one in ledger.commits(home) if one.id == commit])
@@ -36,12 +39,14 @@ def send(home: Home, commit: str) -> None:
         for event in events_of(entry, namespace=namespace, model=loaded.register_.name):
             client.emit(event)
         client.close()
+        return True
     except ImportError:
         log.error("notify.openlineage is set, and its client is missing: pip install 'daybreak[lineage]'")
     except PipelineError as error:
         log.error("no event was sent to OpenLineage: %s", error)
     except Exception as error:  # noqa: BLE001 - whatever the client says, the ledger has the night
         log.error("no event was sent to OpenLineage: %s", str(error).partition("\n")[0][:300])
+    return False
 
 
 def events_of(entry: Entry, *, namespace: str, model: str) -> "list[RunEvent]":

@@ -32,8 +32,8 @@ from daybreak.data.corrections import corrects, sample_rows
 from daybreak.data.dialects import DUCKDB
 from daybreak.data.engines import read_parts
 from daybreak.data.features import CLEAN, Past, is_ripe, past_of, samples_of
-from daybreak.data.ingest import part_of, partitions
 from daybreak.data.partition_scan import PartitionScan
+from daybreak.data.partitions import PART, part_of, partitions
 from daybreak.data.row_rules import failing
 from daybreak.extensions.trial import night_preview, trial_version
 from daybreak.extensions.trial.model_checks import ModelChecks, in_words, shapes
@@ -214,11 +214,9 @@ class RowChecks(ModelChecks):
         with tempfile.TemporaryDirectory() as scratch:
             with contextlib.chdir(self._home):
                 plug.fetch(day, Path(scratch))
-            path = Path(scratch) / source.PART
+            path = Path(scratch) / PART
             if not path.exists():
-                raise DataError(
-                    f"the source's fetch({day}, folder) writes no {source.PART}; write the rows there"
-                )
+                raise DataError(f"the source's fetch({day}, folder) writes no {PART}; write the rows there")
             rows = pq.read_table(path, partitioning=None, page_checksum_verification=True)
         if not quiet:
             self._say("source", f"{day}: {len(rows):,} rows, columns {', '.join(rows.column_names)}")

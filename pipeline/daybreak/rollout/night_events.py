@@ -27,10 +27,10 @@ from daybreak.contract.records import (
 )
 from daybreak.prediction import ledger_history
 from daybreak.registry import approval as approvals
-from daybreak.report.night_folder import entry_of
 from daybreak.storage import events, last_params, ledger, night_folders
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
+from daybreak.storage.night_folders import entry_of
 
 log = logging.getLogger(__name__)
 
