@@ -104,7 +104,7 @@ def night_on(place: Place, folder: Path) -> dict[str, float]:
         subprocess.run(create, cwd=home, env=frame.environment(home), check=True)
         (folder / "airflow").mkdir()
         with airflow_standalone(folder / "airflow", home=home, dags=home / "dags") as airflow:
-            run = _triggered(airflow)
+            run = airflow.trigger({"reason": "a benchmark"})
             until = time.monotonic() + NIGHT_S
             while (state := _state(airflow, run)) not in ENDED and time.monotonic() < until:
                 live = place.num_live()
@@ -135,11 +135,6 @@ def night_on(place: Place, folder: Path) -> dict[str, float]:
             "jobs at once, at most": most,
             "jobs left": place.num_live(),
         }
-
-
-def _triggered(airflow: Standalone) -> str:
-    """Trigger a run of the DAG; its id."""
-    return airflow.trigger({"reason": "a benchmark"})
 
 
 def _state(airflow: Standalone, run: str) -> str:
