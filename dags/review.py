@@ -80,8 +80,14 @@ def question(run_id: str, home: Home = OWN) -> str:
 
 
 def only_if_asked(context: Any) -> None:
-    """Skips the task where nobody is asked; else limits its wait to what the night has left."""
+    """Skips the task where nobody is asked, or has answered; else limits its wait to what the night has left.
+
+    An answer on the command line may come before the question, or before Airflow retries it.
+    """
     home = homes.of_dag(context["ti"].dag_id)
+    for word in ("approval", "stop"):
+        if said := notify.record_of(home, context["run_id"], word):
+            raise AirflowSkipException(f"{said['by']} has answered on the command line: {said['reason']}")
     until = notify.record_of(home, context["run_id"], "verdict").get("approve_until")
     if not until:
         raise AirflowSkipException("nobody is asked: release.approval in params.yaml says when a person is")

@@ -7,9 +7,11 @@ by its interface and with its login; elsewhere a person is told to answer there.
 
 import json
 import logging
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from pipeline.contract.records import Approval, Night, Record, Stop
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 10.0
+TRIES = 3  # Airflow on SQLite answers with an error while another of its processes writes
+SETTLED_S = 10.0  # dags/review.py says how Airflow 3.3 loses an answer that comes sooner after its question
 USER = "admin"
 
 
@@ -42,7 +46,9 @@ def answer(night: Night, word: Record) -> None:
         if not url:
             raise OSError("make up does not run it for this home")
         headers = {"Authorization": f"Bearer {_token(url, settings)}"}
-        if "responded_at" in (asked := _ask(url, path, headers=headers)) and not asked["responded_at"]:
+        asked = _ask(url, path, headers=headers)
+        if "responded_at" in asked and not asked["responded_at"]:
+            _wait_until_settled(asked)
             _ask(url, path, body, method="PATCH", headers=headers)
     except urllib.error.HTTPError as error:
         error.close()
@@ -50,6 +56,12 @@ def answer(night: Night, word: Record) -> None:
             _advise(night, f"HTTP status {error.code}", body)
     except (OSError, ValueError, KeyError) as error:
         _advise(night, str(error), body)
+
+
+def _wait_until_settled(asked: dict[str, Any]) -> None:
+    age = (datetime.now(UTC) - datetime.fromisoformat(asked["created_at"])).total_seconds()
+    if 0 <= age < SETTLED_S:  # else the clocks differ
+        time.sleep(SETTLED_S - age)
 
 
 def _advise(night: Night, why: str, body: dict[str, Any]) -> None:
@@ -74,6 +86,13 @@ def _ask(
     data = None if body is None else json.dumps(body).encode()
     given = {"Content-Type": "application/json", **(headers or {})}
     request = urllib.request.Request(url + path, data, given, method=method or None)
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
-        answered: dict[str, Any] = json.loads(reply.read())
+    for left in reversed(range(TRIES)):
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+                answered: dict[str, Any] = json.loads(reply.read())
+            break
+        except OSError as error:
+            if not left or getattr(error, "code", 500) < 500:
+                raise
+            time.sleep(1)
     return answered

@@ -115,12 +115,17 @@ class Standalone:
         return name
 
     def run_to_the_end(self, run: str, *, seconds: float = 180) -> str:
-        """State in which the run ends."""
+        """State in which the run ends; an error says in which states and tries its tasks were."""
         path = f"/api/v2/dags/retrain/dagRuns/{run}"
         ended = ("success", "failed")
-        return str(
-            self.until(lambda: (s := self.ask("GET", path)[1]["state"]) in ended and s, seconds=seconds)
-        )
+        try:
+            return str(
+                self.until(lambda: (s := self.ask("GET", path)[1]["state"]) in ended and s, seconds=seconds)
+            )
+        except AssertionError as error:
+            tasks = self.ask("GET", f"{path}/taskInstances")[1]["task_instances"]
+            error.add_note(str([(task["task_id"], task["state"], task["try_number"]) for task in tasks]))
+            raise
 
 
 def keep(page: Any, name: str) -> None:

@@ -133,10 +133,13 @@ VERDICT = {
 }  # fmt: skip
 
 
-def asked(standalone: Any, *, seconds: float, **endings: list[int]) -> str:
+def asked(
+    standalone: Any, *, seconds: float, records: dict[str, Any] | None = None, **endings: list[int]
+) -> str:
     """A run whose gate has put its verdict to a person, who has so many seconds."""
     until = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
-    said = {"records": {"verdict": VERDICT | {"approve_until": until}}, "promote": [99], **endings}
+    written = {"verdict": VERDICT | {"approve_until": until}, **(records or {})}
+    said = {"records": written, "promote": [99], **endings}
     (standalone.home / "endings.json").write_text(json.dumps(said))
     typed = {"reason": "typed at the trigger", "approval_reason": "typed there, too"}
     return str(standalone.trigger(typed))
@@ -192,6 +195,14 @@ def test_a_stop_on_the_command_line_answers_the_question(standalone: Any) -> Non
     assert standalone.run_to_the_end(run) == "success"
     said = [call for call in calls(standalone)[before:] if call[0] == "approve"]
     assert [call[:4] for call in said] == [["approve", "--reject", "--reason", "not tonight"]]
+
+
+@pytest.mark.parametrize("record", ["approval", "stop"])
+def test_who_has_answered_on_the_command_line_is_not_asked_in_airflow(standalone: Any, record: str) -> None:
+    """The word came before the question, or before Airflow retried it."""
+    run = asked(standalone, seconds=3600, records={record: {"by": "ann", "reason": "seen"}})
+    assert standalone.run_to_the_end(run) == "success"
+    assert states(standalone, run)["review"] == "skipped"
 
 
 def test_twenty_answers_as_soon_as_they_are_asked_for_leave_the_scheduler_alive(standalone: Any) -> None:
