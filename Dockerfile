@@ -39,8 +39,10 @@ FROM build AS build-serving
 RUN uv pip install --group serving -c constraints.txt -c hashes.txt
 
 FROM build AS build-airflow
-COPY pipeline/__init__.py pipeline/
-# The dependencies only: the code is the checkout that PIPELINE_HOME mounts, one commit per night.
+COPY setup.py ./
+COPY pipeline/daybreak/__init__.py pipeline/daybreak/
+COPY dags dags
+# The dependencies only: the code is the checkout that DAYBREAK_HOME mounts, one commit per night.
 ARG EXTRAS=gcp,kubernetes,lineage,login,postgres
 RUN uv pip install ".[$EXTRAS]" -c constraints.txt -c hashes.txt && uv pip uninstall daybreak
 
@@ -52,13 +54,13 @@ RUN apt-get update && apt-get install --yes --no-install-recommends g++ git libg
 ARG UID=1000
 RUN useradd --create-home --uid "$UID" daybreak \
     && install --directory --owner daybreak /airflow /daybreak /login
-ENV PATH=/opt/venv/bin:$PATH PIPELINE_HOME=/daybreak
+ENV PATH=/opt/venv/bin:$PATH DAYBREAK_HOME=/daybreak PYTHONPATH=/daybreak/pipeline PYTHONSAFEPATH=1
 USER $UID
 WORKDIR /daybreak
 # On a rented machine nothing is mounted: what fetches a night's code from the bucket comes with the image.
 COPY pipeline pipeline
 ENTRYPOINT ["tini", "--"]
-CMD ["python", "-m", "pipeline", "--help"]
+CMD ["python", "-m", "daybreak", "--help"]
 
 FROM run AS trainer
 # GKE, and Vertex AI on it, mount the NVIDIA driver here and nowhere else; without it torch trains on the CPU.

@@ -19,8 +19,8 @@ WITHOUT_TORCH := sed -E '/^torch==/,/[^\\]$$/d' hashes.txt
 
 # Airflow and MLflow are configured here and nowhere else.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
-export PIPELINE_HOME ?= $(CURDIR)
-VAR := $(PIPELINE_HOME)/var
+export DAYBREAK_HOME ?= $(CURDIR)
+VAR := $(DAYBREAK_HOME)/var
 export AIRFLOW_HOME ?= $(VAR)/airflow
 export AIRFLOW__CORE__DAGS_FOLDER := $(CURDIR)/dags
 export AIRFLOW__CORE__PLUGINS_FOLDER := $(CURDIR)/dags/plugins
@@ -70,7 +70,7 @@ $(AIRFLOW_HOME)/ready: .venv/ready
 	@echo "Setting up the databases of Airflow and MLflow"
 	mkdir -p $(AIRFLOW_HOME) $(VAR)
 	airflow db migrate > $(VAR)/setup.log 2>&1 || { tail -5 $(VAR)/setup.log; exit 1; }
-	python -c 'from pipeline.storage import mlflow_client; mlflow_client.create()' >> $(VAR)/setup.log 2>&1 \
+	python -c 'from daybreak.storage import home, mlflow_client; mlflow_client.create(home.Home.here())' >> $(VAR)/setup.log 2>&1 \
 	  || { tail -5 $(VAR)/setup.log; exit 1; }
 	touch $@
 
@@ -84,15 +84,15 @@ night: setup ## one night through Airflow, in this terminal: [DAY=2026-11-20]
 	  "would run the tasks a second time; trigger the night there, or make down first"; exit 1; }
 	@echo "One night; the whole log is in $(VAR)/night.log"
 	@trap 'python -c "$$DOWN"; exit 130' INT TERM; \
-	DAYBREAK_UP="$(PIPELINE_HOME)" DAY=$(DAY) python dags/retrain.py make night 2>&1 | tee $(VAR)/night.log | awk "$$PROGRESS" \
+	DAYBREAK_UP="$(DAYBREAK_HOME)" DAY=$(DAY) python dags/retrain.py make night 2>&1 | tee $(VAR)/night.log | awk "$$PROGRESS" \
 	  || { echo "The night failed; the reason stands above, all of it in $(VAR)/night.log"; exit 1; }
-	@COLUMNS=$${COLUMNS:-140} python -m pipeline status --last 5
+	@COLUMNS=$${COLUMNS:-140} daybreak status --last 5
 	@echo "Look further: make report opens the board, make up starts Airflow and MLflow, git log nights -- is the ledger"
 
 # Of Airflow's log: which stage runs, and what it says to a person.
 define PROGRESS
-/Running command: .* -m pipeline [a-z]+/ {
-  sub(/.* -m pipeline /, ""); sub(/[^a-z].*/, ""); if ($$0 != stage) { stage = $$0; print; fflush() }; next }
+/Running command: .* -m daybreak [a-z]+/ {
+  sub(/.* -m daybreak /, ""); sub(/[^a-z].*/, ""); if ($$0 != stage) { stage = $$0; print; fflush() }; next }
 /^make night: / { sub(/^make night: /, "          "); print; fflush() }
 /Tmp dir root|Output:|Temporary script|Running command|exited with|Return code|new reschedule|Poking/ { next }
 /\] loc=(subprocess|bash|command_sensor)\.py/ {
@@ -101,7 +101,7 @@ endef
 export PROGRESS
 
 nights: setup ## nights in a row without Airflow: FROM=2011-09-01 TO=2011-09-30 [SOURCE='{use: module:Class, ...}']
-	python -m pipeline nights --first $(FROM) --last $(TO) $(if $(SOURCE),--set 'source=$(SOURCE)')
+	daybreak nights --first $(FROM) --last $(TO) $(if $(SOURCE),--set 'source=$(SOURCE)')
 
 up: setup $(AIRFLOW_HOME)/passwords.json ## start, and keep up, Airflow (schedule, trigger form), MLflow, the pages of nights and the router, on loopback
 	@for port in $(AIRFLOW_PORT) $(MLFLOW_PORT) $(SERVING_PORT) $(PAGES_PORT); do \
@@ -109,10 +109,10 @@ up: setup $(AIRFLOW_HOME)/passwords.json ## start, and keep up, Airflow (schedul
 	    echo "port $$port is taken; stop what listens there (make down), or choose others:" \
 	      "make up AIRFLOW_PORT=8081 MLFLOW_PORT=5001 SERVING_PORT=8001 PAGES_PORT=8011"; exit 1; }; done
 	@mkdir -p $(VAR)/artifacts
-	@[ ! -f $(PIPELINE_HOME)/fleet.yaml ] || { cd $(PIPELINE_HOME) && python -m pipeline fleet || \
+	@[ ! -f $(DAYBREAK_HOME)/fleet.yaml ] || { cd $(DAYBREAK_HOME) && daybreak fleet || \
 	  echo "the fleet is not whole, as said above; going on with the rest of it"; }
 	@trap 'echo; python -c "$$DOWN"; exit 130' INT TERM; \
-	DAYBREAK_UP="$(PIPELINE_HOME)" DAYBREAK_UP_AT="$$(date -u +%Y-%m-%dT%H:%M:%S+00:00)" MLFLOW_PORT=$(MLFLOW_PORT) SERVING_PORT=$(SERVING_PORT) PAGES_PORT=$(PAGES_PORT) \
+	DAYBREAK_UP="$(DAYBREAK_HOME)" DAYBREAK_UP_AT="$$(date -u +%Y-%m-%dT%H:%M:%S+00:00)" MLFLOW_PORT=$(MLFLOW_PORT) SERVING_PORT=$(SERVING_PORT) PAGES_PORT=$(PAGES_PORT) \
 	  ARTIFACTS="$${MLFLOW_ARTIFACTS_DESTINATION:-$(VAR)/artifacts}" supervisord -c $(CURDIR)/supervisord.conf; \
 	give_up() { echo " $$1"; echo "Started, each with the last line of its log in $(VAR):"; \
 	  for name in scheduler dag-processor triggerer api-server mlflow pages serving; do \
@@ -121,7 +121,7 @@ up: setup $(AIRFLOW_HOME)/passwords.json ## start, and keep up, Airflow (schedul
 	printf "Starting Airflow, MLflow, pages and serving, about a minute "; \
 	for ((second = 0; second < $(UP_WITHIN_S); second++)); do sleep 1; printf .; \
 	  if (exec 3<>/dev/tcp/127.0.0.1/$(AIRFLOW_PORT) 4<>/dev/tcp/127.0.0.1/$(MLFLOW_PORT)) 2> /dev/null; then \
-	    python -m pipeline.airflow_health --wait 60 || give_up "not all of it is alive after a minute"; \
+	    python -m daybreak.airflow_health --wait 60 || give_up "not all of it is alive after a minute"; \
 	    echo " up"; \
 	    echo "Airflow  http://127.0.0.1:$(AIRFLOW_PORT)/dags/retrain  (the button Trigger opens the form)"; \
 	    echo "         user admin, password in $(AIRFLOW_HOME)/passwords.json"; \
@@ -140,7 +140,7 @@ down: ## stop what make up started, and all that came of it
 # carry its mark in their environment. Each is asked once to end, and killed after 20 seconds.
 define DOWN
 import contextlib, os, pathlib, psutil, time
-mark, asked, began = os.environ['PIPELINE_HOME'], set(), time.monotonic()
+mark, asked, began = os.environ['DAYBREAK_HOME'], set(), time.monotonic()
 pids = [path for path in pathlib.Path(mark, 'var').glob('*.pid') if path.stat().st_mtime > psutil.boot_time()]
 sessions = {int(path.read_text()) for path in pids}
 def mark_of(process):
@@ -180,16 +180,18 @@ check: .venv/ready ## lint and types
 	git ls-files '*Dockerfile*' | xargs hadolint
 
 bench: setup ## all benchmarks, or NAME=night; QUICK=1 for less work, RECORD=1 to keep the figures
-	@ls tests/benchmarks/bench_$(or $(NAME),*).py > /dev/null 2>&1 || { echo "no benchmark is named $(NAME); there are:" \
-	  $(sort $(patsubst tests/benchmarks/bench_%.py,%,$(wildcard tests/benchmarks/bench_*.py))); exit 1; }
-	@failed=0; for file in tests/benchmarks/bench_$(or $(NAME),*).py; do \
+	@ls benchmarks/bench_$(or $(NAME),*).py > /dev/null 2>&1 || { echo "no benchmark is named $(NAME); there are:" \
+	  $(sort $(patsubst benchmarks/bench_%.py,%,$(wildcard benchmarks/bench_*.py))); exit 1; }
+	@failed=0; for file in benchmarks/bench_$(or $(NAME),*).py; do \
 	  echo "== $$file"; PYTHONPATH=. python $$file || failed=1; done; exit $$failed
 
 report: .venv/ready ## open the board over all nights, and say where the newest night's report is
-	@python -m pipeline report --open
+	@daybreak report --open
 
-docs: .venv/ready ## write docs/params.md and docs/cli.md anew from the code
+docs: .venv/ready ## write docs/params.md and docs/cli.md anew from the code, and the site of all pages into site/
 	@python -m tests.docs
+	@NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+	@echo "Open site/index.html; its search needs no server"
 
 clean: down ## remove the environment and the caches; nights, registry and ledger stay
-	rm -rf .venv *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis $(AIRFLOW_HOME)/ready
+	rm -rf .venv site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis $(AIRFLOW_HOME)/ready

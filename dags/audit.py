@@ -1,6 +1,6 @@
 """Reads every byte that is kept each week, and holds ledger, registry and the pushed ledger together.
 
-What rots unseen is found before a rollback or a night needs it; `python -m pipeline repair` puts it back.
+What rots unseen is found before a rollback or a night needs it; `daybreak repair` puts it back.
 """
 
 from datetime import timedelta

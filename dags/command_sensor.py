@@ -95,9 +95,14 @@ class CommandSensor(BaseSensorOperator):
     def _status(self) -> int:
         """Runs the command, with its output in the log, and returns its exit status."""
         process = subprocess.Popen(
-            ["bash", "-c", self.bash_command], env={**os.environ, **(self.env or {})}, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="backslashreplace",
-        )  # fmt: skip
+            ["bash", "-c", self.bash_command],
+            env={**os.environ, **(self.env or {})},
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="backslashreplace",
+        )
         assert process.stdout
         for line in process.stdout:
             self.log.info("%s", line.rstrip())

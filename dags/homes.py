@@ -1,7 +1,7 @@
-"""Reads which homes this Airflow runs: that of PIPELINE_HOME, and those that its fleet.yaml names.
+"""Reads which homes this Airflow runs: that of DAYBREAK_HOME, and those that its fleet.yaml names.
 
 The DAGs of the home itself are named `retrain`, `watch` and so on; those of a member `retrain.MODEL`, after
-the model that it trains. A member has DAGs once `python -m pipeline fleet` has made it one.
+the model that it trains. A member has DAGs once `daybreak fleet` has made it one.
 """
 
 import json
@@ -15,7 +15,7 @@ import yaml  # Airflow brings it
 
 log = logging.getLogger(__name__)
 
-LEAD = Path(os.environ.get("PIPELINE_HOME", Path(__file__).resolve().parents[1]))
+LEAD = Path(os.environ.get("DAYBREAK_HOME", Path(__file__).resolve().parents[1]))
 MODEL = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
@@ -56,7 +56,7 @@ def homes() -> list[Home]:
         try:
             model = str(json.loads((folder / "var" / "lead.json").read_text())["model"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.error("%s is not a member yet (%s); run python -m pipeline fleet in %s", folder, error, LEAD)
+            log.error("%s is not a member yet (%s); run daybreak fleet in %s", folder, error, LEAD)
             continue
         if re.fullmatch(MODEL, model):
             members.setdefault(model, Home(folder, model))

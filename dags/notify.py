@@ -31,7 +31,7 @@ def night_of(run_id: str) -> str:
 
 def record_of(home: Home, run_id: str, name: str) -> dict[str, Any]:
     """Returns a record of the night that a run of the DAG is; {} before its stage wrote it."""
-    call = [sys.executable, "-m", "pipeline", "show", name, "--night", night_of(run_id)]
+    call = [sys.executable, "-P", "-m", "daybreak", "show", name, "--night", night_of(run_id)]
     done = subprocess.run(
         call, cwd=home.folder, env=environment(home), capture_output=True, text=True, timeout=120, check=False
     )
@@ -42,30 +42,36 @@ def record_of(home: Home, run_id: str, name: str) -> dict[str, Any]:
 
 
 def environment(home: Home) -> dict[str, str]:
-    """Returns the environment in which the command line of the pipeline runs for that home."""
-    return {**os.environ, "PIPELINE_HOME": str(home.folder)}
+    """Returns the environment in which Daybreak's command line runs for that home."""
+    return {**os.environ, "DAYBREAK_HOME": str(home.folder)}
 
 
 def command(home: Home, arguments: str, folder: str = "") -> str:
-    """Returns a shell command that runs the command line of the pipeline in a folder below a home.
+    """Returns a shell command that runs Daybreak's command line in a folder below a home.
 
     It runs this interpreter: the standard input of a task is a socket, so bash may take itself for a remote
     shell and read ~/.bashrc, which may put another python first.
     """
     path = f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"'
     place = shlex.quote(str(home.folder))
-    named = f"export PIPELINE_HOME={place} && " if home.model else ""
-    return f"{path} && {named}cd {place}{folder} && python -m pipeline {arguments}"
+    named = f"export DAYBREAK_HOME={place} && " if home.model else ""
+    return f"{path} && {named}cd {place}{folder} && python -P -m daybreak {arguments}"
 
 
 def tell(home: Home, text: str, *options: str) -> None:
     """Hands the text to the notifiers and logs it; a failure of theirs is logged, not raised."""
-    call = [sys.executable, "-m", "pipeline", "notify", *options]
+    call = [sys.executable, "-P", "-m", "daybreak", "notify", *options]
     try:
         done = subprocess.run(
-            call, cwd=home.folder, env=environment(home), input=text, capture_output=True, text=True,
-            timeout=120, check=False,
-        )  # fmt: skip
+            call,
+            cwd=home.folder,
+            env=environment(home),
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         if done.returncode == NOTHING_TO_DO:
             log.info(done.stderr.strip())
             return

@@ -1,4 +1,4 @@
-"""Runs one night: a straight line of `python -m pipeline STAGE`, at `night.schedule` or on request.
+"""Runs one night: a straight line of `daybreak STAGE`, at `night.schedule` or on request.
 
 Exit status is control flow: 0 done, 99 skipped, 75 call again later, 1 failed, 78 failed and not to
 be retried. No worker is held while another night is open, a job trains, a gate waits or an endpoint gets a
@@ -51,38 +51,61 @@ OPENED_WITHIN = timedelta(minutes=10)
 UNSAID = "as in params.yaml"
 FORM = {
     "day": Param(
-        None, type=["null", "string"], format="date", title="Day",
+        None,
+        type=["null", "string"],
+        format="date",
+        title="Day",
         description="Train on the data up to this day. Empty: the newest day that is over and has data.",
     ),
     "train_hours": Param(
-        None, type=["null", "number"], exclusiveMinimum=0, title="Hours to train",
+        None,
+        type=["null", "number"],
+        exclusiveMinimum=0,
+        title="Hours to train",
         description="From the opening of the night to the end of training. Empty: as in params.yaml.",
     ),
     "budget_usd": Param(
-        None, type=["null", "number"], minimum=0, title="Budget in US dollars",
+        None,
+        type=["null", "number"],
+        minimum=0,
+        title="Budget in US dollars",
         description="The most that training may cost. Empty: as in params.yaml.",
     ),
     "objective": Param(
-        UNSAID, type="string", enum=[UNSAID, "cost", "time", "knee", "quality"], title="Objective",
+        UNSAID,
+        type="string",
+        enum=[UNSAID, "cost", "time", "knee", "quality"],
+        title="Objective",
         description="The cheapest plan, the fastest, the best of both, or as many samples as pay.",
     ),
     "spot": Param(
-        UNSAID, type="string", enum=[UNSAID, "allowed", "not allowed"], title="Spot machines",
+        UNSAID,
+        type="string",
+        enum=[UNSAID, "allowed", "not allowed"],
+        title="Spot machines",
         description="Cheaper, but they may be taken away.",
     ),
     "plan_only": Param(
-        False, type="boolean", title="Plan only",
+        False,
+        type="boolean",
+        title="Plan only",
         description="Stop after the plan: what would be rented, for how long, at what price.",
     ),
     "accepted_day": Param(
-        None, type=["null", "string"], format="date", title="Accept this day",
+        None,
+        type=["null", "string"],
+        format="date",
+        title="Accept this day",
         description="Train on this day although it is unlike the days before it, as a stopped night says.",
     ),
     "reason": Param(
-        None, type=["null", "string"], maxLength=500, title="Reason",
+        None,
+        type=["null", "string"],
+        maxLength=500,
+        title="Reason",
         description="Why this night is run by hand; the ledger keeps it.",
     ),
-}  # fmt: skip
+}
 
 # What a person typed reaches the shell as the value of a variable, never as text of the command.
 TYPED = {

@@ -1,7 +1,7 @@
 """Asks a person to approve a verdict, until a deadline, and hands the answer to the command line.
 
 The verdict of the gate says whether a person is to be asked, and until when; in all other nights the task
-that asks is skipped. The answer goes to `python -m pipeline approve`, which decides what it counts for.
+that asks is skipped. The answer goes to `daybreak approve`, which decides what it counts for.
 """
 
 # How Airflow 3.3.2 loses its scheduler, and why no task here fails in order to ask again:
@@ -31,10 +31,13 @@ APPROVE, REJECT = "Approve", "Reject"
 # Not named as a field of the form of retrain: Airflow fills a task's params in from those of the run.
 FORM = {
     "approval_reason": Param(
-        None, type=["null", "string"], maxLength=500, title="Reason",
+        None,
+        type=["null", "string"],
+        maxLength=500,
+        title="Reason",
         description="Why; the ledger and the version's page keep it. What is not proven needs one.",
     ),
-}  # fmt: skip
+}
 
 # What a person typed reaches the shell as the value of a variable, never as text of the command.
 ANSWER = "(ti.xcom_pull(task_ids='review') or {})"
@@ -47,7 +50,7 @@ TYPED = {
 # Nobody answered: Airflow took the default, and `promote` says that the champion stays.
 ANSWER_COMMAND = (
     '{ [ -n "$BY" ] || exit 99; } && '
-    'python -m pipeline approve ${REJECT:+--reject} --reason "$REASON" --by "$BY (in Airflow run $RUN)"'
+    'python -P -m daybreak approve ${REJECT:+--reject} --reason "$REASON" --by "$BY (in Airflow run $RUN)"'
 )
 
 
@@ -97,7 +100,7 @@ def only_if_asked(context: Any) -> None:
 
 def skip(context: Any) -> None:
     """Skips the task in a terminal, where nobody would see it."""
-    raise AirflowSkipException("a person answers by python -m pipeline approve")
+    raise AirflowSkipException("a person answers by daybreak approve")
 
 
 class Review(HITLOperator):
@@ -144,7 +147,7 @@ def approve(home: Home, folder: str) -> Command:
     """Returns the task that hands the answer to the command line, in the folder of the night."""
     return Command(
         task_id="approve",
-        bash_command=notify.command(home, "", folder).removesuffix("python -m pipeline ") + ANSWER_COMMAND,
+        bash_command=notify.command(home, "", folder).removesuffix("python -P -m daybreak ") + ANSWER_COMMAND,
         env=TYPED,
         append_env=True,
     )

@@ -16,18 +16,28 @@ from homes import Home
 
 FORM = {
     "to": Param(
-        None, type=["null", "integer"], minimum=1, title="Version",
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        title="Version",
         description="The version that shall serve again. Empty: by the number of promotions to take back.",
     ),
     "steps": Param(
-        1, type="integer", minimum=1, title="Promotions to take back",
+        1,
+        type="integer",
+        minimum=1,
+        title="Promotions to take back",
         description="Counts only where no version is named.",
     ),
     "reason": Param(
-        "", type="string", minLength=3, maxLength=500, title="Reason",
+        "",
+        type="string",
+        minLength=3,
+        maxLength=500,
+        title="Reason",
         description="Why; the ledger and both versions' pages keep it.",
     ),
-}  # fmt: skip
+}
 
 # What a person typed reaches the shell as the value of a variable, never as text of the command.
 TYPED = {

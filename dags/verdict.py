@@ -16,11 +16,17 @@ class Verdict(BaseOperator):
     def execute(self, context: Any) -> str:
         """Returns the verdict, or skips the task with it."""
         home = homes.of_dag(context["ti"].dag_id)
-        call = [sys.executable, "-m", "pipeline", "verdict", "--night", notify.night_of(context["run_id"])]
+        night = notify.night_of(context["run_id"])
+        call = [sys.executable, "-P", "-m", "daybreak", "verdict", "--night", night]
         done = subprocess.run(
-            call, cwd=home.folder, env=notify.environment(home), capture_output=True, text=True, timeout=120,
+            call,
+            cwd=home.folder,
+            env=notify.environment(home),
+            capture_output=True,
+            text=True,
+            timeout=120,
             check=False,
-        )  # fmt: skip
+        )
         said = done.stdout.strip()
         if done.returncode not in (0, notify.NOTHING_TO_DO):
             raise AirflowException(f"the verdict cannot be read: {done.stderr.strip()}")

@@ -7,6 +7,7 @@ inside functions.
 """
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -16,24 +17,26 @@ from sys import argv
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
-    "contract", "statistics", "storage", "machines", "spot", "simulation", "data", "training", "workloads",
-    "profiling", "prediction", "planning", "backends", "bag", "jobs", "registry", "evaluation", "report",
-    "rollout", "experiment", "gate", "serving", "erasure",
+    "contract", "statistics", "storage", "machines", "spot", "data", "training", "workloads",
+    "profiling", "prediction", "planning", "backends", "jobs", "registry", "evaluation",
+    "rollout", "experiment", "gate", "report", "serving",
 )  # fmt: skip
+FIRST = ("hooks",)  # the table of extensions, which every room may ask
 # Modules beside the rooms, which know all of them, in order too.
 TOP = (
-    "leftovers", "secret_files", "airflow_health", "airflow_question", "warm_parent", "larger_values",
-    "night", "stages", "runner", "dvc_file", "survey_numbers", "survey_source", "survey_joins",
-    "survey_days", "survey_columns", "survey", "rehearsal", "home", "trial_updates", "trial_version",
-    "model_seams", "night_preview", "seams", "check", "commands", "cli", "__main__",
+    "supervisord_listener", "with_secrets", "airflow_health", "airflow_question", "warm_parent",
+    "chosen_values", "night", "stages", "runner", "dvc_file", "check", "commands", "cli", "__main__",
 )  # fmt: skip
 EXAMPLES = "examples"  # leans on the rooms as a team's own package does, and is imported by none
+EXTENSIONS = "extensions"  # lean on the core, which asks daybreak/hooks.py for them and imports none
+CORE_TO_EXTENSION: set[tuple[str, str]] = set()  # what the core still imports of them; it only shrinks
 Graph = dict[str, set[str]]  # modules, and what each imports
 
 
 def modules(root: Path) -> dict[str, Path]:
     """Returns the modules of the package in `root` by their names, a package by `__init__.py`; no tests."""
-    files = sorted(p for p in (root / "pipeline").rglob("*.py") if not p.name.startswith("test_"))
+    root /= "pipeline"
+    files = sorted(p for p in (root / "daybreak").rglob("*.py") if not p.name.startswith("test_"))
     return {".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p for p in files}
 
 
@@ -54,19 +57,35 @@ def _imported(text: str) -> frozenset[str]:
     return frozenset(names)
 
 
+@cache
+def _extensions_in_strings(text: str) -> frozenset[str]:
+    """Returns the names of extensions' modules in strings, by which they are imported too; no docstrings."""
+    tree = ast.parse(text)
+    about = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    strings = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in about
+    ]
+    return frozenset(re.findall(rf"daybreak\.{EXTENSIONS}\.\w[\w.]*", " ".join(strings)))
+
+
 def graph(root: Path = ROOT) -> Graph:
-    """Returns which module imports which, without the package `pipeline` itself."""
+    """Returns which module imports which, or names in a string, without the package `daybreak` itself."""
     known = modules(root)
     edges: Graph = {}
     for name, path in known.items():
-        targets = {target for target in map(_resolver(known), imported(path)) if target}
-        edges[name] = targets - {name, "pipeline"}
+        resolve = _resolver(known)
+        targets = {target for target in map(resolve, imported(path)) if target}
+        strings = {target for target in map(resolve, _extensions_in_strings(path.read_text())) if target}
+        targets |= {target for target in strings if room(target) != room(name)}
+        edges[name] = targets - {name, "daybreak"}
     return edges
 
 
 def _resolver(known: dict[str, Path]):
     def resolve(name: str) -> str | None:
-        """The longest module that the name begins with: `pipeline.a.b.f` is of `pipeline.a.b`."""
+        """The longest module that the name begins with: `daybreak.a.b.f` is of `daybreak.a.b`."""
         while name and name not in known:
             name = name.rpartition(".")[0]
         return name or None
@@ -75,24 +94,47 @@ def _resolver(known: dict[str, Path]):
 
 
 def room(module: str) -> str:
-    """Returns the room of a module, or its own name where it is beside the rooms."""
-    return module.split(".")[1] if "." in module else module
+    """Returns the room of a module, such as `data` or `extensions.bag`; of one beside the rooms its name."""
+    if "." not in module:
+        return module
+    return ".".join(module.split(".")[1 : 3 if is_extension(module) else 2])
+
+
+def is_extension(module: str) -> bool:
+    """Returns whether a module is one of an extension's, which the table of all of them is not."""
+    return module.startswith(f"daybreak.{EXTENSIONS}.")
+
+
+def leans_on(name: str, root: Path = ROOT) -> set[str]:
+    """Returns the extensions that the README of an extension names as those that it imports."""
+    text = (root / "pipeline" / "daybreak" / EXTENSIONS / name / "README.md").read_text()
+    return set(re.findall(r"`(\w+)`", re.findall(r"^- Other extensions: (.*)$", text, re.MULTILINE)[0]))
 
 
 def place(module: str) -> int:
     """Returns where a module comes in the order: it may import what comes earlier, or the same room."""
-    return (*ROOMS, EXAMPLES, *TOP).index(room(module))
+    return (*FIRST, *ROOMS, EXTENSIONS, EXAMPLES, *TOP).index(room(module))
 
 
 def forbidden(edges: Graph) -> list[str]:
-    """Returns a sentence for each import that leads to a later room, or to an example."""
+    """Returns a sentence for each import that leads to a later room, to an example, or out of the core."""
     return [
         f"{module} imports {target}"
         for module, targets in edges.items()
-        if module != "pipeline"
+        if module != "daybreak"
         for target in sorted(targets)
-        if room(target) != room(module) and (place(target) > place(module) or room(target) == EXAMPLES)
+        if room(target) != room(module) and not _may_import(module, target)
     ]
+
+
+def _may_import(module: str, target: str) -> bool:
+    if room(target) == EXAMPLES:
+        return False
+    if is_extension(target):
+        if is_extension(module):
+            return room(target).rpartition(".")[2] in leans_on(room(module).rpartition(".")[2])
+        return room(module) == EXAMPLES or (module, target) in CORE_TO_EXTENSION
+    return is_extension(module) or place(target) <= place(module)
 
 
 def cycle(edges: Graph) -> list[str]:
@@ -102,6 +144,16 @@ def cycle(edges: Graph) -> list[str]:
     except CycleError as error:
         return list(error.args[1])
     return []
+
+
+def closure(edges: Graph, module: str) -> set[str]:
+    """Returns the modules that a module imports, by however many others, and itself."""
+    reached, wanted = set[str](), [module]
+    while wanted:
+        if (name := wanted.pop()) not in reached:
+            reached.add(name)
+            wanted += edges[name]
+    return reached
 
 
 def lines(root: Path = ROOT) -> Counter[str]:

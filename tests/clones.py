@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from daybreak.storage.home import Home
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -36,3 +38,10 @@ def clone_as_it_is(folder: Path) -> Path:
         else:
             (folder / name).unlink(missing_ok=True)
     return folder
+
+
+def home_here() -> Home:
+    """The current folder as a home without nights: an empty repository."""
+    if not Path(".git").exists():
+        subprocess.run(["git", "init", "--quiet"], check=True)
+    return Home(Path.cwd())

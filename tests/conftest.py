@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-import pipeline  # noqa: F401  before torch: it says how threads wait
+import daybreak  # noqa: F401  before torch: it says how threads wait
+from daybreak.storage.home import Home
 
 # The machine that tests has other work; what must be quick is timed in benchmarks.
 settings.register_profile("patient", deadline=None, max_examples=50)
@@ -88,13 +89,13 @@ def empty_store(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFa
     with kept.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.exists():
-            from pipeline.storage import mlflow_client
+            from daybreak.storage import mlflow_client
 
             home = tmp_path_factory.mktemp("store")
             with pytest.MonkeyPatch.context() as patch:
                 patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-                patch.setenv("PIPELINE_HOME", str(home))
-                mlflow_client.create()
+                patch.setenv("DAYBREAK_HOME", str(home))
+                mlflow_client.create(Home.here())
             fresh = shutil.copy(home / "var" / "mlflow.db", kept.with_suffix(".new"))
             Path(fresh).rename(kept)
     return kept
@@ -105,7 +106,7 @@ def repository(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatc
     """A git repository with one commit and an empty MLflow: the home of its nights, the current folder."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     home = make_repository(tmp_path / "home", store=empty_store)
-    monkeypatch.setenv("PIPELINE_HOME", str(home))
+    monkeypatch.setenv("DAYBREAK_HOME", str(home))
     monkeypatch.chdir(home)
     return home
 

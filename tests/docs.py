@@ -1,7 +1,7 @@
 """The pages of docs/ that are made of the code. `python -m tests.docs`, or `make docs`, writes them.
 
-docs/params.md is made of the sections of pipeline/contract/params.py and the strings below their fields;
-docs/cli.md of the parser that `python -m pipeline` parses with.
+docs/params.md is made of the sections of daybreak/contract/params.py and the strings below their fields;
+docs/cli.md of the parser that `daybreak` parses with.
 """
 
 import argparse
@@ -17,25 +17,25 @@ from typing import Annotated, Any, Literal, Union
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
-from pipeline import cli, stages
-from pipeline.contract.params import Params, Plug, Section
+from daybreak import cli, stages
+from daybreak.contract.params import Params, Plug, Section
 
 DOCS = Path(__file__).parent.parent / "docs"
 HEADER = "<!-- Made of the code by `make docs`; change the text there. -->\n"
 PARAMS = """\
 A night reads `params.yaml` of the commit that is checked out. A key that is left out has its default.
-`--set section.key=value` overrides a key for one night, and `python -m pipeline check` examines the whole
+`--set section.key=value` overrides a key for one night, and `daybreak check` examines the whole
 file. Text with an asterisk, a colon or a bracket needs quotes in YAML.
 
 Three keys name a class, by `package.module:Class` or by a mapping with its arguments:
 
 ```yaml
-source: {use: "pipeline.examples.shop.simulated_shop:Shop", seed: 7}
-backend: pipeline.backends.local:Local
+source: {use: "daybreak.examples.shop.simulated_shop:Shop", seed: 7}
+backend: daybreak:Local
 ```
 """
 COMMAND_LINE = """\
-A stage of a night runs in the folder of that night, or in the one that `--night` names. An option may be left
+A stage runs in the current folder, or in that of the night which `--night ID` names. An option may be left
 out unless the table says that it has to be given."""
 TYPES = {
     bool: "`true` or `false`", int: "whole number", float: "number", str: "text", Plug: "class",
@@ -141,11 +141,15 @@ def _commands(title: str, names: Iterable[str]) -> Iterator[str]:
         parser = _subparsers(name if name in stages.STAGES else "")[name]
         text = _line(parser.description)
         yield f"\n### {name}\n\n{text[0].upper()}{text[1:].rstrip('.')}.\n"
-        yield f"```text\n{' '.join(parser.format_usage().removeprefix('usage: ').split())}\n```"
-        options = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+        options = [action for action in parser._actions if not _is_common(action)]
         if options:
-            yield "\n| option | default | what it is |\n| --- | --- | --- |"
+            yield "| option | default | what it is |\n| --- | --- | --- |"
             yield from map(_option, options)
+
+
+def _is_common(action: argparse.Action) -> bool:
+    """Whether all commands, or all stages, have this option, which the page says once."""
+    return isinstance(action, argparse._HelpAction) or action.help == cli.NIGHT_HELP
 
 
 @cache

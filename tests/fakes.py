@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.contract.backend import Backend, Job, State
-from pipeline.contract.errors import ReleaseError
-from pipeline.contract.machine import Machine
-from pipeline.contract.records import Release, replace_text
-from pipeline.machines.catalog import AT_HAND, rented
+from daybreak.contract.backend import Backend, Job, State
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import Release, replace_text
+from daybreak.machines.catalog import AT_HAND, rented
 
 
 class LineWorkload:
@@ -234,7 +234,7 @@ class CountingEngine:
         pass
 
     def step(self, indices: Any, *, batch_size: int, rate: float, signals: Any) -> Any:
-        from pipeline.training.engine import Step
+        from daybreak.training.engine import Step
 
         np.add.at(self.count, indices, 1)
         self.rates.append(rate)
@@ -245,7 +245,7 @@ class CountingEngine:
         return Step(loss=self.loss, signals=signals, times_s=self.times_s, noise=self.noise)
 
     def rescale(self, *, batch_size: int, base_size: int, rule: Any, micro_batch_size: Any = None) -> Any:
-        from pipeline.training.learning_rate import scaled
+        from daybreak.training.learning_rate import scaled
 
         self.rescaled.append((batch_size, micro_batch_size))
         return scaled("sgd", name="SGD", rule=rule, batch_size=batch_size, base_size=base_size)
@@ -257,7 +257,7 @@ class CountingEngine:
     def save(self) -> Any:
         import torch
 
-        from pipeline.training.checkpoint import State
+        from daybreak.training.checkpoint import State
 
         counts = self.total(self.count)
         return State(tensors={"model": {"count": torch.from_numpy(counts.copy())}})

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import airflow_health
-from pipeline.commands import status
-from pipeline.contract.errors import NothingToDo
+from daybreak import airflow_health
+from daybreak.commands import status
+from daybreak.contract.errors import NothingToDo
+from daybreak.storage.home import Home
 
 
 @pytest.fixture
@@ -84,12 +85,12 @@ def test_only_the_airflow_of_this_home_is_looked_at(
 ) -> None:
     url, ages = interface
     ages["scheduler"] = 45
-    assert airflow_health.address() == ""  # none was started
+    assert airflow_health.address(Home.here()) == ""  # none was started
     for home, expected in ((str(repository), url), ("/elsewhere", "")):
         with supervisor(repository, DAYBREAK_UP=home, AIRFLOW__API__BASE_URL=url) as process:
-            assert airflow_health.address() == expected
+            assert airflow_health.address(Home.here()) == expected
             with pytest.raises(NothingToDo):
-                status()
+                status(Home.here())
             process.communicate(b"\n")
-    assert airflow_health.address() == ""  # it has ended
+    assert airflow_health.address(Home.here()) == ""  # it has ended
     assert [record.message.count("scheduler is 45 s old") for record in caplog.records] == [1]

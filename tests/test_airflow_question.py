@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from pipeline import airflow_question
-from pipeline.contract.records import Night, Stop
+from daybreak import airflow_question
+from daybreak.contract.records import Night, Stop
+from daybreak.storage.home import Home
 from tests.test_airflow_health import supervisor
 
 NOW = datetime(2025, 1, 2, tzinfo=UTC)
@@ -64,7 +65,7 @@ def test_the_question_is_answered_by_the_login_of_make_up(
     marks = {"DAYBREAK_UP": str(repository), "AIRFLOW__API__BASE_URL": url}
     passwords = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(kept)}
     with supervisor(repository, **marks, **passwords) as process:
-        airflow_question.answer(NIGHT, STOP)
+        airflow_question.answer(Home.here(), NIGHT, STOP)
         process.kill()
     assert time.monotonic() - began > 1 + 0.5  # Airflow was asked again, and then the question was as old
     task = (
@@ -82,7 +83,7 @@ def test_the_question_is_answered_by_the_login_of_make_up(
 def test_where_airflow_is_elsewhere_a_person_is_told_to_answer_there(
     repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    airflow_question.answer(NIGHT, STOP)
+    airflow_question.answer(Home.here(), NIGHT, STOP)
     assert "if its run scheduled__2025-01-02T03:00:00+00:00 waits for a person, answer Reject there" in (
         caplog.text
     )

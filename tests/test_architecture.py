@@ -2,25 +2,31 @@
 
 import doctest
 import importlib
+import re
+import resource
 import shutil
 import subprocess
 import sys
 import typing
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from pipeline import cli, dvc_file, runner, stages
-from pipeline.contract import records
-from pipeline.contract.params import Params, TrainSections, load
-from pipeline.contract.records import Record
-from pipeline.contract.table import Table
+import daybreak
+from daybreak import cli, dvc_file, hooks, runner, stages
+from daybreak.contract import records
+from daybreak.contract.params import Params, TrainSections, load
+from daybreak.contract.records import Record
+from daybreak.contract.table import Table
+from daybreak.storage.home import Home
 from tests import architecture
 
 ROOT = architecture.ROOT
 MODULES = architecture.modules(ROOT)
-PURE_ROOMS = {"statistics", "spot", "simulation", "prediction", "planning"}
+EXAMPLES = sorted((ROOT / "pipeline/daybreak/examples").rglob("*.py"))  # their tests among them
+PURE_ROOMS = {"statistics", "spot", "extensions.simulation", "prediction", "planning"}
 ACTING = {
     "prediction.ledger_history",
     "planning.evening",
@@ -28,8 +34,8 @@ ACTING = {
 }  # in those rooms, and read the ledger
 PURE = {
     "contract.formats", "contract.source_code", "contract.units",
-    "bag.bag_forecast", "bag.reuse", "bag.state",
-    "backends.billing", "backends.faults", "backends.vertex.error_codes", "backends.vertex.job_spec",
+    "extensions.bag.bag_forecast", "extensions.bag.reuse", "extensions.bag.state",
+    "backends.billing", "backends.faults", "extensions.vertex.error_codes", "extensions.vertex.job_spec",
     "experiment.forecast", "experiment.observations", "experiment.ramp", "experiment.readout",
     "gate.all_metrics", "gate.selftest",
     "jobs.escalation", "jobs.heartbeats", "jobs.outlook",
@@ -45,7 +51,7 @@ BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}
 
 
 def is_pure(module: str) -> bool:
-    name = module.removeprefix("pipeline.")
+    name = module.removeprefix("daybreak.")
     return name in PURE or (architecture.room(module) in PURE_ROOMS and name not in ACTING)
 
 
@@ -53,35 +59,70 @@ def test_a_room_imports_only_rooms_before_it() -> None:
     assert architecture.forbidden(architecture.graph()) == []
 
 
+def test_a_verdict_needs_few_files_and_none_that_shows_it_or_asks_users() -> None:
+    behind = architecture.closure(architecture.graph(), stages.STAGES["gate"].path.partition(":")[0])
+    assert len([name for name in behind if MODULES[name].stem != "__init__"]) <= 60
+    assert not {"report", "experiment", "serving"} & set(map(architecture.room, behind))
+
+
+def test_the_list_of_arrows_from_the_core_to_extensions_holds_only_what_is_left() -> None:
+    edges = architecture.graph()
+    assert {(a, b) for a, b in architecture.CORE_TO_EXTENSION if b not in edges.get(a, ())} == set()
+
+
+def test_the_table_of_extensions_names_each_folder_with_a_readme_and_only_these() -> None:
+    assert {path.parent.name for path in hooks.FOLDER.glob("*/README.md")} == set(hooks.EXTENSIONS)
+    assert {path.parent.name for path in hooks.FOLDER.glob("*/__init__.py")} == set(hooks.EXTENSIONS)
+
+
+@pytest.mark.parametrize("hook", [field.name for field in fields(hooks.Extension)])
+def test_what_the_table_of_extensions_names_is_there(hook: str) -> None:
+    for path in hooks.paths(hook):
+        module, _, function = path.partition(":")
+        assert callable(hooks.imported(path)) if function else module in MODULES
+
+
 def test_no_files_import_each_other_in_a_circle() -> None:
     assert architecture.cycle(architecture.graph()) == []
 
 
 ABSURD = [
-    ("storage/ledger.py", "from pipeline.gate import judge"),
-    ("contract/errors.py", "import pipeline.backends.local"),
-    ("planning/search.py", "if TYPE_CHECKING:\n    from pipeline.rollout import saga"),
-    ("statistics/__init__.py", "from pipeline.registry.aliases import champion"),
-    ("training/engine.py", "def late():\n    from pipeline.profiling.harness import Harness"),
-    ("serving/router.py", "from pipeline.examples.shop.recommender import Recommender"),
+    ("storage/ledger.py", "from daybreak.gate import judge"),
+    ("contract/errors.py", "import daybreak.backends.local"),
+    ("planning/search.py", "if TYPE_CHECKING:\n    from daybreak.rollout import saga"),
+    ("statistics/__init__.py", "from daybreak.registry.aliases import champion"),
+    ("jobs/reaper.py", "def late():\n    from daybreak.extensions.bag import folder"),
+    ("night.py", 'BAG = "daybreak.extensions.bag.folder:bags"'),
+    ("training/engine.py", "def late():\n    from daybreak.profiling.harness import Harness"),
+    ("serving/router.py", "from daybreak.examples.shop.recommender import Recommender"),
 ]  # fmt: skip
+
+
+def test_the_source_root_holds_one_package_and_is_none_itself() -> None:
+    """A team's repository may have a package `pipeline`, which ours must neither hide nor import."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
+    files = listed.stdout.splitlines()
+    assert {name.split("/")[1] for name in files if name.startswith("pipeline/")} == {"daybreak"}
+    imports = re.compile(r"^\s*(from|import) pipeline\b|\bpipeline\.[a-z_]+(\.[a-z_]+)*:[A-Z]", re.MULTILINE)
+    texts = [ROOT / name for name in files if name.endswith((".py", ".md", ".yaml", ".toml"))]
+    assert [path for path in texts if path.is_file() and imports.search(path.read_text())] == []
 
 
 @pytest.mark.parametrize(("file", "line"), ABSURD, ids=[file for file, _ in ABSURD])
 def test_an_absurd_import_is_seen(tmp_path: Path, file: str, line: str) -> None:
     shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
-    path = tmp_path / "pipeline" / file
+    path = tmp_path / "pipeline" / "daybreak" / file
     path.write_text(f"{path.read_text()}\n{line}\n")
     assert len(architecture.forbidden(architecture.graph(tmp_path))) == 1
 
 
 def test_a_circle_of_files_in_one_room_is_seen(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
-    path = tmp_path / "pipeline/training/sample_order.py"
-    path.write_text(f"{path.read_text()}\nfrom pipeline.training import loader\n")
+    path = tmp_path / "pipeline/daybreak/training/sample_order.py"
+    path.write_text(f"{path.read_text()}\nfrom daybreak.training import loader\n")
     edges = architecture.graph(tmp_path)
     assert architecture.forbidden(edges) == []
-    assert {"pipeline.training.loader", "pipeline.training.sample_order"} <= set(architecture.cycle(edges))
+    assert {"daybreak.training.loader", "daybreak.training.sample_order"} <= set(architecture.cycle(edges))
 
 
 @pytest.mark.parametrize("module", sorted(filter(is_pure, MODULES)))
@@ -97,7 +138,7 @@ def test_no_file_is_named_after_nothing(module: str) -> None:
 
 
 def test_no_two_rooms_have_a_file_of_the_same_name() -> None:
-    names = Counter(path.stem for path in MODULES.values() if path.stem != "__init__")
+    names = Counter(path.stem for path in MODULES.values() if path.stem not in ("__init__", "commands"))
     assert [name for name, count in names.items() if count > 1] == []
 
 
@@ -106,7 +147,7 @@ def test_dag_files_know_only_airflow_and_the_command_line(path: Path) -> None:
     local = {p.stem for p in (ROOT / "dags").glob("*.py")}
     roots = {name.split(".")[0] for name in architecture.imported(path)}
     assert roots <= {"airflow", "croniter", "yaml", *local} | set(sys.stdlib_module_names)
-    assert "data/run" not in path.read_text()  # records are the command line's: python -m pipeline show
+    assert "data/run" not in path.read_text()  # records are the command line's: daybreak show
 
 
 def loaded_by(code: str) -> set[str]:
@@ -117,14 +158,51 @@ def loaded_by(code: str) -> set[str]:
 
 @pytest.mark.slow
 def test_the_command_line_starts_without_heavy_imports() -> None:
-    loaded = loaded_by("import pipeline.stages as s; [stage.function for stage in s.STAGES.values()]")
+    loaded = loaded_by("import daybreak.stages as s; [stage.function for stage in s.STAGES.values()]")
     assert not HEAVY & loaded
 
 
+def test_importing_daybreak_loads_no_library_and_costs_less_than_a_tenth_of_a_second() -> None:
+    loaded = loaded_by("import daybreak")
+    assert {name.partition(".")[0] for name in loaded} <= {*sys.stdlib_module_names, "daybreak"}
+    began = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    subprocess.run([sys.executable, "-c", "import daybreak"], check=True)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - began < 0.1
+
+
+@pytest.mark.slow
+def test_each_name_of_the_api_is_there_and_has_a_line_that_says_what_it_is_for() -> None:
+    assert len(set(daybreak.__all__)) == len(daybreak.__all__)
+    assert set(daybreak._origins()) == set(daybreak.__all__) == set(dir(daybreak))
+    for name in daybreak.__all__:
+        assert getattr(daybreak, name) is not None
+    lines = Path(daybreak.__file__).read_text().partition("__all__ = [")[2].partition("\n]")[0].splitlines()
+    assert [line for line in lines[1:] if "# " not in line] == []
+
+
+def test_a_name_that_the_api_has_not_is_refused() -> None:
+    with pytest.raises(AttributeError, match="daybreak has no Tabel"):
+        daybreak.Tabel  # noqa: B018
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_only_examples_import_from_the_api(module: str) -> None:
+    api = {f"daybreak.{name}" for name in daybreak.__all__}
+    if architecture.room(module) != architecture.EXAMPLES and module != "daybreak":
+        assert not architecture.imported(MODULES[module]) & api
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_imports_nothing_of_daybreak_but_the_api(path: Path) -> None:
+    ours = {name for name in architecture.imported(path) if f"{name}.".startswith("daybreak.")}
+    api = {f"daybreak.{name}" for name in daybreak.__all__}
+    assert {name for name in ours - api if not f"{name}.".startswith("daybreak.examples.")} <= {"daybreak"}
+
+
 def test_help_of_a_stage_imports_no_library() -> None:
-    loaded = loaded_by("from pipeline import cli; cli.parser(['gate'])")
-    assert {name.partition(".")[0] for name in loaded} <= {*sys.stdlib_module_names, "pipeline"}
-    assert len([name for name in loaded if name.startswith("pipeline")]) < 10
+    loaded = loaded_by("from daybreak import cli; cli.parser(['gate'])")
+    assert {name.partition(".")[0] for name in loaded} <= {*sys.stdlib_module_names, "daybreak"}
+    assert len([name for name in loaded if name.startswith("daybreak")]) < 13
 
 
 @pytest.mark.parametrize("name", stages.STAGES)
@@ -160,22 +238,16 @@ def test_a_stage_reads_only_what_an_earlier_one_wrote() -> None:
 
 def test_dvc_yaml_is_what_the_stages_say() -> None:
     written = (ROOT / dvc_file.FILE).read_text()
-    assert written == dvc_file.text(), "write it anew: python -m pipeline.dvc_file"
+    assert written == dvc_file.text(), "write it anew: python -m daybreak.dvc_file"
 
 
 def test_a_cached_stage_depends_on_all_the_rooms_that_it_runs() -> None:
     edges = architecture.graph()
     for name, stage in stages.STAGES.items():
         if stage.dvc == "cached":
-            modules, wanted = set[str](), [stage.path.partition(":")[0]]
-            while wanted:
-                module = wanted.pop()
-                if module not in modules:
-                    modules.add(module)
-                    wanted += edges[module]
-            assert {f"pipeline/{architecture.room(module)}" for module in modules} <= set(
-                dvc_file.rooms(name)
-            )
+            modules = architecture.closure(edges, stage.path.partition(":")[0])
+            run = {f"pipeline/daybreak/{architecture.room(module)}" for module in modules}
+            assert run <= {room.removesuffix(".py") for room in dvc_file.rooms(name)}
 
 
 @pytest.mark.parametrize("name", stages.STAGES)
@@ -187,7 +259,7 @@ def test_a_stage_is_given_only_the_sections_that_it_names(tmp_path: Path) -> Non
     def stage(params: TrainSections) -> None: ...
 
     shutil.copy(ROOT / "params.yaml", tmp_path)
-    given = runner.arguments(stage, tmp_path)["params"]
+    given = runner.arguments(Home.here(), stage, tmp_path)["params"]
     assert given.train == load(tmp_path).train
     assert not hasattr(given, "gate")
 
@@ -196,3 +268,24 @@ def test_a_stage_is_given_only_the_sections_that_it_names(tmp_path: Path) -> Non
 def test_examples_in_docstrings_give_what_they_say(module: str) -> None:
     tried = doctest.testmod(importlib.import_module(module))
     assert tried.attempted and not tried.failed
+
+
+# Modules that find the home of their process by themselves: the command line, and entry points of processes.
+FIND_HOME = {
+    "backends.renting": 1,  # of a team's own backend, whose constructor may take none
+    "airflow_health": 1,
+    "cli": 2,
+    "profiling.profile_job": 1,
+    "storage.home": 2,
+    "training.run_logger": 1,
+    "training.worker": 1,
+}
+
+
+def test_a_home_is_made_where_a_process_begins_and_passed_from_there() -> None:
+    found = {
+        name.removeprefix("daybreak."): path.read_text().count("Home.here")
+        + path.read_text().count("cls.here()")
+        for name, path in MODULES.items()
+    }
+    assert {name: count for name, count in found.items() if count} == FIND_HOME

@@ -4,12 +4,13 @@ import subprocess
 
 import pytest
 
-from pipeline import check
-from pipeline.check import Finding, findings
-from pipeline.contract import params
-from pipeline.examples.fraud.fraud import Fraud
-from pipeline.storage.traffic_log import RouterState, open_log
-from pipeline.workloads.metrics import AUC
+from daybreak import check
+from daybreak.check import Finding, findings
+from daybreak.contract import params
+from daybreak.examples.fraud.fraud import Fraud
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import RouterState, open_log
+from daybreak.workloads.metrics import AUC
 
 PARAMS = """\
 source: tests.fakes:TwoDays
@@ -20,9 +21,9 @@ plan: {{machines: [{machines}], regions: [us-central1]}}
 
 
 def machines(home, monkeypatch, named: str) -> Finding:
-    monkeypatch.setenv("PIPELINE_HOME", str(home))
+    monkeypatch.setenv("DAYBREAK_HOME", str(home))
     (home / "params.yaml").write_text(PARAMS.format(machines=named))
-    return next(finding for finding in findings() if finding.what == "machines")
+    return next(finding for finding in findings(Home.here()) if finding.what == "machines")
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def machines(home, monkeypatch, named: str) -> Finding:
     [
         ("local", "local"),
         ("local, g2-standard-4", "local, g2-standard-4; prices of 2026-07-30 to 2026-07-30, "),
-        ("a2-highgpu-1g", "a2-highgpu-1g; prices of 2026-07-30 to 2026-08-02, python -m pipeline"),
+        ("a2-highgpu-1g", "a2-highgpu-1g; prices of 2026-07-30 to 2026-08-02, daybreak"),
         ("n2-*", "n2-standard-4, n2-standard-8, n2-standard-16, n2-standard-32, n2-standard-48 and 4 more; "),
     ],
 )  # fmt: skip
@@ -50,7 +51,7 @@ def test_machines_that_cannot_be_rented_here_are_found_before_the_night(tmp_path
     finding = machines(tmp_path, monkeypatch, "a4-highgpu-8g")
     assert not finding.ok
     assert "plan.machines names a4-highgpu-8g, for which there is no price in us-central1" in finding.text
-    local = PARAMS.replace("backend: tests.fakes:ScriptedBackend", "backend: pipeline.backends.local:Local")
+    local = PARAMS.replace("backend: tests.fakes:ScriptedBackend", "backend: daybreak:Local")
     monkeypatch.setattr("tests.test_check.PARAMS", local)
     finding = machines(tmp_path, monkeypatch, "g2-standard-4")
     assert not finding.ok
@@ -58,10 +59,10 @@ def test_machines_that_cannot_be_rented_here_are_found_before_the_night(tmp_path
 
 
 def test_a_backend_that_does_not_say_what_it_has_is_found_before_the_night(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     older = PARAMS.replace("ScriptedBackend", "Nothing").format(machines="local")
     (tmp_path / "params.yaml").write_text(older)
-    made, lacking = (finding for finding in findings() if finding.what == "backend")
+    made, lacking = (finding for finding in findings(Home.here()) if finding.what == "backend")
     assert (made.ok, lacking.ok) == (True, False)
     assert "tests.fakes:Nothing lacks submit, state, cancel, machines, logs, usd, " in lacking.text
 
@@ -69,29 +70,31 @@ def test_a_backend_that_does_not_say_what_it_has_is_found_before_the_night(tmp_p
 def test_an_argument_that_the_workload_does_not_know_is_found_before_the_night_that_tries_it(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     text = PARAMS.format(machines="local").replace(
         "plan: {", "plan: {quality_choices: {workload.widht: [1, 2]}, "
     )
     (tmp_path / "params.yaml").write_text(text)
-    misspelt = next(finding for finding in findings() if finding.what == "workload.widht")
+    misspelt = next(finding for finding in findings(Home.here()) if finding.what == "workload.widht")
     assert not misspelt.ok
     assert "tests.fakes:Nothing refuses its arguments" in misspelt.text
 
 
 def test_users_who_are_to_judge_need_a_router(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.delenv("DAYBREAK_LOG", raising=False)
     text = PARAMS.format(machines="local")
 
     def router() -> Finding:
-        return next(finding for finding in findings() if finding.what in ("router", "expectations"))
+        return next(
+            finding for finding in findings(Home.here()) if finding.what in ("router", "expectations")
+        )
 
     (tmp_path / "params.yaml").write_text(text)
     assert router().what == "expectations"
     (tmp_path / "params.yaml").write_text(f"{text}gate: {{scores: live}}\n")
     assert (router().what, router().ok) == ("router", False)
-    assert "python -m pipeline serve" in router().text
+    assert "daybreak serve" in router().text
     (tmp_path / "var").mkdir()
     log = open_log(f"sqlite:///{tmp_path / 'var' / 'serving.db'}")
     log.beat(RouterState(id="here:1", champion=1))
@@ -99,9 +102,9 @@ def test_users_who_are_to_judge_need_a_router(tmp_path, monkeypatch):
 
 
 def test_a_team_that_serves_by_itself_needs_no_router_but_what_its_users_met(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.delenv("DAYBREAK_LOG", raising=False)
-    own = "metric: {name: m, low: 0, high: 1, margin: 0.1}, observations: {use: 'pipeline.data.source:Files'"
+    own = "metric: {name: m, low: 0, high: 1, margin: 0.1}, observations: {use: 'daybreak:Files'"
     own = f"gate: {{scores: live}}\nlive_test: {{{own}, url: '{tmp_path}/{{day}}.jsonl'}}}}\n"
     (tmp_path / "params.yaml").write_text(PARAMS.format(machines="local") + own)
 
@@ -117,9 +120,10 @@ def test_a_team_that_serves_by_itself_needs_no_router_but_what_its_users_met(tmp
 
 
 def test_an_endpoint_whose_users_are_to_judge_needs_a_log_and_whole_percent(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     text = PARAMS.format(machines="local")
-    text += "serving: {endpoint: {use: 'pipeline.rollout.endpoint:Endpoint', project: p, image: i, bucket: b"
+    text += "serving: {endpoint: {use: 'daybreak:Endpoint'"
+    text += ", project: p, image: i, bucket: b"
 
     def router(more: str, live_test: str) -> Finding:
         judged = f"gate: {{scores: live}}\nlive_test: {{{live_test}}}\n"
@@ -127,7 +131,7 @@ def test_an_endpoint_whose_users_are_to_judge_needs_a_log_and_whole_percent(tmp_
         [finding] = check._router(tmp_path, params.load(tmp_path))
         return finding
 
-    assert "set serving.endpoint.log, or run python -m pipeline serve" in router("", "").text
+    assert "set serving.endpoint.log, or run daybreak serve" in router("", "").text
     assert router(", log: l", "").ok
     odd = router(", log: l", "ramp: [0.015, 0.5]")
     assert (odd.ok, odd.text.split(";")[0]) == (False, "the endpoint gives whole percent, not 0.015")
@@ -140,7 +144,7 @@ class Ranked(Fraud):
 
 
 def test_users_cannot_judge_a_metric_of_a_set(monkeypatch, tmp_path):
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
 
     def live_score(use: str) -> list[Finding]:
         return list(check._live_score(params.Plug(use=use)))
@@ -148,15 +152,15 @@ def test_users_cannot_judge_a_metric_of_a_set(monkeypatch, tmp_path):
     [finding] = live_score("tests.test_check:Ranked")
     assert not finding.ok
     assert "has no value of a single sample; add a metric that has, such as LogLoss()" in finding.text
-    assert live_score("pipeline.examples.fraud.fraud:Fraud") == []
+    assert live_score("daybreak.examples.fraud.fraud:Fraud") == []
     assert live_score("tests.fakes:LineWorkload") == []
 
 
 @pytest.mark.slow
 def test_the_machine_that_a_plan_would_take_is_tried(repository, capfd):
-    local = PARAMS.replace("backend: tests.fakes:ScriptedBackend", "backend: pipeline.backends.local:Local")
+    local = PARAMS.replace("backend: tests.fakes:ScriptedBackend", "backend: daybreak:Local")
     (repository / "params.yaml").write_text(local.format(machines="local"))
-    asked, device, speed, cost = check.rented(params.load(repository))
+    asked, device, speed, cost = check.rented(Home.here(), params.load(repository))
     assert asked.text == "asking for local; Ctrl-C ends it"
     assert device.text.startswith("local has ")
     assert "FLOP/s" in speed.text
@@ -166,10 +170,10 @@ def test_the_machine_that_a_plan_would_take_is_tried(repository, capfd):
 
 def test_mlflow_s_database_may_be_missing_before_the_first_night_alone(repository):
     (repository / "var" / "mlflow.db").unlink()
-    assert check._registry() == Finding(
+    assert check._registry(Home.here()) == Finding(
         what="mlflow", ok=True, text="no database yet; the first night creates it"
     )
     subprocess.run(["git", "update-ref", "refs/heads/nights", "HEAD"], cwd=repository, check=True)
-    finding = check._registry()
+    finding = check._registry(Home.here())
     assert not finding.ok
     assert "the database of MLflow, is missing; bring it back from a backup" in finding.text

@@ -8,12 +8,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import Plug
-from pipeline.contract.table import Category, Time
-from pipeline.data.casts import conform
-from pipeline.data.source import PART, Files
-from pipeline.survey import survey
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.params import Plug
+from daybreak.contract.table import Category, Time
+from daybreak.data.casts import conform
+from daybreak.data.partitions import PART
+from daybreak.data.source import Files
+from daybreak.extensions.init.survey import survey
 
 MOMENTS = [datetime(2025, 3, 25, 1, 30) + timedelta(hours=2 * n) for n in range(24)]
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import params
-from pipeline.rollout.lost_ledger import expect_ledger
+from daybreak.contract import params
+from daybreak.rollout.lost_ledger import expect_ledger
+from daybreak.storage.home import Home
 from tests.clones import clone
 
 
@@ -15,8 +16,8 @@ def test_a_clone_of_a_checkout_with_nights_has_none_and_misses_none(
 ) -> None:
     subprocess.run(["git", "branch", "nights"], cwd=repository, check=True)
     made = clone(repository, tmp_path / "clone")
-    monkeypatch.setenv("PIPELINE_HOME", str(made))
+    monkeypatch.setenv("DAYBREAK_HOME", str(made))
     monkeypatch.chdir(made)
-    expect_ledger(params.load(made), opens=True)
+    expect_ledger(Home.here(), params.load(made), opens=True)
     branches = subprocess.check_output(["git", "branch", "--all", "--format=%(refname)"], text=True)
     assert branches.split() == ["refs/heads/main"]

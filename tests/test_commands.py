@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract import records
-from pipeline.contract.errors import NothingToDo
-from pipeline.contract.formats import short_id
-from pipeline.contract.records import Version
+from daybreak import cli
+from daybreak.contract import records
+from daybreak.contract.errors import NothingToDo
+from daybreak.contract.formats import short_id
+from daybreak.contract.records import Version
+from daybreak.storage.home import Home
 from tests.report import fleet as fleets
 from tests.training import nights as training_nights
 
@@ -24,28 +25,28 @@ VERSION = Version(name="m", number=3, night="n1", data_digest="d", model_digest=
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def completed(line: str) -> list[str]:
-    """How a shell with argcomplete would go on with a line that begins with `python -m pipeline`."""
+    """How a shell with argcomplete would go on with a line that begins with `daybreak`."""
     file = Path("completions")
-    asked = {"_ARGCOMPLETE": "3", "_ARGCOMPLETE_STDOUT_FILENAME": str(file), "_ARGCOMPLETE_IFS": "\n",
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(file), "_ARGCOMPLETE_IFS": "\n",
              "COMP_LINE": line, "COMP_POINT": str(len(line))}  # fmt: skip
     given = {**os.environ, **asked, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
-    subprocess.run([sys.executable, "-m", "pipeline"], env=given, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "daybreak"], env=given, check=True, capture_output=True)
     return [word.strip() for word in file.read_text().split("\n")]
 
 
 @pytest.mark.slow
 def test_a_shell_completes_commands_their_options_and_nights(home: Path) -> None:
     (home / "nights" / "2025-01-10").mkdir(parents=True)
-    assert completed("python -m pipeline roll") == ["rollback"]
-    assert {"--steps", "--reason", "--by"} <= set(completed("python -m pipeline rollback --"))
-    assert completed("python -m pipeline plan --night 2025") == ["2025-01-10"]
-    assert completed("python -m pipeline report --night ") == ["2025-01-10"]
+    assert completed("daybreak roll") == ["rollback"]
+    assert {"--steps", "--reason", "--by"} <= set(completed("daybreak rollback --"))
+    assert completed("daybreak plan --night 2025") == ["2025-01-10"]
+    assert completed("daybreak report --night ") == ["2025-01-10"]
 
 
 def test_a_record_is_shown_as_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,12 +79,12 @@ def test_a_night_is_known_by_its_day_but_a_new_one_has_the_name_that_is_given(
     records.write(night, repository / "nights" / run / records.RUN)
     assert cli.main(["show", "night", "--night", "2026-11-25"]) == 0
     assert json.loads(capsys.readouterr().out)["id"] == run
-    assert cli._night_of("2026-11-25", may_be_new=True) == "2026-11-25"
-    assert cli._night_of("2026-11-26") == "2026-11-26"
+    assert cli._night_of(Home.here(), "2026-11-25", may_be_new=True) == "2026-11-25"
+    assert cli._night_of(Home.here(), "2026-11-26") == "2026-11-26"
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"), [("statsu", "did you mean status?"), ("xyzzy", "see python -m pipeline --help")]
+    ("word", "hint"), [("statsu", "did you mean status?"), ("xyzzy", "see daybreak --help")]
 )
 def test_a_command_that_does_not_exist_is_answered_with_the_one_that_was_meant(
     word: str, hint: str, capsys: pytest.CaptureFixture[str]
@@ -116,7 +117,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_commands_show_is_json_where_asked_and_has_no_colours_outside_of_a_terminal(
     words: str, fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PIPELINE_HOME", str(fleet))
+    monkeypatch.setenv("DAYBREAK_HOME", str(fleet))
     monkeypatch.chdir(fleet)
     asked = words.split()
     assert cli.main(asked) in (0, NothingToDo.exit_status)

@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 from ruamel.yaml import YAML
 
-from pipeline import secret_files
-from pipeline.contract.errors import ParamsError
+from daybreak import with_secrets
+from daybreak.contract.errors import ParamsError
 from tests.postgres import postgresql
 
 ROOT = Path(__file__).parents[1]
@@ -57,8 +57,8 @@ def test_compose_starts_every_service_again_that_ends() -> None:
 def test_each_service_holds_its_own_secrets_and_uses_all_that_it_holds() -> None:
     assert {name: set(service["secrets"]) for name, service in SERVICES.items()} == HOLDS
     for name, service in OURS.items():
-        assert set(secret_files.SECRET.findall(json.dumps(service["environment"]))) == HOLDS[name]
-        assert service["entrypoint"] == ["tini", "--", "python", "-m", "pipeline.secret_files"]
+        assert set(with_secrets.SECRET.findall(json.dumps(service["environment"]))) == HOLDS[name]
+        assert service["entrypoint"] == ["tini", "--", "python", "-m", "daybreak.with_secrets"]
     assert set(COMPOSE["secrets"]) == set().union(*HOLDS.values())
 
 
@@ -71,7 +71,7 @@ def test_no_password_stands_in_compose_and_none_has_a_default() -> None:
     variables = [value for service in SERVICES.values() for value in service["environment"].items()]
     for name, value in variables:
         if re.search("PASSWORD|SECRET|KEY|TOKEN", name) and not name.endswith("_FILE"):
-            assert secret_files.SECRET.fullmatch(value), name
+            assert with_secrets.SECRET.fullmatch(value), name
         if "://" in value and "@" in value:
             assert re.search(r"//\w+(:\{secret \w+\})?@", value), name
 
@@ -153,15 +153,15 @@ def test_secrets_take_their_places_or_nothing_starts(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("4711\n")
     (tmp_path / "two").write_text("\n")
     environment = {"URL": "postgresql://me:{secret one}@host", "PLAIN": "{one} $one"}
-    assert secret_files.filled(environment, folder=tmp_path) == {
+    assert with_secrets.filled(environment, folder=tmp_path) == {
         **environment,
         "URL": "postgresql://me:4711@host",
     }
     with pytest.raises(ParamsError, match=r"KEY needs the secret two, and .*two is empty; write it there"):
-        secret_files.filled({"KEY": "{secret two}"}, folder=tmp_path)
+        with_secrets.filled({"KEY": "{secret two}"}, folder=tmp_path)
     with pytest.raises(ParamsError, match=r"three cannot be read: No such file or directory; make it"):
-        secret_files.filled({"KEY": "{secret three}"}, folder=tmp_path)
-    call = [sys.executable, "-m", "pipeline.secret_files", sys.executable, "-c", "print(1)"]
+        with_secrets.filled({"KEY": "{secret three}"}, folder=tmp_path)
+    call = [sys.executable, "-m", "daybreak.with_secrets", sys.executable, "-c", "print(1)"]
     environment = {**os.environ, "KEY": "{secret no_such_secret}"}
     done = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (1, "", False)

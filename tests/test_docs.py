@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, stages
-from pipeline.contract.params import OwnMetricParams, Params, Plug
+import daybreak
+from daybreak import cli, stages
+from daybreak.contract.params import OwnMetricParams, Params, Plug
 from tests import architecture, docs
 
 ROOT = architecture.ROOT
@@ -18,7 +19,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-FILE = re.compile(r"(?:pipeline|tests|dags|docs|data|\.ci)/[\w./*-]+|[\w-]+\.(?:md|toml|txt|yaml|conf)")
+FILE = re.compile(
+    r"(?:pipeline|tests|benchmarks|dags|docs|data|\.ci)/[\w./*-]+|[\w-]+\.(?:md|toml|txt|yaml|conf)"
+)
 MADE = (
     "data/run",
     "data/work",
@@ -30,6 +33,9 @@ MADE = (
     "data/champion",
 )
 LANGUAGES = {"sh", "text", "yaml", "python"}  # a fence without one could hide a command from these tests
+
+API = re.compile(r"\b(?:from daybreak import ([\w, ]+)|daybreak:([A-Za-z]\w+))")
+ROOM = re.compile(r"from (daybreak\.[\w.]+) import|\b(daybreak\.(?!examples\.)[\w.]+):\w")
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -46,7 +52,7 @@ def inline(page: Path) -> list[str]:
 
 def commands(page: Path) -> Iterator[list[str]]:
     """The words of each simple command: of the shell blocks, and of inline code that begins like one."""
-    lines = [code for code in inline(page) if re.match(r"python -m |make \w|pytest ", code)]
+    lines = [code for code in inline(page) if re.match(r"daybreak \w|python -m |make \w|pytest ", code)]
     for _, language, block in FENCE.findall(page.read_text()):
         if language == "sh":
             lines += block.replace("\\\n", " ").splitlines()
@@ -65,7 +71,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 @cache
 def parse(*words: str) -> None:
-    """Parse the words of `python -m pipeline` without a run; SystemExit where it refuses them."""
+    """Parse the words of `daybreak` without a run; SystemExit where it refuses them."""
     cli.parser(list(words)).parse_args(words)
 
 
@@ -75,31 +81,35 @@ def dry_run(*words: str) -> None:
     assert done.returncode == 0, f"make {' '.join(words)}: {done.stderr}"
 
 
-def check_python(words: list[str]) -> None:
-    """Check `python -m MODULE ...`: the pipeline parses it, any other module is a file here."""
-    module, *rest = words
-    if module == "pipeline" and rest:
-        if rest[:1] == ["STAGE"]:
-            rest[0] = stages.CHAIN[0]
-        try:
-            parse(*rest)
-        except SystemExit as error:
-            assert error.code == 0, f"python -m pipeline {' '.join(rest)} is refused"
-    elif module.startswith(("pipeline.", "tests.")):
-        assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), f"there is no module {module}"
+def check_daybreak(words: list[str]) -> None:
+    """Check `daybreak ...`: its parser takes the words."""
+    words = [stages.CHAIN[0], *words[1:]] if words[:1] == ["STAGE"] else words
+    try:
+        parse(*words)
+    except SystemExit as error:
+        assert error.code == 0, f"daybreak {' '.join(words)} is refused"
+
+
+def check_python(module: str) -> None:
+    """Check `python -m MODULE ...`: a module of ours is a file here."""
+    for top, folder in (("daybreak", ROOT / "pipeline"), ("tests", ROOT), ("benchmarks", ROOT)):
+        if module.startswith(f"{top}."):
+            assert (folder / f"{module.replace('.', '/')}.py").is_file(), f"there is no module {module}"
 
 
 def check_make(words: list[str]) -> None:
     """Check `make TARGET ...`: the target is there, and the benchmark that NAME names."""
     dry_run(*words)
     for name in (word.removeprefix("NAME=") for word in words if word.startswith("NAME=")):
-        assert (ROOT / f"tests/benchmarks/bench_{name}.py").exists(), f"no benchmark is named {name}"
+        assert (ROOT / f"benchmarks/bench_{name}.py").exists(), f"no benchmark is named {name}"
 
 
 def check(words: list[str]) -> None:
     """Check a command: its words are known, the files that it names are there."""
     if words[:2] == ["python", "-m"]:
-        check_python(words[2:])
+        check_python(words[2])
+    elif words[:1] == ["daybreak"]:
+        check_daybreak(words[1:])
     elif words[:1] == ["make"]:
         check_make(words[1:])
     missing = [word for word in words if FILE.fullmatch(word) and not is_there(word)]
@@ -112,8 +122,17 @@ def test_a_command_in_the_documentation_would_run(page: Path) -> None:
         check(words)
 
 
+def test_each_benchmark_is_behind_a_sentence_of_the_documentation() -> None:
+    rows = [line.rpartition("| `")[2] for page in PAGES for line in page.read_text().splitlines()]
+    cited = {row.removesuffix("` |") for row in rows if row.endswith("` |")}
+    for page in PAGES:
+        cited.update(re.findall(r"NAME=(\w+)", page.read_text()))
+    there = {path.stem.removeprefix("bench_") for path in (ROOT / "benchmarks").glob("bench_*.py")}
+    assert there - cited == set()
+
+
 WRONG = [
-    "python -m pipeline paln --night ID", "python -m pipeline plan --explian", "python -m tests.nothing",
+    "daybreak paln --night ID", "daybreak plan --explian", "python -m tests.nothing",
     "make nigth", "make bench NAME=nothing", "pytest tests/nothing -x",
 ]  # fmt: skip
 
@@ -184,16 +203,26 @@ def test_each_key_of_params_says_what_it_is() -> None:
             assert (field.description or "").endswith("."), f"{name}.{key} has no text below it"
 
 
-ROOMS = {"README.md": r"^  (\w+)/ ", "CONTRIBUTING.md": r"^\| `pipeline/(\w+)/` \|"}
+ROOMS = {"README.md": r"^  (\w+)/ ", "CONTRIBUTING.md": r"^\| `pipeline/daybreak/(\w+)/` \|"}
 
 
 @pytest.mark.parametrize("page", ROOMS)
 def test_every_room_is_named_in_order(page: str) -> None:
     rooms = re.findall(ROOMS[page], (ROOT / page).read_text(), re.MULTILINE)
-    assert rooms == [*architecture.ROOMS, architecture.EXAMPLES], "run: python -m tests.architecture"
+    wanted = [*architecture.ROOMS, architecture.EXTENSIONS, architecture.EXAMPLES]
+    assert rooms == wanted, "run: python -m tests.architecture"
 
 
 def test_a_file_in_the_table_of_rooms_is_there() -> None:
-    rows = re.findall(r"^\| `(pipeline/\w+/)` \|(.*)$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(pipeline/daybreak/\w+/)` \|(.*)$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
     named = [room + name for room, row in rows for name in re.findall(r"`([\w/]+\.(?:py|csv|html))`", row)]
     assert [name for name in named if not is_there(name)] == []
+
+
+@pages
+def test_a_page_names_the_api_and_no_module_inside(page: Path) -> None:
+    named = {name for names, one in API.findall(page.read_text()) for name in (one or names).split(", ")}
+    assert named - {""} <= set(daybreak.__all__)
+    assert not ROOM.findall(page.read_text())

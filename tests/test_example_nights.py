@@ -13,26 +13,26 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract.records import Evaluation, Verdict
-from pipeline.storage import checkout
+from daybreak.contract.records import Evaluation, Verdict
+from daybreak.storage import checkout
 from tests.dags.servers import IDENTITY
 from tests.test_own_data import ROOT, SMALL, of, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 TESTS = "python -m pytest -q -p no:cacheprovider -p no:hydra_pytest"  # of an example
 BAG = (
-    'python -m pipeline bag "python simulate.py --day {day} --seed {{seed}} --out {{folder}}" --name {day} '
+    'daybreak bag "python simulate.py --day {day} --seed {{seed}} --out {{folder}}" --name {day} '
     "--runs 7 --needed 6 --machines 2"
 )
 
 
 @pytest.mark.parametrize("name", ["demand", "fraud", "images", "language"])
 def test_the_class_of_an_example_is_short(name: str) -> None:
-    text = (ROOT / "pipeline/examples" / name / f"{name}.py").read_text()
-    assert len(text.splitlines()) <= 100
+    text = (ROOT / "pipeline/daybreak/examples" / name / f"{name}.py").read_text()
+    assert 20 < len(text.partition("\nclass ")[2].splitlines()) <= 80  # with all below it, without imports
 
 
-def test_fraud_begins_by_its_readme_and_goes_through_every_seam(tmp_path: Path) -> None:
+def test_fraud_begins_by_its_readme_and_goes_through_every_step(tmp_path: Path) -> None:
     """By its own test, which is that of demand, images and language too; these have a night instead."""
     assert "1 passed" in run(folder=begun("fraud", tmp_path), shell=TESTS)
 
@@ -51,7 +51,7 @@ def test_a_night_of_images(tmp_path: Path) -> None:
 
 def begun(name: str, folder: Path) -> Path:
     """A home, made by the first commands of the example's README."""
-    text = (ROOT / "pipeline/examples" / name / "README.md").read_text()
+    text = (ROOT / "pipeline/daybreak/examples" / name / "README.md").read_text()
     begin = re.findall(r"```sh\n(.*?)```", text, re.S)[0]
     begin = begin.replace("~/", f"{folder}/").replace("git commit", f"git {shlex.join(IDENTITY)} commit")
     run(folder=ROOT, shell=begin)

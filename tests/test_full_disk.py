@@ -16,22 +16,22 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import JobError, ReleaseError, sentence
-from pipeline.contract.records import Release, Verdict
-from pipeline.serving.writer import Writer
-from pipeline.storage import checkout
-from pipeline.storage.traffic_log import Exposure, Log, Outcome, open_log
+from daybreak.contract import records
+from daybreak.contract.errors import JobError, ReleaseError, sentence
+from daybreak.contract.records import Release, Verdict
+from daybreak.serving.writer import Writer
+from daybreak.storage import checkout
+from daybreak.storage.traffic_log import Exposure, Log, Outcome, open_log
 from tests.bad_disks import NUM_FILES, TROUBLES, full, in_memory, with_quotas
 from tests.conftest import make_repository
 
 ROOT = Path(__file__).parents[1]
 NIGHT = "2026-03-04"
 PARAMS = """\
-source: {use: "pipeline.examples.shop.simulated_shop:Shop", seed: 7, start: "2026-01-01", today: "2026-03-05",
+source: {use: "daybreak.examples.shop.simulated_shop:Shop", seed: 7, start: "2026-01-01", today: "2026-03-05",
          num_customers: 100, num_items: 60, orders_per_day: 25}
-workload: pipeline.examples.shop.recommender:Recommender
-backend: pipeline.backends.local:Local
+workload: daybreak.examples.shop.recommender:Recommender
+backend: daybreak:Local
 night: {train_hours: 1, decide_hours: 2}
 ingest: {history_days: 16}
 profile: {batch_sizes: [32, 64], steps: 2}
@@ -105,7 +105,7 @@ def test_a_folder_of_another_user_is_named_with_its_owner(small: Path) -> None:
     path = small / "record.json"
     path.write_text("{}")
     code = (
-        "import os, sys; from pathlib import Path; from pipeline.contract import records, errors\n"
+        "import os, sys; from pathlib import Path; from daybreak.contract import records, errors\n"
         "from pyarrow import fs\n"  # it names the file in the text of its error alone
         "os.setuid(12345)\n"
         "try: records.replace_text(Path('record.json'), 'x')\n"
@@ -162,12 +162,12 @@ async def tell(log: Log, disk: Path | None) -> tuple[list[str], list[str]]:
 
 def environment(home: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key != "MLFLOW_TRACKING_URI"}
-    return {**kept, "PIPELINE_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    return {**kept, "DAYBREAK_HOME": str(home), "PYTHONPATH": str(ROOT)}
 
 
 def night(home: Path, words: Sequence[str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "pipeline", *words], cwd=home, env=environment(home),
+        [sys.executable, "-m", "daybreak", *words], cwd=home, env=environment(home),
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -179,7 +179,7 @@ def home_at(folder: Path, store: Path) -> Path:
     shutil.copy(ROOT / "data/expectations.yaml", home / "data")
     (home / ".gitignore").write_text("/nights/\n/var/\n/data/*\n!/data/expectations.yaml\n")
     (home / ".dvc" / ".gitignore").write_text("/config.local\n/tmp\n/cache\n")
-    subprocess.run([sys.executable, "-m", "pipeline.dvc_file"], cwd=home, env=environment(home), check=True)
+    subprocess.run([sys.executable, "-m", "daybreak.dvc_file"], cwd=home, env=environment(home), check=True)
     for words in (["add", "--all"], ["commit", "--quiet", "--message=Params"]):
         subprocess.run(["git", *words], cwd=home, check=True)
     return home
@@ -190,7 +190,7 @@ def home_at(folder: Path, store: Path) -> Path:
 def test_a_night_whose_disk_is_full_goes_on_as_it_says_and_has_lost_nothing(empty_store: Path) -> None:
     """After `gate`, when MLflow and git are written.
 
-    `tests/benchmarks/bench_disks.py` does so in each stage, and compares the ends.
+    `benchmarks/bench_disks.py` does so in each stage, and compares the ends.
     """
     words = ["night", "--day", NIGHT]
     with in_memory("size=300m,nr_inodes=0") as disk:
@@ -207,7 +207,7 @@ def test_a_night_whose_disk_is_full_goes_on_as_it_says_and_has_lost_nothing(empt
                     json.loads(path.read_text())
         assert "Traceback" not in text, text
         assert f"the disk {disk} is full (" in text
-        words = shlex.split(re.findall("then go on with: python -m pipeline (.*)", text)[-1])
+        words = shlex.split(re.findall("then go on with: daybreak (.*)", text)[-1])
         for after in (words, ["audit", "--deep"]):
             with night(home, after) as running:
                 text = running.communicate()[1]

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.contract.params import TrainParams
-from pipeline.contract.records import Tuning
-from pipeline.profiling import memory, roofline
-from pipeline.profiling.ab_timing import Variant
-from pipeline.profiling.harness import Harness
-from pipeline.profiling.timeline import timeline
-from pipeline.registry import confined
-from pipeline.training import checkpoint
-from pipeline.training.checkpoint import State
-from pipeline.training.checkpoint_saver import Saver
-from pipeline.training.engine import TorchEngine
-from pipeline.training.gradients import Signals
+from daybreak.contract.params import TrainParams
+from daybreak.contract.records import Tuning
+from daybreak.profiling import memory, roofline
+from daybreak.profiling.ab_timing import Variant
+from daybreak.profiling.harness import Harness
+from daybreak.profiling.timeline import timeline
+from daybreak.registry import confined
+from daybreak.training import checkpoint
+from daybreak.training.checkpoint import State
+from daybreak.training.checkpoint_saver import Saver
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
 from tests.fakes import LineWorkload, write_curve
 from tests.training import nights
 from tests.training.steps import steps

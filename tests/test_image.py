@@ -14,19 +14,19 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
-from pipeline.training.gpus import MOUNTED
+from daybreak.training.gpus import MOUNTED
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BEGINNINGS = {
     "trainer": [
-        "training.worker", "profiling.profile_job", "profiling.machine_trial", "backends.vertex.entrypoint",
-        "backends.kubernetes.pod_entrypoint", "workloads.table_workload", "workloads.samples",
+        "training.worker", "profiling.profile_job", "profiling.machine_trial", "backends.entrypoint",
+        "extensions.kubernetes.pod_entrypoint", "workloads.table_workload", "workloads.samples",
         "examples.shop.recommender", "examples.shop.regression", "examples.fraud.fraud",
     ],
     "serving": [
-        "serving.server", "serving.container", "serving.night_pages", "registry.served",
+        "serving.server", "extensions.vertex.container", "serving.night_pages", "registry.served",
         "workloads.served_rows", "evaluation.smoke_process", "examples.shop.recommender",
         "examples.fraud.fraud",
     ],
@@ -54,15 +54,16 @@ class Installed:
     def find_spec(self, name, path=None, target=None):
         return None if name.partition(".")[0] in {lacking} else PathFinder.find_spec(name, path, target)
 sys.meta_path[sys.meta_path.index(PathFinder)] = Installed()
-import pipeline.backends.sync, pipeline.backends.vertex.entrypoint, pipeline.profiling.profiler
-import pipeline.training.fsdp, pipeline.training.local_sgd, pipeline.training.checkpoint_copies, gcsfs
+import daybreak.backends.sync, daybreak.backends.entrypoint, daybreak.profiling.profiler
+import daybreak.extensions.fsdp.fsdp, daybreak.extensions.averaging.local_sgd
+import daybreak.training.checkpoint_copies, gcsfs
 from pathlib import Path
-from pipeline.contract import records
-from pipeline.training import worker
+from daybreak.contract import records
+from daybreak.training import worker
 from tests.training import nights
 folder = Path(sys.argv[1])
 nights.lay_out(folder)
-from pipeline.jobs.launcher import recipe_of
+from daybreak.jobs.launcher import recipe_of
 os.chdir(folder)
 plan = nights.plan(num_samples=64)
 recipe = recipe_of(nights.night(seconds=600), nights.dataset(), plan, None, nights.make_params())
@@ -106,11 +107,11 @@ def modules(names: set[str]) -> set[str]:
 
 def reached(beginnings: list[str]) -> set[str]:
     """What the modules and all that they import, at any time, import from outside."""
-    begun = [f"pipeline.{name}" for name in beginnings]
+    begun = [f"daybreak.{name}" for name in beginnings]
     todo, seen, outside = list(begun), set[str](), set[str]()
     while todo:
         name = todo.pop()
-        path = ROOT / (name.replace(".", "/") + ".py")
+        path = ROOT / "pipeline" / (name.replace(".", "/") + ".py")
         assert path.exists() or name not in begun, f"there is no {name}"
         if name in seen or not path.exists():
             continue
@@ -122,9 +123,9 @@ def reached(beginnings: list[str]) -> set[str]:
                 imported = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             else:
                 continue
-            todo += [each for each in imported if each.startswith("pipeline.")]
+            todo += [each for each in imported if each.startswith("daybreak.")]
             outside |= {each.partition(".")[0] for each in imported}
-    return outside - {"pipeline"} - sys.stdlib_module_names
+    return outside - {"daybreak"} - sys.stdlib_module_names
 
 
 def pinned(line: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.contract.records import Evaluation, Refit, Release, Verdict, Version
+from daybreak.contract.records import Evaluation, Refit, Release, Verdict, Version
 from tests.dags.servers import IDENTITY
 from tests.serving.running import until
 from tests.test_own_data import ROOT, SMALL, of, run
@@ -32,7 +32,7 @@ def environment() -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name not in ("MLFLOW_TRACKING_URI", "PIPELINE_HOME")
+        if name not in ("MLFLOW_TRACKING_URI", "DAYBREAK_HOME")
     }
     return kept | {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
@@ -52,7 +52,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Homes of two examples, by their READMEs; demand leads. Their nights of one name have run at once."""
     root = tmp_path_factory.mktemp("fleet")
     for name in PARAMS:
-        text = (ROOT / "pipeline/examples" / name / "README.md").read_text()
+        text = (ROOT / "pipeline/daybreak/examples" / name / "README.md").read_text()
         begin = re.findall(r"```sh\n(.*?)```", text, re.S)[0]
         begin = begin.replace("~/", f"{root}/").replace("git commit", f"git {shlex.join(IDENTITY)} commit")
         run(folder=ROOT, shell=begin)
@@ -65,7 +65,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         few = [*PARAMS[name], *SMALL, "train.epochs=1", "profile.steps=2", "smoke_test.samples=0"]
         words = ["night", "--night", "one", *(word for one in few for word in ("--set", one))]
         with (root / f"{name}.txt").open("w") as output:
-            call = [sys.executable, "-m", "pipeline", *words]
+            call = [sys.executable, "-m", "daybreak", *words]
             nights.append(subprocess.Popen(call, cwd=folder, env=environment(), stdout=output, stderr=output))
     for name, process in zip(folders, nights, strict=True):
         assert process.wait(600) == 0, (root / f"{name}.txt").read_text()[-4000:]
@@ -103,7 +103,7 @@ def test_the_version_that_was_trained_on_the_held_out_day_is_the_one_that_serves
 
 def test_one_router_answers_for_each_by_its_name(homes: dict[str, Path], tmp_path: Path) -> None:
     with (tmp_path / "router.txt").open("w") as output:
-        call = [sys.executable, "-m", "pipeline", "serve", "--port", "0"]
+        call = [sys.executable, "-m", "daybreak", "serve", "--port", "0"]
         router = subprocess.Popen(call, cwd=homes["demand"], env=environment(), stdout=output, stderr=output)
     try:
 

@@ -17,20 +17,22 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, dvc_file, night, runner, warm_parent
-from pipeline.contract import params, records
-from pipeline.contract.errors import FINAL, NothingToDo, NotYet, ParamsError, ReleaseError
-from pipeline.contract.records import Events, Night, Release, Verdict
-from pipeline.contract.table import Table, Time
-from pipeline.report import links, night_events, open_nights
-from pipeline.rollout import audit
-from pipeline.storage import checkout, dvc_cache, ledger
+from daybreak import cli, dvc_file, night, runner, warm_parent
+from daybreak.contract import params, records
+from daybreak.contract.errors import FINAL, NothingToDo, NotYet, ParamsError, ReleaseError
+from daybreak.contract.records import Events, Night, Release, Verdict
+from daybreak.contract.table import Table, Time
+from daybreak.extensions.care import audit
+from daybreak.report import links, open_nights
+from daybreak.rollout import night_events
+from daybreak.storage import checkout, dvc_cache, ledger
+from daybreak.storage.home import Home
 from tests.fakes import ScriptedBackend, TwoDays
 
 
 def opened(home: Path, **options: object) -> Night:
     os.chdir(home)
-    night = runner.run("open", **options)
+    night = runner.run(Home.here(), "open", **options)
     assert isinstance(night, Night)
     return night
 
@@ -78,7 +80,7 @@ def test_more_code_than_may_travel_is_refused_when_a_night_opens_not_after_hours
     (repository / "big.bin").write_bytes(b"x" * 2_500_000)
     checkout.git("add", "big.bin", folder=repository)
     checkout.git("commit", "-m", "Add a file that is no code", folder=repository)
-    backend = '{"use": "pipeline.backends.vertex.vertex:Vertex", "project": "p", "image": "i", '
+    backend = '{"use": "daybreak:Vertex", "project": "p", "image": "i", '
     with pytest.raises(ParamsError) as refused:
         opened(
             repository,
@@ -196,7 +198,7 @@ def test_a_wrong_wish_is_refused_in_one_sentence(
     ("words", "named"),
     [
         (["plan", "--explain"], "--night"),
-        (["train"], "python -m pipeline open"),
+        (["train"], "daybreak open"),
         (["nights", "--first", "2026-03-05", "--last", "2026-03-01"], "--first 2026-03-05"),
     ],
 )
@@ -217,10 +219,10 @@ def test_an_option_that_is_mistyped_at_a_terminal_makes_no_night(
         assert cli.main(["night", "--day", "2999-01-01"]) == FINAL
     assert "day 2999-01-01 is in the future" in caplog.text
     assert not list((repository / "nights").glob("*"))
-    assert not list(ledger.commits())
+    assert not list(ledger.commits(Home.here()))
 
 
-UNREACHABLE = 'source={use: "pipeline.data.source:Files", url: "http://127.0.0.1:9/{day}.csv"}'
+UNREACHABLE = 'source={use: "daybreak:Files", url: "http://127.0.0.1:9/{day}.csv"}'
 
 
 @pytest.mark.slow
@@ -243,16 +245,16 @@ def test_a_night_that_cannot_be_opened_is_one_of_the_ledger_with_its_cause(
     commit("Tell people")
     first = opened(repository, day=date(2025, 1, 1))
     promoted(1, first)
-    runner.run("close")
+    runner.run(Home.here(), "close")
     os.chdir(repository)
     (repository / "params.yaml").write_text(f"{written}{broken}\n")
     commit("Break it")
     assert cli.main(["night", "--night", "two", *words]) == status
-    newest, before = ledger.history()
+    newest, before = ledger.history(Home.here())
     assert newest.verdict and (newest.night.id, newest.verdict.failed) == ("two", "open")
     assert cause in newest.verdict.reason
     assert newest.champion and newest.champion.version == 1
-    assert [(e.kind, e.subject) for e in night_events.of_night("two")] == [("failed", "open")]
+    assert [(e.kind, e.subject) for e in night_events.of_night(Home.here(), "two")] == [("failed", "open")]
     assert cause in (repository / "nights" / "two" / links.PAGE).read_text().replace("&#34;", '"')
     assert messages.read_text().count(cause) == 1
 
@@ -260,12 +262,21 @@ def test_a_night_that_cannot_be_opened_is_one_of_the_ledger_with_its_cause(
     commit("Repair it")
     os.chdir(repository)
     again = opened(repository, night="two", day=date(2025, 1, 2))
-    assert [state.night.id for state in open_nights.states(repository, now=datetime.now(UTC))] == ["two"]
+    assert [state.night.id for state in open_nights.states(Home(repository), now=datetime.now(UTC))] == [
+        "two"
+    ]
     promoted(2, again)
-    runner.run("close")
-    assert [(e.night.id, e.promoted) for e in ledger.history()] == [("two", True), (before.night.id, True)]
-    texts = ledger.texts_at([c.id for c in ledger.commits()], list(map(records.path_of, audit.KINDS)))
-    assert not list(audit.chain_faults(ledger.commits(), [audit.decoded(files) for files in texts]))
+    runner.run(Home.here(), "close")
+    assert [(e.night.id, e.promoted) for e in ledger.history(Home.here())] == [
+        ("two", True),
+        (before.night.id, True),
+    ]
+    texts = ledger.texts_at(
+        Home.here(), [c.id for c in ledger.commits(Home.here())], list(map(records.path_of, audit.KINDS))
+    )
+    assert not list(
+        audit.chain_faults(ledger.commits(Home.here()), [audit.decoded(files) for files in texts])
+    )
 
 
 @pytest.mark.slow
@@ -273,7 +284,7 @@ def test_a_night_that_could_not_be_opened_and_is_not_closed_holds_up_no_other(re
     with pytest.raises(ParamsError):
         opened(repository, night="one", day=date(2999, 1, 1))
     assert opened(repository, night="two", day=date(2025, 1, 2)).id == "two"
-    states = {one.night.id: one.text for one in open_nights.states(repository, now=datetime.now(UTC))}
+    states = {one.night.id: one.text for one in open_nights.states(Home(repository), now=datetime.now(UTC))}
     assert states["one"].startswith("open failed: day 2999-01-01 is in the future")
 
 
@@ -285,10 +296,10 @@ def test_a_night_whose_params_cannot_be_read_can_be_ended(
     opened(repository, night="one")
     with Path("params.yaml").open("a") as file:
         file.write("night: {\n")
-    runner.run(ending)
+    runner.run(Home.here(), ending)
     assert f"until then, that of {repository} is read where a night ends" in caplog.text
-    runner.run("close")
-    assert [entry.night.id for entry in ledger.history()] == ["one"]
+    runner.run(Home.here(), "close")
+    assert [entry.night.id for entry in ledger.history(Home.here())] == ["one"]
 
 
 @pytest.mark.slow
@@ -296,12 +307,12 @@ def test_close_chains_nights_with_the_code_commit_as_second_parent(
     repository: Path, commit: Callable[[str], str]
 ) -> None:
     one = opened(repository, day=date(2025, 1, 1))
-    runner.run("close")
+    runner.run(Home.here(), "close")
     os.chdir(repository)
     code = commit("Change nothing") if (repository / "new").write_text("x") else ""
     two = opened(repository, day=date(2025, 1, 2))
-    runner.run("close")
-    entries = ledger.history()
+    runner.run(Home.here(), "close")
+    entries = ledger.history(Home.here())
     assert [entry.night for entry in entries] == [two, one]
     assert two.previous == entries[1].commit
     parents = checkout.git("show", "-s", "--format=%P", entries[0].commit).split()
@@ -313,10 +324,10 @@ def test_close_chains_nights_with_the_code_commit_as_second_parent(
 @pytest.mark.slow
 def test_closing_twice_makes_one_commit(repository: Path) -> None:
     opened(repository)
-    runner.run("close")
-    tip = ledger.ledger_tip()
-    runner.run("close")
-    assert ledger.ledger_tip() == tip
+    runner.run(Home.here(), "close")
+    tip = ledger.ledger_tip(Home.here())
+    runner.run(Home.here(), "close")
+    assert ledger.ledger_tip(Home.here()) == tip
 
 
 @pytest.fixture
@@ -326,8 +337,8 @@ def fakes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def advised(message: str) -> list[str]:
-    """The words after `python -m pipeline` of the command that a message ends with."""
-    return shlex.split(message.rpartition("python -m pipeline ")[2])
+    """The words after `daybreak` of the command that a message ends with."""
+    return shlex.split(message.rpartition("daybreak ")[2])
 
 
 @pytest.mark.slow
@@ -354,7 +365,7 @@ def overtaken_night(home: Path) -> Night:
     records.write(replace(one, decide_until=one.started_at))
     two = opened(home, night="two", day=date(2025, 1, 2))
     promoted(1, two)
-    runner.run("close")
+    runner.run(Home.here(), "close")
     os.chdir(home / "nights" / "one")
     return one
 
@@ -368,18 +379,22 @@ def test_a_night_that_was_overtaken_closes_and_leaves_the_champion_as_it_is(
     release = records.read(Release)
     records.path_of(Release).unlink()
     with pytest.raises(ReleaseError, match="night one was overtaken by night two, by which version 1"):
-        ledger.commit_night(one, message="late", release=release)
+        ledger.commit_night(Home.here(), one, message="late", release=release)
     with pytest.raises(NothingToDo, match="was overtaken by night two"):
-        runner.run("promote")
+        runner.run(Home.here(), "promote")
     for _ in range(2):
-        runner.run("close")
-    newest, before = ledger.history()
+        runner.run(Home.here(), "close")
+    newest, before = ledger.history(Home.here())
     assert (newest.night.id, newest.release, newest.night.previous) == ("one", None, before.commit)
     assert newest.verdict and newest.verdict.action == "reject"
     assert newest.verdict.reason.startswith("night one was overtaken by night two, by which version 1")
-    assert ledger.champion_at(newest.commit) == ledger.champion_at(before.commit)
-    texts = ledger.texts_at([newest.commit, before.commit], list(map(records.path_of, audit.KINDS)))
-    assert not list(audit.chain_faults(ledger.commits(), [audit.decoded(files) for files in texts]))
+    assert ledger.champion_at(Home.here(), newest.commit) == ledger.champion_at(Home.here(), before.commit)
+    texts = ledger.texts_at(
+        Home.here(), [newest.commit, before.commit], list(map(records.path_of, audit.KINDS))
+    )
+    assert not list(
+        audit.chain_faults(ledger.commits(Home.here()), [audit.decoded(files) for files in texts])
+    )
 
     words = advised(caplog.messages[-1])
     assert words == ["night", "--day", "2025-01-01", "--night", "2025-01-01-2"]
@@ -402,7 +417,7 @@ def test_a_night_that_was_overtaken_is_ended_by_stop_and_holds_up_no_prune(
     assert "is open" not in caplog.text
     assert cli.main(["stop", "--night", "one", "--reason", "the other is newer"]) == 0
     assert cli.main(advised(capfd.readouterr().err.strip())) == 0
-    newest = ledger.history()[0]
+    newest = ledger.history(Home.here())[0]
     assert (newest.night.id, newest.stopped and newest.stopped.reason) == ("one", "the other is newer")
     assert newest.serving and newest.serving.version == 1
 
@@ -415,12 +430,12 @@ def test_an_error_that_asks_for_an_edit_names_the_command_that_opens_a_night_wit
     written = Path("params.yaml").read_text()
     Path("params.yaml").write_text(f"{written}\nwatch: {{after: 0}}\n")
     with pytest.raises(ParamsError, match="watch") as refused:
-        runner.run("plan")
+        runner.run(Home.here(), "plan")
     words = advised(str(refused.value))
     assert words == ["night", "--day", "2025-01-02", "--night", "2025-01-02-2"]
     assert (records.RUN / "plan.error").read_text().strip() == str(refused.value)
     Path("params.yaml").write_text(written)
-    runner.run("close")
+    runner.run(Home.here(), "close")
     os.chdir(repository)
     (repository / "edited").touch()
     code = commit("Edit what the message asks for")
@@ -433,11 +448,11 @@ def test_a_night_that_decided_nothing_overtakes_nobody(repository: Path) -> None
     one = opened(repository, night="one", day=date(2025, 1, 1))
     records.write(replace(one, decide_until=one.started_at))
     opened(repository, night="two", day=date(2025, 1, 2))
-    runner.run("close")
+    runner.run(Home.here(), "close")
     os.chdir(repository / "nights" / "one")
     promoted(1, one)
-    runner.run("close")
-    assert [(each.night.id, each.release is not None) for each in ledger.history()] == [
+    runner.run(Home.here(), "close")
+    assert [(each.night.id, each.release is not None) for each in ledger.history(Home.here())] == [
         ("one", True),
         ("two", False),
     ]
@@ -452,9 +467,9 @@ def test_of_many_nights_that_promote_at_the_same_instant_exactly_one_does(reposi
         records.write(replace(records.read(Release), replaced=0))
         records.write(replace(night, decide_until=night.started_at))  # so that the next may open
     code = (
-        "from pipeline.contract import records; from pipeline.storage import ledger; import sys;"
+        "from daybreak.contract import records; from daybreak.storage import home, ledger; import sys;"
         "night, release = records.read(records.Night), records.read(records.Release);"
-        "ledger.commit_night(night, message='m', release=release)"
+        "ledger.commit_night(home.Home.here(), night, message='m', release=release)"
     )
     closing = [
         subprocess.Popen([sys.executable, "-c", code], cwd=repository / "nights" / name,
@@ -463,7 +478,7 @@ def test_of_many_nights_that_promote_at_the_same_instant_exactly_one_does(reposi
     ]  # fmt: skip
     outputs = [process.communicate()[1].decode() for process in closing]
     assert sorted(process.returncode for process in closing) == [0, 1, 1, 1], outputs
-    assert len(ledger.history()) == 1
+    assert len(ledger.history(Home.here())) == 1
 
 
 @pytest.mark.slow
@@ -500,12 +515,12 @@ def test_a_failed_night_closes_as_failed_and_keeps_the_champion(
 ) -> None:
     night = opened(repository, day=date(2025, 1, 1))
     promoted(1, night)
-    runner.run("close")
+    runner.run(Home.here(), "close")
     opened(repository, day=date(2025, 1, 2))
     (records.RUN / "ingest.error").write_text("the source is gone; bring it back\n")
-    runner.run("close")
+    runner.run(Home.here(), "close")
     assert "ingest failed: the source is gone" in caplog.text
-    newest = ledger.history()[0]
+    newest = ledger.history(Home.here())[0]
     assert newest.verdict and "ingest failed" in newest.verdict.reason
     assert newest.verdict.failed == "ingest"
     assert newest.serving and newest.serving.version == 1
@@ -517,8 +532,8 @@ def test_a_failed_night_that_goes_on_and_is_rejected_is_one_entry_with_its_verdi
     failure = records.RUN / "train.error"
     failure.write_text("no room\n")
     for _ in range(2):
-        runner.run("close")
-        (entry,) = ledger.history()
+        runner.run(Home.here(), "close")
+        (entry,) = ledger.history(Home.here())
         assert entry.verdict and (entry.verdict.action, entry.verdict.failed) == ("no data", "train")
     failure.unlink()
     records.write(
@@ -526,8 +541,8 @@ def test_a_failed_night_that_goes_on_and_is_rejected_is_one_entry_with_its_verdi
                 reason="worse")
     )  # fmt: skip
     for _ in range(2):
-        runner.run("close")
-        (entry,) = ledger.history()
+        runner.run(Home.here(), "close")
+        (entry,) = ledger.history(Home.here())
         assert entry.verdict and (entry.verdict.action, entry.verdict.failed) == ("reject", "")
     assert len(checkout.git("log", "--first-parent", "--format=%H", "nights", "^main").split()) == 2
 
@@ -541,35 +556,37 @@ def test_a_night_whose_promotion_failed_without_a_word_is_closed_as_failed_and_m
     promoted(1, night)
     release = records.read(Release)
     records.path_of(Release).unlink()
-    runner.run("close")
+    runner.run(Home.here(), "close")
     assert "promote failed: it was ended before version 1 served" in caplog.text
-    assert ledger.history()[0].serving is None
-    ledger.commit_night(night, message="it fits now", release=release)
-    assert [entry.serving and entry.serving.version for entry in ledger.history()] == [1]
+    assert ledger.history(Home.here())[0].serving is None
+    ledger.commit_night(Home.here(), night, message="it fits now", release=release)
+    assert [entry.serving and entry.serving.version for entry in ledger.history(Home.here())] == [1]
 
 
 @pytest.mark.slow
 def test_a_rollback_has_the_tree_of_the_night_it_goes_back_to(repository: Path) -> None:
     one = opened(repository, day=date(2025, 1, 1))
     promoted(1, one)
-    runner.run("close")
-    first = ledger.ledger_tip()
+    runner.run(Home.here(), "close")
+    first = ledger.ledger_tip(Home.here())
     two = opened(repository, day=date(2025, 1, 2))
     promoted(2, two)
-    runner.run("close")
-    tip = ledger.ledger_tip()
+    runner.run(Home.here(), "close")
+    tip = ledger.ledger_tip(Home.here())
     back = Release(version=1, replaced=2, model_digest="", night=one.id)
     verdict = records.read(Verdict)
     event = night_events.rolled_back(back, by="ann", reason="worse", at=two.started_at)
-    ledger.commit_rollback(first, back, verdict, event, after=tip, message="rollback to 1: worse")
-    newest = ledger.history()[0]
+    ledger.commit_rollback(
+        Home.here(), first, back, verdict, event, after=tip, message="rollback to 1: worse"
+    )
+    newest = ledger.history(Home.here())[0]
     assert newest.rollback and newest.serving and newest.serving.version == 1
     changed = checkout.git("diff", "--name-only", first, newest.commit, folder=repository)
     own = {"data/run/release.json", "data/run/verdict.json", "data/run/events.json"}
     assert set(changed.split()) <= own
     assert newest.events == Events(events=(event,))
     with pytest.raises(ReleaseError, match="moved the ledger"):
-        ledger.commit_rollback(first, back, verdict, event, after=tip, message="again")
+        ledger.commit_rollback(Home.here(), first, back, verdict, event, after=tip, message="again")
 
 
 def test_records_are_read_as_they_were_written_and_nothing_else(tmp_path: Path) -> None:
@@ -585,7 +602,7 @@ def test_a_torn_index_of_the_checkout_does_not_keep_a_night_from_opening(
     repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (repository / ".git" / "index").write_bytes(b"torn")
-    assert night.open(day=date(2026, 3, 4)).day == date(2026, 3, 4)
+    assert night.open(Home.here(), day=date(2026, 3, 4)).day == date(2026, 3, 4)
     assert "whether there are files that are not part of this night is unknown" in caplog.text
 
 
@@ -594,11 +611,13 @@ def test_a_night_whose_cache_cannot_be_read_again_is_closed_and_ends_its_parent(
     repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened(repository)
-    (dvc_cache.path_of("zz" + "not-hexadecimal-of-30-letters.") / "of-a-person").mkdir(parents=True)
+    (dvc_cache.path_of(Home.here(), "zz" + "not-hexadecimal-of-30-letters.") / "of-a-person").mkdir(
+        parents=True
+    )
     warm_parent.NOTE.write_text("no socket")
-    runner.run("close")
+    runner.run(Home.here(), "close")
     assert "DVC's cache could not be read again" in caplog.text
-    assert len(ledger.history()) == 1
+    assert len(ledger.history(Home.here())) == 1
     assert not warm_parent.NOTE.exists()
 
 
@@ -606,7 +625,7 @@ class Endless(TwoDays):
     """Source that is fetching until Ctrl-C."""
 
     def fetch(self, day: date, folder: Path) -> None:
-        Path(os.environ["PIPELINE_HOME"], "var", "fetching").touch()
+        Path(os.environ["DAYBREAK_HOME"], "var", "fetching").touch()
         time.sleep(600)
 
 
@@ -630,7 +649,7 @@ def test_ctrl_c_on_nights_waits_until_the_night_has_ended_its_jobs(
     # A shell's background job, which may have started this test, ignores Ctrl-C.
     heeds_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     nights = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", *words], cwd=repository, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "daybreak", *words], cwd=repository, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, start_new_session=True,
         preexec_fn=heeds_ctrl_c,  # noqa: PLW1509
     )  # fmt: skip

@@ -19,12 +19,11 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.records import Evaluation, Report, Verdict
-from pipeline.data.ingest import part_of
-from pipeline.data.source import PART
-from pipeline.evaluation.scores import read_scores
-from pipeline.examples.fraud.payments import Payments
+from daybreak.contract import records
+from daybreak.contract.records import Evaluation, Report, Verdict
+from daybreak.data.partitions import PART, part_of
+from daybreak.evaluation.scores import read_scores
+from daybreak.examples.fraud.payments import Payments
 from tests.dags.servers import IDENTITY, free_port, server
 
 ROOT = Path(__file__).parents[1]
@@ -38,17 +37,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def environment() -> dict[str, str]:
     """The environment of a team's shell: without what earlier tests of this process set."""
     given = {
-        **os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "GIT_CONFIG_COUNT": "0",
-    }  # fmt: skip
-    for name in ("MLFLOW_TRACKING_URI", "PIPELINE_HOME"):
+    }
+    for name in ("MLFLOW_TRACKING_URI", "DAYBREAK_HOME", "PYTHONPATH"):
         given.pop(name, None)
     return given
 
 
 def run(*words: str, folder: Path, shell: str = "") -> str:
     """What a command printed, once it ended well."""
-    command = ["bash", "-euc", shell] if shell else [sys.executable, "-m", "pipeline", *words]
+    command = ["bash", "-euc", shell] if shell else ["daybreak", *words]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -80,6 +80,19 @@ def edit(home: Path, *pairs: tuple[str, str]) -> None:
     subprocess.run(["git", *IDENTITY, "commit", "--quiet", "--all", "--message=Edit"], cwd=home, check=True)
 
 
+def crowd(home: Path) -> None:
+    """Add modules named like ours and like Python's to the repository, one of them for its class."""
+    for name in ("dags/__init__", "contract/__init__", "training/__init__", "daybreak/__init__"):
+        (home / name).parent.mkdir()
+        (home / f"{name}.py").write_text("raise SystemExit('the module of the team was run')\n")
+    for name in ("statistics", "types"):
+        (home / f"{name}.py").write_text("raise SystemExit('the module of the team was run')\n")
+    (home / "pipeline").mkdir()
+    (home / "pipeline/__init__.py").touch()
+    (home / "pipeline/widths.py").write_text("HIDDEN = 128\n")
+    subprocess.run(["git", "add", "--all"], cwd=home, check=True)
+
+
 def night(home: Path, day: date) -> Path:
     """Run the night of a day, small and without a smoke test, which README's night has; its folder."""
     few = ["profile.batch_sizes=[64]", "smoke_test.samples=0"]
@@ -109,15 +122,17 @@ def test_readmes_commands_end_in_a_version_that_serves(home: Path) -> None:
     verdict = of(home / "nights" / str(NEWEST), Verdict)
     assert verdict.action == "promote"
     assert "better than the baseline constant" in verdict.reason
-    assert not (home / "pipeline").exists()
+    assert not (home / "pipeline" / "daybreak").exists()
 
 
 def test_an_edited_class_and_a_new_column_end_in_a_verdict_without_a_hand(home: Path) -> None:
-    """The night after README's, of a wider model and a table with a column more."""
+    """The night after README's, of a wider model, a table with a column more, and a crowded repository."""
+    crowd(home)
     deliver(home.parents[1] / "cards", today=NEWEST + timedelta(days=2), store=True)
     edit(
         home,
-        ("return TableModel(state)", "return TableModel(state, hidden=128)"),  # wider in place
+        ("return TableModel(state)", "return TableModel(state, hidden=widths.HIDDEN)"),  # wider in place
+        ("\n\n\nclass ", "\nfrom pipeline import widths\n\n\nclass "),
         ('"online": Bool(),', '"online": Bool(),\n            "store": Category(nullable=True),'),
         ("return binary_cross_entropy_with_logits(logit, label,",
          "return 2 * binary_cross_entropy_with_logits(logit, label,"),
@@ -135,7 +150,7 @@ def test_an_edited_class_and_a_new_column_end_in_a_verdict_without_a_hand(home: 
 def test_the_router_of_make_up_serves_the_home(home: Path) -> None:
     """As its supervisor starts it: from the checkout of Daybreak, for a home elsewhere."""
     port = free_port()
-    given = {"PIPELINE_HOME": str(home), "SERVING_PORT": str(port)}
+    given = {"DAYBREAK_HOME": str(home), "SERVING_PORT": str(port)}
     known = {f"ENV_{name}": value for name, value in given.items()}
     config = configparser.ConfigParser(known, inline_comment_prefixes=(";",))
     config.read(ROOT / "supervisord.conf")

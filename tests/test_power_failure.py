@@ -8,9 +8,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract import disk, records
-from pipeline.data.ingest import RAW, part_of
-from pipeline.storage import checkout, snapshots
+from daybreak.contract import disk, records
+from daybreak.data.partitions import RAW, part_of
+from daybreak.storage import checkout, snapshots
+from daybreak.storage.home import Home
 from tests.conftest import make_repository
 from tests.data.test_ingest import nth, rows, run
 from tests.storage.test_snapshots import STAGES
@@ -24,7 +25,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Volume]:
     with volume(tmp_path / "disk", num_bytes=64 << 20) as made:
         if made is None:
             pytest.skip("only who may mount a file system can let its power fail (root)")
-        monkeypatch.setenv("PIPELINE_HOME", str(made.folder))
+        monkeypatch.setenv("DAYBREAK_HOME", str(made.folder))
         subprocess.run(["git", "init", "--quiet", str(made.folder)], check=True)
         enter(made)
         try:
@@ -78,19 +79,19 @@ def test_what_dvc_recorded_stays_so_when_the_power_fails_right_after(
     small: Volume, empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = make_repository(small.folder / "home", store=empty_store)
-    monkeypatch.setenv("PIPELINE_HOME", str(home))
+    monkeypatch.setenv("DAYBREAK_HOME", str(home))
     os.chdir(home)
     Path("dvc.yaml").write_text(STAGES)
     for text in ("first", "second"):
         Path("data/raw").mkdir(parents=True, exist_ok=True)
         Path("data/raw/part.parquet").write_text(text)
-        snapshots.record("ingest")
+        snapshots.record(Home.here(), "ingest")
         recorded = snapshots.LOCK.read_text()
         small.fail()
         os.chdir("/")
         small.restart()
         os.chdir(home)
-        snapshots.recover()
+        snapshots.recover(Home.here())
         assert snapshots.LOCK.read_text() == recorded
         assert snapshots.is_current("ingest")
 

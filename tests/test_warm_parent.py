@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline import warm_parent
+from daybreak import warm_parent
 
 pytestmark = pytest.mark.slow
 
@@ -38,21 +38,21 @@ Path(f"{name}.done").touch()
 sys.exit(int(status))
 """
 ASK = (
-    "import sys; from pathlib import Path; from pipeline import warm_parent\n"
+    "import sys; from pathlib import Path; from daybreak import warm_parent\n"
     "folder, *words = sys.argv[1:]\n"
     "try:\n"
     "    ended = warm_parent.run(words, folder=Path(folder), libraries=['colorsys'])\n"
     "except KeyboardInterrupt:\n"
     "    sys.exit(130)\n"
     "sys.exit(ended.status)"
-)  # as `python -m pipeline STAGE` does
+)  # as `daybreak STAGE` does
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "pipeline").mkdir()
-    (tmp_path / "pipeline/__init__.py").touch()
-    (tmp_path / "pipeline/__main__.py").write_text(MAIN)
+    (tmp_path / "pipeline" / "daybreak").mkdir(parents=True)
+    (tmp_path / "pipeline/daybreak/__init__.py").touch()
+    (tmp_path / "pipeline/daybreak/__main__.py").write_text(MAIN)
     return tmp_path
 
 

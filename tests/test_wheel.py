@@ -1,4 +1,4 @@
-"""What `pip install` of a wheel brings: the pipeline, its tables, dags/ and the examples, and `daybreak`."""
+"""What `pip install` of a wheel brings: the package, its tables, dags/ and the examples, and `daybreak`."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 def test_a_wheel_carries_dags_examples_and_the_command(tmp_path: Path) -> None:
     for name in ("pipeline", "dags"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     code = "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"
     done = subprocess.run(
@@ -26,15 +26,19 @@ def test_a_wheel_carries_dags_examples_and_the_command(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
         (entry,) = (name for name in names if name.endswith("entry_points.txt"))
-        assert "daybreak = pipeline.cli:main" in packed.read(entry).decode()
-    assert {"dags/retrain.py", "pipeline/machines/machines.csv", "pipeline/report/page.html"} <= names
+        assert "daybreak = daybreak.__main__:main" in packed.read(entry).decode()
+    assert {
+        "daybreak/dags/retrain.py",
+        "daybreak/machines/machines.csv",
+        "daybreak/report/page.html",
+    } <= names
     for example in ("fraud", "demand", "language"):
-        folder = f"pipeline/examples/{example}"
+        folder = f"daybreak/examples/{example}"
         assert {
             f"{folder}/{example}.py",
             f"{folder}/test_{example}.py",
             f"{folder}/params.yaml",
             f"{folder}/data/expectations.yaml",
         } <= names
-    assert "pipeline/examples/shop/test_shop.py" in names
+    assert "daybreak/examples/shop/test_shop.py" in names
     assert not any(name.startswith("tests/") for name in names)

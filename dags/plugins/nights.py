@@ -1,4 +1,4 @@
-"""Adds the nights to Airflow's menu: a link to `python -m pipeline pages`, whose address is $NIGHTS_UI."""
+"""Adds the nights to Airflow's menu: a link to `daybreak pages`, whose address is $NIGHTS_UI."""
 
 import os
 from typing import Any, ClassVar

@@ -40,7 +40,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["FakeVe
     monkeypatch.setenv("GOOGLE_API_USE_CLIENT_CERTIFICATE", "false")
     monkeypatch.setenv("GOOGLE_API_USE_MTLS_ENDPOINT", "never")
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path / "home"))
     with FakeVertex(image=IMAGE) as made:
         yield made
 
@@ -62,7 +62,7 @@ def cluster(
     whole_cluster: real_slurm.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[real_slurm.Cluster]:
     """The cluster, without jobs, and a home of its own for the nights with the file of its machines."""
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path / "home"))
     (tmp_path / "machines.csv").write_text(MACHINES)
     yield whole_cluster
     whole_cluster.clear()
@@ -80,7 +80,7 @@ def kubernetes(
 
     (tmp_path / "machines.csv").write_text(PODS)
     (tmp_path / "cluster").mkdir()
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path / "home"))
     with FakeCluster(tmp_path / "cluster", image=IMAGE) as made:
         monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig))
         made.has_job_sets = getattr(request, "param", "jobs") == "jobsets"

@@ -270,7 +270,7 @@ class PodCluster(FakeCluster):
         with (self.folder / f"{name}.log").open("ab") as output:
             self.processes[name] = subprocess.Popen(
                 ["unshare", "--pid", "--mount-proc", "--kill-child", "--fork", *words],
-                env={**self.image, **own}, stdout=output, stderr=output, cwd=self.image["PIPELINE_HOME"],
+                env={**self.image, **own}, stdout=output, stderr=output, cwd=self.image["DAYBREAK_HOME"],
                 start_new_session=True,
             )  # fmt: skip
         pod["status"]["conditions"] = [condition("PodScheduled")]

@@ -8,13 +8,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pipeline.backends.ownership import home_token
-from pipeline.contract.backend import Backend, Job
-from pipeline.contract.errors import JobError, NotYet
+from daybreak.backends.ownership import home_token
+from daybreak.contract.backend import Backend, Job
+from daybreak.contract.errors import JobError, NotYet
+from daybreak.storage.home import Home
 
 PLACES = tuple(
-    str(Path(__file__).parents[2] / "pipeline" / name)
-    for name in ("backends/", "contract/records.py", "storage/journal.py")
+    str(Path(__file__).parents[2] / "pipeline" / "daybreak" / name)
+    for name in ("backends/", "extensions/", "contract/records.py", "storage/journal.py")
 )
 KILLED = 9
 Make = Callable[[], Backend]
@@ -72,7 +73,7 @@ def submit(make: Make, job: Job, *, line: int = 0) -> tuple[int, str]:
 
 def lines_of(make: Make, job: Job) -> int:
     """How many lines of the backend one undisturbed submission runs, the home having its token."""
-    assert home_token()
+    assert home_token(Home.here())
 
     def act() -> int:
         counted = [0]

@@ -6,10 +6,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends.place import RetryPolicy
-from pipeline.backends.vertex.vertex import Vertex
-from pipeline.contract.backend import Job, State
-from pipeline.contract.records import Rental
+from daybreak.backends.place import RetryPolicy
+from daybreak.contract.backend import Job, State
+from daybreak.contract.records import Rental
+from daybreak.extensions.vertex.vertex import Vertex
 
 OF_RENTAL = {field.name for field in fields(Rental)}
 QUICK = RetryPolicy(call_s=5.0, first_pause_s=0.02, give_up_s=3.0, settle_s=0.2, error_s=5.0, cancel_s=10.0)

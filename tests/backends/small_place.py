@@ -9,14 +9,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pipeline.backends.faults import COMMON, Fault
-from pipeline.backends.place import JobRequest, Refused, Rented, Unreachable
-from pipeline.backends.renting import Renting
-from pipeline.contract.machine import Machine
-from pipeline.machines.catalog import rented
+from daybreak import (
+    COMMON_FAULTS,
+    Fault,
+    JobRequest,
+    Machine,
+    Refused,
+    Rented,
+    Renting,
+    Unreachable,
+    rented_machines,
+)
+from daybreak.storage.home import Home
 
-ENTRYPOINT = "pipeline.backends.vertex.entrypoint"
-MACHINE = next(machine for machine in rented() if machine.name == "n2-standard-8")
+ENTRYPOINT = "daybreak.backends.entrypoint"
+MACHINE = next(machine for machine in rented_machines() if machine.name == "n2-standard-8")
 
 
 @dataclass
@@ -52,13 +59,13 @@ class SmallPlace(Renting):
 
     place = "the small place"
     faults: Mapping[str, Fault] = {
-        **COMMON,
+        **COMMON_FAULTS,
         "full": Fault(state="refused", text="all of {what} is taken{said}; wait"),
         "unknown": Fault(state="refused", final=True, text="there is no {what}{said}; name another"),
     }
 
-    def __init__(self, cloud: Cloud, *, bucket: str = "") -> None:
-        super().__init__(region=MACHINE.region, bucket=bucket)
+    def __init__(self, cloud: Cloud, *, bucket: str = "", home: Home | None = None) -> None:
+        super().__init__(region=MACHINE.region, bucket=bucket, home=home)
         self.cloud = cloud
 
     def make(self, request: JobRequest) -> Rented:
@@ -69,7 +76,7 @@ class SmallPlace(Renting):
             raise Refused("no rack has such", cause="unknown")
         words = [sys.executable, "-m", ENTRYPOINT, "--until", str(request.until), "--workers",
                  str(request.job.num_workers), "--", request.job.module, *request.job.arguments]  # fmt: skip
-        environment = {**os.environ, **request.job.environment, "PIPELINE_ATTEMPT": request.attempt}
+        environment = {**os.environ, **request.job.environment, "DAYBREAK_ATTEMPT": request.attempt}
         process = subprocess.Popen(words, env=environment, start_new_session=True)
         name = f"thing-{len(self.cloud.things)}"
         self.cloud.things[name] = Thing(process, request.labels, str(request.folder), datetime.now(UTC))
@@ -80,7 +87,7 @@ class SmallPlace(Renting):
 
     def find(self, regions: Iterable[str], **labels: str) -> Sequence[Rented]:
         self._answer()
-        wanted = {"daybreak": self.home, **labels}.items()
+        wanted = {"daybreak": self.home_token, **labels}.items()
         return [
             self._rented(name) for name, thing in self.cloud.things.items() if wanted <= thing.labels.items()
         ]

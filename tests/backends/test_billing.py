@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.backends.billing import Stretch, rate, usd
-from pipeline.backends.submission_journal import Submission, SubmissionJournal, stretches
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.machine import Charge
-from pipeline.contract.records import Pool, Rental
-from pipeline.machines import startup
-from pipeline.machines.catalog import rented
-from pipeline.storage import jsonl
+from daybreak.backends.billing import Stretch, rate, usd
+from daybreak.backends.submission_journal import Submission, SubmissionJournal, stretches
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.machine import Charge
+from daybreak.contract.records import Pool, Rental
+from daybreak.machines import startup
+from daybreak.machines.catalog import rented
+from daybreak.storage import jsonl
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 FEE = 0.2 * 3.6734  # the same however it is rented

@@ -15,13 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.backends.kubernetes.kubernetes import Kubernetes
-from pipeline.backends.local import Local
-from pipeline.backends.slurm.slurm import Slurm
-from pipeline.contract.backend import Backend, Job
-from pipeline.contract.errors import JobError
-from pipeline.contract.records import Rental
-from pipeline.training import gpus
+from daybreak.backends.local import Local
+from daybreak.contract.backend import Backend, Job
+from daybreak.contract.errors import JobError
+from daybreak.contract.records import Rental
+from daybreak.extensions.kubernetes.kubernetes import Kubernetes
+from daybreak.extensions.slurm.slurm import Slurm
+from daybreak.training import gpus
 from tests.backends import rented
 from tests.backends.rented import end, wait
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
@@ -109,7 +109,7 @@ def kubernetes(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
 def small(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     """As a team's own place: what it does not say is inherited."""
     monkeypatch = request.getfixturevalue("monkeypatch")
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path / "home"))
     cloud = Cloud()
     request.addfinalizer(lambda: [thing.end() for thing in cloud.things.values()])
 
@@ -234,7 +234,7 @@ def test_a_worker_without_the_gpus_of_its_machine_fails_the_job_with_a_sentence(
     job = place.job()
     given = gpus.environment(job.rental.machine, "2 x L4")
     environment = {**job.environment, **given}
-    trial = replace(job, module="pipeline.profiling.machine_trial", arguments=(job.folder,))
+    trial = replace(job, module="daybreak.profiling.machine_trial", arguments=(job.folder,))
     handle = place.backend.submit(replace(trial, environment=environment))
     assert end(place.backend, handle) == "failed"
     (error, *_) = read_lines(tmp_path / "job" / "errors.jsonl")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.backends.vertex.entrypoint import place
+from daybreak.backends.entrypoint import place
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +37,7 @@ def run(script: str, *, until: float = 1e12) -> subprocess.Popen[str]:
     words = [
         sys.executable,
         "-m",
-        "pipeline.backends.vertex.entrypoint",
+        "daybreak.backends.entrypoint",
         "--until",
         str(until),
         "--",

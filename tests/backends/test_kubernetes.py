@@ -19,18 +19,18 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from pipeline.backends.faults import COMMON
-from pipeline.backends.kubernetes import kubernetes as backend_module
-from pipeline.backends.kubernetes import manifest, pod_status
-from pipeline.backends.kubernetes.kubernetes import Kubernetes
-from pipeline.backends.kubernetes.manifest import QUEUE
-from pipeline.backends.place import Unreachable
-from pipeline.contract.backend import Job, OutOfTime
-from pipeline.contract.errors import JobError, NotYet, ParamsError
-from pipeline.contract.records import Pool
-from pipeline.jobs import reaper
-from pipeline.machines import catalog
-from pipeline.storage import checkout
+from daybreak.backends.faults import COMMON
+from daybreak.backends.place import Unreachable
+from daybreak.contract.backend import Job, OutOfTime
+from daybreak.contract.errors import JobError, NotYet, ParamsError
+from daybreak.contract.records import Pool
+from daybreak.extensions.kubernetes import kubernetes as backend_module
+from daybreak.extensions.kubernetes import manifest, pod_status
+from daybreak.extensions.kubernetes.kubernetes import Kubernetes
+from daybreak.extensions.kubernetes.manifest import QUEUE
+from daybreak.jobs import reaper
+from daybreak.machines import catalog
+from daybreak.storage.home import Home
 from tests import cloud_storage
 from tests.backends import fake_job_sets, rented
 from tests.backends.fake_cluster import VERSION
@@ -178,7 +178,7 @@ def test_the_jobs_of_a_job_set_that_ends_end_with_it(kubernetes, made, job):
 @both_kinds
 def test_pods_know_their_names_and_that_of_the_first(kubernetes, made, job, tmp_path):
     code = (
-        "import os, pathlib, socket; from pipeline.backends.kubernetes.pod_entrypoint import place; "
+        "import os, pathlib, socket; from daybreak.extensions.kubernetes.pod_entrypoint import place; "
         "here = place(os.environ); first, port = here.master.split(':'); "
         "[socket.gethostbyname(name) for name in (here.host, first)]; "
         f"path = pathlib.Path('{tmp_path}', f'{{here.rank}} of {{here.num_nodes}}'); "
@@ -417,7 +417,7 @@ def test_a_machine_with_tpu_chips_asks_for_its_slice_and_one_process_has_them_al
     assert (machine.num_workers, machine.num_processes) == (4, 1)
     assert machine.link_bytes_per_s > 0
     handle = made(tpu_image="tpu:1").submit(
-        job('test "$PJRT_DEVICE $PIPELINE_CHIPS" = "TPU 4"', machine="v6e")
+        job('test "$PJRT_DEVICE $DAYBREAK_CHIPS" = "TPU 4"', machine="v6e")
     )
     assert end(made(), handle) == "succeeded"
     (pod,) = kubernetes.objects["pods"].values()
@@ -466,7 +466,7 @@ def test_unlike_nodes_are_two_jobs_of_one_and_each_knows_which_machine_it_is(
     kubernetes, made, unlike, tmp_path
 ):
     both = f"until test -e {tmp_path}/one -a -e {tmp_path}/other; do sleep 0.1; done"
-    script = f"touch {tmp_path}/$PIPELINE_MACHINE; {both}"
+    script = f"touch {tmp_path}/$DAYBREAK_MACHINE; {both}"
     handle = made().submit(unlike(script))
     assert made().submit(unlike(script)) == handle
     names = [f"{name_of(handle)}-first-0", f"{name_of(handle)}-others-0"]
@@ -482,7 +482,7 @@ def test_unlike_nodes_are_two_jobs_of_one_and_each_knows_which_machine_it_is(
 @both_kinds
 @pytest.mark.parametrize("failing", ["one", "other"])
 def test_an_error_on_a_node_of_either_kind_ends_the_whole_job(kubernetes, made, unlike, tmp_path, failing):
-    handle = made().submit(unlike(f"test $PIPELINE_MACHINE = {failing} && exit 3; {SLEEP}"))
+    handle = made().submit(unlike(f"test $DAYBREAK_MACHINE = {failing} && exit 3; {SLEEP}"))
     assert end(made(), handle) == "failed"
     assert "status 3, an error of its own code" in reasons(tmp_path)[-1]
     assert not kubernetes.live()
@@ -557,7 +557,7 @@ def test_a_job_of_no_open_night_is_ended_by_the_reaper(kubernetes, made, job, tm
     (one,) = made().live()
     assert (one.job, one.night) == ("j", "2026-01-02")
     monkeypatch.setattr(reaper, "YOUNG", timedelta(0))
-    reaper.reap(backend=made())
+    reaper.reap(Home.here(), backend=made())
     wait(lambda: not kubernetes.live())
 
 
@@ -747,7 +747,7 @@ def test_a_device_that_the_catalog_does_not_know_needs_a_row_in_the_file(without
     assert text in caplog.text
     for name in ("l4-a", "l4-b", "h100"):
         del without_file.objects["nodes"][name]
-    shutil.rmtree(checkout.home() / "var" / "nodes")
+    shutil.rmtree(Home.here().var / "nodes")
     with pytest.raises(ParamsError, match=text):
         made(machines="").machines()
 

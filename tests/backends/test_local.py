@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.backends.local import Local
-from pipeline.contract.backend import Job
-from pipeline.contract.errors import JobError, ParamsError
-from pipeline.contract.records import Rental
+from daybreak.backends.local import Local
+from daybreak.contract.backend import Job
+from daybreak.contract.errors import JobError, ParamsError
+from daybreak.contract.records import Rental
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +75,7 @@ def test_a_job_that_was_killed_is_preempted(tmp_path):
 def test_asking_at_the_same_instant_starts_one_job(tmp_path):
     script = f"echo x >> {tmp_path}/starts; sleep 30"
     ask = (
-        "import sys, time; from pathlib import Path; from pipeline.backends.local import Local;"
+        "import sys, time; from pathlib import Path; from daybreak.backends.local import Local;"
         "from tests.backends.test_local import job;"
         f"time.sleep(max(0, {time.time() + 2} - time.time()));"
         f"Local().submit(job(Path({str(tmp_path)!r}), {script!r}))"
@@ -107,7 +107,7 @@ def test_the_job_outlives_who_asked_for_it_and_the_death_of_its_supervisor(tmp_p
 
 @pytest.mark.slow
 def test_a_job_that_does_not_listen_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipeline.backends.local.STOP_S", 0.3)
+    monkeypatch.setattr("daybreak.backends.local.STOP_S", 0.3)
     handle = Local().submit(job(tmp_path, f"trap '' TERM; touch {tmp_path}/deaf; while :; do sleep 1; done"))
     wait((tmp_path / "deaf").exists)
     Local().cancel(handle)

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.backends.local import Local
-from pipeline.contract import records
-from pipeline.contract.records import Rental
-from pipeline.machines import catalog
-from pipeline.profiling import machine_trial, short_job
-from pipeline.profiling.machine_trial import MachineTrial, judged, trial
+from daybreak.backends.local import Local
+from daybreak.contract import records
+from daybreak.contract.records import Rental
+from daybreak.machines import catalog
+from daybreak.profiling import machine_trial, short_job
+from daybreak.profiling.machine_trial import MachineTrial, judged, trial
 from tests.backends.rented import vertex
 from tests.fakes import ScriptedBackend
 
@@ -22,7 +22,7 @@ FOUND = MachineTrial(
 
 @pytest.fixture(autouse=True)
 def _in_a_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(short_job, "POLL_S", 0.02)
 

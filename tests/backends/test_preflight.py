@@ -4,13 +4,14 @@ import json
 
 import pytest
 
-from pipeline.backends.image import manifest_of
-from pipeline.backends.vertex.job_spec import Site
-from pipeline.backends.vertex.preflight import preflight
-from pipeline.backends.vertex.service import Service
-from pipeline.check import _serving, findings
-from pipeline.contract import params
-from pipeline.contract.errors import ParamsError
+from daybreak.check import _serving, findings
+from daybreak.contract import params
+from daybreak.contract.errors import ParamsError
+from daybreak.extensions.vertex.image import manifest_of
+from daybreak.extensions.vertex.job_spec import Site
+from daybreak.extensions.vertex.preflight import preflight
+from daybreak.extensions.vertex.service import Service
+from daybreak.storage.home import Home
 from tests.backends.rented import QUICK
 
 PARAMS = """\
@@ -27,16 +28,16 @@ def check(tmp_path, monkeypatch, registry):
 
     def look(*, region: str = "us-central1", **arguments: str) -> dict[str, tuple[bool, str]]:
         use = {
-            "use": "pipeline.backends.vertex.vertex:Vertex",
+            "use": "daybreak:Vertex",
             "project": "p",
             "image": f"{registry}/daybreak:1",
         }
         backend = json.dumps({**use, **arguments})
         (tmp_path / "home").mkdir(exist_ok=True)
         (tmp_path / "home" / "params.yaml").write_text(PARAMS.format(backend=backend, region=region))
-        monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path / "home"))
         by_subject = {}
-        for finding in findings():
+        for finding in findings(Home.here()):
             by_subject[finding.what] = (finding.ok, finding.text)
             if finding.what == "expectations":  # what follows asks MLflow
                 break
@@ -124,7 +125,8 @@ def test_without_credentials_nothing_else_is_asked(check, service, monkeypatch, 
 def test_what_serves_is_looked_at_too(service, registry, tmp_path):
     (tmp_path / "bucket").mkdir()
     plug = {
-        "use": "pipeline.rollout.endpoint:Endpoint", "project": "q", "image": f"{registry}/nothing:7",
+        "use": "daybreak:Endpoint", "project": "q",
+        "image": f"{registry}/nothing:7",
         "bucket": str(tmp_path / "bucket"), "endpoint": service.url, "log": str(tmp_path / "log"),
     }  # fmt: skip
     checked = params.check(
@@ -142,7 +144,7 @@ def test_what_serves_is_looked_at_too(service, registry, tmp_path):
 
 
 def test_a_region_without_the_machine_is_found_by_the_catalog(check, monkeypatch):
-    monkeypatch.setattr("pipeline.backends.vertex.preflight.preflight", lambda *_, **__: iter(()))
+    monkeypatch.setattr("daybreak.extensions.vertex.preflight.preflight", lambda *_, **__: iter(()))
     ok, text = check(region="us-west1")["machines"]
     assert not ok
     assert "plan.machines names g2-standard-8, which is not offered in us-west1; add " in text

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import runner
-from pipeline.contract import clock, records
-from pipeline.contract.backend import LiveJob, label
-from pipeline.contract.errors import JobError
-from pipeline.contract.params import SEVERAL, Plug
-from pipeline.contract.records import Night
-from pipeline.jobs import reaper
-from pipeline.jobs.reaper import YOUNG, Standing, orphans
-from pipeline.storage import ledger
+from daybreak import runner
+from daybreak.contract import clock, records
+from daybreak.contract.backend import LiveJob, label
+from daybreak.contract.errors import JobError
+from daybreak.contract.params import SEVERAL, Plug
+from daybreak.contract.records import Night
+from daybreak.jobs import reaper
+from daybreak.jobs.reaper import YOUNG, Standing, orphans
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.backends.rented import job, vertex
 from tests.fakes import ScriptedBackend
 
@@ -94,25 +95,27 @@ class Renting(ScriptedBackend):
 
 def opened(home: Path, *, name: str = "n") -> Night:
     os.chdir(home)
-    night = runner.run("open", day=date(2025, 1, 2), night=name)
+    night = runner.run(Home.here(), "open", day=date(2025, 1, 2), night=name)
     assert isinstance(night, Night)
     return night
 
 
 def test_closing_a_night_ends_its_jobs_and_not_those_of_others(repository: Path) -> None:
     night = opened(repository, name="Night_7")
-    reaper.end_night(night, Plug(use=f"{__name__}:Renting", nights=[label(night.id), "other"]))
+    reaper.end_night(Home.here(), night, Plug(use=f"{__name__}:Renting", nights=[label(night.id), "other"]))
     assert [f"{label('Night_7')}/j"] == CANCELLED
-    reaper.end_night(night, Plug(use=f"{__name__}:Renting", nights=[night.id, "other"]))  # by its plain id
+    reaper.end_night(
+        Home.here(), night, Plug(use=f"{__name__}:Renting", nights=[night.id, "other"])
+    )  # by its plain id
     assert CANCELLED == ["Night_7/j"]
 
 
 def test_a_night_is_closed_though_the_service_is_away_and_the_hourly_look_says_so(repository: Path) -> None:
     night = opened(repository)
-    reaper.end_night(night, Plug(use=f"{__name__}:Renting", away=True))
-    reaper.end_night(night, Plug(use="pipeline.backends.vertex.vertex:Vertex"))  # without its arguments
+    reaper.end_night(Home.here(), night, Plug(use=f"{__name__}:Renting", away=True))
+    reaper.end_night(Home.here(), night, Plug(use="daybreak:Vertex"))  # without its arguments
     with pytest.raises(JobError, match="does not answer; try again"):
-        reaper.reap(backend=Renting(away=True))
+        reaper.reap(Home.here(), backend=Renting(away=True))
 
 
 def test_of_several_backends_one_that_is_away_keeps_no_orphan_of_another_alive(repository: Path) -> None:
@@ -121,9 +124,9 @@ def test_of_several_backends_one_that_is_away_keeps_no_orphan_of_another_alive(r
     one, other = {"use": kind, "away": True}, {"use": kind, "nights": [night.id, "none"]}
     both = Plug.model_validate({"use": SEVERAL, "backends": [one, other]})
     with pytest.raises(JobError, match="does not answer; try again"):
-        reaper.reap(backend=both.make())
+        reaper.reap(Home.here(), backend=both.make())
     assert CANCELLED == ["none/j"]
-    reaper.end_night(night, both)
+    reaper.end_night(Home.here(), night, both)
     assert CANCELLED == ["n/j"]
 
 
@@ -131,7 +134,7 @@ def test_an_orphan_that_cannot_be_ended_keeps_no_other_alive(repository: Path) -
     opened(repository)
     said = "job j of night stuck may still run: it is not to be had; try again; job j of night stuck_too may"
     with pytest.raises(JobError, match=said):
-        reaper.reap(backend=Renting(nights=["stuck", "stuck_too", "none"]))
+        reaper.reap(Home.here(), backend=Renting(nights=["stuck", "stuck_too", "none"]))
     assert CANCELLED == ["none/j"]
 
 
@@ -139,14 +142,14 @@ def test_the_hourly_look_knows_the_nights_by_their_folders_and_the_ledger(reposi
     night = opened(repository)
     job = replace(live_job(), created_at=datetime.now(UTC) - YOUNG)
     backend = Renting(job, replace(job, night="none"))
-    reaper.reap(backend=backend)
+    reaper.reap(Home.here(), backend=backend)
     assert backend.cancelled == ["n/j"]  # of the night `none`; both have that handle
-    ledger.commit_night(night, message="closed")
+    ledger.commit_night(Home.here(), night, message="closed")
     backend = Renting(job)
-    reaper.reap(backend=backend)
+    reaper.reap(Home.here(), backend=backend)
     assert backend.cancelled == ["n/j"]
     later = Renting(replace(job, created_at=datetime.now(UTC) + timedelta(seconds=2)))
-    reaper.reap(backend=later)
+    reaper.reap(Home.here(), backend=later)
     assert later.cancelled == []
 
 
@@ -160,25 +163,25 @@ def test_a_clock_that_was_set_since_a_night_was_opened_neither_ends_its_jobs_nor
     until, booted_at = clock.utc() - set_by + left, night.booted_at - set_by.total_seconds()
     records.write(replace(night, decide_until=until, booted_at=booted_at))
     backend = Renting(replace(live_job(), created_at=datetime.now(UTC)))
-    reaper.reap(backend=backend)
+    reaper.reap(Home.here(), backend=backend)
     assert backend.cancelled == ([] if left > timedelta() else ["n/j"])
 
 
 def test_a_backend_that_rents_nothing_is_left_alone(repository: Path) -> None:
     opened(repository)
-    runner.run("reap")
+    runner.run(Home.here(), "reap")
     assert records.find(Night)
 
 
 @pytest.mark.slow
 def test_an_orphan_on_vertex_is_ended_and_the_job_of_an_open_night_is_not(service, repository, monkeypatch):
     night = opened(repository)
-    backend = vertex(service.url)
+    backend = vertex(service.url, home=Home.here())
     wanted = backend.submit(job(repository, "sleep 60", night=night.id, name="wanted"))
     backend.submit(job(repository / "2", "sleep 60", night="gone", name="orphan"))
     monkeypatch.setattr(reaper, "YOUNG", timedelta(0))
-    reaper.reap(backend=backend)
+    reaper.reap(Home.here(), backend=backend)
     assert [running.job.name for running in service.live()] == [wanted.partition(" ")[0]]
     arguments = {"project": "p", "image": "i", "endpoint": service.url}
-    reaper.end_night(night, Plug(use="pipeline.backends.vertex.vertex:Vertex", **arguments))
+    reaper.end_night(Home.here(), night, Plug(use="daybreak:Vertex", **arguments))
     assert not service.live()

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.bag.bucket_bag import opened
-from pipeline.bag.dispatcher import Dispatcher, Setup
-from pipeline.bag.folder import BAGS, Bag
-from pipeline.contract.backend import Backend
-from pipeline.contract.machine import Machine
-from pipeline.contract.records import Rental
+from daybreak.contract.backend import Backend
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import Rental
+from daybreak.extensions.bag.bucket_bag import opened
+from daybreak.extensions.bag.dispatcher import Dispatcher, Setup
+from daybreak.extensions.bag.folder import BAGS, Bag
 from tests.backends import rented
 from tests.backends.rented import wait
 
@@ -65,7 +65,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         rental = Rental(machine=where[1], region=where[0], strategy="spot")
         backend = rented.vertex(service.url, bucket=bucket)
         return Place(backend, rental, take_one, lambda: len(service.live()))
-    from pipeline.backends.kubernetes.kubernetes import Kubernetes
+    from daybreak.extensions.kubernetes.kubernetes import Kubernetes
 
     cluster = request.getfixturevalue("kubernetes")
     file = str(tmp_path / "machines.csv")

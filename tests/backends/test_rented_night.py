@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.contract import params, records
-from pipeline.contract.records import Night, Training, Verdict, Version
-from tests.benchmarks.frame import SMALL
+from benchmarks.frame import SMALL
+from daybreak.contract import params, records
+from daybreak.contract.records import Night, Training, Verdict, Version
 from tests.clones import clone
 from tests.dags.conftest import checkout, database, in_airflow  # noqa: F401
 
@@ -35,14 +35,14 @@ PLACE = ("us-central1", "n2-standard-8")  # of CPUs: its workers run here
 def home(checkout: Path, service: Any, tmp_path: Path) -> Path:  # noqa: F811
     """A home whose nights rent, and ask again after seconds where they would wait for minutes."""
     folder, bucket = clone(checkout, tmp_path / "rented"), f"file://{tmp_path}/bucket"
-    vertex = {"use": "pipeline.backends.vertex.vertex:Vertex", "project": "p",
+    vertex = {"use": "daybreak:Vertex", "project": "p",
               "image": "eu.example/trainer:1", "endpoint": service.url, "bucket": bucket}  # fmt: skip
     overrides = [*SMALL, f"backend={json.dumps(vertex)}", f"plan.machines=[{PLACE[1]}]",
             f"plan.regions=[{PLACE[0]}]", f"train.checkpoints={bucket}/checkpoints",
             "train.checkpoint_every_s=1", "train.epochs=6",
             "profile.batch_sizes=[32,64]", "profile.steps=2", "smoke_test.samples=0"]  # fmt: skip
     params.override(folder, overrides, into=folder)
-    ladder = folder / "pipeline" / "jobs" / "escalation.py"
+    ladder = folder / "pipeline" / "daybreak" / "jobs" / "escalation.py"
     assert "PATIENCE_S = 2 * TICK_S" in ladder.read_text()
     ladder.write_text(ladder.read_text().replace("PATIENCE_S = 2 * TICK_S", "PATIENCE_S = 2.0"))
     subprocess.run(["git", "-C", str(folder), "commit", "--all", "--quiet", "-m", "rent"], check=True)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.backends import staging
-from pipeline.backends.submission_journal import SubmissionJournal
-from pipeline.contract.backend import Job, OutOfTime
-from pipeline.contract.errors import JobError, NotYet
-from pipeline.contract.records import Pool
-from pipeline.jobs import reaper
+from daybreak.backends import staging
+from daybreak.backends.submission_journal import SubmissionJournal
+from daybreak.contract.backend import Job, OutOfTime
+from daybreak.contract.errors import JobError, NotYet
+from daybreak.contract.records import Pool
+from daybreak.jobs import reaper
+from daybreak.storage.home import Home
 from tests.backends import rented
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
 from tests.fakes import read_lines
@@ -23,7 +24,7 @@ SLEEP = "sleep 60"
 
 @pytest.fixture
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path / "home"))
     made = Cloud()
     yield made
     for thing in made.things.values():
@@ -133,9 +134,9 @@ def test_what_it_costs_is_the_price_of_its_machine_and_an_orphan_is_ended(cloud,
     (live,) = backend.live()
     assert (live.job, live.night, live.state) == ("j", "2026-01-02", "running")
     (tmp_path / "job" / "orders.json").unlink()  # whose folder is gone
-    monkeypatch.setattr(reaper, "standings", dict)
+    monkeypatch.setattr(reaper, "standings", lambda home: {})
     monkeypatch.setattr(reaper, "YOUNG", timedelta(0))
-    reaper.reap(backend=backend)
+    reaper.reap(Home.here(), backend=backend)
     assert not backend.live()
 
 

@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.backends.local import Local
-from pipeline.backends.several import Several
-from pipeline.backends.slurm.slurm import Slurm
-from pipeline.backends.submission_journal import Submission, SubmissionJournal
-from pipeline.contract import params
-from pipeline.contract.backend import Job
-from pipeline.contract.errors import JobError, ParamsError
-from pipeline.contract.params import Params
-from pipeline.contract.records import LOCAL, Rental
+from daybreak.backends.local import Local
+from daybreak.backends.several import Several
+from daybreak.backends.submission_journal import Submission, SubmissionJournal
+from daybreak.contract import params
+from daybreak.contract.backend import Job
+from daybreak.contract.errors import JobError, ParamsError
+from daybreak.contract.params import Params
+from daybreak.contract.records import LOCAL, Rental
+from daybreak.extensions.slurm.slurm import Slurm
 from tests.fakes import ScriptedBackend
 from tests.jobs import plans, stock
 from tests.jobs.cloud import night_of
 
 ROWS = "name,device,num_devices,vcpus,memory_gb,usd_per_hour\nrack,cpu,0,4,16,2.0\n"
 BACKENDS = [
-    "pipeline.backends.local:Local",
-    {"use": "pipeline.backends.slurm.slurm:Slurm", "machines": "mine.csv"},
-    {"use": "pipeline.backends.slurm.slurm:Slurm", "machines": "theirs.csv"},
+    "daybreak:Local",
+    {"use": "daybreak:Slurm", "machines": "mine.csv"},
+    {"use": "daybreak:Slurm", "machines": "theirs.csv"},
     "tests.fakes:ScriptedBackend",
 ]
 
@@ -60,8 +60,8 @@ def test_a_list_of_backends_is_one_whose_machines_say_where_they_are(places):
 
 
 def test_a_single_backend_goes_on_as_it_was():
-    assert isinstance(given("pipeline.backends.local:Local").backend.make(), Local)
-    assert isinstance(given({"use": "pipeline.backends.local:Local"}).backend.make(), Local)
+    assert isinstance(given("daybreak:Local").backend.make(), Local)
+    assert isinstance(given({"use": "daybreak:Local"}).backend.make(), Local)
 
 
 @pytest.mark.parametrize(("wrong", "says"), [([], "at least one"), ([{"machines": "x"}], "use"), ([7], "7")])
@@ -72,8 +72,7 @@ def test_a_list_that_names_no_class_is_refused_by_its_key(wrong, says):
 
 def test_a_key_of_a_backend_in_a_list_is_not_set_from_the_command_line(tmp_path):
     (tmp_path / "params.yaml").write_text(
-        "source: tests.fakes:TwoDays\nworkload: tests.fakes:LineWorkload\n"
-        "backend: [pipeline.backends.local:Local]\n"
+        "source: tests.fakes:TwoDays\nworkload: tests.fakes:LineWorkload\nbackend: [daybreak:Local]\n"
     )
     with pytest.raises(ParamsError, match=r"backend is not a section with keys; edit params\.yaml"):
         params.override(tmp_path, ["backend.image=x"])
@@ -112,7 +111,7 @@ def test_a_backend_that_params_do_not_name_any_more_is_refused(places, tmp_path)
 def test_where_jobs_cannot_see_each_others_disk_checkpoints_go_through_a_bucket(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.csv").write_text(ROWS)
-    vertex = {"use": "pipeline.backends.vertex.vertex:Vertex", "project": "p", "image": "i"}
+    vertex = {"use": "daybreak:Vertex", "project": "p", "image": "i"}
     near, far = given(BACKENDS[:2]).backend.make(), given([BACKENDS[0], vertex]).backend.make()
     assert near.cannot_move("") == ""
     assert far.cannot_move("gs://b/checkpoints") == ""

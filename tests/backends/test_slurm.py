@@ -17,16 +17,17 @@ from typing import Any
 
 import pytest
 
-from pipeline.backends.faults import sentence
-from pipeline.backends.place import Unreachable
-from pipeline.backends.slurm import slurm_client as client
-from pipeline.backends.slurm.slurm import CAUSES, Slurm
-from pipeline.backends.slurm.slurm_node import PORTS, place
-from pipeline.backends.submission_journal import Submission, SubmissionJournal
-from pipeline.contract.backend import Job, OutOfTime
-from pipeline.contract.errors import NotYet
-from pipeline.contract.records import Pool, Rental
-from pipeline.jobs import reaper
+from daybreak.backends.faults import sentence
+from daybreak.backends.place import Unreachable
+from daybreak.backends.submission_journal import Submission, SubmissionJournal
+from daybreak.contract.backend import Job, OutOfTime
+from daybreak.contract.errors import NotYet
+from daybreak.contract.records import Pool, Rental
+from daybreak.extensions.slurm import slurm_client as client
+from daybreak.extensions.slurm.slurm import CAUSES, Slurm
+from daybreak.extensions.slurm.slurm_node import PORTS, place
+from daybreak.jobs import reaper
+from daybreak.storage.home import Home
 from tests.backends import rented
 from tests.backends.rented import end, wait
 from tests.fakes import read_lines
@@ -172,9 +173,9 @@ def test_a_job_that_slurm_has_forgotten_ended_as_its_first_node_has_written(clus
     ],
 )
 def test_a_job_that_slurm_has_forgotten_ended_as_its_accounts_say(tmp_path, monkeypatch, listing, ends):
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path / "home"))
     backend = Slurm(machines="machines.csv")
-    name = f"daybreak-{backend.home}-j"
+    name = f"daybreak-{backend.home_token}-j"
     if "disabled" in listing:
         says = f"echo {listing}; exit 1"
     else:
@@ -223,12 +224,12 @@ def unlike(cluster: Any, job: Callable[..., Job], tmp_path: Path) -> Callable[..
 
 
 def test_unlike_nodes_are_parts_of_one_job_and_each_knows_which_machine_it_is(backend, unlike, tmp_path):
-    script = f'echo "$SLURMD_NODENAME $PIPELINE_MACHINE" > {tmp_path}/node-$SLURMD_NODENAME'
+    script = f'echo "$SLURMD_NODENAME $DAYBREAK_MACHINE" > {tmp_path}/node-$SLURMD_NODENAME'
     handle = backend.submit(unlike(script))
     assert backend.submit(unlike(script)) == handle
     assert end(backend, handle) == "succeeded"
     assert {path.read_text() for path in tmp_path.glob("node-*")} == {"n1 one\n", "n2 other\n"}
-    assert len([each for each in client.listed() if each.name == f"daybreak-{backend.home}-j"]) == 1
+    assert len([each for each in client.listed() if each.name == f"daybreak-{backend.home_token}-j"]) == 1
     usd = backend.usd(tmp_path / "job")
     (ran,) = SubmissionJournal(tmp_path / "job").submissions()
     hours = (
@@ -278,7 +279,7 @@ def test_a_job_of_no_open_night_is_ended_by_the_reaper(backend, job, tmp_path, m
     (one,) = backend.live()
     assert (one.job, one.night) == ("j", "2026-01-02")
     monkeypatch.setattr(reaper, "YOUNG", timedelta(0))
-    reaper.reap(backend=backend)
+    reaper.reap(Home.here(), backend=backend)
     wait(lambda: num_live() == 0)
 
 
@@ -292,7 +293,7 @@ def test_a_job_that_is_asked_for_after_its_time_is_not_submitted(backend, job):
 def test_whoever_submits_may_be_killed_at_any_moment(backend, job, tmp_path):
     """SIGKILL at three moments of a submission, then another submits: one job each time."""
     code = (
-        "import sys, pickle; from pathlib import Path; from pipeline.backends.slurm.slurm import Slurm;"
+        "import sys, pickle; from pathlib import Path; from daybreak.extensions.slurm.slurm import Slurm;"
         f"backend = Slurm(machines={str(tmp_path / 'machines.csv')!r});"
         "print('ready', flush=True); sys.stdin.readline();"
         "backend.submit(pickle.loads(Path(sys.argv[1]).read_bytes()))"
@@ -325,12 +326,12 @@ def test_a_bag_goes_on_after_its_nodes_are_preempted_and_its_command_is_killed(c
     home.mkdir()
     (home / "params.yaml").write_text(
         f"source: a:B\nworkload: a:B\nplan: {{machines: [node]}}\n"
-        f'backend: {{use: "pipeline.backends.slurm.slurm:Slurm", machines: {tmp_path / "machines.csv"}}}\n'
+        f'backend: {{use: "daybreak:Slurm", machines: {tmp_path / "machines.csv"}}}\n'
     )
     subprocess.run(["git", "init", "--quiet"], cwd=home, check=True)
     waits = f"[ {{seed}} = 0 ] || until [ -e {tmp_path}/gate ]; do sleep 0.1; done"
     script = f"sh -c '{waits}; echo {{seed}} $SLURM_JOB_PARTITION >> {{folder}}/result'"
-    words = [sys.executable, "-m", "pipeline", "bag", script, "--json"]
+    words = [sys.executable, "-m", "daybreak", "bag", script, "--json"]
     words += ["--runs", "7", "--needed", "6", "--machines", "2", "--name", "b"]
     folder = home / "var/bags/b"
     killed = subprocess.Popen(words, cwd=home)

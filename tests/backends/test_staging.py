@@ -9,12 +9,12 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from pipeline.backends.staging import CODE, pack, pull_results, pull_updates, push_updates, unpack
-from pipeline.backends.sync import BucketSync
-from pipeline.contract import records
-from pipeline.contract.errors import DataError
-from pipeline.storage.bucket import BucketFolder, _written_at
-from pipeline.training.recipe import Result
+from daybreak.backends.staging import CODE, pack, pull_results, pull_updates, push_updates, unpack
+from daybreak.backends.sync import BucketSync
+from daybreak.contract import records
+from daybreak.contract.errors import DataError
+from daybreak.storage.bucket import BucketFolder, _written_at
+from daybreak.training.recipe import Result
 from tests.fakes import read_lines
 from tests.training.recipes import NEVER, recipe
 
@@ -140,7 +140,7 @@ def test_what_a_lifecycle_rule_or_a_kill_took_a_part_of_is_not_believed_and_sent
 def test_what_is_used_and_old_is_written_anew_before_a_rule_by_age_takes_it(depot, job, monkeypatch):
     packed(depot, job)
     before = written(depot)
-    monkeypatch.setattr("pipeline.storage.bucket.RENEWED", timedelta(0))
+    monkeypatch.setattr("daybreak.storage.bucket.RENEWED", timedelta(0))
     packed(depot, job)
     after = written(depot)
     assert after.keys() == before.keys()

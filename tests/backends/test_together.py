@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.backends.kubernetes.kubernetes import Kubernetes
-from pipeline.backends.slurm import slurm_client
-from pipeline.backends.slurm.slurm import Slurm
-from pipeline.contract.records import Pool, Rental
+from daybreak.contract.records import Pool, Rental
+from daybreak.extensions.kubernetes.kubernetes import Kubernetes
+from daybreak.extensions.slurm import slurm_client
+from daybreak.extensions.slurm.slurm import Slurm
 from tests.backends.rented import vertex, wait
 from tests.backends.together import TrainingNight
 from tests.fakes import read_lines

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 
-from pipeline.backends.torchrun import LOSSES, RESTARTS, Place, command, threads
+from daybreak.backends.torchrun import LOSSES, RESTARTS, Place, command, threads
 
 WORKER = ["-m", "worker", "folder"]
 

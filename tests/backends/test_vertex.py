@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.backends.place import RetryPolicy
-from pipeline.backends.submission_journal import SubmissionJournal, stretches
-from pipeline.contract.backend import Backend, Job
-from pipeline.contract.errors import JobError, NotYet
-from pipeline.contract.records import Pool, Rental, Rung
-from pipeline.storage import jsonl
+from daybreak.backends.place import RetryPolicy
+from daybreak.backends.submission_journal import SubmissionJournal, stretches
+from daybreak.contract.backend import Backend, Job
+from daybreak.contract.errors import JobError, NotYet
+from daybreak.contract.records import Pool, Rental, Rung
+from daybreak.storage import jsonl
 from tests.backends.rented import QUICK, end, job, vertex, wait
 from tests.backends.together import TrainingNight
 from tests.fakes import read_lines
@@ -436,7 +436,7 @@ def test_a_worker_is_given_its_budget_of_restarts(service, tmp_path, monkeypatch
 def test_unlike_machines_are_pools_of_one_job_and_each_knows_what_it_is(service, tmp_path):
     backend = vertex(service.url)
     both = f"until test -e {tmp_path}/{FIRST} -a -e {tmp_path}/{OTHER}; do sleep 0.1; done"
-    script = f"touch {tmp_path}/$PIPELINE_MACHINE; {both}"
+    script = f"touch {tmp_path}/$DAYBREAK_MACHINE; {both}"
     handle = backend.submit(unlike(tmp_path, script))
     assert backend.submit(unlike(tmp_path, script)) == handle
     assert end(backend, handle) == "succeeded"
@@ -446,7 +446,7 @@ def test_unlike_machines_are_pools_of_one_job_and_each_knows_what_it_is(service,
 @pytest.mark.parametrize("failing", [FIRST, OTHER])
 def test_an_error_on_a_machine_of_either_kind_is_that_of_the_job(service, tmp_path, failing):
     backend = vertex(service.url)
-    handle = backend.submit(unlike(tmp_path, f"test $PIPELINE_MACHINE = {failing} && exit 3; {SLEEP}"))
+    handle = backend.submit(unlike(tmp_path, f"test $DAYBREAK_MACHINE = {failing} && exit 3; {SLEEP}"))
     assert end(backend, handle) == "failed"
     assert "job j ended with an error of its own code" in reasons(tmp_path)[-1]
     assert not service.live()
@@ -469,7 +469,7 @@ def test_labels_tell_home_night_model_and_job(service, tmp_path):
     labels = dict(service.only().job.labels)
     assert labels["night"] == "2026-01-02"
     assert labels["model"].startswith("shop_model-")
-    assert (labels["job"], labels["daybreak"]) == ("j", vertex(service.url).home)
+    assert (labels["job"], labels["daybreak"]) == ("j", vertex(service.url).home_token)
     assert labels["attempt"] == SubmissionJournal(tmp_path / "job").submissions()[0].attempt
 
 
@@ -500,7 +500,7 @@ def test_live_jobs_of_this_home_are_listed_in_all_regions_and_those_of_others_ar
     backend = vertex(service.url)
     kept = [backend.submit(job(tmp_path / r, SLEEP, region=r)) for r in ("us-central1", "us-east4")]
     backend.cancel(backend.submit(job(tmp_path / "ended", SLEEP, name="ended")))
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path / "other home"))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path / "other home"))
     vertex(service.url).submit(job(tmp_path / "other", SLEEP))
     assert {rental.handle.strip() for rental in backend.live()} == {h.partition(" ")[0] for h in kept}
     assert {(rental.job, rental.night) for rental in backend.live()} == {("j", "2026-01-02")}
@@ -511,7 +511,7 @@ def test_no_client_is_made_before_something_is_asked(service):
     import sys
 
     code = (
-        "import sys; from pipeline.backends.vertex.vertex import Vertex;"
+        "import sys; from daybreak.extensions.vertex.vertex import Vertex;"
         "Vertex(project='p', image='i').machines;"
         "print(*{name.split('.')[0] for name in sys.modules} & {'grpc', 'proto', 'requests', 'torch'})"
     )

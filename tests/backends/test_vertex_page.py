@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.backends.vertex.vertex import Vertex
-from pipeline.contract import params
-from pipeline.rollout.endpoint import Endpoint
-from pipeline.storage import lifecycle
+from daybreak.contract import params
+from daybreak.extensions.vertex.endpoint import Endpoint
+from daybreak.extensions.vertex.vertex import Vertex
+from daybreak.storage import lifecycle
 from tests import cloud_storage
 from tests.test_docs import FENCE, ROOT, commands
 
@@ -170,7 +170,7 @@ def test_each_argument_of_backend_and_endpoint_is_on_the_page(kind: type, head: 
     (table,) = re.findall(rf"\| further argument {head} \| what \|\n(.*?)\n\n", TEXT, re.DOTALL)
     named = {name for row in table.splitlines()[1:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     shown = plugs()["backend" if kind is Vertex else "endpoint"]
-    taken = set(inspect.signature(kind).parameters) - {"retry"}  # of Python only
+    taken = set(inspect.signature(kind).parameters) - {"retry", "home"}  # of Python only
     assert named | (set(shown) - {"use"}) == taken
 
 

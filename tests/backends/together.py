@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.contract import records
-from pipeline.contract.backend import Backend
-from pipeline.contract.errors import NotYet
-from pipeline.contract.params import Plug
-from pipeline.contract.records import Rental, Training
-from pipeline.jobs import collector, launcher
-from pipeline.training import gpus
+from daybreak.contract import records
+from daybreak.contract.backend import Backend
+from daybreak.contract.errors import NotYet
+from daybreak.contract.params import Plug
+from daybreak.contract.records import Rental, Training
+from daybreak.jobs import collector, launcher
+from daybreak.storage.home import Home
+from daybreak.training import gpus
 from tests.backends.rented import wait
 from tests.fakes import Curve, LineWorkload
 from tests.training import nights
@@ -108,7 +109,13 @@ class TrainingNight:
         time.sleep(0.1)
         try:
             self.training = launcher.train(
-                self.night, nights.dataset(), self.plan, None, backend=self.backend, params=self.params
+                Home.here(),
+                self.night,
+                nights.dataset(),
+                self.plan,
+                None,
+                backend=self.backend,
+                params=self.params,
             )
         except NotYet:
             return None

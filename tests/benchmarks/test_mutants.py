@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.benchmarks.bench_mutants import mutants
+from benchmarks.bench_mutants import mutants
 
 
 def changed(source: str) -> set[str]:
@@ -18,14 +18,18 @@ def changed(source: str) -> set[str]:
         ("a - 2", {"a - 2  ->  a + 2", "2  ->  3", "2  ->  4"}),
         ("min(a, b)", {"min(a, b)  ->  max(a, b)"}),
         ("if a:\n    b", {"if a:  ->  if True:", "if a:  ->  if False:"}),
-        ("[a for a in b if a]", {" for a in b if a  ->   for a in b if True",
-                                 " for a in b if a  ->   for a in b if False"}),
+        (
+            "[a for a in b if a]",
+            {" for a in b if a  ->   for a in b if True", " for a in b if a  ->   for a in b if False"},
+        ),
         ("def f():\n    g()", {"g()  ->  pass"}),
         ("def f():\n    return a", {"return a  ->  return None"}),
-        ("def f():\n    return a == b", {"a == b  ->  a != b", "return a == b  ->  return None",
-                                         "return a == b  ->  return not a == b"}),
+        (
+            "def f():\n    return a == b",
+            {"a == b  ->  a != b", "return a == b  ->  return None", "return a == b  ->  return not a == b"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_one_place_is_changed_at_a_time(source: str, changes: set[str]) -> None:
     assert changed(source) == changes
 

@@ -5,8 +5,8 @@ import pickle
 import pytest
 import torch
 
-from pipeline.training.tuning import read
-from tests.benchmarks.pipelines import PIPELINES, Piped
+from benchmarks.pipelines import PIPELINES, Piped
+from daybreak.training.tuning import read
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import clock, records
-from pipeline.contract.clock import Clock
+from daybreak.contract import clock, records
+from daybreak.contract.clock import Clock
 
 HOUR_S = 3600.0
 
@@ -76,7 +76,7 @@ def test_the_next_night_in_a_folder_reads_the_clock_anew(
     assert process.now() == machine.wall_s
 
 
-NOW = "import time; from pipeline.contract import clock; print(clock.now(), time.time(), clock.awake())"
+NOW = "import time; from daybreak.contract import clock; print(clock.now(), time.time(), clock.awake())"
 
 
 def read_by(*command: str) -> list[float]:

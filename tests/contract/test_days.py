@@ -4,9 +4,9 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from pipeline.contract.days import check_over, ends, hours_of, is_over_everywhere, newest_over
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.params import NightParams
+from daybreak.contract.days import check_over, ends, hours_of, is_over_everywhere, newest_over
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.params import NightParams
 
 DAY = timedelta(days=1)
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from pipeline.contract.errors import DataError, Unreachable, is_unreachable
+from daybreak.contract.errors import DataError, SourceUnreachable, is_unreachable
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ def test_only_a_host_that_does_not_answer_is_unreachable(error: Exception, expec
 
 
 def test_data_that_cannot_be_reached_is_tried_again_and_wrong_data_is_not() -> None:
-    assert (Unreachable.exit_status, DataError.exit_status) == (1, 78)
+    assert (SourceUnreachable.exit_status, DataError.exit_status) == (1, 78)

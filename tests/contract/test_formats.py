@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract import formats
-from pipeline.report import page
+from daybreak.contract import formats
+from daybreak.report import page
 
 
 def test_the_examples_in_the_documentation_hold() -> None:

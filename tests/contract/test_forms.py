@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline import cli
-from pipeline.contract import forms, params, records
-from pipeline.contract.errors import DataError
-from pipeline.contract.records import Release
-from pipeline.rollout import audit
-from pipeline.storage import checkout
+from daybreak import cli
+from daybreak.contract import forms, params, records
+from daybreak.contract.errors import DataError
+from daybreak.contract.records import Release
+from daybreak.extensions.care import audit
+from daybreak.storage import checkout
 
 CLASSES = 'source: "a:B"\nworkload: "a:B"\nbackend: "a:B"\n'
 GATE = """\
@@ -55,7 +55,7 @@ def test_a_key_that_never_moved_is_refused() -> None:
 def test_params_are_rewritten_once_and_keep_their_comments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     (tmp_path / "params.yaml").write_text(f"# comments stay\n{CLASSES}{GATE}")
     checkout.git("init", "--quiet", folder=tmp_path)
     assert cli.main(["migrate"]) == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from pipeline.contract import params
+from daybreak.contract import params
 
 
 def test_sections_that_are_left_out_are_added_for_dvc(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import BinaryIO
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.records import replace_text
-from pipeline.storage.journal import Journal
+from daybreak.contract import records
+from daybreak.contract.records import replace_text
+from daybreak.storage.journal import Journal
 from tests.disk import Disk, Tree
 
 

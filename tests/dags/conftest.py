@@ -25,7 +25,7 @@ def in_airflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
 
     def run(code: str, *arguments: str, home: Path | None = None, seconds: float = 300) -> Any:
         given = environment(folder) | {"PYTHONPATH": str(ROOT / "dags")}
-        given |= {"PIPELINE_HOME": str(home)} if home else {}
+        given |= {"DAYBREAK_HOME": str(home)} if home else {}
         call = [sys.executable, "-c", textwrap.dedent(code), *arguments]
         done = subprocess.run(
             call, env=given, cwd=folder, capture_output=True, text=True, timeout=seconds, check=False

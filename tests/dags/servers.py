@@ -29,7 +29,7 @@ def environment(folder: Path) -> dict[str, str]:
     given = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "MLFLOW"))}
     return given | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PIPELINE_HOME": str(folder / "home"),
+        "DAYBREAK_HOME": str(folder / "home"),
         "AIRFLOW_HOME": str(folder / "airflow"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "dags" / "plugins"),
@@ -40,7 +40,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def stand_in(home: Path) -> Path:
     """Let stand_in.py play the stages that are run in `home`; returns `home`."""
-    package = home / "pipeline"
+    package = home / "pipeline" / "daybreak"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()  # without it, another of that name on PYTHONPATH would be run
     shutil.copy(Path(__file__).with_name("stand_in.py"), package / "__main__.py")
@@ -49,7 +49,7 @@ def stand_in(home: Path) -> Path:
 
 @dataclass(frozen=True)
 class Standalone:
-    """A running Airflow and the PIPELINE_HOME that its stages run in."""
+    """A running Airflow and the DAYBREAK_HOME that its stages run in."""
 
     url: str
     home: Path
@@ -172,7 +172,7 @@ def server(
 def settings(folder: Path, url: str, *, home: Path, dags: Path) -> dict[str, str]:
     """What the Makefile sets, for an Airflow that answers at `url` and whose stages run in `home`."""
     return environment(folder) | {
-        "PIPELINE_HOME": str(home),
+        "DAYBREAK_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__PARALLELISM": "2",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",

@@ -1,6 +1,6 @@
-"""A command line that does as it is told: stands in for `python -m pipeline` where only the DAG is tested.
+"""A command line that does as it is told: stands in for `daybreak` where only the DAG is tested.
 
-Copied to `pipeline/__main__.py` of a PIPELINE_HOME; the servers of `make up` there are the real ones.
+Copied to `pipeline/daybreak/__main__.py` of a home; the servers of `make up` there are the real ones.
 `endings.json` beside it says how a stage ends: the exit statuses of its calls, one after the other, the last
 one for ever; 0 where nothing is said. `gate` writes what stands there under `records` to its night. Every
 call is appended to `calls.jsonl`.
@@ -12,11 +12,11 @@ import shutil
 import sys
 from pathlib import Path
 
-home = Path(os.environ["PIPELINE_HOME"])
+home = Path(os.environ["DAYBREAK_HOME"])
 stage = sys.argv[1]
 if stage in ("serve", "pages"):
     # -P: the folder that they start in has this stand-in
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "pipeline", *sys.argv[1:]])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "daybreak", *sys.argv[1:]])
 if stage == "show":
     shown = home / "nights" / sys.argv[sys.argv.index("--night") + 1] / "data/run" / f"{sys.argv[2]}.json"
     print(shown.read_text() if shown.exists() else "")
@@ -35,5 +35,5 @@ print(json.dumps({"stage": stage}))
 status = said[min(made, len(said)) - 1]
 if stage == "open" and not status:
     night = home / "nights" / sys.argv[sys.argv.index("--night") + 1]
-    shutil.copytree(home / "pipeline", night / "pipeline", dirs_exist_ok=True)
+    shutil.copytree(home / "pipeline" / "daybreak", night / "pipeline" / "daybreak", dirs_exist_ok=True)
 sys.exit(status)

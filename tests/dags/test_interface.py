@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline import airflow_health, airflow_question
-from pipeline.contract.records import Night, Stop
-from pipeline.storage import checkout
+from daybreak import airflow_health, airflow_question
+from daybreak.contract.records import Night, Stop
+from daybreak.storage.home import Home
 from tests.dags.servers import keep
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -189,9 +189,10 @@ def test_a_stop_on_the_command_line_answers_the_question(standalone: Any) -> Non
         id=folder_of(run), day=now.date(), started_at=now, train_until=now, decide_until=now, budget_usd=1,
         trigger="", code_commit="", previous="", airflow_run=f"retrain/{run}",
     )  # fmt: skip
-    with checkout.within(standalone.home):
-        for _ in range(2):
-            airflow_question.answer(night, Stop(by="ann", reason="not tonight", stopped_at=now))
+    for _ in range(2):
+        airflow_question.answer(
+            Home(standalone.home), night, Stop(by="ann", reason="not tonight", stopped_at=now)
+        )
     assert standalone.run_to_the_end(run) == "success"
     said = [call for call in calls(standalone)[before:] if call[0] == "approve"]
     assert [call[:4] for call in said] == [["approve", "--reject", "--reason", "not tonight"]]

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.contract import params
+from daybreak.contract import params
 from tests.backends.fake_pods import PodCluster
 from tests.clones import clone
 from tests.dags.servers import Standalone, environment, free_port, server, settings
@@ -46,7 +46,7 @@ with DAG(
     user_defined_filters=night.user_defined_filters,
 ):
     opening = notify.command(homes.OWN, retrain.OPEN)
-    look = "echo a look; [ -e $PIPELINE_HOME/go ] || exit 75"
+    look = "echo a look; [ -e $DAYBREAK_HOME/go ] || exit 75"
     chain(
         BashOperator(task_id="open", bash_command=opening, env=retrain.TYPED, append_env=True),
         retrain.stage(homes.OWN, "ingest"),
@@ -133,7 +133,7 @@ def running(folder: Path, *, home: Path, dags: Path) -> Iterator[House]:
     store = {"MLFLOW_TRACKING_URI": f"sqlite:///{home}/var/mlflow.db", "MLFLOW_TRACKING_PASSWORD": ""}
     pod = with_values(stage_pod(), here | addresses | store | {"DAYBREAK_LOG": ""})
     (folder / "pod.yaml").write_text(json.dumps(pod))
-    image = environment(folder) | {"PIPELINE_HOME": str(home), "AIRFLOW__CORE__DAGS_FOLDER": str(dags)}
+    image = environment(folder) | {"DAYBREAK_HOME": str(home), "AIRFLOW__CORE__DAGS_FOLDER": str(dags)}
     subprocess.run(["airflow", "db", "migrate"], env=given, cwd=folder, check=True, capture_output=True)
     rules = manifest("Role", "stage-pods")["rules"]
     with PodCluster(folder / "cluster", image=image, rules=rules) as cluster, ExitStack() as servers:

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from pipeline import warm_parent
-from pipeline.contract import params
+from daybreak import warm_parent
+from daybreak.contract import params
 from tests.dags.servers import Standalone, airflow_standalone, environment, free_port, keep, server
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.stages import CHAIN, STAGES
+from daybreak.stages import CHAIN, STAGES
 from tests.dags.servers import stand_in
 
 Airflow = Callable[..., Any]
@@ -51,7 +51,7 @@ DESCRIBE = """
     print(json.dumps({
         "errors": bag.import_errors,
         "took": took,
-        "heavy": [name for name in ("torch", "mlflow", "pandas", "dvc", "pipeline") if name in sys.modules],
+        "heavy": [name for name in ("torch", "mlflow", "pandas", "dvc", "daybreak") if name in sys.modules],
         "order": [task.task_id for task in dag.topological_sort()],
         "downstream": {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks},
         "commands": {task.task_id: getattr(task, "bash_command", "") for task in dag.tasks},
@@ -62,7 +62,7 @@ DESCRIBE = """
         "drill": [task.bash_command for task in bag.dags["drill"].tasks],
         "runs": [dag.max_active_runs, dag.catchup],
         "not_missed": importlib.import_module("retrain").NOT_MISSED,
-        "schedule": starts(home=Path(os.environ["PIPELINE_HOME"])),
+        "schedule": starts(home=Path(os.environ["DAYBREAK_HOME"])),
     }))
 """
 
@@ -74,7 +74,7 @@ NIGHTS = """
     from airflow.utils.session import create_session
     from sqlalchemy import select
     import retrain
-    home = Path(os.environ["PIPELINE_HOME"])
+    home = Path(os.environ["DAYBREAK_HOME"])
     ended = []
     for endings, form in json.loads(sys.argv[1]):
         (home / "endings.json").write_text(json.dumps(endings))
@@ -135,14 +135,14 @@ def test_the_dag_is_the_chain_of_the_stages_in_a_straight_line(described: Any) -
 @pytest.mark.slow
 def test_every_task_calls_the_command_line_with_its_own_stage(described: Any) -> None:
     for stage in CHAIN:
-        assert f"&& python -m pipeline {stage}" in described["commands"][stage]
+        assert f"&& python -P -m daybreak {stage}" in described["commands"][stage]
     assert [command.split("&& ")[-1] for command in described["watch"]] == [
-        "python -m pipeline watch",
-        "python -m pipeline reap",
+        "python -P -m daybreak watch",
+        "python -P -m daybreak reap",
     ]
     assert {"watch", "reap"} < set(STAGES)
-    assert described["drill"][0].endswith("&& python -m pipeline drill")
-    assert described["audit"][0].endswith("&& python -m pipeline audit --deep")
+    assert described["drill"][0].endswith("&& python -P -m daybreak drill")
+    assert described["audit"][0].endswith("&& python -P -m daybreak audit --deep")
 
 
 @pytest.mark.airflow
@@ -184,7 +184,7 @@ MEMBER = """
     import json, os
     from pathlib import Path
     from airflow.dag_processing.dagbag import DagBag
-    home = Path(os.environ["PIPELINE_HOME"])
+    home = Path(os.environ["DAYBREAK_HOME"])
     cards = home.parent / "cards"
     (cards / "var").mkdir(parents=True)
     member = {"lead": str(home), "model": "cards", "own_registry": False}
@@ -227,9 +227,9 @@ def test_each_home_of_a_fleet_has_dags_of_its_own_named_after_its_model(
     )  # a fleet changes nothing for it
     for task, command in fleet["cards"].items():
         if command:
-            assert f"export PIPELINE_HOME={fleet['folder']} && cd {fleet['folder']}" in command, task
+            assert f"export DAYBREAK_HOME={fleet['folder']} && cd {fleet['folder']}" in command, task
             assert str(tmp_path / "shop") not in command, task
-    assert fleet["watch"].endswith("python -m pipeline watch")
+    assert fleet["watch"].endswith("daybreak watch")
     assert fleet["schedule"] == "30 2 * * *"
 
 
@@ -241,7 +241,7 @@ ROLLBACKS = """
     import importlib, json, os, sys
     from pathlib import Path
     import rollback
-    home = Path(os.environ["PIPELINE_HOME"])
+    home = Path(os.environ["DAYBREAK_HOME"])
     (home / "endings.json").write_text("{}")
     calls = home / "calls.jsonl"
     ended = []

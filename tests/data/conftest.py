@@ -10,4 +10,4 @@ import pytest
 def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A home without nights, which `tmp_path` is."""
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))

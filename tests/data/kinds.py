@@ -6,8 +6,8 @@ from typing import Any
 import ibis.expr.types as ir
 import pyarrow as pa
 
-from pipeline.contract.table import Bool, Bytes, Category, Float, Id, Int, Table, Text, Time
-from pipeline.data.suite import Rule, Suite
+from daybreak.contract.table import Bool, Bytes, Category, Float, Id, Int, Table, Text, Time
+from daybreak.data.suite import Rule, Suite
 
 DAY = date(2025, 3, 14)
 KINDS = Table(

@@ -13,19 +13,20 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import IngestParams
-from pipeline.contract.records import Batch
-from pipeline.contract.table import Float, Id, Table, Time
-from pipeline.data.as_of import AsOf, OtherTable, partners_of
-from pipeline.data.casts import conform
-from pipeline.data.ingest import ingest, part_of
-from pipeline.data.source import PART
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.params import IngestParams
+from daybreak.contract.records import Batch
+from daybreak.contract.table import Float, Id, Table, Time
+from daybreak.data.as_of import AsOf, OtherTable, partners_of
+from daybreak.data.casts import conform
+from daybreak.data.ingest import ingest
+from daybreak.data.partitions import PART, part_of
+from daybreak.storage.home import Home
 from tests.data.test_ingest import night
 
 pytestmark = pytest.mark.usefixtures("empty_home")
-FILES, DATABASE = "pipeline.data.source:Files", "pipeline.data.database:Database"
+FILES, DATABASE = "daybreak:Files", "daybreak:Database"
 BERLIN = ZoneInfo("Europe/Berlin")
 DAY = date(2025, 10, 26)  # Berlin's clocks show the hour from two to three twice
 START = datetime(2025, 10, 25, 23, tzinfo=UTC)
@@ -137,7 +138,7 @@ def joined(weather: dict[str, Any] | None = None, **more: Any) -> AsOf:
 
 
 def run(day: date, source: AsOf) -> Batch:
-    return ingest(night(day), source, SALES, IngestParams())
+    return ingest(Home(Path.cwd()), night(day), source, SALES, IngestParams())
 
 
 def degrees(day: date = DAY) -> list[Any]:
@@ -228,7 +229,7 @@ def test_what_cannot_be_joined_is_said(folder: Path) -> None:
         joined(max_hours=3)
     with pytest.raises(ParamsError, match="no row could be joined; raise max_age_hours"):
         joined(known_after_hours=24)
-    with pytest.raises(ParamsError, match="rows is 'weather', which is no source"):
+    with pytest.raises(ParamsError, match="rows is 'weather', which is not a valid source"):
         joined({"use": "weather"}, rows="weather")
 
 

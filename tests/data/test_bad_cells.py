@@ -6,10 +6,10 @@ from datetime import datetime
 import pyarrow as pa
 import pytest
 
-from pipeline.contract.errors import DataError
-from pipeline.contract.table import Bool, Category, Float, Int, Table, Time
-from pipeline.data.bad_cells import AS_DELIVERED, shown
-from pipeline.data.casts import conform
+from daybreak.contract.errors import DataError
+from daybreak.contract.table import Bool, Category, Float, Int, Table, Time
+from daybreak.data.bad_cells import AS_DELIVERED, shown
+from daybreak.data.casts import conform
 
 AT = datetime(2025, 1, 30, 9)
 

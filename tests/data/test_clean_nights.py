@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract.records import Report
-from pipeline.data.casts import conform
-from pipeline.data.ingest import part_of
-from pipeline.data.source import Files, write_partition
-from pipeline.data.validator import RULES
-from pipeline.examples.shop.simulated_shop import Shop
-from pipeline.examples.shop.sold_lines import LINES
+from daybreak.contract.records import Report
+from daybreak.data.casts import conform
+from daybreak.data.partitions import part_of
+from daybreak.data.source import Files, write_partition
+from daybreak.data.validator import RULES
+from daybreak.examples.shop.simulated_shop import Shop
+from daybreak.examples.shop.sold_lines import LINES
 from tests.data.test_source import THEIRS
 from tests.data.test_validator import REPOSITORY, judge
 

@@ -12,17 +12,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.params import Plug, PrepareParams, PrepareSections
-from pipeline.contract.records import Dataset, Night, Report
-from pipeline.contract.table import Id, Int, Label, Table, Time, days
-from pipeline.data.features import past_of, read_clean
-from pipeline.data.ingest import partitions
-from pipeline.data.prepare import ARRAYS, CLEAN, SAMPLES, prepare, remake
-from pipeline.workloads.samples import Samples
-from pipeline.workloads.served_rows import ServedRows
-from pipeline.workloads.table_workload import TableWorkload
+from daybreak.contract import records
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.params import Plug, PrepareParams, PrepareSections
+from daybreak.contract.records import Dataset, Night, Report
+from daybreak.contract.table import Id, Int, Label, Table, Time, days
+from daybreak.data.features import past_of, read_clean
+from daybreak.data.partitions import partitions
+from daybreak.data.prepare import ARRAYS, CLEAN, SAMPLES, prepare, remake
+from daybreak.storage.home import Home
+from daybreak.workloads.samples import Samples
+from daybreak.workloads.served_rows import ServedRows
+from daybreak.workloads.table_workload import TableWorkload
 
 pytestmark = pytest.mark.filterwarnings(  # of ibis 12, seen 2026-11
     "ignore:fetch_arrow_table:DeprecationWarning", "ignore:The 'future.infer_string' option"
@@ -134,7 +135,7 @@ def run(day: int, *, workload: str = "Orders", **options: Any) -> Dataset:
     CALLS.clear()
     SEEN.clear()
     plug = Plug(use=f"{__name__}:{workload}", **options)
-    return prepare(night, report, PrepareSections(workload=plug, prepare=PrepareParams()))
+    return prepare(Home(Path.cwd()), night, report, PrepareSections(workload=plug, prepare=PrepareParams()))
 
 
 def samples(day: int) -> dict[str, list[int]]:

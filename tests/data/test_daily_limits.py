@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
-from pipeline.data import day_sample
-from pipeline.data.daily_limits import Limits, family, learn
-from pipeline.data.day_figures import Figure, figures_of
-from pipeline.data.day_sample import Sample, sample_of, similarity, sketch_of
+from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
+from daybreak.data import day_sample
+from daybreak.data.daily_limits import Limits, family, learn
+from daybreak.data.day_figures import Figure, figures_of
+from daybreak.data.day_sample import Sample, sample_of, similarity, sketch_of
 
 FIRST, NUM_DAYS = date(2025, 1, 6), 60
 PRICES = {f"item {number}": 1.0 + number for number in range(20)}

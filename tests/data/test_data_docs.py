@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.contract.table import Float, Table, Time
-from pipeline.data import data_docs
-from pipeline.data.data_docs import Line, of_figures, of_rows, of_types
-from pipeline.data.row_rules import BETWEEN
-from pipeline.data.suite import Finding, Judge, Rule, schema_rules
-from pipeline.data.validator import _of_count
+from daybreak.contract.table import Float, Table, Time
+from daybreak.data import data_docs
+from daybreak.data.data_docs import Line, of_figures, of_rows, of_types
+from daybreak.data.row_rules import BETWEEN
+from daybreak.data.suite import Finding, Judge, Rule, schema_rules
+from daybreak.data.validator import _of_count
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 DAYS = [date(2026, 11, 23), date(2026, 11, 24), date(2026, 11, 25)]

@@ -16,11 +16,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from pipeline import cli
-from pipeline.contract.errors import DataError, Unreachable
-from pipeline.data.database import Database, day_query, days_query, kind_of
-from pipeline.data.source import PART
-from pipeline.rehearsal import rehearse
+from daybreak import cli
+from daybreak.contract.errors import DataError, SourceUnreachable
+from daybreak.data.database import Database, day_query, days_query, kind_of
+from daybreak.data.partitions import PART
+from daybreak.extensions.trial.rehearsal import rehearse
 from tests.postgres import postgresql
 
 FIRST, NUM_DAYS, PER_DAY = date(2025, 3, 20), 24, 60  # summer time begins on the 30th
@@ -105,7 +105,7 @@ def test_the_same_rows_give_the_same_bytes_in_batches(
 ) -> None:
     source = Database(url, table="payments", cut_by="at")
     fetched(source, FIRST, tmp_path / "one")
-    monkeypatch.setattr("pipeline.data.database.NUM_ROWS", 7)
+    monkeypatch.setattr("daybreak.data.database.NUM_ROWS", 7)
     fetched(source, FIRST, tmp_path / "two")
     assert (tmp_path / "one" / PART).read_bytes() == (tmp_path / "two" / PART).read_bytes()
 
@@ -132,7 +132,7 @@ def test_what_is_not_there_is_a_sentence(url: str, tmp_path: Path) -> None:
 def test_init_and_try_begin_with_a_table_of_postgresql(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("PIPELINE_HOME", "MLFLOW_TRACKING_URI"):
+    for name in ("DAYBREAK_HOME", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SHOP_URL", url)
     folder = tmp_path / "cards"
@@ -190,7 +190,7 @@ def test_a_column_of_unlike_types_is_named_with_its_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite keeps any value in any column; those of a later batch are read after the earlier ones."""
-    monkeypatch.setattr("pipeline.data.database.NUM_ROWS", 2)
+    monkeypatch.setattr("daybreak.data.database.NUM_ROWS", 2)
     rows = [("2025-01-02", amount) for amount in (1, 2, "three", "four")]
     source = Database(sqlite_of(tmp_path, "time DATE, amount INTEGER", rows), table="sales")
     with pytest.raises(DataError, match=r"sales on 2025-01-02 has a column .* amount .*int64 vs string"):
@@ -233,5 +233,5 @@ def test_bigquery_is_asked_in_its_own_words_for_days_in_the_zone_of_the_table(ki
 
 
 def test_a_database_that_does_not_answer_is_worth_another_try() -> None:
-    with pytest.raises(Unreachable, match=r"lines cannot be read: .*refused"):
+    with pytest.raises(SourceUnreachable, match=r"lines cannot be read: .*refused"):
         Database("postgresql+psycopg2://127.0.0.1:9/shop", table="lines").days()

@@ -13,15 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract.errors import DataError
-from pipeline.contract.params import ValidateParams, ValidateSections
-from pipeline.contract.records import Batch, Night, Report
-from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
-from pipeline.data.day_figures import WINDOW
-from pipeline.data.day_history import FIGURES
-from pipeline.data.ingest import part_of
-from pipeline.data.source import write_partition
-from pipeline.data.validator import CLEAN, validate
+from daybreak.contract.errors import DataError
+from daybreak.contract.params import ValidateParams, ValidateSections
+from daybreak.contract.records import Batch, Night, Report
+from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
+from daybreak.data.day_figures import WINDOW
+from daybreak.data.day_history import FIGURES
+from daybreak.data.partitions import part_of
+from daybreak.data.source import write_partition
+from daybreak.data.validator import CLEAN, validate
+from tests.clones import home_here
 
 FIRST, NUM_DAYS = date(2025, 1, 6), 60
 TONIGHT = FIRST + timedelta(days=NUM_DAYS)
@@ -63,7 +64,7 @@ def judge(day: date, *late: date, suite: str = "drift: off\n", table: Table = SA
     )  # fmt: skip
     batch = Batch(day=day, num_rows=0, num_bytes=0, digest="", late_days=late)
     sections = ValidateSections(validate=ValidateParams(suite="suite.yaml", **params))
-    return validate(night, batch, table, sections)
+    return validate(home_here(), night, batch, table, sections)
 
 
 def broken(report: Report) -> list[str]:

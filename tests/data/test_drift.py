@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.contract.records import Drift
-from pipeline.contract.table import Bool, Bytes, Category, Float, Id, Int, Label, Table, Text, Time, days
-from pipeline.data import drift
-from pipeline.examples.shop.sold_lines import LINES
+from daybreak.contract.records import Drift
+from daybreak.contract.table import Bool, Bytes, Category, Float, Id, Int, Label, Table, Text, Time, days
+from daybreak.data import drift
+from daybreak.examples.shop.sold_lines import LINES
 
 PAYMENTS = Table(
     time="at",

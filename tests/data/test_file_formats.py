@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.data.file_formats import read_json
-from pipeline.data.source import Files
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.data.file_formats import read_json
+from daybreak.data.source import Files
 
 CSV = "time,amount\n2025-01-30 09:00:00,1.5\n2025-01-30 10:00:00,2.5\n"
 ROWS = [

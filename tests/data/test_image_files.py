@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from pipeline.contract.errors import DataError
-from pipeline.data.image_files import ImageFiles
-from pipeline.data.source import PART
+from daybreak.contract.errors import DataError
+from daybreak.data.image_files import ImageFiles
+from daybreak.data.partitions import PART
 
 
 def png(shade: int) -> bytes:
@@ -56,7 +56,7 @@ def test_a_glob_names_the_files_and_classes_are_found_as_folders(photos: Path) -
 def test_images_without_a_day_are_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png(1))
     (tmp_path / "b.png").write_bytes(png(2))
-    with pytest.raises(DataError, match="no image has a day in its path; put those of a day into a folder"):
+    with pytest.raises(DataError, match="no image has a day in its path; put the images of each day into"):
         ImageFiles(str(tmp_path)).days()
 
 

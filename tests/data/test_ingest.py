@@ -17,16 +17,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError
-from pipeline.contract.params import IngestParams
-from pipeline.contract.records import Batch, Night
-from pipeline.contract.table import Category, Int, Label, Table, Time
-from pipeline.data.bad_cells import AS_DELIVERED
-from pipeline.data.ingest import RAW, WORK, ingest, part_of
-from pipeline.data.source import PART, Files, write_partition
-from pipeline.examples.shop.simulated_shop import Shop
-from pipeline.examples.shop.sold_lines import LINES
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, JobError, NothingToDo, ParamsError
+from daybreak.contract.params import IngestParams
+from daybreak.contract.records import Batch, Night
+from daybreak.contract.table import Category, Int, Label, Table, Time
+from daybreak.data.bad_cells import AS_DELIVERED
+from daybreak.data.ingest import WORK, ingest
+from daybreak.data.partitions import PART, RAW, part_of
+from daybreak.data.source import Files, write_partition
+from daybreak.examples.shop.simulated_shop import Shop
+from daybreak.examples.shop.sold_lines import LINES
+from daybreak.storage.home import Home
 from tests.data.test_source import ONLINE_RETAIL, PAYMENTS, THEIRS, payments
 
 pytestmark = pytest.mark.usefixtures("empty_home")
@@ -76,7 +78,7 @@ def deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deliver:
 
 def run(number: int, *, id: str = "", history_days: int = 400, late_days: int = 7) -> Batch:
     params = IngestParams(history_days=history_days, late_days=late_days)
-    return ingest(night(nth(number), id=id), Files("../sales/{day}.parquet"), LINES, params)
+    return ingest(Home.here(), night(nth(number), id=id), Files("../sales/{day}.parquet"), LINES, params)
 
 
 def here() -> list[date]:
@@ -169,7 +171,9 @@ def test_a_day_between_others_without_rows_is_restated_to_none_where_days_are_cu
     def run_of(*days: int) -> Batch:
         pq.write_table(pa.concat_tables([rows(nth(day)) for day in days]), tmp_path / "all.parquet")
         source = Files("../all.parquet")
-        return ingest(night(nth(days[-1])), source, LINES, IngestParams(history_days=9, late_days=7))
+        return ingest(
+            Home.here(), night(nth(days[-1])), source, LINES, IngestParams(history_days=9, late_days=7)
+        )
 
     run_of(0, 1, 2)
     assert run_of(1, 3).late_days == (nth(2),), "days before the first one may have left the file"
@@ -247,13 +251,17 @@ def test_a_closed_day_of_the_shop_is_nothing_to_do(deliver: Deliver) -> None:
     sunday = date(2025, 3, 2)
     with pytest.raises(NothingToDo, match=f"no data for {sunday}, its newest before that is 2025-03-01"):
         ingest(
-            night(sunday), Shop(start="2025-02-20", today="2025-04-01", late_days={}), LINES, IngestParams()
+            Home.here(),
+            night(sunday),
+            Shop(start="2025-02-20", today="2025-04-01", late_days={}),
+            LINES,
+            IngestParams(),
         )
 
 
 def test_a_day_in_the_future_is_refused(deliver: Deliver) -> None:
     with pytest.raises(ParamsError, match="is in the future, today is 2026-01-01 in UTC; ask"):
-        ingest(night(date(2026, 1, 2)), Files("../sales/{day}.parquet"), LINES, IngestParams())
+        ingest(Home.here(), night(date(2026, 1, 2)), Files("../sales/{day}.parquet"), LINES, IngestParams())
 
 
 def test_a_broken_late_day_waits_and_a_broken_day_stops_the_night(
@@ -304,16 +312,18 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_half_written(deliver: Delive
 
 KILLED = """
 import os, signal, sys
-from pipeline.data.ingest import ingest
-from pipeline.data.source import Files
-from pipeline.storage import known_digests
-from pipeline.contract.params import IngestParams
-from pipeline.contract.records import Night, loads
-from pipeline.examples.shop.sold_lines import LINES
+from daybreak.data.ingest import ingest
+from daybreak.data.source import Files
+from daybreak.storage import known_digests
+from daybreak.storage.home import Home
+from daybreak.contract.params import IngestParams
+from daybreak.contract.records import Night, loads
+from daybreak.examples.shop.sold_lines import LINES
 
 known_digests.SETTLED_S = float("inf")  # what is remembered, and so what is read, would depend on the time
 source, left = Files("../sales/{day}.parquet"), int(sys.argv[1])
 source.days()
+home = Home.here()
 
 def count(event, arguments):
     global left
@@ -323,7 +333,7 @@ def count(event, arguments):
             os.kill(os.getpid(), signal.SIGKILL)
 
 sys.addaudithook(count)
-ingest(loads(Night, sys.argv[2]), source, LINES, IngestParams(late_days=4))
+ingest(home, loads(Night, sys.argv[2]), source, LINES, IngestParams(late_days=4))
 print(left, flush=True)
 """
 
@@ -408,7 +418,7 @@ def test_a_source_of_ones_own_needs_two_methods(deliver: Deliver) -> None:
         def fetch(self, day: date, folder: Path) -> None:
             write_partition(rows(day), folder)
 
-    assert ingest(night(nth(1)), Two(), LINES, IngestParams()).late_days == (nth(0),)
+    assert ingest(Home.here(), night(nth(1)), Two(), LINES, IngestParams()).late_days == (nth(0),)
 
 
 @pytest.mark.parametrize(
@@ -456,7 +466,7 @@ def test_a_schema_change_of_the_shop_is_refused(deliver: Deliver) -> None:
     day = date(2025, 3, 31)
     shop = Shop(start="2025-03-25", today="2025-04-01", late_days={}, schema_change=day)
     with pytest.raises(DataError, match=rf"source's {day} .*no price; no customer among"):
-        ingest(night(day), shop, LINES, IngestParams())
+        ingest(Home.here(), night(day), shop, LINES, IngestParams())
 
 
 def test_columns_that_the_table_does_not_declare_are_named_once(
@@ -477,10 +487,10 @@ def test_a_table_may_have_a_column_that_is_called_day(deliver: Deliver, tmp_path
         named = rows(nth(number)).append_column("day", pa.array(["Friday"] * 3))
         pq.write_table(named, tmp_path / "sales" / f"{nth(number)}.parquet")
         source = Files("../sales/{day}.parquet")
-        assert ingest(night(nth(number)), source, table, IngestParams()).late_days == ()
+        assert ingest(Home.here(), night(nth(number)), source, table, IngestParams()).late_days == ()
     part_of(nth(0)).unlink()
     pq.write_table(named.slice(0, 2), part_of(nth(0)))
-    assert ingest(night(nth(1)), source, table, IngestParams()).late_days == (nth(0),)
+    assert ingest(Home.here(), night(nth(1)), source, table, IngestParams()).late_days == (nth(0),)
 
 
 def test_a_column_that_the_table_gains_comes_in_for_all_days(deliver: Deliver, tmp_path: Path) -> None:
@@ -491,16 +501,20 @@ def test_a_column_that_the_table_gains_comes_in_for_all_days(deliver: Deliver, t
         pq.write_table(table, tmp_path / "sales" / f"{nth(number)}.parquet")
     (tmp_path / "sales" / f"{nth(1)}.parquet").unlink()
     wider = replace(LINES, columns={**LINES.columns, "store": Category(nullable=True)})
-    batch = ingest(night(nth(3)), Files("../sales/{day}.parquet"), wider, IngestParams(late_days=1))
+    batch = ingest(
+        Home.here(), night(nth(3)), Files("../sales/{day}.parquet"), wider, IngestParams(late_days=1)
+    )
     assert batch.late_days == (nth(0), nth(1), nth(2))
     stores = [pq.read_table(part_of(nth(n)), partitioning=None)["store"].to_pylist() for n in range(4)]
     assert stores == [[None] * 3, [None] * 3, ["A"] * 3, ["A"] * 3]
-    again = ingest(night(nth(3), id="again"), Files("../sales/{day}.parquet"), wider, IngestParams())
+    again = ingest(
+        Home.here(), night(nth(3), id="again"), Files("../sales/{day}.parquet"), wider, IngestParams()
+    )
     assert again.late_days == ()
     needed = replace(LINES, columns={**LINES.columns, "store": Category()})
     with pytest.raises(DataError, match="no store among its columns"):
         deliver(4)
-        ingest(night(nth(4)), Files("../sales/{day}.parquet"), needed, IngestParams())
+        ingest(Home.here(), night(nth(4)), Files("../sales/{day}.parquet"), needed, IngestParams())
 
 
 def test_a_key_that_no_object_of_a_day_has_is_null_and_a_column_that_others_lack_is_missing(
@@ -510,10 +524,10 @@ def test_a_key_that_no_object_of_a_day_has_is_null_and_a_column_that_others_lack
     for suffix in ("jsonl", "csv"):
         lines = {"jsonl": '{"time": "2025-03-01 10:00:00"}\n', "csv": "time\n2025-03-01 10:00:00\n"}
         (tmp_path / "sales" / f"{nth(0)}.{suffix}").write_text(lines[suffix])
-    ingest(night(nth(0)), Files("../sales/{day}.jsonl"), table, IngestParams())
+    ingest(Home.here(), night(nth(0)), Files("../sales/{day}.jsonl"), table, IngestParams())
     assert pq.read_table(part_of(nth(0)), partitioning=None)["coupon"].to_pylist() == [None]
     with pytest.raises(DataError, match="no coupon among its columns time"):
-        ingest(night(nth(0), id="again"), Files("../sales/{day}.csv"), table, IngestParams())
+        ingest(Home.here(), night(nth(0), id="again"), Files("../sales/{day}.csv"), table, IngestParams())
 
 
 def test_a_column_that_came_in_the_history_is_null_before_it_and_needed_tonight(
@@ -522,7 +536,7 @@ def test_a_column_that_came_in_the_history_is_null_before_it_and_needed_tonight(
     table = Table(time="time", columns={**LINES.columns, "coupon": Category(nullable=True)})
 
     def bring_in(day: int) -> Batch:
-        return ingest(night(nth(day)), Files("../sales/{day}.parquet"), table, IngestParams())
+        return ingest(Home.here(), night(nth(day)), Files("../sales/{day}.parquet"), table, IngestParams())
 
     deliver(0, 1)
     for number in (1, 2):
@@ -547,7 +561,13 @@ def test_numbers_of_days_that_are_no_longer_delivered_follow_their_classes(
         at = datetime.combine(nth(number), datetime.min.time())
         delivered = pa.table({"time": [at] * 2, "topic": topics or ["billing", "sales"]})
         pq.write_table(delivered, tmp_path / "sales" / f"{nth(number)}.parquet")
-        ingest(night(nth(number)), Files("../sales/{day}.parquet"), table, IngestParams(late_days=0))
+        ingest(
+            Home.here(),
+            night(nth(number)),
+            Files("../sales/{day}.parquet"),
+            table,
+            IngestParams(late_days=0),
+        )
         parts = [pq.read_table(part_of(nth(n)), partitioning=None) for n in range(number + 1)]
         return [part["topic"].to_pylist() for part in parts]
 
@@ -575,7 +595,7 @@ def test_labels_that_come_late_are_looked_back_for_until_they_are_all_in(deliver
     bank = Bank()
     for number in (0, 14, 15, 16):
         bank.today = nth(number)
-        batch = ingest(night(nth(number)), bank, PAYMENTS, IngestParams(late_days=2))
+        batch = ingest(Home.here(), night(nth(number)), bank, PAYMENTS, IngestParams(late_days=2))
         assert (nth(0) in batch.late_days) == (number == 15)
     assert pq.read_table(part_of(nth(1)), partitioning=None)["fraud"].to_pylist() == [1, 1, 1]
     assert pq.read_table(part_of(nth(2)), partitioning=None)["fraud"].to_pylist() == [None] * 3
@@ -587,14 +607,14 @@ def test_labels_that_come_late_are_looked_back_for_until_they_are_all_in(deliver
 def test_thirty_nights_of_online_retail(deliver: Deliver) -> None:
     source = Files(str(ONLINE_RETAIL), columns=THEIRS)
     days = [day for day in source.days() if day >= date(2011, 9, 1)][:31]
-    first = ingest(night(days[0]), source, LINES, IngestParams())
+    first = ingest(Home.here(), night(days[0]), source, LINES, IngestParams())
     assert len(first.late_days) > 200
     total = first.num_rows
     for day in days[1:]:
-        batch = ingest(night(day), source, LINES, IngestParams())
+        batch = ingest(Home.here(), night(day), source, LINES, IngestParams())
         assert batch.late_days == ()
         total += batch.num_rows
     assert here() == [day for day in source.days() if day <= days[-1]]
     assert total == sum(pq.read_metadata(path).num_rows for path in RAW.rglob(PART))
     with pytest.raises(NothingToDo, match="2011-09-24"):
-        ingest(night(date(2011, 9, 24)), source, LINES, IngestParams())
+        ingest(Home.here(), night(date(2011, 9, 24)), source, LINES, IngestParams())

@@ -1,4 +1,4 @@
-"""pipeline/data/numbers.py: numbers in texts, as people and programs write them."""
+"""daybreak/data/numbers.py: numbers in texts, as people and programs write them."""
 
 from datetime import datetime
 
@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.errors import DataError
-from pipeline.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time
-from pipeline.data.casts import conform
-from pipeline.data.numbers import NumberFormat, format_of, marked, plain
-from pipeline.workloads.columns import by_type
+from daybreak.contract.errors import DataError
+from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time
+from daybreak.data.casts import conform
+from daybreak.data.numbers import NumberFormat, format_of, marked, plain
+from daybreak.workloads.columns import by_type
 
 AT = datetime(2025, 3, 5)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline import cli, dvc_file
-from pipeline.contract import records
-from pipeline.contract.records import Dataset, Report
-from pipeline.stages import STAGES
+from daybreak import cli, dvc_file
+from daybreak.contract import records
+from daybreak.contract.records import Dataset, Report
+from daybreak.stages import STAGES
 
 ROOT = Path(__file__).parents[2]
 FIRST = date(2025, 1, 6)
@@ -63,12 +63,14 @@ def home(repository: Path, commit: Callable[[str], str], monkeypatch: pytest.Mon
     yaml.dump(suite, repository / "suite.yaml")
     shutil.copy(ROOT / "dvc.yaml", repository)
     settings = yaml.load(ROOT / "params.yaml")
-    settings["source"] = {"use": "pipeline.data.source:Files", "url": str(repository / "var/sales/{day}.csv")}
+    settings["source"] = {"use": "daybreak:Files", "url": str(repository / "var/sales/{day}.csv")}
     settings["validate"] = {"suite": "suite.yaml", "max_quarantined": 1.0}
     yaml.dump(settings, repository / "params.yaml")
     cached = [name for name, stage in STAGES.items() if stage.dvc == "cached"]
     for room in {room for name in cached for room in dvc_file.rooms(name)}:
-        shutil.copytree(ROOT / room, repository / room)  # deps of dvc.yaml
+        copy = shutil.copytree if (ROOT / room).is_dir() else shutil.copy  # a room, or a module beside them
+        (repository / room).parent.mkdir(parents=True, exist_ok=True)
+        copy(ROOT / room, repository / room)  # deps of dvc.yaml
     (repository / "data").mkdir(exist_ok=True)
     shutil.copy(ROOT / "data/expectations.yaml", repository / "data")
     (repository / ".gitignore").write_text("/nights/\n/var/\n/data/*\n!/data/expectations.yaml\n")

@@ -12,14 +12,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import ValidateParams, ValidateSections
-from pipeline.contract.records import Batch, Night, Report
-from pipeline.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
-from pipeline.data.casts import conform
-from pipeline.data.ingest import part_of
-from pipeline.data.source import write_partition
-from pipeline.data.validator import CLEAN, QUARANTINE, validate
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.params import ValidateParams, ValidateSections
+from daybreak.contract.records import Batch, Night, Report
+from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
+from daybreak.data.casts import conform
+from daybreak.data.partitions import part_of
+from daybreak.data.source import write_partition
+from daybreak.data.validator import CLEAN, QUARANTINE, validate
+from tests.clones import home_here
 
 TONIGHT = date(2025, 3, 14)
 NUM_ROWS = 240
@@ -90,7 +91,7 @@ def judge(table: Table, *late: date, suite: str = "", **params: Any) -> Report:
     )  # fmt: skip
     batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=late)
     sections = ValidateSections(validate=ValidateParams(suite="suite.yaml", **params))
-    return validate(night, batch, table, sections)
+    return validate(home_here(), night, batch, table, sections)
 
 
 def rows_of(folder: Path) -> pa.Table:

@@ -12,16 +12,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import Plug, PrepareParams, PrepareSections
-from pipeline.contract.records import Dataset, Night, Report
-from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
-from pipeline.contract.workload import Prepared, Window, read_state
-from pipeline.data.features import UNIT, labels_of
-from pipeline.data.prepare import ARRAYS, CLEAN, SAMPLES, prepare, remake
-from pipeline.workloads.samples import Samples
-from pipeline.workloads.table_workload import TableWorkload
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.params import Plug, PrepareParams, PrepareSections
+from daybreak.contract.records import Dataset, Night, Report
+from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
+from daybreak.contract.workload import Prepared, Window, read_state
+from daybreak.data.features import UNIT, labels_of
+from daybreak.data.prepare import ARRAYS, CLEAN, SAMPLES, prepare, remake
+from daybreak.storage.home import Home
+from daybreak.workloads.samples import Samples
+from daybreak.workloads.table_workload import TableWorkload
 
 pytestmark = pytest.mark.filterwarnings(  # of ibis 12, seen 2026-11
     "ignore:fetch_arrow_table:DeprecationWarning", "ignore:The 'future.infer_string' option"
@@ -119,7 +120,9 @@ def run(day: int, *, use: str = "Payments", wrong: str = "", **params: Any) -> D
     )
     plug = Plug(use=f"{__name__}:{use}", **({"wrong": wrong} if wrong else {}))
     CALLS.clear()
-    return prepare(night, report, PrepareSections(workload=plug, prepare=PrepareParams(**params)))
+    return prepare(
+        Home(Path.cwd()), night, report, PrepareSections(workload=plug, prepare=PrepareParams(**params))
+    )
 
 
 def inode(day: int) -> int:
@@ -212,7 +215,7 @@ def test_a_call_that_was_killed_before_its_end_is_repeated(monkeypatch: pytest.M
         write(5, rows_of(5, seed=2))
         if kill:
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                patch.setattr("pipeline.data.prepare._check_alike", killed)
+                patch.setattr("daybreak.data.prepare._check_alike", killed)
                 run(8)
         return run(8).digest
 
@@ -247,7 +250,7 @@ def test_labels_that_are_all_the_same_are_refused() -> None:
 
 
 def test_an_edited_workload_and_the_champions_each_make_arrays_of_the_same_rows(tmp_path: Path) -> None:
-    """By the door `arrays`, the champion's class has names and values of its own."""
+    """With `arrays`, the champion's class has names and values of its own."""
     made = run(9, use="Amounts", test_days=2)
     own = tmp_path / "own"
     own.mkdir()

@@ -10,13 +10,13 @@ import pytest
 import sqlglot
 from sqlglot import exp
 
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.table import Float, Id, Table, Time
-from pipeline.data.patterns import in_java
-from pipeline.data.queries import Queries
-from pipeline.data.row_rules import _TYPES, failing
-from pipeline.data.suite import OF_TYPE, Rule, Suite, load, rules_digest, rules_of
-from pipeline.examples.shop.sold_lines import LINES
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.table import Float, Id, Table, Time
+from daybreak.data.patterns import in_java
+from daybreak.data.queries import Queries
+from daybreak.data.row_rules import _TYPES, failing
+from daybreak.data.suite import OF_TYPE, Rule, Suite, load, rules_digest, rules_of
+from daybreak.examples.shop.sold_lines import LINES
 from tests.data import kinds, test_row_by_row
 from tests.data.test_validator import SUITE
 

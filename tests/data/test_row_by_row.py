@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.data.ingest import part_of
-from pipeline.data.partition_scan import PartitionScan
-from pipeline.data.source import write_partition
-from pipeline.data.suite import COPIES, HOUR, MIDNIGHT, OF_TYPE, Judge, Rule, load, rules_of
-from pipeline.examples.shop.simulated_shop import Shop
-from pipeline.examples.shop.sold_lines import LINES
+from daybreak.data.partition_scan import PartitionScan
+from daybreak.data.partitions import part_of
+from daybreak.data.source import write_partition
+from daybreak.data.suite import COPIES, HOUR, MIDNIGHT, OF_TYPE, Judge, Rule, load, rules_of
+from daybreak.examples.shop.simulated_shop import Shop
+from daybreak.examples.shop.sold_lines import LINES
 from tests.data.test_validator import SUITE
 
 DAY = date(2025, 3, 14)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.errors import ParamsError
-from pipeline.data.row_rules import failing, quoted
+from daybreak.contract.errors import ParamsError
+from daybreak.data.row_rules import failing, quoted
 
 
 def fails(value: Any, type: str, *, vectors: tuple[str, ...] = (), **kwargs: Any) -> bool:

@@ -16,15 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import cli
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.records import digest
-from pipeline.contract.table import Bool, Bytes, Category, Float, Id, Int, Label, Table, Text, Time, days
-from pipeline.data import day_files
-from pipeline.data.bad_cells import AS_DELIVERED
-from pipeline.data.casts import conform
-from pipeline.data.source import PART, Files, left_out_in_words, write_partition
-from pipeline.examples.shop.sold_lines import LINES
+from daybreak import cli
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.records import digest
+from daybreak.contract.table import Bool, Bytes, Category, Float, Id, Int, Label, Table, Text, Time, days
+from daybreak.data import day_files
+from daybreak.data.bad_cells import AS_DELIVERED
+from daybreak.data.casts import conform
+from daybreak.data.partitions import PART
+from daybreak.data.source import Files, left_out_in_words, write_partition
+from daybreak.examples.shop.sold_lines import LINES
 
 DATA = Path(os.environ.get("DAYBREAK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 ONLINE_RETAIL = DATA / "online_retail" / "online_retail.parquet"
@@ -749,7 +750,7 @@ def test_what_an_address_carries_is_in_no_log_and_no_record(
     canary = "-".join(("canary", "4711"))
     text = (repository / "params.yaml").read_text().partition("\n")[2]
     url = f"http://shop:{canary}@127.0.0.1:9/sales-{{day}}.parquet?sig={canary}"
-    source = f"source: {{use: 'pipeline.data.source:Files', url: '{url}'}}\n"
+    source = f"source: {{use: 'daybreak:Files', url: '{url}'}}\n"
     (repository / "params.yaml").write_text(source + text)
     assert cli.main(["open"]) == 1
     cli.main(["check"])

@@ -7,15 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.contract.table import Float, Table, Time
-from pipeline.data.engines import read_parts
-from pipeline.data.ingest import part_of
-from pipeline.data.partition_scan import Judged, PartitionScan
-from pipeline.data.source import write_partition
-from pipeline.data.suite import OF_TYPE, Rule, Suite, load, rules_of
-from pipeline.data.validator import CLEAN
-from pipeline.examples.shop.sold_lines import LINES
-from pipeline.workloads import columns
+from daybreak.contract.table import Float, Table, Time
+from daybreak.data.engines import read_parts
+from daybreak.data.partition_scan import Judged, PartitionScan
+from daybreak.data.partitions import part_of
+from daybreak.data.source import write_partition
+from daybreak.data.suite import OF_TYPE, Rule, Suite, load, rules_of
+from daybreak.data.validator import CLEAN
+from daybreak.examples.shop.sold_lines import LINES
+from daybreak.workloads import columns
 from tests.data import kinds, test_row_by_row
 from tests.data.test_validator import SUITE
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
-from pipeline.data.row_rules import BETWEEN
-from pipeline.data.suite import Suite, load, rules_digest, rules_of
-from pipeline.examples.shop.sold_lines import LINES
+from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
+from daybreak.data.row_rules import BETWEEN
+from daybreak.data.suite import Suite, load, rules_digest, rules_of
+from daybreak.examples.shop.sold_lines import LINES
 
 SUITE = Path(__file__).parents[2] / "data/expectations.yaml"
 PAYMENTS: dict[str, Any] = {

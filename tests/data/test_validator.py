@@ -12,18 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError
-from pipeline.contract.params import ValidateParams, ValidateSections
-from pipeline.contract.records import Batch, Night, Report
-from pipeline.data import suite, validator
-from pipeline.data.bad_cells import shown
-from pipeline.data.casts import conform
-from pipeline.data.ingest import RAW, part_of, partitions
-from pipeline.data.source import write_partition
-from pipeline.data.validator import CLEAN, DOCS, QUARANTINE, validate
-from pipeline.examples.shop.simulated_shop import Shop
-from pipeline.examples.shop.sold_lines import LINES
+from daybreak.contract import records
+from daybreak.contract.errors import DataError
+from daybreak.contract.params import ValidateParams, ValidateSections
+from daybreak.contract.records import Batch, Night, Report
+from daybreak.data import suite, validator
+from daybreak.data.bad_cells import shown
+from daybreak.data.casts import conform
+from daybreak.data.partitions import RAW, part_of, partitions
+from daybreak.data.source import write_partition
+from daybreak.data.validator import CLEAN, DOCS, QUARANTINE, validate
+from daybreak.examples.shop.simulated_shop import Shop
+from daybreak.examples.shop.sold_lines import LINES
+from tests.clones import home_here
 
 REPOSITORY = Path(__file__).parents[2]
 SUITE = REPOSITORY / "data/expectations.yaml"
@@ -53,7 +54,7 @@ def sections(suite: Path, **params: Any) -> ValidateSections:
 def judge(day: date, *late: date, **params: Any) -> Report:
     """Validate in the current folder, the day and late ones."""
     batch = Batch(day=day, num_rows=0, num_bytes=0, digest="", late_days=late)
-    return validate(night(day), batch, LINES, sections(SUITE, **params))
+    return validate(home_here(), night(day), batch, LINES, sections(SUITE, **params))
 
 
 def judged_by(folder: Path, text: str) -> Report:
@@ -61,7 +62,7 @@ def judged_by(folder: Path, text: str) -> Report:
     path = folder / "suite.yaml"
     path.write_text(text)
     batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=())
-    return validate(night(TONIGHT), batch, LINES, sections(path, max_quarantined=0.2))
+    return validate(home_here(), night(TONIGHT), batch, LINES, sections(path, max_quarantined=0.2))
 
 
 def rows_of(folder: Path, day: date) -> pd.DataFrame:
@@ -307,7 +308,7 @@ def test_changed_rules_judge_all_days_again(here: Path) -> None:
     strict = here / "strict.yaml"
     strict.write_text(SUITE.read_text().replace("rows:\n", EDITED))
     batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=())
-    second = validate(night(TONIGHT), batch, LINES, sections(strict, max_quarantined=0.2))
+    second = validate(home_here(), night(TONIGHT), batch, LINES, sections(strict, max_quarantined=0.2))
     assert second.num_rows > 20 * first.num_rows
     assert all((rows_of(CLEAN, day)["quantity"] <= 40).all() for day in partitions(CLEAN))
     assert judge(TONIGHT).digest == first.digest  # a function of (raw, rules), whatever was before

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from pipeline.contract.workload import State
-from pipeline.data.features import past_of, samples_of
-from pipeline.data.ingest import part_of
+from daybreak.contract.workload import State
+from daybreak.data.features import past_of, samples_of
+from daybreak.data.partitions import part_of
 
 Arrays = dict[str, np.ndarray]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from pipeline.contract.workload import Split
+from daybreak.contract.workload import Split
 
 HELD_OUT = 0.3
 

@@ -7,9 +7,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.examples.shop.candidate_items import CandidateDataset
-from pipeline.examples.shop.purchase_history import NUM_OWN, WINDOWS
-from pipeline.examples.shop.recommender import Recommender
+from daybreak.examples.shop.candidate_items import CandidateDataset
+from daybreak.examples.shop.purchase_history import NUM_OWN, WINDOWS
+from daybreak.examples.shop.recommender import Recommender
 from tests.examples.arrays import Shop, make_shop, write
 
 SMALL = {"num_candidates": 40, "num_popular": 10, "num_neighbours": 4, "neighbour_days": 7, "num_rows": 64}

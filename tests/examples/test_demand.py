@@ -9,14 +9,13 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
-from pipeline.contract.errors import DataError
-from pipeline.contract.params import Plug
-from pipeline.contract.records import digest
-from pipeline.data.as_of import AsOf
-from pipeline.data.features import past_of
-from pipeline.data.ingest import part_of
-from pipeline.data.source import PART
-from pipeline.examples.demand.demand import LAGS, Demand
+from daybreak.contract.errors import DataError
+from daybreak.contract.params import Plug
+from daybreak.contract.records import digest
+from daybreak.data.as_of import AsOf
+from daybreak.data.features import past_of
+from daybreak.data.partitions import PART, part_of
+from daybreak.examples.demand.demand import LAGS, Demand
 from tests.examples.daily import learned, made, one_by_one, reader
 
 ROOT = Path(__file__).parents[2]
@@ -26,8 +25,10 @@ DAY = TODAY - timedelta(days=1)
 
 def meters(*, start: date = TODAY - timedelta(days=60), today: date = TODAY) -> AsOf:
     """Twenty meters with the weather, by the example's params.yaml."""
-    module, known = "pipeline.examples.demand.meters", {"start": start, "today": today}
-    source = YAML(typ="safe").load((ROOT / "pipeline/examples/demand/params.yaml").read_text())["source"]
+    module, known = "daybreak.examples.demand.meters", {"start": start, "today": today}
+    source = YAML(typ="safe").load((ROOT / "pipeline/daybreak/examples/demand/params.yaml").read_text())[
+        "source"
+    ]
     source["rows"] |= {"use": f"{module}:Meters", "num_meters": 20, **known}
     weather = source["tables"]["weather"]["rows"]
     weather |= {"use": f"{module}:Weather", **known, "start": start - timedelta(days=1)}

@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.records import digest
-from pipeline.data.features import past_of
-from pipeline.data.source import PART
-from pipeline.examples.fraud.fraud import Fraud
-from pipeline.examples.fraud.payments import RIPE_DAYS, Payments
-from pipeline.workloads.metrics import AUC
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.records import digest
+from daybreak.data.features import past_of
+from daybreak.data.partitions import PART
+from daybreak.examples.fraud.fraud import Fraud
+from daybreak.examples.fraud.payments import RIPE_DAYS, Payments
+from daybreak.workloads.metrics import AUC
 from tests.examples.daily import learned, made, one_by_one, reader
 
 TODAY = date(2025, 7, 1)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.contract.errors import DataError
-from pipeline.contract.records import digest
-from pipeline.data.features import past_of
-from pipeline.data.source import PART
-from pipeline.examples.language.language import LENGTH, Language
-from pipeline.examples.language.nonsense import Nonsense
+from daybreak.contract.errors import DataError
+from daybreak.contract.records import digest
+from daybreak.data.features import past_of
+from daybreak.data.partitions import PART
+from daybreak.examples.language.language import LENGTH, Language
+from daybreak.examples.language.nonsense import Nonsense
 from tests.examples.daily import learned, made, one_by_one, reader
 
 TODAY = date(2025, 7, 1)

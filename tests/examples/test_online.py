@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.examples.shop.recommender import Recommender
+from daybreak.examples.shop.recommender import Recommender
 from tests.examples.arrays import Shop, make_shop, write
 
 SMALL = {"num_candidates": 30, "num_popular": 20, "num_rows": 64, "dim": 4, "hidden": 16}

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.examples.shop.recommender import Recommender
-from pipeline.statistics.ranking import ndcg
+from daybreak.examples.shop.recommender import Recommender
+from daybreak.statistics.ranking import ndcg
 from tests.examples.arrays import make_shop, write
 
 SMALL = {"num_candidates": 30, "num_popular": 20, "num_rows": 64, "dim": 4, "hidden": 16}

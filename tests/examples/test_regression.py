@@ -3,7 +3,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.examples.shop.regression import Regression
+from daybreak.examples.shop.regression import Regression
 from tests.examples.arrays import make_shop, write
 
 

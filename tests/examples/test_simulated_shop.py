@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import Plug
-from pipeline.contract.records import digest
-from pipeline.data.casts import conform
-from pipeline.data.source import PART
-from pipeline.examples.shop.simulated_shop import Shop
-from pipeline.examples.shop.sold_lines import LINES
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.params import Plug
+from daybreak.contract.records import digest
+from daybreak.data.casts import conform
+from daybreak.data.partitions import PART
+from daybreak.examples.shop.simulated_shop import Shop
+from daybreak.examples.shop.sold_lines import LINES
 
 TODAY = date(2025, 7, 1)
 
@@ -94,7 +94,7 @@ def test_days_end_yesterday_and_leave_out_the_closed_weekday_and_holidays() -> N
 
 
 def test_by_the_clock_there_is_history_up_to_the_last_days() -> None:
-    days = Plug.model_validate({"use": "pipeline.examples.shop.simulated_shop:Shop", "seed": 7}).make().days()
+    days = Plug.model_validate({"use": "daybreak.examples.shop.simulated_shop:Shop", "seed": 7}).make().days()
     assert len(days) > 140
     assert date.today() - days[-1] <= timedelta(days=7)
 

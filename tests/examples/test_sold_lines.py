@@ -14,21 +14,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import Plug, PrepareParams, PrepareSections
-from pipeline.contract.records import Dataset, Night, Report
-from pipeline.contract.workload import EPOCH
-from pipeline.data.corrections import PLACE, corrected, later_days
-from pipeline.data.prepare import ARRAYS, CLEAN, prepare
-from pipeline.examples.shop.sold_lines import LINES, SoldLines, stable_key
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.params import Plug, PrepareParams, PrepareSections
+from daybreak.contract.records import Dataset, Night, Report
+from daybreak.contract.workload import EPOCH
+from daybreak.data.corrections import PLACE, corrected, later_days
+from daybreak.data.prepare import ARRAYS, CLEAN, prepare
+from daybreak.examples.shop.sold_lines import LINES, SoldLines, stable_key
+from daybreak.storage.home import Home
 
 pytestmark = pytest.mark.filterwarnings(  # of ibis 12, seen 2026-11
     "ignore:fetch_arrow_table:DeprecationWarning", "ignore:The 'future.infer_string' option"
 )
 
 SCHEMA = LINES.schema()
-USE = "pipeline.examples.shop.regression:Regression"
+USE = "daybreak.examples.shop.regression:Regression"
 FIRST = date(2025, 1, 6)
 HELD_OUT = 3  # days after FIRST
 Row = dict[str, Any]
@@ -54,7 +55,7 @@ def night(day: int) -> Night:
 
 
 def sections(*, leave_out_items: tuple[str, ...] = (), **params: Any) -> PrepareSections:
-    use = "pipeline.examples.shop.recommender:Recommender" if leave_out_items else USE
+    use = "daybreak.examples.shop.recommender:Recommender" if leave_out_items else USE
     plug = Plug(use=use, **({"leave_out_items": leave_out_items} if leave_out_items else {}))
     return PrepareSections(workload=plug, prepare=PrepareParams(**params))
 
@@ -72,7 +73,7 @@ def run(rows: list[Row], *, day: int, **params: Any) -> Dataset:
         num_rows=len(rows), num_clean=len(rows), num_quarantined=0, expectations=(), drift=(),
         digest=records.digest(CLEAN),
     )  # fmt: skip
-    return prepare(night(day), report, sections(**params))
+    return prepare(Home(Path.cwd()), night(day), report, sections(**params))
 
 
 def array(name: str) -> Any:
@@ -314,4 +315,4 @@ def test_other_rows_than_those_validated_are_refused() -> None:
     run(small_shop(), day=5)
     report = Report(num_rows=0, num_clean=0, num_quarantined=0, expectations=(), drift=(), digest="x")
     with pytest.raises(DataError, match="run validate again"):
-        prepare(night(5), report, sections())
+        prepare(Home(Path.cwd()), night(5), report, sections())

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from pipeline.experiment.forecast import Volume, detectable, hours_needed
-from pipeline.experiment.ramp import Pace
+from daybreak.experiment.forecast import Volume, detectable, hours_needed
+from daybreak.experiment.ramp import Pace
 
 PACE = Pace(shares=(0.01, 0.05, 0.25, 0.5), units=50, hours=0.25)
 ASKED = {"pace": PACE, "alpha": 0.05}

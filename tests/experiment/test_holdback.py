@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.experiment.holdback import _outcomes_of_each
-from pipeline.experiment.observations import observe
-from pipeline.experiment.readout import Finding, Limits, find
-from pipeline.statistics.paired import Rules
-from pipeline.storage.traffic_log import Exposure
+from daybreak.experiment.holdback import _outcomes_of_each
+from daybreak.experiment.observations import observe
+from daybreak.experiment.readout import Finding, Limits, find
+from daybreak.statistics.paired import Rules
+from daybreak.storage.traffic_log import Exposure
 from tests.statistics.streams import Model, exposures, users
 
 DAY = 24 * 3600.0

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
-from pipeline.contract import params, records
-from pipeline.contract.errors import DataError, ReleaseError
-from pipeline.contract.params import GateParams
-from pipeline.contract.records import Evaluation, Judged, LiveMetric
-from pipeline.evaluation.scoring import live_metrics
-from pipeline.experiment.forecast import volume
-from pipeline.experiment.live_score import LISTS, RowScore
-from pipeline.experiment.live_test import look, others_by, score_by
-from pipeline.experiment.observations import observe
-from pipeline.experiment.readout import Finding, Limits, Metric, find
-from pipeline.statistics.assignment import CHALLENGER
-from pipeline.statistics.paired import Rules
-from pipeline.statistics.result import Status
-from pipeline.storage.traffic_log import Exposure
-from pipeline.workloads.metrics import (
+from daybreak.contract import params, records
+from daybreak.contract.errors import DataError, ReleaseError
+from daybreak.contract.params import GateParams
+from daybreak.contract.records import Evaluation, Judged, LiveMetric
+from daybreak.evaluation.scoring import live_metrics
+from daybreak.experiment.forecast import volume
+from daybreak.experiment.live_score import LISTS, RowScore
+from daybreak.experiment.live_test import look, others_by, score_by
+from daybreak.experiment.observations import observe
+from daybreak.experiment.readout import Finding, Limits, Metric, find
+from daybreak.statistics.assignment import CHALLENGER
+from daybreak.statistics.paired import Rules
+from daybreak.statistics.result import Status
+from daybreak.storage.traffic_log import Exposure
+from daybreak.workloads.metrics import (
     AUC,
     AbsoluteError,
     Accuracy,
@@ -109,7 +109,7 @@ def test_the_first_metric_with_values_of_samples_decides_as_held_out_samples_hav
     chance, label = draw.random(5000), draw.integers(0, 2, 5000)
     metrics = (AUC(), Pinball(quantiles=(0.5,), margin=0.02), LogLoss())
     live, *_ = live_metrics(metrics, {"prediction": chance}, label, has_label=True)
-    assert (live.use, live.is_first) == ("pipeline.workloads.metrics:Pinball", False)
+    assert (live.use, live.is_first) == ("daybreak.workloads.metrics:Pinball", False)
     assert live.margin == pytest.approx(0.02 * np.abs(chance - label).mean() / 2)
     assert 0 < live.low < 0.01
     assert 0.49 < live.high < 0.5

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.experiment.looks import NUM_LOOKS, Look, Looks
-from pipeline.statistics.unpaired import adjusted, effect
+from daybreak.experiment.looks import NUM_LOOKS, Look, Looks
+from daybreak.statistics.unpaired import adjusted, effect
 
 ALPHA, SIZE = 0.05, 3000
 ONE_LOOK = float(stats.norm.isf(ALPHA))  # no bound of several looks is below that of a single one

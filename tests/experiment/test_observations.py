@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import dcg_score
 
-from pipeline.experiment.live_score import list_score
-from pipeline.experiment.observations import observe
-from pipeline.statistics.assignment import CHALLENGER, arm_of, place
-from pipeline.storage.traffic_log import Exposure
+from daybreak.experiment.live_score import list_score
+from daybreak.experiment.observations import observe
+from daybreak.statistics.assignment import CHALLENGER, arm_of, place
+from daybreak.storage.traffic_log import Exposure
 from tests.statistics.streams import exposures, users
 
 ITEMS = st.lists(st.integers(0, 40), unique=True, max_size=25)

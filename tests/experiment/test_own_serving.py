@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from pipeline.contract.errors import DataError
-from pipeline.contract.params import LiveTestParams
-from pipeline.experiment import own_serving
-from pipeline.experiment.live_score import OwnScore, reported
-from pipeline.experiment.observations import observe
-from pipeline.experiment.own_serving import take_in
-from pipeline.statistics.assignment import CHALLENGER, CHAMPION, arm_of
-from pipeline.storage.traffic_log import Exposure, Log, Traffic, open_log
+from daybreak.contract.errors import DataError
+from daybreak.contract.params import LiveTestParams
+from daybreak.experiment import own_serving
+from daybreak.experiment.live_score import OwnScore, reported
+from daybreak.experiment.observations import observe
+from daybreak.experiment.own_serving import take_in
+from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of
+from daybreak.storage.traffic_log import Exposure, Log, Traffic, open_log
 from tests.postgres import postgresql
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -212,7 +212,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> str:
 
 
 def told_of(url: str, **arguments: Any) -> LiveTestParams:
-    plug = {"use": "pipeline.data.source:Files", "url": url, **arguments}
+    plug = {"use": "daybreak:Files", "url": url, **arguments}
     return LiveTestParams.model_validate({"metric": METRIC, "observations": plug})
 
 
@@ -264,7 +264,7 @@ def test_a_table_of_a_database_is_read(log: Log, tmp_path: Path) -> None:
     table.create(engine)
     with engine.begin() as connection:
         connection.execute(sa.insert(table), rows)
-    plug = {"use": "pipeline.data.database:Database", "url": url, "table": "shown"}
+    plug = {"use": "daybreak:Database", "url": url, "table": "shown"}
     params = LiveTestParams.model_validate({"metric": METRIC, "observations": plug})
     assert own_serving.read(log, params, now=NOW) == 200
     assert len(all_of(log, "a")) == 200
@@ -292,7 +292,7 @@ def test_items_and_labels_are_no_metric_of_a_team(log: Log) -> None:
 
 def test_a_source_without_a_metric_is_refused_and_a_range_upside_down() -> None:
     with pytest.raises(ValueError, match="observations are not scored without metric"):
-        LiveTestParams.model_validate({"observations": {"use": "pipeline.data.source:Files", "url": "x"}})
+        LiveTestParams.model_validate({"observations": {"use": "daybreak:Files", "url": "x"}})
     with pytest.raises(ValueError, match="low 10 is not below high 0"):
         LiveTestParams.model_validate({"metric": {**METRIC, "low": 10, "high": 0}})
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.experiment.ramp import Pace, clock_by, step
+from daybreak.experiment.ramp import Pace, clock_by, step
 
 PACE = Pace(shares=(0.01, 0.05, 0.25, 0.5), units=200, hours=1.0)
 SHARES = st.sampled_from((0.0, *PACE.shares))

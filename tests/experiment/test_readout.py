@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.experiment.forecast import forecast, volume
-from pipeline.experiment.observations import observe
-from pipeline.experiment.ramp import Pace, Step
-from pipeline.experiment.readout import Decision, Finding, Limits, decide, find
-from pipeline.statistics.assignment import CHALLENGER
-from pipeline.statistics.paired import Rules
-from pipeline.statistics.result import Status
-from pipeline.storage.traffic_log import Exposure
+from daybreak.experiment.forecast import forecast, volume
+from daybreak.experiment.observations import observe
+from daybreak.experiment.ramp import Pace, Step
+from daybreak.experiment.readout import Decision, Finding, Limits, decide, find
+from daybreak.statistics.assignment import CHALLENGER
+from daybreak.statistics.paired import Rules
+from daybreak.statistics.result import Status
+from daybreak.storage.traffic_log import Exposure
 from tests.statistics.streams import Model, exposures, users
 
 RULES = Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.gate.all_metrics import judge_metrics
-from pipeline.statistics.paired import Rules
-from pipeline.statistics.result import Result, Status
+from daybreak.gate.all_metrics import judge_metrics
+from daybreak.statistics.paired import Rules
+from daybreak.statistics.result import Result, Status
 
 N = 400
 NOTHING = np.zeros(N)

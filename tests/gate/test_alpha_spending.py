@@ -2,9 +2,9 @@
 
 from datetime import UTC, date, datetime, timedelta
 
-from pipeline.contract.records import Night, Verdict
-from pipeline.gate.alpha_spending import chance_of
-from pipeline.storage.ledger import Entry
+from daybreak.contract.records import Night, Verdict
+from daybreak.gate.alpha_spending import chance_of
+from daybreak.storage.ledger import Entry
 
 
 def tried(number: int, chance: float | None) -> Entry:

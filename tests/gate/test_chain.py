@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from pipeline.contract.records import (
+from daybreak.contract.records import (
     Anchor,
     Chain,
     Champion,
@@ -17,10 +17,10 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
-from pipeline.gate.chain import MOST_DAYS, anchor_of, apply_chain, chain_of, is_spent, sentence, why_cold
-from pipeline.registry.description import in_the_long_run
-from pipeline.statistics.level import Level
-from pipeline.storage.ledger import Entry
+from daybreak.gate.chain import MOST_DAYS, anchor_of, apply_chain, chain_of, is_spent, sentence, why_cold
+from daybreak.registry.description import in_the_long_run
+from daybreak.statistics.level import Level
+from daybreak.storage.ledger import Entry
 
 FIRST = date(2026, 1, 1)
 ANCHOR = Anchor(release=Release(version=1, replaced=0), since=FIRST)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import GateParams, GateSections, SmokeTestParams
-from pipeline.contract.records import Champion, Check, Evaluation, Verdict
-from pipeline.contract.workload import UNIT
-from pipeline.evaluation.scores import write_scores
-from pipeline.experiment.looks import last_bound
-from pipeline.gate.judge import (
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.params import GateParams, GateSections, SmokeTestParams
+from daybreak.contract.records import Champion, Check, Evaluation, Verdict
+from daybreak.contract.workload import UNIT
+from daybreak.evaluation.scores import write_scores
+from daybreak.experiment.looks import last_bound
+from daybreak.gate.judge import (
     ACTIONS,
     decide,
     fit_to_serve,
@@ -25,9 +25,10 @@ from pipeline.gate.judge import (
     rules_for_users,
     rules_of,
 )
-from pipeline.statistics.paired import Rules
-from pipeline.statistics.result import Status
-from pipeline.statistics.unpaired import effect
+from daybreak.statistics.paired import Rules
+from daybreak.statistics.result import Status
+from daybreak.statistics.unpaired import effect
+from daybreak.storage.home import Home
 from tests.release.folders import NUM_SAMPLES, make_evaluation, make_version
 
 CHAMPION = Champion(version=3, replaced=2, model_digest="c", night="before")
@@ -352,7 +353,7 @@ def test_scores_of_another_model_or_night_are_refused(changed: dict[str, str]) -
     night = SimpleNamespace(id="n")
     version = make_version(4, **{"model_digest": "m", "night": "n", **changed})
     with pytest.raises(ReleaseError, match="night n evaluated m; run evaluate and register again"):
-        gate(night, make_evaluation("m"), version, None, None)
+        gate(night, make_evaluation("m"), version, None, None, home=Home(Path.cwd()))
 
 
 def scored(mean: float, *, champion: Champion | None = CHAMPION, **params: Any) -> Verdict:
@@ -362,7 +363,7 @@ def scored(mean: float, *, champion: Champion | None = CHAMPION, **params: Any) 
     asked = sections(GateParams(**{"resamples": 0, **params}), SmokeTestParams(samples=0))
     version = make_version(4, model_digest="m", night="n")
     rules = rules_of(asked.gate, refresh=True)
-    return judge_scores(make_evaluation("m"), version, champion, asked, rules=rules)
+    return judge_scores(Home(Path.cwd()), make_evaluation("m"), version, champion, asked, rules=rules)
 
 
 def sections(gate: GateParams, smoke_test: SmokeTestParams) -> GateSections:
@@ -403,7 +404,7 @@ def test_only_what_is_to_be_promoted_or_met_by_users_has_to_be_fit(scores: str, 
     write_scores({"champion": BASE}, NUM_SAMPLES)  # without the challenger's nothing is fit
     params = sections(GateParams(scores=scores), SmokeTestParams())
     version, rules = make_version(4, model_digest="m", night="n"), rules_of(params.gate, refresh=True)
-    verdict = judge_scores(make_evaluation("m"), version, CHAMPION, params, rules=rules)
+    verdict = judge_scores(Home(Path.cwd()), make_evaluation("m"), version, CHAMPION, params, rules=rules)
     assert ("not fit to serve: loads: there are no scores of the trainer" in verdict.reason) is asked
 
 

@@ -6,9 +6,9 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from pipeline.contract.records import Evaluation, Judged, Night, Release, Verdict
-from pipeline.gate.plausibility import LEAST_NIGHTS, plausible
-from pipeline.storage.ledger import Entry
+from daybreak.contract.records import Evaluation, Judged, Night, Release, Verdict
+from daybreak.gate.plausibility import LEAST_NIGHTS, plausible
+from daybreak.storage.ledger import Entry
 
 NUM_SAMPLES = 60
 

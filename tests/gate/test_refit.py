@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.contract import params
-from pipeline.contract.params import Params
-from pipeline.contract.records import Refit
-from pipeline.gate import refit as stage
-from pipeline.rollout.audit import release_faults
-from pipeline.storage.ledger import Commit
+from daybreak.contract import params
+from daybreak.contract.params import Params
+from daybreak.contract.records import Refit
+from daybreak.extensions.care.audit import release_faults
+from daybreak.gate import refit as stage
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Commit
 from tests.rollout.ledgers import close, make_home, release_of
 from tests.rollout.test_promote import NIGHT, VERDICT, VERSION
 
@@ -29,7 +30,7 @@ def called(loaded: Params, **changed: Any) -> Refit | None:
     nothing: Any = None
     given = {"version": VERSION, "verdict": VERDICT, "backend": nothing,
              "workload": nothing, "params": loaded, "scoring": loaded.evaluate} | changed  # fmt: skip
-    return stage.refit(NIGHT, nothing, nothing, nothing, nothing, **given)
+    return stage.refit(NIGHT, nothing, nothing, nothing, nothing, **given, home=Home.here())
 
 
 def test_no_refit_is_made_unless_one_is_asked_for() -> None:

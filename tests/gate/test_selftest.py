@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.gate import all_metrics
-from pipeline.gate.all_metrics import judge_metrics
-from pipeline.gate.selftest import selftest
-from pipeline.statistics import paired, together
-from pipeline.statistics.paired import Rules
-from pipeline.statistics.result import Result
+from daybreak.gate import all_metrics
+from daybreak.gate.all_metrics import judge_metrics
+from daybreak.gate.selftest import selftest
+from daybreak.statistics import paired, together
+from daybreak.statistics.paired import Rules
+from daybreak.statistics.result import Result
 
 N = 300
 

@@ -5,10 +5,10 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from pipeline.contract.params import GateParams
-from pipeline.contract.records import Chain, Difference, Night, Release, Verdict, Watch
-from pipeline.gate.watch import compare
-from pipeline.storage.ledger import Entry
+from daybreak.contract.params import GateParams
+from daybreak.contract.records import Chain, Difference, Night, Release, Verdict, Watch
+from daybreak.gate.watch import compare
+from daybreak.storage.ledger import Entry
 
 SERVING = Release(version=4, replaced=3)
 FIRST = date(2026, 1, 1)

@@ -4,11 +4,12 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
-from pipeline.contract import records
-from pipeline.jobs import launcher
-from pipeline.jobs.launcher import JOBS
-from pipeline.training.recipe import Recipe, Result
-from pipeline.training.worker import write_facts
+from daybreak.contract import records
+from daybreak.jobs import launcher
+from daybreak.jobs.launcher import JOBS
+from daybreak.storage.home import Home
+from daybreak.training.recipe import Recipe, Result
+from daybreak.training.worker import write_facts
 from tests.training import nights
 
 NIGHT = nights.night(seconds=24 * 3600)
@@ -17,6 +18,7 @@ NIGHT = nights.night(seconds=24 * 3600)
 def call(backend, *, night=NIGHT, plan=None, champion=None, params=None, at_s=0.0, awake_s=None):
     """A call so many seconds after the night has begun, of which this machine was awake for `awake_s`."""
     return launcher.look_after(
+        Home(Path.cwd()),
         night,
         nights.dataset(),
         plan or nights.plan(),

@@ -14,19 +14,20 @@ from datetime import UTC, date, datetime, timedelta
 from math import exp, inf, log
 from pathlib import Path
 
-from pipeline.contract import records
-from pipeline.contract.backend import Backend, Job, LiveJob, State
-from pipeline.contract.errors import JobError, NotYet
-from pipeline.contract.machine import Machine
-from pipeline.contract.params import Params
-from pipeline.contract.records import Night, Plan, Portion, Rental, Rung, Strategy, Training
-from pipeline.jobs import launcher
-from pipeline.machines.startup import BEFORE_WORK
-from pipeline.storage import jsonl
-from pipeline.training import checkpoint
-from pipeline.training.recipe import END_BY, Recipe, Result
-from pipeline.training.trainer import Trainer
-from pipeline.training.worker import ended_early_by, write_facts
+from daybreak.contract import records
+from daybreak.contract.backend import Backend, Job, LiveJob, State
+from daybreak.contract.errors import JobError, NotYet
+from daybreak.contract.machine import Machine
+from daybreak.contract.params import Params
+from daybreak.contract.records import Night, Plan, Portion, Rental, Rung, Strategy, Training
+from daybreak.jobs import launcher
+from daybreak.machines.startup import BEFORE_WORK
+from daybreak.storage import jsonl
+from daybreak.storage.home import Home
+from daybreak.training import checkpoint
+from daybreak.training.recipe import END_BY, Recipe, Result
+from daybreak.training.trainer import Trainer
+from daybreak.training.worker import ended_early_by, write_facts
 from tests.fakes import AtOnce, CountingEngine
 from tests.jobs import plans, stock
 from tests.jobs.stock import LATE_S, Stock
@@ -228,7 +229,7 @@ class Cloud(Backend):
             return
         for _ in range(9):
             try:
-                self.decision = launcher.look_after(
+                self.decision = launcher.look_after(Home(Path.cwd()),
                     self.night, nights.dataset(), self.plan, None,
                     backend=self, params=self.params, clock=lambda: self.now,
                 )  # fmt: skip

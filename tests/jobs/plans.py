@@ -10,13 +10,13 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from pipeline.contract import params
-from pipeline.contract.machine import Machine
-from pipeline.contract.params import Params
-from pipeline.contract.records import Night, Plan
-from pipeline.planning.planner import plan
-from pipeline.prediction.calibration import Calibration, Past, Update
-from pipeline.prediction.measurements import Setting
+from daybreak.contract import params
+from daybreak.contract.machine import Machine
+from daybreak.contract.params import Params
+from daybreak.contract.records import Night, Plan
+from daybreak.planning.planner import plan
+from daybreak.prediction.calibration import Calibration, Past, Update
+from daybreak.prediction.measurements import Setting
 from tests.planning import jobs
 from tests.training import nights
 

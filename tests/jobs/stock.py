@@ -14,13 +14,13 @@ from itertools import product
 from math import inf
 from typing import Any
 
-from pipeline.contract import params
-from pipeline.contract.machine import Machine
-from pipeline.contract.params import Params
-from pipeline.contract.records import Rental
-from pipeline.contract.units import HOUR_S
-from pipeline.prediction.calibration import Calibration, Past, Update
-from pipeline.prediction.measurements import Setting
+from daybreak.contract import params
+from daybreak.contract.machine import Machine
+from daybreak.contract.params import Params
+from daybreak.contract.records import Rental
+from daybreak.contract.units import HOUR_S
+from daybreak.prediction.calibration import Calibration, Past, Update
+from daybreak.prediction.measurements import Setting
 from tests.jobs import plans
 from tests.planning import jobs
 from tests.training import nights

@@ -6,10 +6,10 @@ from math import inf
 
 import pytest
 
-from pipeline.contract.errors import JobError
-from pipeline.contract.records import Rental, Training
-from pipeline.jobs.heartbeats import Heartbeats
-from pipeline.jobs.reconciler import ENDING_S, GRACE_S
+from daybreak.contract.errors import JobError
+from daybreak.contract.records import Rental, Training
+from daybreak.jobs.heartbeats import Heartbeats
+from daybreak.jobs.reconciler import ENDING_S, GRACE_S
 from tests.jobs import plans
 from tests.jobs.cloud import BEGUN, HOUR_S, TICK_S, Cloud, Luck, bad_night, night_of, plan_of, play
 
@@ -204,10 +204,10 @@ def test_the_rate_is_that_of_batches_as_large_as_they_are_now():
 
 @pytest.mark.slow
 def test_some_of_the_bad_nights_of_the_benchmark(folder_in_memory):
-    logging.getLogger("pipeline").setLevel(logging.ERROR)
+    logging.getLogger("daybreak").setLevel(logging.ERROR)
     seeds = [*range(4), 42]  # in 42, the launcher decides while the job is told to end and has not yet
     nights = [bad_night(seed, folder_in_memory / str(seed)) for seed in seeds]
-    logging.getLogger("pipeline").setLevel(logging.NOTSET)
+    logging.getLogger("daybreak").setLevel(logging.NOTSET)
     assert sum(isinstance(night.decision, Training) for night in nights) >= 4
     for night in nights:
         late_s = night.decided_at - night.night.train_until.timestamp()

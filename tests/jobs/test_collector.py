@@ -8,22 +8,22 @@ import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
-from pipeline.contract.backend import OutOfTime
-from pipeline.contract.errors import JobError, NotYet
-from pipeline.contract.params import Plug
-from pipeline.contract.records import Night
-from pipeline.contract.workload import make_model, write_state
-from pipeline.jobs import escalation, launcher
-from pipeline.jobs.collector import MODEL
-from pipeline.jobs.launcher import JOBS, recipe_of
-from pipeline.jobs.submissions import Attempts
-from pipeline.registry.weights import load_model
-from pipeline.training import checkpoint
-from pipeline.training.checkpoint import State
-from pipeline.training.checkpoint_copies import CheckpointCopies
-from pipeline.training.recipe import Recipe
-from pipeline.training.sample_audit import SampleAudit
-from pipeline.training.sample_order import indices
+from daybreak.contract.backend import OutOfTime
+from daybreak.contract.errors import JobError, NotYet
+from daybreak.contract.params import Plug
+from daybreak.contract.records import Night
+from daybreak.contract.workload import make_model, write_state
+from daybreak.jobs import escalation, launcher
+from daybreak.jobs.collector import MODEL
+from daybreak.jobs.launcher import JOBS, recipe_of
+from daybreak.jobs.submissions import Attempts
+from daybreak.registry.weights import load_model
+from daybreak.training import checkpoint
+from daybreak.training.checkpoint import State
+from daybreak.training.checkpoint_copies import CheckpointCopies
+from daybreak.training.recipe import Recipe
+from daybreak.training.sample_audit import SampleAudit
+from daybreak.training.sample_order import indices
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, finish, job_folder
 from tests.training import nights

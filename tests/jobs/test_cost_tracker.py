@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import JobError, NotYet
-from pipeline.training.recipe import Result
+from daybreak.contract import records
+from daybreak.contract.errors import JobError, NotYet
+from daybreak.training.recipe import Result
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, finish, job_folder
 from tests.training import nights

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Plan, Rental, Rung
-from pipeline.jobs import escalation
-from pipeline.jobs.escalation import PATIENCE_S, Sight, choose, forecast
-from pipeline.jobs.outlook import Rate
-from pipeline.spot.steering import on_demand
+from daybreak.contract.records import Plan, Rental, Rung
+from daybreak.jobs import escalation
+from daybreak.jobs.escalation import PATIENCE_S, Sight, choose, forecast
+from daybreak.jobs.outlook import Rate
+from daybreak.spot.steering import on_demand
 from tests.jobs import plans
 from tests.jobs.cloud import BEGUN, HOUR_S, night_of, plan_of
 

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import JobError, NotYet
-from pipeline.jobs import launcher, reconciler
-from pipeline.jobs.collector import MODEL
-from pipeline.jobs.launcher import JOBS
-from pipeline.training import worker
-from pipeline.training.recipe import MOVING, Progress
+from daybreak.contract import records
+from daybreak.contract.errors import JobError, NotYet
+from daybreak.jobs import launcher, reconciler
+from daybreak.jobs.collector import MODEL
+from daybreak.jobs.launcher import JOBS
+from daybreak.storage.home import Home
+from daybreak.training import worker
+from daybreak.training.recipe import MOVING, Progress
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, finish, job_folder
 from tests.training import nights
@@ -32,9 +33,9 @@ def test_the_first_call_submits_the_second_waits_and_the_last_collects():
     with pytest.raises(NotYet, match="starting"):
         call(backend, at_s=20)
     (job,) = backend.jobs
-    assert (job.module, job.arguments) == ("pipeline.training.worker", (job.folder,))
+    assert (job.module, job.arguments) == ("daybreak.training.worker", (job.folder,))
     assert job.num_workers == 1
-    assert job.environment["PYTHONPATH"].startswith(str(Path.cwd()))
+    assert job.environment["DAYBREAK_CODE"] == str(Path.cwd())
     finish(job_folder())
     training = call(backend, at_s=120)
     assert training.logs == f"{job.folder}/log.txt"
@@ -195,7 +196,7 @@ def test_a_job_that_cannot_be_cancelled_keeps_no_other_of_an_old_plan_alive():
     for path in JOBS.glob("*/aside"):
         path.rename(path.with_name("submissions.jsonl"))
     with pytest.raises(JobError, match=r"^job \w+ may still run: the service does not answer; try again$"):
-        launcher.end_jobs(backend)
+        launcher.end_jobs(Home(Path.cwd()), backend)
     assert sorted(backend.cancelled) == sorted(job.folder for job in backend.jobs)
     assert len(backend.jobs) == 2
 

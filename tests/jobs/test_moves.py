@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Plan, Rental, Rung, Size
-from pipeline.jobs import moves
-from pipeline.jobs.escalation import forecast
-from pipeline.jobs.heartbeats import Heartbeats
-from pipeline.jobs.moves import MOST_MOVES
-from pipeline.jobs.outlook import Rate
-from pipeline.training.recipe import Progress
+from daybreak.contract.records import Plan, Rental, Rung, Size
+from daybreak.jobs import moves
+from daybreak.jobs.escalation import forecast
+from daybreak.jobs.heartbeats import Heartbeats
+from daybreak.jobs.moves import MOST_MOVES
+from daybreak.jobs.outlook import Rate
+from daybreak.training.recipe import Progress
 from tests.fakes import read_lines
 from tests.jobs.cloud import BEGUN, HOUR_S, TICK_S, Luck, plan_of, play
 from tests.jobs.test_escalation import UNTIL, running, sight

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.backends.local import Local
-from pipeline.contract import records
-from pipeline.contract.backend import Job
-from pipeline.contract.errors import NotYet
-from pipeline.contract.machine import Machine
-from pipeline.contract.params import Plug
-from pipeline.contract.records import LOCAL, Rental, Rung, Size, Training
-from pipeline.jobs import launcher
-from pipeline.training.gpus import MACHINE
-from pipeline.training.recipe import Recipe
+from daybreak.backends.local import Local
+from daybreak.contract import records
+from daybreak.contract.backend import Job
+from daybreak.contract.errors import NotYet
+from daybreak.contract.machine import Machine
+from daybreak.contract.params import Plug
+from daybreak.contract.records import LOCAL, Rental, Rung, Size, Training
+from daybreak.jobs import launcher
+from daybreak.storage.home import Home
+from daybreak.training.gpus import MACHINE
+from daybreak.training.recipe import Recipe
 from tests.fakes import Curve, LineWorkload
 from tests.training import nights
 
@@ -61,6 +62,7 @@ class Cheaper(Local):
     """This machine, under the names of two that differ in price."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: list[str] = []
         self.passes: list[tuple[int, ...]] = []  # samples of each size's, as the workers read them
 
@@ -107,7 +109,7 @@ def trained(
             time.sleep(0.5)
             try:
                 training = launcher.train(
-                    night, nights.dataset(), planned, None, backend=backend, params=params
+                    Home(Path.cwd()), night, nights.dataset(), planned, None, backend=backend, params=params
                 )
             except NotYet:
                 continue

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.jobs.outlook import Rate, Risk, measured, outlook, weighed
-from pipeline.training.recipe import Progress
+from daybreak.jobs.outlook import Rate, Risk, measured, outlook, weighed
+from daybreak.training.recipe import Progress
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 SAFE = Risk(mean_time_to_loss_s=1e12, restart_s=0.0, every_s=600.0)

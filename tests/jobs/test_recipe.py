@@ -7,11 +7,11 @@ from datetime import date, timedelta
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.records import Champion, Portion, Rental, Rung, Size
-from pipeline.jobs import escalation, launcher
-from pipeline.jobs.launcher import recipe_of
-from pipeline.training.recipe import name_of
+from daybreak.contract import records
+from daybreak.contract.records import Champion, Portion, Rental, Rung, Size
+from daybreak.jobs import escalation, launcher
+from daybreak.jobs.launcher import recipe_of
+from daybreak.training.recipe import name_of
 from tests.jobs.calls import NIGHT
 from tests.training import nights
 

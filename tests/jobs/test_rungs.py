@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.contract.errors import NotYet
-from pipeline.contract.records import Rental, Rung
-from pipeline.jobs.submissions import Attempts
+from daybreak.contract.errors import NotYet
+from daybreak.contract.records import Rental, Rung
+from daybreak.jobs.submissions import Attempts
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, job_folder
 from tests.training import nights

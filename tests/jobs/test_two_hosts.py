@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract.backend import label
-from pipeline.contract.errors import NotYet
-from pipeline.jobs import launcher
-from pipeline.jobs.submissions import Attempts
+from daybreak.contract.backend import label
+from daybreak.contract.errors import NotYet
+from daybreak.jobs import launcher
+from daybreak.jobs.submissions import Attempts
+from daybreak.storage.home import Home
 from tests.jobs import plans
 from tests.jobs.cloud import KILL_S, TICK_S, Cloud, Luck, night_of
 from tests.training import nights
@@ -28,7 +29,7 @@ class Hosts:
         """One call of the launcher of a host; returns what it says."""
         (self.folder / host / launcher.JOBS).mkdir(parents=True, exist_ok=True)
         with chdir(self.folder / host), pytest.raises(NotYet) as refusal:
-            launcher.look_after(
+            launcher.look_after(Home(Path.cwd()),
                 self.cloud.night, nights.dataset(), self.cloud.plan, None,
                 backend=self.cloud, params=PARAMS, clock=lambda: self.cloud.now,
             )  # fmt: skip
@@ -103,7 +104,7 @@ def test_the_host_of_the_younger_job_ends_it_and_attaches_to_the_older(hosts):
 
 
 def test_a_cloud_that_does_not_list_its_jobs_does_not_keep_a_night_from_its_own(hosts, monkeypatch, caplog):
-    from pipeline.contract.errors import JobError
+    from daybreak.contract.errors import JobError
 
     def unreachable(regions):
         raise JobError("the service does not answer")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.contract.errors import JobError
-from pipeline.contract.records import Plan, Training
-from pipeline.jobs.reconciler import ENDING_S, GRACE_S
+from daybreak.contract.errors import JobError
+from daybreak.contract.records import Plan, Training
+from daybreak.jobs.reconciler import ENDING_S, GRACE_S
 from tests.training import nights
 
 SLOW_S = 0.015  # a batch

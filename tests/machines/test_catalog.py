@@ -6,10 +6,10 @@ from datetime import date
 import pandas as pd
 import pytest
 
-from pipeline.contract.errors import ParamsError
-from pipeline.machines.catalog import choose, local, rented
-from pipeline.machines.pricelist import prices
-from tests.benchmarks.frame import DATA
+from benchmarks.frame import DATA
+from daybreak.contract.errors import ParamsError
+from daybreak.machines.catalog import choose, local, rented
+from daybreak.machines.pricelist import prices
 from tests.planning.jobs import profile
 
 MACHINES = rented()

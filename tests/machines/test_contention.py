@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.machines import contention, this_machine
+from daybreak.machines import contention, this_machine
 
 BURN = "while True: pass"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.machines import free_memory, this_machine
-from pipeline.machines.free_memory import FreeMemory, Left
+from daybreak.machines import free_memory, this_machine
+from daybreak.machines.free_memory import FreeMemory, Left
 
 STAT = "anon 5\ninactive_file {0}\nactive_file {1}\ntotal_inactive_file {0}\ntotal_active_file {1}\n"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.machines.nodes import device
+from daybreak.machines.nodes import device
 
 
 @pytest.mark.parametrize(

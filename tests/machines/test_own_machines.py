@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.contract.errors import ParamsError
-from pipeline.machines import catalog
-from pipeline.machines.own_machines import read
-from pipeline.prediction.update_time import LATENCY_S, _sync_s
+from daybreak.contract.errors import ParamsError
+from daybreak.machines import catalog
+from daybreak.machines.own_machines import read
+from daybreak.prediction.update_time import LATENCY_S, _sync_s
 from tests.planning.jobs import profile
 
 HEAD = "name,device,num_devices,vcpus,memory_gb,count,options,usd_per_hour,spot_options,spot_usd_per_hour\n"

@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract.errors import JobError, ParamsError
-from pipeline.machines import pricelist, prices
-from pipeline.machines.catalog import rented
+from daybreak import cli
+from daybreak.contract.errors import JobError, ParamsError
+from daybreak.machines import pricelist, prices
+from daybreak.machines.catalog import rented
 from tests.machines.billing import Billing, serving, sku
 
 CHIPS = [
@@ -37,7 +37,7 @@ V6E = ("ct6e-standard-1t", "us-central1", "on-demand")
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.setenv(prices.KEY, "a-key")
     return tmp_path
 
@@ -160,7 +160,7 @@ def test_the_list_shows_every_price_with_its_date_and_source(home, capsys):
     assert "  cpu: assumed per core; not measured" in lines[at:]
     assert cli.main(["prices", "--machine", "tpu*"]) == 0
     shown = capsys.readouterr().out
-    assert "on-demand  –          –       –    –   not known, and not planned; python -m pipeline" in shown
+    assert "on-demand  –          –       –    –   not known, and not planned; daybreak" in shown
 
 
 def test_a_machine_that_nobody_knows_is_told(home, caplog):

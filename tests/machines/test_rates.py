@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.machine import Price
-from pipeline.machines import pricelist
-from pipeline.machines.catalog import rented
-from pipeline.machines.rates import CHANGE, absurd, rates, refreshed, usd_per_hour
-from tests.benchmarks.frame import DATA
+from benchmarks.frame import DATA
+from daybreak.contract.machine import Price
+from daybreak.machines import pricelist
+from daybreak.machines.catalog import rented
+from daybreak.machines.rates import CHANGE, absurd, rates, refreshed, usd_per_hour
 from tests.machines.billing import sku
 
 TODAY = date(2026, 11, 21)

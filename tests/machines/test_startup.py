@@ -6,7 +6,7 @@ from statistics import quantiles
 
 import pytest
 
-from pipeline.machines.startup import TWICE, slowest, wait
+from daybreak.machines.startup import TWICE, slowest, wait
 from tests.planning.jobs import machine
 
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
-from pipeline.contract.machine import Machine
-from pipeline.contract.records import Dataset, Line, Night, Profile
-from pipeline.machines.catalog import AT_HAND, rented
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import Dataset, Line, Night, Profile
+from daybreak.machines.catalog import AT_HAND, rented
 
 EVERYTHING = (AT_HAND, *rented())  # that can be had: the machine at hand, and the catalog
 STARTED = datetime(2011, 9, 1, 11, 0, tzinfo=UTC)

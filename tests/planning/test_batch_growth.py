@@ -21,18 +21,18 @@ from statistics import geometric_mean
 import numpy as np
 import pytest
 
-from pipeline.contract.records import Rental, Size
-from pipeline.planning.batch_growth import sizes
-from pipeline.planning.candidates import Job
-from pipeline.planning.search import Candidate
-from pipeline.prediction.costs import predict_counts
-from pipeline.prediction.efficiency import Efficiency
-from pipeline.prediction.priors import priors
-from pipeline.training.batch_schedule import LEAST_LOOKS, BatchSchedule
-from tests.benchmarks import bench_throughput
-from tests.benchmarks.bench_arbitrary import NAMES, machines, trained
-from tests.benchmarks.frame import DATA
-from tests.benchmarks.step_times import APPS, steps
+from benchmarks import bench_throughput
+from benchmarks.bench_arbitrary import NAMES, machines, trained
+from benchmarks.frame import DATA
+from benchmarks.step_times import APPS, steps
+from daybreak.contract.records import Rental, Size
+from daybreak.planning.batch_growth import sizes
+from daybreak.planning.candidates import Job
+from daybreak.planning.search import Candidate
+from daybreak.prediction.costs import predict_counts
+from daybreak.prediction.efficiency import Efficiency
+from daybreak.prediction.priors import priors
+from daybreak.training.batch_schedule import LEAST_LOOKS, BatchSchedule
 from tests.planning.jobs import DATASET
 
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason=f"the published measurements are not in {DATA}")

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.params import PlanParams
-from pipeline.machines.catalog import local, rented
-from pipeline.planning.candidates import Job, candidates, line_of
-from pipeline.planning.search import Candidate, Limits, relax, search
-from pipeline.prediction.calibration import Calibration, Past
-from pipeline.prediction.efficiency import Efficiency
-from pipeline.prediction.update_time import by_profile, update
+from daybreak.contract.params import PlanParams
+from daybreak.machines.catalog import local, rented
+from daybreak.planning.candidates import Job, candidates, line_of
+from daybreak.planning.search import Candidate, Limits, relax, search
+from daybreak.prediction.calibration import Calibration, Past
+from daybreak.prediction.efficiency import Efficiency
+from daybreak.prediction.update_time import by_profile, update
 from tests.planning.jobs import DATASET, machine, profile
 
 CATALOG = [m for m in rented() if m.region == "us-central1" and m.usd_per_hour and not m.is_tpu]

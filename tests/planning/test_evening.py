@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract import records
-from pipeline.contract.errors import NotYet, PlanError
-from pipeline.contract.records import Action, Night, Plan, Refit, Verdict
-from pipeline.jobs import launcher, submissions
-from pipeline.planning import evening
-from pipeline.planning.sharing import Way
-from pipeline.storage import checkout, homes
+from daybreak import cli
+from daybreak.contract import records
+from daybreak.contract.errors import NotYet, PlanError
+from daybreak.contract.records import Action, Night, Plan, Refit, Verdict
+from daybreak.jobs import launcher, submissions
+from daybreak.planning import evening
+from daybreak.planning.sharing import Way
+from daybreak.storage import homes
+from daybreak.storage.home import Home
 from tests.planning.jobs import DATASET, night, profile
 
 PARAMS = """\
@@ -31,7 +32,7 @@ HOUR = Way(machine="g2-standard-4", num_machines=1, seconds=3600, late_s=4000, u
 @pytest.fixture
 def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Homes of models shop and cards, each with an open night in its own folder; shop leads."""
-    monkeypatch.delenv("PIPELINE_HOME", raising=False)
+    monkeypatch.delenv("DAYBREAK_HOME", raising=False)
     now = datetime.now(UTC).replace(microsecond=0)
     for name in ("shop", "cards"):
         (tmp_path / name / "var").mkdir(parents=True)
@@ -60,9 +61,8 @@ def look(
 ) -> tuple[str, float]:
     folder = home / "nights" / of
     tonight = records.read(Night, folder / records.RUN)
-    with checkout.within(home):
-        now = tonight.started_at.timestamp() + later_s
-        share, waited_s = evening.turn(tonight, ways, refits=refits, now=now)
+    now = tonight.started_at.timestamp() + later_s
+    share, waited_s = evening.turn(Home(home), tonight, ways, refits=refits, now=now)
     return share.way.machine, waited_s
 
 
@@ -195,7 +195,7 @@ def test_the_stage_plans_with_its_share_and_is_called_again_until_it_begins(
     write(lead, machines=f"{{{machine}: 1}}")
 
     def called(name: str) -> int:
-        monkeypatch.setenv("PIPELINE_HOME", str(lead.parent / name))
+        monkeypatch.setenv("DAYBREAK_HOME", str(lead.parent / name))
         monkeypatch.chdir(lead.parent / name / "nights" / "one")
         return cli.main(["plan"])
 

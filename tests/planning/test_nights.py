@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.contract.records import Evaluation, Plan, Training
-from pipeline.machines.catalog import local, rented
-from pipeline.planning.plan_stage import plan
-from pipeline.prediction.update_time import update
-from pipeline.storage import ledger
+from daybreak.contract import records
+from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.contract.records import Evaluation, Plan, Training
+from daybreak.machines.catalog import local, rented
+from daybreak.planning.plan_stage import plan
+from daybreak.prediction.update_time import update
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.fakes import ScriptedBackend
 from tests.planning.jobs import DATASET, STARTED, night, profile
 
@@ -71,9 +72,9 @@ def run(world: World, repository: Path, *, count: int, hours: float = 18) -> lis
         tonight = replace(
             night(), id=f"night-{number}", started_at=STARTED + timedelta(days=number), code_commit=code,
             train_until=STARTED + timedelta(days=number, hours=hours),
-            decide_until=STARTED + timedelta(days=number, hours=24), previous=ledger.ledger_tip(),
+            decide_until=STARTED + timedelta(days=number, hours=24), previous=ledger.ledger_tip(Home.here()),
         )  # fmt: skip
-        made = plan(tonight, DATASET, PROFILE, None, backend=ScriptedBackend(), params=PARAMS)
+        made = plan(Home.here(), tonight, DATASET, PROFILE, None, backend=ScriptedBackend(), params=PARAMS)
         seconds = world.seconds(made, made.num_samples)
         trained = Training(
             model_digest="d", num_samples=made.num_samples, num_restarts=0, stopped_by="finished",
@@ -86,7 +87,7 @@ def run(world: World, repository: Path, *, count: int, hours: float = 18) -> lis
         )
         for record in (tonight, DATASET, PROFILE, made, trained, evaluated):
             records.write(record, repository / records.RUN)
-        ledger.commit_night(tonight, message="promoted")
+        ledger.commit_night(Home.here(), tonight, message="promoted")
         plans.append(made)
     return plans
 

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import runner
-from pipeline.backends.local import Local
-from pipeline.backends.slurm.slurm import Slurm
-from pipeline.backends.vertex.vertex import Vertex
-from pipeline.contract import records
-from pipeline.contract.backend import Backend, Job, State
-from pipeline.contract.errors import ParamsError, PlanError
-from pipeline.contract.machine import Machine
-from pipeline.contract.records import Plan, Rental
-from pipeline.machines.catalog import rented
+from daybreak import runner
+from daybreak.backends.local import Local
+from daybreak.contract import records
+from daybreak.contract.backend import Backend, Job, State
+from daybreak.contract.errors import ParamsError, PlanError
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import Plan, Rental
+from daybreak.extensions.slurm.slurm import Slurm
+from daybreak.extensions.vertex.vertex import Vertex
+from daybreak.machines.catalog import rented
+from daybreak.storage.home import Home
 from tests.planning.jobs import DATASET, night, profile
 
 PARAMS = """\
@@ -59,7 +60,7 @@ class Ours(Vertex):
 
 @pytest.fixture(autouse=True)
 def _in_a_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)  # the home of a ledger
     monkeypatch.chdir(tmp_path)
     for record in (night(hours=2), DATASET, profile(step_s=1e-2)):
@@ -68,7 +69,7 @@ def _in_a_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planned(backend: str, machines: str) -> Plan:
     Path("params.yaml").write_text(PARAMS.format(backend=backend, machines=machines))
-    plan = runner.run("plan")
+    plan = runner.run(Home.here(), "plan")
     assert isinstance(plan, Plan)
     return plan
 
@@ -95,7 +96,7 @@ def test_where_the_backend_has_none_of_the_machines_it_is_said_what_it_has() -> 
 
 
 SERVER = "name,device,num_devices,vcpus,memory_gb,usd_per_hour,spot_options\nlocal,{},64,{},--x\n"
-LOCAL = "{use: 'pipeline.backends.local:Local', machines: machines.csv}"
+LOCAL = "{use: 'daybreak:Local', machines: machines.csv}"
 
 
 def test_a_server_of_one_s_own_is_a_line_of_the_file_which_other_backends_leave_out(tmp_path):
@@ -133,13 +134,13 @@ def test_a_file_of_own_machines_is_planned_for_by_its_prices_and_never_beyond_it
         "name,device,num_devices,vcpus,memory_gb,count,usd_per_hour\n"
         "rack,L4,1,8,64,2,0.5\nshelf,T4,1,8,64,4,0.1\n"
     )
-    backend = "{use: 'pipeline.backends.slurm.slurm:Slurm', machines: machines.csv}"
+    backend = "{use: 'daybreak:Slurm', machines: machines.csv}"
     Path("params.yaml").write_text(
         PARAMS.format(backend=backend, machines="rack, shelf").replace(
             "spot: false", "spot: false, max_machines: 8"
         )
     )
-    plan = runner.run("plan")
+    plan = runner.run(Home.here(), "plan")
     assert isinstance(plan, Plan)
     counts = {}
     for option in plan.options:

@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract import records
-from pipeline.contract.records import Plan
-from pipeline.machines import pricelist
+from daybreak import cli
+from daybreak.contract import records
+from daybreak.contract.records import Plan
+from daybreak.machines import pricelist
 from tests.planning.jobs import DATASET, night, profile
 
 PARAMS = """\
@@ -23,7 +23,7 @@ train: {epochs: 1, batch_size: 256}
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)  # the home of a ledger
     (tmp_path / "params.yaml").write_text(PARAMS)
@@ -50,7 +50,7 @@ def test_the_task_log_gets_the_same_and_the_output_ends_with_the_record(home, ca
 
 
 def test_a_price_that_was_read_later_goes_before_the_shipped_one(home):
-    backend = '{use: "pipeline.backends.vertex.vertex:Vertex", project: p, image: i}'
+    backend = '{use: "daybreak:Vertex", project: p, image: i}'
     (home / "params.yaml").write_text(PARAMS.replace("tests.fakes:ScriptedBackend", backend))
     cli.main(["plan"])
     before = records.read(Plan)

@@ -13,20 +13,20 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, ParamsError, PlanError
-from pipeline.contract.params import Params, PlanParams, ProfileParams, TrainParams, check
-from pipeline.contract.records import Champion, Line, Plan, Rental, Tuning, dumps, loads
-from pipeline.machines import catalog
-from pipeline.machines.catalog import AT_HAND, rented
-from pipeline.planning.fallback import MUCH_LATER, NUM_RUNGS
-from pipeline.planning.planner import plan
-from pipeline.planning.rationale import rationale, sentences
-from pipeline.prediction.update_time import update
-from pipeline.spot.states import Place
-from pipeline.spot.steering import Attempt, Facts, place, zone_of
-from pipeline.training import recipe
-from tests.benchmarks.catalogs import agreement
+from benchmarks.catalogs import agreement
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, ParamsError, PlanError
+from daybreak.contract.params import Params, PlanParams, ProfileParams, TrainParams, check
+from daybreak.contract.records import Champion, Line, Plan, Rental, Tuning, dumps, loads
+from daybreak.machines import catalog
+from daybreak.machines.catalog import AT_HAND, rented
+from daybreak.planning.fallback import MUCH_LATER, NUM_RUNGS
+from daybreak.planning.planner import plan
+from daybreak.planning.rationale import rationale, sentences
+from daybreak.prediction.update_time import update
+from daybreak.spot.states import Place
+from daybreak.spot.steering import Attempt, Facts, place, zone_of
+from daybreak.training import recipe
 from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
 
 EVERYWHERE = PlanParams(machines=("local", "*-*"))
@@ -554,7 +554,7 @@ def test_workers_average_now_and_then_where_the_plan_finds_that_it_pays():
 
 def test_planning_imports_nothing_heavy():
     code = (
-        "import sys, pipeline.planning.planner; heavy = "
+        "import sys, daybreak.planning.planner; heavy = "
         "('torch', 'numpy', 'scipy', 'mlflow', 'pandas', 'pydantic', 'ruamel'); "
         "print([m for m in heavy if m in sys.modules])"
     )

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.contract.records import Plan
-from pipeline.planning.planner import plan
-from pipeline.planning.rationale import rationale
-from pipeline.prediction.calibration import Calibration
-from pipeline.prediction.efficiency import Reached
+from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.contract.records import Plan
+from daybreak.planning.planner import plan
+from daybreak.planning.rationale import rationale
+from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.efficiency import Reached
 from tests.planning.jobs import DATASET, EVERYTHING, night, profile
 
 PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
@@ -71,7 +71,7 @@ def test_nights_that_trained_equally_long_show_nothing():
     stays = planned(nights(*(1,) * 20))
     assert stays.num_samples == EPOCH
     assert stays.samples_reason.endswith(
-        "0 nights like tonight trained on more and 20 on these, too few to tell what more would add; "
+        "0 nights like tonight trained on more samples and 20 on the recipe's, too few to estimate a gain; "
         "plan.explore_usd lets nights try"
     )
     assert planned(nights(*(1, 2) * 10, warm=True)).num_samples == EPOCH  # tonight starts cold

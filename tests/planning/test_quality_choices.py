@@ -8,14 +8,14 @@ from math import inf, log2
 import numpy as np
 import pytest
 
-from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.contract.records import Chosen
-from pipeline.planning.planner import plan
-from pipeline.planning.quality import MOST_TRIES
-from pipeline.planning.quality_choices import Choices, Tonight, choose
-from pipeline.planning.rationale import rationale
-from pipeline.prediction.calibration import Calibration
-from pipeline.prediction.learning_curve import Shown
+from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.contract.records import Chosen
+from daybreak.planning.planner import plan
+from daybreak.planning.quality import MOST_TRIES
+from daybreak.planning.quality_choices import Choices, Tonight, choose
+from daybreak.planning.rationale import rationale
+from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.learning_curve import Shown
 from tests.planning.jobs import DATASET, EVERYTHING, night, profile
 from tests.planning.test_quality import EPOCH, PLUGS, nights
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.contract.records import Plan
-from pipeline.planning.planner import plan
-from pipeline.planning.rationale import around, picture, rationale, rows
-from pipeline.prediction.calibration import Calibration, Past, Update
-from pipeline.prediction.efficiency import Reached
-from pipeline.prediction.measurements import Setting
+from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.contract.records import Plan
+from daybreak.planning.planner import plan
+from daybreak.planning.rationale import around, picture, rationale, rows
+from daybreak.prediction.calibration import Calibration, Past, Update
+from daybreak.prediction.efficiency import Reached
+from daybreak.prediction.measurements import Setting
 from tests.planning.jobs import DATASET, EVERYTHING, night, profile
 
 PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")

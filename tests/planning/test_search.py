@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Rental
-from pipeline.machines.startup import Part
-from pipeline.planning.search import (
+from daybreak.contract.records import Rental
+from daybreak.machines.startup import Part
+from daybreak.planning.search import (
     Candidate,
     Limits,
     feasible,
@@ -19,7 +19,7 @@ from pipeline.planning.search import (
     search,
     why_not,
 )
-from pipeline.prediction.costs import Estimate
+from daybreak.prediction.costs import Estimate
 from tests.planning.jobs import machine
 
 CONFIDENCE = 0.99

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
-from pipeline.contract.units import HOUR_S
-from pipeline.planning.trials import LOOK_S, SPARE_S, Trial, could_save, trial_of
+from daybreak.contract.units import HOUR_S
+from daybreak.planning.trials import LOOK_S, SPARE_S, Trial, could_save, trial_of
 
 CONFIDENCE = 0.9
 

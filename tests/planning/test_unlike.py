@@ -7,19 +7,19 @@ from itertools import combinations
 
 import pytest
 
-from pipeline.contract.errors import PlanError
-from pipeline.contract.machine import Machine
-from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.contract.records import Plan, Pool, Rental, dumps, loads
-from pipeline.machines import catalog
-from pipeline.machines.catalog import rented
-from pipeline.planning.candidates import Job
-from pipeline.planning.planner import plan
-from pipeline.planning.search import Candidate, Choice, Limits
-from pipeline.planning.unlike import _counts, _may_meet, cheaper, divided, joined
-from pipeline.prediction.calibration import Calibration, Past, Update
-from pipeline.prediction.efficiency import Efficiency
-from pipeline.prediction.measurements import Setting
+from daybreak.contract.errors import PlanError
+from daybreak.contract.machine import Machine
+from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.contract.records import Plan, Pool, Rental, dumps, loads
+from daybreak.machines import catalog
+from daybreak.machines.catalog import rented
+from daybreak.planning.candidates import Job
+from daybreak.planning.planner import plan
+from daybreak.planning.search import Candidate, Choice, Limits
+from daybreak.planning.unlike import _counts, _may_meet, cheaper, divided, joined
+from daybreak.prediction.calibration import Calibration, Past, Update
+from daybreak.prediction.efficiency import Efficiency
+from daybreak.prediction.measurements import Setting
 from tests.planning.jobs import DATASET, machine, night, profile
 
 FAST = replace(

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Rental
-from pipeline.machines.catalog import local, rented
-from pipeline.machines.startup import Z90
-from pipeline.prediction.calibration import Calibration, Past, Update, ratio
-from pipeline.prediction.costs import predict
-from pipeline.prediction.measurements import Setting
-from pipeline.prediction.update_time import by_profile, update
+from daybreak.contract.records import Rental
+from daybreak.machines.catalog import local, rented
+from daybreak.machines.startup import Z90
+from daybreak.prediction.calibration import Calibration, Past, Update, ratio
+from daybreak.prediction.costs import predict
+from daybreak.prediction.measurements import Setting
+from daybreak.prediction.update_time import by_profile, update
 from tests.planning.jobs import machine, profile
 
 PROFILE = profile()

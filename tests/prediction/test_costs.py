@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Rental, Sync
-from pipeline.machines.catalog import local, rented
-from pipeline.machines.startup import FIVEFOLD, TWICE, Part, slowest
-from pipeline.prediction import local_updates
-from pipeline.prediction.calibration import Calibration
-from pipeline.prediction.costs import Estimate, predict, predict_counts, time_to_save_s
-from pipeline.spot.hazard import Hazard
-from pipeline.spot.lifetimes import Exponential
-from pipeline.spot.preemptions import MEAN_TIME_TO_FAILURE_S, MEAN_TIME_TO_PREEMPTION_S
+from daybreak.contract.records import Rental, Sync
+from daybreak.machines.catalog import local, rented
+from daybreak.machines.startup import FIVEFOLD, TWICE, Part, slowest
+from daybreak.prediction import local_updates
+from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.costs import Estimate, predict, predict_counts, time_to_save_s
+from daybreak.spot.hazard import Hazard
+from daybreak.spot.lifetimes import Exponential
+from daybreak.spot.preemptions import MEAN_TIME_TO_FAILURE_S, MEAN_TIME_TO_PREEMPTION_S
 from tests.planning.jobs import machine, profile
 
 PROFILE = profile()

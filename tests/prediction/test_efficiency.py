@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.prediction.efficiency import Efficiency, Reached, alike
-from pipeline.prediction.priors import priors
+from daybreak.prediction.efficiency import Efficiency, Reached, alike
+from daybreak.prediction.priors import priors
 from tests.planning.jobs import profile
 
 THEORY_SPREAD = priors().assumed.theory

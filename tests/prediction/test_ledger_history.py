@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.params import Params, PlanParams, TrainParams
-from pipeline.contract.records import Evaluation, Live, Night, Plan, Profile, Taken, Training, Verdict
-from pipeline.machines.startup import BEFORE_WORK, IN_RUN_S
-from pipeline.planning import planner
-from pipeline.planning.plan_stage import plan
-from pipeline.prediction import ledger_history
-from pipeline.prediction.calibration import Calibration
-from pipeline.storage import ledger
+from daybreak.contract import records
+from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.contract.records import Evaluation, Live, Night, Plan, Profile, Taken, Training, Verdict
+from daybreak.machines.startup import BEFORE_WORK, IN_RUN_S
+from daybreak.planning import planner
+from daybreak.planning.plan_stage import plan
+from daybreak.prediction import ledger_history
+from daybreak.prediction.calibration import Calibration
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.fakes import ScriptedBackend
 from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
 
@@ -38,7 +39,7 @@ def nights(repository: Path) -> Callable[..., Night]:
 
     def close(times: Sequence[float], *, num_restarts: int = 0) -> Night:
         code = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=repository, text=True).strip()
-        tip = ledger.ledger_tip()
+        tip = ledger.ledger_tip(Home.here())
         plain = planned(night())
         for number, each in enumerate(times):
             opened = replace(
@@ -54,14 +55,14 @@ def nights(repository: Path) -> Callable[..., Night]:
                 replace(took(plain, each), num_restarts=num_restarts),
             ):
                 records.write(record, run)
-            tip = ledger.commit_night(opened, message="promoted")
+            tip = ledger.commit_night(Home.here(), opened, message="promoted")
         return replace(night(), code_commit=code, previous=tip)
 
     return close
 
 
 def planned(tonight: Night, job: Profile = PROFILE) -> Plan:
-    return plan(tonight, DATASET, job, None, backend=ScriptedBackend(), params=PARAMS)
+    return plan(Home.here(), tonight, DATASET, job, None, backend=ScriptedBackend(), params=PARAMS)
 
 
 def took(made: Plan, times: float) -> Training:
@@ -79,7 +80,7 @@ def width(made: Plan) -> float:
 def test_a_machine_that_takes_longer_than_predicted_is_planned_longer(nights):
     plain, tonight = planned(night()), nights([1.3] * 8)
     assert planned(tonight).expected_s / plain.expected_s == pytest.approx(1.3, rel=0.04)
-    assert len(learned(ledger_history.before(tonight)).past) == 8
+    assert len(learned(ledger_history.before(Home.here(), tonight)).past) == 8
 
 
 @pytest.mark.slow
@@ -100,7 +101,7 @@ def test_intervals_that_did_not_hold_are_wider_tonight(nights, caplog):
 @pytest.mark.slow
 def test_what_cannot_be_learned_from_is_widened_for(nights):
     tonight = nights([1.0, 1.3, 0.8, 1.4] * 5, num_restarts=1)  # the time of a restart is no update's
-    assert learned(ledger_history.before(tonight)).past == []
+    assert learned(ledger_history.before(Home.here(), tonight)).past == []
     made = planned(tonight)
     assert made.widened > 1.5
     assert width(made) > 1.5 * width(planned(night()))
@@ -148,12 +149,12 @@ def test_nights_that_came_later_do_not_change_the_plan(nights, repository):
     later = replace(tonight, id="later", started_at=STARTED + timedelta(days=9))
     for record in (later, DATASET, PROFILE, before, took(before, 3.0)):
         records.write(record, repository / records.RUN)
-    ledger.commit_night(later, message="promoted")
+    ledger.commit_night(Home.here(), later, message="promoted")
     assert planned(tonight) == before
 
 
 def test_the_first_night_has_no_past(repository):
-    assert ledger_history.before(night()) == []
+    assert ledger_history.before(Home.here(), night()) == []
     assert learned([]).past == []
 
 
@@ -178,7 +179,7 @@ def test_a_night_tries_what_may_be_cheaper_while_dollars_are_left_for_that():
     kept = rented.model_copy(update={"plan": rented.plan.model_copy(update={"explore_usd": 0.0})})
     job = profile(step_s=1e-2)
     best, tried = (
-        plan(night(), DATASET, job, None, backend=ScriptedBackend(), params=params)
+        plan(Home.here(), night(), DATASET, job, None, backend=ScriptedBackend(), params=params)
         for params in (kept, rented)
     )
     assert best.explore_usd == 0

@@ -3,11 +3,11 @@
 import json
 from importlib.resources import files
 
-from pipeline.prediction.priors import NAMES, priors
+from daybreak.prediction.priors import NAMES, priors
 
 
 def test_every_prior_names_its_source():
-    shipped = json.loads(files("pipeline.prediction").joinpath("priors.json").read_text())
+    shipped = json.loads(files("daybreak.prediction").joinpath("priors.json").read_text())
     assert "fit_priors" in shipped["source"]
     assert all(each["value"] > 0 and each["source"] for each in shipped["assumed"].values())
 

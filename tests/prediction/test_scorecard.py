@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.formats import percent
-from pipeline.contract.records import Plan, Rental, Training
-from pipeline.prediction.scorecard import NIGHTS, Z90, Outcome, outcome, scorecard
+from daybreak.contract.formats import percent
+from daybreak.contract.records import Plan, Rental, Training
+from daybreak.prediction.scorecard import NIGHTS, Z90, Outcome, outcome, scorecard
 
 
 def night(z: float, *, number: int = 0, spread: float = 0.1, widened: float = 1.0, **changes) -> Outcome:

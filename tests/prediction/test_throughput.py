@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.prediction.measurements import Measurement, Setting
-from pipeline.prediction.priors import priors
-from pipeline.prediction.step_time import FIXED, MANY, ONE, PER_SAMPLE, TWO
-from pipeline.prediction.throughput import MachineKind, StepTime
+from daybreak.prediction.measurements import Measurement, Setting
+from daybreak.prediction.priors import priors
+from daybreak.prediction.step_time import FIXED, MANY, ONE, PER_SAMPLE, TWO
+from daybreak.prediction.throughput import MachineKind, StepTime
 
 PRIORS = priors()
 # Fixed and per sample on a device, then what summing gradients takes by rates alone; as in true_s.

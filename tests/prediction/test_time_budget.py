@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.errors import PlanError
-from pipeline.contract.records import Night
-from pipeline.prediction.time_budget import BEFORE_TRAINING, TEST, TEST_SHARES, Decided, window, windows
+from daybreak.contract.errors import PlanError
+from daybreak.contract.records import Night
+from daybreak.prediction.time_budget import BEFORE_TRAINING, TEST, TEST_SHARES, Decided, window, windows
 from tests.planning.jobs import DATASET, night, profile
 
 

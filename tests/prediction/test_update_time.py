@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.machine import Machine
-from pipeline.contract.records import Profile
-from pipeline.machines.catalog import PAGE_CACHE, local
-from pipeline.machines.startup import Z90
-from pipeline.prediction.update_time import TimedUpdate, update
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import Profile
+from daybreak.machines.catalog import PAGE_CACHE, local
+from daybreak.machines.startup import Z90
+from daybreak.prediction.update_time import TimedUpdate, update
 from tests.planning.jobs import machine, profile
 
 DISK = 200e6  # bytes/s of the machine that was profiled

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.params import TrainParams
-from pipeline.contract.records import Tuning
-from pipeline.profiling import remedies, tuner
-from pipeline.profiling.ab_timing import Trials, Variant, bounds
-from pipeline.profiling.harness import Harness
+from daybreak.contract.params import TrainParams
+from daybreak.contract.records import Tuning
+from daybreak.profiling import remedies, tuner
+from daybreak.profiling.ab_timing import Trials, Variant, bounds
+from daybreak.profiling.harness import Harness
 from tests.planning.jobs import line
 from tests.profiling.test_profiler import Job as SmallJob
 

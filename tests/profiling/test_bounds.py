@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Line
-from pipeline.profiling.bounds import CLOSE, Operator, judge, memory_share, room, symptoms
-from pipeline.profiling.line_fit import constant
+from daybreak.contract.records import Line
+from daybreak.profiling.bounds import CLOSE, Operator, judge, memory_share, room, symptoms
+from daybreak.profiling.line_fit import constant
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.profiling import all_reduce
-from pipeline.profiling.bounds import Bound, Operator
-from pipeline.profiling.counterfactuals import Changes, cold, drop, step_gains, storage
-from pipeline.profiling.harness import Harness
+from daybreak.profiling import all_reduce
+from daybreak.profiling.bounds import Bound, Operator
+from daybreak.profiling.counterfactuals import Changes, cold, drop, step_gains, storage
+from daybreak.profiling.harness import Harness
 
 
 def cached_bytes(array: np.ndarray) -> int:

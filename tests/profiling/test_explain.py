@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.contract.records import Profile, Remedy
-from pipeline.profiling.explain import explain
-from pipeline.profiling.remedies import IN_RAM
+from daybreak.contract.records import Profile, Remedy
+from daybreak.profiling.explain import explain
+from daybreak.profiling.remedies import IN_RAM
 from tests.planning import jobs
 
 EVIDENCE = {

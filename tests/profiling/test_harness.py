@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.contract.errors import ParamsError
-from pipeline.profiling.bounds import Operator
-from pipeline.profiling.harness import Harness
-from pipeline.profiling.operators import OperatorLog, OtherStep, Replay
-from pipeline.training import sample_order
-from pipeline.training.arrays import Arrays
+from daybreak.contract.errors import ParamsError
+from daybreak.profiling.bounds import Operator
+from daybreak.profiling.harness import Harness
+from daybreak.profiling.operators import OperatorLog, OtherStep, Replay
+from daybreak.training import sample_order
+from daybreak.training.arrays import Arrays
 
 MEAN, DEVIATION, DIM = 0.5, 2.0, 50
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.profiling.line_fit import constant, fit
+from daybreak.profiling.line_fit import constant, fit
 
 SIZES = (64, 128, 256, 512)
 

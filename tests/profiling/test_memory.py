@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.contract.errors import JobError, ParamsError, PlanError
-from pipeline.machines import this_machine
-from pipeline.profiling import memory
+from daybreak.contract.errors import JobError, ParamsError, PlanError
+from daybreak.machines import this_machine
+from daybreak.profiling import memory
 from tests.fakes import LineWorkload, write_curve
 
 

@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.contract.errors import PlanError
-from pipeline.contract.params import ProfileParams, TrainParams
-from pipeline.contract.records import Tuning
-from pipeline.machines import this_machine
-from pipeline.profiling import memory, memory_fit
-from pipeline.profiling.harness import Harness
+from daybreak.contract.errors import PlanError
+from daybreak.contract.params import ProfileParams, TrainParams
+from daybreak.contract.records import Tuning
+from daybreak.machines import this_machine
+from daybreak.profiling import memory, memory_fit
+from daybreak.profiling.harness import Harness
 
 MIB = 1 << 20
 

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import params, records
-from pipeline.contract.backend import Backend, Job
-from pipeline.contract.errors import JobError, ParamsError
-from pipeline.contract.params import Params
-from pipeline.contract.records import Profile
-from pipeline.machines import this_machine
-from pipeline.profiling import profile_stage, short_job
-from pipeline.training import gpus
+from daybreak.contract import params, records
+from daybreak.contract.backend import Backend, Job
+from daybreak.contract.errors import JobError, ParamsError
+from daybreak.contract.params import Params
+from daybreak.contract.records import Profile
+from daybreak.machines import this_machine
+from daybreak.profiling import profile_stage, short_job
+from daybreak.storage.home import Home
+from daybreak.training import gpus
 from tests.fakes import LineWorkload, ScriptedBackend, write_curve
 from tests.planning import jobs
 
@@ -40,7 +41,7 @@ class Measuring(ScriptedBackend):
 
 @pytest.fixture(autouse=True)
 def _in_a_night(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(short_job, "POLL_S", 0.0)
     write_curve(Path("data/arrays"), num_samples=100)
@@ -74,6 +75,7 @@ def make_params(
 
 def call(backend: Backend, night=NIGHT, *, params=None, num_samples=1000) -> Profile:
     return profile_stage.profile(
+        Home.here(),
         night,
         replace(jobs.DATASET, num_samples=num_samples),
         backend=backend,
@@ -183,7 +185,7 @@ def test_the_same_code_in_the_folder_of_another_night_is_the_same(backend, tmp_p
         monkeypatch.delitem(sys.modules, "own_job", raising=False)
         assert Path(importlib.import_module("own_job").__file__ or "") == own
         profile_stage.profile(
-            night, jobs.DATASET, backend=backend, params=make_params(workload="own_job:Own")
+            Home.here(), night, jobs.DATASET, backend=backend, params=make_params(workload="own_job:Own")
         )
     assert len(backend.jobs) == 1
 
@@ -280,7 +282,7 @@ def test_a_job_that_loses_its_machine_is_started_again():
         call(backend)
     first, second = backend.jobs
     assert first == second
-    assert (first.module, first.arguments) == ("pipeline.profiling.profile_job", (first.folder,))
+    assert (first.module, first.arguments) == ("daybreak.profiling.profile_job", (first.folder,))
     assert first.num_workers == 0
 
 

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import ProfileParams, TrainParams
-from pipeline.contract.records import Dataset, Profile, dumps, loads
-from pipeline.profiling.profiler import profile
-from pipeline.profiling.tuner import variants
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.params import ProfileParams, TrainParams
+from daybreak.contract.records import Dataset, Profile, dumps, loads
+from daybreak.profiling.profiler import profile
+from daybreak.profiling.tuner import variants
+from daybreak.storage.home import Home
 from tests.profiling import test_memory
 
 WIDTH, HIDDEN = 32, 1024
@@ -73,7 +74,7 @@ class Job:
 def _at_home(tmp_path_factory):
     """A home, in which the ceilings of this machine are measured once for all profiles."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIPELINE_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("DAYBREAK_HOME", str(tmp_path_factory.mktemp("home")))
         yield
 
 
@@ -87,7 +88,7 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
 def compute_bound() -> Profile:
     """Of a job whose batch is so large that products take ten times as long as Adam's traffic anywhere."""
     params = PARAMS.model_copy(update={"batch_sizes": (128, 256, 512)})
-    return profile(DATASET, Job(hidden=HIDDEN), params, TrainParams(batch_size=512))
+    return profile(Home.here(), DATASET, Job(hidden=HIDDEN), params, TrainParams(batch_size=512))
 
 
 @pytest.mark.alone
@@ -101,7 +102,7 @@ def test_a_job_that_computes_is_bound_by_compute(compute_bound):
 @pytest.mark.alone
 @pytest.mark.slow
 def test_a_job_that_waits_for_its_data_is_bound_by_io():
-    measured = profile(DATASET, Job(load_s=0.0005), PARAMS, TRAINING)
+    measured = profile(Home.here(), DATASET, Job(load_s=0.0005), PARAMS, TRAINING)
     assert measured.bound == "io"
     assert measured.load_s.per_sample == pytest.approx(0.0005, rel=0.5)
     applying = {remedy.name for remedy in measured.remedies if remedy.applies}
@@ -112,7 +113,7 @@ def test_a_job_that_waits_for_its_data_is_bound_by_io():
 @pytest.mark.slow
 def test_a_job_beyond_the_memory_of_its_container_is_bound_by_memory(monkeypatch, tmp_path):
     test_memory.cgroup(monkeypatch, tmp_path, limits={"memory.max": 128 << 20})
-    measured = profile(DATASET, Job(), PARAMS, TRAINING)
+    measured = profile(Home.here(), DATASET, Job(), PARAMS, TRAINING)
     assert (measured.bound, measured.evidence["memory"]["kind"]) == ("memory", "capacity")
     assert "more memory per worker" in {remedy.name for remedy in measured.remedies if remedy.applies}
 
@@ -127,7 +128,9 @@ class Offering(Job):
 @pytest.mark.slow
 def test_a_variant_that_the_workload_offers_is_timed_and_never_kept():
     params = PARAMS.model_copy(update={"quality_remedies": "allow"})
-    measured = profile(DATASET, Offering(hidden=HIDDEN), params, TRAINING.model_copy(update={"epochs": 50}))
+    measured = profile(
+        Home.here(), DATASET, Offering(hidden=HIDDEN), params, TRAINING.model_copy(update={"epochs": 50})
+    )
     (remedy,) = (each for each in measured.remedies if each.name == "simpler model")
     assert (remedy.applied, remedy.kept) == (True, False), remedy.note
     assert remedy.measured_gain > 0.5
@@ -145,7 +148,7 @@ def test_a_variant_of_an_unknown_name_is_refused():
 def test_of_a_job_with_long_updates_smaller_batches_are_measured():
     """An update of the job's batch takes 0.6 s, and a profile of it about a hundred of them."""
     begin = time.monotonic()
-    measured = profile(DATASET, Job(load_s=0.01), PARAMS, TRAINING, limit_s=10)
+    measured = profile(Home.here(), DATASET, Job(load_s=0.01), PARAMS, TRAINING, limit_s=10)
     assert time.monotonic() - begin < 100  # with the ceilings of the machine, and a process that starts
     assert max(measured.evidence["measured"]["batch_sizes"]) < 16
     assert measured.evidence["measured"]["too_slow"] == 16
@@ -200,11 +203,11 @@ def test_a_profile_survives_its_file(compute_bound):
 )
 def test_a_broken_job_is_told_in_one_sentence(job, error, reason):
     with pytest.raises(error, match=reason):
-        profile(DATASET, job, PARAMS, TRAINING)
+        profile(Home.here(), DATASET, job, PARAMS, TRAINING)
 
 
 @pytest.mark.slow
 def test_a_data_set_smaller_than_every_batch_is_measured_with_what_it_has():
-    measured = profile(DATASET, Job(num_samples=7), PARAMS, TRAINING)
+    measured = profile(Home.here(), DATASET, Job(num_samples=7), PARAMS, TRAINING)
     assert measured.evidence["measured"]["batch_sizes"] == [3, 7]
     assert measured.evidence["batch_size"] == 7

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Profile, Remedy, Tuning
-from pipeline.machines.catalog import rented
-from pipeline.profiling.remedies import COMPILED_MODEL, SMALLER_BATCH, STORED, JobFacts, apply_kept, offers
+from daybreak.contract.records import Profile, Remedy, Tuning
+from daybreak.machines.catalog import rented
+from daybreak.profiling.remedies import COMPILED_MODEL, SMALLER_BATCH, STORED, JobFacts, apply_kept, offers
 from tests.planning.jobs import line, profile
 
 BATCH = 64
@@ -58,7 +58,7 @@ def test_storage_that_is_waited_for_is_said_with_the_machine_that_keeps_the_arra
     assert remedy.applies
     assert remedy.predicted_gain == pytest.approx(0.9 * job(**waiting).load_share)
     assert "which reads 80 MB/s" in remedy.note
-    cheapest = remedy.note.rpartition("of which ")[2].split()[0]
+    cheapest = remedy.note.rpartition("the cheapest is ")[2]
     assert min(m.memory_bytes for m in rented() if m.name == cheapest) >= 400 * 10**9
     assert (
         "plan.machines"

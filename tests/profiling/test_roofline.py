@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.contract import records
-from pipeline.machines import this_machine
-from pipeline.machines.this_machine import digest, fingerprint
-from pipeline.profiling import roofline
-from pipeline.profiling.roofline import Ceilings, Gather, ceilings
+from daybreak.contract import records
+from daybreak.machines import this_machine
+from daybreak.machines.this_machine import digest, fingerprint
+from daybreak.profiling import roofline
+from daybreak.profiling.roofline import Ceilings, Gather, ceilings
+from daybreak.storage.home import Home
 
 ARRAYS = Path("data/arrays")
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for name in ("PRODUCT_S", "COPY_S", "GATHER_S", "DISK_S"):
         monkeypatch.setattr(roofline, name, 0.01)
@@ -36,7 +37,7 @@ def kept() -> Path:
 
 @pytest.mark.slow
 def test_ceilings_are_rates_of_a_real_machine():
-    measured = ceilings(ARRAYS)
+    measured = ceilings(Home.here(), ARRAYS)
     assert measured.machine["num_cores"] >= 1
     assert measured.flops_per_s == measured.float32_flops_per_s or not measured.on_cpu
     for rate in (
@@ -59,21 +60,25 @@ def test_narrow_rows_are_gathered_at_a_lower_rate():
 
 @pytest.mark.slow
 def test_nothing_is_left_on_the_disk_but_what_is_kept(home):
-    ceilings(ARRAYS)
+    ceilings(Home.here(), ARRAYS)
     assert {path.suffix for path in home.rglob("*") if path.is_file()} == {".json", ".lock"}
 
 
 @pytest.mark.slow
 def test_what_was_measured_is_kept_and_read_again():
-    assert ceilings(ARRAYS) == ceilings(ARRAYS) == records.loads(Ceilings, kept().read_text())
+    assert (
+        ceilings(Home.here(), ARRAYS)
+        == ceilings(Home.here(), ARRAYS)
+        == records.loads(Ceilings, kept().read_text())
+    )
 
 
 @pytest.mark.slow
 def test_a_torn_file_is_measured_anew():
-    before = ceilings(ARRAYS)
+    before = ceilings(Home.here(), ARRAYS)
     for text in ("", '{"machine": {', "[]", "\x00\xff"):
         kept().write_text(text)
-        anew = ceilings(ARRAYS)
+        anew = ceilings(Home.here(), ARRAYS)
         assert anew.measured_at > before.measured_at, text
         assert records.loads(Ceilings, kept().read_text()) == anew
         before = anew
@@ -89,14 +94,14 @@ def test_tables_are_small_beside_what_a_limit_leaves(monkeypatch):
 @pytest.mark.slow
 def test_what_is_old_is_measured_anew(monkeypatch):
     measure_with(0.0, monkeypatch)
-    first = ceilings(ARRAYS)
+    first = ceilings(Home.here(), ARRAYS)
     facts = json.loads(kept().read_text())
     old = datetime.now(UTC) - this_machine.KEPT
     kept().write_text(json.dumps(facts | {"measured_at": old.isoformat()}))
-    assert ceilings(ARRAYS).measured_at > first.measured_at
+    assert ceilings(Home.here(), ARRAYS).measured_at > first.measured_at
     facts["measured_at"] = (old + timedelta(hours=1)).isoformat()
     kept().write_text(json.dumps(facts))
-    assert ceilings(ARRAYS).measured_at < first.measured_at
+    assert ceilings(Home.here(), ARRAYS).measured_at < first.measured_at
 
 
 def measure_with(share: float, patch: pytest.MonkeyPatch) -> None:
@@ -120,28 +125,28 @@ def age(days: float) -> Ceilings:
 @pytest.mark.slow
 def test_disturbed_ceilings_never_replace_undisturbed_ones(monkeypatch):
     measure_with(0.0, monkeypatch)
-    ceilings(ARRAYS)
+    ceilings(Home.here(), ARRAYS)
     quiet = age(100)
     measure_with(0.5, monkeypatch)
-    assert ceilings(ARRAYS) == quiet == records.loads(Ceilings, kept().read_text())
+    assert ceilings(Home.here(), ARRAYS) == quiet == records.loads(Ceilings, kept().read_text())
     measure_with(0.0, monkeypatch)
-    assert ceilings(ARRAYS).measured_at > quiet.measured_at
+    assert ceilings(Home.here(), ARRAYS).measured_at > quiet.measured_at
 
 
 @pytest.mark.slow
 def test_disturbed_ceilings_hold_until_the_next_night(monkeypatch):
     measure_with(0.5, monkeypatch)
-    first = ceilings(ARRAYS)
-    assert ceilings(ARRAYS) == first
+    first = ceilings(Home.here(), ARRAYS)
+    assert ceilings(Home.here(), ARRAYS) == first
     age(1)
-    assert ceilings(ARRAYS).measured_at > first.measured_at
+    assert ceilings(Home.here(), ARRAYS).measured_at > first.measured_at
 
 
 @pytest.mark.slow
 def test_outside_of_a_home_it_is_measured_and_not_kept(home, monkeypatch):
-    monkeypatch.delenv("PIPELINE_HOME")
+    monkeypatch.delenv("DAYBREAK_HOME")
     monkeypatch.setenv("GIT_DIR", str(home / "nowhere"))
-    assert ceilings(ARRAYS).copy_bytes_per_s > 0
+    assert ceilings(Home.here_or_none(), ARRAYS).copy_bytes_per_s > 0
     assert not (home / "var").exists()
 
 

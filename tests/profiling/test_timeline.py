@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract.params import TrainParams
-from pipeline.contract.records import Tuning
-from pipeline.profiling.ab_timing import Variant
-from pipeline.profiling.timeline import timeline
+from daybreak.contract.params import TrainParams
+from daybreak.contract.records import Tuning
+from daybreak.profiling.ab_timing import Variant
+from daybreak.profiling.timeline import timeline
 from tests.fakes import LineWorkload, write_curve
 
 DELAY_S = 0.02

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.contract.errors import ParamsError, ReleaseError
-from pipeline.registry import carried_code, packaging
-from pipeline.storage.source_code import listed
+from daybreak.contract.errors import ParamsError, ReleaseError
+from daybreak.registry import carried_code, packaging
+from daybreak.storage.source_code import listed
 
 WORKLOAD = """\
 from team import numbers
@@ -78,7 +78,7 @@ def test_a_version_carries_what_git_does_not_ignore_of_the_package_links_and_all
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path / "shop", check=True)
     subprocess.run(["git", "add", "team/work.py", "team/numbers.py"], cwd=tmp_path / "shop", check=True)
     monkeypatch.syspath_prepend(tmp_path / "shop")
-    own = {name for name in carried_code.files_of("team.work:W") if not name.startswith("pipeline/")}
+    own = {name for name in carried_code.files_of("team.work:W") if not name.startswith("daybreak/")}
     assert own == {
         f"team/{name}" for name in (".gitignore", "__init__.py", "late.py", "numbers.py", "plus.txt",
                                     "shared/tables.csv", "words.txt", "work.py")
@@ -130,7 +130,7 @@ def test_a_module_without_a_package_carries_what_it_imports_and_names_beside_it(
     (tmp_path / "lonely_part.py").write_text("")
     (tmp_path / "lonely_other.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    names = [name for name in carried_code.files_of("lonely_model:M") if not name.startswith("pipeline/")]
+    names = [name for name in carried_code.files_of("lonely_model:M") if not name.startswith("daybreak/")]
     assert names == ["lonely_model.py", "lonely_part.py", "tables/risk.json"]
 
 
@@ -214,7 +214,7 @@ def test_the_same_code_is_imported_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "use", ["subprocess:Popen", "os:system", "team.other:W", "pipeline.contract.params:Plug"]
+    "use", ["subprocess:Popen", "os:system", "team.other:W", "daybreak.contract.params:Plug"]
 )
 def test_a_workload_that_the_version_does_not_carry_is_not_resolved(tmp_path: Path, use: str) -> None:
     folder = version(tmp_path / use, base=1, use=use)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.registry import carried_code, confined
+from daybreak.registry import carried_code, confined
 from tests.serving.running import until
 
 SCRIPT = """\
@@ -40,10 +40,10 @@ print(json.dumps(seen))
 PARENT = """\
 import os, subprocess, sys
 from pathlib import Path
-from pipeline.registry import carried_code
+from daybreak.registry import carried_code
 script, _, scratch, _ = map(Path, sys.argv[1:])
 words = str(os.getpid()), *sys.argv[2:]
-command = carried_code.command(script, *words, scratch=scratch, reads=(script,), flags=["-I"])
+command = carried_code.command(None, script, *words, scratch=scratch, reads=(script,), flags=["-I"])
 subprocess.run(command, env=carried_code.environment(scratch), check=True)
 """
 # A container has no namespaces to give: here, one that has none left.
@@ -74,7 +74,7 @@ def test_code_of_a_version_sees_no_secret_of_its_parent_and_reaches_no_network(
         words = [str(script), str(server.getsockname()[1]), str(scratch), str(home)]
         done = subprocess.run(
             [sys.executable, "-c", before + PARENT, *words], capture_output=True, text=True, check=False,
-            env={**os.environ, "SECRET": "canary", "HOME": str(home), "PIPELINE_HOME": str(home)},
+            env={**os.environ, "SECRET": "canary", "HOME": str(home), "DAYBREAK_HOME": str(home)},
         )  # fmt: skip
     if "no namespaces" in done.stderr or ("permit user namespaces" in done.stderr and not before):
         pytest.skip(f"this machine confines no process: {done.stderr}")
@@ -126,7 +126,7 @@ def test_a_confined_process_ends_with_the_one_that_started_it(tmp_path: Path) ->
 FORBIDDEN = """\
 import logging
 from pathlib import Path
-from pipeline.registry import confined
+from daybreak.registry import confined
 logging.basicConfig(format="%(message)s")
 assert not confined.confine(writes=["/proc/sys/user"])
 Path("/proc/sys/user/max_user_namespaces").write_text("0")  # in the namespace that this process now has

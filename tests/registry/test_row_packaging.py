@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.contract import params, records
-from pipeline.contract.errors import ReleaseError
-from pipeline.contract.params import SmokeTestParams
-from pipeline.contract.records import Dataset, Training, Version
-from pipeline.evaluation import evaluator
-from pipeline.evaluation.scores import read_scores, with_prefix
-from pipeline.evaluation.smoke_test import smoke_test
-from pipeline.registry import packaging
-from pipeline.storage.mlflow_client import session
+from daybreak.contract import params, records
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.params import SmokeTestParams
+from daybreak.contract.records import Dataset, Training, Version
+from daybreak.evaluation import evaluator
+from daybreak.evaluation.scores import read_scores, with_prefix
+from daybreak.evaluation.smoke_test import smoke_test
+from daybreak.registry import packaging
+from daybreak.storage.home import Home
+from daybreak.storage.mlflow_client import session
 from tests.conftest import make_repository
 from tests.release.folders import PARAMS
 from tests.serving.conftest import live_in
@@ -62,15 +63,15 @@ def night(request: Any, tmp_path_factory: pytest.TempPathFactory, empty_store: P
                 evaluator.evaluate(
                     records.read(Dataset), records.read(Training), None, settings.workload.make(),
                     settings.evaluate, registered=settings.register_,
-                )
+                home=Home.here())
             )  # fmt: skip
             yield folder, request.param
 
 
 def fetched(into: Path) -> Path:
     version = records.read(Version)
-    with session():
-        return packaging.fetch(f"models:/{version.name}/{version.number}", version, into=into)
+    with session(Home.here()):
+        return packaging.fetch(Home.here(), f"models:/{version.name}/{version.number}", version, into=into)
 
 
 def test_any_client_sends_raw_rows_to_a_version(night: Any, tmp_path: Path) -> None:
@@ -108,12 +109,12 @@ def test_any_client_sends_raw_rows_to_a_version(night: Any, tmp_path: Path) -> N
 def test_a_version_is_tried_on_the_raw_rows_of_its_samples(night: Any) -> None:
     columns, version = read_scores() or {}, records.read(Version)
     predicted = with_prefix(columns, "prediction")
-    checks = smoke_test(version, None, columns["challenger"], ASKED, predicted=predicted)
+    checks = smoke_test(Home.here(), version, None, columns["challenger"], ASKED, predicted=predicted)
     assert [check.name for check in checks] == ["loads", "start", "schema", "parity", "latency", "memory"]
     assert [check for check in checks if not check.ok] == []
     wrong = {**predicted, "prediction": predicted["prediction"] + 1e-3}
-    failed = [check for check in smoke_test(version, None, columns["challenger"], ASKED, predicted=wrong)
-              if not check.ok]  # fmt: skip
+    tried = smoke_test(Home.here(), version, None, columns["challenger"], ASKED, predicted=wrong)
+    failed = [check for check in tried if not check.ok]
     assert [check.name for check in failed] == ["parity"]
 
 

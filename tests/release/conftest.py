@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import params, records
-from pipeline.contract.errors import NothingToDo
-from pipeline.contract.params import Params
-from pipeline.contract.records import (
+from daybreak.contract import params, records
+from daybreak.contract.errors import NothingToDo
+from daybreak.contract.params import Params
+from daybreak.contract.records import (
     Champion,
     Dataset,
     Evaluation,
@@ -21,11 +21,14 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
-from pipeline.evaluation import evaluator
-from pipeline.gate import judge
-from pipeline.registry import register
-from pipeline.rollout import promote
-from pipeline.storage import ledger
+from daybreak.evaluation import evaluator
+from daybreak.experiment import live_test
+from daybreak.gate import judge
+from daybreak.registry import register
+from daybreak.report import publisher
+from daybreak.rollout import promote
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.backends.conftest import service  # noqa: F401  the fixture
 from tests.release.folders import PARAMS, make_night
 
@@ -52,7 +55,7 @@ def release(home: Path) -> Release_:
     """Release night `number` with a model of this weight; returns None where the champion stays."""
 
     def release(number: int, weight: float) -> Release | None:
-        champion = ledger.champion_at(ledger.ledger_tip())
+        champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
         folder = make_night(home, number, weight=weight, champion=champion)
         os.chdir(folder)
         judge_night()
@@ -61,7 +64,7 @@ def release(home: Path) -> Release_:
         except NothingToDo:
             made = None
         night = records.read(Night)
-        ledger.commit_night(night, message=f"{night.day}: {records.read(Verdict).action}")
+        ledger.commit_night(Home.here(), night, message=f"{night.day}: {records.read(Verdict).action}")
         return made
 
     return release
@@ -80,19 +83,28 @@ def judge_night() -> Verdict:
             settings.workload.make(),
             settings.evaluate,
             registered=settings.register_,
+            home=Home.here(),
         )
     )
     register_night()
     verdict = judge.gate(
-        records.read(Night), records.read(Evaluation), records.read(Version), champion, settings
+        records.read(Night),
+        records.read(Evaluation),
+        records.read(Version),
+        champion,
+        settings,
+        home=Home.here(),
+        live=live_test.judge,
     )
     records.write(verdict)
+    publisher.publish_night(Home.here())
     return verdict
 
 
 def register_night() -> Version:
     """Stage register, in the folder of a night."""
     version = register.register(
+        Home.here(),
         records.read(Night),
         records.read(Dataset),
         plan=records.read(Plan),
@@ -106,7 +118,7 @@ def register_night() -> Version:
 
 
 def promote_night() -> Release:
-    """Stage promote, in the folder of a night."""
+    """Stage promote, in the folder of a night, and what the runner publishes of it."""
     made = promote.promote(
         records.read(Night),
         records.read(Version),
@@ -114,6 +126,9 @@ def promote_night() -> Release:
         records.find(Champion),
         params.load(),
         refit=records.find(Refit),
+        home=Home.here(),
     )
     records.write(made)
+    publisher.publish_night(Home.here())
+    publisher.publish_ledger(Home.here())
     return made

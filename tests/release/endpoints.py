@@ -9,13 +9,14 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from pipeline.backends.place import RetryPolicy
-from pipeline.contract import records
-from pipeline.contract.errors import NotYet
-from pipeline.contract.records import Release
-from pipeline.registry import carried_code
-from pipeline.rollout.endpoint import Endpoint, OnVertex
-from pipeline.storage.traffic_log import Log
+from daybreak.backends.place import RetryPolicy
+from daybreak.contract import records
+from daybreak.contract.errors import NotYet
+from daybreak.contract.records import Release
+from daybreak.extensions.vertex.endpoint import Endpoint, OnVertex
+from daybreak.registry import carried_code
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import Log
 
 QUICK = RetryPolicy(call_s=2.0, first_pause_s=0.02, give_up_s=0.5, settle_s=0.3)
 ANSWERING = ("python", "-m", "tests.backends.fake.answering")
@@ -34,7 +35,7 @@ def target(
     service: Any, folder: Path, client: MlflowClient, kept: Log | None = None, **changes: Any
 ) -> OnVertex:
     """A new one, as each call of a stage makes it: nothing is known but what is written down."""
-    return Endpoint(**arguments(service, folder, **changes)).target(client, MODEL, kept)
+    return Endpoint(**arguments(service, folder, **changes)).target(Home.here(), client, MODEL, kept)
 
 
 def make_versions(client: MlflowClient, folder: Path, number: int) -> list[Release]:
@@ -100,8 +101,7 @@ class Killed(BaseException):
 
 
 PLACES = (
-    "rollout/endpoint.py", "rollout/operation_journal.py", "backends/vertex/deployments.py",
-    "backends/vertex/client.py",
+    "vertex/endpoint.py", "vertex/operation_journal.py", "vertex/deployments.py", "vertex/client.py",
 )  # fmt: skip
 
 

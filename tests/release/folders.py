@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from pipeline.contract import records
-from pipeline.contract.records import (
+from daybreak.contract import records
+from daybreak.contract.records import (
     Champion,
     Dataset,
     Evaluation,
@@ -24,8 +24,9 @@ from pipeline.contract.records import (
     Tuning,
     Version,
 )
-from pipeline.experiment.live_test import FOLDER
-from pipeline.storage import checkout, ledger, mlflow_client
+from daybreak.experiment.live_test import FOLDER
+from daybreak.storage import checkout, ledger, mlflow_client
+from daybreak.storage.home import Home
 
 OWN = Path(__file__).with_name("own")  # a team's workload: a version carries it, and not all tests
 sys.path.insert(0, str(OWN))
@@ -90,7 +91,7 @@ def make_night(home: Path, number: int, *, weight: float, champion: Champion | N
         budget_usd=3,
         trigger="schedule",
         code_commit=code,
-        previous=ledger.ledger_tip(),
+        previous=ledger.ledger_tip(Home.here()),
     )
     dataset = Dataset(
         digest=f"arrays of {number}",
@@ -118,7 +119,7 @@ def make_night(home: Path, number: int, *, weight: float, champion: Champion | N
 
 def files_of_version(home: Path, number: int) -> Path:
     """Where the files of a version lie, as whoever writes to MLflow's store sees them."""
-    with mlflow_client.session() as client:
+    with mlflow_client.session(Home.here()) as client:
         source = str(client.get_model_version("daybreak", str(number)).source)
     return home / "var" / "artifacts" / source.removeprefix("mlflow-artifacts:/")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from pipeline.contract import records
-from pipeline.contract.records import (
+from daybreak.contract import records
+from daybreak.contract.records import (
     Batch,
     Champion,
     Dataset,
@@ -20,7 +20,7 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
-from pipeline.storage import checkout
+from daybreak.storage import checkout
 
 FIRST = date(2022, 1, 1)
 PARAMS = "night: {train_hours: 1}\n"
@@ -75,7 +75,7 @@ LOCK = """\
 schema: '2.0'
 stages:
   ingest:
-    cmd: python -m pipeline ingest
+    cmd: daybreak ingest
     outs:
     - path: data/raw
       hash: md5
@@ -83,7 +83,7 @@ stages:
       size: 10
       nfiles: 1
   prepare:
-    cmd: python -m pipeline prepare
+    cmd: daybreak prepare
     outs:
     - path: data/arrays
       hash: md5

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.contract.errors import NotYet, ParamsError, ReleaseError
-from pipeline.statistics.assignment import STALE_S
-from pipeline.storage import mlflow_client
-from pipeline.storage.traffic_log import Traffic, open_log
+from daybreak.contract.errors import NotYet, ParamsError, ReleaseError
+from daybreak.statistics.assignment import STALE_S
+from daybreak.storage import mlflow_client
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import Traffic, open_log
 from tests.release.endpoints import (
     MODEL,
     QUICK,
@@ -38,7 +39,7 @@ def trouble(how: Any, **arguments: Any) -> Any:
 @pytest.fixture
 def client(repository: Path) -> Iterator[Any]:
     """A client of the repository's MLflow."""
-    with mlflow_client.session() as session:
+    with mlflow_client.session(Home.here()) as session:
         yield session
 
 
@@ -161,7 +162,7 @@ def test_a_deployment_that_fails_late_is_begun_again_unless_it_is_the_containers
 def test_requests_are_shared_out_as_the_traffic_row_says_and_the_log_learns_since_when(
     client: Any, service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.rollout.endpoint.STALE_S", 0.1)
+    monkeypatch.setattr("daybreak.extensions.vertex.endpoint.STALE_S", 0.1)
     first, second = make_versions(client, tmp_path, 2)
     kept = open_log(f"sqlite:///{tmp_path / 'serving.db'}")
     here = target(service, tmp_path, client, kept)

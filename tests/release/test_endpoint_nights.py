@@ -12,22 +12,24 @@ from typing import Any
 
 import pytest
 
-from pipeline import night as night_stages
-from pipeline.contract import params, records
-from pipeline.contract.errors import NotYet, ReleaseError
-from pipeline.contract.params import Params
-from pipeline.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
-from pipeline.evaluation.scores import SCORES, read_scores
-from pipeline.gate import judge, watch
-from pipeline.registry import aliases
-from pipeline.rollout import rollback, saga, targets
-from pipeline.rollout.audit import audit
-from pipeline.rollout.endpoint import CONTAINER, OnVertex
-from pipeline.rollout.prune import prune
-from pipeline.rollout.targets import endpoint
-from pipeline.serving.deployed import POLL_S
-from pipeline.storage import ledger, mlflow_client
-from pipeline.storage.traffic_log import Log, open_log
+from daybreak import night as night_stages
+from daybreak.contract import params, records
+from daybreak.contract.errors import NotYet, ReleaseError
+from daybreak.contract.params import Params
+from daybreak.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
+from daybreak.evaluation.scores import SCORES, read_scores
+from daybreak.experiment import live_test
+from daybreak.extensions.care.audit import audit
+from daybreak.extensions.vertex.endpoint import CONTAINER, OnVertex
+from daybreak.gate import judge, watch
+from daybreak.registry import aliases
+from daybreak.rollout import release_journal, rollback, saga, targets
+from daybreak.rollout.prune import prune
+from daybreak.rollout.targets import endpoint
+from daybreak.serving.deployed import POLL_S
+from daybreak.storage import ledger, mlflow_client
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import Log, open_log
 from tests.backends.rented import wait
 from tests.release.conftest import judge_night, promote_night
 from tests.release.endpoints import (
@@ -55,36 +57,42 @@ def deployed(service: Any) -> list[str]:
 def home_with_endpoint(home: Path, service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The repository of nights, served on Vertex AI; its containers start at once."""
     text = json.dumps({key: value for key, value in arguments(service, tmp_path).items() if key != "retry"})
-    endpoint = f'{{"use": "pipeline.rollout.endpoint:Endpoint", {text[1:]}'
+    endpoint = f'{{"use": "daybreak:Endpoint", {text[1:]}'
     text_with_endpoint = f'{PARAMS}serving: {{"endpoint": {endpoint}}}\n'
     monkeypatch.setattr("tests.release.folders.PARAMS", text_with_endpoint)
     (home / "params.yaml").write_text(text_with_endpoint)
-    monkeypatch.setattr("pipeline.rollout.endpoint.RetryPolicy", lambda: QUICK)
+    monkeypatch.setattr("daybreak.extensions.vertex.endpoint.RetryPolicy", lambda: QUICK)
     return home
 
 
 def standing(service: Any) -> tuple[int, int, int, int]:
     """What ledger, alias, endpoint and a user's request say."""
-    now = ledger.champion_at(ledger.ledger_tip())
-    with mlflow_client.session() as client:
-        (target,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
+    now = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    with mlflow_client.session(Home.here()) as client:
+        (target,) = (
+            one for one in targets.release_targets(Home.here(), client, MODEL) if hasattr(one, "split")
+        )
         (answer,) = asked(service, target)
         return now.version if now else 0, aliases.alias(client, MODEL), target.shown(), answer
 
 
 def prepared(home: Path, number: int) -> None:
     """A night that has been judged, ready for `promote`."""
-    os.chdir(make_night(home, number, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip())))
+    os.chdir(
+        make_night(
+            home, number, weight=1.0, champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+        )
+    )
     judge_night()
 
 
 def close() -> None:
     night = records.read(Night)
-    ledger.commit_night(night, message=f"{night.day}: promote")
+    ledger.commit_night(Home.here(), night, message=f"{night.day}: promote")
 
 
 def faults(settings: Params) -> list[str]:
-    return [f"{check.name}: {check.text}" for check in audit(settings) if not check.ok]
+    return [f"{check.name}: {check.text}" for check in audit(Home.here(), settings) if not check.ok]
 
 
 def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together_though_killed(
@@ -105,18 +113,23 @@ def test_promotion_and_rollback_move_ledger_alias_and_endpoint_together_though_k
     assert len(service.endpoints.started) == 2
     os.chdir(home_with_endpoint)
     assert (
-        until_done(lambda: rollback.rollback(settings, reason="a test")) == []
+        until_done(lambda: rollback.rollback(Home.here(), settings, reason="a test")) == []
     )  # its spare is deployed: at once
     assert standing(service) == (1, 1, 1, 1)
     assert deployed(service) == ["1"]
     assert faults(settings) == []
-    assert watch.watch(settings).outcome != "rolled back"
+    assert watch.watch(Home.here(), settings).outcome != "rolled back"
 
-    with mlflow_client.session() as client:
-        (vertex,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
+    with mlflow_client.session(Home.here()) as client:
+        (vertex,) = (
+            one for one in targets.release_targets(Home.here(), client, MODEL) if hasattr(one, "split")
+        )
         service.endpoints.served[vertex.deployments.endpoint].endpoint.traffic_split = {}
     assert faults(settings) == ["targets: Vertex AI's endpoint of daybreak shows 0, the ledger says 1"]
-    assert "Vertex AI's endpoint of daybreak showed version 0, moved to 1" in watch.watch(settings).reason
+    assert (
+        "Vertex AI's endpoint of daybreak showed version 0, moved to 1"
+        in watch.watch(Home.here(), settings).reason
+    )
     assert standing(service) == (1, 1, 1, 1)
 
 
@@ -134,22 +147,22 @@ def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
         patch.setattr(saga, "PREPARE_LIMIT", timedelta(0))
         with pytest.raises(ReleaseError, match=r"is not ready at .* UTC: .*; nothing was changed"):
             promote_night()
-    assert not saga.journal().path.exists()
+    assert not release_journal.journal(Home.here()).path.exists()
     with pytest.raises(NotYet):
         promote_night()
-    until = saga.journal().read()["until"]
+    until = release_journal.journal(Home.here()).read()["until"]
     assert datetime.fromisoformat(until) > datetime.now(UTC)
-    assert watch.watch(settings).outcome != "rolled back"
-    assert saga.journal().path.exists()  # the hourly look lets it wait
+    assert watch.watch(Home.here(), settings).outcome != "rolled back"
+    assert release_journal.journal(Home.here()).path.exists()  # the hourly look lets it wait
     assert standing(service)[:3] == (2, 2, 2)
-    until_done(lambda: rollback.rollback(settings, reason="a test"))
+    until_done(lambda: rollback.rollback(Home.here(), settings, reason="a test"))
     assert standing(service) == (1, 1, 1, 1)
     with pytest.raises(ReleaseError):  # it was decided against version 2
         until_done(promote_night, most=5000)
     os.chdir(home_with_endpoint)
     for _ in range(5):
         assert standing(service) == (1, 1, 1, 1)
-    assert not saga.journal().path.exists()
+    assert not release_journal.journal(Home.here()).path.exists()
     assert deployed(service) == ["1"]
 
 
@@ -164,8 +177,10 @@ def test_the_images_own_container_answers_as_the_version_was_judged(
     )
     (home_with_endpoint / "params.yaml").write_text(text)
     wait(lambda: is_done(promote_night), timeout_s=120)
-    with mlflow_client.session() as client:
-        (target,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
+    with mlflow_client.session(Home.here()) as client:
+        (target,) = (
+            one for one in targets.release_targets(Home.here(), client, MODEL) if hasattr(one, "split")
+        )
         answers = asked_for(service.url, target, [{"sample": number} for number in range(5)])
     scores = read_scores(SCORES)
     assert scores
@@ -179,8 +194,10 @@ def served_from(home: Path, service: Any) -> tuple[OnVertex, Any, Path]:
     """The endpoint after a promotion, the model that it serves as registered, and the folder of its files."""
     prepared(home, 0)
     wait(lambda: is_done(promote_night), timeout_s=120)
-    with mlflow_client.session() as client:
-        (target,) = (one for one in targets.release_targets(client, MODEL) if hasattr(one, "split"))
+    with mlflow_client.session(Home.here()) as client:
+        (target,) = (
+            one for one in targets.release_targets(Home.here(), client, MODEL) if hasattr(one, "split")
+        )
     ((model,),) = service.models.models.values()
     return target, model, Path(model.artifact_uri)
 
@@ -209,7 +226,7 @@ def test_what_no_version_starts_from_any_more_is_pruned_and_all_else_stays(
             os.utime(path, (long_ago, long_ago))
     assert target.unneeded({1}) == {"version-7-gone": 3}
     assert target.unneeded(set()) == {"version-7-gone": 3}  # the other one is deployed
-    freed = list(prune(params.load(home_with_endpoint)))[-1]
+    freed = list(prune(Home.here(), params.load(home_with_endpoint)))[-1]
     assert (freed.num, freed.num_bytes) == (1, 3)
     left = {path.name for path in folder.parent.iterdir() if any(path.iterdir())}
     assert left == {folder.name, "arrays of 0", "version-8-fresh"}
@@ -245,7 +262,7 @@ def test_a_night_that_does_not_promote_leaves_nothing_deployed_that_costs(
     with vertex() as there:
         until_done(lambda: there.prepare(release))
         assert deployed(service) == ["1", "2"]
-        night_stages._end_experiment(records.read(Night), settings)
+        night_stages._end_experiment(Home.here(), records.read(Night), settings)
         until_done(lambda: only(there, service, "1"))
 
 
@@ -270,7 +287,7 @@ def night_with_users(home_with_endpoint: Path, tmp_path: Path, monkeypatch: pyte
     prepared(home, 0)
     wait(lambda: is_done(promote_night), timeout_s=120)
     close()
-    monkeypatch.setattr("pipeline.rollout.endpoint.STALE_S", 2.0)
+    monkeypatch.setattr("daybreak.extensions.vertex.endpoint.STALE_S", 2.0)
     monkeypatch.setattr("tests.release.folders.PARAMS", text.replace("smoke_test: {samples: 0}", LIVE))
     with vertex() as there:
         come(kept, there, 30)
@@ -279,7 +296,7 @@ def night_with_users(home_with_endpoint: Path, tmp_path: Path, monkeypatch: pyte
 
 @contextmanager
 def vertex() -> Iterator[OnVertex]:
-    with endpoint(MODEL) as target:
+    with endpoint(Home.here(), MODEL) as target:
         assert target is not None
         yield target
 
@@ -302,7 +319,12 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
     night_with_users: Log, home_with_endpoint: Path, service: Any, liked: int
 ) -> None:
     log = night_with_users
-    folder = make_night(home_with_endpoint, 1, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip()))
+    folder = make_night(
+        home_with_endpoint,
+        1,
+        weight=1.0,
+        champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here())),
+    )
     os.chdir(folder)
     night = replace(records.read(Night), decide_until=datetime.now(UTC) + timedelta(hours=2))
     records.write(night)
@@ -317,7 +339,7 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
             with vertex() as there:
                 split = dict(there.deployments.served().traffic_split)
                 shares.append(split.get("2", 0))
-                assert watch.watch(params.load(home_with_endpoint)).outcome != "rolled back"
+                assert watch.watch(Home.here(), params.load(home_with_endpoint)).outcome != "rolled back"
                 assert dict(there.deployments.served().traffic_split) == split  # the watch lets it go on
                 if shares[-1]:
                     wait(lambda: followed(log, there), timeout_s=10)
@@ -368,4 +390,6 @@ def only(there: OnVertex, service: Any, version: str) -> None:
 
 def ask_gate() -> None:
     inputs = [records.read(kind) for kind in (Night, Evaluation, Version)]
-    records.write(judge.gate(*inputs, records.find(Champion), params.load()))  # type: ignore[arg-type]
+    records.write(
+        judge.gate(*inputs, records.find(Champion), params.load(), home=Home.here(), live=live_test.judge)
+    )  # type: ignore[arg-type]

@@ -10,14 +10,15 @@ import torch
 from safetensors.torch import save_file
 from toy import Toy
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, ParamsError
-from pipeline.contract.params import EvaluateParams, RegisterParams
-from pipeline.contract.records import Champion, Dataset, Evaluation, Night, Training
-from pipeline.evaluation.evaluator import evaluate
-from pipeline.evaluation.scores import read_scores
-from pipeline.registry.weights import MODEL
-from pipeline.workloads.metrics import AUC
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.params import EvaluateParams, RegisterParams
+from daybreak.contract.records import Champion, Dataset, Evaluation, Night, Training
+from daybreak.evaluation.evaluator import evaluate
+from daybreak.evaluation.scores import read_scores
+from daybreak.registry.weights import MODEL
+from daybreak.storage.home import Home
+from daybreak.workloads.metrics import AUC
 from tests.release.folders import NUM_SAMPLES, PARAMS, make_arrays, make_model
 from tests.workloads.payments import Payments, trained
 
@@ -46,7 +47,9 @@ def run(
     if champion is not None:
         digest_of_champion = make_model(Path("data/champion"), champion, last_day=seen)
         served = Champion(version=3, replaced=2, model_digest=digest_of_champion, night="before")
-    return evaluate(dataset(), training(digest), served, Toy(), BATCHES_OF_64, registered=NAMED)
+    return evaluate(
+        dataset(), training(digest), served, Toy(), BATCHES_OF_64, registered=NAMED, home=Home(Path.cwd())
+    )
 
 
 def dataset() -> Dataset:
@@ -172,7 +175,9 @@ def payments(held_out: Callable[[np.ndarray], Any]) -> Evaluation:
         samples = np.load(path)
         samples["is_fraud"] = held_out(samples["is_fraud"])
         np.save(path, samples)
-    return evaluate(dataset(), training(digest), None, Payments(), BATCHES_OF_64, registered=NAMED)
+    return evaluate(
+        dataset(), training(digest), None, Payments(), BATCHES_OF_64, registered=NAMED, home=Home(Path.cwd())
+    )
 
 
 def test_held_out_samples_of_both_labels_judge_a_model(folder: Path) -> None:
@@ -199,7 +204,9 @@ def test_a_model_that_is_not_the_one_on_record_is_refused(folder: Path) -> None:
     digest = make_model(Path("data/run/model"), 1.0, last_day=DAY)
     save_file({"weight": torch.tensor([2.0])}, "data/run/model/model.safetensors")
     with pytest.raises(DataError, match=f"training.json says {digest}"):
-        evaluate(dataset(), training(digest), None, Toy(), BATCHES_OF_64, registered=NAMED)
+        evaluate(
+            dataset(), training(digest), None, Toy(), BATCHES_OF_64, registered=NAMED, home=Home(Path.cwd())
+        )
 
 
 def test_weights_that_do_not_fit_the_workload_are_one_sentence(folder: Path) -> None:
@@ -207,13 +214,23 @@ def test_weights_that_do_not_fit_the_workload_are_one_sentence(folder: Path) -> 
     save_file({"other": torch.tensor([2.0])}, "data/run/model/model.safetensors")
     digest = records.digest(Path("data/run/model"))
     with pytest.raises(DataError, match=r"does not fit Toy: .*; restore the workload's code"):
-        evaluate(dataset(), training(digest), None, Toy(), BATCHES_OF_64, registered=NAMED)
+        evaluate(
+            dataset(), training(digest), None, Toy(), BATCHES_OF_64, registered=NAMED, home=Home(Path.cwd())
+        )
 
 
 def test_a_score_that_is_already_reduced_is_refused_with_its_shape(folder: Path) -> None:
     digest = make_model(Path("data/run/model"), 1.0, last_day=DAY)
     with pytest.raises(ParamsError, match=r"challenger of Toy has shape \[\] for 64 samples"):
-        evaluate(dataset(), training(digest), None, Toy(wrong_shape=True), BATCHES_OF_64, registered=NAMED)
+        evaluate(
+            dataset(),
+            training(digest),
+            None,
+            Toy(wrong_shape=True),
+            BATCHES_OF_64,
+            registered=NAMED,
+            home=Home(Path.cwd()),
+        )
 
 
 def test_a_champion_without_its_facts_is_refused(folder: Path) -> None:
@@ -222,14 +239,24 @@ def test_a_champion_without_its_facts_is_refused(folder: Path) -> None:
     Path("data/champion/model.json").write_text(json.dumps({"seen": 1}))
     served = Champion(version=3, replaced=2, model_digest=records.digest(Path("data/champion")), night="x")
     with pytest.raises(DataError, match=r"model.json does not say what the model is"):
-        evaluate(dataset(), training(digest), served, Toy(), BATCHES_OF_64, registered=NAMED)
+        evaluate(
+            dataset(), training(digest), served, Toy(), BATCHES_OF_64, registered=NAMED, home=Home(Path.cwd())
+        )
 
 
 def test_the_scores_do_not_depend_on_the_batch_size(folder: Path) -> None:
     run(champion=0.5)
     one = read_scores()
     digest = records.digest(Path("data/run/model"))
-    evaluate(dataset(), training(digest), None, Toy(), EvaluateParams(batch_size=7), registered=NAMED)
+    evaluate(
+        dataset(),
+        training(digest),
+        None,
+        Toy(),
+        EvaluateParams(batch_size=7),
+        registered=NAMED,
+        home=Home(Path.cwd()),
+    )
     other = read_scores()
     assert one is not None
     assert other is not None

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, night
-from pipeline.contract import params, records
-from pipeline.contract.records import Night
-from pipeline.contract.user import user
-from pipeline.report import night_events
-from pipeline.rollout import rollback
-from pipeline.storage import events, ledger
+from daybreak import cli, night
+from daybreak.contract import params, records
+from daybreak.contract.records import Night
+from daybreak.contract.user import user
+from daybreak.rollout import night_events, rollback
+from daybreak.storage import events, ledger
+from daybreak.storage.home import Home
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import PARAMS, make_night
 
@@ -25,13 +25,20 @@ pytestmark = [
 
 def judge(home: Path, number: int, weight: float) -> str:
     """Judge night `number`, whose model has this weight, and return the action of its verdict."""
-    os.chdir(make_night(home, number, weight=weight, champion=ledger.champion_at(ledger.ledger_tip())))
+    os.chdir(
+        make_night(
+            home,
+            number,
+            weight=weight,
+            champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here())),
+        )
+    )
     Path("params.yaml").write_text(PARAMS)
     return judge_night().action
 
 
 def close() -> None:
-    night.close(records.read(Night), params.load())
+    night.close(Home.here(), records.read(Night), params.load())
 
 
 def test_the_ledger_has_each_event_once_whatever_was_killed_and_records_say_the_same(
@@ -39,7 +46,7 @@ def test_the_ledger_has_each_event_once_whatever_was_killed_and_records_say_the_
 ) -> None:
     assert judge(home, 0, 0.6) == "promote"
     promote_night()
-    promoted = ledger.history()[0].events
+    promoted = ledger.history(Home.here())[0].events
     for _ in range(2):
         close()
     assert judge(home, 1, 1.0) == "promote"
@@ -51,9 +58,9 @@ def test_the_ledger_has_each_event_once_whatever_was_killed_and_records_say_the_
     assert judge(home, 2, -3.0) == "reject"
     close()
     os.chdir(home)
-    rollback.rollback(params.load(), steps=1, reason="complaints", by="ann")
-    rollback.rollback(params.load(), to=2, reason="better than none")
-    forth, back, refused, second, first = ledger.history()
+    rollback.rollback(Home.here(), params.load(), steps=1, reason="complaints", by="ann")
+    rollback.rollback(Home.here(), params.load(), to=2, reason="better than none")
+    forth, back, refused, second, first = ledger.history(Home.here())
     assert first.events == promoted
     assert second.events and second.events.events[-1].version == 2
     assert refused.events

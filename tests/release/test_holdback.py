@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.contract.params import Params
-from pipeline.contract.records import Watch
-from pipeline.experiment.observations import observe
-from pipeline.gate import watch
-from pipeline.gate.chain import anchor_of
-from pipeline.rollout import prune, rollback
-from pipeline.statistics.assignment import CHALLENGER, arm_of
-from pipeline.storage import ledger
-from pipeline.storage.traffic_log import Log, Outcome, Traffic, open_log
+from daybreak.contract.params import Params
+from daybreak.contract.records import Watch
+from daybreak.experiment.observations import observe
+from daybreak.gate import watch
+from daybreak.gate.chain import anchor_of
+from daybreak.rollout import prune, rollback
+from daybreak.statistics.assignment import CHALLENGER, arm_of
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import Log, Outcome, Traffic, open_log
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import make_night
 from tests.release.test_live_test import held_back
@@ -45,9 +46,9 @@ def promoted(home: Path, log: Log) -> Promote:
     def promote() -> int:
         number = len(nights)
         nights.append(number)
-        champion = ledger.champion_at(ledger.ledger_tip())
+        champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
         if champion:
-            made, before = ledger.promotions(champion.version, champion.replaced)
+            made, before = ledger.promotions(Home.here(), champion.version, champion.replaced)
             assert made
             anchor = anchor_of(champion, made, day=made.night.day)
             champion = replace(champion, anchor=anchor, predecessor=before.release if before else None)
@@ -77,7 +78,7 @@ def come(
 
 def looked(settings: Params, log: Log) -> Watch:
     """The hourly look, five minutes ago."""
-    seen = watch.watch(held_back(settings))
+    seen = watch.watch(Home.here(), held_back(settings))
     pass_time(log, 300)
     return seen
 
@@ -115,7 +116,7 @@ def test_losses_that_no_promotion_shows_add_up_and_bring_the_anchor_back(
     assert seen
     assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 4, 1)
     assert seen.reason.startswith("rolled back: all that served since, against 1: score: ")
-    serving = ledger.champion_at(ledger.ledger_tip())
+    serving = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     assert serving
     assert serving.version == 1
     assert (log.traffic().champion, log.traffic().experiment) == (1, "")
@@ -176,7 +177,7 @@ def test_a_holdback_of_the_release_before_ends_at_the_next_look(
     assert (now.champion, now.challenger, now.experiment) == (3, 1, NAME)
     assert list(log.exposures(NAME)) == []
     log.change_traffic(lambda now: replace(old, revision=now.revision))
-    watch.watch(settings)
+    watch.watch(Home.here(), settings)
     assert (log.traffic().challenger, log.traffic().share, log.traffic().experiment) == (0, 0.0, "")
 
 
@@ -188,10 +189,10 @@ def test_a_router_loads_the_anchor_after_what_is_not_needed_was_pruned(
     keeping = settings.model_copy(
         update={"night": settings.night.model_copy(update={"keep": 1, "keep_days": 1})}
     )
-    list(prune.prune(keeping))
+    list(prune.prune(Home.here(), keeping))
     looked(settings, log)
     assert (log.traffic().champion, log.traffic().challenger) == (4, 1)
     with running(home) as router:
         until(lambda: router.get("health").json()["loaded"] == [1, 4])
         assert {router.recommend(f"u{number}")["version"] for number in range(20, 60)} == {1, 4}
-    assert rollback.rollback(settings, to=1, reason="a test").version == 1
+    assert rollback.rollback(Home.here(), settings, to=1, reason="a test").version == 1

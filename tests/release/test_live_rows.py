@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
-from pipeline.contract import params, records
-from pipeline.contract.errors import NotYet
-from pipeline.contract.records import Champion, Evaluation, Night, Training, Verdict, Version
-from pipeline.evaluation import evaluator
-from pipeline.gate import judge, watch
-from pipeline.statistics.assignment import CHALLENGER
-from pipeline.storage import ledger
-from pipeline.storage.traffic_log import Exposure, Log, Outcome, open_log
-from pipeline.workloads.served_rows import as_records
+from daybreak.contract import params, records
+from daybreak.contract.errors import NotYet
+from daybreak.contract.records import Champion, Evaluation, Night, Training, Verdict, Version
+from daybreak.evaluation import evaluator
+from daybreak.experiment import live_test
+from daybreak.gate import judge, watch
+from daybreak.statistics.assignment import CHALLENGER
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import Exposure, Log, Outcome, open_log
+from daybreak.workloads.served_rows import as_records
 from tests.release.conftest import promote_night, register_night
 from tests.release.folders import PARAMS, halfway, make_night
 from tests.release.test_live_test import held_back
@@ -44,7 +46,9 @@ LIVE = PARAMS.replace(
 
 def begin(home: Path, number: int, *, bias: float, text: str = LIVE) -> Night:
     """Stages up to register, of a night whose predictions are off by that much."""
-    folder = make_night(home, number, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip()))
+    folder = make_night(
+        home, number, weight=1.0, champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    )
     os.chdir(folder)
     (folder / "params.yaml").write_text(text)
     night = replace(records.read(Night), decide_until=datetime.now(UTC) + timedelta(hours=2))
@@ -57,7 +61,7 @@ def begin(home: Path, number: int, *, bias: float, text: str = LIVE) -> Night:
         evaluator.evaluate(
             records.read(records.Dataset), records.read(Training), records.find(Champion),
             settings.workload.make(), settings.evaluate, registered=settings.register_,
-        )
+        home=Home.here())
     )  # fmt: skip
     register_night()
     return night
@@ -66,7 +70,9 @@ def begin(home: Path, number: int, *, bias: float, text: str = LIVE) -> Night:
 def ask() -> Verdict:
     """Stage gate, in the folder of a night."""
     inputs = [records.read(kind) for kind in (Night, Evaluation, Version)]
-    verdict = judge.gate(*inputs, records.find(Champion), params.load())  # type: ignore[arg-type]
+    verdict = judge.gate(
+        *inputs, records.find(Champion), params.load(), home=Home.here(), live=live_test.judge
+    )  # type: ignore[arg-type]
     records.write(verdict)
     return verdict
 
@@ -98,7 +104,7 @@ def test_a_worse_challenger_is_stopped_by_the_labels_of_what_it_predicted(home: 
     night = begin(home, 2, bias=4.0)
     live = records.read(Evaluation).live
     assert live
-    assert (live.use, live.is_first) == ("pipeline.workloads.metrics:LogLoss", True)
+    assert (live.use, live.is_first) == ("daybreak.workloads.metrics:LogLoss", True)
     os.chdir(home)
     with running(home) as router:
         os.chdir(home / "nights" / night.id)
@@ -144,18 +150,18 @@ def test_watch_rolls_back_where_labels_prove_the_replaced_version_better(home: P
     asked = ask()
     assert asked.action == "promote", asked.reason
     assert promote_night().version == 2
-    ledger.commit_night(night, message="promote")
+    ledger.commit_night(Home.here(), night, message="promote")
     os.chdir(home)
     settings = held_back(params.load())
-    watch.watch(settings)
+    watch.watch(Home.here(), settings)
     assert (log.traffic().champion, log.traffic().challenger) == (2, 1)
     pass_time(log, 300)
     come(log, 300, chance=0.35)
-    seen = watch.watch(settings)
+    seen = watch.watch(Home.here(), settings)
     assert (seen.outcome, seen.serving) == ("kept", 2)
     assert "on live traffic 2 against 1: " in seen.reason
     come(log, 3000, chance=0.9)
-    seen = watch.watch(settings)
+    seen = watch.watch(Home.here(), settings)
     assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 2, 1)
     assert "score: log loss " in seen.reason
 

@@ -13,19 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline import night as night_stages
-from pipeline.contract import clock, params, records
-from pipeline.contract.clock import Clock
-from pipeline.contract.errors import NothingToDo, NotYet
-from pipeline.contract.params import Params
-from pipeline.contract.records import Champion, Evaluation, Live, LiveMetric, Night, Verdict, Version
-from pipeline.contract.units import HOUR_S
-from pipeline.evaluation import evaluator
-from pipeline.experiment import live_test
-from pipeline.gate import judge, watch
-from pipeline.rollout import rollback
-from pipeline.storage import ledger
-from pipeline.storage.traffic_log import Log, Outcome, open_log
+from daybreak import night as night_stages
+from daybreak.contract import clock, params, records
+from daybreak.contract.clock import Clock
+from daybreak.contract.errors import NothingToDo, NotYet
+from daybreak.contract.params import Params
+from daybreak.contract.records import Champion, Evaluation, Live, LiveMetric, Night, Verdict, Version
+from daybreak.contract.units import HOUR_S
+from daybreak.evaluation import evaluator
+from daybreak.experiment import live_test
+from daybreak.gate import judge, watch
+from daybreak.rollout import rollback
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import Log, Outcome, open_log
 from tests.release.conftest import promote_night, register_night
 from tests.release.folders import PARAMS, halfway, make_night
 from tests.serving.moves import pass_time
@@ -56,7 +57,9 @@ def night(home: Path, log: Log, release: Any) -> Night:
 
 def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> Night:
     """Stages up to register, of a night that is decided in two hours."""
-    folder = make_night(home, number, weight=weight, champion=ledger.champion_at(ledger.ledger_tip()))
+    folder = make_night(
+        home, number, weight=weight, champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    )
     os.chdir(folder)
     (folder / "params.yaml").write_text(text)
     night = replace(records.read(Night), decide_until=datetime.now(UTC) + timedelta(hours=2))
@@ -71,6 +74,7 @@ def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> 
             settings.workload.make(),
             settings.evaluate,
             registered=settings.register_,
+            home=Home.here(),
         )
     )
     register_night()
@@ -80,7 +84,9 @@ def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> 
 def ask() -> Verdict:
     """Stage gate, in the folder of a night."""
     inputs = [records.read(kind) for kind in (Night, Evaluation, Version)]
-    verdict = judge.gate(*inputs, records.find(Champion), params.load())  # type: ignore[arg-type]
+    verdict = judge.gate(
+        *inputs, records.find(Champion), params.load(), home=Home.here(), live=live_test.judge
+    )  # type: ignore[arg-type]
     records.write(verdict)
     return verdict
 
@@ -145,7 +151,7 @@ def test_a_better_challenger_climbs_the_ramp_and_is_promoted(night: Night, log: 
     assert (verdict.effect, verdict.low) == (verdict.live.effect, verdict.live.low)
     assert "80 % power" in verdict.live.foretold
     assert verdict.reason.startswith("live: proven no worse than the champion by the margin 0.0098")
-    assert 0.5 < live_test.hours_needed(params.load(), hours=24.0) < 24
+    assert 0.5 < live_test.hours_needed(Home.here(), params.load(), hours=24.0) < 24
     assert "held-out scores: refresh: " in verdict.reason
     traffic = log.traffic()
     assert (traffic.challenger, traffic.share, traffic.experiment) == (0, 0.0, "")
@@ -198,7 +204,7 @@ def test_after_a_rollback_in_the_night_its_challenger_meets_nobody(
     come(log, 100)
     waits()
     assert log.traffic().share == 0.05
-    rollback.rollback(params.load(), reason="a test")
+    rollback.rollback(Home.here(), params.load(), reason="a test")
     verdict = ask()
     assert verdict.action == "no data"
     assert verdict.reason == "live: version 1 serves by now, not 2"
@@ -288,15 +294,17 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
     assert log.traffic().share == 0.05
     settings = params.load()
     os.chdir(home)
-    assert live_test.clean(settings) == ""
+    assert live_test.clean(Home.here(), settings) == ""
     folder = home / "nights" / night.id
     records.write(replace(night, decide_until=datetime.now(UTC) - timedelta(hours=2)), folder / records.RUN)
-    assert live_test.clean(settings).startswith("ended the experiment 2025-01-11, which no night wants")
+    assert live_test.clean(Home.here(), settings).startswith(
+        "ended the experiment 2025-01-11, which no night wants"
+    )
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
     records.write(night, folder / records.RUN)
     os.chdir(folder)
     waits()
-    night_stages.close(records.read(Night), settings)
+    night_stages.close(Home.here(), records.read(Night), settings)
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
 
 
@@ -304,7 +312,7 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
 def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, log: Log) -> None:
     waits()
     come(log, 500, Model(errors=1.0))
-    assert "ended the experiment 2025-01-11: errors: " in watch.watch(params.load()).reason
+    assert "ended the experiment 2025-01-11: errors: " in watch.watch(Home.here(), params.load()).reason
     assert log.traffic().share == 0
     assert ask().reason.startswith("live: stopped by errors")
 
@@ -314,7 +322,7 @@ def test_watch_ends_an_experiment_that_cannot_be_judged_and_looks_on(night: Nigh
     waits()
     evaluation = records.read(Evaluation)
     records.write(replace(evaluation, live=LiveMetric()))  # of a workload whose metrics are all of sets
-    seen = watch.watch(params.load())
+    seen = watch.watch(Home.here(), params.load())
     assert "ended the experiment 2025-01-11: no metric of the workload has a value" in seen.reason
     assert (seen.serving, log.traffic().share) == (1, 0.0)
 
@@ -323,7 +331,7 @@ def test_watch_ends_an_experiment_that_cannot_be_judged_and_looks_on(night: Nigh
 def test_watch_stops_a_challenger_that_users_prove_worse(night: Night, log: Log) -> None:
     waits()
     come(log, 4000, Model(hit=0.2))  # of whom 5 % meet it
-    reason = watch.watch(params.load()).reason
+    reason = watch.watch(Home.here(), params.load()).reason
     assert "ended the experiment 2025-01-11: score: " in reason
     assert ", proven worse: -0." in reason
     assert log.traffic().share == 0
@@ -348,22 +356,22 @@ def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
         release(number, 1.0)
     os.chdir(home)
     watching = held_back(settings)
-    watch.watch(watching)
+    watch.watch(Home.here(), watching)
     traffic = log.traffic()
     assert (traffic.champion, traffic.challenger, traffic.share) == (2, 1, 0.2)
     pass_time(log, 300)
     come(log, 300)
-    assert "on live traffic 2 against 1: " in watch.watch(watching).reason
+    assert "on live traffic 2 against 1: " in watch.watch(Home.here(), watching).reason
     come(log, 3000, Model(hit=0.8))
-    seen = watch.watch(watching)
+    seen = watch.watch(Home.here(), watching)
     assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 2, 1)
     assert seen.reason.startswith("rolled back: on live traffic 2 against 1")
-    serving = ledger.champion_at(ledger.ledger_tip())
+    serving = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     assert serving is not None
     assert serving.version == 1
-    watch.watch(watching)
+    watch.watch(Home.here(), watching)
     assert (log.traffic().champion, log.traffic().challenger, log.traffic().share) == (1, 0, 0.0)
-    assert rollback.rollback(watching, to=2, reason="a test").version == 2
+    assert rollback.rollback(Home.here(), watching, to=2, reason="a test").version == 2
 
 
 @pytest.mark.slow
@@ -373,9 +381,9 @@ def test_nobody_is_held_back_once_that_is_switched_off(
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    watch.watch(held_back(settings))
+    watch.watch(Home.here(), held_back(settings))
     assert log.traffic().share == 0.2
-    watch.watch(settings)
+    watch.watch(Home.here(), settings)
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
 
 
@@ -426,5 +434,5 @@ def test_a_clock_that_was_set_since_the_night_was_opened_ends_no_test_early_or_l
     assert standing.ends_at is not None
     assert timedelta(minutes=119) < standing.ends_at - standing.began_at <= timedelta(hours=2)
     assert abs(standing.began_at.timestamp() - log.now()) < 60
-    assert live_test.clean(params.load()) == ""
+    assert live_test.clean(Home.here(), params.load()) == ""
     assert log.traffic().share == 0.05

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from pipeline import cli, runner
-from pipeline.contract import records
-from pipeline.contract.errors import JobError, NothingToDo, ReleaseError
-from pipeline.contract.params import Params
-from pipeline.contract.records import Evaluation, Night, Version
-from pipeline.gate import judge, review
-from pipeline.rollout.lost_ledger import expect_ledger
-from pipeline.rollout.restore import restore
-from pipeline.storage import ledger
+from daybreak import cli, runner
+from daybreak.contract import records
+from daybreak.contract.errors import JobError, NothingToDo, ReleaseError
+from daybreak.contract.params import Params
+from daybreak.contract.records import Evaluation, Night, Version
+from daybreak.extensions.care.restore import restore
+from daybreak.gate import judge
+from daybreak.report import publisher
+from daybreak.rollout.lost_ledger import expect_ledger
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,7 +30,7 @@ def lost(home: Path, release: Any) -> str:
     release(0, 0.2)
     release(1, 1.0)
     release(2, 0.1)
-    tip = ledger.ledger_tip()
+    tip = ledger.ledger_tip(Home.here())
     subprocess.run(["git", "update-ref", "-d", ledger.BRANCH], cwd=home, check=True)
     return tip
 
@@ -38,25 +40,27 @@ def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
 ) -> None:
     night = (records.read(Night), records.read(Evaluation), records.read(Version))  # of the third night
     with pytest.raises(ReleaseError, match="alias champion names version 2 of daybreak, promoted by"):
-        judge.gate(*night, None, settings)
+        judge.gate(*night, None, settings, home=Home.here())
     monkeypatch.chdir(home)
     assert cli.main(["watch"]) == 1
-    assert "python -m pipeline restore" in caplog.text
+    assert "daybreak restore" in caplog.text
     with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
-        runner.run("open", night="next")
+        runner.run(Home.here(), "open", night="next")
     with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
-        runner.run("close")  # of the night that could not be opened, which would begin another ledger
-    assert not ledger.ledger_tip()
+        runner.run(
+            Home.here(), "close"
+        )  # of the night that could not be opened, which would begin another ledger
+    assert not ledger.ledger_tip(Home.here())
     monkeypatch.chdir(home)
     with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
-        runner.run("rollback", reason="a test")
+        runner.run(Home.here(), "rollback", reason="a test")
     assert cli.main(["restore"]) == 0
-    assert not ledger.ledger_tip()
+    assert not ledger.ledger_tip(Home.here())
     assert cli.main(["restore", "--yes"]) == 0
-    assert ledger.ledger_tip() == lost
+    assert ledger.ledger_tip(Home.here()) == lost
     assert cli.main(["restore", "--yes"]) == NothingToDo.exit_status
     assert cli.main(["watch"]) == 0
-    champion = ledger.champion_at(ledger.ledger_tip())
+    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     assert champion
     assert champion.version == 2
 
@@ -65,40 +69,40 @@ def test_a_ledger_that_was_reset_behind_the_champion_is_refused(
     home: Path, release: Any, settings: Params
 ) -> None:
     release(0, 0.2)
-    before = ledger.ledger_tip()
+    before = ledger.ledger_tip(Home.here())
     release(1, 1.0)
-    tip = ledger.ledger_tip()
+    tip = ledger.ledger_tip(Home.here())
     subprocess.run(["git", "update-ref", ledger.BRANCH, before], cwd=home, check=True)
     for opens in (False, True):
         with pytest.raises(ReleaseError, match=f"commit {tip[:9]}; .* ends at {before[:9]} without it"):
-            expect_ledger(settings, opens=opens)
+            expect_ledger(Home.here(), settings, opens=opens)
 
 
 def test_a_ledger_that_was_reset_behind_a_night_that_promoted_nothing_is_refused(
     home: Path, release: Any, settings: Params
 ) -> None:
     release(0, 1.0)
-    before = ledger.ledger_tip()
+    before = ledger.ledger_tip(Home.here())
     release(1, 0.1)
-    commit = ledger.ledger_tip()
-    review.show_report(records.read(Night), commit=commit)  # as `close` does
+    commit = ledger.ledger_tip(Home.here())
+    publisher.publish_closed(Home.here(), commit)  # as `close` does
     subprocess.run(["git", "update-ref", ledger.BRANCH, before], cwd=home, check=True)
     with pytest.raises(ReleaseError, match=f"version 2 of daybreak is of the ledger's commit {commit[:9]}"):
-        expect_ledger(settings)
+        expect_ledger(Home.here(), settings)
 
 
 def test_a_commit_that_only_mlflow_names_is_shown_and_taken_only_by_name(
     home: Path, release: Any, settings: Params
 ) -> None:
     release(0, 1.0)
-    tip = ledger.ledger_tip()
+    tip = ledger.ledger_tip(Home.here())
     subprocess.run(["git", "branch", "kept", tip], cwd=home, check=True)  # so that it is not unreachable
     subprocess.run(["git", "update-ref", "-d", ledger.BRANCH], cwd=home, check=True)
     with pytest.raises(ReleaseError, match=f"only MLflow names .* --commit {tip} --yes"):
-        list(restore(settings, yes=True))
-    assert not ledger.ledger_tip()
-    lines = list(restore(settings, commit=tip, yes=True))
-    assert ledger.ledger_tip() == tip
+        list(restore(Home.here(), settings, yes=True))
+    assert not ledger.ledger_tip(Home.here())
+    lines = list(restore(Home.here(), settings, commit=tip, yes=True))
+    assert ledger.ledger_tip(Home.here()) == tip
     assert f"MLflow, by version 1: {tip[:9]}, night 2025-01-10" in "\n".join(lines)
 
 
@@ -108,25 +112,25 @@ def test_a_remote_that_has_the_ledger_is_named(
     release(0, 1.0)
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", "--branch", "main", str(home), str(clone)], check=True)
-    monkeypatch.setenv("PIPELINE_HOME", str(clone))
+    monkeypatch.setenv("DAYBREAK_HOME", str(clone))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/another.db")
     with pytest.raises(ReleaseError, match="the remote origin has the branch nights at"):
-        expect_ledger(settings)
+        expect_ledger(Home.here(), settings)
     assert not (tmp_path / "another.db").exists()
-    assert "remote origin: " in "\n".join(restore(settings, yes=True))
+    assert "remote origin: " in "\n".join(restore(Home.here(), settings, yes=True))
     with pytest.raises(JobError, match=r"another[.]db, the database of MLflow, is missing"):
-        expect_ledger(settings, opens=True)
+        expect_ledger(Home.here(), settings, opens=True)
     assert not (tmp_path / "another.db").exists()
 
 
 def test_a_first_night_and_an_alias_moved_by_hand_are_no_loss(
     home: Path, release: Any, settings: Params
 ) -> None:
-    expect_ledger(settings)
+    expect_ledger(Home.here(), settings)
     release(0, 0.2)
     release(1, 1.0)
-    from pipeline.storage.mlflow_client import session
+    from daybreak.storage.mlflow_client import session
 
-    with session() as client:
+    with session(Home.here()) as client:
         client.set_registered_model_alias("daybreak", "champion", "1")
-    expect_ledger(settings)
+    expect_ledger(Home.here(), settings)

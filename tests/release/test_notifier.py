@@ -21,14 +21,15 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 
-from pipeline import cli, commands, night
-from pipeline.contract import params, records
-from pipeline.contract.params import NotifyEvent
-from pipeline.contract.records import Event, EventKind, Night
-from pipeline.gate import judge, watch
-from pipeline.report import notifier
-from pipeline.rollout import rollback
-from pipeline.storage import ledger
+from daybreak import cli, commands, night, runner
+from daybreak.contract import params, records
+from daybreak.contract.params import NotifyEvent
+from daybreak.contract.records import Event, EventKind, Night
+from daybreak.gate import judge
+from daybreak.report import notifier, publisher
+from daybreak.rollout import rollback
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import PARAMS, make_night, make_version
 
@@ -48,7 +49,7 @@ def heard(home: Path) -> Any:
 
 def go(home: Path, number: int, weight: float, *, more: str = "") -> None:
     """Judge and promote night `number`, and close it; all twice, as after a kill."""
-    champion = ledger.champion_at(ledger.ledger_tip())
+    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     os.chdir(make_night(home, number, weight=weight, champion=champion))
     Path("params.yaml").write_text(PARAMS + more)
     judged = judge_night()
@@ -56,7 +57,7 @@ def go(home: Path, number: int, weight: float, *, more: str = "") -> None:
         for _ in range(2):
             records.write(promote_night())
     for _ in range(2):
-        night.close(records.read(Night), params.load())
+        night.close(Home.here(), records.read(Night), params.load())
 
 
 def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
@@ -66,8 +67,9 @@ def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
     go(home, 1, 1.0)
     go(home, 2, -3.0)
     os.chdir(home)
-    rollback.rollback(params.load(), steps=1, reason="complaints", by="ann")
-    rollback.tell_newest()  # as the hourly watch does, in case whoever made it was killed
+    rollback.rollback(Home.here(), params.load(), steps=1, reason="complaints", by="ann")
+    for _ in range(2):
+        publisher.publish_home(Home.here())  # as the hourly watch does, in case whoever made it was killed
     late, first, _, second, _, refused, back = heard()
     assert late.startswith("Daybreak: night 2025-01-10 is late: ")  # this test is run long after that day
     assert first.startswith("Daybreak: version 1 serves, promoted by gate in night 2025-01-10: no champion ")
@@ -75,25 +77,26 @@ def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
     assert refused.startswith("Daybreak: version 2 stays after night 2025-01-12: reject: ")
     assert back == (
         "Daybreak: version 1 serves again in place of version 2, rolled back by ann: complaints; "
-        "see: python -m pipeline status"
+        "see: daybreak status"
     )
 
 
 def test_a_question_is_told_with_its_reason_and_until_when(home: Path, heard: Any) -> None:
-    champion = ledger.champion_at(ledger.ledger_tip())
+    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     os.chdir(make_night(home, 0, weight=1.0, champion=champion))
     Path("params.yaml").write_text(f"{PARAMS}release: {{approval: always}}\n")
     asked = judge_night()
     loaded = params.load()
     evaluation, version = records.read(records.Evaluation), records.read(records.Version)
-    judge.gate(records.read(Night), evaluation, version, champion, loaded)  # as after a clear
+    records.write(judge.gate(records.read(Night), evaluation, version, champion, loaded, home=Home.here()))
+    publisher.publish_night(Home.here())  # as after a clear
     (question,) = heard()
     assert asked.approve_until
     assert question.startswith(f"Daybreak: version 1 waits for a person until {asked.approve_until:%Y-%m-%d}")
     assert "promote: no champion yet: " in question
     assert " UTC (" in question
     assert " left): " in question
-    assert "python -m pipeline approve --night 2025-01-10 --reason TEXT [--reject]" in question
+    assert "daybreak approve --night 2025-01-10 --reason TEXT [--reject]" in question
 
 
 NOW = datetime(2025, 1, 10, 4, tzinfo=UTC)
@@ -149,7 +152,7 @@ def mailbox() -> Iterator[tuple[str, list[str]]]:
         server.stop()
 
 
-SEE = "; see: python -m pipeline report --night n1"
+SEE = "; see: daybreak report --night n1"
 TOLD = {  # an event of each kind that people hear of, and its message
     "promoted": (
         event("promoted", "better\nby 0.1", by="gate"),
@@ -161,23 +164,23 @@ TOLD = {  # an event of each kind that people hear of, and its message
     "rolled back": (
         event("rolled back", "complaints", by="ann"),
         "version 2 serves again in place of version 1, rolled back by ann: complaints; "
-        "see: python -m pipeline status",
+        "see: daybreak status",
     ),
     "question": (
         event("question", "promote: why", until=UNTIL),
         f"version 2 waits for a person until {UNTIL:%Y-%m-%d %H:%M} UTC (400 d left): promote: why; "
-        "answer with: python -m pipeline approve --night n1 --reason TEXT [--reject]",
+        "answer with: daybreak approve --night n1 --reason TEXT [--reject]",
     ),
     "late": (event("late", "it was to be decided until 05:30"),
              f"night n1 is late: it was to be decided until 05:30{SEE}"),
     "over budget": (event("over budget", "its jobs cost $3.50 of $3.00"),
                     f"night n1 is over its budget: its jobs cost $3.50 of $3.00{SEE}"),
     "failed": (event("failed", "no room", subject="train"),
-               "night n1 failed at train: no room; go on with: python -m pipeline night --night n1"),
+               "night n1 failed at train: no room; go on with: daybreak night --night n1"),
     "calibration lost": (event("calibration lost", "the interval held on 40 %"),
                          f"the interval held on 40 %{SEE}"),
     "disk low": (event("disk low", "the disk has 1 GB free"),
-                 "the disk has 1 GB free; see what can be deleted: python -m pipeline prune --dry-run"),
+                 "the disk has 1 GB free; see what can be deleted: daybreak prune --dry-run"),
     "alarm": (event("alarm", "2 files have rotted"), "2 files have rotted"),
 }  # fmt: skip
 
@@ -194,7 +197,9 @@ def test_a_message_of_each_kind_arrives_at_a_webhook_and_by_mail_once_as_one_lin
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{urls: [$HOOK, '{mailto}']}}\n")
     assert set(TOLD) == set(get_args(NotifyEvent))
     for _ in range(2):  # as after a kill
-        assert notifier.tell(*(happened for happened, _ in TOLD.values()), event("opened"), event("drift"))
+        assert notifier.tell(
+            Home.here(), *(happened for happened, _ in TOLD.values()), event("opened"), event("drift")
+        )
     assert at_hook == [f"Daybreak: {message}" for _, message in TOLD.values()]
     assert by_mail == at_hook
 
@@ -212,11 +217,11 @@ def test_a_message_links_to_where_the_night_is_shown_and_a_question_to_its_form(
     file = home / "var" / "heard"
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{command: 'cat >> {file}'}}\n")
     refused = event("refused", "reject: worse", subject="3")
-    assert notifier.tell(replace(refused, night=night.id))
+    assert notifier.tell(Home.here(), replace(refused, night=night.id))
     assert file.read_text().endswith(f"reject: worse; see: {report}")
-    assert notifier.tell(replace(event("question", until=UNTIL), night=night.id))
+    assert notifier.tell(Home.here(), replace(event("question", until=UNTIL), night=night.id))
     form = "http://airflow:8080/dags/retrain/runs/manual__1%2B00%3A00/tasks/review/required_actions"
-    assert f"why; see: {report}; answer at {form} or with: python" in file.read_text()
+    assert f"why; see: {report}; answer at {form} or with: daybreak" in file.read_text()
 
 
 def test_only_what_notify_on_names_is_told(
@@ -225,7 +230,7 @@ def test_only_what_notify_on_names_is_told(
     address, arrived = webhook
     monkeypatch.setattr(notifier, "LIMIT_S", 60)
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{urls: ['json://{address}'], on: [rolled back]}}\n")
-    notifier.tell(event("alarm"), event("rolled back", "complaints"))
+    notifier.tell(Home.here(), event("alarm"), event("rolled back", "complaints"))
     (message,) = arrived
     assert "complaints" in message
 
@@ -239,13 +244,15 @@ def test_in_quiet_hours_urgent_messages_ring_at_once_and_the_others_wait_and_are
     quiet = f"{now - timedelta(hours=1):%H:%M}-{now + timedelta(hours=1):%H:%M}"
     notify = f"command: 'cat >> {file}', urgent_urls: ['json://{address}']"
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{{notify}, quiet_hours: '{quiet}'}}\n")
-    assert notifier.tell(event("refused", "reject: worse"), event("failed", "no room", subject="train"))
+    assert notifier.tell(
+        Home.here(), event("refused", "reject: worse"), event("failed", "no room", subject="train")
+    )
     (message,) = rang
     assert "no room" in message
     assert not file.exists()
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{{notify}}}\n")  # the quiet hours have ended
     for _ in range(2):
-        assert notifier.tell()
+        assert notifier.tell(Home.here())
     assert file.read_text().count("Daybreak: ") == 2
     assert file.read_text().index("reject: worse") < file.read_text().index("no room")
     assert len(rang) == 1
@@ -253,7 +260,7 @@ def test_in_quiet_hours_urgent_messages_ring_at_once_and_the_others_wait_and_are
         f"{PARAMS}notify: {{command: 'cat >> {file}', quiet_hours: '{quiet}'}}\n"
     )
     assert notifier.tell(
-        event("late", "too late"), event("promoted", "better")
+        Home.here(), event("late", "too late"), event("promoted", "better")
     )  # nobody else is there to ring
     assert "too late" in file.read_text()
     assert "better" not in file.read_text()
@@ -264,21 +271,21 @@ def test_what_no_notifier_took_is_tried_again_and_a_full_disk_keeps_no_message_b
 ) -> None:
     file = home / "var" / "heard"
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{command: 'exit 3'}}\n")
-    assert not notifier.tell(event("refused", "reject: worse"), event("late"))
+    assert not notifier.tell(Home.here(), event("refused", "reject: worse"), event("late"))
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{command: 'cat >> {file}; echo >> {file}'}}\n")
-    assert notifier.tell()
+    assert notifier.tell(Home.here())
     assert len(file.read_text().splitlines()) == 1  # the one that was not tried; the other one has time
     monkeypatch.setattr(notifier, "AGAIN_AFTER", timedelta(0))
-    assert notifier.tell()
+    assert notifier.tell(Home.here())
     assert "reject: worse" in file.read_text().splitlines()[1]
     (home / "var" / "messages.json").unlink()
     (home / "var" / "messages.json").mkdir()  # nothing can be written there
-    assert notifier.tell(event("failed", "no room"))
+    assert notifier.tell(Home.here(), event("failed", "no room"))
     assert "no room" in file.read_text()
 
 
 def test_where_nobody_is_named_nothing_is_kept(home: Path) -> None:
-    assert notifier.tell(event("failed"))
+    assert notifier.tell(Home.here(), event("failed"))
     assert not (home / "var" / "messages.json").exists()
 
 
@@ -289,7 +296,7 @@ def test_the_watch_tells_of_an_open_night_that_missed_its_own_deadline_and_of_a_
     night, now = records.read(Night, folder / records.RUN), datetime.now(UTC)
     records.write(replace(night, decide_until=now + timedelta(hours=1)), folder / records.RUN)
     for _ in range(2):
-        watch.watch(params.load())
+        runner.run(Home.here(), "watch")
     assert heard() == []
     assert cli.main(["notify", "--text", "t", "--late", "--night", night.id]) == 99
     records.write(replace(night, decide_until=now - timedelta(hours=1)), folder / records.RUN)
@@ -298,7 +305,7 @@ def test_the_watch_tells_of_an_open_night_that_missed_its_own_deadline_and_of_a_
     text = (home / "params.yaml").read_text()
     (home / "params.yaml").write_text(text.replace("notify: {", "notify: {min_free_gb: 1.0e+9, "))
     for _ in range(2):
-        watch.watch(params.load())
+        runner.run(Home.here(), "watch")
     assert cli.main(["notify", "--text", "t", "--late", "--night", night.id]) == 0
     late, disk = heard()
     assert late.startswith(f"Daybreak: night 2025-01-10 is late: it was to be decided until {now.year}")
@@ -316,7 +323,7 @@ def test_a_service_that_does_not_answer_delays_nobody_and_its_url_is_in_no_log(
         url = f"json://127.0.0.1:{silent.getsockname()[1]}/canary-4711?rto=600"
         (home / "params.yaml").write_text(f"{PARAMS}notify: {{urls: ['{url}']}}\n")
         began = time.monotonic()
-        assert not notifier.send("hello")
+        assert not notifier.send(Home.here(), "hello")
         assert time.monotonic() - began < 30
     assert "the message was not sent to URL 1 of 1: it did not answer in 3 s" in caplog.text
     assert "canary" not in caplog.text + "".join(capfd.readouterr())
@@ -331,7 +338,7 @@ def test_a_url_that_fails_keeps_the_message_from_no_other(
     address, arrived = webhook
     monkeypatch.setattr(notifier, "LIMIT_S", 60)  # of a machine that is busy
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{urls: [$UNSET, 'json://{address}']}}\n")
-    assert not notifier.send("hello")
+    assert not notifier.send(Home.here(), "hello")
     assert arrived == ["hello"]
     assert "the message was not sent to URL 1 of 2: Apprise ended with exit status" in caplog.text
     assert "URL 2 of 2" not in caplog.text
@@ -344,7 +351,7 @@ def test_what_a_kill_left_untold_is_told_by_close(home: Path, heard: Any) -> Non
     promote_night()
     (home / "var" / "messages.json").unlink()  # as if killed before people were told
     for _ in range(2):
-        night.close(records.read(Night), params.load())
+        night.close(Home.here(), records.read(Night), params.load())
     promoted = [line for line in heard() if "version 1 serves, promoted by gate in night 2025-01-10" in line]
     assert len(promoted) == 2
 
@@ -353,13 +360,13 @@ def test_what_a_notifier_prints_is_not_on_standard_output(
     home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{command: cat}}\n")
-    assert notifier.send("hello")
+    assert notifier.send(Home.here(), "hello")
     assert capfd.readouterr() == ("", "hello")  # where the record of a stage belongs
 
 
 def test_a_notifier_that_fails_stops_nothing(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{command: 'exit 3'}}\n")
-    assert not notifier.send("hello")
+    assert not notifier.send(Home.here(), "hello")
     assert "the notifier ended with exit status 3; look at notify.command" in caplog.text
 
 
@@ -374,9 +381,9 @@ def test_after_a_rollback_board_status_and_report_show_it(
     go(home, 1, 1.0)
     os.chdir(home)
     caplog.set_level("INFO")
-    rollback.rollback(params.load(), steps=1, reason="complaints")
+    rollback.rollback(Home.here(), params.load(), steps=1, reason="complaints")
     monkeypatch.setenv("COLUMNS", "80")
-    assert commands.status() == 0
+    assert commands.status(Home.here()) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("20")]
     now = f"{datetime.now(UTC):%Y-%m-%d}"
     assert rows[0].split()[0] == now
@@ -394,7 +401,7 @@ def test_after_a_rollback_board_status_and_report_show_it(
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
     monkeypatch.setenv("DISPLAY", ":0")
-    assert commands.report(open=True) == 0
+    assert commands.report(Home.here(), open=True) == 0
     board, page = map(Path, capsys.readouterr().out.split())
     assert opened == [board.as_uri()]
     assert page == home / "nights" / "2025-01-11" / records.RUN / "report.html"  # not that of the older night
@@ -412,12 +419,12 @@ def test_after_a_rollback_board_status_and_report_show_it(
     shutil.copytree(older.parent, waiting)
     night = (waiting / "night.json").read_text().replace("2025-01-10", "2025-01-12")
     (waiting / "night.json").write_text(night)
-    assert commands.report(night="2025-01-12") == 0
+    assert commands.report(Home.here(), night="2025-01-12") == 0
     assert str(waiting / "report.html") in capsys.readouterr().out
     shutil.rmtree(waiting.parents[1])
     page.unlink()
     monkeypatch.delenv("DISPLAY")
-    assert commands.report(open=True) == 0
+    assert commands.report(Home.here(), open=True) == 0
     assert len(opened) == 1
     assert f"there is no desktop here; open {board}" in caplog.text
     assert "2025-01-10" in capsys.readouterr().out

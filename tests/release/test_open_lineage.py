@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from pipeline import night
-from pipeline.contract import params, records
-from pipeline.contract.records import Dataset, Night
-from pipeline.rollout import rollback
+from daybreak import night
+from daybreak.contract import params, records
+from daybreak.contract.records import Dataset, Night
+from daybreak.report import publisher
+from daybreak.rollout import rollback
+from daybreak.storage.home import Home
 from tests.release.conftest import promote_night
 from tests.release.folders import PARAMS
 from tests.release.test_events import judge
@@ -54,7 +56,7 @@ def test_a_server_is_told_of_data_and_versions_of_nights_and_rollbacks_where_par
     home: Path, server: list[dict[str, Any]]
 ) -> None:
     def close() -> None:
-        night.close(records.read(Night), params.load())
+        night.close(Home.here(), records.read(Night), params.load())
 
     judge(home, 0, 0.6)
     promote_night()
@@ -66,7 +68,8 @@ def test_a_server_is_told_of_data_and_versions_of_nights_and_rollbacks_where_par
     arrays = records.read(Dataset).digest
     for _ in range(2):
         close()
-    rollback.rollback(params.load(home), steps=1, reason="worse")
+    rollback.rollback(Home.here(), params.load(home), steps=1, reason="worse")
+    publisher.publish_home(Home.here())
     started, ended, again, _, _, back = server
     assert (started["eventType"], ended["eventType"], back["eventType"]) == ("START", "COMPLETE", "COMPLETE")
     assert started["run"]["runId"] == ended["run"]["runId"] == again["run"]["runId"] != back["run"]["runId"]
@@ -85,5 +88,5 @@ def test_a_server_that_is_away_fails_no_night(
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT__RETRY", '{"total": 0}')
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{openlineage: shop}}\n")
     judge(home, 0, -3.0)
-    night.close(records.read(Night), params.load())
+    night.close(Home.here(), records.read(Night), params.load())
     assert "no event was sent to OpenLineage: " in caplog.text

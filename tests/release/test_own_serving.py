@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 import requests
 
-from pipeline.contract import params
-from pipeline.contract.errors import NotYet
-from pipeline.contract.records import Night, Verdict
-from pipeline.experiment import own_serving
-from pipeline.gate import watch
-from pipeline.serving import assigner
-from pipeline.serving.assigner import Assigner
-from pipeline.storage.traffic_log import Log, open_log
+from daybreak.contract import params
+from daybreak.contract.errors import NotYet
+from daybreak.contract.records import Night, Verdict
+from daybreak.experiment import own_serving
+from daybreak.gate import watch
+from daybreak.serving import assigner
+from daybreak.serving.assigner import Assigner
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import Log, open_log
 from tests.release.conftest import promote_night
 from tests.release.folders import PARAMS, halfway
 from tests.release.test_live_test import ask, begin, over
@@ -78,7 +79,7 @@ def team(home: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> Team:
 
 def night_of(home: Path, *, file: Path | None = None) -> Night:
     """A night on its way to the gate, whose users are judged by what the team reports."""
-    plug = f', observations: {{use: "pipeline.data.source:Files", url: "{file}"}}' if file else ""
+    plug = f', observations: {{use: "daybreak:Files", url: "{file}"}}' if file else ""
     return begin(home, 1, text=TEXT.replace("OWN", plug))
 
 
@@ -179,7 +180,7 @@ def test_a_malformed_row_holds_the_gate_and_ends_the_test_at_the_hourly_look(hom
     assert list(team.log.exposures(night.id)) == []
     os.chdir(home)
     (home / "params.yaml").write_text((home / "nights" / night.id / "params.yaml").read_text())
-    seen = watch.watch(params.load(home))
+    seen = watch.watch(Home.here(), params.load(home))
     assert "ended the experiment 2025-01-11: what users met cannot be read" in seen.reason
     assert team.log.traffic().challenger == 0
     os.chdir(home / "nights" / night.id)

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from toy import Toy
 
-from pipeline.backends.local import Local
-from pipeline.contract import params, records
-from pipeline.contract.errors import NotYet
-from pipeline.contract.records import (
+from benchmarks.bench_interrupted import processes_in
+from daybreak.backends.local import Local
+from daybreak.contract import params, records
+from daybreak.contract.errors import NotYet
+from daybreak.contract.records import (
     Check,
     Dataset,
     Evaluation,
@@ -29,12 +30,14 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
-from pipeline.gate import refit as stage
-from pipeline.jobs import launcher
-from pipeline.registry import aliases
-from pipeline.rollout import audit, provenance, rot
-from pipeline.storage import ledger
-from tests.benchmarks.bench_interrupted import processes_in
+from daybreak.extensions.care import audit
+from daybreak.extensions.lineage import provenance
+from daybreak.gate import refit as stage
+from daybreak.jobs import launcher
+from daybreak.registry import aliases
+from daybreak.rollout import rot
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import OWN, make_night
 from tests.release.test_registry import client, serving, versions
@@ -54,7 +57,7 @@ def refitted(*, timeout_s: float = 120) -> Refit | None:
                 records.read(Evaluation), version=records.read(Version), verdict=records.read(Verdict),
                 backend=Local(), workload=Toy(), params=asked, scoring=asked.evaluate,
                 before=records.find(Refit),
-            )  # fmt: skip
+            home=Home.here())  # fmt: skip
         except NotYet:
             assert time.monotonic() < until, "the refit did not come to an end"
             time.sleep(0.05)
@@ -87,7 +90,7 @@ def judged(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Verdict
 
 
 def faults(commits: Any) -> list[str]:
-    texts = ledger.texts_at([one.id for one in commits], list(map(records.path_of, audit.KINDS)))
+    texts = ledger.texts_at(Home.here(), [one.id for one in commits], list(map(records.path_of, audit.KINDS)))
     contents = [audit.decoded(files) for files in texts]
     return [*audit.release_faults(commits, contents), *audit.chain_faults(commits, contents)]
 
@@ -121,18 +124,24 @@ def test_a_promoted_version_is_trained_on_the_held_out_days_and_serves_as_a_vers
     assert serving() == (2, 2)
     assert promote_night() == release
     assert refitted() == made
-    (entry,) = ledger.history()
+    (entry,) = ledger.history(Home.here())
     assert entry.promoted and entry.refit == made
-    assert dict(provenance.why(2))["refit"].startswith(
+    assert dict(provenance.why(Home.here(), 2))["refit"].startswith(
         "version 2 is version 1 after training on the held-out"
     )
-    assert dict(provenance.why(2))["version"].startswith("daybreak 2")
-    assert "since" in dict(provenance.why(2))["served"]
-    assert dict(provenance.why(1))["served"] == "never"
-    assert provenance.who_used(str(entry.night.day))[0].how == "was judged on it, then trained on it"
-    assert provenance.learned_from([entry.night.day]) == [2]
-    assert faults(ledger.commits()) == []
-    assert [one.number for one in rot.versions()] == [2, 1]  # which `audit --deep`, `repair`, `erase` compare
+    assert dict(provenance.why(Home.here(), 2))["version"].startswith("daybreak 2")
+    assert "since" in dict(provenance.why(Home.here(), 2))["served"]
+    assert dict(provenance.why(Home.here(), 1))["served"] == "never"
+    assert (
+        provenance.who_used(Home.here(), str(entry.night.day))[0].how
+        == "was judged on it, then trained on it"
+    )
+    assert provenance.learned_from(Home.here(), [entry.night.day]) == [2]
+    assert faults(ledger.commits(Home.here())) == []
+    assert [one.number for one in rot.versions(Home.here())] == [
+        2,
+        1,
+    ]  # which `audit --deep`, `repair`, `erase` compare
     page = client().get_model_version("daybreak", "2")
     assert "scores on this page are those of version 1, before the refit" in page.description
     assert (page.tags["status"], page.tags["refit_of"]) == (aliases.SERVING, "1")
@@ -189,8 +198,8 @@ def test_without_the_time_for_it_the_judged_version_serves_and_the_record_says_w
     assert "raise night.decide_hours" in made.why_not
     release = promote_night()
     assert (release.version, release.model_digest) == (1, records.read(Training).model_digest)
-    assert faults(ledger.commits()) == []
-    assert "serves as it was judged: a refit on 200 samples" in dict(provenance.why(1))["refit"]
+    assert faults(ledger.commits(Home.here())) == []
+    assert "serves as it was judged: a refit on 200 samples" in dict(provenance.why(Home.here(), 1))["refit"]
 
 
 @pytest.mark.parametrize("at", ["shifted", "smoke"])
@@ -210,4 +219,4 @@ def test_a_refit_that_is_not_fit_to_serve_does_not(
     assert ("items shown: beside" if at == "shifted" else "loads: it does not load") in made.why_not
     assert isinstance(promote_night(), Release)
     assert serving() == (1, 1)
-    assert faults(ledger.commits()) == []
+    assert faults(ledger.commits(Home.here())) == []

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline import cli
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, JobError, NothingToDo, ParamsError, ReleaseError
-from pipeline.contract.params import Params
-from pipeline.contract.records import (
+from daybreak import cli
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, JobError, NothingToDo, ParamsError, ReleaseError
+from daybreak.contract.params import Params
+from daybreak.contract.records import (
     Chain,
     Champion,
     Chosen,
@@ -33,14 +33,16 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
-from pipeline.evaluation import evaluator
-from pipeline.evaluation.scores import read_scores
-from pipeline.gate import judge, review, watch
-from pipeline.registry import aliases
-from pipeline.report import links
-from pipeline.rollout import promote, provenance, rollback, saga
-from pipeline.rollout.restore import restore
-from pipeline.storage import ledger, ledger_notes, mlflow_client
+from daybreak.evaluation import evaluator
+from daybreak.evaluation.scores import read_scores
+from daybreak.extensions.care.restore import restore
+from daybreak.extensions.lineage import provenance
+from daybreak.gate import judge, watch
+from daybreak.registry import aliases
+from daybreak.report import links, publisher
+from daybreak.rollout import promote, release_journal, rollback
+from daybreak.storage import ledger, ledger_notes, mlflow_client
+from daybreak.storage.home import Home
 from tests.release.conftest import judge_night, promote_night, register_night
 from tests.release.folders import files_of_version, make_night
 
@@ -52,7 +54,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.e
 def client() -> Any:
     from mlflow import MlflowClient
 
-    return MlflowClient(mlflow_client.tracking_uri())
+    return MlflowClient(mlflow_client.tracking_uri(Home.here()))
 
 
 def versions() -> list[int]:
@@ -61,7 +63,7 @@ def versions() -> list[int]:
 
 def serving() -> tuple[int, int]:
     """What the ledger and what the alias says."""
-    now = ledger.champion_at(ledger.ledger_tip())
+    now = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     return now.version if now else 0, aliases.alias(client(), "daybreak")
 
 
@@ -82,7 +84,7 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     assert version.tags["code_commit"] == night.code_commit
     assert version.tags["dvc_lock"] == records.digest(Path("dvc.lock"))
     assert version.tags["status"] == "serving"
-    assert version.tags["ledger"] == ledger.ledger_tip()
+    assert version.tags["ledger"] == ledger.ledger_tip(Home.here())
     assert "Trained on local (NVIDIA L4), 0 restarts" in version.description
     run = client().get_run(version.run_id)
     assert run.data.params["device"] == "NVIDIA L4"
@@ -95,10 +97,10 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     assert dict(client().get_registered_model("daybreak").aliases) == {"champion": 1}
     assert run.data.metrics["baseline/popularity"] < run.data.metrics["score"]
     assert {"recipe", "data_digest", "model_digest"} <= set(made.lineage)
-    tip = ledger.ledger_tip()
+    tip = ledger.ledger_tip(Home.here())
     assert promote_night() == made  # called again, it ends the same
-    assert ledger.ledger_tip() == tip
-    assert ledger.champion_at(tip) == Champion(**vars(made))  # which the next night sees
+    assert ledger.ledger_tip(Home.here()) == tip
+    assert ledger.champion_at(Home.here(), tip) == Champion(**vars(made))  # which the next night sees
 
 
 def test_registering_again_after_a_kill_makes_no_second_version(home: Path) -> None:
@@ -144,7 +146,7 @@ def test_a_version_holds_no_pickle_and_scores_in_a_clean_process_as_it_was_train
     done = subprocess.run(
         [sys.executable, "-c", code, str(Path("data/arrays").resolve())],
         cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**environment, "MLFLOW_TRACKING_URI": mlflow_client.tracking_uri()},
+        env={**environment, "MLFLOW_TRACKING_URI": mlflow_client.tracking_uri(Home.here())},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     scores = read_scores()
@@ -165,7 +167,7 @@ def test_a_worse_model_is_refused_and_changes_nothing(home: Path, release: Any) 
 def test_a_refresh_is_promoted_and_a_changed_recipe_is_not(home: Path, release: Any) -> None:
     release(0, 1.0)
     assert release(1, 1.0).replaced == 1
-    champion = ledger.champion_at(ledger.ledger_tip())
+    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     folder = make_night(home, 2, weight=1.0, champion=champion)
     os.chdir(folder)
     Path("params.yaml").write_text(Path("params.yaml").read_text() + "train: {rate: 0.5}\n")
@@ -190,14 +192,14 @@ def test_records_of_another_version_or_model_are_refused(home: Path, release: An
     verdict, version = records.read(Verdict), records.read(Version)
     other = Version(**{**vars(version), "number": 7})
     with pytest.raises(ReleaseError, match="verdict is on version 1 against 0, but tonight's is 7"):
-        promote.promote(records.read(Night), other, verdict, None, settings)
+        promote.promote(records.read(Night), other, verdict, None, settings, home=Home.here())
     stale = Verdict(**{**vars(verdict), "action": "reject"})
     with pytest.raises(NothingToDo, match="the champion stays"):
-        promote.promote(records.read(Night), version, stale, None, settings)
+        promote.promote(records.read(Night), version, stale, None, settings, home=Home.here())
     before, evaluation = records.read(Training), records.read(Evaluation)
     unlike = replace(evaluation, model_digest="other")
     with pytest.raises(ReleaseError, match="evaluated other; run evaluate"):
-        judge.gate(records.read(Night), unlike, version, None, settings)
+        judge.gate(records.read(Night), unlike, version, None, settings, home=Home.here())
     records.write(unlike)
     with pytest.raises(ReleaseError, match=r"evaluation.json is of model other"):
         register_night()
@@ -211,7 +213,7 @@ def test_records_of_another_version_or_model_are_refused(home: Path, release: An
 def judged_night(home: Path, release: Any, settings: Params) -> tuple[Night, tuple[Any, ...], Params]:
     """A night after one that promoted, what `gate` reads of it, and params of another recipe."""
     release(0, 1.0)
-    champion = ledger.champion_at(ledger.ledger_tip())
+    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
     judge_night()
     night, inputs = records.read(Night), (records.read(Evaluation), records.read(Version), champion)
@@ -223,10 +225,10 @@ def test_what_earlier_nights_proved_better_is_judged_as_a_refresh_and_spends_no_
     home: Path, release: Any, settings: Params
 ) -> None:
     night, inputs, another = judged_night(home, release, settings)
-    tried = judge.gate(night, *inputs, another)
+    tried = judge.gate(night, *inputs, another, home=Home.here())
     assert (tried.action, tried.false_promotion_chance) == ("reject", 0.025)
     chosen = Chosen(values={"workload.width": 128}, rest="", is_refresh=True)
-    bought = judge.gate(replace(night, chosen=chosen), *inputs, another)
+    bought = judge.gate(replace(night, chosen=chosen), *inputs, another, home=Home.here())
     assert (bought.action, bought.false_promotion_chance) == ("promote", None), bought.reason
 
 
@@ -235,11 +237,11 @@ def test_a_model_of_data_that_ends_before_the_champions_is_not_a_refresh(
     home: Path, release: Any, settings: Params, days: int, action: str
 ) -> None:
     night, inputs, _ = judged_night(home, release, settings)
-    of_champion = ledger.history()[0].dataset
+    of_champion = ledger.history(Home.here())[0].dataset
     assert of_champion
     earlier = of_champion.last_day - timedelta(days)
     dataset = replace(records.read(Dataset), last_day=earlier)
-    verdict = judge.gate(night, *inputs, settings, dataset=dataset)
+    verdict = judge.gate(night, *inputs, settings, dataset=dataset, home=Home.here())
     older = (
         f"its data ends on {earlier}, and that of version 1 on {of_champion.last_day}, so it is not a refresh"
     )
@@ -251,12 +253,12 @@ def test_the_verdict_on_another_recipe_says_what_was_changed_and_how_to_declare_
     home: Path, release: Any, settings: Params
 ) -> None:
     night, inputs, another = judged_night(home, release, settings)
-    verdict = judge.gate(night, *inputs, another)
+    verdict = judge.gate(night, *inputs, another, home=Home.here())
     assert verdict.reason.endswith(
         "; the recipe is not that of version 1 (train.epochs 3.0 -> 9.0); if it learns the same, declare "
-        'it: python -m pipeline same-recipe --reason "why it does"'
+        'it: daybreak same-recipe --reason "why it does"'
     )
-    assert "same-recipe" not in judge.gate(night, *inputs, settings).reason
+    assert "same-recipe" not in judge.gate(night, *inputs, settings, home=Home.here()).reason
 
 
 def test_a_night_that_goes_on_after_it_was_closed_has_the_same_verdict(
@@ -264,10 +266,10 @@ def test_a_night_that_goes_on_after_it_was_closed_has_the_same_verdict(
 ) -> None:
     """Its own entry of the ledger is none of an earlier night."""
     night, inputs, another = judged_night(home, release, settings)
-    first = judge.gate(night, *inputs, another)
+    first = judge.gate(night, *inputs, another, home=Home.here())
     records.write(first)
-    ledger.commit_night(night, message="promote failed")
-    again = judge.gate(night, *inputs, another)
+    ledger.commit_night(Home.here(), night, message="promote failed")
+    again = judge.gate(night, *inputs, another, home=Home.here())
     assert (first.false_promotion_chance, replace(again, decided_at=first.decided_at)) == (0.025, first)
 
 
@@ -275,24 +277,24 @@ def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: A
     for number in range(3):
         release(number, 1.0)
     os.chdir(home)
-    made = rollback.rollback(settings, reason="customers complain")
+    made = rollback.rollback(Home.here(), settings, reason="customers complain")
     assert (made.version, made.replaced, made.night) == (2, 3, "2025-01-11")
     assert serving() == (2, 2)
-    assert "data of night 1" in str(ledger.text_at(ledger.ledger_tip(), "dvc.lock"))
+    assert "data of night 1" in str(ledger.text_at(Home.here(), ledger.ledger_tip(Home.here()), "dvc.lock"))
     assert client().get_model_version("daybreak", "3").tags["status"] == "replaced"
     assert "rolled back from version 3 to 2: customers complain" in (
         client().get_model_version("daybreak", "3").description
     )
-    assert rollback.rollback(settings, reason="a test").version == 1
-    assert rollback.rollback(settings, to=3, reason="a test").version == 3
+    assert rollback.rollback(Home.here(), settings, reason="a test").version == 1
+    assert rollback.rollback(Home.here(), settings, to=3, reason="a test").version == 3
     assert serving() == (3, 3)
     with pytest.raises(NothingToDo, match="version 3 serves already"):
-        rollback.rollback(settings, to=3, reason="a test")
-    assert rollback.rollback(settings, to="2025-01-11", reason="a test").version == 2
+        rollback.rollback(Home.here(), settings, to=3, reason="a test")
+    assert rollback.rollback(Home.here(), settings, to="2025-01-11", reason="a test").version == 2
     with pytest.raises(ReleaseError, match=r"monday is not a version, nor a night .*; the newest that made"):
-        rollback.rollback(settings, to="monday", reason="a test")
+        rollback.rollback(Home.here(), settings, to="monday", reason="a test")
     with pytest.raises(ReleaseError, match="version 9 was never promoted; choose one of: 1, 2, 3"):
-        rollback.rollback(settings, to=9, reason="a test")
+        rollback.rollback(Home.here(), settings, to=9, reason="a test")
 
 
 def test_a_rollback_to_a_version_whose_files_are_gone_is_refused_and_changes_nothing(
@@ -302,10 +304,18 @@ def test_a_rollback_to_a_version_whose_files_are_gone_is_refused_and_changes_not
     release(1, 1.0)
     os.chdir(home)
     shutil.rmtree(files_of_version(home, 1))
-    tip = ledger.ledger_tip()
+    tip = ledger.ledger_tip(Home.here())
     with pytest.raises(ReleaseError, match=r"daybreak/1.* restore MLflow's artifacts"):
-        rollback.rollback(settings, reason="a test")
-    assert (serving(), ledger.ledger_tip(), saga.journal().path.exists()) == ((2, 2), tip, False)
+        rollback.rollback(Home.here(), settings, reason="a test")
+    assert (
+        serving(),
+        ledger.ledger_tip(Home.here()),
+        release_journal.journal(Home.here()).path.exists(),
+    ) == (
+        (2, 2),
+        tip,
+        False,
+    )
 
 
 def test_an_alias_moved_by_hand_to_a_version_whose_files_are_gone_is_not_adopted(
@@ -317,7 +327,7 @@ def test_an_alias_moved_by_hand_to_a_version_whose_files_are_gone_is_not_adopted
     shutil.rmtree(files_of_version(home, 1))
     client().set_registered_model_alias("daybreak", "champion", "1")
     edits = settings.watch.model_copy(update={"alias_edits": "adopt"})
-    said = watch.watch(settings.model_copy(update={"watch": edits})).reason
+    said = watch.watch(Home.here(), settings.model_copy(update={"watch": edits})).reason
     assert "moved back to version 2" in said and "restore MLflow's artifacts" in said
     assert serving() == (2, 2)
 
@@ -326,7 +336,11 @@ def test_a_version_whose_files_were_damaged_since_it_was_judged_is_not_promoted(
     home: Path, release: Any
 ) -> None:
     release(0, 1.0)
-    os.chdir(make_night(home, 1, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip())))
+    os.chdir(
+        make_night(
+            home, 1, weight=1.0, champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+        )
+    )
     assert judge_night().action == "promote"
     weights = next(files_of_version(home, 2).rglob("model.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"!")
@@ -343,13 +357,13 @@ def test_a_ledger_whose_champion_has_no_files_is_not_restored_without_a_word(
     os.chdir(home)
     shutil.rmtree(files_of_version(home, 2))
     subprocess.run(["git", "update-ref", ledger.BRANCH, f"{ledger.BRANCH}~1"], cwd=home, check=True)
-    said = "\n".join(restore(settings))
+    said = "\n".join(restore(Home.here(), settings))
     assert "look at this first: version 2 would serve, and the files of models:/daybreak/2" in said
 
 
 def test_a_rollback_needs_a_reason(settings: Params, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ParamsError, match=r"a rollback needs a reason, .*; give --reason TEXT"):
-        rollback.rollback(settings, reason="  ")
+        rollback.rollback(Home.here(), settings, reason="  ")
     with pytest.raises(SystemExit):
         cli.main(["rollback"])
     assert "the following arguments are required: --reason" in capsys.readouterr().err
@@ -368,7 +382,7 @@ def test_a_person_at_a_terminal_is_asked_before_a_rollback(
         patch.setattr(sys, "stdin", given)
         patch.setattr(sys, "stderr", shown)
         with contextlib.suppress(NothingToDo):
-            rollback.rollback(settings, reason="a test")
+            rollback.rollback(Home.here(), settings, reason="a test")
     asked = ""
     while "[y/N]" not in asked:  # what a person typed comes back first, in a piece of its own or not
         asked += os.read(person, 1000).decode()
@@ -383,11 +397,12 @@ def test_after_a_rollback_the_pages_say_what_serves_now_here_and_in_mlflow(
     release(0, 1.0)
     release(1, 1.0)
     night, version = records.read(Night), records.read(Version)
-    review.show_report(night, commit=ledger.ledger_tip())
+    publisher.publish_closed(Home.here(), ledger.ledger_tip(Home.here()))
     page = home / "nights" / night.id / links.PAGE
     assert ">Roll back<" in page.read_text()
     os.chdir(home)
-    rollback.rollback(settings, reason="customers complain")
+    rollback.rollback(Home.here(), settings, reason="customers complain")
+    publisher.publish_home(Home.here())
     kept = (files_of_version(home, version.number).parent / links.PAGE.name).read_text()
     for text in (page.read_text(), kept):
         assert "rolled back" in text and "customers complain" in text
@@ -399,7 +414,7 @@ def test_the_page_of_a_replaced_version_offers_no_rollback_once_the_night_is_ove
 ) -> None:
     for number, weight in enumerate((1.0, 1.0, 0.2, 1.0)):  # a night between them promotes nothing
         release(number, weight)
-        review.show_report(records.read(Night), commit=ledger.ledger_tip())
+        publisher.publish_closed(Home.here(), ledger.ledger_tip(Home.here()))
         if number == 1:
             page = Path(links.PAGE).absolute()
             assert ">Roll back<" in page.read_text()
@@ -415,16 +430,18 @@ def test_the_version_of_a_night_that_failed_before_its_gate_is_no_challenger(
     home: Path, release: Any, settings: Params
 ) -> None:
     release(0, 1.0)
-    champion = ledger.champion_at(ledger.ledger_tip())
+    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
     inputs = (records.read(Dataset), records.read(Training), champion, settings.workload.make())
-    records.write(evaluator.evaluate(*inputs, settings.evaluate, registered=settings.register_))
+    records.write(
+        evaluator.evaluate(*inputs, settings.evaluate, registered=settings.register_, home=Home.here())
+    )
     register_night()
     assert aliases.alias(client(), "daybreak", "challenger") == 2
     night = records.read(Night)
     records.write(replace(records.read(Verdict, home / "nights/2025-01-10" / records.RUN), action="no data",
                           challenger=0, reason="gate failed: no space left"))  # fmt: skip
-    review.show_report(night, commit=ledger.commit_night(night, message="gate failed"))
+    publisher.publish_closed(Home.here(), ledger.commit_night(Home.here(), night, message="gate failed"))
     version = client().get_model_version("daybreak", "2")
     assert (version.tags["status"], aliases.alias(client(), "daybreak", "challenger")) == ("rejected", 0)
     assert version.description.startswith("**Verdict: no data.** gate failed: no space left.")
@@ -434,68 +451,68 @@ def test_a_request_that_is_made_again_goes_back_once(home: Path, release: Any, s
     for number in range(3):
         release(number, 1.0)
     os.chdir(home)
-    first = rollback.rollback(settings, reason="complaints", by="ann", once="run 7")
-    assert rollback.rollback(settings, reason="complaints", by="ann", once="run 7") == first
+    first = rollback.rollback(Home.here(), settings, reason="complaints", by="ann", once="run 7")
+    assert rollback.rollback(Home.here(), settings, reason="complaints", by="ann", once="run 7") == first
     assert serving() == (2, 2)
-    assert rollback.rollback(settings, reason="complaints", by="ann", once="run 8").version == 1
+    assert rollback.rollback(Home.here(), settings, reason="complaints", by="ann", once="run 8").version == 1
 
 
 def test_the_night_after_a_rollback_follows_it(home: Path, release: Any, settings: Params) -> None:
     release(0, 1.0)
     release(1, 1.0)
     os.chdir(home)
-    rollback.rollback(settings, reason="a test")
+    rollback.rollback(Home.here(), settings, reason="a test")
     made = release(2, 1.0)
     assert (made.version, made.replaced) == (3, 1)
-    assert [entry.rollback for entry in ledger.history()] == [False, True, False, False]
+    assert [entry.rollback for entry in ledger.history(Home.here())] == [False, True, False, False]
     with pytest.raises(ReleaseError, match="versions that serve or served are 1, 3"):
-        rollback.rollback(settings, steps=2, reason="a test")
+        rollback.rollback(Home.here(), settings, steps=2, reason="a test")
 
 
 def test_with_nothing_promoted_there_is_nothing_to_roll_back(
     home: Path, release: Any, settings: Params
 ) -> None:
     with pytest.raises(ReleaseError, match="no version was ever promoted"):
-        rollback.rollback(settings, reason="a test")
+        rollback.rollback(Home.here(), settings, reason="a test")
     release(0, 1.0)
     with pytest.raises(ReleaseError, match=r"cannot take back 1 promotion: .* are 1;"):
-        rollback.rollback(settings, reason="a test")
+        rollback.rollback(Home.here(), settings, reason="a test")
 
 
 def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     home: Path, release: Any, settings: Params
 ) -> None:
-    assert watch.watch(settings).reason == "no version was ever promoted"
+    assert watch.watch(Home.here(), settings).reason == "no version was ever promoted"
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    assert watch.watch(settings).reason == "no night has compared version 2 with version 1 yet"
+    assert watch.watch(Home.here(), settings).reason == "no night has compared version 2 with version 1 yet"
     client().set_registered_model_alias("daybreak", "champion", "1")
     reporting = settings.model_copy(
         update={"watch": settings.watch.model_copy(update={"alias_edits": "report"})}
     )
-    assert "moved by hand to version 1, the ledger says 2" in watch.watch(reporting).reason
+    assert "moved by hand to version 1, the ledger says 2" in watch.watch(Home.here(), reporting).reason
     assert serving() == (2, 1)
-    assert "moved by hand to version 1, moved back to version 2" in watch.watch(settings).reason
-    edits = [text for name, text in provenance.why(2) if name == "by hand"]
+    assert "moved by hand to version 1, moved back to version 2" in watch.watch(Home.here(), settings).reason
+    edits = [text for name, text in provenance.why(Home.here(), 2) if name == "by hand"]
     assert [text.partition("UTC: ")[2] for text in edits] == [
         "alias champion was moved by hand to version 1, moved back to version 2"
     ]
-    assert [str(note) for note in ledger_notes.read()] == edits
+    assert [str(note) for note in ledger_notes.read(Home.here())] == edits
     assert serving() == (2, 2)
     adopting = settings.model_copy(
         update={"watch": settings.watch.model_copy(update={"alias_edits": "adopt"})}
     )
     client().set_registered_model_alias("daybreak", "champion", "1")
-    assert "moved by hand to version 1, which the ledger adopted" in watch.watch(adopting).reason
-    assert "to 1: the alias champion was moved by hand" in ledger.commits()[0].subject
-    assert "to 1: the alias champion was moved by hand)" in dict(provenance.why(2))["served"]
-    assert provenance.why(1)[-3][1] == edits[0]
+    assert "moved by hand to version 1, which the ledger adopted" in watch.watch(Home.here(), adopting).reason
+    assert "to 1: the alias champion was moved by hand" in ledger.commits(Home.here())[0].subject
+    assert "to 1: the alias champion was moved by hand)" in dict(provenance.why(Home.here(), 2))["served"]
+    assert provenance.why(Home.here(), 1)[-3][1] == edits[0]
     assert serving() == (1, 1)
-    rollback.rollback(settings, to=2, reason="a test")
+    rollback.rollback(Home.here(), settings, to=2, reason="a test")
     client().set_registered_model_alias("daybreak", "champion", "1")
     client().set_model_version_tag("daybreak", "2", "status", "challenger")
-    assert "finished the release of version 2" in watch.watch(reporting).reason
+    assert "finished the release of version 2" in watch.watch(Home.here(), reporting).reason
     assert serving() == (2, 2)
 
 
@@ -503,27 +520,27 @@ def test_watch_rolls_back_a_champion_that_is_proven_worse(home: Path, release: A
     for number in range(2):
         release(number, 1.0)
     os.chdir(home)
-    newest, *before = ledger.history()
+    newest, *before = ledger.history(Home.here())
     assert newest.verdict
     lost = Difference(mean=-0.2, error=0.001)
     chain = Chain(anchor=1, since=newest.night.day, margin=0.03, step=lost, challenger=lost)
     compared = replace(newest, verdict=replace(newest.verdict, chain=chain))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch.ledger, "history", lambda limit=None: [compared, *before])
-        seen = watch.watch(settings)
+        patch.setattr(watch.ledger, "history", lambda home, limit=None: [compared, *before])
+        seen = watch.watch(Home.here(), settings)
     assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 2, 1)
     assert seen.effect is not None and seen.effect < 0  # serving - predecessor
     assert serving() == (1, 1)
-    again = watch.watch(settings)
+    again = watch.watch(Home.here(), settings)
     assert again.outcome == "no data"
     assert serving() == (1, 1)
 
 
 def test_a_night_has_one_run_however_often_it_is_asked_for(home: Path) -> None:
     assert (
-        mlflow_client.run_of("2025-01-10")
-        == mlflow_client.run_of("2025-01-10")
-        != mlflow_client.run_of("2025-01-11")
+        mlflow_client.run_of(Home.here(), "2025-01-10")
+        == mlflow_client.run_of(Home.here(), "2025-01-10")
+        != mlflow_client.run_of(Home.here(), "2025-01-11")
     )
 
 
@@ -533,9 +550,9 @@ def test_an_mlflow_that_does_not_answer_is_one_sentence_without_the_password(
     monkeypatch.setattr(mlflow_client, "FIRST_WAIT_S", 0.01)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     with pytest.raises(JobError, match=r"MLflow at 127.0.0.1:9 does not answer after 5 tries: .*; start it"):
-        mlflow_client.reachable()
+        mlflow_client.reachable(Home.here())
     with pytest.raises(JobError) as refusal:
-        mlflow_client.run_of("x")
+        mlflow_client.run_of(Home.here(), "x")
     assert "secret" not in str(refusal.value)
 
 
@@ -545,7 +562,7 @@ def test_a_database_that_cannot_be_opened_is_said_at_once(
     monkeypatch.setattr(mlflow_client, "FIRST_WAIT_S", 0.01)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}")
     with pytest.raises(JobError, match=r"does not answer after 5 tries: .*directory"):
-        mlflow_client.reachable()
+        mlflow_client.reachable(Home.here())
 
 
 class Killed(BaseException):
@@ -598,6 +615,7 @@ def test_register_killed_after_any_write_ends_with_one_version(home: Path, setti
         settings.workload.make(),
         settings.evaluate,
         registered=settings.register_,
+        home=Home.here(),
     )
     records.write(evaluation)
     assert killed_at_each_write(register_night, lambda: None) > 10

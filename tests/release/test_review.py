@@ -11,17 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import cli
-from pipeline.contract import params, records
-from pipeline.contract.errors import NothingToDo, NotYet, ReleaseError
-from pipeline.contract.params import ReleaseParams
-from pipeline.contract.records import Approval, Champion, Night, Release, Verdict, Version
-from pipeline.gate import judge, review
-from pipeline.night import close
-from pipeline.registry import approval
-from pipeline.report import page
-from pipeline.rollout import audit, promote, provenance
-from pipeline.storage import ledger
+from daybreak import cli
+from daybreak.contract import params, records
+from daybreak.contract.errors import NothingToDo, NotYet, ReleaseError
+from daybreak.contract.params import ReleaseParams
+from daybreak.contract.records import Approval, Champion, Night, Release, Verdict, Version
+from daybreak.extensions.care import audit
+from daybreak.extensions.lineage import provenance
+from daybreak.gate import judge, review
+from daybreak.night import close
+from daybreak.registry import approval
+from daybreak.report import page, publisher, version_page
+from daybreak.rollout import promote
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.release.conftest import judge_night
 from tests.release.folders import make_night
 from tests.release.test_registry import client, serving
@@ -107,7 +110,7 @@ def waiting(home: Path, release: Any) -> Callable[..., Verdict]:
 
     def waiting(when: str, *, weight: float = 1.0, gated: str = "samples: 0", proven: bool = True) -> Verdict:
         release(0, 1.0)
-        champion = ledger.champion_at(ledger.ledger_tip())
+        champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
         os.chdir(make_night(home, 1, weight=weight, champion=champion))
         text = Path("params.yaml").read_text().replace("samples: 0", gated)
         another = "" if proven else "train: {rate: 0.5}\n"  # recipe, which has to be better
@@ -120,16 +123,23 @@ def waiting(home: Path, release: Any) -> Callable[..., Verdict]:
 
 
 def promoted() -> Release:
-    made = promote.promote(
-        records.read(Night), records.read(Version), records.read(Verdict), records.find(Champion),
-        params.load(), approval=records.find(Approval),
-    )  # fmt: skip
-    records.write(made)
+    try:
+        made = promote.promote(
+            records.read(Night), records.read(Version), records.read(Verdict), records.find(Champion),
+            params.load(), approval=records.find(Approval), home=Home.here(),
+        )  # fmt: skip
+        records.write(made)
+    finally:
+        publisher.publish_night(Home.here())
     return made
 
 
 def approve(**given: Any) -> Approval:
-    return review.approve(records.read(Night), records.read(Version), records.read(Verdict), **given)
+    said = review.approve(
+        Home.here(), records.read(Night), records.read(Version), records.read(Verdict), **given
+    )
+    publisher.publish_night(Home.here())
+    return said
 
 
 def described(number: int) -> tuple[str, dict[str, str]]:
@@ -172,17 +182,17 @@ def test_an_inconclusive_night_waits_is_approved_with_a_reason_only_and_is_kept_
         "a sale begins",
         "serving",
     )
-    close(night, params.load())
-    facts = dict(provenance.why(2))
+    close(Home.here(), night, params.load())
+    facts = dict(provenance.why(Home.here(), 2))
     assert facts["verdict"].startswith("reject: inconclusive")
     assert facts["approved"].startswith("it was approved by Ada at")
     assert facts["approved"].endswith("a sale begins")
-    assert ledger.read_at(ledger.ledger_tip(), Approval) == records.read(Approval)
+    assert ledger.read_at(Home.here(), ledger.ledger_tip(Home.here()), Approval) == records.read(Approval)
     shown_page = (Path(records.RUN) / "report.html").read_text()
     assert "Promoted: version 2 replaces version 1." in shown_page
     assert "was approved by Ada" in shown_page
-    assert described(2)[1]["ledger"] == ledger.ledger_tip()
-    checks = {check.name: check for check in audit.audit(params.load(home))}
+    assert described(2)[1]["ledger"] == ledger.ledger_tip(Home.here())
+    checks = {check.name: check for check in audit.audit(Home.here(), params.load(home))}
     assert checks["releases"].ok, checks["releases"].text
 
 
@@ -207,9 +217,9 @@ def test_a_promotion_that_waits_may_be_rejected_or_left_and_the_champion_stays(w
         promoted()
     assert serving() == (1, 1)
     night = records.read(Night)
-    close(night, params.load())
-    assert "was rejected by Ada" in dict(provenance.why(2))["approved"]
-    headline = page.page(Path(), ledger.history())
+    close(Home.here(), night, params.load())
+    assert "was rejected by Ada" in dict(provenance.why(Home.here(), 2))["approved"]
+    headline = page.page(Home.here(), Path(), ledger.history(Home.here()))
     assert "Version 2 was rejected by Ada at" in headline
     assert "version 1 stays" in headline
 
@@ -229,7 +239,7 @@ def test_a_failed_gate_cannot_be_overridden_and_a_closed_night_not_reopened(wait
         promoted()
     records.path_of(Approval).unlink()
     records.write(replace(forged, inconclusive=True))
-    ledger.commit_night(records.read(Night), message="closed")  # without having failed
+    ledger.commit_night(Home.here(), records.read(Night), message="closed")  # without having failed
     with pytest.raises(NothingToDo, match="is closed, and its champion stays"):
         approve(reason="I want it")
     assert serving() == (1, 1)
@@ -266,7 +276,7 @@ def test_an_answer_that_was_cut_short_is_given_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(*((records, "write") if stop == "write" else (review, "show_verdict")), killed)
+        patch.setattr(*((records, "write") if stop == "write" else (version_page, "show_verdict")), killed)
         with pytest.raises(KeyboardInterrupt):
             approve(by="Ada")
     assert approve(by="Ada").by == "Ada"
@@ -277,7 +287,7 @@ def test_an_answer_that_was_cut_short_is_given_again(
 def test_a_broken_guardrail_is_no_want_of_proof() -> None:
     import numpy as np
 
-    from pipeline.statistics.paired import Rules
+    from daybreak.statistics.paired import Rules
     from tests.release.folders import NUM_SAMPLES, make_evaluation, make_version
 
     rng = np.random.default_rng(0)

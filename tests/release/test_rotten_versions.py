@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract.params import Params
-from pipeline.rollout import repair
+from daybreak import cli
+from daybreak.contract.params import Params
+from daybreak.extensions.care import repair
+from daybreak.storage.home import Home
+from tests.extensions.care.test_repair import flip
 from tests.release.folders import files_of_version
-from tests.rollout.test_repair import flip
 
 pytestmark = [
     pytest.mark.slow,
@@ -43,13 +44,13 @@ def test_code_that_rots_is_put_back_and_what_is_a_versions_own_is_said_to_be_los
     described = files[0] / "MLmodel"
     content = described.read_bytes()
     described.write_text("")
-    (check,) = repair.repair(settings)
+    (check,) = repair.repair(Home.here(), settings)
     assert check.ok
     assert check.text.endswith("from DVC's cache, its record and other versions")
     assert described.read_bytes() == content  # no other version has it, but the ledger does
     for version in files:
         (version / "served.py").unlink()
-    check = next(iter(repair.repair(settings)))
+    check = next(iter(repair.repair(Home.here(), settings)))
     assert not check.ok
     assert "version 2: " in check.text
     assert "bring MLflow's artifacts back from a backup" in check.text

@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, NothingToDo, ReleaseError
-from pipeline.contract.params import Params
-from pipeline.contract.records import Night, Release, Version
-from pipeline.gate import watch
-from pipeline.registry import aliases
-from pipeline.rollout import audit, promote, rollback, saga
-from pipeline.rollout.drill import drill
-from pipeline.rollout.routers import Routers
-from pipeline.rollout.targets import Alias, Target, release_targets
-from pipeline.storage import ledger, mlflow_client
-from pipeline.storage.traffic_log import open_log
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, NothingToDo, ReleaseError
+from daybreak.contract.params import Params
+from daybreak.contract.records import Night, Release, Version
+from daybreak.extensions.care import audit
+from daybreak.extensions.care.drill import drill
+from daybreak.gate import watch
+from daybreak.registry import aliases
+from daybreak.report import publisher
+from daybreak.rollout import promote, release_journal, rollback, saga
+from daybreak.rollout.routers import Routers
+from daybreak.rollout.targets import Alias, Target, release_targets
+from daybreak.storage import ledger, mlflow_client
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import open_log
 from tests.fakes import Shelf
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import PARAMS, files_of_version, make_night
@@ -69,8 +72,8 @@ def shelf(home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     target = Shelf(home / "var" / "shelf")
     open_log(f"sqlite:///{home / 'var' / 'serving.db'}").close()
 
-    def both(client: Any, model: str) -> list[Target]:
-        return [Alias(client, model), target, routers_of(client)]
+    def both(home: Home, client: Any, model: str) -> list[Target]:
+        return [Alias(home, client, model), target, routers_of(client)]
 
     for module in (promote, rollback, watch, audit):
         monkeypatch.setattr(module, "release_targets", both)
@@ -78,14 +81,14 @@ def shelf(home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
 
 
 def routers_of(client: Any) -> Routers:
-    (routers,) = (one for one in release_targets(client, "daybreak") if isinstance(one, Routers))
+    (routers,) = (one for one in release_targets(Home.here(), client, "daybreak") if isinstance(one, Routers))
     return routers
 
 
 def standing(shelf: Shelf) -> tuple[int, ...]:
     """What ledger, alias, shelf and the traffic of routers say."""
-    now = ledger.champion_at(ledger.ledger_tip())
-    with mlflow_client.session() as client:
+    now = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    with mlflow_client.session(Home.here()) as client:
         target = routers_of(client)
         assert target.log.traffic().ready == 0
         versions = now.version if now else 0, aliases.alias(client, "daybreak"), shelf.shown(), target.shown()
@@ -94,12 +97,14 @@ def standing(shelf: Shelf) -> tuple[int, ...]:
 
 
 def faults(settings: Params) -> list[str]:
-    return [f"{check.name}: {check.text}" for check in audit.audit(settings) if not check.ok]
+    return [f"{check.name}: {check.text}" for check in audit.audit(Home.here(), settings) if not check.ok]
 
 
 def prepared(home: Path, number: int) -> Callable[[], Release]:
     """Promotion of a night that has been judged, ready to be called."""
-    folder = make_night(home, number, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip()))
+    folder = make_night(
+        home, number, weight=1.0, champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    )
     os.chdir(folder)
     judge_night()
     return promote_night
@@ -111,7 +116,7 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
     release(0, 1.0)
     promote = prepared(home, 1)
     new = []
-    for at in range(1, 30, 2):  # tests/benchmarks/bench_saga.py takes every one
+    for at in range(1, 30, 2):  # benchmarks/bench_saga.py takes every one
         with killing(at) as killer:
             try:
                 promote()
@@ -119,10 +124,10 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
                 pass
             else:
                 break
-        ended = ledger.champion_at(ledger.ledger_tip())
+        ended = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
         assert ended is not None
-        with mlflow_client.session() as client:
-            saga.recover(rollback.release_targets(client, "daybreak"))
+        with mlflow_client.session(Home.here()) as client:
+            saga.recover(Home.here(), rollback.release_targets(Home.here(), client, "daybreak"))
         new.append(ended.version == 2)
         assert standing(shelf) == ((2, 2, 2, 2) if new[-1] else (1, 1, 1, 1)), killer.steps
         assert shelf.ready() == (), killer.steps
@@ -131,7 +136,7 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
     assert new[-1] is True
     assert promote().version == 2
     assert faults(settings) == []
-    with mlflow_client.session() as client:
+    with mlflow_client.session(Home.here()) as client:
         assert client.get_model_version("daybreak", "1").tags["status"] == "replaced"
 
 
@@ -144,7 +149,7 @@ def test_a_target_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
     with pytest.raises(ReleaseError, match="the shelf has no room"):
         promote()
     assert standing(shelf) == (1, 1, 1, 1)
-    assert not saga.journal().path.exists()
+    assert not release_journal.journal(Home.here()).path.exists()
     assert not records.path_of(Release).exists()
     shelf.broken = False
     assert promote().version == 2
@@ -160,20 +165,21 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{command: 'cat >> {heard}; echo >> {heard}'}}\n")
     kept = home.with_name("kept")
     shutil.copytree(home, kept)
-    for at in range(1, 30, 2):  # tests/benchmarks/bench_saga.py takes every one
+    for at in range(1, 30, 2):  # benchmarks/bench_saga.py takes every one
         heard.write_text("")
         with killing(at) as killer:
             try:
-                rollback.rollback(settings, reason="a test")
+                rollback.rollback(Home.here(), settings, reason="a test")
             except Killed:
                 pass
             else:
                 break
         with contextlib.suppress(NothingToDo):  # where it was killed when all was done
-            rollback.rollback(settings, to=1, reason="a test")
-            assert heard.read_text().count("version 1 serves again in place of version 2") == 1, killer.steps
+            rollback.rollback(Home.here(), settings, to=1, reason="a test")
+        publisher.publish_home(Home.here())  # as the runner does then
+        assert heard.read_text().count("version 1 serves again in place of version 2") == 1, killer.steps
         assert standing(shelf) == (1, 1, 1, 1), killer.steps
-        assert [entry.rollback for entry in ledger.history()] == [True, False, False]
+        assert [entry.rollback for entry in ledger.history(Home.here())] == [True, False, False]
         for name in ("var", ".git"):  # and once more from where it was
             shutil.rmtree(home / name)
             shutil.copytree(kept / name, home / name)
@@ -186,16 +192,16 @@ def test_an_audit_names_what_disagrees(home: Path, shelf: Shelf, release: Any, s
     os.chdir(home)
     assert faults(settings) == []
     shelf.show(Release(version=1, replaced=0))
-    with mlflow_client.session() as client:
+    with mlflow_client.session(Home.here()) as client:
         aliases.tag(client, "daybreak", 1, status="serving", model_digest="other")
-    saga.journal().write({})
+    release_journal.journal(Home.here()).write({})
     named = faults(settings)
     assert named[0] == "journal: a release was interrupted; run watch"
     assert named[1] == "targets: the shelf shows 1, the ledger says 2"
     assert "version 1 has model_digest other" in named[2]
     assert "version 1 is tagged serving, but version 2 serves" in named[2]
     with pytest.raises(DataError, match="is not a valid journal"):
-        saga.recover([shelf])
+        saga.recover(Home.here(), [shelf])
 
 
 def test_the_drill_restores_what_a_rollback_would_bring_back(
@@ -203,19 +209,19 @@ def test_the_drill_restores_what_a_rollback_would_bring_back(
 ) -> None:
     release(0, 1.0)
     with pytest.raises(NothingToDo, match="no drill: cannot take back 1 promotion"):
-        list(drill(settings))
+        list(drill(Home.here(), settings))
     release(1, 1.0)
     os.chdir(home)
-    checks = list(drill(settings))
+    checks = list(drill(Home.here(), settings))
     assert [(check.name, check.ok) for check in checks] == [
         ("model of version 1", True), ("code of version 1", True), ("data of version 1", True),
     ], checks  # fmt: skip
-    with mlflow_client.session() as client:
+    with mlflow_client.session(Home.here()) as client:
         assert aliases.alias(client, "daybreak") == 2
         assert dict(client.get_registered_model("daybreak").aliases) == {"champion": 2}
     weights = files_of_version(home, 1) / "artifacts" / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    broken = next(iter(drill(settings)))
+    broken = next(iter(drill(Home.here(), settings)))
     assert not broken.ok
     assert "the files of models:/daybreak@drill have digest" in broken.text
 
@@ -224,7 +230,7 @@ def test_the_journal_says_what_is_going_on(home: Path, shelf: Shelf, release: An
     promote = prepared(home, 0)
     with killing(3), contextlib.suppress(Killed):
         promote()
-    journal = saga.journal().read()
+    journal = release_journal.journal(Home.here()).read()
     assert (journal["kind"], journal["tip"], journal["release"]["version"]) == ("promote", "", 1)
     assert journal["release"]["night"] == records.read(Night).id
     assert records.read(Version).number == 1

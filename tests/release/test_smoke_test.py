@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.contract import params, records
-from pipeline.contract.params import ReleaseParams, SmokeTestParams
-from pipeline.contract.records import Champion, Check, Night, Verdict, Version
-from pipeline.evaluation.scores import read_scores
-from pipeline.evaluation.smoke_process import unhindered_s
-from pipeline.evaluation.smoke_test import judged, smoke_test
-from pipeline.gate import judge
-from pipeline.registry import approval
-from pipeline.registry.weights import MODEL
-from pipeline.storage import ledger
+from daybreak.contract import params, records
+from daybreak.contract.params import ReleaseParams, SmokeTestParams
+from daybreak.contract.records import Champion, Check, Night, Verdict, Version
+from daybreak.evaluation.scores import read_scores
+from daybreak.evaluation.smoke_process import unhindered_s
+from daybreak.evaluation.smoke_test import judged, smoke_test
+from daybreak.gate import judge
+from daybreak.registry import approval
+from daybreak.registry.weights import MODEL
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.release.conftest import judge_night
 from tests.release.folders import make_night
 
@@ -61,14 +62,16 @@ def test_a_version_is_tried_in_a_clean_process_and_no_secret_is_left_anywhere(
     for name in SECRETS:
         monkeypatch.setenv(name, CANARY)
     release(0, 1.0)
-    champion = ledger.champion_at(ledger.ledger_tip())
+    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
     assert judge_night().action == "promote"
     version = records.read(Version)
     settings = params.load()
     asked = settings.model_copy(update={"smoke_test": ASKED})
     evaluation = records.read(records.Evaluation)
-    verdict = judge.gate(records.read(Night), evaluation, version, records.find(Champion), asked)
+    verdict = judge.gate(
+        records.read(Night), evaluation, version, records.find(Champion), asked, home=Home.here()
+    )
     assert verdict.action == "promote", verdict.reason
     assert [check.name for check in verdict.checks[-6:]] == [
         "start", "schema", "parity", "latency", "memory", "rollback",
@@ -86,8 +89,8 @@ def test_a_version_is_tried_in_a_clean_process_and_no_secret_is_left_anywhere(
 
 def test_nothing_is_tried_where_nothing_is_asked_for() -> None:
     version = Version(name="m", number=1, night="n", data_digest="d", model_digest="d", run_id="r")
-    assert smoke_test(version, None, np.ones(3), SmokeTestParams(samples=0)) == ()
-    (check,) = smoke_test(version, None, None, ASKED)
+    assert smoke_test(Home.here(), version, None, np.ones(3), SmokeTestParams(samples=0)) == ()
+    (check,) = smoke_test(Home.here(), version, None, None, ASKED)
     assert not check.ok
 
 
@@ -134,7 +137,7 @@ def test_a_model_that_was_slow_once_is_tried_again(home: Path, release: Any) -> 
     once = Path(f"/dev/shm/toy-is-slow-once-{os.getpid()}")
     once.touch()
     asked = SmokeTestParams(max_p99_s=0.25, max_start_s=300)
-    assert [check for check in smoke_test(version, None, scores, asked) if not check.ok] == []
+    assert [check for check in smoke_test(Home.here(), version, None, scores, asked) if not check.ok] == []
     assert not once.exists()
 
 
@@ -145,9 +148,11 @@ def test_a_version_that_prints_or_exits_early_is_judged_all_the_same(home: Path,
     prints, exits = (Path(f"/dev/shm/toy-{what}-{os.getpid()}") for what in ("prints", "exits"))
     try:
         prints.touch()
-        assert [check for check in smoke_test(version, None, scores, ASKED) if not check.ok] == []
+        assert [
+            check for check in smoke_test(Home.here(), version, None, scores, ASKED) if not check.ok
+        ] == []
         exits.touch()
-        (check,) = smoke_test(version, None, scores, ASKED)
+        (check,) = smoke_test(Home.here(), version, None, scores, ASKED)
     finally:
         prints.unlink(missing_ok=True)
         exits.unlink(missing_ok=True)
@@ -161,7 +166,7 @@ def test_a_start_is_judged_by_its_cpu_time_and_not_by_how_long_it_waited(home: P
     version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
     Path(f"/dev/shm/toy-is-slow-once-{os.getpid()}").touch()  # it sleeps five seconds
     began = time.monotonic()
-    (_, start, *_) = smoke_test(version, None, scores, ASKED)
+    (_, start, *_) = smoke_test(Home.here(), version, None, scores, ASKED)
     took_s = time.monotonic() - began
     assert start.name == "start"
     assert float(start.text.removeprefix("ready after ").split()[0]) < took_s - 4

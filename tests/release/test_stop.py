@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from pipeline import cli
-from pipeline.backends.local import Local
-from pipeline.contract import records
-from pipeline.contract.errors import NothingToDo
-from pipeline.contract.records import Night, Training
-from pipeline.jobs import launcher
-from pipeline.jobs.submissions import Attempts
-from pipeline.report import night_events, open_nights, running
-from pipeline.report.night_rows import row_of
-from pipeline.storage import ledger
+from daybreak import cli
+from daybreak.backends.local import Local
+from daybreak.contract import records
+from daybreak.contract.errors import NothingToDo
+from daybreak.contract.records import Night, Training
+from daybreak.jobs import launcher
+from daybreak.jobs.submissions import Attempts
+from daybreak.report import open_nights, running
+from daybreak.report.night_rows import row_of
+from daybreak.rollout import night_events
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.fakes import write_curve
 from tests.release.folders import make_night
 from tests.training import nights
@@ -29,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.e
 WORKLOAD = """\
 source: {use: "tests.fakes:TwoDays"}
 workload: {use: "tests.fakes:LineWorkload", delay_s: 0.02}
-backend: {use: "pipeline.backends.local:Local"}
+backend: {use: "daybreak:Local"}
 """
 NOT_YET, NOTHING_TO_DO = 75, NothingToDo.exit_status
 
@@ -38,7 +40,11 @@ NOT_YET, NOTHING_TO_DO = 75, NothingToDo.exit_status
 def training(home: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """The id of the second night of a home whose version 1 serves; a job of this machine trains for it."""
     release(0, 1.0)
-    os.chdir(make_night(home, 1, weight=1.0, champion=ledger.champion_at(ledger.ledger_tip())))
+    os.chdir(
+        make_night(
+            home, 1, weight=1.0, champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+        )
+    )
     records.path_of(Training).unlink()
     shutil.rmtree(records.RUN / "model")
     Path("params.yaml").write_text(WORKLOAD)
@@ -59,7 +65,7 @@ def job_state() -> str:
     """The state of the only job of the night in this folder."""
     (path,) = launcher.JOBS.glob("*/submissions.jsonl")
     last = Attempts(path.parent).last
-    return Local().state(last.handle) if last and last.handle else ""
+    return Local(home=Home.here()).state(last.handle) if last and last.handle else ""
 
 
 def test_a_stopped_night_ends_its_job_keeps_the_champion_and_says_who_and_why(
@@ -75,7 +81,7 @@ def test_a_stopped_night_ends_its_job_keeps_the_champion_and_says_who_and_why(
     assert [cli.main([stage]) for stage in ("train", "evaluate", "promote")] == [NOTHING_TO_DO] * 3
     assert cli.main(["close"]) == 0
 
-    entry = ledger.history()[0]
+    entry = ledger.history(Home.here())[0]
     assert entry.night.id == training
     assert (entry.release, entry.serving and entry.serving.version) == (None, 1)
     assert entry.verdict and entry.verdict.action == "no data"

@@ -17,19 +17,21 @@ import torch
 from mlflow import MlflowClient
 from safetensors.torch import save_file
 
-from pipeline.contract import params, records
-from pipeline.contract.errors import ReleaseError
-from pipeline.contract.records import Champion, Version
-from pipeline.data.features import CLEAN
-from pipeline.data.ingest import part_of
-from pipeline.evaluation import own_code
-from pipeline.evaluation.scores import read_scores
-from pipeline.evaluation.smoke_test import smoke_test
-from pipeline.registry import carried_code, packaging
-from pipeline.rollout.drill import drill
-from pipeline.serving import container, day_predictions
-from pipeline.serving.loading import Arrays, VersionLoader
-from pipeline.storage import ledger, mlflow_client
+from daybreak.contract import params, records
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.records import Champion, Version
+from daybreak.data.features import CLEAN
+from daybreak.data.partitions import part_of
+from daybreak.evaluation import own_code
+from daybreak.evaluation.scores import read_scores
+from daybreak.evaluation.smoke_test import smoke_test
+from daybreak.extensions.care.drill import drill
+from daybreak.extensions.vertex import container
+from daybreak.registry import carried_code, packaging
+from daybreak.serving import day_predictions
+from daybreak.serving.loading import Arrays, VersionLoader
+from daybreak.storage import ledger, mlflow_client
+from daybreak.storage.home import Home
 from tests.release.folders import files_of_version
 
 pytestmark = [
@@ -49,8 +51,8 @@ def load(home: Path, number: int = 1) -> Any:
     """Have a router load the version."""
     folder = home / "nights" / "2025-01-10"
     arrays = Arrays("2025-01-10", folder / "data" / "arrays")
-    with mlflow_client.session() as client:
-        loader = VersionLoader("daybreak", home=home, top=5, keep=10, answer_s=60)
+    with mlflow_client.session(Home.here()) as client:
+        loader = VersionLoader("daybreak", home=Home(home), top=5, keep=10, answer_s=60)
         return loader.load(client, number, arrays=arrays)
 
 
@@ -105,14 +107,14 @@ def test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version(
     assert load(home).version == 1
     spoils = tmp_path / "spoils"
     attack(files, spoils)
-    with mlflow_client.session() as client:
+    with mlflow_client.session(Home.here()) as client:
         tag_as_it_is(client, files)
     with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
         load(home)
     version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
-    champion = ledger.champion_at(ledger.ledger_tip())
+    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     assert isinstance(champion, Champion)
-    loads, rollback = smoke_test(version, champion, scores, params.SmokeTestParams())
+    loads, rollback = smoke_test(Home.here(), version, champion, scores, params.SmokeTestParams())
     assert not loads.ok
     assert not rollback.ok
     assert "the ledger says" in loads.text
@@ -127,13 +129,13 @@ def ways(home: Path, made: Champion, files: Path, root: Path) -> list[Callable[[
     """How drill, own code, container and predict take version 1; ReleaseError where it is refused."""
 
     def drilled() -> None:
-        model = next(iter(drill(params.load(home))))
+        model = next(iter(drill(Home.here(), params.load(home))))
         assert model.name == "model of version 1"
         if not model.ok:
             raise ReleaseError(model.text)
 
     def scored_by_own_code() -> None:
-        with own_code.fetched(made, name="daybreak"):
+        with own_code.fetched(Home.here(), made, name="daybreak"):
             pass
 
     def served_in_a_container() -> None:
@@ -143,7 +145,9 @@ def ways(home: Path, made: Champion, files: Path, root: Path) -> list[Callable[[
 
     def predicted() -> None:
         try:
-            day_predictions.write_day(date(2025, 1, 10), str(root.with_suffix(".csv")), version=1)
+            day_predictions.write_day(
+                Home.here(), date(2025, 1, 10), str(root.with_suffix(".csv")), version=1
+            )
         except ReleaseError as error:
             if "is of Toy, which predicts no rows" not in str(error):  # it was loaded, and asked
                 raise
@@ -157,7 +161,7 @@ def test_drill_own_code_container_and_predict_refuse_what_was_put_into_a_version
     """Each fetches by a way of its own, and compares with the ledger before it loads anything."""
     release(1, 1.0)
     os.chdir(home)
-    made = ledger.champion_at(ledger.releases()[-1].id)
+    made = ledger.champion_at(Home.here(), ledger.releases(Home.here())[-1].id)
     assert made and made.files_digest
     clean = part_of(date(2025, 1, 10), home / "nights" / "2025-01-10" / CLEAN)
     clean.parent.mkdir(parents=True)
@@ -169,7 +173,7 @@ def test_drill_own_code_container_and_predict_refuse_what_was_put_into_a_version
         take()
     for attack in (change_the_weights, change_the_code):
         attack(files, spoils)
-        with mlflow_client.session() as client:
+        with mlflow_client.session(Home.here()) as client:
             tag_as_it_is(client, files)
         for take in taken:
             with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says|is of model .*, not "):
@@ -197,7 +201,7 @@ def test_an_archive_that_holds_a_pickle_or_is_none_is_refused(files: Path) -> No
 
 
 def test_a_version_that_no_night_made_is_not_served(home: Path, files: Path) -> None:
-    with mlflow_client.session() as client:
+    with mlflow_client.session(Home.here()) as client:
         made = client.create_model_version("daybreak", str(files), tags={"night": "2025-01-10"})
     assert int(made.version) == 2
     with pytest.raises(ReleaseError, match="made version 2 of daybreak"):

@@ -4,8 +4,9 @@ import subprocess
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from pipeline.report import links, page
-from pipeline.storage import checkout, ledger
+from daybreak.report import links, page
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.report.histories import nights, write_ledger
 from tests.report.nights import lay
 
@@ -43,7 +44,6 @@ def lay_page(home: Path, night: str, text: str = PAGE) -> None:
 
 def lay_night(home: Path, night: str) -> None:
     """Lay the page of a closed night as `close` writes it, from its records in the ledger."""
-    with checkout.within(home):
-        history = ledger.history()
-        entry = next(entry for entry in history if entry.night.id == night)
-        page.write(lay(entry, home / "nights" / night, scores=False), history)
+    history = ledger.history(Home(home))
+    entry = next(entry for entry in history if entry.night.id == night)
+    page.write(Home(home), lay(entry, home / "nights" / night, scores=False), history)

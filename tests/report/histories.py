@@ -7,9 +7,9 @@ from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 
-from pipeline.contract import records
-from pipeline.contract.records import Chain, Rental
-from pipeline.storage.ledger import Entry
+from daybreak.contract import records
+from daybreak.contract.records import Chain, Rental
+from daybreak.storage.ledger import Entry
 from tests.report.nights import only, whole
 
 

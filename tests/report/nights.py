@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.contract import records
-from pipeline.contract.records import (
+from daybreak.contract import records
+from daybreak.contract.records import (
     Batch,
     Champion,
     Dataset,
@@ -30,7 +30,7 @@ from pipeline.contract.records import (
     Verdict,
     Version,
 )
-from pipeline.storage.ledger import Entry
+from daybreak.storage.ledger import Entry
 
 START = datetime(2011, 11, 9, 3, 0, tzinfo=UTC)
 

@@ -11,15 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import cli
-from pipeline.contract import records
-from pipeline.contract.records import Expectation
-from pipeline.data.ingest import part_of
-from pipeline.data.validator import DOCS, QUARANTINE, REFUSED
-from pipeline.report import bad_rows, page
-from pipeline.report.night_folder import entry_of
-from pipeline.storage import checkout, dvc_cache, ledger
-from pipeline.storage.ledger import Entry
+from daybreak import cli
+from daybreak.contract import records
+from daybreak.contract.records import Expectation
+from daybreak.data.partitions import part_of
+from daybreak.data.validator import DOCS, QUARANTINE, REFUSED
+from daybreak.report import bad_rows, page
+from daybreak.storage import checkout, dvc_cache, ledger
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
+from daybreak.storage.night_folders import entry_of
 from tests.report.nights import lay, only, sixty, whole
 from tests.rollout.ledgers import make_home
 
@@ -67,7 +68,7 @@ class Tags(HTMLParser):
 
 
 def test_the_rows_that_came_in_tonight_are_found_under_their_rules(home: Path) -> None:
-    bad = bad_rows.of_night(whole(), night_of(home))
+    bad = bad_rows.of_night(Home.here(), whole(), night_of(home))
     by_rule = {one.rule: (one.column, one.num_failed, one.num_kept, len(one.rows)) for one in bad.rules}
     assert by_rule == {
         PRICE: ("price", 29, 29, 20), QUANTITY: ("quantity", 8, 8, 8), "rows_as_usual": ("", 0, 0, 0),
@@ -102,27 +103,27 @@ def test_the_page_shows_twenty_rows_of_a_rule_as_text_and_its_copies_show_none(h
     folder = night_of(home)
     (folder / DOCS).mkdir(parents=True)
     (folder / DOCS / "rows.html").touch()
-    html = page.write(folder, sixty()).read_text()
+    html = page.write(Home.here(), folder, sixty()).read_text()
     assert html.count("&lt;script&gt;alert") == 28
     assert not {"script", "img"} & set(Tags(html).names)
-    assert f"And 9 more: <code>python -m pipeline rows --night {folder.name} --limit 29</code>" in html
+    assert f"And 9 more: <code>daybreak rows --night {folder.name} --limit 29</code>" in html
     assert 'href="docs/rows.html"' in html
     assert "failed in 56 of 56 other nights, at most 29 rows" in html.replace("\N{NO-BREAK SPACE}", " ")
-    copy = page.page(folder, sixty())
+    copy = page.page(Home.here(), folder, sixty())
     assert "alert" not in copy and "docs/" not in copy and PRICE in copy
 
 
 def test_a_night_that_validate_stopped_is_serious_and_shows_the_rows_that_came_in(home: Path) -> None:
     folder = night_of(home, only(whole(), "batch", "champion"))
     (folder / records.RUN / "validate.error").write_text("6.2 % of 2,478 rows fail the rules")
-    bad = bad_rows.of_night(entry_of(folder), folder)
+    bad = bad_rows.of_night(Home.here(), entry_of(folder), folder)
     assert (bad.severity, bad.rules) == ("serious", ())  # the quarantine is that of the nights before
     put(folder, DAY, PRICE, PRICE, QUANTITY, under=REFUSED)
-    bad = bad_rows.of_night(entry_of(folder), folder)
+    bad = bad_rows.of_night(Home.here(), entry_of(folder), folder)
     assert [(one.rule, one.num_failed, one.num_kept) for one in bad.rules] == [
         (PRICE, None, 2), (QUANTITY, None, 1),
     ]  # fmt: skip
-    html = page.write(folder, []).read_text()
+    html = page.write(Home.here(), folder, []).read_text()
     assert "Serious: validate stopped the night" in html and html.count("&lt;script&gt;alert") == 3
 
 
@@ -150,17 +151,17 @@ def test_a_pruned_night_is_read_from_the_cache_and_then_from_the_ledger_alone(
     quarantine = folder / QUARANTINE
     listing, digest = records.listing(quarantine), records.digest(quarantine)
     for path in quarantine.rglob("*.parquet"):
-        dvc_cache.put(records.digest(path), path)
+        dvc_cache.put(Home.here(), records.digest(path), path)
     (folder / "list").write_text(listing)
-    dvc_cache.put(digest, folder / "list")
+    dvc_cache.put(Home.here(), digest, folder / "list")
     (home / "dvc.lock").write_text(f"stages: {{validate: {{outs: [{{path: {QUARANTINE}, md5: {digest}}}]}}}}")
     shutil.copytree(folder / "data/run", home / "data/run")
-    ledger.commit_night(night, message="closed")
+    ledger.commit_night(Home.here(), night, message="closed")
     shutil.rmtree(folder)
     assert cli.main(["rows", "--rule", PRICE]) == 0  # the newest
     shown = capsys.readouterr().out
     assert "read from DVC's cache" in shown and shown.count("item ") == 20
-    dvc_cache.path_of(digest).unlink()
+    dvc_cache.path_of(Home.here(), digest).unlink()
     assert cli.main(["rows", "--rule", PRICE]) == 0
     shown = capsys.readouterr().out
     assert "pruned here (night.keep, night.keep_days)" in shown and "item " not in shown and " 29" in shown

@@ -5,11 +5,11 @@ from datetime import UTC, date, datetime, timedelta
 
 from rich.console import Console
 
-from pipeline.contract.records import Approval
-from pipeline.report import outcome
-from pipeline.report.board import Model, files, status_rows, status_table
-from pipeline.report.night_rows import row_of
-from pipeline.storage.ledger import Entry
+from daybreak.contract.records import Approval
+from daybreak.report import outcome
+from daybreak.report.board import Model, files, status_rows, status_table
+from daybreak.report.night_rows import row_of
+from daybreak.storage.ledger import Entry
 from tests.report.nights import sixty, whole
 
 AT = datetime(2011, 11, 10, 12, tzinfo=UTC)

@@ -2,7 +2,7 @@
 
 from datetime import date, timedelta
 
-from pipeline.report.charts import Point, trend
+from daybreak.report.charts import Point, trend
 
 
 def points(*usd: float) -> list[Point]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.report.page import write
+from daybreak.report.page import write
+from daybreak.storage.home import Home
 from tests.browser import chromium, look
 from tests.dags.servers import keep
 from tests.report.nights import lay, only, sixty, whole
@@ -41,9 +42,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     stopped = "6.2 % of 2,478 rows are quarantined, more than 5 %; look at price"
     with at_home.context():
         made = {
-            "promoted": write(lay(promoted, tmp_path_factory.mktemp("promoted")), []),
-            "waits": write(lay(waiting, tmp_path_factory.mktemp("waits")), sixty()[1:]),
+            "promoted": write(Home.here(), lay(promoted, tmp_path_factory.mktemp("promoted")), []),
+            "waits": write(Home.here(), lay(waiting, tmp_path_factory.mktemp("waits")), sixty()[1:]),
             "failed": write(
+                Home.here(),
                 lay(only(whole(), "batch", "champion"), tmp_path_factory.mktemp("failed"), validate=stopped),
                 [],
             ),

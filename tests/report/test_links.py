@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.report import links
-from pipeline.report.board import Model, files
-from pipeline.report.night_rows import row_of
-from pipeline.report.page import page, renew, write, write_with_copy
-from pipeline.storage import checkout
-from pipeline.storage.ledger import Entry
+from daybreak.report import links
+from daybreak.report.board import Model, files
+from daybreak.report.night_rows import row_of
+from daybreak.report.page import page, renew, write, write_with_copy
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
 from tests.report.nights import lay, whole
 
 MLFLOW = "http://127.0.0.1:5000"
@@ -79,7 +79,7 @@ def test_a_page_leads_to_its_run_and_version_in_mlflow_and_to_its_run_in_airflow
     assert links.servers(entry) == {}
     monkeypatch.setenv("MLFLOW_UI", MLFLOW)
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:8080")
-    shown = page(lay(entry, tmp_path), [])
+    shown = page(Home.here(), lay(entry, tmp_path), [])
     for link in (
         f"{MLFLOW}/#/experiments/0/runs/0123456789abcdef0123456789abcdef?workflowType=machine_learning",
         f"{MLFLOW}/#/models/daybreak/versions/12?workflowType=machine_learning",
@@ -94,17 +94,16 @@ def test_an_older_page_learns_of_the_night_after_it_and_of_a_rollback(
 ) -> None:
     newest, _, oldest = history
     folder = lay(oldest, tmp_path / "nights/2011-11-06")
-    with checkout.within(tmp_path):
-        path = write(folder, [oldest])
-        assert "Next night" not in path.read_text()
-        renew(oldest, history)
-        assert "Next night" in path.read_text()
-        path, copy = write_with_copy(folder, history)
-        assert "Next night" in path.read_text()
-        assert "Next night" not in copy  # MLflow has no file of that night beside it
-        assert "Promoted: version 10" in path.read_text()
-        release = oldest.release
-        assert release
-        gone = replace(oldest, rollback=True, release=replace(release, version=9, replaced=10))
-        renew(oldest, [newest, gone, oldest])
-        assert "Promoted, then rolled back: version 10" in path.read_text()
+    path = write(Home(tmp_path), folder, [oldest])
+    assert "Next night" not in path.read_text()
+    renew(Home(tmp_path), oldest, history)
+    assert "Next night" in path.read_text()
+    path, copy = write_with_copy(Home(tmp_path), folder, history)
+    assert "Next night" in path.read_text()
+    assert "Next night" not in copy  # MLflow has no file of that night beside it
+    assert "Promoted: version 10" in path.read_text()
+    release = oldest.release
+    assert release
+    gone = replace(oldest, rollback=True, release=replace(release, version=9, replaced=10))
+    renew(Home(tmp_path), oldest, [newest, gone, oldest])
+    assert "Promoted, then rolled back: version 10" in path.read_text()

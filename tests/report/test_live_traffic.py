@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract.records import Check, Live
-from pipeline.report.outcome import in_live
-from pipeline.report.page import page
-from pipeline.report.version_page import described
+from daybreak.contract.records import Check, Live
+from daybreak.report.outcome import in_live
+from daybreak.report.page import page
+from daybreak.report.version_page import described
+from daybreak.storage.home import Home
 from tests.report.nights import lay, whole
 
 LIVE = Live(
@@ -24,10 +25,10 @@ def test_the_page_tells_what_users_showed(tmp_path: Path) -> None:
     entry = whole()
     assert entry.verdict is not None
     with_live = replace(entry, verdict=replace(entry.verdict, live=LIVE))
-    text = page(lay(with_live, tmp_path), []).replace("\xa0", " ")
+    text = page(Home.here(), lay(with_live, tmp_path), []).replace("\xa0", " ")
     for figure in ("1,234", "4,321", "25 %", "+0.0171", "+0.0012 to +0.0333", "0.0212 at 80 %", "far off"):
         assert figure in text
-    assert "What users showed" not in page(lay(entry, tmp_path / "other"), [])
+    assert "What users showed" not in page(Home.here(), lay(entry, tmp_path / "other"), [])
 
 
 def test_an_experiment_without_evidence_says_so_without_figures() -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.records import Approval, Event
-from pipeline.report import night_events
-from pipeline.storage import events
-from pipeline.storage.ledger import Entry
+from daybreak.contract import records
+from daybreak.contract.records import Approval, Event
+from daybreak.rollout import night_events
+from daybreak.storage import events
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
 from tests.report.nights import whole
 
 
@@ -85,7 +86,7 @@ def test_a_night_stands_where_its_events_cannot_be_read(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     records.write(whole(12).night)
-    assert kinds(night_events.note()) == ["opened", "late"]
+    assert kinds(night_events.note(Home(tmp_path))) == ["opened", "late"]
     (records.RUN / "events.json").write_text("{")
-    assert night_events.note() == ()
+    assert night_events.note(Home(tmp_path)) == ()
     assert "the events of this night are not noted" in caplog.text

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.report import night_rows
-from pipeline.report.night_rows import NightRow, NightRows, row_of
-from pipeline.storage import ledger
+from daybreak.report import night_rows
+from daybreak.report.night_rows import NightRow, NightRows, row_of
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.report.histories import nights, write_ledger
 from tests.report.nights import whole
 from tests.rollout.ledgers import make_home
@@ -30,49 +31,49 @@ def lines(home: Path) -> list[str]:
 
 
 def test_rows_of_the_file_are_those_of_the_records_newest_first(home: Path) -> None:
-    made = NightRows(home).newest()
-    assert made == [row_of(entry) for entry in ledger.history()]
+    made = NightRows(Home(home)).newest()
+    assert made == [row_of(entry) for entry in ledger.history(Home.here())]
     assert [row.day for row in made][:2] == ["2026-11-24", "2026-11-23"]
     assert len(lines(home)) == 12
-    assert NightRows(home).newest() == made
+    assert NightRows(Home(home)).newest() == made
 
 
 def test_a_kept_row_is_not_made_of_its_records_again_and_a_missing_or_torn_one_is(home: Path) -> None:
-    made = NightRows(home).newest()
+    made = NightRows(Home(home)).newest()
     kept = [json.loads(line) | {"reason": "as it was kept"} for line in lines(home)[:9]]
     text = "".join(json.dumps(line) + "\n" for line in kept) + '{"torn'
     (home / night_rows.FILE).write_text(text)
-    read = NightRows(home).newest()
+    read = NightRows(Home(home)).newest()
     assert read[:3] == made[:3]
     assert {row.reason for row in read[3:]} == {"as it was kept"}
-    assert NightRows(home).newest() == read
+    assert NightRows(Home(home)).newest() == read
     assert [row for row in read if row.reason != "as it was kept"] == made[:3]
 
 
 def test_rows_that_other_code_made_are_made_anew_and_the_file_does_not_grow(home: Path) -> None:
-    made = NightRows(home).newest()
+    made = NightRows(Home(home)).newest()
     old = [json.loads(line) | {"made_by": "older", "verdict": "?"} for line in lines(home)]
     (home / night_rows.FILE).write_text("".join(json.dumps(line) + "\n" for line in old))
-    assert NightRows(home).newest() == made
+    assert NightRows(Home(home)).newest() == made
     assert len(lines(home)) == 12
 
 
 def test_rows_of_commits_that_the_ledger_lost_are_not_shown(home: Path) -> None:
-    made = NightRows(home).newest()
-    ledger.move_to(made[2].commit, expected=made[0].commit, message="a lost ledger")
-    assert NightRows(home).newest() == made[2:]
+    made = NightRows(Home(home)).newest()
+    ledger.move_to(Home.here(), made[2].commit, expected=made[0].commit, message="a lost ledger")
+    assert NightRows(Home(home)).newest() == made[2:]
 
 
 def test_a_home_that_nothing_can_be_written_to_has_its_rows_all_the_same(home: Path) -> None:
     (home / night_rows.FILE).mkdir()  # stands for any error of the disk
-    rows = NightRows(home)
+    rows = NightRows(Home(home))
     assert len(rows.newest()) == len(rows.newest()) == 12
 
 
 def test_the_anchor_is_scored_by_itself_and_a_champion_that_is_its_own_anchor_as_the_champion(
     home: Path,
 ) -> None:
-    entry = next(e for e in ledger.history() if e.evaluation and e.verdict and e.verdict.chain)
+    entry = next(e for e in ledger.history(Home.here()) if e.evaluation and e.verdict and e.verdict.chain)
     assert entry.evaluation
     assert entry.verdict
     assert entry.verdict.chain

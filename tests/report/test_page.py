@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError
-from pipeline.contract.records import Epoch, Taken
-from pipeline.report.night_folder import entry_of
-from pipeline.report.page import page, write
-from pipeline.storage.ledger import Entry
+from daybreak.contract import records
+from daybreak.contract.errors import DataError
+from daybreak.contract.records import Epoch, Taken
+from daybreak.report.page import page, write
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
+from daybreak.storage.night_folders import entry_of
 from tests.report.nights import lay, only, sixty, whole
 
 FACTS = ("commit", "subject", "rollback", "night")  # of an entry, beside its other records
@@ -68,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
 
 def made(entry: Entry, history: Sequence[Entry], folder: Path) -> str:
     (folder / "params.yaml").write_text(PARAMS)
-    return page(lay(entry, folder), history)
+    return page(Home.here(), lay(entry, folder), history)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,9 @@ def test_many_late_days_are_told_as_ranges(folder: Path) -> None:
     entry = only(whole(), "batch", "report")
     assert entry.batch
     late = tuple(entry.night.day - timedelta(days=n) for n in (*range(2, 152), 200, 300, 400))
-    text = text_of(page(lay(replace(entry, batch=replace(entry.batch, late_days=late)), folder), []))
+    text = text_of(
+        page(Home.here(), lay(replace(entry, batch=replace(entry.batch, late_days=late)), folder), [])
+    )
     assert "late or restated: 2011-06-10 to 2011-11-06, 2011-04-22, 2011-01-12 and 1 more." in text
 
 
@@ -151,12 +154,12 @@ def test_the_ledger_of_samples_is_told_in_a_sentence_and_not_where_none_was_kept
     epochs = [Epoch(num_samples=20, whole=True, digest=f"{n:016x}") for n in range(9)]
     part = Epoch(num_samples=7, whole=False, digest="f" * 16)
     with_epochs = replace(night, training=replace(night.training, epochs=(*epochs, part)))
-    text = text_of(page(lay(with_epochs, folder), []))
+    text = text_of(page(Home.here(), lay(with_epochs, folder), []))
     assert (
         f"left out: 9 whole epochs of 20, 7 of another; digests {0:016x}, {1:016x}, {2:016x}, ..., f" in text
     )
     none = replace(night, training=replace(night.training, epochs=()))
-    assert "sample audit" not in text_of(page(lay(none, folder), []))
+    assert "sample audit" not in text_of(page(Home.here(), lay(none, folder), []))
 
 
 def test_the_rungs_that_training_took_are_told_with_their_cost_and_reason(folder: Path, first: str) -> None:
@@ -164,7 +167,7 @@ def test_the_rungs_that_training_took_are_told_with_their_cost_and_reason(folder
     assert entry.training
     rung = Taken(time=entry.night.started_at, name="scale up", usd=2.5, reason="1 x b takes 7,077 s at most")
     with_rungs = replace(entry, training=replace(entry.training, rungs=(rung,)))
-    text = text_of(page(lay(with_rungs, folder), []))
+    text = text_of(page(Home.here(), lay(with_rungs, folder), []))
     assert "took these rungs of the ladder:" in text
     assert "scale up, for $2.50 more; 1 x b takes 7,077 s at most." in text
     assert "rungs of the ladder" not in text_of(first)
@@ -189,7 +192,7 @@ def test_text_from_outside_is_escaped(folder: Path) -> None:
         report=replace(entry.report, drift=tuple(replace(d, column=evil) for d in entry.report.drift)),
         profile=replace(entry.profile, device=evil, evidence={evil: evil}),
     )
-    html = page(lay(entry, folder, scores=False), [])
+    html = page(Home.here(), lay(entry, folder, scores=False), [])
     assert "<script" not in html
     assert text_of(html).count("alert(") > 5
 
@@ -198,7 +201,7 @@ def test_text_from_outside_is_escaped(folder: Path) -> None:
 @pytest.mark.parametrize("num_records", range(12))
 def test_any_number_of_records_makes_a_page(folder: Path, num_records: int) -> None:
     names = [name for name in Entry.__dataclass_fields__ if name not in FACTS]
-    text = text_of(page(lay(only(whole(), *names[:num_records]), folder), sixty()[:3]))
+    text = text_of(page(Home.here(), lay(only(whole(), *names[:num_records]), folder), sixty()[:3]))
     assert "Lineage" in text
     assert ("Bottleneck" in text) == ("profile" in names[:num_records])
 
@@ -212,7 +215,9 @@ def test_the_profile_is_explained_and_its_timeline_is_drawn_not_listed(first: st
 
 def test_a_night_that_failed_says_where_and_why(folder: Path) -> None:
     entry = only(whole(), "batch", "champion")
-    html = page(lay(entry, folder, validate="6.2 % of 2,478 rows are quarantined; look at price"), [])
+    html = page(
+        Home.here(), lay(entry, folder, validate="6.2 % of 2,478 rows are quarantined; look at price"), []
+    )
     text = text_of(html)
     assert "The night failed at validate; version 11 stays." in text
     assert "6.2 % of 2,478 rows are quarantined" in text
@@ -223,7 +228,7 @@ def test_a_night_that_failed_says_where_and_why(folder: Path) -> None:
 def test_a_night_without_new_data_says_so(folder: Path) -> None:
     lay(only(whole(), "champion"), folder)
     (folder / records.RUN / "ingest.skipped").write_text("no new data for 2011-11-08")
-    text = text_of(page(folder, []))
+    text = text_of(page(Home.here(), folder, []))
     assert "Nothing new to judge; version 11 stays." in text
     assert "no new data for 2011-11-08" in text
 
@@ -245,7 +250,7 @@ def test_the_first_night_has_no_champion(folder: Path) -> None:
             slices=tuple(replace(s, champion_score=None) for s in entry.evaluation.slices),
         ),
     )
-    text = text_of(page(lay(entry, folder, scores=False), []))
+    text = text_of(page(Home.here(), lay(entry, folder, scores=False), []))
     assert "Promoted: version 1 is the first champion." in text
     assert "There was no champion to compare with." in text
     assert "own_counts" in text
@@ -253,7 +258,7 @@ def test_the_first_night_has_no_champion(folder: Path) -> None:
 
 def test_a_refused_night_names_who_stays(folder: Path) -> None:
     refused = only(whole(action="reject"), "version", "champion", "verdict")
-    text = text_of(page(lay(refused, folder), []))
+    text = text_of(page(Home.here(), lay(refused, folder), []))
     assert "Champion kept: version 12 is rejected, version 11 stays." in text
 
 
@@ -262,7 +267,7 @@ def test_too_few_samples_are_told_from_no_new_data(folder: Path) -> None:
     entry = whole(action="reject")
     assert entry.verdict
     entry = replace(entry, verdict=replace(entry.verdict, action="no data", effect=None, reason="18 samples"))
-    text = text_of(page(lay(entry, folder), []))
+    text = text_of(page(Home.here(), lay(entry, folder), []))
     assert "Too little evidence for version 12; version 11 stays." in text
 
 
@@ -274,8 +279,8 @@ def test_the_trend_shows_sixty_nights(latest: str) -> None:
 def test_tonight_is_in_the_trend_once_whether_or_not_the_ledger_has_it(folder: Path) -> None:
     history = sixty()
     tonight = lay(whole(99, history[0].night.day), folder)
-    assert "Trend over 60 nights" in page(tonight, history)
-    assert "Trend over 60 nights" in page(tonight, history[1:])
+    assert "Trend over 60 nights" in page(Home.here(), tonight, history)
+    assert "Trend over 60 nights" in page(Home.here(), tonight, history[1:])
     assert entry_of(tonight, history).commit == history[0].commit
 
 
@@ -292,7 +297,9 @@ def test_zeros_are_drawn_like_other_numbers(folder: Path) -> None:
         evaluation=replace(entry.evaluation, metrics={"score": 0, "champion_score": 0}, slices=()),
         verdict=replace(entry.verdict, effect=0, low=0, high=0),
     )
-    text = text_of(page(lay(entry, folder, scores=False), [entry, replace(entry, night=whole(11).night)]))
+    text = text_of(
+        page(Home.here(), lay(entry, folder, scores=False), [entry, replace(entry, night=whole(11).night)])
+    )
     assert "$0.00 of $0.00 planned" in text
 
 
@@ -303,7 +310,9 @@ def test_forty_slices_with_long_names_are_all_in_the_table(folder: Path) -> None
     first = entry.evaluation.slices[0]
     many = tuple(replace(first, name=f"{n} {'very ' * 20}long", num_samples=n) for n in range(40))
     html = page(
-        lay(replace(entry, evaluation=replace(entry.evaluation, slices=many)), folder, scores=False), []
+        Home.here(),
+        lay(replace(entry, evaluation=replace(entry.evaluation, slices=many)), folder, scores=False),
+        [],
     )
     assert len(re.findall("(?:very ){20}long</th>", html)) == 40
     assert len(re.findall(">[0-9]+ very [a-z ]+…</text>", html)) == 24
@@ -312,32 +321,33 @@ def test_forty_slices_with_long_names_are_all_in_the_table(folder: Path) -> None
 @pytest.mark.slow
 def test_the_bytes_of_a_page_are_the_same_every_time(folder: Path) -> None:
     lay(whole(62), folder)
-    assert page(folder, sixty()) == page(folder, sixty())
+    assert page(Home.here(), folder, sixty()) == page(Home.here(), folder, sixty())
 
 
 def test_the_page_is_written_beside_the_records(folder: Path) -> None:
-    path = write(lay(only(whole(), "training"), folder), [])
+    path = write(Home.here(), lay(only(whole(), "training"), folder), [])
     assert path == folder / "data/run/report.html"
     assert path.read_text().startswith("<!doctype html>")
 
 
 def test_without_params_the_margin_is_left_out(tmp_path: Path) -> None:
     judged = only(whole(), "evaluation", "verdict")
-    assert "margin −" not in text_of(page(lay(judged, tmp_path), []))
+    assert "margin −" not in text_of(page(Home.here(), lay(judged, tmp_path), []))
     assert "margin −" in text_of(made(judged, [], tmp_path))
 
 
 def test_without_a_night_there_is_no_page(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"night\.json is missing"):
-        page(tmp_path, [])
+        page(Home.here(), tmp_path, [])
 
 
 def test_a_page_is_written_without_the_libraries_that_take_seconds_to_import(folder: Path) -> None:
     """`close` writes it in a process of its own, on nights that did little else too."""
     lay(whole(62), folder)
     code = (
-        "import sys; from pathlib import Path; from pipeline.report.page import write; "
-        f"write(Path({str(folder)!r}), []); print(*sys.modules)"
+        "import sys; from pathlib import Path; from daybreak.report.page import write; "
+        "from daybreak.storage.home import Home; "
+        f"write(Home.here(), Path({str(folder)!r}), []); print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"torch", "mlflow", "great_expectations", "pandas", "sklearn", "scipy.stats", "dvc"}
@@ -347,9 +357,9 @@ def test_a_page_is_written_without_the_libraries_that_take_seconds_to_import(fol
 @pytest.mark.slow
 def test_drawing_again_is_quick(folder: Path) -> None:
     lay(whole(62), folder)
-    page(folder, sixty())
+    page(Home.here(), folder, sixty())
     start = time.process_time()
-    page(folder, sixty())
+    page(Home.here(), folder, sixty())
     assert time.process_time() - start < 4  # it takes half a second on an idle core
 
 
@@ -366,7 +376,7 @@ def test_the_start_up_that_a_plan_predicts_counts_in_the_actual_time_of_table_an
     night = only(whole(), "plan", "training")
     assert night.training
     slow = replace(night, training=replace(night.training, elapsed_s=83.4, start_s=209.0))
-    text = text_of(page(lay(slow, folder), []))
+    text = text_of(page(Home.here(), lay(slow, folder), []))
     assert "4 min 52 s3.73, outside" in text
     assert "4 min 52 s of 1 min 18 s planned, outside of its interval" in text
     assert "took 273 % longer than predicted" in text
@@ -377,7 +387,7 @@ def test_the_page_warns_of_intervals_that_do_not_hold(folder: Path) -> None:
         replace(e, training=replace(e.training, elapsed_s=2 * e.training.elapsed_s)) if e.training else e
         for e in sixty()
     ]
-    text = text_of(page(lay(only(whole(62), "plan", "training"), folder), slow))
+    text = text_of(page(Home.here(), lay(only(whole(62), "plan", "training"), folder), slow))
     assert "Intervals that do not hold: the 90 % interval held on 1.8 % of the last" in text
     assert "times as wide from now on" in text
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract.records import Approval
-from pipeline.storage import checkout, ledger
-from pipeline.storage.ledger import Entry
+from daybreak import cli
+from daybreak.contract.records import Approval
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
 from tests.browser import chromium
 from tests.report import fleet, training_night
 from tests.report.histories import nights, write_ledger
@@ -94,8 +95,7 @@ def person(running: str) -> Iterator[Person]:
 
 
 def history(lead: Path, model: str = "shop") -> list[Entry]:
-    with checkout.within(lead.parent / model):
-        return ledger.history()
+    return ledger.history(Home(lead.parent / model))
 
 
 def test_why_was_it_refused(person: Person, lead: Path) -> None:
@@ -119,8 +119,7 @@ def test_who_approved_it(person: Person) -> None:
 
 
 def test_what_would_a_rollback_bring_back(person: Person, lead: Path) -> None:
-    with checkout.within(lead):
-        served = ledger.served([one.serves or 0 for one in ledger.releases()])
+    served = ledger.served([one.serves or 0 for one in ledger.releases(Home(lead))])
     assert person.short("shop")["rollback to"] == str(served[-2])
 
 
@@ -157,7 +156,7 @@ def test_how_do_two_nights_differ(person: Person) -> None:
 
 def test_which_rows_were_bad(lead: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     night = next(entry for entry in history(lead) if entry.report)
-    monkeypatch.setenv("PIPELINE_HOME", str(lead))
+    monkeypatch.setenv("DAYBREAK_HOME", str(lead))
     assert cli.main(["rows", "--night", night.night.id, "--json"]) == 0
     bad = json.loads(capsys.readouterr().out)
     assert "price_is_positive" in json.dumps(bad)
@@ -165,9 +164,9 @@ def test_which_rows_were_bad(lead: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_stop_a_running_night(person: Person, lead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page says the command; once it has run, the page says who stopped the night, without a reload."""
-    command = person.page.locator(".live code", has_text="pipeline stop").inner_text()
-    _, _, words = command.replace("TEXT", "'the wrong prices'").partition("-m pipeline ")
-    monkeypatch.setenv("PIPELINE_HOME", str(lead))
+    command = person.page.locator(".live code", has_text="daybreak stop").inner_text()
+    _, _, words = command.replace("TEXT", "'the wrong prices'").partition("daybreak ")
+    monkeypatch.setenv("DAYBREAK_HOME", str(lead))
     assert cli.main([*shlex.split(words), "--by", "ann"]) == 0
     said = person.page.locator(".live", has_text="stopped by ann")
     said.wait_for(timeout=30_000)

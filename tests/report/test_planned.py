@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.contract.records import Night, Option, Plan, Portion, Rental
-from pipeline.report.planned import pictures
+from daybreak.contract.records import Night, Option, Plan, Portion, Rental
+from daybreak.report.planned import pictures
 from tests.report.nights import whole
 
 

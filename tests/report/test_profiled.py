@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.contract.records import Profile
-from pipeline.report.profiled import pictures, stacks
+from daybreak.contract.records import Profile
+from daybreak.report.profiled import pictures, stacks
 from tests.report.nights import line, whole
 
 

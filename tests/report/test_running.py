@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.backends.submission_journal import Submission, SubmissionJournal
-from pipeline.contract import records
-from pipeline.contract.errors import NotYet
-from pipeline.contract.records import Plan, Taken, Verdict
-from pipeline.report import open_nights, running
-from pipeline.report.board import running_rows
-from pipeline.report.live import Shown, part
-from pipeline.report.running import NightFacts, RunningNight, line
+from daybreak import cli
+from daybreak.backends.submission_journal import Submission, SubmissionJournal
+from daybreak.contract import records
+from daybreak.contract.errors import NotYet
+from daybreak.contract.records import Plan, Taken, Verdict
+from daybreak.report import open_nights, running
+from daybreak.report.board import running_rows
+from daybreak.report.live import Shown, part
+from daybreak.report.running import NightFacts, RunningNight, line
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call
 from tests.report import training_night
@@ -121,8 +121,7 @@ def test_a_night_that_waits_for_a_person_says_until_when_and_how_to_answer(tmp_p
     night = facts(tmp_path, "batch", "version", verdict=asked)
     now = running.running(night, now=at(night, hours=1))
     assert line(now).startswith(
-        "approve: waits for a person until 2011-11-10 03:00 UTC: "
-        "python -m pipeline approve --night 2011-11-08"
+        "approve: waits for a person until 2011-11-10 03:00 UTC: daybreak approve --night 2011-11-08"
     )
     assert not now.shows_evidence  # the gate has yet to write the page
 

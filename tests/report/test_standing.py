@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.contract.records import Evaluation
-from pipeline.evaluation.scores import SCORES, read_scores
-from pipeline.report.standing import best_baseline, standing
+from daybreak.contract.records import Evaluation
+from daybreak.evaluation.scores import SCORES, read_scores
+from daybreak.report.standing import best_baseline, standing
 from tests.report.nights import lay, whole
 
 

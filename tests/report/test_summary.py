@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from pipeline.contract.records import Approval
-from pipeline.report.links import Places
-from pipeline.report.summary import BY_HAND, Summary, brief, summarize
-from pipeline.storage.ledger import Entry
+from daybreak.contract.records import Approval
+from daybreak.report.links import Places
+from daybreak.report.summary import BY_HAND, Summary, brief, summarize
+from daybreak.storage.ledger import Entry
 from tests.report.nights import only, sixty, whole
 
 PLACES = Places(
@@ -76,7 +76,7 @@ def test_a_night_that_the_data_stopped_goes_on_or_leads_to_its_bad_rows() -> Non
     ]  # fmt: skip
     assert stopped.facts[-1].beside == "refused"
     assert [one.command for one in stopped.actions[:2]] == [
-        "python -m pipeline night --night 2011-11-08", "python -m pipeline rows --night 2011-11-08"
+        "daybreak night --night 2011-11-08", "daybreak rows --night 2011-11-08"
     ]  # fmt: skip
 
 

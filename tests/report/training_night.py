@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from pipeline.contract.errors import NotYet
-from pipeline.contract.records import Night
+from daybreak.contract.errors import NotYet
+from daybreak.contract.records import Night
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call
 from tests.report.nights import lay, only, whole

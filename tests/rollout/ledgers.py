@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.records import Night, Release, Verdict
-from pipeline.report import night_events
-from pipeline.rollout.saga import Move
-from pipeline.storage import checkout, ledger
+from daybreak.contract import records
+from daybreak.contract.records import Night, Release, Verdict
+from daybreak.rollout import night_events
+from daybreak.rollout.saga import Move
+from daybreak.storage import checkout, ledger
+from daybreak.storage.home import Home
 
 FIRST = datetime(2025, 1, 10, tzinfo=UTC)
 
 
 def make_home(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     """A git repository with one commit, the home of its nights and the current folder."""
-    patch.setenv("PIPELINE_HOME", str(folder))
+    patch.setenv("DAYBREAK_HOME", str(folder))
     patch.chdir(folder)
     for who in ("AUTHOR", "COMMITTER"):
         patch.setenv(f"GIT_{who}_NAME", "A Test")
@@ -36,7 +37,7 @@ def release_of(number: int) -> Release:
 
 def promotion(number: int) -> Move:
     """The promotion of version `number` by its night, which follows the newest."""
-    release, tip = release_of(number), ledger.ledger_tip()
+    release, tip = release_of(number), ledger.ledger_tip(Home.here())
     return Move(
         kind="promote", release=release, tip=tip, commit=lambda: close(number, after=tip, release=release)
     )
@@ -53,12 +54,12 @@ def close(number: int, *, after: str, release: Release | None = None, **of_night
     )  # fmt: skip
     records.write(night)
     Path("dvc.lock").write_text(f"data of night {number}\n")
-    return ledger.commit_night(night, message=f"night {number}", release=release)
+    return ledger.commit_night(Home.here(), night, message=f"night {number}", release=release)
 
 
 def rolling_back(*, to: int, data_of: int | None = None, after: str = "") -> Move:
     """The rollback from the newest version to another, with the data of its night or of another one's."""
-    tip, entries = after or ledger.newest_entry(), ledger.history()
+    tip, entries = after or ledger.newest_entry(Home.here()), ledger.history(Home.here())
     release = Release(version=to, replaced=entries[0].serving.version, night=release_of(to).night)
     tree_of = release_of(data_of or to).night
     target = next(entry.commit for entry in entries if entry.night.id == tree_of and not entry.rollback)
@@ -71,5 +72,7 @@ def rolling_back(*, to: int, data_of: int | None = None, after: str = "") -> Mov
         kind="rollback",
         release=release,
         tip=tip,
-        commit=lambda: ledger.commit_rollback(target, release, verdict, event, after=tip, message="back"),
+        commit=lambda: ledger.commit_rollback(
+            Home.here(), target, release, verdict, event, after=tip, message="back"
+        ),
     )

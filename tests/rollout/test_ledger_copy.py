@@ -10,12 +10,14 @@ from threading import Event, Thread
 
 import pytest
 
-from pipeline.contract.errors import NothingToDo, ReleaseError
-from pipeline.contract.params import Params, load
-from pipeline.rollout import audit, ledger_copy
-from pipeline.rollout.lost_ledger import expect_ledger
-from pipeline.rollout.restore import restore
-from pipeline.storage import checkout, ledger
+from daybreak.contract.errors import NothingToDo, ReleaseError
+from daybreak.contract.params import Params, load
+from daybreak.extensions.care import audit
+from daybreak.extensions.care.restore import restore
+from daybreak.rollout import ledger_copy
+from daybreak.rollout.lost_ledger import expect_ledger
+from daybreak.storage import checkout, ledger
+from daybreak.storage.home import Home
 from tests.conftest import PARAMS
 from tests.rollout.ledgers import close, make_home, release_of
 
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.slow
 def point_to(remote: object) -> None:
     """Names the remote in the params of the home."""
     key = f', ledger_remote: "{remote}"}}'
-    (checkout.home() / "params.yaml").write_text(PARAMS.replace("budget_usd: 3}", f"budget_usd: 3{key}"))
+    (Home.here().folder / "params.yaml").write_text(PARAMS.replace("budget_usd: 3}", f"budget_usd: 3{key}"))
 
 
 @pytest.fixture
@@ -54,33 +56,33 @@ def pushed(tmp_path: Path) -> str:
 def test_what_is_pushed_brings_a_ledger_back_that_git_here_has_lost(
     home: Path, params: Params, tmp_path: Path
 ) -> None:
-    tip = ledger.ledger_tip()
-    copy = ledger_copy.push()
+    tip = ledger.ledger_tip(Home.here())
+    copy = ledger_copy.push(Home.here())
     assert copy
     assert copy.state == "same"
     assert pushed(tmp_path) == tip
     subprocess.run(["git", "update-ref", "-d", ledger.BRANCH], check=True)
     subprocess.run(["git", "gc", "--quiet", "--prune=now"], check=True)
     with pytest.raises(ReleaseError, match=f"has the branch nights at {tip[:9]}; but the ledger"):
-        expect_ledger(params, opens=True)
-    lines = list(restore(params))
-    assert not ledger.ledger_tip()
+        expect_ledger(Home.here(), params, opens=True)
+    lines = list(restore(Home.here(), params))
+    assert not ledger.ledger_tip(Home.here())
     assert f"remote {tmp_path / 'bare'}: {tip[:9]}, night 2025-01-12" in "\n".join(lines)
     assert "2 entries" in "\n".join(lines)
-    list(restore(params, yes=True))
-    assert ledger.ledger_tip() == tip
+    list(restore(Home.here(), params, yes=True))
+    assert ledger.ledger_tip(Home.here()) == tip
     with pytest.raises(NothingToDo):
-        list(restore(params, yes=True))
+        list(restore(Home.here(), params, yes=True))
 
 
 def test_a_branch_that_was_cut_back_is_proposed_as_its_reflog_has_it(home: Path, params: Params) -> None:
-    tip = ledger.ledger_tip()
-    first = ledger.commits()[1].id
+    tip = ledger.ledger_tip(Home.here())
+    first = ledger.commits(Home.here())[1].id
     close(3, after=tip)  # loses no race: it is undone by hand, and was the newest
-    newest = ledger.ledger_tip()
+    newest = ledger.ledger_tip(Home.here())
     subprocess.run(["git", "update-ref", ledger.BRANCH, first], check=True)
-    lines = list(restore(params, yes=True))
-    assert ledger.ledger_tip() == newest
+    lines = list(restore(Home.here(), params, yes=True))
+    assert ledger.ledger_tip(Home.here()) == newest
     assert lines[1].startswith(f"git here: {newest[:9]}, night 2025-01-13")
     assert "version 1 serves" in lines[0]
 
@@ -90,51 +92,53 @@ def test_what_a_named_remote_that_is_away_had_is_proposed(home: Path, tmp_path: 
     """A push to a remote by its name moves git's own ref of what that has, too."""
     subprocess.run(["git", "remote", "add", "off", str(tmp_path / "bare")], check=True)
     point_to("off")
-    first, tip = ledger.commits()[1].id, ledger.ledger_tip()
-    ledger_copy.push()
+    first, tip = ledger.commits(Home.here())[1].id, ledger.ledger_tip(Home.here())
+    ledger_copy.push(Home.here())
     assert checkout.git("rev-parse", "refs/remotes/off/nights") == tip
     words = ["-d", ledger.BRANCH] if cut == "deleted" else [ledger.BRANCH, first]
     subprocess.run(["git", "update-ref", *words], check=True)
     (tmp_path / "bare").rename(tmp_path / "away")
-    lines = list(restore(load(home), yes=True))
+    lines = list(restore(Home.here(), load(home), yes=True))
     assert lines[1].startswith(f"git here: {tip[:9]}, night 2025-01-12")
-    assert ledger.ledger_tip() == tip
-    assert ledger.lost() == []
+    assert ledger.ledger_tip(Home.here()) == tip
+    assert ledger.lost(Home.here()) == []
 
 
 def test_a_night_that_lost_its_race_is_not_what_is_restored(home: Path, params: Params) -> None:
-    tip = ledger.ledger_tip()
+    tip = ledger.ledger_tip(Home.here())
     won = close(3, after=tip)
     subprocess.run(["git", "update-ref", ledger.BRANCH, tip], check=True)
     close(4, after=tip)  # newer, and as long
     subprocess.run(["git", "update-ref", ledger.BRANCH, won], check=True)
     subprocess.run(["git", "update-ref", ledger.BRANCH, tip], check=True)
-    list(restore(params, yes=True))
-    assert ledger.ledger_tip() == won
+    list(restore(Home.here(), params, yes=True))
+    assert ledger.ledger_tip(Home.here()) == won
 
 
 def test_a_remote_that_is_ahead_or_diverged_is_an_alarm_and_is_not_overwritten(
     home: Path, params: Params, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, tip = ledger.commits()[1].id, ledger.ledger_tip()
-    ledger_copy.push()
+    first, tip = ledger.commits(Home.here())[1].id, ledger.ledger_tip(Home.here())
+    ledger_copy.push(Home.here())
     subprocess.run(["git", "update-ref", ledger.BRANCH, first], check=True)
-    copy = ledger_copy.push()
+    copy = ledger_copy.push(Home.here())
     assert copy
     assert copy.state == "ahead"
     with pytest.raises(ReleaseError, match=f"which follows the ledger's {first[:9]}"):
-        expect_ledger(params, opens=True)
+        expect_ledger(Home.here(), params, opens=True)
     close(5, after=first)  # as a ledger whose newest entry was rewritten
-    copy = ledger_copy.push()
+    copy = ledger_copy.push(Home.here())
     assert copy
     assert copy.state == "diverged"
     assert pushed(tmp_path) == tip
     assert "is not part of the ledger" in caplog.text
     with pytest.raises(ReleaseError, match="is not part of the ledger"):
-        expect_ledger(params, opens=True)
-    assert [(check.name, check.ok) for check in audit._copy()] == [("pushed ledger", False)]
-    assert "1 entries of today's ledger are not in it" in "\n".join(restore(params, commit=tip, yes=True))
-    assert ledger.ledger_tip() == tip
+        expect_ledger(Home.here(), params, opens=True)
+    assert [(check.name, check.ok) for check in audit._copy(Home.here())] == [("pushed ledger", False)]
+    assert "1 entries of today's ledger are not in it" in "\n".join(
+        restore(Home.here(), params, commit=tip, yes=True)
+    )
+    assert ledger.ledger_tip(Home.here()) == tip
 
 
 @pytest.fixture
@@ -169,9 +173,9 @@ def test_a_remote_that_is_silent_or_asks_for_a_password_holds_no_night(
     monkeypatch.setattr(ledger_copy, "ANSWER_S", 1)
     point_to(f"{silent}/{place}")
     began = time.monotonic()
-    copy = ledger_copy.push()
+    copy = ledger_copy.push(Home.here())
     assert copy
     assert copy.state == "no answer"
     assert time.monotonic() - began < 30
     assert "the ledger is not pushed" in caplog.text
-    expect_ledger(load(home), opens=True)  # the night goes on
+    expect_ledger(Home.here(), load(home), opens=True)  # the night goes on

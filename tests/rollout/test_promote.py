@@ -5,10 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipeline.contract import params
-from pipeline.contract.errors import NothingToDo, NotYet, ReleaseError
-from pipeline.contract.records import Approval, Champion, Night, Verdict, Version
-from pipeline.rollout.promote import promote
+from daybreak.contract import params
+from daybreak.contract.errors import NothingToDo, NotYet, ReleaseError
+from daybreak.contract.records import Approval, Champion, Night, Verdict, Version
+from daybreak.rollout.promote import promote
+from daybreak.storage.home import Home
 
 NOW = datetime.now(UTC)
 PARAMS = params.check({"source": "tests.fakes:TwoDays", "workload": "tests.fakes:Nothing",
@@ -29,7 +30,7 @@ ANSWER = Approval(
 def promoted(
     verdict: Verdict, *, champion: Champion | None = CHAMPION, approval: Approval | None = None
 ) -> None:
-    promote(NIGHT, VERSION, verdict, champion, PARAMS, approval=approval)
+    promote(NIGHT, VERSION, verdict, champion, PARAMS, approval=approval, home=Home.here())
 
 
 def test_what_the_gate_rejects_stays_out() -> None:

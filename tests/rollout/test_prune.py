@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract import params, records
-from pipeline.contract.errors import NothingToDo, ReleaseError
-from pipeline.contract.records import Night, Release
-from pipeline.registry import aliases
-from pipeline.rollout.prune import needed, prune
-from pipeline.rollout.rollback import steps_back
-from pipeline.storage import checkout, ledger
-from pipeline.storage.ledger import Commit
-from pipeline.storage.mlflow_client import session
+from daybreak.contract import params, records
+from daybreak.contract.errors import NothingToDo, ReleaseError
+from daybreak.contract.records import Night, Release
+from daybreak.registry import aliases
+from daybreak.rollout.prune import needed, prune
+from daybreak.rollout.rollback import steps_back
+from daybreak.storage import checkout, ledger
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Commit
+from daybreak.storage.mlflow_client import session
 
 NAME = params.load().register_.name
 
@@ -67,7 +68,7 @@ def test_what_served_lately_and_what_a_rollback_brings_back_is_kept(
 def put(content: str) -> str:
     """An object in DVC's cache; returns its digest."""
     digest = hashlib.md5(content.encode()).hexdigest()
-    path = checkout.home() / ".dvc/cache/files/md5" / digest[:2] / digest[2:]
+    path = Home.here().folder / ".dvc/cache/files/md5" / digest[:2] / digest[2:]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
     return digest
@@ -77,22 +78,22 @@ def put_folder(*contents: str) -> str:
     """A folder in DVC's cache, with a file of each content; returns its digest."""
     listing = json.dumps([{"md5": put(text), "relpath": f"{number}"} for number, text in enumerate(contents)])
     digest = hashlib.md5(listing.encode()).hexdigest()
-    path = checkout.home() / ".dvc/cache/files/md5" / digest[:2] / f"{digest[2:]}.dir"
+    path = Home.here().folder / ".dvc/cache/files/md5" / digest[:2] / f"{digest[2:]}.dir"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(listing)
     return f"{digest}.dir"
 
 
 def cached() -> set[str]:
-    objects = (checkout.home() / ".dvc/cache/files/md5").glob("??/*")
+    objects = (Home.here().folder / ".dvc/cache/files/md5").glob("??/*")
     return {path.read_text() for path in objects if path.suffix != ".dir"}
 
 
 def close(days_ago: int, monkeypatch: pytest.MonkeyPatch, *, version: int = 0, data: str = "") -> None:
     """A night of then that registered a version, and promoted it; its folder has a file of its own."""
     then = datetime.now(UTC) - timedelta(days=days_ago)
-    name, tip = f"{then:%Y-%m-%d}", ledger.ledger_tip()
-    serving = ledger.champion_at(tip) if tip else None
+    name, tip = f"{then:%Y-%m-%d}", ledger.ledger_tip(Home.here())
+    serving = ledger.champion_at(Home.here(), tip) if tip else None
     night = Night(
         id=name, day=then.date(), started_at=then, train_until=then, decide_until=then, budget_usd=1,
         trigger="schedule", code_commit=checkout.git("rev-parse", "HEAD"), previous=tip,
@@ -103,19 +104,19 @@ def close(days_ago: int, monkeypatch: pytest.MonkeyPatch, *, version: int = 0, d
     release = Release(version=version, replaced=serving.version if serving else 0, night=name)
     for variable in ("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"):
         monkeypatch.setenv(variable, f"{then:%Y-%m-%dT%H:%M:%S+0000}")
-    ledger.commit_night(night, message=name, release=release if version else None)
+    ledger.commit_night(Home.here(), night, message=name, release=release if version else None)
     if version:
-        folder = checkout.home() / "models" / str(version)
+        folder = Home.here().folder / "models" / str(version)
         folder.mkdir(parents=True)
         (folder / "model.safetensors").write_text("weights")
-        with session() as client:
+        with session(Home.here()) as client:
             client.create_model_version(NAME, folder.as_uri(), tags={"night": name})
 
 
 @pytest.fixture
 def home(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The home of six nights with a promotion each, 200 to 0 days ago."""
-    with session() as client:
+    with session(Home.here()) as client:
         client.create_registered_model(NAME)
     for version, days_ago in enumerate((200, 150, 120, 40, 30, 0), 1):
         close(days_ago, monkeypatch, version=version)
@@ -130,9 +131,9 @@ def sections(**night: float) -> params.Params:
 @pytest.mark.slow
 def test_old_data_and_old_models_are_deleted_and_the_rest_is_kept(home: Path) -> None:
     before = cached()
-    planned = list(prune(sections(keep_days=35), dry_run=True))
+    planned = list(prune(Home.here(), sections(keep_days=35), dry_run=True))
     assert cached() == before
-    freed = list(prune(sections(keep_days=35)))
+    freed = list(prune(Home.here(), sections(keep_days=35)))
     assert freed == planned
     assert [one.num for one in freed[1:]] == [6, 3]  # a file and a folder of each of three nights
     old = {
@@ -140,12 +141,12 @@ def test_old_data_and_old_models_are_deleted_and_the_rest_is_kept(home: Path) ->
     }  # 40 served since
     assert before - cached() == old  # that of 40 days ago served since
     assert {path.name for path in (home / "models").iterdir() if path.exists()} == {"4", "5", "6"}
-    with session() as client:
+    with session(Home.here()) as client:
         tags = {int(one.version): aliases.PRUNED in one.tags for one in aliases.versions(client, NAME)}
         assert tags == {1: True, 2: True, 3: True, 4: False, 5: False, 6: False}
         with pytest.raises(ReleaseError, match=r"version 2 of .* was deleted on .*choose another version"):
             aliases.expect(client, NAME, Release(version=2, replaced=6, night="x"))
-    assert [one.num for one in prune(sections(keep_days=35))] == [0, 0, 0]
+    assert [one.num for one in prune(Home.here(), sections(keep_days=35))] == [0, 0, 0]
 
 
 @pytest.mark.slow
@@ -155,18 +156,18 @@ def test_data_of_a_worktree_stays_and_an_open_night_stops_it(home: Path) -> None
     (folder / records.RUN).mkdir(parents=True)
     night = Night(
         id="open", day=now.date(), started_at=now, train_until=now, decide_until=now + timedelta(hours=1),
-        budget_usd=1, trigger="manual", code_commit="0", previous=ledger.newest_entry(),
+        budget_usd=1, trigger="manual", code_commit="0", previous=ledger.newest_entry(Home.here()),
     )  # fmt: skip
     (folder / records.path_of(Night)).write_text(records.dumps(night))
     before = cached()
     with pytest.raises(NothingToDo, match="while night open is open"):
-        list(prune(sections(keep_days=35)))
+        list(prune(Home.here(), sections(keep_days=35)))
     assert cached() == before
     over = records.dumps(night).replace(f"{night.decide_until:%Y-%m-%dT%H}", "2020-01-01T00")
     (folder / records.path_of(Night)).write_text(over)
     digest = put_folder(f"data of {datetime.now(UTC).date() - timedelta(days=200)}")
     (folder / "dvc.lock").write_text(f"stages: {{open: {{outs: [{{path: data, md5: {digest}}}]}}}}\n")
-    list(prune(sections(keep_days=35)))
+    list(prune(Home.here(), sections(keep_days=35)))
     gone = {f"data of {datetime.now(UTC).date() - timedelta(days=days)}" for days in (150, 120)}
     assert before - cached() == gone
 
@@ -176,7 +177,7 @@ def test_what_a_team_added_by_itself_stays(home: Path) -> None:
     own, folder = put("a file of the team's"), put_folder("one of a folder")
     for name, digest in (("file", own), ("folder", folder)):
         (home / f"{name}.dvc").write_text(f"outs:\n- md5: {digest}\n  hash: md5\n  path: {name}\n")
-    assert [one.num for one in prune(sections(keep_days=35))][1] == 6  # those of old nights
+    assert [one.num for one in prune(Home.here(), sections(keep_days=35))][1] == 6  # those of old nights
     assert {"a file of the team's", "one of a folder"} <= cached()
 
 
@@ -184,10 +185,10 @@ def test_what_a_team_added_by_itself_stays(home: Path) -> None:
 def test_nothing_is_deleted_where_a_list_of_files_is_lost(home: Path) -> None:
     newest = f"data of {datetime.now(UTC).date()}"
     before = cached()
-    listings = (checkout.home() / ".dvc/cache/files/md5").glob("??/*.dir")
+    listings = (Home.here().folder / ".dvc/cache/files/md5").glob("??/*.dir")
     (listing,) = (path for path in listings if hashlib.md5(newest.encode()).hexdigest() in path.read_text())
     listing.write_text("torn")
-    assert [one.num for one in prune(sections(keep_days=35))][1] == 0
+    assert [one.num for one in prune(Home.here(), sections(keep_days=35))][1] == 0
     assert cached() == before
 
 
@@ -195,7 +196,7 @@ def test_nothing_is_deleted_where_a_list_of_files_is_lost(home: Path) -> None:
 def test_what_a_killed_open_or_prune_left_of_a_folder_is_removed(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with session() as client:
+    with session(Home.here()) as client:
         client.create_registered_model(NAME)
     for days_ago in (3, 2):
         close(days_ago, monkeypatch)
@@ -205,6 +206,6 @@ def test_what_a_killed_open_or_prune_left_of_a_folder_is_removed(
     (
         repository / "nights" / closed / ".git"
     ).unlink()  # as `git worktree remove` leaves it where it is killed
-    list(prune(sections(keep_days=35)))
+    list(prune(Home.here(), sections(keep_days=35)))
     assert not list((repository / "nights").iterdir())
     assert len(checkout.git("worktree", "list").splitlines()) == 1

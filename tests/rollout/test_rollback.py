@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.errors import ReleaseError
-from pipeline.rollout.rollback import promotion_of, steps_back
-from pipeline.storage.ledger import Commit
+from daybreak.contract.errors import ReleaseError
+from daybreak.rollout.rollback import promotion_of, steps_back
+from daybreak.storage.ledger import Commit
 
 
 def history(*versions: int) -> list[Commit]:

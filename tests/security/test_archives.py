@@ -9,13 +9,13 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from pipeline.backends.staging import pull_results, unpack
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, ReleaseError
-from pipeline.contract.records import Night
-from pipeline.registry import carried_code, packaging
-from pipeline.storage import jsonl
-from pipeline.storage.bucket import BucketFolder, inside
+from daybreak.backends.staging import pull_results, unpack
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, ReleaseError
+from daybreak.contract.records import Night
+from daybreak.registry import carried_code, packaging
+from daybreak.storage import jsonl
+from daybreak.storage.bucket import BucketFolder, inside
 
 OUT = ["../out", "deep/../../out", "/tmp/out", "..", ""]
 

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors import SafetensorError
 
-from pipeline.contract.errors import DataError
-from pipeline.contract.workload import read_state
-from pipeline.data.source import Files
-from pipeline.evaluation.scores import read_scores
-from pipeline.registry.weights import load_model
-from pipeline.serving import day_predictions
-from pipeline.training import checkpoint
+from daybreak.contract.errors import DataError
+from daybreak.contract.workload import read_state
+from daybreak.data.source import Files
+from daybreak.evaluation.scores import read_scores
+from daybreak.registry.weights import load_model
+from daybreak.serving import day_predictions
+from daybreak.training import checkpoint
 from tests.fakes import LineWorkload
 from tests.profiling.test_memory import cgroup
 
@@ -115,8 +115,8 @@ FETCH = """
 import sys
 from datetime import date
 from pathlib import Path
-from pipeline.contract.errors import DataError
-from pipeline.data.source import Files
+from daybreak.contract.errors import DataError
+from daybreak.data.source import Files
 try:
     Files(sys.argv[1]).fetch(date(2025, 1, 31), Path(sys.argv[2]))
 except DataError as error:

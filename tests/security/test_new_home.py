@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import home
+from daybreak.extensions.init import new_home
 
 SPOILS = "open('spoils', 'w')"
 NAMES = [
@@ -34,7 +34,7 @@ def test_no_name_of_a_column_is_run_by_the_module_that_init_writes(
         f"{label}, too": [float(number) for number in range(num)],
     }
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
-    home.write(tmp_path / "house", str(tmp_path / "rows.parquet"), label=label, unit=f"{label}, too")
+    new_home.write(tmp_path / "house", str(tmp_path / "rows.parquet"), label=label, unit=f"{label}, too")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path / "house"), *sys.path])
     house = runpy.run_path(str(tmp_path / "house" / "house.py"))["House"]

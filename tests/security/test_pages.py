@@ -14,16 +14,17 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.records import Check, Verdict
-from pipeline.contract.table import Float, Table, Time
-from pipeline.data import data_docs
-from pipeline.data.suite import BETWEEN, Judge, Rule, schema_rules
-from pipeline.report import version_page
-from pipeline.report.board import Model, files
-from pipeline.report.night_rows import row_of
-from pipeline.report.page import page
-from pipeline.storage.ledger import Entry
+from daybreak.contract import records
+from daybreak.contract.records import Check, Verdict
+from daybreak.contract.table import Float, Table, Time
+from daybreak.data import data_docs
+from daybreak.data.suite import BETWEEN, Judge, Rule, schema_rules
+from daybreak.report import version_page
+from daybreak.report.board import Model, files
+from daybreak.report.night_rows import row_of
+from daybreak.report.page import page
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
 from tests.report.nights import lay, whole
 
 EVIL = "</title></script>--><img src=x onerror=alert(1)><svg onload=alert(1)>\"'><script>alert(1)</script>"
@@ -69,11 +70,11 @@ def board(entry: Entry, *, model: str) -> str:
 
 def test_the_page_of_a_night_and_the_board_run_nothing_that_a_record_says(tmp_path: Path) -> None:
     entry = with_evil(whole())
-    html = page(lay(entry, tmp_path), [entry])
+    html = page(Home.here(), lay(entry, tmp_path), [entry])
     assert html.count("onerror") > 20  # shown, as text
     assert Page(html).active == []
     (tmp_path / records.RUN / "train.error").write_text(EVIL)
-    assert Page(page(tmp_path, [])).active == []
+    assert Page(page(Home.here(), tmp_path, [])).active == []
     html = board(entry, model=EVIL)
     assert html.count("onerror") > 3
     assert Page(html).active == Page(board(whole(), model="shop")).active == ["form", "script"]  # its own
@@ -132,7 +133,7 @@ def test_the_page_of_a_version_shows_names_and_reasons_as_they_are() -> None:
 def test_the_question_in_airflow_shows_names_and_reasons_as_they_are(tmp_path: Path) -> None:
     dags = Path(__file__).parents[2] / "dags"
     code = f"import sys; sys.path.insert(0, {str(dags)!r}); import review; print(review.plain({MARKUP!r}))"
-    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "PIPELINE_HOME": str(tmp_path)}
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "DAYBREAK_HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract import params
-from pipeline.contract.errors import ParamsError
-from pipeline.report import notifier
+from daybreak import cli
+from daybreak.contract import params
+from daybreak.contract.errors import ParamsError
+from daybreak.report import notifier
+from daybreak.storage.home import Home
 from tests.conftest import PARAMS
 
 ROOT = Path(__file__).parents[2]
-SOURCES = [*(ROOT / "pipeline").rglob("*.py"), *(ROOT / "dags").glob("*.py")]
+SOURCES = [*(ROOT / "pipeline" / "daybreak").rglob("*.py"), *(ROOT / "dags").glob("*.py")]
 RUNS = "!!python/object/apply:os.system ['touch spoils']"
 
 
@@ -56,7 +57,7 @@ MESSAGE = "$(touch pwned) `touch pwned`; touch pwned & | \" ' \\ \n--option"
 
 def test_a_notifier_is_given_the_message_as_its_input_and_never_as_words(repository: Path) -> None:
     (repository / "params.yaml").write_text(f"{PARAMS}notify: {{command: 'cat > heard; echo $# >> heard'}}\n")
-    assert notifier.send(MESSAGE)
+    assert notifier.send(Home.here(), MESSAGE)
     assert (repository / "heard").read_text() == f"{MESSAGE}0\n"
     assert not list(repository.rglob("pwned"))
 
@@ -65,7 +66,7 @@ def test_the_address_of_a_webhook_is_in_no_log(repository: Path, caplog: pytest.
     canary = "-".join(("canary", "4711"))
     for command in (f"exit 22 # https://hooks.example.org/services/{canary}", f"/missing/{canary}"):
         (repository / "params.yaml").write_text(f"{PARAMS}notify: {{command: '{command}'}}\n")
-        assert not notifier.send("hello")
+        assert not notifier.send(Home.here(), "hello")
     assert caplog.text.count("the notifier ended with exit status") == 2
     assert canary not in caplog.text
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.contract.errors import DataError
-from pipeline.contract.table import Category, Float, Table, Time
-from pipeline.data.database import Database
-from pipeline.data.partition_scan import PartitionScan
-from pipeline.data.row_rules import failing
-from pipeline.data.suite import Rule, Suite
-from pipeline.storage.traffic_log import Exposure, open_log
+from daybreak.contract.errors import DataError
+from daybreak.contract.table import Category, Float, Table, Time
+from daybreak.data.database import Database
+from daybreak.data.partition_scan import PartitionScan
+from daybreak.data.row_rules import failing
+from daybreak.data.suite import Rule, Suite
+from daybreak.storage.traffic_log import Exposure, open_log
 
 DROP = 'sales"; DROP TABLE sales; --'
 DAY = date(2025, 1, 31)

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from pipeline import cli
-from pipeline.contract import records
-from pipeline.contract.errors import ReleaseError
-from pipeline.contract.records import Version
-from pipeline.registry import packaging
-from pipeline.storage import checkout, ledger, mlflow_client
+from daybreak import cli
+from daybreak.contract import records
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.records import Version
+from daybreak.registry import packaging
+from daybreak.storage import ledger, mlflow_client
+from daybreak.storage.home import Home
 from tests.release.folders import files_of_version
 
 pytestmark = [
@@ -33,12 +34,12 @@ def two(home: Path, release: Any) -> list[Version]:
 
 
 def files_of(number: int) -> Path:
-    return files_of_version(checkout.home(), number)
+    return files_of_version(Home.here().folder, number)
 
 
 def fetched(version: Version, into: Path) -> Path:
-    with mlflow_client.session():
-        return packaging.fetch(f"models:/daybreak/{version.number}", version, into=into)
+    with mlflow_client.session(Home.here()):
+        return packaging.fetch(Home.here(), f"models:/daybreak/{version.number}", version, into=into)
 
 
 def test_an_old_version_under_a_new_number_and_swapped_files_are_refused(
@@ -82,7 +83,7 @@ def test_nobody_who_writes_to_mlflow_decides_which_version_serves(home: Path, tw
     client.set_registered_model_alias("daybreak", "champion", "1")
     client.set_model_version_tag("daybreak", "1", "status", "champion")
     client.update_model_version("daybreak", "1", description="**Verdict: promote.**")
-    champion = ledger.champion_at(ledger.ledger_tip())
+    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     assert champion
     assert champion.version == 2
     assert cli.main(["watch"]) == 0

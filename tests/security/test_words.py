@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, runner
-from pipeline.contract.records import Night, Release
-from pipeline.storage import ledger
+from daybreak import cli, runner
+from daybreak.contract.records import Night, Release
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 
 # What Python, git or a terminal takes for an end of a line, of a text, or for a command.
 STEERING = [
@@ -17,7 +18,7 @@ STEERING = [
 
 
 def opened() -> Night:
-    night = runner.run("open")
+    night = runner.run(Home.here(), "open")
     assert isinstance(night, Night)
     return night
 
@@ -27,24 +28,24 @@ def opened() -> Night:
 def test_no_reason_breaks_the_ledger_or_forges_what_it_says(repository: Path, words: str) -> None:
     night = opened()
     release = Release(version=7, replaced=0, model_digest="m", night=night.id)
-    made = ledger.commit_night(night, message=f"--reject: late{words}and wrong", release=release)
-    (commit,) = ledger.commits()
+    made = ledger.commit_night(Home.here(), night, message=f"--reject: late{words}and wrong", release=release)
+    (commit,) = ledger.commits(Home.here())
     assert (commit.id, commit.night, commit.serves, commit.rollback) == (made, night.id, 7, False)
     assert commit.subject.startswith("--reject: late ")
     assert commit.subject.isprintable()
-    assert [entry.night for entry in ledger.history()] == [night]
+    assert [entry.night for entry in ledger.history(Home.here())] == [night]
 
 
 @pytest.mark.slow
 def test_a_commit_with_a_line_end_of_another_kind_in_its_subject_is_read(repository: Path) -> None:
     """As anybody may write it by hand."""
     night = opened()
-    made = ledger.commit_night(night, message="a reason")
+    made = ledger.commit_night(Home.here(), night, message="a reason")
     message = f"2025-01-02: a\rreason\u2028of\x85old\n\nNight: {night.id}-again\nServes: 0\n"
     words = ["git", "commit-tree", f"{made}^{{tree}}", "-p", made, "-p", night.code_commit, "-F", "-"]
     second = subprocess.check_output(words, input=message.encode(), cwd=repository).decode().strip()
     subprocess.run(["git", "update-ref", ledger.BRANCH, second], cwd=repository, check=True)
-    assert [commit.id for commit in ledger.commits()] == [second, made]
+    assert [commit.id for commit in ledger.commits(Home.here())] == [second, made]
 
 
 NAMES = ["--upload-pack=touch x", "-o", "../../x", "/etc/x", "a/b", "x\n", "x\u2028y", "$(touch x)", "x;y"]

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from pipeline.storage import mlflow_client
-from pipeline.storage.traffic_log import Log, Traffic, open_log
+from daybreak.storage import mlflow_client
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import Log, Traffic, open_log
 from tests.conftest import make_repository
 from tests.release.folders import PARAMS
 from tests.serving.homes import add_version
@@ -47,7 +48,9 @@ def router(home_of_all: Path) -> Iterator[Running]:
     """A router that serves version 2, as the ledger says, and not what somebody moved MLflow's alias to."""
     with pytest.MonkeyPatch.context() as patch:
         live_in(home_of_all, patch)
-        client = MlflowClient(mlflow_client.tracking_uri())  # its default is where the test before was
+        client = MlflowClient(
+            mlflow_client.tracking_uri(Home.here())
+        )  # its default is where the test before was
         alias = partial(client.set_registered_model_alias, "daybreak", "champion")
         alias("1")
         with running(home_of_all, ready=False) as serving:
@@ -63,5 +66,5 @@ def live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
     for name in ("DAYBREAK_LOG", "DAYBREAK_TOKEN"):
         patch.delenv(name, raising=False)
     patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home / 'var' / 'mlflow.db'}")
-    patch.setenv("PIPELINE_HOME", str(home))
+    patch.setenv("DAYBREAK_HOME", str(home))
     patch.chdir(home)

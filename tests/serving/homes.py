@@ -4,11 +4,12 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.contract import params, records
-from pipeline.contract.records import Evaluation, Night, Plan, Training, Verdict, Version
-from pipeline.registry import register
-from pipeline.rollout import promote
-from pipeline.storage import ledger
+from daybreak.contract import params, records
+from daybreak.contract.records import Evaluation, Night, Plan, Training, Verdict, Version
+from daybreak.registry import register
+from daybreak.rollout import promote
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.release.folders import make_evaluation, make_night
 
 
@@ -24,7 +25,7 @@ def add_version(
 
     `alter` may put other arrays, params and model into the night's folder; it returns the model's digest.
     """
-    champion = ledger.champion_at(ledger.ledger_tip())
+    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     folder = make_night(home, number, weight=weight)
     with contextlib.chdir(folder):
         training = records.read(Training)
@@ -35,7 +36,7 @@ def add_version(
             records.write(training)
         night, settings = records.read(Night), params.load()
         evaluation: Evaluation = make_evaluation(training.model_digest)
-        version: Version = register.register(
+        version: Version = register.register(Home.here(),
             night, records.read(records.Dataset), plan=records.read(Plan), training=training,
             evaluation=evaluation, champion=champion, params=settings,
         )  # fmt: skip
@@ -48,5 +49,5 @@ def add_version(
             )  # fmt: skip
             for record in (evaluation, verdict):
                 records.write(record)
-            promote.promote(night, version, verdict, champion, settings)
+            promote.promote(night, version, verdict, champion, settings, home=Home.here())
     return version.number

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from pipeline.storage.traffic_log import Log
+from daybreak.storage.traffic_log import Log
 
 TIMES = {"traffic": "changed_at", "moves": "changed_at", "exposures": "time", "outcomes": "time"}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import uvicorn
 
-from pipeline.contract.params import ServingParams
-from pipeline.serving import night_pages, server
+from daybreak.contract.params import ServingParams
+from daybreak.serving import night_pages, server
 from tests.serving.running import until
 
 

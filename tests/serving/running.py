@@ -11,10 +11,11 @@ from typing import Any
 import requests
 import uvicorn
 
-from pipeline.contract.params import LiveTestParams, ServingParams
-from pipeline.serving import server
-from pipeline.serving.model_manager import ModelManager
-from pipeline.storage.traffic_log import Log, open_log
+from daybreak.contract.params import LiveTestParams, ServingParams
+from daybreak.serving import server
+from daybreak.serving.model_manager import ModelManager
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import Log, open_log
 
 LIMIT_S = 60.0
 
@@ -55,11 +56,11 @@ def running(
     home: Path, *, token: str = "", ready: bool = True, limits: LiveTestParams | None = None, **changes: Any
 ) -> Iterator[Running]:
     """A router for that home with these params; once it serves, unless told otherwise."""
-    from pipeline.serving.router import make_app
+    from daybreak.serving.router import make_app
 
     kept = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
     params = ServingParams(**{"max_requests_per_s": 0, "timeout_s": 30, **changes})
-    app = make_app(kept, params, name="daybreak", home=home, token=token, limits=limits)
+    app = make_app(kept, params, name="daybreak", home=Home(home), token=token, limits=limits)
     listening = server.listen("127.0.0.1", 0)
     runs = uvicorn.Server(server.config(app, params))
     thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.serving import assigner
-from pipeline.serving.assigner import Assigner
-from pipeline.statistics.assignment import CHALLENGER, CHAMPION
-from pipeline.storage.traffic_log import Log, Traffic
+from daybreak.serving import assigner
+from daybreak.serving.assigner import Assigner
+from daybreak.statistics.assignment import CHALLENGER, CHAMPION
+from daybreak.storage.traffic_log import Log, Traffic
 from tests.serving.running import Running, until
 
 EXPERIMENT = "2025-01-12"

@@ -12,9 +12,9 @@ import pytest
 import requests
 from pydantic import ValidationError
 
-from pipeline.contract.params import ServingParams
-from pipeline.serving import connections
-from pipeline.serving.connections import MAX_HEADER_BYTES, Connections, address_of
+from daybreak.contract.params import ServingParams
+from daybreak.serving import connections
+from daybreak.serving.connections import MAX_HEADER_BYTES, Connections, address_of
 from tests.serving.running import Running, running, until
 
 HALF = b"POST /recommend HTTP/1.1\r\nHost: router\r\nX-"

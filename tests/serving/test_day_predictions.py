@@ -1,4 +1,4 @@
-"""`python -m pipeline predict`: a file of what a version predicts of a day's clean rows."""
+"""`daybreak predict`: a file of what a version predicts of a day's clean rows."""
 
 from datetime import date, datetime
 from pathlib import Path
@@ -10,9 +10,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import cli
-from pipeline.erasure.erase import _predictions
-from pipeline.serving.day_predictions import write
+from daybreak import cli
+from daybreak.extensions.erasure.erase import _predictions
+from daybreak.serving.day_predictions import write
 from tests.serving.conftest import live_in
 from tests.serving.test_predict import USE, expected, home_of_rows  # noqa: F401  the fixture
 from tests.workloads.payments import rows_of

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from fastapi import HTTPException
 
-from pipeline.experiment.observations import observe
-from pipeline.registry import carried_code
-from pipeline.serving.answers import Answers
-from pipeline.serving.deployed import Deployed
-from pipeline.serving.vertex_app import MAX_INSTANCES, Loaded, Predictions, params_of
-from pipeline.statistics.assignment import STALE_S
-from pipeline.storage.traffic_log import Log, Traffic
+from daybreak.experiment.observations import observe
+from daybreak.extensions.vertex.vertex_app import MAX_INSTANCES, Loaded, Predictions, params_of
+from daybreak.registry import carried_code
+from daybreak.serving.answers import Answers
+from daybreak.serving.deployed import Deployed
+from daybreak.statistics.assignment import STALE_S
+from daybreak.storage.traffic_log import Log, Traffic
 from tests.release.folders import FIRST, make_arrays, make_model
 
 HERE = "projects/p/locations/here/endpoints/one"

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.serving.kill_switch import KillSwitch
-from pipeline.statistics.assignment import CHALLENGER, CHAMPION
-from pipeline.storage.traffic_log import Exposure
+from daybreak.serving.kill_switch import KillSwitch
+from daybreak.statistics.assignment import CHALLENGER, CHAMPION
+from daybreak.storage.traffic_log import Exposure
 
 
 def stream(

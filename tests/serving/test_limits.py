@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.serving import limits
-from pipeline.serving.limits import Buckets
+from daybreak.serving import limits
+from daybreak.serving.limits import Buckets
 
 
 @given(st.floats(1, 50), st.lists(st.floats(0, 0.5), min_size=1, max_size=200))

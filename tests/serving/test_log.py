@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from pipeline.contract.clock import boot
-from pipeline.contract.errors import JobError, ReleaseError
-from pipeline.contract.units import HOUR_S
-from pipeline.storage.traffic_log import ALIVE_S, Exposure, Log, Outcome, RouterState, Traffic, open_log
+from daybreak.contract.clock import boot
+from daybreak.contract.errors import JobError, ReleaseError
+from daybreak.contract.units import HOUR_S
+from daybreak.storage.traffic_log import ALIVE_S, Exposure, Log, Outcome, RouterState, Traffic, open_log
 from tests.contract.test_clock import Machine
 from tests.postgres import postgresql
 

@@ -15,13 +15,14 @@ import pytest
 import requests
 from ruamel.yaml import YAML
 
-from pipeline import runner
-from pipeline.contract import records
-from pipeline.contract.records import Night, Release, Training, Verdict
-from pipeline.report import night_events
-from pipeline.serving.night_metrics import NightMetrics
-from pipeline.serving.prometheus import Together
-from pipeline.storage import ledger
+from daybreak import runner
+from daybreak.contract import records
+from daybreak.contract.records import Night, Release, Training, Verdict
+from daybreak.rollout import night_events
+from daybreak.serving.night_metrics import NightMetrics
+from daybreak.serving.prometheus import Together
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.release.folders import make_night
 from tests.serving.running import Running, until
 
@@ -38,7 +39,7 @@ def sample(metrics: NightMetrics, name: str) -> float | None:
 def close(home: Path, day: int, *, failed: str = "") -> str:
     """Close the night of a day, and return its commit."""
     os.chdir(home)
-    night = runner.run("open", day=date(2025, 1, day))
+    night = runner.run(Home.here(), "open", day=date(2025, 1, day))
     assert isinstance(night, Night)
     if failed:
         (records.RUN / f"{failed}.error").write_text("no room\n")
@@ -52,22 +53,22 @@ def close(home: Path, day: int, *, failed: str = "") -> str:
                      cost_usd=3.5, stopped_by="finished")
         )  # fmt: skip
         records.write(Release(version=1, replaced=0, night=night.id))
-    runner.run("close")
-    return ledger.ledger_tip()
+    runner.run(Home.here(), "close")
+    return ledger.ledger_tip(Home.here())
 
 
 @pytest.mark.slow
 def test_nights_failures_rollbacks_and_dollars_are_counted_once_and_anew_where_the_ledger_is_cut_back(
     repository: Path,
 ) -> None:
-    metrics = NightMetrics("m", repository)
+    metrics = NightMetrics("m", Home(repository))
     assert sample(metrics, 'nights_total{model="m",verdict="promote"}') == 0
     first = close(repository, 1)
     for _ in range(2):
         assert sample(metrics, 'nights_total{model="m",verdict="promote"}') == 1
     assert sample(metrics, 'night_cost_usd_total{model="m"}') == 3.5
     assert sample(metrics, 'night_events_total{kind="over budget",model="m"}') == 1
-    opened = runner.run("open", day=date(2025, 1, 2))
+    opened = runner.run(Home.here(), "open", day=date(2025, 1, 2))
     assert isinstance(opened, Night)
     assert sample(metrics, 'night_open{model="m",stage="ingest"}') == 1
     assert sample(metrics, 'night_deadline_timestamp_seconds{model="m"}') == opened.decide_until.timestamp()
@@ -77,10 +78,10 @@ def test_nights_failures_rollbacks_and_dollars_are_counted_once_and_anew_where_t
     assert sample(metrics, 'night_failures_total{model="m",stage="train"}') == 1
     release, verdict = Release(version=1, replaced=2, night="2025-01-01"), records.read(Verdict)
     event = night_events.rolled_back(release, by="ann", reason="worse", at=opened.started_at)
-    ledger.commit_rollback(first, release, verdict, event, after=tip, message="back")
+    ledger.commit_rollback(Home.here(), first, release, verdict, event, after=tip, message="back")
     assert sample(metrics, 'rollbacks_total{model="m"}') == 1
     assert sample(metrics, 'nights_total{model="m",verdict="promote"}') == 1  # the rollback is no night
-    ledger.move_to(first, expected=ledger.ledger_tip(), message="restored")
+    ledger.move_to(Home.here(), first, expected=ledger.ledger_tip(Home.here()), message="restored")
     assert sample(metrics, 'rollbacks_total{model="m"}') == 0
     assert sample(metrics, 'nights_total{model="m",verdict="promote"}') == 1
 

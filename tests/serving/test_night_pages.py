@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import requests
 
-from pipeline.contract import records
-from pipeline.contract.records import Approval
-from pipeline.report import links, page
-from pipeline.storage import checkout, ledger
+from daybreak.contract import records
+from daybreak.contract.records import Approval
+from daybreak.report import links, page
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
 from tests.report import fleet, training_night
 from tests.report.histories import nights, write_ledger
 from tests.report.nights import lay, whole
@@ -158,8 +159,7 @@ def test_a_night_that_waits_for_a_person_shows_its_evidence_until_the_answer(tmp
     address_of_night = "nights/shop/2026-11-25/"
     with served(lead) as address:
         assert "approve waits for a person" in get(f"{address}/{address_of_night}").text
-        with checkout.within(lead):
-            page.write(folder, ledger.history())
+        page.write(Home(lead), folder, ledger.history(Home(lead)))
         html = get(f"{address}/{address_of_night}").text
         for part in (
             'class="effect"',

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.contract.params import ServingParams
-from pipeline.contract.workload import read_state
-from pipeline.registry.weights import load_rows
-from pipeline.serving.loading import case_of
-from pipeline.serving.version_worker import LoadedVersion
-from pipeline.serving.vertex_app import Loaded, Predictions
-from pipeline.statistics.assignment import CHALLENGER, arm_of
-from pipeline.storage.traffic_log import Log
-from pipeline.workloads.served_rows import as_records
+from daybreak.contract.params import ServingParams
+from daybreak.contract.workload import read_state
+from daybreak.extensions.vertex.vertex_app import Loaded, Predictions
+from daybreak.registry.weights import load_rows
+from daybreak.serving.loading import case_of
+from daybreak.serving.version_worker import LoadedVersion
+from daybreak.statistics.assignment import CHALLENGER, arm_of
+from daybreak.storage.traffic_log import Log
+from daybreak.workloads.served_rows import as_records
 from tests.conftest import make_repository
 from tests.release.folders import PARAMS, files_of_version
 from tests.serving.conftest import live_in

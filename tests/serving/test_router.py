@@ -13,10 +13,10 @@ import pytest
 import requests
 import toy
 
-from pipeline.contract.params import LiveTestParams
-from pipeline.serving import model_manager
-from pipeline.statistics.assignment import CHALLENGER, CHAMPION, arm_of
-from pipeline.storage.traffic_log import Exposure, Log
+from daybreak.contract.params import LiveTestParams
+from daybreak.serving import model_manager
+from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of
+from daybreak.storage.traffic_log import Exposure, Log
 from tests.serving.running import Running, running, until
 
 pytestmark = [pytest.mark.slow]

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from pipeline.contract import params
-from pipeline.contract.errors import ReleaseError
-from pipeline.contract.records import Release
-from pipeline.rollout import rollback, routers
-from pipeline.rollout.audit import audit
-from pipeline.rollout.routers import Routers
-from pipeline.rollout.targets import release_targets
-from pipeline.storage import mlflow_client
-from pipeline.storage.traffic_log import Log, RouterState, open_log
+from daybreak.contract import params
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.records import Release
+from daybreak.extensions.care.audit import audit
+from daybreak.rollout import rollback, routers
+from daybreak.rollout.routers import Routers
+from daybreak.rollout.targets import release_targets
+from daybreak.storage import mlflow_client
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import Log, RouterState, open_log
 from tests.release.folders import PARAMS
 from tests.serving.homes import add_version
 from tests.serving.running import running
@@ -25,7 +26,7 @@ ANY = MlflowClient.__new__(MlflowClient)  # never asked here
 
 
 def test_where_no_router_lives_the_traffic_is_what_counts(log: Log) -> None:
-    target = Routers(log)
+    target = Routers(Home.here(), log)
     target.prepare(Release(version=4, replaced=3))
     assert log.traffic().wanted == (4,)
     target.show(Release(version=4, replaced=3))
@@ -33,7 +34,7 @@ def test_where_no_router_lives_the_traffic_is_what_counts(log: Log) -> None:
 
 
 def test_what_was_prepared_is_forgotten(log: Log) -> None:
-    target = Routers(log)
+    target = Routers(Home.here(), log)
     target.show(Release(version=3, replaced=0))
     target.prepare(Release(version=4, replaced=3))
     target.discard(Release(version=4, replaced=3))
@@ -44,7 +45,7 @@ def test_what_was_prepared_is_forgotten(log: Log) -> None:
 
 
 def test_a_test_goes_on_when_its_champion_is_shown_again_and_ends_with_its_winner(log: Log) -> None:
-    target = Routers(log)
+    target = Routers(Home.here(), log)
     target.show(Release(version=3, replaced=0))
     log.change_traffic(lambda now: replace(now, challenger=4, share=0.05, experiment="a"))
     target.show(Release(version=3, replaced=0))
@@ -57,7 +58,7 @@ def test_a_test_goes_on_when_its_champion_is_shown_again_and_ends_with_its_winne
 
 
 def test_a_router_that_differs_is_seen(log: Log) -> None:
-    target = Routers(log)
+    target = Routers(Home.here(), log)
     target.show(Release(version=3, replaced=0))
     log.beat(RouterState(id="one", champion=3))
     assert target.shown() == 3
@@ -66,7 +67,7 @@ def test_a_router_that_differs_is_seen(log: Log) -> None:
 
 
 def test_a_router_that_cannot_load_a_version_stops_it_before_anything_is_moved(log: Log) -> None:
-    target = Routers(log)
+    target = Routers(Home.here(), log)
     log.beat(RouterState(id="one", champion=3, loaded=(3,), revision=9, fault="version 4: no such file"))
     with pytest.raises(ReleaseError, match="router one cannot load version 4: no such file"):
         target.prepare(Release(version=4, replaced=3))
@@ -75,7 +76,7 @@ def test_a_router_that_cannot_load_a_version_stops_it_before_anything_is_moved(l
 def test_a_router_that_never_follows_is_named(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routers, "LOAD_S", 0.1)
     monkeypatch.setattr(routers, "SHOW_S", 0.1)
-    target, now = Routers(log), time.time()
+    target, now = Routers(Home.here(), log), time.time()
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: now - 11)  # its own clock is behind, which makes it no less alive
         log.beat(RouterState(id="one", champion=3, loaded=(3,)))
@@ -87,9 +88,9 @@ def test_a_router_that_never_follows_is_named(log: Log, monkeypatch: pytest.Monk
 
 def test_no_log_means_no_target(repository: Path) -> None:
     (repository / "params.yaml").write_text(PARAMS)
-    assert [one.name for one in release_targets(ANY, "daybreak")] == ["MLflow's alias champion"]
+    assert [one.name for one in release_targets(Home.here(), ANY, "daybreak")] == ["MLflow's alias champion"]
     open_log(f"sqlite:///{repository / 'var' / 'serving.db'}").close()
-    assert [one.name for one in release_targets(ANY, "daybreak")][1:] == ["the routers"]
+    assert [one.name for one in release_targets(Home.here(), ANY, "daybreak")][1:] == ["the routers"]
 
 
 @pytest.mark.slow
@@ -101,11 +102,13 @@ def test_a_promotion_and_a_rollback_reach_users_before_success_is_said(home: Pat
         assert router.recommend("u1", top=1) | {"exposure": ""} == {
             "items": ["4/u1/0"], "exposure": "", "version": 4,
         }  # fmt: skip
-        assert rollback.rollback(settings, reason="a test").version == 2
+        assert rollback.rollback(Home.here(), settings, reason="a test").version == 2
         assert router.recommend("u1")["version"] == 2
         [state] = router.log.routers()
         assert (state.champion, state.fault) == (2, "")
-        assert [check.text for check in audit(settings) if check.name == "targets" and not check.ok] == []
+        assert [
+            check.text for check in audit(Home.here(), settings) if check.name == "targets" and not check.ok
+        ] == []
 
 
 @pytest.mark.slow
@@ -120,6 +123,6 @@ def test_the_first_promotion_reaches_a_router_that_waited_for_it(
     assert router.log.routers() == ()
     names = {thread.name for thread in threading.enumerate()}
     assert not names & {"batcher", "writer", "model manager", "heartbeat"}
-    with mlflow_client.session() as client:
-        _, routers = release_targets(client, "daybreak")
+    with mlflow_client.session(Home.here()) as client:
+        _, routers = release_targets(Home.here(), client, "daybreak")
         assert routers.shown() == 1

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import requests
 
-from pipeline import cli
-from pipeline.serving import server
-from pipeline.storage.traffic_log import open_log
+from daybreak import cli
+from daybreak.serving import server
+from daybreak.storage.traffic_log import open_log
 from tests.release.folders import OWN
 from tests.release.test_smoke_test import places_of
 from tests.serving.running import until
@@ -26,10 +26,10 @@ CANARY = "-".join(("canary", "1701", "router"))  # in no file: a version carries
 
 @contextmanager
 def started(home: Path, **more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`python -m pipeline serve` for that home, once it answers users, and its address."""
+    """`daybreak serve` for that home, once it answers users, and its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", "serve", "--port", "0"], cwd=ROOT,
-        env={**os.environ, "PIPELINE_HOME": str(home), "PYTHONPATH": str(OWN), "OMP_NUM_THREADS": "1",
+        [sys.executable, "-m", "daybreak", "serve", "--port", "0"], cwd=ROOT,
+        env={**os.environ, "DAYBREAK_HOME": str(home), "PYTHONPATH": str(OWN), "OMP_NUM_THREADS": "1",
              **more},
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.contract.errors import JobError
-from pipeline.serving import writer
-from pipeline.serving.writer import Writer
-from pipeline.storage.traffic_log import Log, Outcome, open_log
+from daybreak.contract.errors import JobError
+from daybreak.serving import writer
+from daybreak.serving.writer import Writer
+from daybreak.storage.traffic_log import Log, Outcome, open_log
 from tests.serving.test_log import exposure
 
 

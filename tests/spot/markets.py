@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.simulation.replay import Job
-from pipeline.simulation.traces import Trace
+from daybreak.extensions.simulation.replay import Job
+from daybreak.extensions.simulation.traces import Trace
 
 DATA = Path(os.environ.get("DAYBREAK_DATA", Path(__file__).parents[3] / "shared" / "data")) / "spot"
 TICK_S = 600.0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from lifelines import KaplanMeierFitter, NelsonAalenFitter
 
-from pipeline.spot.lifetimes import (
+from daybreak.spot.lifetimes import (
     FITS,
     Observed,
     choose,
@@ -16,7 +16,7 @@ from pipeline.spot.lifetimes import (
     fit_weibull,
     log_likelihood,
 )
-from pipeline.spot.survival import (
+from daybreak.spot.survival import (
     MEASURED,
     PUBLISHED,
     Bathtub,

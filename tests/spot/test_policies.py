@@ -10,10 +10,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeline.simulation.baselines import greedy, on_demand
-from pipeline.simulation.replay import Luck, replay
-from pipeline.spot.policies import cheapest_on_demand, decide, long_run, safety_margin
-from pipeline.spot.states import Place, Sightings, State, Zone
+from daybreak.extensions.simulation.baselines import greedy, on_demand
+from daybreak.extensions.simulation.replay import Luck, replay
+from daybreak.spot.policies import cheapest_on_demand, decide, long_run, safety_margin
+from daybreak.spot.states import Place, Sightings, State, Zone
 from tests.spot.markets import TICK_S, job, trace
 
 HOUR_S = 3600.0

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Plan, Portion, Rental, Rung
-from pipeline.spot.states import Place
-from pipeline.spot.steering import (
+from daybreak.contract.records import Plan, Portion, Rental, Rung
+from daybreak.spot.states import Place
+from daybreak.spot.steering import (
     RESTART_S,
     TICK_S,
     Attempt,

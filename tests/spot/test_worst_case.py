@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.spot.steering import TICK_S, Attempt, Facts, place, restart_s
-from pipeline.spot.survival import HOUR_S
-from pipeline.spot.worst_case import WorstCase, worst_case
+from daybreak.spot.steering import TICK_S, Attempt, Facts, place, restart_s
+from daybreak.spot.survival import HOUR_S
+from daybreak.spot.worst_case import WorstCase, worst_case
 from tests.spot.test_steering import BOUGHT, PLAN
 
 UNTIL_S, BOUGHT_USD = 18 * HOUR_S, 3.6

@@ -6,8 +6,8 @@ from itertools import count
 
 import numpy as np
 
-from pipeline.statistics.assignment import CHALLENGER, arm_of, propensity
-from pipeline.storage.traffic_log import Exposure
+from daybreak.statistics.assignment import CHALLENGER, arm_of, propensity
+from daybreak.storage.traffic_log import Exposure
 
 GOOD = tuple(f"i{number}" for number in range(20))
 NUMBERS = count()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.statistics.assignment import CHALLENGER, CHAMPION, arm_of, place, propensity
+from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of, place, propensity
 
 units = st.text(min_size=1, max_size=40)
 experiments = st.text(max_size=120)

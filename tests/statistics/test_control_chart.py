@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.statistics.control_chart import Mean, expected
+from daybreak.statistics.control_chart import Mean, expected
 
 
 @pytest.mark.parametrize("num_nights", [7, 28])

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.statistics.e_process import ALPHA, alarm, log_evidence
-from pipeline.statistics.result import Status
+from daybreak.statistics.e_process import ALPHA, alarm, log_evidence
+from daybreak.statistics.result import Status
 
 
 def drawn(rng: np.random.Generator, *, chance: float, ours: float, theirs: float, size: int) -> tuple:

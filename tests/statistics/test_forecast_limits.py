@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pipeline.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS, Forecast, forecast
+from daybreak.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS, Forecast, forecast
 
 NOISES = {
     "normal": lambda draw, shape: draw.normal(size=shape),

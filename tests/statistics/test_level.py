@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.statistics.control_chart import Mean
-from pipeline.statistics.level import level, nights_to_show
+from daybreak.statistics.control_chart import Mean
+from daybreak.statistics.level import level, nights_to_show
 
 ERROR, ALPHA = 0.01, 0.05
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from pipeline.statistics.e_process import alarm, log_evidence
-from pipeline.statistics.output_drift import shifted, witnessed
-from pipeline.statistics.result import Status
+from daybreak.statistics.e_process import alarm, log_evidence
+from daybreak.statistics.output_drift import shifted, witnessed
+from daybreak.statistics.result import Status
 
 
 def lists(rng: np.random.Generator, arm: np.ndarray, *, moved: float) -> list[list[str]]:

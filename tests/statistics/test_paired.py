@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.statistics.paired import (
+from daybreak.statistics.paired import (
     Rules,
     bootstrap,
     detectable,
@@ -18,7 +18,7 @@ from pipeline.statistics.paired import (
     per_unit,
     worse_slices,
 )
-from pipeline.statistics.result import Status
+from daybreak.statistics.result import Status
 
 ALPHA = 0.05
 REFRESH = Rules(alpha=ALPHA, margin=0.03, min_samples=30, refresh=True)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.statistics.quantiles import evidence, guard, interval, p_value
-from pipeline.statistics.result import Status
-from pipeline.statistics.srm import concentration
+from daybreak.statistics.quantiles import evidence, guard, interval, p_value
+from daybreak.statistics.result import Status
+from daybreak.statistics.srm import concentration
 from tests.statistics.reference import reference
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.statistics.sequential import (
+from daybreak.statistics.sequential import (
     crossing,
     family,
     group_bounds,

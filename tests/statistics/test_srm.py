@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 
-from pipeline.statistics.result import Status
-from pipeline.statistics.sequential import mixture_rho
-from pipeline.statistics.srm import ALPHA, check, concentration, log_evidence
+from daybreak.statistics.result import Status
+from daybreak.statistics.sequential import mixture_rho
+from daybreak.statistics.srm import ALPHA, check, concentration, log_evidence
 from tests.statistics.reference import reference
 
 

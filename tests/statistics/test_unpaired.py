@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.statistics.unpaired import adjusted, detectable, effect
+from daybreak.statistics.unpaired import adjusted, detectable, effect
 
 RAMP = np.repeat([0.01, 0.05, 0.25, 0.5], 750)
 

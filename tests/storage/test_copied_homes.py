@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import check
-from pipeline.backends.local import Local
-from pipeline.contract import params
-from pipeline.contract.backend import Job
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.records import Rental
-from pipeline.rollout import prune
-from pipeline.storage import address, checkout, mlflow_client, snapshots
+from daybreak import check
+from daybreak.backends.local import Local
+from daybreak.contract import params
+from daybreak.contract.backend import Job
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.records import Rental
+from daybreak.rollout import prune
+from daybreak.storage import address, checkout, mlflow_client, snapshots
+from daybreak.storage.home import Home
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,7 @@ NIGHT = "2026-11-24"
 @pytest.fixture
 def home(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home that has a night's folder and its version; what runs in a folder finds its home by git."""
-    monkeypatch.delenv("PIPELINE_HOME")
+    monkeypatch.delenv("DAYBREAK_HOME")
     monkeypatch.delenv("MLFLOW_ARTIFACTS_DESTINATION", raising=False)
     (repository / ".dvc").mkdir(exist_ok=True)
     address.settle(repository)
@@ -33,8 +34,8 @@ def home(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / ".dvc").mkdir(exist_ok=True)
     (repository / ".dvc" / "cache").mkdir(exist_ok=True)
     snapshots.share_cache(folder, repository / ".dvc" / "cache")
-    with mlflow_client.session() as client:
-        run = mlflow_client.find_or_make_run(client, NIGHT)
+    with mlflow_client.session(Home.here()) as client:
+        run = mlflow_client.find_or_make_run(Home.here(), client, NIGHT)
         client.log_text(run, "weights", "model/model.safetensors")
         source = f"{client.get_run(run).info.artifact_uri}/model"
         client.create_registered_model("m")
@@ -53,8 +54,7 @@ def models(home: Path) -> list[str]:
 
 
 def test_a_copy_deletes_the_models_of_the_copy_alone(home: Path, copy: Path) -> None:
-    with checkout.within(copy):
-        assert prune._models("m", {NIGHT}, dry_run=False).num == 1
+    assert prune._models(Home(copy), "m", {NIGHT}, dry_run=False).num == 1
     assert (models(home), models(copy)) == (["weights"], [])
 
 
@@ -64,7 +64,7 @@ def test_what_a_copy_writes_to_a_version_of_the_original_stays_in_the_copy(
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     (tmp_path / "model.safetensors").write_text("other")
-    with checkout.within(copy), mlflow_client.session() as client:
+    with mlflow_client.session(Home(copy)) as client:
         store = get_artifact_repository(client.get_model_version("m", "1").source)
         store.log_artifact(str(tmp_path / "model.safetensors"))  # as an erasure does
     assert (models(home), models(copy)) == (["weights"], ["other"])
@@ -74,7 +74,7 @@ def test_the_files_of_a_version_are_found_where_a_home_was_moved_to(home: Path, 
     import mlflow
 
     moved = home.rename(tmp_path / "moved here, with 100 % spaces#")
-    with checkout.within(moved), mlflow_client.session():
+    with mlflow_client.session(Home(moved)):
         folder = mlflow.artifacts.download_artifacts("models:/m/1", dst_path=str(tmp_path / "fetched"))
     assert (Path(folder) / "model.safetensors").read_text() == "weights"
 
@@ -83,7 +83,7 @@ def test_a_night_of_a_copy_is_one_of_the_copy(
     home: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(copy / "nights" / NIGHT)
-    assert checkout.home() == copy
+    assert Home.here().folder == copy
     assert checkout.git("rev-parse", "--path-format=absolute", "--git-common-dir") == str(copy / ".git")
     assert snapshots._waiting(lambda repo: Path(repo.cache.local.path)).is_relative_to(copy)
 
@@ -140,19 +140,16 @@ def running(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         name="j", module="tests.backends.script", arguments=("sleep 60",), rental=Rental(machine="local"),
         folder="data/work/jobs/j", timeout_s=60, environment={"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    handle = Local().submit(job)
+    handle = Local(home=Home(home)).submit(job)
     yield handle
-    with checkout.within(home):
-        Local().cancel(handle)
+    Local(home=Home(home)).cancel(handle)
 
 
 def test_a_copy_does_not_end_the_training_of_the_original(home: Path, running: str) -> None:
-    copy = Path(shutil.copytree(home, home.with_name("copy"), symlinks=True))
-    with checkout.within(copy):
-        assert Local().state(running) == "preempted"
-        Local().cancel(running)
-    with checkout.within(home):
-        assert Local().state(running) == "running"
+    copy = Local(home=Home(Path(shutil.copytree(home, home.with_name("copy"), symlinks=True))))
+    assert copy.state(running) == "preempted"
+    copy.cancel(running)
+    assert Local(home=Home(home)).state(running) == "running"
 
 
 def test_a_copy_does_not_end_a_rented_job_of_the_original(home: Path) -> None:
@@ -160,18 +157,15 @@ def test_a_copy_does_not_end_a_rented_job_of_the_original(home: Path) -> None:
     rental = Rental(machine=MACHINE.name, region=MACHINE.region)
     job = Job(name="j", module="tests.backends.script", arguments=("sleep 60",), rental=rental,
               folder=str(home / "nights" / NIGHT / "data/work/jobs/j"), timeout_s=60)  # fmt: skip
-    with checkout.within(home):
-        handle = SmallPlace(cloud).submit(job)
+    handle = SmallPlace(cloud, home=Home(home)).submit(job)
     copy = Path(shutil.copytree(home, home.with_name("copy"), symlinks=True))
     (thing,) = cloud.things.values()
     try:
-        with checkout.within(copy):
-            place = SmallPlace(cloud)
-            assert (place.live(), place.state(handle)) == ([], "preempted")
-            place.cancel(handle)
+        place = SmallPlace(cloud, home=Home(copy))
+        assert (place.live(), place.state(handle)) == ([], "preempted")
+        place.cancel(handle)
         assert thing.process.poll() is None
-        with checkout.within(home):
-            assert SmallPlace(cloud).state(handle) == "running"
+        assert SmallPlace(cloud, home=Home(home)).state(handle) == "running"
     finally:
         thing.end()
 
@@ -182,7 +176,7 @@ def test_make_down_in_a_copy_ends_nothing_of_the_original(home: Path, copy: Path
         (folder / "var" / "supervisord.pid").write_text(str(began.pid))
 
     def down(folder: Path) -> str:
-        words = ["make", "--silent", "-f", ROOT / "Makefile", "down", f"PIPELINE_HOME={folder}"]
+        words = ["make", "--silent", "-f", ROOT / "Makefile", "down", f"DAYBREAK_HOME={folder}"]
         return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
     try:
@@ -203,8 +197,8 @@ def test_a_copied_member_of_a_fleet_does_not_write_to_the_versions_of_the_origin
     member.write(home)
     shutil.copy(home / checkout.LEAD, copy / checkout.LEAD)
     assert checkout.membership(home) == member
-    with checkout.within(copy), pytest.raises(ParamsError, match=r"copied or moved from .*home, a member"):
-        mlflow_client.tracking_uri()
+    with pytest.raises(ParamsError, match=r"copied or moved from .*home, a member"):
+        mlflow_client.tracking_uri(Home(copy))
 
 
 def test_a_fleet_that_is_moved_as_a_whole_stays_one(home: Path, tmp_path: Path) -> None:

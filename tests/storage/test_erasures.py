@@ -8,12 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, ReleaseError
-from pipeline.contract.records import Erasure, Note, Release
-from pipeline.data.ingest import without
-from pipeline.registry import carried_code, packaging
-from pipeline.storage import checkout, erasures, ledger
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, ReleaseError
+from daybreak.contract.records import Erasure, Note, Release
+from daybreak.data.ingest import without
+from daybreak.registry import carried_code, packaging
+from daybreak.storage import checkout, erasures, ledger
+from daybreak.storage.home import Home
 from tests.rollout.ledgers import close, make_home, release_of
 
 KEY = b"k" * 32
@@ -35,7 +36,7 @@ def erasure(unit: str = "A1", **digests: str) -> Erasure:
 def beside(*lines: str) -> None:
     """Writes git's notes, as anyone may who can write to a ref of git."""
     for line in lines:
-        checkout.git("notes", "--ref=refs/notes/nights", "append", "-m", line, ledger.ledger_tip())
+        checkout.git("notes", "--ref=refs/notes/nights", "append", "-m", line, ledger.ledger_tip(Home.here()))
 
 
 def as_line(erasure: Erasure) -> str:
@@ -64,38 +65,42 @@ def test_no_note_beside_the_ledger_chooses_the_code_of_a_version(tmp_path: Path)
     release, forged = versions(tmp_path / "version")
     beside(as_line(erasure(**{release.files_digest: forged})))
     with pytest.raises(ReleaseError, match=f"have digest {forged}, the ledger says {release.files_digest}"):
-        packaging.fetch(str(tmp_path / "version"), release, into=tmp_path / "into")
-    erasures.note(erasure(**{release.files_digest: forged}))  # the ledger may
-    assert packaging.fetch(str(tmp_path / "version"), release, into=tmp_path / "into")
+        packaging.fetch(Home.here(), str(tmp_path / "version"), release, into=tmp_path / "into")
+    erasures.note(Home.here(), erasure(**{release.files_digest: forged}))  # the ledger may
+    assert packaging.fetch(Home.here(), str(tmp_path / "version"), release, into=tmp_path / "into")
 
 
 def test_an_erasure_that_nobody_signed_has_no_effect_where_signatures_are_required(home: Path) -> None:
-    erasures.note(erasure(a="b"))
-    assert erasures.now("a") == "b"
+    erasures.note(Home.here(), erasure(a="b"))
+    assert erasures.now(Home.here(), "a") == "b"
     (home / "params.yaml").write_text(
         'source: "a.b:C"\nworkload: "a.b:C"\nbackend: "a.b:C"\nrelease: {require_signature: true}\n'
     )
-    for act in (lambda: erasures.now("a"), erasures.units, lambda: erasures.note(erasure(c="d"))):
+    for act in (
+        lambda: erasures.now(Home.here(), "a"),
+        lambda: erasures.units(Home.here()),
+        lambda: erasures.note(Home.here(), erasure(c="d")),
+    ):
         with pytest.raises(ReleaseError, match="no keys that may sign"):
             act()
 
 
 def test_a_ledger_that_lost_an_erasure_lets_nobody_in_again(home: Path) -> None:
-    before = ledger.ledger_tip()
+    before = ledger.ledger_tip(Home.here())
     (home / erasures.KEY).parent.mkdir()
     (home / erasures.KEY).write_text(KEY.hex() + "\n")
-    erasures.note(erasure())
-    erasures.remember()
-    units = erasures.units()
+    erasures.note(Home.here(), erasure())
+    erasures.remember(Home.here())
+    units = erasures.units(Home.here())
     assert units and "A1" in units and "A2" not in units
-    tip = ledger.ledger_tip()
+    tip = ledger.ledger_tip(Home.here())
     close(2, after=before)  # nights go on, and follow the note
     assert checkout.git("rev-parse", f"{ledger.BRANCH}^1") == tip
     for left in (before, ""):
         words = ["update-ref", ledger.BRANCH, left] if left else ["update-ref", "-d", ledger.BRANCH]
         subprocess.run(["git", *words], check=True)
         with pytest.raises(DataError, match=f"names an erasure by the ledger's commit {tip[:9]}; .* restore"):
-            erasures.units()
+            erasures.units(Home.here())
     assert (home / erasures.KEY).stat().st_mode & 0o777 == 0o600
 
 

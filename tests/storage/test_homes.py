@@ -5,19 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.params import ServingParams
-from pipeline.serving import server
-from pipeline.storage import checkout, homes, mlflow_client
-from pipeline.storage.traffic_log import Log, log_url
+from daybreak import cli
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.params import ServingParams
+from daybreak.serving import server
+from daybreak.storage import checkout, homes, mlflow_client
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import Log, log_url
 from tests.conftest import make_repository
 
 
 @pytest.fixture
 def made(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """A home that leads, with an MLflow, and two that have none yet."""
-    for name in ("MLFLOW_TRACKING_URI", "DAYBREAK_LOG", "PIPELINE_HOME"):
+    for name in ("MLFLOW_TRACKING_URI", "DAYBREAK_LOG", "DAYBREAK_HOME"):
         monkeypatch.delenv(name, raising=False)
     folders = {
         name: make_repository(tmp_path / name, store=empty_store) for name in ("shop", "cards", "meters")
@@ -34,9 +35,8 @@ def made(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_home_without_a_fleet_is_by_itself(made: dict[str, Path]) -> None:
     (only,) = homes.join(made["cards"])
     assert (only.model, only.leads) == ("cards", True)
-    with checkout.within(made["cards"]):
-        assert mlflow_client.tracking_uri() == f"sqlite:///{made['cards'] / 'var/mlflow.db'}"
-        assert mlflow_client.experiment_name() == "daybreak"
+    assert mlflow_client.tracking_uri(Home(made["cards"])) == f"sqlite:///{made['cards'] / 'var/mlflow.db'}"
+    assert mlflow_client.experiment_name(Home(made["cards"])) == "daybreak"
 
 
 def test_members_keep_their_versions_in_one_mlflow_each_in_an_experiment_of_its_own(
@@ -45,12 +45,11 @@ def test_members_keep_their_versions_in_one_mlflow_each_in_an_experiment_of_its_
     assert [home.model for home in homes.join(made["shop"])] == ["shop", "cards", "meters"]
     runs = {}
     for name, folder in made.items():
-        with checkout.within(folder):
-            assert mlflow_client.tracking_uri() == f"sqlite:///{made['shop'] / 'var/mlflow.db'}"
-            runs[name] = mlflow_client.run_of("2026-11-24")  # the same night of each
-            assert mlflow_client.run_of("2026-11-24") == runs[name]
+        assert mlflow_client.tracking_uri(Home(folder)) == f"sqlite:///{made['shop'] / 'var/mlflow.db'}"
+        runs[name] = mlflow_client.run_of(Home(folder), "2026-11-24")  # the same night of each
+        assert mlflow_client.run_of(Home(folder), "2026-11-24") == runs[name]
     assert len(set(runs.values())) == 3
-    with checkout.within(made["cards"]), mlflow_client.session() as client:
+    with mlflow_client.session(Home(made["cards"])) as client:
         names = {client.get_experiment(client.get_run(run).info.experiment_id).name for run in runs.values()}
         assert names == {"daybreak", "cards", "meters"}
         client.log_text(runs["cards"], "why", "reason.txt")
@@ -86,11 +85,9 @@ def test_a_home_that_has_an_mlflow_of_its_own_keeps_it(made: dict[str, Path], em
     (made["cards"] / "var" / "mlflow.db").write_bytes(empty_store.read_bytes())
     for _ in range(2):
         assert [home.own_registry for home in homes.join(made["shop"])] == [False, True, False]
-    with checkout.within(made["cards"]):
-        assert mlflow_client.tracking_uri() == f"sqlite:///{made['cards'] / 'var/mlflow.db'}"
-        mlflow_client.reachable()
-    with checkout.within(made["shop"]):  # in the same process
-        assert mlflow_client.tracking_uri() == f"sqlite:///{made['shop'] / 'var/mlflow.db'}"
+    assert mlflow_client.tracking_uri(Home(made["cards"])) == f"sqlite:///{made['cards'] / 'var/mlflow.db'}"
+    mlflow_client.reachable(Home(made["cards"]))
+    assert mlflow_client.tracking_uri(Home(made["shop"])) == f"sqlite:///{made['shop'] / 'var/mlflow.db'}"
 
 
 def test_of_two_homes_of_one_model_the_latter_is_left_out(made: dict[str, Path]) -> None:
@@ -125,7 +122,7 @@ def test_a_member_with_broken_params_keeps_no_other_from_the_fleet(
     assert cli.main(["status", "--all"]) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if line in made] == ["shop", "meters"]
     logs: list[Log] = []
-    assert [name for name, _ in server._members(made["shop"], logs, token="")] == ["meters"]
+    assert [name for name, _ in server._members(Home(made["shop"]), logs, token="")] == ["meters"]
     for log in logs:
         log.close()
 
@@ -137,7 +134,7 @@ def test_a_member_whose_versions_another_lead_keeps_joins_no_second_fleet(made: 
         homes.join(made["meters"])
     (made["meters"] / checkout.LEAD).unlink()
     assert [home.model for home in homes.join(made["meters"])] == ["meters"]
-    assert "whose MLflow keeps its versions" in homes.faults(made["meters"])[0]
+    assert "by fleet.yaml or MLflow there" in homes.faults(made["meters"])[0]
 
 
 def test_a_member_has_a_log_of_serving_of_its_own(

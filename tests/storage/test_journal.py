@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.storage.journal import Journal
+from daybreak.storage.journal import Journal
 from tests.disk import Disk
 
 

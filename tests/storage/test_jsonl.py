@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.storage import jsonl
+from daybreak.storage import jsonl
 
 
 @pytest.mark.parametrize("half", ["{", '{"number": 2', '{"number": 2}', "12"])

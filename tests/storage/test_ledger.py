@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import clock, records
-from pipeline.contract.errors import ReleaseError
-from pipeline.contract.records import Night, Verdict
-from pipeline.contract.units import HOUR_S
-from pipeline.rollout import audit
-from pipeline.storage import checkout, ledger, ledger_notes
+from daybreak.contract import clock, records
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.records import Night, Verdict
+from daybreak.contract.units import HOUR_S
+from daybreak.extensions.care import audit
+from daybreak.storage import checkout, ledger, ledger_notes
+from daybreak.storage.home import Home
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back
 
 
@@ -24,49 +25,51 @@ def test_promotions_and_rollbacks_are_releases_and_other_nights_are_none() -> No
     first = close(1, after="", release=release_of(1))
     third = close(3, after=close(2, after=first), release=release_of(3))
     back = rolling_back(to=1).commit()
-    releases = [(commit.id, commit.serves, commit.rollback) for commit in ledger.releases()]
+    releases = [(commit.id, commit.serves, commit.rollback) for commit in ledger.releases(Home.here())]
     assert releases == [(back, 1, True), (third, 3, False), (first, 1, False)]
 
 
 def test_a_commit_that_does_not_say_is_known_by_its_record() -> None:
     """As those of earlier releases are."""
     close(1, after="", release=release_of(1))
-    commit = forget(ledger.ledger_tip())
-    assert [one.serves for one in ledger.commits()] == [None]
-    assert [(one.id, one.serves) for one in ledger.releases()] == [(commit, 1)]
+    commit = forget(ledger.ledger_tip(Home.here()))
+    assert [one.serves for one in ledger.commits(Home.here())] == [None]
+    assert [(one.id, one.serves) for one in ledger.releases(Home.here())] == [(commit, 1)]
 
 
 def test_a_code_commit_that_says_it_is_a_night_is_none_of_the_ledger() -> None:
     words = ["commit", "--quiet", "--allow-empty", "--message=Forged\n\nNight: 2025-01-01\nServes: 7"]
     checkout.git(*words, folder=Path())
     first = close(1, after="", release=release_of(1))
-    assert [(commit.id, commit.serves) for commit in ledger.commits()] == [(first, 1)]
+    assert [(commit.id, commit.serves) for commit in ledger.commits(Home.here())] == [(first, 1)]
 
 
 def test_a_night_of_code_that_is_the_newest_commit_of_the_ledger_follows_it() -> None:
     first = close(1, after="", release=release_of(1))
     checkout.git("checkout", "--quiet", "--force", "nights", folder=Path())
     second = close(2, after=first)
-    assert len(ledger.commits()[0].parents) == 1  # git leaves out the second, which is the same
-    assert [commit.id for commit in ledger.commits()] == [second, first]
+    assert len(ledger.commits(Home.here())[0].parents) == 1  # git leaves out the second, which is the same
+    assert [commit.id for commit in ledger.commits(Home.here())] == [second, first]
 
 
 def test_a_night_that_was_closed_as_failed_and_promotes_after_all_is_one_entry() -> None:
     first = close(1, after="", release=release_of(1))
     failed = closed_as_failed(2, after=first)
     assert close(2, after=first) == failed
-    assert not ledger.is_over(records.read(Night))
-    ledger_notes.add("a note in between", versions=[1])
+    assert not ledger.is_over(Home.here(), records.read(Night))
+    ledger_notes.add(Home.here(), "a note in between", versions=[1])
     promoted = close(2, after=first, release=release_of(2))
     assert close(2, after=first, release=release_of(2)) == close(2, after=first) == promoted
-    assert ledger.is_over(records.read(Night))
-    assert [commit.id for commit in ledger.commits()] == [promoted, first]
-    assert [commit.id for commit in ledger.commits(limit=2)] == [promoted, first]
-    assert [commit.serves for commit in ledger.releases()] == [2, 1]
+    assert ledger.is_over(Home.here(), records.read(Night))
+    assert [commit.id for commit in ledger.commits(Home.here())] == [promoted, first]
+    assert [commit.id for commit in ledger.commits(Home.here(), limit=2)] == [promoted, first]
+    assert [commit.serves for commit in ledger.releases(Home.here())] == [2, 1]
     third = close(3, after=promoted)
-    assert [commit.id for commit in ledger.commits()] == [third, promoted, first]
-    texts = ledger.texts_at([third, promoted, first], list(map(records.path_of, audit.KINDS)))
-    assert not list(audit.chain_faults(ledger.commits(), [audit.decoded(files) for files in texts]))
+    assert [commit.id for commit in ledger.commits(Home.here())] == [third, promoted, first]
+    texts = ledger.texts_at(Home.here(), [third, promoted, first], list(map(records.path_of, audit.KINDS)))
+    assert not list(
+        audit.chain_faults(ledger.commits(Home.here()), [audit.decoded(files) for files in texts])
+    )
 
 
 def test_a_closed_night_promotes_nothing_where_it_had_not_failed_or_another_was_closed_since() -> None:
@@ -82,17 +85,17 @@ def test_a_closed_night_promotes_nothing_where_it_had_not_failed_or_another_was_
     promoted = close(4, after=failed, release=release_of(4))
     with pytest.raises(ReleaseError, match=r"was overtaken by night .*-14, .* nothing is changed"):
         close(3, after=second, release=release_of(3))
-    assert ledger.newest_entry() == promoted
+    assert ledger.newest_entry(Home.here()) == promoted
 
 
 def test_a_night_that_was_overtaken_passes_on_the_champion_and_the_data_of_the_newest() -> None:
     first = close(1, after="", release=release_of(1))
     second = close(2, after=first, release=release_of(2))
     late = close(3, after=first)
-    assert [commit.id for commit in ledger.commits()] == [late, second, first]
-    champion = ledger.champion_at(late)
+    assert [commit.id for commit in ledger.commits(Home.here())] == [late, second, first]
+    champion = ledger.champion_at(Home.here(), late)
     assert champion and champion.version == 2
-    assert ledger.text_at(late, "dvc.lock") == "data of night 2\n"
+    assert ledger.text_at(Home.here(), late, "dvc.lock") == "data of night 2\n"
     assert close(3, after=first) == late
 
 
@@ -121,7 +124,7 @@ def test_a_night_is_closed_at_its_own_time_whoever_set_the_clock_since(hours: in
     Path("night").mkdir()
     os.chdir("night")
     close(1, after="", boot=clock.boot(), booted_at=booted_at)
-    assert 0 <= time.time() + hours * HOUR_S - ledger.commits()[0].time < 60
+    assert 0 <= time.time() + hours * HOUR_S - ledger.commits(Home.here())[0].time < 60
 
 
 def forget(commit: str) -> str:
@@ -138,15 +141,20 @@ def forget(commit: str) -> str:
 def test_a_note_is_no_night_and_a_night_that_was_open_meanwhile_follows_it() -> None:
     first = close(1, after="", release=release_of(1))
     for text in ("one", "two"):
-        ledger_notes.add(text, versions=(1,))
-    assert ledger.champion_at(ledger.ledger_tip()) == ledger.champion_at(first)
-    assert (ledger.newest_entry(), [one.id for one in ledger.commits(1)]) == (first, [first])
+        ledger_notes.add(Home.here(), text, versions=(1,))
+    assert ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here())) == ledger.champion_at(
+        Home.here(), first
+    )
+    assert (ledger.newest_entry(Home.here()), [one.id for one in ledger.commits(Home.here(), 1)]) == (
+        first,
+        [first],
+    )
     second = close(2, after=first, release=release_of(2))
-    ledger_notes.add("three", versions=(2,))
+    ledger_notes.add(Home.here(), "three", versions=(2,))
     back = rolling_back(to=1).commit()
-    assert [one.id for one in ledger.commits()] == [back, second, first]
-    assert [one.id for one in ledger.commits(2)] == [back, second]
-    assert [(one.text, one.versions) for one in ledger_notes.read()] == [
+    assert [one.id for one in ledger.commits(Home.here())] == [back, second, first]
+    assert [one.id for one in ledger.commits(Home.here(), 2)] == [back, second]
+    assert [(one.text, one.versions) for one in ledger_notes.read(Home.here())] == [
         ("one", (1,)),
         ("two", (1,)),
         ("three", (2,)),
@@ -157,20 +165,20 @@ def test_a_note_is_no_night_and_a_night_that_was_open_meanwhile_follows_it() -> 
 
 def test_a_note_that_is_newest_is_what_a_lost_ledger_is_brought_back_from() -> None:
     close(1, after="", release=release_of(1))
-    ledger_notes.add("seen", versions=(1,))
-    tip = ledger.ledger_tip()
+    ledger_notes.add(Home.here(), "seen", versions=(1,))
+    tip = ledger.ledger_tip(Home.here())
     checkout.git("update-ref", "-d", ledger.BRANCH)
-    assert ledger.lost()[0] == tip
+    assert ledger.lost(Home.here())[0] == tip
 
 
 def test_a_note_that_says_who_serves_is_a_fault() -> None:
     close(1, after="", release=release_of(1))
-    ledger_notes.add("seen", versions=(1,))
-    assert list(ledger_notes.faults(ledger.ledger_tip())) == []
-    second = close(2, after=ledger.newest_entry(), release=release_of(2))
+    ledger_notes.add(Home.here(), "seen", versions=(1,))
+    assert list(ledger_notes.faults(Home.here(), ledger.ledger_tip(Home.here()))) == []
+    second = close(2, after=ledger.newest_entry(Home.here()), release=release_of(2))
     words = ("commit-tree", f"{second}^{{tree}}", "-p", f"{second}^1", "-m", "seen\n\nNote: edit")
     forged = checkout.git(*words)
-    (fault,) = ledger_notes.faults(forged)
+    (fault,) = ledger_notes.faults(Home.here(), forged)
     assert fault.startswith(f"note {forged[:9]} changes ") and "release.json" in fault
 
 
@@ -184,7 +192,7 @@ def test_a_lock_of_the_branch_that_an_interrupted_git_left_is_removed_and_one_th
     os.utime(lock, (time.time() + HOUR_S,) * 2)  # as if somebody took it again and again
     with pytest.raises(ReleaseError, match=r"nights.lock': File exists.*nothing is changed"):
         close(2, after=first)
-    assert (ledger.ledger_tip(), lock.exists()) == (first, True)
+    assert (ledger.ledger_tip(Home.here()), lock.exists()) == (first, True)
     os.utime(lock, (1, 1))
     second = close(2, after=first)
-    assert (ledger.ledger_tip(), lock.exists()) == (second, False)
+    assert (ledger.ledger_tip(Home.here()), lock.exists()) == (second, False)

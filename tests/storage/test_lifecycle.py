@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.check import _lifecycle
-from pipeline.contract import params
-from pipeline.storage.lifecycle import NeededFiles, complaints, place, rules
+from daybreak.check import _lifecycle
+from daybreak.contract import params
+from daybreak.storage.lifecycle import NeededFiles, complaints, place, rules
 from tests import cloud_storage
 
 SERVING = NeededFiles(bucket="b", prefix="team/serving/", what="what containers start from", for_ever=True)

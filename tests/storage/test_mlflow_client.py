@@ -12,15 +12,19 @@ from pathlib import Path
 import pytest
 import requests
 
-from pipeline.contract.errors import JobError
-from pipeline.storage import mlflow_client
+from daybreak.contract.errors import JobError
+from daybreak.storage import mlflow_client
+from daybreak.storage.home import Home
 
-MAKE = [sys.executable, "-c", "from pipeline.storage import mlflow_client; print(mlflow_client.create())"]
+MAKE = [
+    sys.executable, "-c",
+    "from daybreak.storage import home, mlflow_client; print(mlflow_client.create(home.Home.here()))",
+]  # fmt: skip
 
 
 @pytest.mark.slow
 def test_a_store_whose_making_was_killed_is_made_anew(tmp_path: Path) -> None:
-    environment = {**os.environ, "PIPELINE_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "DAYBREAK_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     environment.pop("MLFLOW_TRACKING_URI", None)
     store = tmp_path / "var" / "mlflow.db"
     first = subprocess.Popen(MAKE, env=environment, cwd=tmp_path)
@@ -53,7 +57,10 @@ def test_a_lost_database_is_one_sentence_and_is_not_created_again(repository: Pa
     elif lost == "emptied":
         store.touch()
     before = store.read_bytes() if store.exists() else None
-    with pytest.raises(JobError, match=r"mlflow[.]db.*; ") as refused, mlflow_client.session() as client:
+    with (
+        pytest.raises(JobError, match=r"mlflow[.]db.*; ") as refused,
+        mlflow_client.session(Home.here()) as client,
+    ):
         client.search_registered_models()
     assert "\n" not in str(refused.value)
     assert (store.read_bytes() if store.exists() else None) == before
@@ -61,13 +68,13 @@ def test_a_lost_database_is_one_sentence_and_is_not_created_again(repository: Pa
 
 @pytest.mark.slow
 def test_a_file_of_ours_that_fails_is_not_taken_for_mlflow_and_a_lost_connection_is(repository: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"scores[.]npy"), mlflow_client.session():
+    with pytest.raises(FileNotFoundError, match=r"scores[.]npy"), mlflow_client.session(Home.here()):
         Path("scores.npy").read_bytes()
     stopped = pytest.raises(JobError, match="does not answer in the middle of the stage")
     for error in (ConnectionResetError("reset by peer"), requests.ReadTimeout("too slow")):
-        with stopped, mlflow_client.session():
+        with stopped, mlflow_client.session(Home.here()):
             raise error
-    with stopped, mlflow_client.session() as client:
+    with stopped, mlflow_client.session(Home.here()) as client:
         (repository / "var" / "mlflow.db").write_bytes(b"overwritten" * 1000)
         client.search_registered_models()
 
@@ -97,7 +104,7 @@ def test_a_server_that_answers_with_other_json_has_no_champion(
         thread.start()
         try:
             monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
-            assert mlflow_client.champion_tag("daybreak") is None
+            assert mlflow_client.champion_tag(Home.here(), "daybreak") is None
         finally:
             server.shutdown()
             thread.join()

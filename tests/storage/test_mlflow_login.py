@@ -7,8 +7,9 @@ import pytest
 import requests
 from mlflow.exceptions import MlflowException
 
-from pipeline.contract.errors import JobError
-from pipeline.storage import mlflow_client, mlflow_reader
+from daybreak.contract.errors import JobError
+from daybreak.storage import mlflow_client, mlflow_reader
+from daybreak.storage.home import Home
 from tests.dags.servers import environment, free_port, server
 from tests.test_compose import COMPOSE
 
@@ -75,27 +76,27 @@ def test_who_holds_the_password_writes_and_a_router_only_reads(
     with pytest.raises(
         JobError, match="has a login and refuses this account; set MLFLOW_TRACKING_U"
     ) as refused:
-        mlflow_client.run_of("2026-11-24")
+        mlflow_client.run_of(Home.here(), "2026-11-24")
     assert "password1234" not in str(refused.value)
 
     log_in(monkeypatch, registry, *ADMIN)
-    run = mlflow_client.run_of("2026-11-24")
+    run = mlflow_client.run_of(Home.here(), "2026-11-24")
     (tmp_path / "facts.json").write_text("{}")
-    with mlflow_client.session() as client:
+    with mlflow_client.session(Home.here()) as client:
         client.log_artifact(run, str(tmp_path / "facts.json"))
         client.create_registered_model("daybreak")
         client.create_model_version("daybreak", f"runs:/{run}/facts.json", run)
         assert ADMIN[1] not in str(client.get_run(run).to_dictionary())
-        assert mlflow_client.champion_tag("daybreak") is None
+        assert mlflow_client.champion_tag(Home.here(), "daybreak") is None
         client.set_registered_model_alias("daybreak", "champion", "1")
-        assert mlflow_client.champion_tag("daybreak") == (1, "")
+        assert mlflow_client.champion_tag(Home.here(), "daybreak") == (1, "")
         client.set_model_version_tag("daybreak", "1", "ledger", "c0ffee")
-        assert mlflow_client.champion_tag("daybreak") == (1, "c0ffee")
+        assert mlflow_client.champion_tag(Home.here(), "daybreak") == (1, "c0ffee")
 
     for password in ("another one before", READER):  # it is there the second time
         mlflow_reader.make_reader(registry, admin=ADMIN, password=password)
     log_in(monkeypatch, registry, mlflow_reader.NAME, READER)
-    with mlflow_client.session() as client:
+    with mlflow_client.session(Home.here()) as client:
         assert client.get_model_version("daybreak", "1").run_id == run
         assert Path(client.download_artifacts(run, "facts.json", str(tmp_path))).read_text() == "{}"
         for write in (

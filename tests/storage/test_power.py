@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from mlflow.tracking._tracking_service.utils import _get_store
 
-from pipeline.erasure.cached_rows import Objects
-from pipeline.registry import packaging
-from pipeline.storage import checkout, snapshots
+from daybreak.extensions.erasure.cached_rows import Objects
+from daybreak.registry import packaging
+from daybreak.storage import checkout, snapshots
+from daybreak.storage.home import Home
 from tests.disk import Disk, Tree
 
 FULL = 2  # of SQLite's "PRAGMA synchronous"
@@ -46,7 +47,7 @@ def test_the_objects_of_a_night_are_on_the_disk_before_it_is_in_the_ledger(
         (cache / name).write_bytes(content)
     Path("dvc.lock").write_text(f"stages: {{ingest: {{outs: [{{path: data/raw, md5: {'c' * 32}.dir}}]}}}}\n")
     assert written not in map(of, [min(disk.left(), key=len)])
-    snapshots.sync(Path())
+    snapshots.sync(Home.here(), Path())
     assert [of(tree) for tree in disk.left()] == [written]
 
 
@@ -58,7 +59,7 @@ def test_a_partition_without_the_rows_is_on_the_disk_before_the_old_one_may_go(
     name = f"{DIGESTS[0][:2]}/{DIGESTS[0][2:]}"
 
     def add() -> None:
-        Objects(None, dry_run=False).add(DIGESTS[0], b"rows")
+        Objects(Home.here(), None, dry_run=False).add(DIGESTS[0], b"rows")
 
     for tree in disk.left_by(add):
         assert of(tree).get(name) in (None, b"rows"), "half an object under its name"

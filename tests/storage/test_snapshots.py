@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import ruamel.yaml
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, sentence
-from pipeline.contract.records import digest as digest_of
-from pipeline.storage import mlflow_client, snapshots
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, sentence
+from daybreak.contract.records import digest as digest_of
+from daybreak.storage import mlflow_client, snapshots
+from daybreak.storage.home import Home
 from tests import cloud_storage
 from tests.bad_disks import full, in_memory
 
@@ -50,7 +51,7 @@ def night(repository: Path, commit: Callable[[str], str], storage: cloud_storage
     for day in ("2026-01-01", "2026-01-02"):
         (repository / "data" / "raw" / f"day={day}").mkdir(parents=True)
         (repository / "data" / "raw" / f"day={day}" / "part.parquet").write_bytes(day.encode() * 500)
-    snapshots.record("ingest")
+    snapshots.record(Home.here(), "ingest")
     commit("Close a night")
     return repository
 
@@ -58,11 +59,11 @@ def night(repository: Path, commit: Callable[[str], str], storage: cloud_storage
 def test_what_a_night_pushed_is_restored_in_another_clone(
     night: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert snapshots.push()
+    assert snapshots.push(Home.here())
     other = tmp_path / "other"
     subprocess.run(["git", "clone", "--quiet", str(night), str(other)], check=True)
     monkeypatch.chdir(other)
-    snapshots.restore(["data/raw"])
+    snapshots.restore(Home.here(), ["data/raw"])
     for path in (night / "data" / "raw").rglob("*.parquet"):
         assert (other / path.relative_to(night)).read_bytes() == path.read_bytes()
     assert len(list((other / "data" / "raw").rglob("*.parquet"))) == 2
@@ -76,7 +77,7 @@ def test_no_bar_of_dvc_is_among_what_a_night_prints(
     (repository / "data" / "raw").mkdir(parents=True)
     for number in range(20):
         (repository / "data" / "raw" / f"{number}.txt").write_text(str(number))
-    snapshots.record("ingest")
+    snapshots.record(Home.here(), "ingest")
     assert "%" not in capfd.readouterr().err
 
 
@@ -88,7 +89,7 @@ def recorded(repository: Path) -> Path:
     for day in ("2026-01-01", "2026-01-02"):
         (repository / "data" / "raw" / f"day={day}").mkdir(parents=True)
         (repository / "data" / "raw" / f"day={day}" / "part.parquet").write_bytes(day.encode() * 500)
-    snapshots.record("ingest")
+    snapshots.record(Home.here(), "ingest")
     return repository
 
 
@@ -111,13 +112,13 @@ def test_a_process_killed_while_dvc_writes_its_lock_leaves_it_as_it_was(
     before = lock.read_text() if lock.exists() else None
     if not (pid := os.fork()):
         ruamel.yaml.YAML.dump = half_of_it  # type: ignore[method-assign]
-        snapshots.record("ingest")
+        snapshots.record(Home.here(), "ingest")
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
     assert lock.read_text() == "schema: '2"
-    snapshots.recover()
+    snapshots.recover(Home.here())
     assert (lock.read_text() if lock.exists() else None) == before
-    snapshots.record("ingest")
+    snapshots.record(Home.here(), "ingest")
     assert snapshots.is_current("ingest")
 
 
@@ -132,7 +133,7 @@ def test_objects_that_a_lost_power_left_torn_are_removed_and_what_rotted_before_
     records.replace_text(snapshots.BEFORE, snapshots.LOCK.read_text())
     torn.write_bytes(b"")
     torn.chmod(0o444)  # DVC would take it for whole
-    snapshots.recover()
+    snapshots.recover(Home.here())
     assert (rotten.exists(), torn.exists()) == (True, False)
     assert not snapshots.BEFORE.exists()
 
@@ -145,7 +146,7 @@ def test_what_finds_no_room_in_the_cache_ends_the_call_though_dvc_logs_it_and_go
     (recorded / "data/raw/day=2026-01-03/part.parquet").write_bytes(bytes(100_000))
     with in_memory("size=1m", at=recorded / ".dvc" / "cache") as disk, full(disk):
         with pytest.raises(OSError, match="No space left on device") as error:
-            snapshots.record("ingest")
+            snapshots.record(Home.here(), "ingest")
         assert f"the disk {disk} is full" in sentence(error.value)
     assert "failed to transfer" not in caplog.text
     assert Path("dvc.lock").read_text() == before
@@ -157,7 +158,7 @@ def test_a_process_killed_while_dvc_writes_who_reads_what_stops_no_later_call(
 ) -> None:
     lock = recorded / ".dvc" / "tmp" / "rwlock"
     lock.write_text(torn)
-    snapshots.record("ingest")
+    snapshots.record(Home.here(), "ingest")
     assert snapshots.is_current("ingest")
     assert not json.loads(lock.read_text())["write"]
 
@@ -186,13 +187,13 @@ def test_a_damaged_file_of_the_cache_is_not_restored_without_a_word(recorded: Pa
     with pytest.raises(
         DataError, match=r"1 restored files are not what dvc[.]lock says: data/raw/day=2026-01"
     ):
-        snapshots.restore(["data/raw"])
+        snapshots.restore(Home.here(), ["data/raw"])
     flip_a_bit(file)  # back
-    snapshots.restore(["data/raw"])
+    snapshots.restore(Home.here(), ["data/raw"])
     lists = [path for path in (recorded / ".dvc/cache").rglob("*.dir") if path.is_file()]
     flip_a_bit(lists[0])
     with pytest.raises(DataError, match=r"1 restored files are not what dvc[.]lock says: .*[.]dir"):
-        snapshots.restore(["data/raw"])
+        snapshots.restore(Home.here(), ["data/raw"])
 
 
 def test_a_damaged_file_of_the_cache_is_fetched_again_from_the_remote(
@@ -200,11 +201,11 @@ def test_a_damaged_file_of_the_cache_is_fetched_again_from_the_remote(
 ) -> None:
     remote = f"[core]\n    remote = disk\n['remote \"disk\"']\n    url = {tmp_path / 'remote'}\n"
     (recorded / ".dvc" / "config").write_text(remote)
-    assert snapshots.push()
+    assert snapshots.push(Home.here())
     file = Path("data/raw/day=2026-01-02/part.parquet")
     before = file.read_bytes()
     flip_a_bit(file)
-    snapshots.restore(["data/raw"])
+    snapshots.restore(Home.here(), ["data/raw"])
     assert file.read_bytes() == before
     assert "is damaged in DVC's cache" in caplog.text
 
@@ -215,15 +216,15 @@ def test_a_file_that_is_neither_in_the_cache_nor_in_the_remote_is_said_to_be_los
     (lost,) = (recorded / ".dvc/cache").rglob(digest_of(Path("data/raw/day=2026-01-02/part.parquet"))[2:])
     content = lost.read_bytes()
     lost.unlink()
-    assert not snapshots.push()
+    assert not snapshots.push(Home.here())
     remote = f"[core]\n    remote = disk\n['remote \"disk\"']\n    url = {tmp_path / 'remote'}\n"
     (recorded / ".dvc" / "config").write_text(remote)
-    assert not snapshots.push()
+    assert not snapshots.push(Home.here())
     assert "nor a remote has: 1, such as data/raw/day=2026-01-02/part.parquet; no rollback" in caplog.text
     lost.write_bytes(content)
-    assert snapshots.push()
+    assert snapshots.push(Home.here())
     lost.unlink()
-    assert snapshots.push()  # the remote has it
+    assert snapshots.push(Home.here())  # the remote has it
 
 
 def test_a_remote_that_refuses_is_asked_again_and_warned_of_once(
@@ -234,12 +235,12 @@ def test_a_remote_that_refuses_is_asked_again_and_warned_of_once(
 ) -> None:
     monkeypatch.setattr(snapshots, "PUSH_WAIT_S", 0.0)
     storage.read_only = True
-    assert not snapshots.push()
-    (warning,) = (record for record in caplog.records if record.name == "pipeline.storage.snapshots")
+    assert not snapshots.push(Home.here())
+    (warning,) = (record for record in caplog.records if record.name == "daybreak.storage.snapshots")
     assert "not in DVC's remote" in warning.getMessage()
     assert f"3 tries); run dvc push in {night} once it answers" in warning.getMessage()
     storage.read_only = False
-    assert snapshots.push()
+    assert snapshots.push(Home.here())
 
 
 def test_artifacts_lie_where_the_variable_says(
@@ -247,8 +248,8 @@ def test_artifacts_lie_where_the_variable_says(
 ) -> None:
     monkeypatch.setenv("MLFLOW_ARTIFACTS_DESTINATION", "gs://bucket/mlflow")
     (tmp_path / "report.html").write_text("a report")
-    with mlflow_client.session() as client:
-        run = mlflow_client.find_or_make_run(client, "2026-01-02")
+    with mlflow_client.session(Home.here()) as client:
+        run = mlflow_client.find_or_make_run(Home.here(), client, "2026-01-02")
         assert client.get_run(run).info.artifact_uri.startswith("gs://bucket/mlflow/")
         client.log_artifact(run, str(tmp_path / "report.html"))
         (tmp_path / "back").mkdir()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract.errors import ParamsError
-from pipeline.storage.source_code import running_digest, source_digest, source_files
+from daybreak.contract.errors import ParamsError
+from daybreak.storage.source_code import running_digest, source_digest, source_files
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_of_a_module_without_a_package_what_lies_beside_it_counts(team: Path) ->
 
 
 def test_a_workload_of_daybreak_is_its_own_folder_and_not_the_frame() -> None:
-    files = source_files("pipeline.examples.shop.regression")
+    files = source_files("daybreak.examples.shop.regression")
     assert {path.parent.name for path in files} == {"shop"}
 
 
@@ -146,7 +146,7 @@ def test_another_lock_file_is_other_code_but_the_same_workload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    use = "pipeline.examples.fraud.fraud:Fraud"
+    use = "daybreak.examples.fraud.fraud:Fraud"
     workload, before = source_digest(use), running_digest(use)
     Path("uv.lock").write_text("numpy 2\n")
     assert running_digest(use) != before

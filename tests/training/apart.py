@@ -14,11 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pipeline.contract.records import Tuning
-from pipeline.training import checkpoint
-from pipeline.training.engine import TorchEngine, agreed
-from pipeline.training.local_sgd import LocalSgdEngine
-from pipeline.training.trainer import Trainer
+from daybreak.contract.records import Tuning
+from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
+from daybreak.training import checkpoint
+from daybreak.training.engine import TorchEngine, agreed
+from daybreak.training.trainer import Trainer
 from tests.fakes import LineWorkload
 from tests.training.recipes import recipe
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.training.checkpoint_copies import CheckpointCopies
+from daybreak.training.checkpoint_copies import CheckpointCopies
 from tests.training.forked import Job, Seen, Strikes
 
 INTO_A_START_S = 0.2  # at most, for a kill

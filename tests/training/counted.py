@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.contract.records import Tuning
-from pipeline.training import checkpoint
-from pipeline.training.asynchronous import AsynchronousEngine
-from pipeline.training.thread_policy import Setting, ThreadPolicy
-from pipeline.training.trainer import Trainer
+from daybreak.contract.records import Tuning
+from daybreak.extensions.threads.asynchronous import AsynchronousEngine
+from daybreak.extensions.threads.thread_policy import Setting, ThreadPolicy
+from daybreak.training import checkpoint
+from daybreak.training.trainer import Trainer
 from tests.training.recipes import recipe
 
 NUM_SAMPLES, EPOCHS, BATCH = 100, 4, 8

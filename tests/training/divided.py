@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.contract.records import Tuning
-from pipeline.training import checkpoint, worker
-from pipeline.training import engine as engines
-from pipeline.training.checkpoint import State
-from pipeline.training.engine import TorchEngine
-from pipeline.training.fsdp import FsdpEngine
-from pipeline.training.gradients import Signals
+from daybreak.contract.records import Tuning
+from daybreak.extensions.fsdp.fsdp import FsdpEngine
+from daybreak.training import checkpoint, worker
+from daybreak.training import engine as engines
+from daybreak.training.checkpoint import State
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
 from tests.fakes import LineWorkload
 
 BATCHES = [np.arange(0, 10), np.arange(10, 13), np.arange(13, 14), np.arange(14, 30), np.arange(30, 38)]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.contract import records
+from daybreak.contract import records
 from tests.fakes import write_curve
 from tests.training.recipes import recipe
 
@@ -162,7 +162,7 @@ class Job:
 
 def work(folder: Path, log: Path) -> int:
     """What a worker does, its log and its last words in the folder."""
-    from pipeline.training import worker
+    from daybreak.training import worker
 
     output = os.open(log.with_name("output.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from pipeline.backends.local import Local
-from pipeline.contract import params, records
-from pipeline.contract.errors import NotYet
-from pipeline.contract.params import Params
-from pipeline.contract.records import Champion, Dataset, Night, Plan, Rental, Training, Tuning
-from pipeline.jobs import collector, launcher
+from daybreak.backends.local import Local
+from daybreak.contract import params, records
+from daybreak.contract.errors import NotYet
+from daybreak.contract.params import Params
+from daybreak.contract.records import Champion, Dataset, Night, Plan, Rental, Training, Tuning
+from daybreak.jobs import collector, launcher
+from daybreak.storage.home import Home
 from tests.fakes import write_curve
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +63,7 @@ def make_params(
         {
             "source": "tests.fakes:TwoDays",
             "workload": {"use": "tests.fakes:LineWorkload", **arguments},
-            "backend": "pipeline.backends.local:Local",
+            "backend": "daybreak:Local",
             "train": {
                 "num_workers": num_workers,
                 "cold_every": cold_every,
@@ -102,7 +103,13 @@ def train(
     while True:
         try:
             return launcher.train(
-                given, dataset(), by_plan or plan(), champion, backend=Local(), params=with_params
+                Home.here(),
+                given,
+                dataset(),
+                by_plan or plan(),
+                champion,
+                backend=Local(),
+                params=with_params,
             )
         except NotYet:
             assert time.monotonic() < until, "training did not come to an end"

@@ -26,8 +26,8 @@ os.environ |= cloud_storage.ENVIRONMENT
 
 import gcsfs  # noqa: F401  before the forks
 
-from pipeline.training import checkpoint
-from pipeline.training.checkpoint_copies import CheckpointCopies
+from daybreak.training import checkpoint
+from daybreak.training.checkpoint_copies import CheckpointCopies
 
 URL = "gs://bucket/checkpoints/night/job"
 COMMITS = 2  # by each writer, a round

@@ -3,7 +3,7 @@
 from datetime import UTC, date, datetime
 from typing import Any
 
-from pipeline.training.recipe import Recipe
+from daybreak.training.recipe import Recipe
 
 NEVER = datetime(2100, 1, 1, tzinfo=UTC)
 

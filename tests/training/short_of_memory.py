@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline.contract.records import Tuning
-from pipeline.machines import this_machine
-from pipeline.profiling import memory
-from pipeline.training import sample_order
-from pipeline.training.engine import TorchEngine
-from pipeline.training.gradients import Signals
+from daybreak.contract.records import Tuning
+from daybreak.machines import this_machine
+from daybreak.profiling import memory
+from daybreak.training import sample_order
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
 from tests.fakes import LineWorkload
 
 WIDTH = 1 << 16  # of the hidden layer: activations of a share take 32 MiB each

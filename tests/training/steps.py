@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from pipeline.contract.records import Tuning
-from pipeline.training import engine as engines
-from pipeline.training.engine import TorchEngine
-from pipeline.training.gradients import Signals
+from daybreak.contract.records import Tuning
+from daybreak.training import engine as engines
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
 from tests.fakes import LineWorkload
 
 LOADER = Tuning(num_loaders=1)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.contract.errors import DataError
-from pipeline.training.arrays import Arrays, padded
+from daybreak.contract.errors import DataError
+from daybreak.training.arrays import Arrays, padded
 from tests.training.nights import ROOT
 
 ROW = np.dtype([("user", "i4"), ("price", "f4"), ("near", "i2", (3,)), ("new", "?")])
@@ -80,8 +80,8 @@ UNDER_A_LIMIT = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from pipeline.training import sample_order
-from pipeline.training.arrays import Arrays
+from daybreak.training import sample_order
+from daybreak.training.arrays import Arrays
 
 MiB = 2**20
 def kib(key):

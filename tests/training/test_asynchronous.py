@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.contract.errors import NotFinite, ParamsError
-from pipeline.contract.params import TrainParams
-from pipeline.contract.records import Tuning
-from pipeline.training.asynchronous import AsynchronousEngine
-from pipeline.training.engine import TorchEngine
-from pipeline.training.gradients import Signals
-from pipeline.training.thread_policy import TRIAL, Setting, ThreadPolicy
+from daybreak.contract.errors import NotFinite, ParamsError
+from daybreak.contract.params import TrainParams
+from daybreak.contract.records import Tuning
+from daybreak.extensions.threads.asynchronous import AsynchronousEngine
+from daybreak.extensions.threads.thread_policy import TRIAL, Setting, ThreadPolicy
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
 from tests.fakes import LineWorkload
 from tests.training import counted, nights
 from tests.training.nights import ROOT

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.contract import params
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.records import Tuning
-from pipeline.registry import lineage
-from pipeline.registry.weights import load_model
-from pipeline.training import checkpoint
-from pipeline.training.band_limited import (
+from daybreak.contract import params
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.records import Tuning
+from daybreak.registry import lineage
+from daybreak.registry.weights import load_model
+from daybreak.training import checkpoint
+from daybreak.training.band_limited import (
     BandLimitedConv1d,
     BandLimitedConv2d,
     ReLUOfBits,
@@ -24,9 +24,9 @@ from pipeline.training.band_limited import (
     limitable,
     rates_by_energy,
 )
-from pipeline.training.engine import TorchEngine
-from pipeline.training.gradients import Signals
-from pipeline.training.worker import write_facts
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
+from daybreak.training.worker import write_facts
 from tests.training.recipes import recipe
 
 LAYERS: list[tuple[type[nn.Module], tuple[int, ...], dict[str, Any]]] = [
@@ -81,7 +81,7 @@ def test_samples_convolved_a_few_at_a_time_come_out_the_same(monkeypatch):
     made, signal = layer(*LAYERS[0])
     band_limit(made, 0.4)
     whole = gradients(made, signal)
-    monkeypatch.setattr("pipeline.training.band_limited.MOST_AT_ONCE", 1)
+    monkeypatch.setattr("daybreak.training.band_limited.MOST_AT_ONCE", 1)
     for one, other in zip(gradients(made, signal), whole, strict=True):
         assert torch.allclose(one, other)
 
@@ -188,7 +188,7 @@ def test_a_version_is_served_at_the_rate_that_it_was_trained_at(tmp_path):
 
 def test_a_rate_is_part_of_a_recipe():
     def recipe_at(**train: float) -> str:
-        use = "pipeline.examples.shop.regression:Regression"
+        use = "daybreak.examples.shop.regression:Regression"
         given = {"source": "a.b:C", "backend": "a.b:C", "workload": use, "train": train}
         return lineage.recipe(params.check(given))
 

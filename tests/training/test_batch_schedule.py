@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.records import Size
-from pipeline.training.batch_schedule import LEAST_LOOKS, BatchSchedule
-from pipeline.training.loss_watch import BLOCK, ENOUGH
+from daybreak.contract.records import Size
+from daybreak.training.batch_schedule import LEAST_LOOKS, BatchSchedule
+from daybreak.training.loss_watch import BLOCK, ENOUGH
 
 positive = st.floats(1e-3, 1e6)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.training.batching import KEEP_MOST, MAX_CHANGE, Batching, apportion, even
+from daybreak.training.batching import KEEP_MOST, MAX_CHANGE, Batching, apportion, even
 
 
 def times_of(sizes, speeds, *, fixed_s=0.0):

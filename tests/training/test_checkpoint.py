@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.contract.errors import JobError
-from pipeline.training import checkpoint
-from pipeline.training.checkpoint import State
+from daybreak.contract.errors import JobError
+from daybreak.training import checkpoint
+from daybreak.training.checkpoint import State
 from tests.disk import Disk, Tree, restored
 
 

@@ -11,10 +11,10 @@ import fsspec
 import pytest
 import torch
 
-from pipeline.training import checkpoint
-from pipeline.training.checkpoint import State
-from pipeline.training.checkpoint_copies import CheckpointCopies
-from pipeline.training.trainer import Trainer
+from daybreak.training import checkpoint
+from daybreak.training.checkpoint import State
+from daybreak.training.checkpoint_copies import CheckpointCopies
+from daybreak.training.trainer import Trainer
 from tests import cloud_storage
 from tests.fakes import AtOnce, CountingEngine
 from tests.training.recipes import recipe
@@ -179,7 +179,7 @@ def test_what_a_killed_writer_left_goes_after_an_hour(tmp_path, url, monkeypatch
     one, two = saved(tmp_path, 1, 2)
     assert bucket.send(one)
     assert bucket._bucket.files.exists(left)
-    monkeypatch.setattr("pipeline.training.checkpoint_copies.FORGOTTEN", timedelta(0))
+    monkeypatch.setattr("daybreak.training.checkpoint_copies.FORGOTTEN", timedelta(0))
     assert bucket.send(two)
     assert not bucket._bucket.files.exists(left)
     assert names(bucket) == ["1", "2"]
@@ -251,8 +251,8 @@ def test_cloud_storage_is_such_a_bucket(tmp_path, storage, caplog):
 
 @pytest.mark.slow
 def test_of_two_writers_at_once_neither_tears_or_loses_a_copy():
-    """In little; tests/benchmarks/bench_bucket.py races 200 times."""
-    from tests.benchmarks.bench_bucket import race
+    """In little; benchmarks/bench_bucket.py races 200 times."""
+    from benchmarks.bench_bucket import race
 
     seen = race("5", "4")
     assert (seen["torn"], seen["lost"], seen["rounds"]) == (0, 0, 5)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.training import checkpoint
-from pipeline.training.checkpoint import State
-from pipeline.training.checkpoint_saver import RETRY_S, Saver
+from daybreak.training import checkpoint
+from daybreak.training.checkpoint import State
+from daybreak.training.checkpoint_saver import RETRY_S, Saver
 from tests.fakes import AtOnce
 
 

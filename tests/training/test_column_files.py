@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.records import Tuning
-from pipeline.machines import this_machine
-from pipeline.training import column_files
-from pipeline.training.column_files import CLEAN, ColumnFiles
-from pipeline.training.engine import TorchEngine
-from pipeline.training.gradients import Signals
-from pipeline.training.tuning import Columns, leaves, read, tensors
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.records import Tuning
+from daybreak.machines import this_machine
+from daybreak.storage.home import Home
+from daybreak.training import column_files
+from daybreak.training.column_files import CLEAN, ColumnFiles
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
+from daybreak.training.tuning import Columns, leaves, read, tensors
 from tests.fakes import LineWorkload
 
 USE = "tests.fakes:LineWorkload"
@@ -28,7 +29,7 @@ EQUAL = {"rtol": 0, "atol": 0, "equal_nan": True}
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -74,7 +75,7 @@ def window(first: int, last: int, **options: float) -> Lines:
 
 
 def files_of(data: Lines, **arguments: float) -> ColumnFiles:
-    files = column_files.open_files(data, workload=USE, arguments=arguments, arrays=ARRAYS)
+    files = column_files.open_files(Home.here(), data, workload=USE, arguments=arguments, arrays=ARRAYS)
     assert files is not None
     return files
 
@@ -201,20 +202,20 @@ def test_days_that_do_not_add_up_are_the_teams_to_fix():
     data = window(0, 2)
     data.days = {DAYS[0]: PER_DAY}
     with pytest.raises(ParamsError, match="40 samples, and its `days` add up to 20"):
-        column_files.open_files(data, workload=USE, arguments={}, arrays=ARRAYS)
+        column_files.open_files(Home.here(), data, workload=USE, arguments={}, arrays=ARRAYS)
 
 
 def test_a_data_set_without_days_keeps_nothing():
     data = window(0, 2)
     del data.days
-    assert column_files.open_files(data, workload=USE, arguments={}, arrays=ARRAYS) is None
+    assert column_files.open_files(Home.here(), data, workload=USE, arguments={}, arrays=ARRAYS) is None
 
 
 def test_days_whose_rows_are_elsewhere_keep_nothing():
     data = window(0, 2)
     path_of(DAYS[1]).unlink()
     path_of(DAYS[1]).parent.rmdir()
-    assert column_files.open_files(data, workload=USE, arguments={}, arrays=ARRAYS) is None
+    assert column_files.open_files(Home.here(), data, workload=USE, arguments={}, arrays=ARRAYS) is None
 
 
 def test_what_is_learned_from_files_is_the_same_bit_for_bit():

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.contract.records import Tuning
-from pipeline.training import checkpoint
-from pipeline.training.engine import TorchEngine
-from pipeline.training.trainer import Trainer
+from daybreak.contract.records import Tuning
+from daybreak.training import checkpoint
+from daybreak.training.engine import TorchEngine
+from daybreak.training.trainer import Trainer
 from tests.training.recipes import recipe
 
 NUM_SAMPLES, EPOCHS = 20, 5

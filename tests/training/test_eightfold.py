@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.benchmarks.bench_batch import DIGITS
-from tests.benchmarks.eightfold import train
+from benchmarks.bench_batch import DIGITS
+from benchmarks.eightfold import train
 
 
 @pytest.mark.slow

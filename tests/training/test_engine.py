@@ -11,16 +11,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pipeline.contract import records
-from pipeline.contract.errors import DataError, JobError, ParamsError
-from pipeline.contract.records import Tuning
-from pipeline.training import checkpoint
-from pipeline.training import engine as engines
-from pipeline.training.checkpoint import State
-from pipeline.training.engine import TorchEngine
-from pipeline.training.gradients import Signals
-from pipeline.training.tuning import to
-from pipeline.training.worker import _start_warm
+from daybreak.contract import records
+from daybreak.contract.errors import DataError, JobError, ParamsError
+from daybreak.contract.records import Tuning
+from daybreak.training import checkpoint
+from daybreak.training import engine as engines
+from daybreak.training.checkpoint import State
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
+from daybreak.training.tuning import to
+from daybreak.training.worker import _start_warm
 from tests.fakes import LineWorkload, write_curve
 from tests.training import short_of_memory, unlike
 from tests.training.nights import ROOT

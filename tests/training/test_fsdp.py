@@ -14,15 +14,15 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import nn
 
-from pipeline.contract import records
-from pipeline.contract.errors import JobError, ParamsError, PlanError
-from pipeline.contract.records import Tuning
-from pipeline.training import checkpoint
-from pipeline.training import engine as engines
-from pipeline.training import fsdp as divisions
-from pipeline.training.fsdp import FsdpEngine
-from pipeline.training.gradients import Signals
-from pipeline.training.local_sgd import LocalSgdEngine
+from daybreak.contract import records
+from daybreak.contract.errors import JobError, ParamsError, PlanError
+from daybreak.contract.records import Tuning
+from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
+from daybreak.extensions.fsdp import fsdp as divisions
+from daybreak.extensions.fsdp.fsdp import FsdpEngine
+from daybreak.training import checkpoint
+from daybreak.training import engine as engines
+from daybreak.training.gradients import Signals
 from tests.fakes import LineWorkload, write_curve
 from tests.training import divided
 from tests.training.nights import ROOT
@@ -52,7 +52,7 @@ def write_job(folder: Path, name: str, **changed) -> None:
 @pytest.mark.slow
 def test_a_job_with_weights_in_shares_leaves_the_model_of_a_plain_one(shared):
     write_job(shared, "alone")
-    command = [sys.executable, "-m", "pipeline.training.worker", str(shared / "alone")]
+    command = [sys.executable, "-m", "daybreak.training.worker", str(shared / "alone")]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, cwd=ROOT)
     model, whole = (load_file(shared / name / "model" / "model.safetensors") for name in ("job", "alone"))
     torch.testing.assert_close(model, whole, rtol=1e-5, atol=1e-5)

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.contract.errors import JobError
-from pipeline.contract.records import Rental, Rung
-from pipeline.jobs.backend_job import job_of
-from pipeline.machines.catalog import rented
-from pipeline.training import gpus
-from pipeline.training.gpus import GpuFacts, check, driver, mismatch, unseen
+from daybreak.contract.errors import JobError
+from daybreak.contract.records import Rental, Rung
+from daybreak.jobs.backend_job import job_of
+from daybreak.machines.catalog import rented
+from daybreak.storage.home import Home
+from daybreak.training import gpus
+from daybreak.training.gpus import GpuFacts, check, driver, mismatch, unseen
 from tests.jobs.calls import NIGHT
 from tests.training import nights
 
@@ -103,9 +104,9 @@ def test_workers_are_told_of_the_gpus_of_the_machine_that_the_rung_names(tmp_pat
         rental=Rental(machine="g2-standard-24"), expected_s=9, expected_usd=9, gpus="2 x L4",
         latest_start=NIGHT.train_until,
     )  # fmt: skip
-    job = job_of(tmp_path, rung, planned=True, num_workers=2, timeout_s=9)
+    job = job_of(Home.here(), tmp_path, rung, planned=True, num_workers=2, timeout_s=9)
     assert GIVEN.items() <= job.environment.items()
-    job = job_of(tmp_path, replace(rung, gpus=""), planned=True, num_workers=2, timeout_s=9)
+    job = job_of(Home.here(), tmp_path, replace(rung, gpus=""), planned=True, num_workers=2, timeout_s=9)
     assert not GIVEN.keys() & job.environment.keys()
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.backends import torchrun
-from pipeline.contract.errors import JobError
-from pipeline.contract.records import Training
+from daybreak.backends import torchrun
+from daybreak.contract.errors import JobError
+from daybreak.contract.records import Training
 from tests.fakes import read_lines
 from tests.jobs import trouble
 from tests.jobs.trouble import processes

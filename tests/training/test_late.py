@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.backends.local import Local
-from pipeline.contract.backend import Job
-from pipeline.contract.records import Night, Rental, Training, replace_text
-from pipeline.training.recipe import END_BY
+from daybreak.backends.local import Local
+from daybreak.contract.backend import Job
+from daybreak.contract.records import Night, Rental, Training, replace_text
+from daybreak.training.recipe import END_BY
 from tests.fakes import read_lines
 from tests.training import nights
 
@@ -50,7 +50,7 @@ def run_directly(folder: Path, *, meanwhile: Callable[[], None]) -> None:
     handle = backend.submit(
         Job(
             name="j",
-            module="pipeline.training.worker",
+            module="daybreak.training.worker",
             arguments=(str(folder),),
             num_workers=1,
             rental=Rental(machine="local"),

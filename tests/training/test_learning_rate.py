@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.contract.errors import ParamsError
-from pipeline.training.learning_rate import Scaled, scaled
+from daybreak.contract.errors import ParamsError
+from daybreak.training.learning_rate import Scaled, scaled
 
 SIZES = st.integers(1, 4096)
 

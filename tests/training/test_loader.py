@@ -13,8 +13,8 @@ import psutil
 import pytest
 import torch
 
-from pipeline.training.loader import Loader, draws
-from pipeline.training.tuning import Columns, read
+from daybreak.training.loader import Loader, draws
+from daybreak.training.tuning import Columns, read
 from tests.fakes import LineWorkload, write_curve
 
 FIRST, SECOND = np.arange(5), np.arange(5, 9)
@@ -169,7 +169,7 @@ def test_where_a_loader_process_is_killed_this_one_reads():
 def test_loader_processes_die_with_the_process_that_trains(tmp_path: Path):
     code = (
         "import sys, time; from pathlib import Path; from tests.training.test_loader import FIRST, Crops; "
-        "from pipeline.training.loader import Loader; "
+        "from daybreak.training.loader import Loader; "
         "loader = Loader(Crops(), num_loaders=2, in_processes=True); loader.prepare([FIRST]); "
         "loader.get(FIRST); Path(sys.argv[1]).touch(); time.sleep(60)"
     )

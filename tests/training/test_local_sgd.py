@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.params import TrainParams
-from pipeline.contract.records import Tuning
-from pipeline.training.gradients import Signals
-from pipeline.training.local_sgd import LocalSgdEngine
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.params import TrainParams
+from daybreak.contract.records import Tuning
+from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
+from daybreak.training.gradients import Signals
 from tests.fakes import LineWorkload, write_curve
 from tests.training import apart
 from tests.training.nights import ROOT

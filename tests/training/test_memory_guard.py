@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.contract.records import Tuning
-from pipeline.training.band_limited import BandLimitedConv1d
-from pipeline.training.engine import TorchEngine
-from pipeline.training.gradients import Signals
-from pipeline.training.memory_guard import LOOK_EVERY_S, MemoryGuard, ShortOfMemory
+from daybreak.contract.records import Tuning
+from daybreak.training.band_limited import BandLimitedConv1d
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
+from daybreak.training.memory_guard import LOOK_EVERY_S, MemoryGuard, ShortOfMemory
 from tests.training.test_band_limited import Waves
 
 MIB = 1 << 20
@@ -164,7 +164,7 @@ def test_convolutions_are_limited_only_while_memory_is_short():
 FREES_AMID_WHAT_STAYS = """
 import json, sys
 import torch
-from pipeline.training.memory_guard import HostMemory
+from daybreak.training.memory_guard import HostMemory
 
 memory = HostMemory()
 if sys.argv[1] == "at once":

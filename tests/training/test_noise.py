@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.training.noise import Noise, parts, two_batches
+from daybreak.training.noise import Noise, parts, two_batches
 
 positive = st.floats(1e-6, 1e6)
 POSITIVE_SCALES = st.integers(1, 10_000)

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pipeline.training import process_group
-from pipeline.training.process_group import exchanged
+from daybreak.training import process_group
+from daybreak.training.process_group import exchanged
 
 
 def test_each_worker_learns_the_devices_of_all():

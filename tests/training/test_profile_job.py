@@ -5,27 +5,28 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, runner
-from pipeline.backends.local import Local
-from pipeline.contract import records
-from pipeline.contract.errors import JobError
-from pipeline.contract.records import Profile
-from pipeline.machines import this_machine
-from pipeline.profiling import profile_stage
-from pipeline.profiling.explain import explain
+from daybreak import cli, runner
+from daybreak.backends.local import Local
+from daybreak.contract import records
+from daybreak.contract.errors import JobError
+from daybreak.contract.records import Profile
+from daybreak.machines import this_machine
+from daybreak.profiling import profile_stage
+from daybreak.profiling.explain import explain
+from daybreak.storage.home import Home
 from tests.training import nights
 
 PARAMS = """\
 source: "tests.fakes:TwoDays"
 workload: {{use: "tests.fakes:LineWorkload", poison: {poison}}}
-backend: "pipeline.backends.local:Local"
+backend: "daybreak:Local"
 profile: {{machine: local, batch_sizes: [8, 16], steps: 2}}
 """
 
 
 @pytest.fixture(autouse=True)
 def _in_a_night(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIPELINE_HOME", str(tmp_path))
+    monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(nights.ROOT))
     monkeypatch.chdir(tmp_path)
     subprocess.run(["git", "init", "--quiet"], check=True)  # the home of a ledger
@@ -36,7 +37,7 @@ def call(*, poison: int = -1) -> Profile:
     Path("params.yaml").write_text(PARAMS.format(poison=poison))
     records.write(nights.night())
     records.write(nights.dataset())
-    profile = runner.run("profile")
+    profile = runner.run(Home.here(), "profile")
     assert isinstance(profile, Profile)
     return profile
 

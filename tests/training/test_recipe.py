@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.contract import records
-from pipeline.contract.params import Params
-from pipeline.contract.records import Champion, Rental
-from pipeline.jobs import launcher
-from pipeline.training import recipe
+from daybreak.contract import records
+from daybreak.contract.params import Params
+from daybreak.contract.records import Champion, Rental
+from daybreak.jobs import launcher
+from daybreak.training import recipe
 from tests.training import nights, recipes
 
 WARM_DAY, COLD_DAY = date(2026, 1, 2), date(2026, 1, 1)  # ordinals 1 and 0 modulo 7

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 def follower(folder: Path, **environment: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "pipeline.training.run_logger", str(folder), "n"],
+        [sys.executable, "-m", "daybreak.training.run_logger", str(folder), "n"],
         stdin=subprocess.PIPE,
         cwd=ROOT,
         env={**os.environ, **environment},

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.contract.errors import JobError
-from pipeline.training.sample_audit import SampleAudit
-from pipeline.training.sample_order import PART, indices, share
+from daybreak.contract.errors import JobError
+from daybreak.training.sample_audit import SampleAudit
+from daybreak.training.sample_order import PART, indices, share
 
 N = 97
 

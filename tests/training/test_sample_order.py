@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.training.sample_order import PART, WINDOW, indices, share
+from daybreak.training.sample_order import PART, WINDOW, indices, share
 
 seeds = st.integers(min_value=-(2**70), max_value=2**70)
 

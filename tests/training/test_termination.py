@@ -11,7 +11,7 @@ import psutil
 import pytest
 from torch.utils.data import DataLoader
 
-from pipeline.training.termination import Termination, sigterm_blocked
+from daybreak.training.termination import Termination, sigterm_blocked
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_processes_of_a_data_set_do_not_hear_it():
 
 def test_outside_of_training_it_ends_the_process():
     code = (
-        "import os, signal; from pipeline.training.termination import sigterm_blocked\n"
+        "import os, signal; from daybreak.training.termination import sigterm_blocked\n"
         "with sigterm_blocked(): os.kill(os.getpid(), signal.SIGTERM); print('went on', flush=True)\n"
         "print('not ended')"
     )

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.contract.records import Tuning
-from pipeline.training.engine import TorchEngine
-from pipeline.training.gradients import Signals
-from pipeline.training.tuning import tensors
+from daybreak.contract.records import Tuning
+from daybreak.training.engine import TorchEngine
+from daybreak.training.gradients import Signals
+from daybreak.training.tuning import tensors
 from tests.fakes import LineWorkload, write_curve
 
 pytest.importorskip("torch_xla", reason="torch_xla 2.9 needs torch 2.9, and this environment has 2.13")
@@ -40,7 +40,7 @@ def trained(engine: TorchEngine, batches: list[range], *, after: int = 0) -> lis
 
 
 def engines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[TorchEngine, TorchEngine]:
-    from pipeline.training.tpu import TpuEngine
+    from daybreak.extensions.tpu.tpu import TpuEngine
 
     write_curve(folder, num_samples=100)
     workload = LineWorkload(dropout=0.0)

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.contract.errors import JobError
-from pipeline.contract.records import Rental, Rung, Size, Tuning
-from pipeline.training import checkpoint, sample_order
-from pipeline.training.recipe import Progress, Recipe
-from pipeline.training.trainer import RunOutcome, Trainer
+from daybreak.contract.errors import JobError
+from daybreak.contract.records import Rental, Rung, Size, Tuning
+from daybreak.training import checkpoint, sample_order
+from daybreak.training.recipe import Progress, Recipe
+from daybreak.training.trainer import RunOutcome, Trainer
 from tests.fakes import AtOnce, CountingEngine
 from tests.training.recipes import NEVER, recipe
 

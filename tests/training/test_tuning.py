@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.contract.records import Tuning
-from pipeline.training.tuning import (
+from daybreak.contract.records import Tuning
+from daybreak.training.tuning import (
     Columns,
     ShardedOptimizer,
     Tuner,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.training.watchdog import Watchdog
+from daybreak.training.watchdog import Watchdog
 
 
 class Worker:

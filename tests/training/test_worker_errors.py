@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from pipeline.contract.errors import JobError, NotFinite
-from pipeline.training import worker_errors
+from daybreak.contract.errors import JobError, NotFinite
+from daybreak.training import worker_errors
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.contract.records import Tuning
-from pipeline.training import checkpoint
-from pipeline.training.engine import Step, TorchEngine
-from pipeline.training.sample_order import Indices
-from pipeline.training.trainer import Trainer
+from daybreak.contract.records import Tuning
+from daybreak.training import checkpoint
+from daybreak.training.engine import Step, TorchEngine
+from daybreak.training.sample_order import Indices
+from daybreak.training.trainer import Trainer
 from tests.fakes import LineWorkload
 from tests.training.recipes import recipe
 

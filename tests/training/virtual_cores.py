@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.training.asynchronous import AsynchronousEngine
-from pipeline.training.asynchronous_workers import Done, Gradient, Part
+from daybreak.extensions.threads.asynchronous import AsynchronousEngine
+from daybreak.extensions.threads.asynchronous_workers import Done, Gradient, Part
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,18 +17,30 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from pipeline.contract import records
-from pipeline.contract.params import Plug, PrepareParams, PrepareSections
-from pipeline.contract.records import Dataset, Night, Report
-from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time, days
-from pipeline.contract.workload import STATE, make_model, read_state
-from pipeline.data.features import CLEAN, Past
-from pipeline.data.ingest import part_of
-from pipeline.data.prepare import ARRAYS, prepare
-from pipeline.registry.weights import MODEL
-from pipeline.workloads.metrics import AUC, LogLoss
-from pipeline.workloads.table_model import TableModel
-from pipeline.workloads.table_workload import TableWorkload
+from daybreak import (
+    AUC,
+    Category,
+    Float,
+    Id,
+    Int,
+    Label,
+    LogLoss,
+    Past,
+    Table,
+    TableModel,
+    TableWorkload,
+    Time,
+    days,
+)
+from daybreak.contract import records
+from daybreak.contract.params import Plug, PrepareParams, PrepareSections
+from daybreak.contract.records import Dataset, Night, Report
+from daybreak.contract.workload import STATE, make_model, read_state
+from daybreak.data.features import CLEAN
+from daybreak.data.partitions import part_of
+from daybreak.data.prepare import ARRAYS, prepare
+from daybreak.registry.weights import MODEL
+from daybreak.storage.home import Home
 
 COUNTRIES, CODES = ("DE", "GB", "US"), ("4111", "5411", "5812")
 
@@ -125,7 +137,7 @@ def prepared(newest: date, num_days: int, use: str) -> Dataset:
     sections = PrepareSections(
         workload=Plug(use=use), prepare=PrepareParams(window_days=num_days, test_days=2)
     )
-    return prepare(night, report, sections)
+    return prepare(Home(Path.cwd()), night, report, sections)
 
 
 def samples(folder: Path, day: date) -> Any:

@@ -7,14 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.contract.errors import ParamsError
-from pipeline.contract.table import Category, Float, Id, Int, Label, Table, Time
-from pipeline.contract.workload import UNIT
-from pipeline.data.features import past_of, samples_of
-from pipeline.evaluation.scoring import declared
-from pipeline.workloads.columns import CATEGORIES, MISSING, NUMBERS
-from pipeline.workloads.metrics import AUC, Metric
-from pipeline.workloads.table_workload import TableWorkload
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time
+from daybreak.contract.workload import UNIT
+from daybreak.data.features import past_of, samples_of
+from daybreak.evaluation.scoring import declared
+from daybreak.workloads.columns import CATEGORIES, MISSING, NUMBERS
+from daybreak.workloads.metrics import AUC, Metric
+from daybreak.workloads.table_workload import TableWorkload
 
 DAY = date(2025, 3, 3)
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from pipeline.contract.errors import DataError
-from pipeline.workloads.image_columns import ImageModel, decodes, pixels, sizes
+from daybreak.contract.errors import DataError
+from daybreak.workloads.image_columns import ImageModel, decodes, pixels, sizes
 
 
 def file(kind: str, *, mode: str = "RGB", size: tuple[int, int] = (10, 6)) -> bytes:

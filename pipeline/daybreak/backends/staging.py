@@ -1,0 +1,204 @@
+"""Sends inputs of a job to the machine, and fetches results, by way of a bucket.
+
+    BUCKET/things/DIGEST/    a folder that does not change: arrays, a model to start from, code; `whole.json`,
+                             the list of files with sizes and digests, is written last
+    BUCKET/jobs/NAME/        needs.json   the things that the job needs, and their paths
+                             down/        updates for the job: job.json, attempt, end_by.json
+                             up/NODE/     a machine's output: heartbeats, starts, errors, model, result
+
+Any URL of fsspec is a bucket whose client is on both machines; the image `trainer` has that of gs://. Nothing
+is locked or renamed there; a file that
+`whole.json` does not list, or that does not match it, is not trusted. On the machine everything is in one
+folder, under the same paths as in the folder of the night; result.json is written last, after the model that
+it describes.
+"""
+
+import hashlib
+import json
+import logging
+import secrets
+import shutil
+import tempfile
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from daybreak.contract.errors import DataError, ParamsError
+from daybreak.contract.records import digest, replace_text
+from daybreak.storage import checkout
+from daybreak.storage.bucket import BucketFolder, inside, is_here
+from daybreak.storage.source_code import archived_name
+
+log = logging.getLogger(__name__)
+
+DOWN = ("job.json", "attempt", "end_by.json")
+MEASURED = ("profile.json", "machinetrial.json")  # what short jobs leave
+LINES = ("progress.jsonl", "starts.jsonl", "errors.jsonl")  # append-only
+CODE = "code"  # on the machine, beside data/
+CLIENTS = ("gcsfs", "google", "aiohttp", "s3fs", "botocore", "aiobotocore", "adlfs", "azure")  # of buckets
+
+
+def writable(url: str, *, on_loopback: bool = False) -> str:
+    """Returns that a file can be written to the bucket at that URL, and removed again.
+
+    Raises ParamsError where it cannot, or where the machines of jobs do not see it; those of a place
+    `on_loopback` see this machine's disk.
+    """
+    if is_here(url) and not on_loopback:
+        raise ParamsError(
+            f"backend.bucket {url or 'is empty, and the folder of the night'} is on this machine only, and "
+            f"jobs run on others; set it to the URL of a bucket, such as gs://my-bucket"
+        )
+    if not url:
+        return "none is named; jobs run in the folder of the night"
+    files = BucketFolder(url=url)
+    name = f".check-{secrets.token_hex(4)}"
+    try:
+        files.files.pipe_file(files.at(name), b"")
+        files.files.rm_file(files.at(name))
+    except ImportError as error:
+        raise ParamsError(
+            f"backend.bucket {url} needs a client that is not installed here ({error}); install it, also in "
+            f"the image of the jobs, or name a bucket of gs://"
+        ) from None
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ParamsError(
+            f"backend.bucket {url} is not writable ({_brief(error)}); make it, and give who runs the nights, "
+            f"and backend.service_account, the role roles/storage.objectAdmin on it"
+        ) from None
+    except Exception as error:  # each client has its own
+        if type(error).__module__.split(".")[0] not in CLIENTS:
+            raise
+        raise ParamsError(
+            f"backend.bucket {url} is not writable ({_brief(error)}); look at the name of the bucket"
+        ) from None
+    return f"{url} is writable"
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def pack(bucket: BucketFolder, name: str, folder: Path, *, night: Path) -> None:
+    """Sends what the job in `folder` needs, from the folder of its night."""
+    recipe = json.loads((folder / "job.json").read_text())
+    things = {"data/arrays": recipe["data_digest"]} if "data_digest" in recipe else {}
+    if "dataset" in recipe:  # of a profile
+        things = {"data/arrays": recipe["dataset"]["digest"]}
+    if recipe.get("warm_from"):
+        things[recipe["warm_from"]] = recipe["warm_digest"]
+    if recipe.get("arrays"):
+        things[recipe["arrays"]] = things.pop("data/arrays")
+    for path, name_of in things.items():
+        bucket.send_thing(night / path, name_of)
+    with tempfile.TemporaryDirectory() as scratch:
+        code = _pack_code(night, Path(scratch) / "code.zip")
+        if code:
+            bucket.send_thing(Path(scratch), code)
+            things[CODE] = code
+    bucket.write(json.dumps(things), "jobs", name, "needs.json")
+    push_updates(bucket, name, folder)
+
+
+def _pack_code(night: Path, path: Path) -> str:
+    """Zips the files that git does not ignore, uncommitted too; returns their digest, "" outside a checkout.
+
+    So what a workload reads beside its modules, a vocabulary as well as a configuration, is there too.
+    """
+    names = sorted(archived_name(file, night) for file in code_files(night))
+    if not names:
+        return ""
+    seen = hashlib.md5(usedforsecurity=False)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in names:
+            content = (night / name).read_bytes()
+            seen.update(name.encode() + b"\0" + hashlib.md5(content, usedforsecurity=False).digest())
+            packed.writestr(zipfile.ZipInfo(name), content)  # without times: the same code, the same bytes
+    return seen.hexdigest()
+
+
+def code_files(night: Path) -> list[Path]:
+    """Returns the files of the folder of a night that travel to its jobs as their code."""
+    others = checkout.unignored(night, leaving_out=("data", "nights", "var"))
+    return sorted({*others, *checkout.unignored(night, tracked=True)})
+
+
+def push_updates(bucket: BucketFolder, name: str, folder: Path) -> None:
+    """Sends the files that update the job, where they have changed."""
+    for file in DOWN:
+        path = folder / file
+        if path.exists() and path.read_text() != bucket.text("jobs", name, "down", file):
+            bucket.write(path.read_text(), "jobs", name, "down", file)
+
+
+def unpack(bucket: BucketFolder, name: str, root: Path, folder: Path) -> None:
+    """Fetches on the machine what the job needs to `root`, and the state of the job to `folder`.
+
+    Raises DataError if the bucket does not have the job.
+    """
+    text = bucket.text("jobs", name, "needs.json")
+    if text is None:
+        raise DataError(f"{bucket.url} has no jobs/{name}; run train again, which sends it")
+    things = json.loads(text)
+    for path, name_of in things.items():
+        bucket.bring_thing(name_of, inside(root, path))
+    if CODE in things:
+        with zipfile.ZipFile(root / CODE / "code.zip") as packed:
+            packed.extractall(root / CODE)
+    else:  # what another job left on this machine is not this one's
+        shutil.rmtree(root / CODE, ignore_errors=True)
+    pull_results(bucket, name, folder)
+    pull_updates(bucket, name, folder)
+
+
+def pull_updates(bucket: BucketFolder, name: str, folder: Path) -> None:
+    """Fetches the files that update the job."""
+    for file in DOWN:
+        text = bucket.text("jobs", name, "down", file)
+        if text is not None and not ((folder / file).exists() and (folder / file).read_text() == text):
+            replace_text(folder / file, text)
+
+
+def pull_results(bucket: BucketFolder, name: str, folder: Path) -> None:
+    """Fetches what all machines of the job left; lines that are here already are not added again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files, root = bucket.files, bucket.at("jobs", name, "up")
+    with suppress(FileNotFoundError):
+        paths = sorted(str(path) for path in files.find(root))
+        for path in paths:
+            if path.rpartition("/")[2] in LINES:
+                _add_lines(folder / path.rpartition("/")[2], files.cat_file(path).decode())
+            elif path.rpartition("/")[2] in MEASURED:
+                replace_text(folder / path.rpartition("/")[2], files.cat_file(path).decode())
+        results = [path for path in paths if path.endswith("/result.json")]
+        if results and not (folder / "result.json").exists():
+            _fetch_model(files, results[0], paths, folder)
+
+
+def _fetch_model(files: Any, result: str, paths: list[str], folder: Path) -> None:
+    """Fetches the model and then its result; neither if the model does not match the digest in it."""
+    model = result.removesuffix("result.json") + "model/"
+    fresh = folder / ".model.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    for path in paths:
+        if path.startswith(model):
+            target = inside(fresh, path.removeprefix(model))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            files.get_file(path, str(target))
+    text = files.cat_file(result).decode()
+    if not fresh.exists() or digest(fresh) != json.loads(text)["model_digest"]:
+        log.warning("%s does not match the digest in its result; it is not fetched", model)
+        return
+    shutil.rmtree(folder / "model", ignore_errors=True)
+    fresh.rename(folder / "model")
+    replace_text(folder / "result.json", text)
+
+
+def _add_lines(path: Path, text: str) -> None:
+    here = path.read_text().splitlines() if path.exists() else []
+    known = set(here)
+    new = [line for line in text[: text.rfind("\n") + 1].splitlines() if line not in known]
+    if new:
+        with path.open("ab") as file:
+            file.write("".join(f"{line}\n" for line in new).encode())

@@ -1,0 +1,352 @@
+"""Checks whether a night would run here, before a cent is spent: `daybreak check`."""
+
+import configparser
+import contextlib
+import importlib.metadata
+import json
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from daybreak import night
+from daybreak.contract import params
+from daybreak.contract.backend import Backend
+from daybreak.contract.errors import PipelineError
+from daybreak.contract.formats import counted, one_line, size
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import Check, Rental
+from daybreak.storage import address, ledger, lifecycle, source_code
+from daybreak.storage.home import Home
+
+NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
+# Variables of services that a copy of a home, with the same environment, would share with the original.
+SHARED = ("MLFLOW_TRACKING_URI", "MLFLOW_ARTIFACTS_DESTINATION", "DAYBREAK_LOG")
+NEEDED_BYTES = 2 * 2**30  # free disk that a night of the default workload stays well below
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The result of a check; `text` says what to do if it is not `ok`."""
+
+    what: str
+    ok: bool
+    text: str
+
+
+def findings(home: Home) -> Iterator[Finding]:
+    """Yields one finding after the other, so that a slow server does not hold up the rest."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    text = f"{version}; constraints.txt is for 3.11"
+    yield Finding(what="python", ok=sys.version_info[:2] == (3, 11), text=text)
+    for name in ("torch", "dvc", "mlflow", "great-expectations", "apache-airflow"):
+        yield _package(name)
+    try:
+        yield Finding(what="checkout", ok=True, text=str(home.folder))
+        loaded = home.params
+        if moved := _moved(home.folder, loaded):
+            yield moved
+        yield Finding(what="params.yaml", ok=True, text=f"night of {loaded.night.train_hours:g} h to train")
+    except PipelineError as error:
+        yield Finding(what="params.yaml", ok=False, text=str(error))
+        return
+    free = shutil.disk_usage(home.folder).free
+    yield Finding(
+        what="disk",
+        ok=free >= NEEDED_BYTES,
+        text=f"{free / 2**30:.1f} GiB free in {home.folder}; a night needs {NEEDED_BYTES / 2**30:.0f}",
+    )
+    for name in ("source", "workload", "backend"):
+        yield _plug(name, getattr(loaded, name))
+    for key, values in loaded.plan.quality_choices.items():
+        section, _, name = key.partition(".")
+        if section == "workload":  # found here rather than on the night that tries it
+            arguments = {**(loaded.workload.model_extra or {}), name: values[-1]}
+            yield _plug(key, params.Plug.model_validate({"use": loaded.workload.use, **arguments}))
+    yield _code(home.folder, loaded)
+    with contextlib.suppress(PipelineError):  # already reported
+        yield from _backend(home.folder, loaded, loaded.backend.make(home))
+    yield from _serving(loaded)
+    yield from _lifecycle(home.folder, loaded)
+    yield from _router(home.folder, loaded)
+    yield _suite(home.folder / loaded.validate_.suite)
+    yield _registry(home)
+
+
+def _moved(home: Path, loaded: params.Params) -> Finding | None:
+    """Returns a finding if the home was moved, or if it is a copy, with the settings that both share."""
+    if not (home / address.FILE).exists():  # no night was opened here
+        return None
+    known = address.look(home)
+    if known.copy_of and Path(known.copy_of).exists():
+        shared = [name for name in SHARED if os.environ.get(name)]
+        named = {
+            "night.ledger_remote": loaded.night.ledger_remote,
+            "serving.log": loaded.serving.log,
+            "train.checkpoints": loaded.train.checkpoints,
+        }
+        shared += [key for key, value in named.items() if value]
+        text = f"this home is a copy of {known.copy_of}: its nights, data and versions are its own"
+        if shared:
+            text += f", but both use {', '.join(shared)}; set them to others in one of the two"
+        return Finding(what="copy", ok=not shared, text=text)
+    if known.folder != str(home.resolve()):
+        text = f"this home was at {known.folder}; its nights, data and versions are found where it is now"
+        return Finding(what="moved", ok=True, text=text)
+    return None
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(what=name, ok=True, text=importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(what=name, ok=False, text="is not installed; run make setup")
+
+
+def _plug(name: str, plug: params.Plug) -> Finding:
+    try:
+        plug.make()
+    except PipelineError as error:
+        return Finding(what=name, ok=False, text=str(error))
+    return Finding(what=name, ok=True, text=plug.use)
+
+
+def _code(home: Path, loaded: params.Params) -> Finding:
+    """Returns whether the code of a night is small enough to travel to jobs and into versions."""
+    texts = []
+    try:
+        for what, files in night.travelling(loaded, home):
+            source_code.expect_portable(files, what=what, max_mb=loaded.night.max_code_mb)
+            num_bytes = sum(path.stat().st_size for path in files)
+            texts.append(f"{counted(len(files), 'file')}, {size(num_bytes)}, {what}")
+    except (PipelineError, SyntaxError) as error:
+        return Finding(what="code", ok=False, text=str(error))
+    return Finding(what="code", ok=True, text="; ".join(texts))
+
+
+def _backend(home: Path, loaded: params.Params, backend: Backend) -> Iterator[Finding]:
+    """Yields what the backend has, and whether it would take a job: credentials, project, bucket, image."""
+    lacks = [name for name in vars(Backend) if not name.startswith("_") and not hasattr(backend, name)]
+    if lacks:
+        text = f"{loaded.backend.use} lacks {', '.join(lacks)}; inherit from daybreak.Backend"
+        yield Finding(what="backend", ok=False, text=text)
+        return
+    yield _machines(home, loaded, backend)
+    if fault := backend.cannot_move(loaded.train.checkpoints):
+        yield Finding(what="checkpoints", ok=False, text=fault)
+    for what, ok, text in backend.preflight(loaded.plan.regions):
+        yield Finding(what=what, ok=ok, text=text)
+
+
+def _machines(home: Path, loaded: params.Params, backend: Backend) -> Finding:
+    """Checks that the plan has machines to choose from here, and lists the dates of their prices."""
+    try:
+        chosen = _chosen(home, loaded, backend.machines())
+    except PipelineError as error:
+        return Finding(what="machines", ok=False, text=str(error))
+    names = list(dict.fromkeys(machine.name for machine in chosen))
+    shown = ", ".join(names) if len(names) <= 5 else f"{', '.join(names[:5])} and {len(names) - 5} more"
+    dates = [p.dated for machine in chosen for p in machine.prices if p.usd_per_hour is not None]
+    days = f"; prices of {min(dates)} to {max(dates)}, daybreak prices --refresh" if dates else ""
+    return Finding(what="machines", ok=True, text=f"{shown}{days}")
+
+
+def rented(home: Home, loaded: params.Params) -> Iterator[Check]:
+    """Runs a job of a minute on the machine that the newest plan rents, and yields what it found.
+
+    Before there is a plan, it is the first that `plan.machines` allows and the backend has.
+    """
+    from daybreak.profiling import machine_trial
+
+    backend: Backend = loaded.backend.make(home)
+    rental, machine = planned(home, loaded, backend)
+    yield Check(name="trial", ok=True, text=f"asking for {rental}; Ctrl-C ends it")
+    folder = home.var / "trials" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    yield from machine_trial.trial(rental, machine, backend, folder=folder)
+
+
+def planned(home: Home, loaded: params.Params, backend: Backend) -> tuple[Rental, Machine]:
+    """Returns rental and machine: one machine of the newest plan, or the first machine allowed."""
+    from daybreak.planning import candidates
+
+    available = backend.machines()
+    places = {(machine.name, machine.region, machine.backend): machine for machine in available}
+    planned = next(
+        (entry.plan.rental for entry in ledger.history(home, limit=NUM_NIGHTS) if entry.plan), None
+    )
+    if planned and (machine := places.get((planned.machine, planned.region, planned.backend))):
+        return planned.one, machine
+    chosen = _chosen(home.folder, loaded, available)
+    machine = next(machine for machine in chosen if machine in available)
+    strategy = candidates.strategies(machine, loaded.plan)[0]
+    return Rental(
+        machine=machine.name, region=machine.region, strategy=strategy, backend=machine.backend
+    ), machine
+
+
+def _chosen(home: Path, loaded: params.Params, available: Sequence[Machine]) -> tuple[Machine, ...]:
+    """Returns the machines that a plan would choose from, of which at least one is available."""
+    from daybreak.machines import catalog, pricelist
+    from daybreak.planning import candidates
+
+    listed = (catalog.AT_HAND, *catalog.rented(home / pricelist.REFRESHED))
+    return candidates.allowed(candidates.everything(available, listed), loaded.plan, available=available)
+
+
+def _serving(loaded: params.Params) -> Iterator[Finding]:
+    """Yields the checks of the serving endpoint, if there is one."""
+    plug = loaded.serving.endpoint
+    if not plug:
+        return
+    try:
+        made = plug.make()
+    except PipelineError as error:
+        yield Finding(what="endpoint", ok=False, text=str(error))
+        return
+    for what, ok, text in made.preflight():
+        yield Finding(what=what, ok=ok, text=text)
+
+
+def _lifecycle(home: Path, loaded: params.Params) -> Iterator[Finding]:
+    """Yields for each bucket of Google whether a lifecycle rule deletes there what is still needed."""
+    places = [*_places(home, loaded)]
+    for bucket in dict.fromkeys(each.bucket for each in places):
+        what = f"lifecycle of gs://{bucket}"
+        try:
+            rules = lifecycle.rules(bucket)
+        except PipelineError as error:
+            yield Finding(what=what, ok=True, text=f"not looked at: {error}")
+            continue
+        complaints = lifecycle.complaints(rules, [each for each in places if each.bucket == bucket])
+        for text in complaints:
+            yield Finding(what=what, ok=False, text=text)
+        if not complaints:
+            yield Finding(what=what, ok=True, text="no rule deletes what is still needed")
+
+
+def _places(home: Path, loaded: params.Params) -> Iterator[lifecycle.NeededFiles]:
+    """Yields what is kept in buckets of Google, by params.yaml, DVC's settings and the environment."""
+    endpoint = loaded.serving.endpoint
+    containers = str((endpoint.model_extra or {}).get("bucket") or "").rstrip("/") if endpoint else ""
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(home / ".dvc" / "config")
+    remotes = [values["url"] for values in config.values() if "url" in values]
+    kept = [
+        *((f"{bucket}/things", "what jobs fetch", False) for bucket in loaded.buckets()),
+        *((f"{bucket}/jobs", "what jobs leave", False) for bucket in loaded.buckets()),
+        *((f"{bucket}/bags", "what the runs of a bag leave", False) for bucket in loaded.buckets()),
+        (loaded.train.checkpoints, "copies of checkpoints", False),
+        (f"{containers}/serving", "what the endpoint's containers start from", True),
+        *((url, "DVC's copy of data and models", True) for url in remotes),
+        (os.environ.get("MLFLOW_ARTIFACTS_DESTINATION", ""), "MLflow's artifacts", True),
+    ]
+    for url, what, for_ever in kept:
+        if files := lifecycle.place(url, what, for_ever=for_ever):
+            yield files
+
+
+def _router(home: Path, loaded: params.Params) -> Iterator[Finding]:
+    """Yields whether users can meet a challenger, where they are to judge it."""
+    if loaded.gate.scores == "replay":
+        return
+    from daybreak.storage.traffic_log import existing_log
+
+    if loaded.live_test.metric is None:  # else users are scored by that
+        with contextlib.suppress(PipelineError):  # already reported
+            yield from _live_score(loaded.workload)
+    try:
+        log = existing_log(loaded.serving, home)
+        live = log.routers() if log else ()
+    except PipelineError as error:
+        yield Finding(what="router", ok=False, text=str(error))
+        return
+    text = f"gate.scores: {loaded.gate.scores} asks users, and no router lives; run daybreak serve"
+    if live:
+        text = f"{len(live)} live{'s' if len(live) == 1 else ''}: {', '.join(router.id for router in live)}"
+    elif loaded.serving.endpoint:
+        yield from _router_of_endpoint(loaded, loaded.serving.endpoint)
+        return
+    elif loaded.live_test.observations:
+        yield _own_serving(loaded.live_test.observations)
+        return
+    yield Finding(what="router", ok=bool(live), text=text)
+
+
+def _own_serving(plug: params.Plug) -> Finding:
+    """Returns whether what users of a team's own serving met can be found."""
+    try:
+        days = list(plug.make().days())
+    except PipelineError as error:
+        return Finding(what="observations", ok=False, text=f"live_test.observations: {error}")
+    newest = f", the newest of {max(days)}" if days else " yet"
+    return Finding(what="observations", ok=True, text=f"rows of {counted(len(days), 'day')}{newest}")
+
+
+def _live_score(plug: params.Plug) -> Iterator[Finding]:
+    """Yields that users cannot judge a workload of rows, each of whose metrics needs a set of samples."""
+    from daybreak.evaluation.scoring import declared
+    from daybreak.workloads.served_rows import serves_rows
+
+    workload = plug.make()
+    metrics = declared(workload) if serves_rows(workload) else ()
+    if metrics and all(metric.sample_values([0.5], [1.0]) is None for metric in metrics):
+        names = " and ".join(metric.name for metric in metrics)
+        yield Finding(
+            what="live score",
+            ok=False,
+            text=f"each user meets one model, and {names} has no value of a single sample; add a metric that "
+            f"has, such as LogLoss() or AbsoluteError(), or set gate.scores: replay",
+        )
+
+
+def _router_of_endpoint(loaded: params.Params, plug: params.Plug) -> Iterator[Finding]:
+    """Yields whether an endpoint can split its requests as the gate needs, and log who met what."""
+    with contextlib.suppress(PipelineError):  # already reported
+        endpoint = plug.make()
+        shares = (*loaded.live_test.ramp, loaded.watch.holdback)
+        keeps, broken = bool(endpoint.log), [share for share in shares if not endpoint.is_whole(share)]
+        text = "the endpoint's containers keep the log of who met what"
+        if not keeps:
+            text = (
+                f"gate.scores: {loaded.gate.scores} asks users, and the endpoint keeps no log of who met "
+                f"what; set serving.endpoint.log, or run daybreak serve"
+            )
+        elif broken:
+            text = (
+                f"the endpoint gives whole percent, not {broken[0]:g}; fix live_test.ramp or watch.holdback"
+            )
+        yield Finding(what="router", ok=keeps and not broken, text=text)
+
+
+def _suite(path: Path) -> Finding:
+    text = str(path) if path.exists() else f"{path} is missing; write it, or fix validate.suite"
+    return Finding(what="expectations", ok=path.exists(), text=text)
+
+
+def _registry(home: Home) -> Finding:
+    from daybreak.storage import mlflow_client
+
+    try:
+        if mlflow_client.is_missing(home) and not ledger.ledger_tip(home):
+            return Finding(what="mlflow", ok=True, text="no database yet; the first night creates it")
+        shared = os.environ.get("MLFLOW_TRACKING_URI") and "; a copy of this home shares its versions"
+        return Finding(what="mlflow", ok=True, text=f"{mlflow_client.reachable(home)}{shared or ''}")
+    except PipelineError as error:
+        return Finding(what="mlflow", ok=False, text=str(error))
+
+
+def shown(checks: Iterable[Check], *, as_json: bool = False) -> int:
+    """Prints checks as they come, or all at once as JSON; returns 1 if a check failed."""
+    if as_json:
+        checks = list(checks)
+        print(json.dumps([asdict(check) for check in checks]))
+        return 0 if all(check.ok for check in checks) else 1
+    failed = 0
+    for check in checks:
+        print(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {one_line(check.text)}", flush=True)
+        failed += not check.ok
+    return 1 if failed else 0

@@ -1,0 +1,125 @@
+"""Gives a night its values of `plan.quality_choices`: reads what nights showed, and writes params.yaml.
+
+`daybreak/planning/quality_choices.py` decides. A key that a person set, in params.yaml or for this night
+alone, stays as it is.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from daybreak.contract import params, records
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.params import Params, Plug
+from daybreak.contract.records import Champion, Chosen, Night
+from daybreak.planning import evening
+from daybreak.planning.quality_choices import OF_THE_WORKLOAD, Tonight, choose
+from daybreak.prediction import ledger_history
+from daybreak.registry.lineage import is_refresh, recipe
+from daybreak.storage.home import Home
+from daybreak.training.recipe import FACTS, begins_cold
+
+NIGHTS = 365  # that are looked back on
+
+
+def choose_for(
+    home: Home, night: Night, champion: Champion | None, loaded: Params, assignments: Sequence[str]
+) -> Chosen | None:
+    """Returns the values that the night gets, and writes them to the params.yaml of its folder.
+
+    None where there is nothing to choose, and in a home that shares machines of a fleet.
+
+    Args:
+        home: whose nights these are.
+        night: tonight's.
+        champion: that serves; its model is in `data/champion/`.
+        loaded: tonight's params.
+        assignments: what a person set for this night alone, as `section.key=value`.
+    """
+    choices = loaded.plan.quality_choices
+    if loaded.plan.objective != "quality" or not choices or evening.shared(home.folder):
+        return None
+    given = {key: _value(key, listed, loaded) for key, listed in choices.items()}
+    by_person = frozenset(
+        key for key, listed in choices.items() if given[key] != listed[0] or _is_set(key, assignments)
+    )
+    train, warm = loaded.train, not begins_cold(night, champion, loaded)
+    entries = ledger_history.before(home, night, limit=NIGHTS)
+    arguments = _arguments(champion, loaded)
+    tonight = Tonight(
+        values=given,
+        set_by_person=by_person,
+        serving=_serving(choices, arguments),
+        rest=_rest(choices, loaded),
+        warm=warm,
+        passes=train.warm_epochs * train.warm_share if warm else train.epochs,
+        hours=min(loaded.night.train_hours, loaded.night.decide_hours - night.test_hours),
+        budget_usd=night.budget_usd,
+        left_usd=loaded.plan.explore_usd - ledger_history.explored_usd(entries),
+    )
+    chosen = choose(choices, tonight, ledger_history.shown(entries, batch_size=train.batch_size))
+    changed = [f"{key}={value}" for key, value in chosen.values.items() if value != given[key]]
+    loaded = params.override(Path(), changed, into=Path())
+    if arguments is None or chosen.tried.startswith(OF_THE_WORKLOAD):
+        return chosen
+    free = {key for key in choices if key not in by_person}
+    as_champion = _with_arguments(loaded, of=arguments, keys=free)
+    return replace(chosen, is_refresh=is_refresh(champion, as_champion))
+
+
+def _with_arguments(loaded: Params, *, of: Mapping[str, Any], keys: Collection[str]) -> Params:
+    """Returns params in which these arguments of the workload are as in `of`."""
+    arguments = dict(loaded.workload.model_extra or {})
+    for name in (_name(key) for key in keys if key.startswith(OF_THE_WORKLOAD)):
+        if name in of:
+            arguments[name] = of[name]
+        else:
+            arguments.pop(name, None)
+    plug = Plug.model_validate({"use": loaded.workload.use, **arguments})
+    return loaded.model_copy(update={"workload": plug})
+
+
+def _name(key: str) -> str:
+    return key.partition(".")[2]
+
+
+def _value(key: str, listed: Sequence[int], loaded: Params) -> int:
+    """Returns the value of a key in params.yaml; the first listed one for an argument that is left out."""
+    if not key.startswith(OF_THE_WORKLOAD):
+        return loaded.prepare.window_days
+    value = (loaded.workload.model_extra or {}).get(_name(key), listed[0])
+    if not isinstance(value, int):
+        raise ParamsError(
+            f"{key} is {value!r}, and plan.quality_choices lists whole numbers; remove it there"
+        )
+    return value
+
+
+def _is_set(key: str, assignments: Sequence[str]) -> bool:
+    names = [assignment.partition("=")[0].strip() for assignment in assignments]
+    return any(key == name or key.startswith(f"{name}.") for name in names)
+
+
+def _arguments(champion: Champion | None, loaded: Params) -> dict[str, Any] | None:
+    """Returns the arguments of the workload that serves; None where none or another one does."""
+    facts = json.loads(FACTS.read_text()) if champion and champion.version and FACTS.exists() else {}
+    is_same = facts and facts["workload"] == loaded.workload.use
+    return dict(facts["arguments"]) if is_same else None
+
+
+def _serving(choices: Mapping[str, Sequence[int]], arguments: Mapping[str, Any] | None) -> dict[str, int]:
+    """Returns the listed values that the version which serves has; none where it has others."""
+    if arguments is None:
+        return {}
+    of_workload = {key: listed for key, listed in choices.items() if key.startswith(OF_THE_WORKLOAD)}
+    values = {key: arguments.get(_name(key), listed[0]) for key, listed in of_workload.items()}
+    return {key: value for key, value in values.items() if value in of_workload[key]}
+
+
+def _rest(choices: Mapping[str, Sequence[int]], loaded: Params) -> str:
+    """Returns a digest of all that decides the model but these keys: data, workload, training."""
+    alike = params.override(Path(), [f"{key}={listed[0]}" for key, listed in choices.items()])
+    prepare = alike.prepare.model_dump_json(exclude_defaults=True)
+    return records.text_digest("\n".join((recipe(alike), prepare, loaded.source.model_dump_json())))

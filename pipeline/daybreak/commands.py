@@ -1,0 +1,510 @@
+"""Implements the commands besides stages and nights: public functions, whose parameters are the options.
+
+`daybreak` shows the first lines of the docstrings as help, and exits with the returned status
+(daybreak/cli.py).
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from daybreak.contract import forms, params, records
+from daybreak.contract.errors import NothingToDo, ParamsError, PipelineError, ReleaseError, without_password
+from daybreak.contract.records import Check
+from daybreak.report import notifier
+from daybreak.storage import ledger, ledger_notes
+from daybreak.storage.home import Home
+
+if TYPE_CHECKING:
+    from daybreak.report.running import RunningNight
+    from daybreak.storage.homes import FleetHome
+
+log = logging.getLogger("daybreak")
+
+WATCH_S = 2.0  # between two looks at what runs
+
+
+def status(home: Home, *, last: int = 14, all: bool = False, watch: bool = False, json_: bool = False) -> int:
+    """Show what runs and the last nights as a table, and on stderr which processes of Airflow are not alive.
+
+    Args:
+        home: whose nights these are
+        last: number of nights
+        all: of each model of the fleet
+        watch: go on showing what runs as it moves, until Ctrl-C; once, where the output is no terminal
+        json_: as JSON: a list, newest first; with --all, one for each model
+    """
+    from rich.console import Console
+
+    from daybreak import airflow_health
+    from daybreak.report import board
+    from daybreak.storage import homes
+
+    if url := airflow_health.address(home):
+        for sentence in airflow_health.late(url):
+            log.warning("%s", sentence)
+    here = homes.FleetHome(folder=home.folder, model=home.folder.name, leads=True)
+    chosen = homes.homes(homes.lead_of(home.folder)) if all else (here,)
+    if watch and Console().is_terminal:
+        return _watch(chosen, last=last)
+    histories = _histories(chosen, last) if all else {here.model: ledger.history(home, limit=last)}
+    running = {member.model: _running(member) for member in chosen}
+    if json_:
+        rows = {
+            model: board.running_rows(running[model]) + board.status_rows(history)
+            for model, history in histories.items()
+        }
+        if not all and not rows[here.model]:
+            raise NothingToDo("the ledger has no night yet; run one with: make night")
+        print(json.dumps(rows if all else rows[here.model]))
+        return 0
+    for model, history in histories.items():
+        if all:
+            Console().print(model, style="bold", highlight=False)
+        elif not history and not running[model]:
+            raise NothingToDo("the ledger has no night yet; run one with: make night")
+        for each in board.status_of(history, running[model]):
+            Console().print(each, highlight=False)
+    return 0
+
+
+def _running(member: "FleetHome") -> "list[RunningNight]":
+    """Returns the nights of a home that run."""
+    from daybreak.report import open_nights
+
+    try:
+        return open_nights.states(member.home, now=datetime.now(UTC))
+    except ReleaseError as error:
+        log.warning("%s: %s", member.model, error)
+        return []
+
+
+def _watch(chosen: "Sequence[FleetHome]", *, last: int) -> int:
+    """Shows last and running nights of these homes on the terminal, until Ctrl-C."""
+    from rich.console import Group
+    from rich.live import Live
+
+    from daybreak.report import board
+
+    with Live(auto_refresh=False) as shown:
+        while True:
+            parts: list[Any] = []
+            for member in chosen:
+                parts += [member.model] if len(chosen) > 1 else []
+                parts += board.status_of(ledger.history(member.home, limit=last), _running(member))
+            shown.update(Group(*parts), refresh=True)
+            time.sleep(WATCH_S)
+
+
+def _histories(chosen: "Sequence[FleetHome]", limit: int) -> dict[str, list[ledger.Entry]]:
+    """Returns the newest nights of each home, by its model; a ledger that cannot be read hides no other."""
+    histories: dict[str, list[ledger.Entry]] = {}
+    for member in chosen:
+        try:
+            histories[member.model] = ledger.history(member.home, limit=limit)
+        except ReleaseError as error:
+            log.warning("%s: %s", member.model, error)
+            histories[member.model] = []
+    return histories
+
+
+def fleet(home: Home, *, json_: bool = False) -> int:
+    """Make the homes of fleet.yaml members of this home, and show all homes with their shares of machines.
+
+    Args:
+        home: whose nights these are
+        json_: as JSON: a list of homes
+    """
+    from daybreak.planning import evening
+    from daybreak.storage import homes
+
+    joined = homes.join(home.folder)  # logs whom it leaves out
+    shares = evening.standing(homes.lead_of(home.folder))
+    status = ParamsError.exit_status if homes.faults(home.folder) else 0
+    if json_:
+        print(json.dumps([asdict(one) | {"share": shares.get(one.model)} for one in joined], default=str))
+        return status
+    for one in joined:
+        if one.leads:
+            where = "Airflow retrain, router /"
+        elif one.own_registry:
+            where = f"Airflow retrain.{one.model}, router of its own"
+        else:
+            where = f"Airflow retrain.{one.model}, router /models/{one.model}"
+        print(f"{one.model}: {one.folder}; {where}")
+        if one.model in shares:
+            print(f"    {shares[one.model]}")
+    return status
+
+
+def rows(
+    home: Home, *, night: str = "", rule: str = "", limit: int = 20, last: int = 60, json_: bool = False
+) -> int:
+    """Show which rows of a night failed which rules, and how each rule fared in the nights before.
+
+    Args:
+        home: whose nights these are
+        night: the night; the newest if left out
+        rule: only this rule, and its history night by night
+        limit: rows of each rule that are shown
+        last: nights of the history
+        json_: as JSON, for other programs
+    """
+    from rich.console import Console
+
+    from daybreak.report import bad_rows
+    from daybreak.storage import night_folders
+
+    if limit < 0 or last < 1:
+        raise ParamsError(f"limit is {limit} and last {last}; give 0 or more rows and 1 or more nights")
+    history = [entry for entry in ledger.history(home) if not entry.rollback]
+    name = night or (history[0].night.id if history else "")
+    folder = home.nights / name
+    entry = next((one for one in history if one.night.id == name), None)
+    if entry is None:  # it may not be closed yet
+        if not name or records.find(records.Night, folder / records.RUN) is None:
+            raise NothingToDo(f"there is no night {name}".rstrip() + "; status shows those of the ledger")
+        entry = night_folders.entry_of(folder)
+    bad = bad_rows.of_night(home, entry, folder, rule=rule, limit=limit)
+    history = history[:last]
+    nights = bad_rows.over_nights(rule, history) if rule else []
+    if rule and not bad.rules and not nights:
+        raise NothingToDo(f"no night of the last {last} had a rule {rule!r}; leave --rule out to see all")
+    if json_:
+        shown = asdict(bad) | {"history": [asdict(one) for one in nights]}
+        print(json.dumps(shown))
+        return 0
+    for line in bad_rows.lines(bad, history, nights):
+        Console().print(line, highlight=False, markup=False, soft_wrap=isinstance(line, str))
+    return 0
+
+
+def events(home: Home, *, night: str = "", last: int = 30, json_: bool = False) -> int:
+    """Show what happened, newest first: promotions, refusals, rollbacks, questions, failures, late nights.
+
+    Args:
+        home: whose nights these are
+        night: only this night's, also while it runs
+        last: number of events
+        json_: as JSON: a list of events
+    """
+    from rich.console import Console
+
+    from daybreak.rollout import night_events
+
+    if last < 1:
+        raise ParamsError(f"last is {last}; give 1 or more events")
+    shown = (night_events.of_night(home, night) if night else night_events.newest(home, last))[:last]
+    if not shown:
+        raise NothingToDo(f"nothing has happened{f' in a night {night}' if night else ''} yet")
+    if json_:
+        print(json.dumps([json.loads(records.dumps(event)) for event in shown]))
+        return 0
+    for event in shown:
+        Console().print(night_events.line(event), highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def verdict(home: Home, *, night: str, json_: bool = False) -> int:
+    """Print the decision of a night in a line; exit status 0 if the night's version serves, else 99.
+
+    Args:
+        home: whose nights these are
+        night: the night
+        json_: as JSON: the event with which the night ended
+    """
+    from daybreak.rollout import night_events
+
+    decided = [event for event in night_events.of_night(home, night) if event.kind in night_events.DECISIONS]
+    if not decided:
+        raise NothingToDo(f"night {night} has decided nothing yet")
+    if json_:
+        print(json.dumps(json.loads(records.dumps(decided[0]))))
+    else:
+        print(notifier.text_of(home, decided[0], now=decided[0].at))
+    return 0 if decided[0].kind == "promoted" else NothingToDo.exit_status
+
+
+def migrate(home: Home) -> int:
+    """Rewrite params.yaml of an earlier release in the current form, and say what changed."""
+    path = home.folder / params.FILE
+    text, changes = forms.migrate(path.read_text())
+    if not changes:
+        raise NothingToDo(f"{path} is in today's form")
+    records.replace_text(path, text)
+    for change in changes:
+        print(f"{path}: {change}")
+    print("Commit it: a night runs with the params.yaml of the commit that is checked out.")
+    return 0
+
+
+def same_recipe(home: Home, *, reason: str) -> int:
+    """Declare that an edit did not change the recipe, so that the next night is a refresh of the champion.
+
+    Args:
+        home: whose nights these are
+        reason: why it is the same, kept in the ledger
+    """
+    from daybreak.registry import lineage
+    from daybreak.report import publisher
+
+    champion = ledger.champion_at(home, ledger.ledger_tip(home))
+    if champion is None:
+        raise NothingToDo("no version serves yet, so that there is no recipe to be the same as")
+    recipe = lineage.recipe(home.params)
+    if recipe == champion.lineage.get("recipe"):
+        raise NothingToDo(f"the recipe is that of version {champion.version} as it is")
+    text = f"the recipe was declared to be that of version {champion.version}: {reason}"
+    ledger_notes.add(home, text, versions=(champion.version,), recipe=recipe)
+    publisher.copy_ledger(home)
+    print(text)
+    return 0
+
+
+def prune(home: Home, *, dry_run: bool = False) -> int:
+    """Delete data and models that no rollback could bring back any more, as `close` does each night.
+
+    Args:
+        home: whose nights these are
+        dry_run: delete nothing, and show what would be deleted
+    """
+    from daybreak.contract.formats import size
+    from daybreak.rollout.prune import prune as prunes
+
+    for freed in prunes(home, home.params, dry_run=dry_run):
+        print(f"{'would free' if dry_run else 'freed'} {size(freed.num_bytes)}: {freed.num:,} {freed.what}")
+    return 0
+
+
+def serve(home: Home, *, host: str = "", port: int = -1) -> int:
+    """Answer users with the champion, and with a challenger where the gate lets it, until Ctrl-C.
+
+    Args:
+        home: whose nights these are
+        host: address to listen on; that of params.yaml if left out
+        port: port to listen on, 0 for any that is free; that of params.yaml if left out
+    """
+    from daybreak.serving import server
+
+    server.serve(home, host=host, port=None if port < 0 else port)
+    return 0
+
+
+def pages(home: Home, *, host: str = "127.0.0.1", port: int = 8010) -> int:
+    """Show the nights of all models as pages that update while a night runs, at /nights, until Ctrl-C.
+
+    Args:
+        home: whose nights these are
+        host: address to listen on
+        port: port to listen on, 0 for any that is free
+    """
+    from daybreak.serving import night_pages
+
+    night_pages.serve(home, host=host, port=port)
+    return 0
+
+
+def predict(home: Home, *, day: date, to: str, version: str = "") -> int:
+    """Write what a version predicts of the clean rows of a day, as a file.
+
+    Args:
+        home: whose nights these are
+        day: the day, of which a night here has clean rows
+        to: the file, any URL of fsspec that ends with .parquet or .csv
+        version: its number, or the night or the day that made it; the champion if left out
+    """
+    from daybreak.rollout.rollback import version_of
+    from daybreak.serving import day_predictions
+
+    number, num_rows = day_predictions.write_day(home, day, to, version=version_of(home, version or "0"))
+    log.info("%s has what version %d predicts of %d rows of %s", to, number, num_rows, day)
+    return 0
+
+
+def check(home: Home, *, rent: bool = False, json_: bool = False) -> int:
+    """Examine the set-up and params.yaml before anything runs.
+
+    Args:
+        home: whose nights these are
+        rent: also run a job of a minute on the planned machine, at its price, and show its device and speed
+        json_: as JSON: a list of checks, once all are done
+    """
+    from daybreak.check import findings, rented, shown
+
+    def checks() -> Iterator[Check]:
+        is_ready = True
+        for finding in findings(home):
+            is_ready &= finding.ok
+            yield Check(name=finding.what, ok=finding.ok, text=without_password(finding.text))
+        if rent and is_ready:
+            yield from rented(home, home.params)
+
+    return shown(checks(), as_json=json_)
+
+
+def report(home: Home, *, night: str = "", open: bool = False, all: bool = False, json_: bool = False) -> int:
+    """Write the board over the nights and the report of the newest, and print where they are.
+
+    Args:
+        home: whose nights these are
+        night: the night whose report is wanted; the newest if left out
+        open: show the board in a browser, or the report of the night that was named
+        all: only a board over the nights of each model of the fleet
+        json_: write nothing; print the summary of the night and its records as JSON
+    """
+    from daybreak.report import fleet_rows, links, outcome, page
+    from daybreak.storage import homes
+
+    now = datetime.now(UTC)
+    if all:
+        of_all = home.var / "boards.html"
+        fleet_rows.write(of_all, homes.homes(homes.lead_of(home.folder)), at=now)
+        print(of_all)
+        if open:
+            _show_in_browser(of_all)
+        return 0
+    entries = ledger.history(home, limit=outcome.NIGHTS)
+    folder = _newest_here(home, entries, night)
+    if json_:
+        print(json.dumps(page.values(folder, entries)))
+        return 0
+    overview = home.folder / links.BOARD
+    here = homes.FleetHome(folder=home.folder, model=home.folder.name, leads=True)
+    fleet_rows.write(overview, [here], at=now)
+    written = page.write(home, folder, entries)  # again, since it may have been rolled back
+    for entry in entries:
+        if not entry.rollback and entry.night.id != folder.name:
+            try:
+                page.renew(home, entry, entries)
+            except PipelineError as error:
+                log.warning("the page of night %s is as it was: %s", entry.night.id, error)
+    shown = next((entry for entry in entries if not entry.rollback and entry.night.id == folder.name), None)
+    if shown and (since := outcome.since(shown, entries)):
+        log.info("%s", since)
+    print(overview, written, sep="\n")
+    if open:
+        _show_in_browser(written if night else overview)
+    return 0
+
+
+def _newest_here(home: Home, entries: list[ledger.Entry], night: str) -> Path:
+    """Returns the folder of the night, or of the newest one, whose page is here; `entries` newest first."""
+    from daybreak.report import links
+
+    ids = [night] if night else [entry.night.id for entry in entries if not entry.rollback]
+    folders = [home.nights / each for each in ids]  # of a night that is open, too
+    folder = next((folder for folder in folders if (folder / links.PAGE).exists()), None)
+    if folder is None:
+        raise NothingToDo(f"no report of {night or 'any night'} is here; MLflow keeps those of old nights")
+    if folder != folders[0]:
+        log.info("no report of %s, the newest night, is here; that of %s is", folders[0].name, folder.name)
+    return folder
+
+
+def _show_in_browser(page: Path) -> None:
+    """Opens a page where there is a desktop; elsewhere Python may start a browser in the terminal."""
+    import webbrowser
+
+    screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    desktop = sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in screens)
+    if not desktop or not webbrowser.open(page.as_uri()):
+        log.info("there is no desktop here; open %s in a browser of yours", page)
+
+
+def prices(
+    home: Home,
+    *,
+    refresh: bool = False,
+    machine: str = "*",
+    region: str = "*",
+    url: str = "",
+    json_: bool = False,
+) -> int:
+    """Show what machines cost, each price with its date and source, or read the prices again.
+
+    Args:
+        home: whose nights these are
+        refresh: read them from the Cloud Billing Catalog API, with the key in CLOUD_BILLING_API_KEY
+        machine: only these, a name or a pattern such as "g2-*"
+        region: only these, a name or a pattern
+        url: address of the API; Google's if left out
+        json_: as JSON: a list of prices, in dollars an hour
+    """
+    from daybreak.machines import pricelist
+    from daybreak.machines import prices as list_prices
+
+    kept = home.folder / pricelist.REFRESHED
+    if not refresh and json_:
+        known = list_prices.listed(kept, machine=machine, region=region)
+        shown = [asdict(price) | {"total_usd_per_hour": price.total_usd_per_hour} for price in known]
+        print(json.dumps(shown, default=str))
+        return 0
+    if not refresh:
+        print("\n".join(list_prices.table(kept, machine=machine, region=region)))
+        return 0
+    read = list_prices.refresh(kept, url=url or list_prices.URL)
+    for sentence in read.refused:
+        log.warning("refused: %s", sentence)
+    log.info(
+        "%d prices are in %s, %d were refused, %d are not in the provider's list",
+        len(read.accepted),
+        kept,
+        len(read.refused),
+        read.num_missing,
+    )
+    return 0
+
+
+def show(home: Home, record: str, *, night: str = "") -> int:
+    """Print a record of a night as JSON, in today's form.
+
+    Args:
+        home: whose nights these are
+        record: its name, as plan or verdict
+        night: the night whose record is wanted; the one of this folder if left out
+    """
+    kinds = {kind.__name__.lower(): kind for kind in records.OF_A_NIGHT}
+    if record not in kinds:
+        raise ParamsError(f"{record} is not a record of a night; name one of {', '.join(kinds)}")
+    folder = home.nights / night if night else Path()
+    written = records.find(kinds[record], folder / records.RUN)
+    if written is None:
+        raise NothingToDo(f"{folder / records.RUN} has no {record} yet")
+    print(json.dumps(json.loads(records.dumps(written))))
+    return 0
+
+
+def notify(home: Home, *, text: str = "", night: str = "", stage: str = "", late: bool = False) -> int:
+    """Notify people of a failure or a missed deadline, by notify.command and notify.urls of params.yaml.
+
+    Args:
+        home: whose nights these are
+        text: the message; standard input if left out
+        night: the night that may be late, or whose stage failed
+        stage: the stage that failed; its sentence goes into the message
+        late: send a message only if the night has missed its own deadline, once
+    """
+    from daybreak.rollout import night_events
+
+    folder = home.nights / night
+    message = (text or sys.stdin.read()).rstrip("\n")
+    is_open = bool(night) and records.find(records.Night, folder / records.RUN) is not None
+    if late and is_open:
+        happened = [event for event in night_events.note(home, folder) if event.kind == "late"]
+        if not happened:
+            raise NothingToDo(f"night {night} has time yet, by its own deadline, or is decided")
+        return 0 if notifier.tell(home, *happened) else 1
+    if stage:
+        left = folder / records.RUN / f"{stage}.error"
+        message += f": {left.read_text().strip() if left.exists() else 'look at its log'}"
+    log.warning("%s", message)
+    if stage and is_open:
+        return 0 if notifier.tell(home, night_events.note_failure(stage, folder)) else 1
+    return 0 if notifier.send(home, message) else 1

@@ -1,0 +1,46 @@
+"""Defines fleet.yaml: the homes that share one Airflow, MLflow, router and set of machines.
+
+It lies in the home that leads. A home without it is by itself.
+"""
+
+from pathlib import Path
+
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.params import Section
+
+FILE = "fleet.yaml"
+
+
+class Fleet(Section):
+    """What fleet.yaml says."""
+
+    homes: tuple[str, ...] = ()
+    """Folders of the other homes, from that of the file on."""
+    machines: dict[str, PositiveInt] = Field(default_factory=dict)
+    """How many machines of each name there are for all models together; of others there are as many as one
+    asks for. Empty: nothing is shared, and each model plans as if it were alone."""
+    budget_usd: float | None = Field(None, ge=0)
+    """Dollars of an evening for all models together; empty: each has its own `night.budget_usd`."""
+    value: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """What a model counts for beside the others, by its name; 1 where it is not named."""
+
+
+def load(lead: Path) -> Fleet:
+    """Returns fleet.yaml of a home, checked; ParamsError names the key and what is wrong with it."""
+    path = lead / FILE
+    try:
+        values = YAML(typ="safe").load(path.read_text())
+    except FileNotFoundError:
+        return Fleet()
+    except YAMLError as error:
+        raise ParamsError(f"{path} is not YAML: {' '.join(str(error).split())}; fix it") from None
+    try:
+        return Fleet.model_validate(values or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or FILE
+        raise ParamsError(f"{path}: {key}: {first['msg']}; docs/many-models.md says what it may be") from None

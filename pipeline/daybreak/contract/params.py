@@ -1,0 +1,869 @@
+"""Reads `params.yaml`, what the user decides: three plugs, and a section for each stage.
+
+A plug names a class by its import path, with or without arguments:
+
+    backend: daybreak:Local
+    source: {use: daybreak.examples.shop.simulated_shop:Shop, seed: 7}
+
+A section is checked as a whole before anything runs; an error names the key.
+"""
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Iterator
+from datetime import date
+from io import StringIO
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from daybreak.contract import code_path, forms
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.records import EVERY_UPDATE, Sync, replace_text
+
+FILE = Path("params.yaml")
+MOST_VALUES = 100_000
+A_CENTURY = 36_525  # days; a calendar ends
+SEVERAL = "daybreak.backends.several:Several"  # what a list of backends is made to
+CRON = r"^\s*([\d*/,A-Za-z-]+\s+){4}[\d*/,#A-Za-z-]+\s*$"  # five fields; Airflow judges their values
+
+
+class Section(BaseModel):
+    """Base of the sections: frozen, unknown keys refused, types not guessed.
+
+    The string below a field describes its key: docs/params.md is made of them (`make docs`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Plug(Section):
+    """A class by its import path `package.module:Class`, and the arguments to make it with."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    use: str = Field(pattern=r"^[\w.]+:\w+$")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"use": value} if isinstance(value, str) else value
+
+    def find(self) -> None:
+        """Raises ParamsError if there is no such module; cheap, since the module itself is not imported."""
+        module = self.use.partition(":")[0]
+        code_path.find_teams()
+        try:
+            spec = importlib.util.find_spec(module)
+        except ImportError:
+            spec = None
+        if spec is None:
+            raise ParamsError(
+                f"{self.use} does not import: there is no module {module}; name a class as "
+                f"package.module:Class that python can import here"
+            )
+
+    def make(self, home: Any = None) -> Any:
+        """Returns the object; ParamsError if it cannot be imported or refuses its arguments.
+
+        A class whose constructor has a parameter `home` is given the home that it is made for.
+        """
+        module, _, name = self.use.partition(":")
+        arguments = self.model_extra or {}
+        code_path.find_teams()
+        try:
+            kind = getattr(importlib.import_module(module), name)
+        except Exception as error:  # whatever the module does while it is imported
+            raise ParamsError(
+                f"{self.use} does not import: {type(error).__name__}: {error}; name a class as "
+                f"package.module:Class that python can import here"
+            ) from error
+        if home is not None and _takes_home(kind):
+            arguments = {"home": home, **arguments}
+        try:
+            return kind(**arguments)
+        except TypeError as error:
+            raise ParamsError(
+                f"{self.use} refuses its arguments: {error}; look at {', '.join(arguments)}"
+            ) from error
+
+
+def _takes_home(kind: Any) -> bool:
+    try:
+        return "home" in inspect.signature(kind).parameters
+    except (TypeError, ValueError):  # not a class, or one of C without a signature
+        return False
+
+
+class NightParams(Section):
+    """When a night starts, its deadline and its budget."""
+
+    schedule: str = Field("0 3 * * *", pattern=CRON)
+    """When Airflow starts a night: minute, hour, day of the month, month and weekday, as cron reads them, in
+    `time_zone`. The night trains on the newest day that is over then where the data comes from."""
+    time_zone: str = "UTC"
+    """Time zone of `schedule`, such as `America/New_York`. A day of the data ends where the `zone` of the
+    workload's table says."""
+    train_hours: float = Field(18, gt=0)
+    """Hours from the opening of the night to the end of training. The plan must fit into them; raise them
+    where it finds no machine that is fast enough."""
+    decide_hours: float = Field(24, gt=0)
+    """Hours from the opening of the night to the decision: evaluation, a live test and a person's approval
+    must end by then, or the champion stays. At least `train_hours`."""
+    budget_usd: float = Field(50, ge=0)
+    """US dollars that training may cost in a night. A plan that costs more is refused, and a job that would
+    cost more is stopped."""
+    keep: int = Field(7, ge=1)
+    """Closed nights whose folders stay in `nights/`; the ledger keeps all nights. Lower it to free disk."""
+    keep_days: float = Field(90, gt=0)
+    """Days for which data and models of a night are kept, so that a rollback can bring them back. What serves
+    and what it replaced are kept longer, the records of all nights always. Lower it to free disk."""
+    max_code_mb: float = Field(1000, gt=0)
+    """Megabytes that the code of a night may hold: what travels to a rented job, all of the checkout that git
+    does not ignore, and what a version carries, the package of the workload. Raise it where these files are
+    really needed there."""
+    reread_nights: int = Field(7, ge=1)
+    """Nights within which every byte of DVC's cache is read again and compared with its digest: each `close`
+    reads that share of it. Raise it where reading takes too long."""
+    ledger_remote: str = Field("", pattern=r"^([^-].*)?$")
+    """Git remote, by name or URL, that `close`, `promote` and `rollback` push the ledger to; no night fails
+    because of it. Where it has what the ledger has not, `open` refuses. Empty: nothing is pushed."""
+
+    @field_validator("time_zone")
+    @classmethod
+    def _is_known(cls, zone: str) -> str:
+        try:
+            ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a folder, as America
+            raise ValueError("no such time zone is known; name one such as America/New_York") from None
+        return zone
+
+    @model_validator(mode="after")
+    def _decide_after_training(self) -> Self:
+        if self.decide_hours < self.train_hours:
+            raise ValueError(f"decide_hours {self.decide_hours:g} is before train_hours {self.train_hours:g}")
+        return self
+
+
+class IngestParams(Section):
+    """Which days come in besides the day asked for."""
+
+    history_days: int = Field(400, ge=0, le=A_CENTURY)
+    """Days before the night's day that the first night brings in. Lower it for a quick trial."""
+    late_days: int = Field(7, ge=0, le=A_CENTURY)
+    """Earlier days that each night looks at again for late or restated rows. Raise it if your source corrects
+    its data later than that."""
+
+
+class ValidateParams(Section):
+    """When the data is not to be trusted."""
+
+    suite: str = "data/expectations.yaml"
+    """Path of the rules that the data must obey. A change of the rules validates all partitions again."""
+    max_quarantined: float = Field(0.05, ge=0, le=1)
+    """Share of tonight's rows that may be quarantined; more stops the night."""
+    max_drift: float = Field(0.35, gt=0)
+    """Distance from the last four same weekdays that a column may have, from 0 (alike) to 1 (nothing in
+    common); more stops the night. The suite may set a limit of its own for a column."""
+    false_alarms_per_year: float = Field(2.0, ge=0)
+    """Sound days a year of which some figure may be outside the limits that are learned from the days before:
+    rows, new values, an item's usual price, a repeated day. 0: nothing is learned."""
+    unusual_day: Literal["warn", "hold", "refuse"] = "hold"
+    """What happens to a day with a figure outside these limits. `warn`: the report says so; `hold`: the night
+    stops until a person opens one that accepts the day; `refuse`: the night stops. The suite may say another
+    for a figure."""
+    accepted_days: tuple[date, ...] = ()
+    """Days that a person has looked at, and that are trained on although they are unlike the days before.
+    Meant for a single night: `--set validate.accepted_days=[2025-01-31]`."""
+
+
+class PrepareParams(Section):
+    """Which days become arrays to train from."""
+
+    window_days: int = Field(400, ge=1, le=A_CENTURY)
+    """Days up to the night's day that the arrays hold. Lower it if old days no longer help the model."""
+    test_days: int = Field(1, ge=1, le=A_CENTURY)
+    """Newest trading days, held out from training to judge the models on. Raise it if the gate has too few
+    samples to decide; the model then learns from less recent days."""
+    refit_days: int = Field(30, ge=1)
+    """Days after which the workload's `fit` is run again; all days are then prepared again, and training
+    takes all samples. Lower it where new categories come often."""
+    engine: str = "duckdb"
+    """Name of the Ibis backend that judges and prepares the data: `duckdb`, `pyspark`, `bigquery`; with any
+    other, DuckDB judges it. Change it if the data outgrows one machine."""
+
+
+class ProfileParams(Section):
+    """What the profiler may do."""
+
+    batch_sizes: tuple[PositiveInt, ...] = Field((64, 128, 256, 512), min_length=1)
+    """Batch sizes, in samples, at which load, step and memory are measured. Choose them around
+    `train.batch_size` and those of `plan.batch_sizes`."""
+    steps: int = Field(5, ge=2)
+    """Updates measured at each batch size, after warm-up. Raise it on a machine whose times vary a lot."""
+    machine: str = Field("here", min_length=1)
+    """Where to measure: `here`, or the name of a machine of the catalog, which is rented through the backend
+    for a short job."""
+    reuse_days: int = Field(7, ge=0)
+    """Days that a profile may be reused while machine, code, params and the shape of the data stay the same;
+    0: measure every night."""
+    quality_remedies: Literal["offer", "allow"] = "offer"
+    """Whether remedies that touch the model's quality (a smaller batch, fewer epochs) are only offered, or
+    allowed."""
+
+
+ChoiceKey = Annotated[str, Field(pattern=r"^(prepare\.window_days|workload\.\w+)$")]
+
+
+class PlanParams(Section):
+    """What may be rented, and which plan is best."""
+
+    objective: Literal["cost", "time", "knee", "quality"] = "cost"
+    """Which feasible plan to take: the cheapest, the fastest, or the one at the knee between the two, where
+    half the time is worth at most twice the dollars. `quality`: the cheapest, on as many more samples as
+    nights have shown to raise the score, in the hours and for the dollars that are left."""
+    usd_per_hour_saved: float | None = Field(None, ge=0)
+    """US dollars that being done an hour sooner is worth to `time` and `knee`, which save no hour for more;
+    empty: `time` takes the fastest at any price within the budget."""
+    confidence: float = Field(0.99, gt=0, lt=1)
+    """Chance of being done within `night.train_hours` that a plan must have. Lower it to accept cheaper,
+    riskier plans."""
+    machines: tuple[str, ...] = Field(("local",), min_length=1)
+    """Machines to choose among: names of the catalog, or patterns such as `a3-*`. `local` is the machine at
+    hand; `daybreak prices` lists the others."""
+    regions: tuple[str, ...] = Field(("us-central1",), min_length=1)
+    """Regions to rent in. Name several, so that there is a way out when one has no capacity."""
+    spot: bool = True
+    """Whether spot machines may be rented: cheaper, but they may be taken away."""
+    flex_wait_hours: float = Field(0, ge=0)
+    """Hours that a flex-start job may wait for its machine; 0: flex-start is not planned."""
+    max_machines: int = Field(1, ge=1)
+    """Machines that a plan may rent at once, alike or, where `batching` shares by speed, of two kinds."""
+    batch_sizes: tuple[PositiveInt, ...] = ()
+    """Global batch sizes, in samples, to choose among; empty: only `train.batch_size`. A larger one trains
+    on more samples, by the noise scale."""
+    quality_choices: dict[ChoiceKey, Annotated[tuple[PositiveInt, ...], Field(min_length=2)]] = {}
+    """Keys of params.yaml of which `quality` may take a larger value, with the values to choose among:
+    `prepare.window_days`, and whole numbers among the arguments of the workload, as in
+    `{prepare.window_days: [30, 60], workload.hidden: [64, 128]}`. The first is the one that the key has here;
+    a key with another value is left alone."""
+    explore_usd: float = Field(0, ge=0)
+    """US dollars that trying other batch sizes and machine counts, for `quality` more samples and the larger
+    values of `quality_choices` too, may cost in 30 nights; 0: nothing is tried, and nothing is for `knee` or
+    with `usd_per_hour_saved` for `time`."""
+
+    @field_validator("quality_choices")
+    @classmethod
+    def _values_rise(cls, choices: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        for key, values in choices.items():
+            if list(values) != sorted(set(values)):
+                raise ValueError(f"the values of {key} do not rise")
+        return choices
+
+    @property
+    def ranking(self) -> Literal["cost", "time", "knee"]:
+        """Returns by what the plans for a number of samples are ranked."""
+        return "cost" if self.objective == "quality" else self.objective
+
+
+class TrainParams(Section):
+    """How a model is trained: cold from its initial weights, or warm from the champion's."""
+
+    epochs: float = Field(3, gt=0)
+    """Passes over the samples in a cold start."""
+    batch_size: int = Field(64, ge=1)
+    """Samples of an update, over all workers. `rate` belongs to it."""
+    num_workers: int = Field(1, ge=1)
+    """Training processes on the local machine; more than it has GPUs share them. The catalog says how
+    many a rented machine runs."""
+    threads: Literal["fixed", "auto"] = "fixed"
+    """`auto`: a process on each core of the machine that others leave free, more and fewer while training
+    goes on, without GPUs. Runs can then not be repeated bit for bit (docs/threads.md)."""
+    batching: Literal["auto", "by_speed", "even"] = "auto"
+    """How workers share a batch. `by_speed`: workers of unlike speed finish together, but sums are rounded
+    differently in each run; `even`: a run can be repeated bit for bit; `auto`: by speed on several machines,
+    even on one."""
+    sync: Literal["every_update", "every_h_updates", "no_barrier", "auto"] = "every_update"
+    """When workers agree: on each gradient, or on weights after every `sync_every` updates, for slow
+    networks. `no_barrier`: likewise, but nobody waits for an average, which comes `sync_every` updates later.
+    `auto`: as the plan finds best by network and noise; training undoes it where it does not pay."""
+    sync_every: int = Field(32, ge=2)
+    """Updates between two agreements on weights; only for `sync: every_h_updates` and `no_barrier`."""
+    seed: int = 0
+    """Seed of the initial weights and of the order of the samples."""
+    rate: float = Field(2e-3, gt=0)
+    """Learning rate at its peak, for batches of `batch_size`."""
+    scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"
+    """How the learning rate follows another batch size: by the rule of the workload's optimizer, by AdaScale
+    (SGD only), or not at all."""
+    batch_growth: Literal["none", "goodput"] = "none"
+    """Whether the batch may change within a run: `goodput` grows it where that makes faster progress, and
+    shrinks it again, to the planned size at least, where the job moves to another machine."""
+    warmup: float = Field(0.05, ge=0, lt=1)
+    """Share of the samples over which the learning rate rises."""
+    decay: float = Field(0.5, ge=0, le=1)
+    """Share of the samples, at the end, over which the learning rate falls. A run that is late decays
+    sooner."""
+    cold_every: int = Field(7, ge=1)
+    """Nights between cold starts; 1: never start warm. Other nights start from the champion's weights."""
+    warm_share: float = Field(0.1, gt=0, le=1)
+    """Share of the samples, the newest, that a warm start trains on. After missed nights it trains on all
+    days that the champion has not seen, if time and budget suffice."""
+    warm_epochs: float = Field(1, gt=0)
+    """Passes over the samples of a warm start."""
+    warm_rate: float = Field(5e-4, gt=0)
+    """Learning rate of a warm start, at its peak."""
+    band_rate: float = Field(0.0, ge=0, lt=1)
+    """Share of the spectrum, its highest frequencies, that convolutions leave out when they are trained and
+    when they serve, so that training takes less memory. It changes the model; 0: none is left out."""
+    follow_memory: Literal["off", "same_gradient", "band_limited"] = "same_gradient"
+    """What a run does where the memory that it may use falls while it trains, as by a limit of its container
+    or by a neighbour. `same_gradient`: smaller passes, activations computed again; `band_limited`: where
+    that does not suffice, convolutions without high frequencies too, which may cost quality; `off`: nothing.
+    Where memory is free again, it goes on as before (docs/train.md)."""
+    checkpoint_every_s: float | None = Field(None, gt=0)
+    """Seconds between checkpoints; empty: the plan decides, from the hazard of losing machines."""
+    checkpoints: str = ""
+    """Folder for copies of checkpoints that outlive the machine: a path, or a URL of fsspec such as
+    `gs://bucket/checkpoints`; empty: they stay in the job's folder. Credentials belong in the environment."""
+    hang_after_s: float = Field(120, gt=0)
+    """Seconds without an update, or ten times what one takes if that is longer, after which workers are
+    started again. Raise it if a pause may last longer."""
+
+    @model_validator(mode="after")
+    def _agree_on_what_is_decided(self) -> Self:
+        if self.sync != "every_update" and (self.batch_growth != "none" or self.scaling == "adascale"):
+            key = "batch_growth: goodput" if self.batch_growth != "none" else "scaling: adascale"
+            raise ValueError(f"sync: {self.sync} leaves workers apart, and {key} needs them together")
+        alone = {
+            "num_workers": self.num_workers == 1,
+            "sync": self.sync == "every_update",
+            "batch_growth": self.batch_growth == "none",
+            "scaling": self.scaling != "adascale",
+        }
+        if self.threads == "auto" and not all(alone.values()):
+            key = next(key for key, fits in alone.items() if not fits)
+            raise ValueError(f"threads: auto divides batches itself; leave {key} at its default")
+        return self
+
+    @property
+    def fixed_sync(self) -> Sync | None:
+        """Returns when workers agree; None where the plan says it."""
+        if self.sync == "auto":
+            return None
+        if self.sync == "every_update":
+            return EVERY_UPDATE
+        return Sync(every=self.sync_every, is_late=self.sync == "no_barrier")
+
+
+class EvaluateParams(Section):
+    """How held-out samples are scored."""
+
+    batch_size: int = Field(256, ge=1)
+    """Samples scored at once. Lower it if evaluation runs out of memory."""
+
+
+class RegisterParams(Section):
+    """Where models are kept."""
+
+    name: str = Field("daybreak", pattern=r"^[\w.-]+$")
+    """Name of the registered model in MLflow."""
+
+
+class GateParams(Section):
+    """When a challenger is better, or no worse."""
+
+    alpha: float = Field(0.05, gt=0, lt=1)
+    """Chance of promoting a model that is worse by the margin. Lower it to demand more evidence."""
+    margin: float | None = Field(None, gt=0)
+    """Non-inferiority margin, in units of the score: what a refresh may be worse by. A lower one needs more
+    samples. Empty: the first metric's own share of the champion's value, 1 % where it names none."""
+    min_samples: int = Field(30, ge=2)
+    """Held-out samples below which nothing is judged; the champion stays."""
+    success: tuple[str, ...] = ("score",)
+    """Metrics of which at least one must be better, and none worse; `-NAME` if lower is better."""
+    guardrails: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """Metrics that must hold, and what each may be worse by, in its own unit."""
+    false_alarms_per_year: float = Field(2.0, ge=0)
+    """Sound nights a year whose evaluation may be taken for implausible, since the champion or a baseline
+    scores unlike in its last 28 nights; the champion then stays. 0: nothing is checked."""
+    when_spent: Literal["cold", "anchor"] = "cold"
+    """What follows when refreshes have lost the margin little by little since the last version that was
+    proven better. `cold`: the next training begins anew, on all samples; `anchor`: the watch lets that
+    version serve again."""
+    false_promotions_per_year: float = Field(0.5, gt=0)
+    """Promotions a year, at most, of changed recipes that are no better. A recipe is proven better at half of
+    `alpha` as long as few are tried, and at ever less the more were tried within a year."""
+    refit_epochs: float = Field(0, ge=0)
+    """Passes over the held-out days by which a version that is promoted is trained further before it serves,
+    at `train.warm_rate`, so that more `prepare.test_days` do not make it less fresh; 0: it serves as it was
+    judged. Nothing compares the result: it must only pass the smoke test, and output about what it did."""
+    resamples: int = Field(1000, ge=0)
+    """Resamples of the bootstrap that checks the interval of the effect; 0: no bootstrap."""
+    scores: Literal["replay", "live", "both"] = "replay"
+    """What judges a challenger. `replay`: held-out scores of both models on the same samples; `live`: users
+    who meet one or the other; `both`: users only meet what the scores promote, and may reject it."""
+
+
+class OwnMetricParams(Section):
+    """What users are scored by where a team serves by itself."""
+
+    name: str = Field(min_length=1)
+    """Name of the metric, in sentences."""
+    low: float
+    """Lower end of the values of a user."""
+    high: float
+    """Upper end of the values of a user. Bets that stop a test early need a bounded score: values outside are
+    cut off for them, and for the effect at `high - low` beyond either end."""
+    margin: float = Field(gt=0)
+    """What a refresh may be worse by, in the metric's unit."""
+    higher_is_better: bool = True
+    """Whether a higher value is better."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
+        return self
+
+
+class LiveTestParams(Section):
+    """How users meet a challenger in a live test, and what ends the test at once."""
+
+    ramp: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.01, 0.05, 0.25, 0.5), min_length=1)
+    """Shares of users who meet the challenger in a live test, one after the other, rising. An endpoint takes
+    whole percent only."""
+    ramp_users: int = Field(200, ge=1)
+    """Users who must have met the challenger at a share before the next share."""
+    ramp_hours: float = Field(1, ge=0)
+    """Hours at a share before the next share."""
+    outcome_hours: float = Field(1, gt=0)
+    """Hours after an answer in which a user's outcomes count. Raise it if users or labels come later."""
+    max_errors: float = Field(0.01, gt=0, lt=1)
+    """Guardrail of a live test, which acts at once: by how much the share of a user's requests that the model
+    does not answer may be larger with the challenger."""
+    max_fallbacks: float = Field(0.05, gt=0, lt=1)
+    """Guardrail of a live test: by how much the share of a user's answers that are popular items, rather than
+    items of their own, may be larger with the challenger."""
+    max_p99_rise_s: float = Field(0.1, gt=0)
+    """Guardrail of a live test: seconds by which the challenger's P99 may be longer."""
+    max_shift: float = Field(0.5, gt=0, lt=1)
+    """Guardrail of a live test: total variation distance between the items that the two models show, from 0
+    (the same) to 1. Raise it for a recipe that should show other items."""
+    metric: OwnMetricParams | None = None
+    """What users are scored by where a team serves by itself: the metric that it reports of them. Empty: what
+    routers and endpoints log."""
+    observations: Plug | None = None
+    """Source of what users met and what came of it, where a team serves by itself:
+    `daybreak:Files` with a `url`, `daybreak:Database` with `url` and `table`, or
+    your own class. Empty: only what is posted to a router."""
+
+    @model_validator(mode="after")
+    def _ramp_climbs(self) -> Self:
+        if list(self.ramp) != sorted(set(self.ramp)):
+            raise ValueError(f"ramp {list(self.ramp)} does not climb")
+        return self
+
+    @model_validator(mode="after")
+    def _observations_are_scored(self) -> Self:
+        if self.observations and not self.metric:
+            raise ValueError("observations are not scored without metric; name it, its range and its margin")
+        return self
+
+
+class SmokeTestParams(Section):
+    """What the packaged version must do in a clean process before it may serve."""
+
+    samples: int = Field(1000, ge=0)
+    """Held-out samples that the packaged version scores in a clean process before it may serve; 0: no smoke
+    test."""
+    max_start_s: float = Field(120, gt=0)
+    """Seconds of CPU that the version may take in the smoke test until it has answered its first request."""
+    max_p99_s: float = Field(5, gt=0)
+    """Seconds that 99 of 100 requests for one sample may take in the smoke test, without those in which other
+    processes had the CPU."""
+    max_memory_bytes: int = Field(0, ge=0)
+    """Bytes of memory that the process of the smoke test may take; 0: any number."""
+
+
+class ReleaseParams(Section):
+    """Whom the gate has to ask, and who vouches for the ledger."""
+
+    approval: Literal["never", "inconclusive", "always"] = "never"
+    """When a person is asked, until `night.decide_hours`. `inconclusive`: where the gate rejects for want of
+    proof alone; `always`: also for what the gate promotes. Without an answer the champion stays."""
+    signing_key: str = ""
+    """File of the SSH key that signs the ledger's commits, by git's own SSH signing; empty: none are signed,
+    or with `require_signature` by the key of git's `user.signingkey`."""
+    require_signature: bool = False
+    """Whether a ledger counts only where its newest commit is signed by a key of git's
+    `gpg.ssh.allowedSignersFile`. Read from the params.yaml of the home."""
+
+
+class WatchParams(Section):
+    """What the hourly look at the champion may do."""
+
+    alias_edits: Literal["report", "revert", "adopt"] = "revert"
+    """What to do where somebody moved the champion's alias in MLflow by hand: report it, move it back, or
+    let that version serve."""
+    holdback: float = Field(0, ge=0, le=0.5)
+    """Share of users who stay with the anchor, the last version that was proven better, while refreshes of
+    it serve; after a proof, with the version that was replaced. Where they do better, `watch` rolls back; 0:
+    nobody is held back."""
+
+
+class ServingParams(Section):
+    """What answers users: `daybreak serve`, or an endpoint."""
+
+    log: str = ""
+    """URL of the SQL database of exposures and outcomes; empty: a SQLite file in `var/`. `$DAYBREAK_LOG`
+    comes first, and is the place for a URL with a password."""
+    host: str = Field("127.0.0.1", min_length=1)
+    """Address that the router listens on."""
+    port: int = Field(8000, ge=0, le=65_535)
+    """Port that the router listens on; 0: any that is free."""
+    timeout_s: float = Field(1, gt=0)
+    """Seconds until a request without an answer of the model gets the popular items, or for rows an error."""
+    max_top: int = Field(100, ge=1)
+    """Items that an answer may have."""
+    max_body_bytes: int = Field(1_000_000, ge=1)
+    """Bytes that a request may have; a request for predictions has up to 1,000 rows."""
+    max_requests_per_s: float = Field(1000, ge=0)
+    """Requests a second that one address may send; 0: any number. All users behind a proxy are one
+    address, unless `trusted_proxies` names it."""
+    max_connections_per_address: int = Field(250, ge=1)
+    """Connections that one address may hold at once; one more takes the place of one that waits. Of those
+    behind a trusted proxy, requests that are not answered yet."""
+    headers_timeout_s: float = Field(5, gt=0)
+    """Seconds that the headers of a request may take to come."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks of proxies, such as `10.0.0.0/8`, whose `X-Forwarded-For` says for whom a request
+    is; empty: the header is not read, and the address that connects counts."""
+    keep_users: int = Field(100_000, ge=1)
+    """Users whose answers are kept in memory, for each version. Lower it to save memory."""
+    keep_days: float = Field(90, gt=0)
+    """Days that exposures and outcomes are kept."""
+    endpoint: Plug | None = None
+    """Class of an endpoint that serves users: `daybreak:Endpoint` for Vertex AI;
+    empty: only the routers serve."""
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_addresses(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in proxies:
+            try:
+                ip_network(proxy)
+            except ValueError:
+                raise ValueError(
+                    f"{proxy} is not an address or a network; write one such as 10.0.0.7 or 10.0.0.0/8"
+                ) from None
+        return proxies
+
+
+NotifyEvent = Literal[
+    "promoted",
+    "refused",
+    "stopped",
+    "rolled back",
+    "question",
+    "failed",
+    "late",
+    "over budget",
+    "calibration lost",
+    "disk low",
+    "alarm",
+]
+
+
+class NotifyParams(Section):
+    """Who hears of what happens in nights, and when."""
+
+    command: str = ""
+    """Command that the shell runs with the message on its standard input, to send it on; without it and
+    `urls`, messages stay in the task log."""
+    urls: tuple[str, ...] = ()
+    """URLs of Apprise that each message is sent to: Slack, mail, Teams, a webhook. Environment variables are
+    filled in, which is the place for a URL with a token: `$SLACK_URL`."""
+    on: tuple[NotifyEvent, ...] = get_args(NotifyEvent)
+    """Which messages are sent."""
+    urgent: tuple[NotifyEvent, ...] = ("question", "failed", "late", "rolled back", "disk low")
+    """Which of them are urgent: not held back by `quiet_hours`, and sent by `urgent_urls` too."""
+    urgent_urls: tuple[str, ...] = ()
+    """URLs of Apprise that urgent messages are sent to at any hour, such as PagerDuty; `command` and `urls`
+    then have them after the quiet hours. Empty: `command` and `urls` have them at any hour."""
+    quiet_hours: str = Field("", pattern=r"^$|^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$")
+    """From when to when messages that are not urgent wait, such as `22:00-07:00`, in `night.time_zone`. The
+    first stage or hourly `watch` after them sends what waited. Empty: never."""
+    openlineage: str = ""
+    """Namespace under which an OpenLineage server is told which data each night read and made, and which
+    version serves; the server is that of `$OPENLINEAGE_URL`. Empty: none is told."""
+    min_free_gb: float = Field(2.0, ge=0)
+    """Gigabytes that should be free on the disk of the home: with less, `disk low` is sent, once a day."""
+
+
+class Sections(Section):
+    """Base of what a stage reads of params.yaml: several sections, by the names that they have there."""
+
+
+class WorkloadSections(Sections):
+    """Section that says what is trained."""
+
+    workload: Plug
+    """What is trained: `daybreak.examples.shop.recommender:Recommender`,
+    `daybreak.examples.shop.regression:Regression`, or your own class."""
+
+
+class JobSections(WorkloadSections):
+    """Sections that say what is trained, and how."""
+
+    train: TrainParams = TrainParams()
+
+
+class ProfileSections(JobSections):
+    """Sections that stage profile reads."""
+
+    profile: ProfileParams = ProfileParams()
+
+
+class TrainSections(JobSections):
+    """Sections that stage train reads."""
+
+    plan: PlanParams = PlanParams()
+
+
+class ValidateSections(Sections):
+    """Sections that stage validate reads."""
+
+    validate_: ValidateParams = Field(ValidateParams(), alias="validate")
+    prepare: PrepareParams = PrepareParams()
+
+
+class PrepareSections(WorkloadSections):
+    """Sections that stage prepare reads."""
+
+    prepare: PrepareParams = PrepareParams()
+
+
+class BackendSections(Sections):
+    """Section that says where jobs run."""
+
+    backend: Plug
+    """Where jobs run: `daybreak:Local`, this machine, also with a price (`machines`);
+    `daybreak:Vertex`, machines rented on Vertex AI;
+    `daybreak:Slurm` and `daybreak:Kubernetes`, your
+    own cluster; or your own class. A list names several, each the fallback of the others: the plan chooses
+    among the machines of all, and `train.checkpoints` has to be a folder that they all reach."""
+
+    @field_validator("backend", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        if not value:
+            raise ValueError("a list of backends names at least one")
+        return {"use": SEVERAL, "backends": [Plug.model_validate(each).model_dump() for each in value]}
+
+    def buckets(self) -> list[str]:
+        """Returns the buckets by which jobs are staged, of each backend that has one."""
+        given = self.backend.model_extra or {}
+        each = [given, *given.get("backends", ())]
+        return [str(one["bucket"]).rstrip("/") for one in each if one.get("bucket")]
+
+
+class PlanSections(ProfileSections, TrainSections, PrepareSections, BackendSections):
+    """Sections that stage plan reads."""
+
+    gate: GateParams = GateParams()
+
+
+class ModelSections(Sections):
+    """Section that names the model in the registry."""
+
+    register_: RegisterParams = Field(RegisterParams(), alias="register")
+
+
+class RegisterSections(JobSections, ModelSections):
+    """Sections that stages register and promote read."""
+
+
+class LiveSections(ModelSections):
+    """Sections that a live test goes by."""
+
+    gate: GateParams = GateParams()
+    live_test: LiveTestParams = LiveTestParams()
+    serving: ServingParams = ServingParams()
+
+
+class GateSections(RegisterSections, LiveSections):
+    """Sections that stage gate reads."""
+
+    smoke_test: SmokeTestParams = SmokeTestParams()
+    release: ReleaseParams = ReleaseParams()
+
+
+class RefitSections(GateSections, TrainSections):
+    """Sections that stage refit reads."""
+
+
+class WatchSections(LiveSections):
+    """Sections that stage watch reads."""
+
+    watch: WatchParams = WatchParams()
+
+
+class CloseSections(LiveSections, BackendSections):
+    """Sections that stage close reads."""
+
+    night: NightParams = NightParams()
+
+
+class Params(PlanSections, RefitSections, WatchSections, CloseSections):
+    """The whole of params.yaml."""
+
+    source: Plug
+    """Where the data comes from: `daybreak.examples.shop.simulated_shop:Shop`, a simulated shop;
+    `daybreak:Files`, files at any URL of fsspec; `daybreak:AsOf`, several
+    tables joined as of time; or your own class."""
+    ingest: IngestParams = IngestParams()
+    validate_: ValidateParams = Field(ValidateParams(), alias="validate")
+    evaluate: EvaluateParams = EvaluateParams()
+    notify: NotifyParams = NotifyParams()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_todays_form(cls, values: Any) -> Any:
+        return forms.params(values) if isinstance(values, dict) else values
+
+
+def load(folder: Path = Path()) -> Params:
+    """Params of the folder, checked; ParamsError names the key and what is wrong with it."""
+    path = folder / FILE
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise ParamsError(f"{path} is missing; run in a checkout, or restore it with git") from None
+    except UnicodeDecodeError as error:
+        raise ParamsError(f"{path} is not UTF-8: {error}; fix it") from None
+    return loads(text, source=str(path))
+
+
+def loads(text: str, *, source: str) -> Params:
+    """Params of a text, checked; ParamsError names the key and what is wrong with it."""
+    try:
+        values = YAML(typ="safe").load(text)
+    except YAMLError as error:
+        raise ParamsError(f"{source} is not YAML: {' '.join(str(error).split())}; fix it") from None
+    return check(values, source=source)
+
+
+def check(values: Any, *, source: str = str(FILE)) -> Params:
+    """Params from plain values; ParamsError names the key and what is wrong with it."""
+    _expect_few(values, source=source)
+    for key, value in _leaves(values):
+        if isinstance(value, date):
+            raise ParamsError(
+                f'{source}: {key} is a date without quotes, which DVC does not take; write "{value}"'
+            )
+    try:
+        return Params.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or source
+        reason = first["msg"][0].lower() + first["msg"][1:]
+        if first["type"] == "extra_forbidden":
+            reason = "is not a key"
+        else:
+            reason = f"is {first['input']!r}, but {reason}"
+        raise ParamsError(f"{source}: {key} {reason}; fix it in {source}") from None
+
+
+def _expect_few(values: Any, *, source: str) -> None:
+    """Raises ParamsError where aliases of YAML repeat each other without end, or nearly so."""
+    left, num = [values], 0
+    while left:
+        value = left.pop()
+        left += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        num += 1
+        if num > MOST_VALUES:
+            raise ParamsError(
+                f"{source} holds more than {MOST_VALUES:,} values, as aliases that repeat each other make; "
+                f"write out what you mean"
+            )
+
+
+def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of nested mappings."""
+    for key, value in values.items() if isinstance(values, dict) else ():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def override(folder: Path, assignments: list[str], *, into: Path | None = None) -> Params:
+    """Params of the folder with `section.key=value` assignments on top; values are read as YAML.
+
+    With `into` they are written to that folder's params.yaml too, comments kept. Nothing is written
+    unless the outcome is valid.
+    """
+    load(folder)  # the file's own faults are told as such
+    yaml = YAML()
+    values = yaml.load((folder / FILE).read_text())
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        *sections, last = key.strip().split(".")
+        if not equals or not last:
+            raise ParamsError(f"--set {assignment} is not an assignment; write --set section.key=value")
+        section = values
+        for name in sections:
+            if not isinstance(section, dict) or isinstance(section.get(name), list):
+                raise ParamsError(
+                    f"--set {assignment}: {name} is not a section with keys; edit {FILE} instead"
+                )
+            if isinstance(section.get(name), str):
+                section[name] = {"use": section[name]}
+            section = section.setdefault(name, {})
+        try:
+            value = YAML(typ="safe").load(text)
+            section[last] = text if isinstance(value, date) else _with_dates_as_text(value)
+        except YAMLError:
+            raise ParamsError(f"--set {assignment}: {text!r} is not YAML; quote it") from None
+    params = check(values, source=f"--set {' '.join(assignments)}" if assignments else str(folder / FILE))
+    if into is not None and assignments:
+        stream = StringIO()
+        yaml.dump(values, stream)
+        replace_text(into / FILE, stream.getvalue())
+    return params
+
+
+def _with_dates_as_text(value: Any) -> Any:
+    """Returns a value of YAML whose list has dates as text, since DVC takes no others from params.yaml."""
+    return [str(one) if isinstance(one, date) else one for one in value] if isinstance(value, list) else value
+
+
+def complete(folder: Path) -> None:
+    """Adds to the folder's params.yaml the sections that it leaves out, as DVC needs them."""
+    path = folder / FILE
+    text = path.read_text()
+    values = YAML(typ="safe").load(text) or {}
+    absent = [
+        name
+        for key, field in Params.model_fields.items()
+        if not field.is_required() and values.get(name := field.alias or key) is None
+    ]
+    if absent:
+        lines = [line for line in text.splitlines() if line.rstrip(": ") not in absent]
+        replace_text(path, "\n".join([*lines, *(f"{name}: {{}}" for name in absent)]) + "\n")

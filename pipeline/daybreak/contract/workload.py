@@ -1,0 +1,161 @@
+"""Defines what is trained, a `Workload`: all that a user writes, beside two lines of params.yaml.
+
+Most teams inherit from `TableWorkload` (daybreak/workloads/table_workload.py), which asks for a table, a
+model, a loss and a prediction, and has the rest. This is what every workload comes to.
+
+A sample is the unit of everything: of the loss, of the score, of progress (`seen`). A batch is
+whatever the dataset makes of a list of samples: a tensor, or a dict or tuple of tensors whose first
+dimension is the sample.
+"""
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from daybreak.contract.table import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+    from torch.utils.data import Dataset
+
+Split = Literal["train", "test", "serve"]
+Batch = Any
+State = Mapping[str, "NDArray[Any]"]  # what `fit` found, kept beside the weights as one file an array
+EPOCH = date(1970, 1, 1)  # days are numbered from here in arrays
+UNIT = "(unit)"  # of the array that says which samples belong together; no column is named so
+STATE = "state"  # folder of the state, in that of arrays and in that of a model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The days whose rows are samples, in order; none of `test` is before one of `train`."""
+
+    train: tuple[date, ...]
+    test: tuple[date, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a workload made of all rows of the window at once."""
+
+    arrays: "Mapping[str, NDArray[Any]]"  # become NAME.npy
+    num_train: int  # samples
+    num_test: int
+    tables: "Mapping[str, pa.Table]" = field(default_factory=dict)  # become NAME.parquet
+    facts: Mapping[str, int] = field(default_factory=dict)  # go to meta.json
+
+
+class Workload(Protocol):
+    """What to train. Loss and score return one value per sample; only the caller averages.
+
+    Rows become arrays by one of two entry points. The first runs once for each partition, the second each
+    night for the whole window:
+
+        features(rows, state, past) -> dict[str, NDArray]     (daybreak/data/features.py), and if it needs one
+        fit(rows) -> dict[str, NDArray]                       the state, from the training rows, an Ibis table
+        arrays(rows, window) -> Prepared                      from the window's clean rows, an Ibis table
+
+    A workload with neither reads the clean partitions in `dataset` by itself.
+
+    Where later rows correct earlier ones, as returns do, both entry points get corrected rows
+    (daybreak/data/corrections.py), by both of these:
+
+        reaches_back: timedelta                               how far
+        corrected(rows, later) -> pa.Table                    those of a partition's rows that stay
+
+    A workload may also have, and the evaluator then uses:
+
+        metrics(model, batch) -> dict[str, Tensor]      more per-sample metrics, shape [b]
+        slices(batch) -> dict[str, Tensor]              boolean masks, shape [b]
+        metric_slices: dict[str, str]                   metrics that are the mean of a slice, and which slice
+        baselines(folder) -> dict[str, Tensor]          scores of simple rules on the test split, [n]
+
+    It may offer workloads that cost less, each under the name of a remedy: "simpler model", "fewer layers",
+    "cheaper activation". The stage `profile` times them where `profile.quality_remedies` is `allow`:
+
+        variants() -> dict[str, Workload]
+
+    One that serves users online has both of these, where `samples` is `dataset(folder, "serve")`, opened over
+    all that is known by now (daybreak/serving/answers.py):
+
+        recommend(model, samples, users, top) -> list[list[str]]    items for each user, best first
+        popular(samples, top) -> list[str]                          items for users that are not known
+        likely(samples, num) -> list[str]                           users who will come first (optional)
+
+    `users` are names as the source has them; the list of an unknown user is empty. The answer to a user must
+    depend on nothing but model and samples, so that it may be cached, and the answer for fewer items must be
+    the head of the answer for more. Offline and online must agree: on a day that the split `test` has,
+    `score` is of the ranking that `recommend` would have given before that day.
+
+    A dataset may have `__getitems__(indices) -> batch`, which is then called instead of `__getitem__` and
+    torch's default collation; indices are a list, a range or an int64 array. It may have `block`: that many
+    neighbours are then trained on near each other, since they are read together
+    (daybreak/training/sample_order.py). It may have `days`, the number of samples of each day in order
+    (`{"2025-01-31": 4000}`), where a sample is made of nothing but its day's rows: what is parsed once is
+    then kept over the nights (daybreak/training/column_files.py).
+    """
+
+    @property
+    def table(self) -> Table:
+        """What its rows are; an attribute of the class."""
+
+    def dataset(self, folder: Path, split: Split) -> "Dataset[Any]":
+        """Returns a map-style dataset over the arrays in `folder` (see daybreak/data/prepare.py).
+
+        It has the attribute `state` where the model is made from it.
+        """
+
+    def model(self, state: State) -> "nn.Module":
+        """Returns a new model, initialised from torch's global seed; the method need not take `state`."""
+
+    def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
+        """Returns the optimizer; the trainer sets its learning rate at each update."""
+
+    def loss(self, model: "nn.Module", batch: Batch) -> "Tensor":
+        """Returns the loss of each sample, shape [b], not reduced."""
+
+    def score(self, model: "nn.Module", batch: Batch) -> "Tensor":
+        """Returns the score of each sample, shape [b]; higher is better."""
+
+
+def make_model(workload: Workload, state: State) -> "nn.Module":
+    """Returns a new model of the workload, whose method need not take the state."""
+    method: Any = workload.model
+    model: nn.Module = method(state) if inspect.signature(method).parameters else method()
+    return model
+
+
+def read_state(folder: Path) -> State:
+    """Returns the state that is kept in a folder of arrays, or of a model; empty where there is none."""
+    import numpy as np
+
+    paths = sorted((folder / STATE).glob("*.npy"))
+    return {_ESCAPED.sub(_character, path.stem): np.load(path, allow_pickle=False) for path in paths}
+
+
+def write_state(folder: Path, state: State) -> None:
+    """Writes a state beside arrays or weights, one file an array."""
+    import numpy as np
+
+    (folder / STATE).mkdir()
+    for name, array in state.items():
+        np.save(folder / STATE / f"{_UNSAFE.sub(_escape, name)}.npy", array, allow_pickle=False)
+
+
+# Characters with a meaning in paths or MLflow's URIs, as in a column named Country/Region.
+_UNSAFE, _ESCAPED = re.compile(r"[/\\%#?=]"), re.compile("=([0-9A-F]{2})")
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"={ord(match[0]):02X}"
+
+
+def _character(match: re.Match[str]) -> str:
+    return chr(int(match[1], 16))

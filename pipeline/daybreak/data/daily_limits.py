@@ -1,0 +1,327 @@
+"""Finds figures of a day that are unlike the days before, at a stated rate of false alarms.
+
+Each figure has its own limits (daybreak/statistics/forecast_limits.py), learned on a scale that makes errors
+comparable: counts by their logarithm, shares by 2 asin(sqrt(share)), correlations by Fisher's z. For all
+figures together, `false_alarms_per_year` sound days a year may be outside. A 365th of that is for a day,
+shared evenly by the families of figures, in a family by its figures, and by the two sides of each
+(Bonferroni). So many columns in a table do not loosen the limits of the volume, which is a single figure.
+Relations are checked only where they hold: an item has a usual price, a customer no usual quantity.
+
+No limit is narrower than what the rows of the day alone would vary by: for a share, the beta-binomial
+prediction of its units, which also holds where there was none in all the days before; else as many standard
+errors. Pure.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from math import asin, ceil, exp, floor, isfinite, log, sin, sqrt, tanh
+from math import atanh as fisher
+from typing import NamedTuple
+
+from daybreak.contract.formats import percents
+from daybreak.data.day_figures import Figure, Kind
+from daybreak.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS, SETTLED, Forecast, forecast
+
+DAYS = 365  # that are learned from
+DAYS_PER_YEAR = 365
+LEAST_SHARE = 0.75  # of the days that a figure has to be of
+ROUNDING = 1e-9  # of a figure that is the same each day
+LEAST_KNOWN = 0.1  # of the pairs of two columns, for that of new ones to be looked at
+MOST_SLICES = 8  # values of a small category
+LEAST_HOLDING = 0.75  # of what a relation is of, for its breaches to be looked at
+AGAIN, QUARANTINED = "as an earlier day", "quarantined"
+SLICE = " = "
+
+History = Mapping[date, Mapping[str, Figure]]
+
+# The family of a figure, by the first word or by a part of the name.
+_FAMILIES = {
+    "rows": "volume",
+    "copies": "repetition",
+    "as": "repetition",
+    "quarantined": "repetition",
+    "missing": "values",
+    "several": "relations",
+    "far": "relations",
+    "first": "times",
+    "last": "times",
+    "longest": "times",
+    "label": "labels",
+}
+_RELATED = (" with ", " by ", " against ")
+UPWARDS = ("repetition",)  # families of which only too much is wrong
+
+# The sentence of a figure, by the first word of the name, or by the word between two columns.
+_SENTENCES = {
+    "rows": "{value} rows",
+    "distinct": "{value} different values of {rest}",
+    "new": "{rest} is new in {value} of the rows",
+    "missing": "{rest} is missing in {value} of the rows",
+    "top": "the most frequent {rest} has {value} of the rows",
+    "size": "{rest} is {value} in the geometric mean",
+    "negative": "{rest} is negative in {value} of the rows",
+    "zero": "{rest} is zero in {value} of the rows",
+    "far": "{rest} is off by more than a factor of two in {value} of the rows",
+    "first": "the first row comes at {value}",
+    "last": "the last row comes at {value}",
+    "longest": "the longest time without a row is {value}",
+    "mean": "the mean {rest} is {value}",
+    "label": "the label is {value} {rest}",
+    "copies": "{value} of the rows are alike to another but for ids and time",
+    "quarantined": "{value} of the rows are in quarantine",
+    "as": "{value} of the rows are those of an earlier day but for ids and time",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A figure of a day, and between what it was expected."""
+
+    name: str
+    kind: Kind
+    value: float
+    low: float
+    high: float
+
+    @property
+    def holds(self) -> bool:
+        """Returns whether the figure is within its limits."""
+        return self.low <= self.value <= self.high
+
+    @property
+    def excess(self) -> float:
+        """Returns how far outside the figure is, in widths of what was expected."""
+        value, low, high = (_scaled(self.kind, number) for number in (self.value, self.low, self.high))
+        return max(low - value, value - high) / max(high - low, 1e-9)
+
+    def __str__(self) -> str:
+        if self.kind == "share":
+            value, low, high = percents(self.value, self.low, self.high)
+        else:
+            value, low, high = (_in_words(self.kind, number) for number in (self.value, *self._shown()))
+        first, _, rest = self.name.partition(" ")
+        if first == "several":
+            column, _, of = rest.rpartition(" of ")
+            sentence = f"{value} of the values of {of} come with several of {column}"
+        elif first in _SENTENCES:
+            sentence = _SENTENCES[first].format(value=value, rest=rest)
+        elif " by " in self.name:
+            sentence = f"{self.name.replace(' by ', ' by its ')} is {value} times the usual"
+        elif SLICE in self.name:
+            sentence = f"{self.name} in {value} of the rows"
+        else:
+            sentence = f"{self.name} is correlated by {value}"
+        return f"{sentence}, between {low} and {high} expected"
+
+    def _shown(self) -> tuple[float, float]:
+        """Returns the limits as they are written: 24 rows are outside of 24.3 to 94.2, which is 25 to 94."""
+        if self.kind != "count" or not (isfinite(self.low) and isfinite(self.high)):
+            return self.low, self.high
+        return ceil(self.low), floor(self.high)
+
+
+class Learned(NamedTuple):
+    """What the days before say of a figure."""
+
+    forecast: Forecast
+    num_units: float  # that the share of all these days together is of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The limits of a day's figures, learned from the days before.
+
+    Attributes:
+        num_days: days that were learned from.
+        learned: by the name of the figure.
+        chances: by name, that a sound day's figure is outside on one side.
+    """
+
+    day: date
+    num_days: int
+    learned: Mapping[str, Learned]
+    chances: Mapping[str, float]
+
+    def of(self, figures: Mapping[str, Figure]) -> list[Limit]:
+        """Returns the limits of these figures of the day; 0 for a small category's value that is gone."""
+        limits = []
+        for name, learned in self.learned.items():
+            figure = figures.get(name)
+            if figure is None and _is_slice(name):
+                figure = _gone(name, figures)
+            if figure is not None:
+                limits.append(_limit(name, figure, learned, self.chances[name]))
+        return limits
+
+    @property
+    def note(self) -> str:
+        """Returns what is to be said of a short history; "" of a long one."""
+        least = LEAST_BEFORE + LEAST_ERRORS
+        if self.num_days < least:
+            return f"daily limits: none yet, {self.num_days} of {least} earlier days to learn from"
+        if self.num_days < LEAST_BEFORE + SETTLED:
+            return f"daily limits: still wide, learned from {self.num_days} days"
+        return ""
+
+
+def learn(history: History, day: date, *, false_alarms_per_year: float, off: Collection[str] = ()) -> Limits:
+    """Returns the limits of the figures of `day`, learned from earlier days of the history.
+
+    Args:
+        history: figures by day and name.
+        day: whose figures are to be judged.
+        false_alarms_per_year: sound days a year that may be outside of some limit.
+        off: figures without a limit.
+    """
+    days = sorted(other for other in history if other < day)[-DAYS:]
+    names = dict.fromkeys(name for other in days for name in history[other])
+    learned = {
+        name: known
+        for name in names
+        if name not in off and (known := _learned(name, history, days, weekday=day.weekday()))
+    }
+    learned = {name: known for name, known in learned.items() if _is_worth_a_look(name, learned)}
+    for name in _small_slices(learned):
+        del learned[name]
+    sizes = Counter(map(family, learned))
+    a_day = false_alarms_per_year / DAYS_PER_YEAR / max(1, len(sizes))
+    chances = {name: a_day / sizes[family(name)] / (1 if family(name) in UPWARDS else 2) for name in learned}
+    return Limits(day=day, num_days=len(days), learned=learned, chances=chances)
+
+
+def family(name: str) -> str:
+    """Returns the family of a figure, which shares the rate of false alarms evenly with the others.
+
+    >>> family("rows"), family("new item"), family("new item with description")
+    ('volume', 'values', 'relations')
+    """
+    if name == "mean hour":
+        return "times"
+    first = name.partition(" ")[0]
+    if first in _FAMILIES:
+        return _FAMILIES[first]
+    if any(word in name for word in _RELATED) and SLICE not in name:
+        return "relations"
+    return "values" if first == "new" else "columns"
+
+
+def _is_slice(name: str) -> bool:
+    """Returns whether a figure is the share of a value of a small category, 0 where it is not listed."""
+    return SLICE in name and not name.startswith("label ")
+
+
+def _gone(name: str, figures: Mapping[str, Figure]) -> Figure | None:
+    """Returns a value's share of no rows on a day that lists other values of the small category."""
+    column = name.partition(SLICE)[0]
+    others = (figure for other, figure in figures.items() if other.startswith(f"{column}{SLICE}"))
+    other = next(others, None)
+    return Figure("share", 0.0, num=other.num) if other else None
+
+
+def _small_slices(learned: Mapping[str, Learned]) -> list[str]:
+    """Returns the values of small categories, and the label's figures there, beyond the most frequent."""
+    shares = {name: known.forecast.expected for name, known in learned.items() if _is_slice(name)}
+    by_column: dict[str, list[str]] = {}
+    for name in sorted(shares, key=lambda name: -shares[name]):
+        by_column.setdefault(name.partition(SLICE)[0], []).append(name)
+    kept = {name for names in by_column.values() for name in names[:MOST_SLICES]}
+    return [name for name in learned if SLICE in name and name.removeprefix("label where ") not in kept]
+
+
+def _is_worth_a_look(name: str, learned: "Mapping[str, Learned]") -> bool:
+    """Returns whether a relation holds often enough, and a value of a small category is there at all."""
+    first = name.partition(" ")[0]
+    expected = learned[name].forecast.expected
+    if first == "new" and family(name) == "relations":
+        return _plain("share", expected) <= 1 - LEAST_KNOWN
+    if first in ("several", "far"):
+        return _plain("share", expected) <= 1 - LEAST_HOLDING
+    if " by " in name and f"far {name}" in learned:
+        return _is_worth_a_look(f"far {name}", learned)
+    if _is_slice(name):
+        return _plain("share", expected) > 0
+    return True
+
+
+def _learned(name: str, history: History, days: Sequence[date], *, weekday: int) -> Learned | None:
+    """Returns the forecast of a figure from `days`; None where too many days lack the figure."""
+    known = {other: history[other][name] for other in days if name in history[other]}
+    if _is_slice(name):
+        gone = {other: _gone(name, history[other]) for other in days if other not in known}
+        known = dict(sorted((known | {other: figure for other, figure in gone.items() if figure}).items()))
+    if len(known) < LEAST_SHARE * len(days):
+        return None
+    expected = forecast(
+        [_scaled(figure.kind, figure.value) for figure in known.values()],
+        [other.weekday() for other in known],
+        weekday=weekday,
+    )
+    return Learned(expected, sum(figure.num for figure in known.values())) if expected else None
+
+
+def _limit(name: str, figure: Figure, learned: Learned, chance: float) -> Limit:
+    """Returns the limits of a figure, where it is outside on one side with that chance."""
+    below, above = learned.forecast.reach(chance)
+    expected = learned.forecast.expected
+    low, high = expected - below, expected + above
+    by_rows = _by_rows(figure, expected, learned.num_units, chance)
+    low, high = min(low, by_rows[0]) - ROUNDING, max(high, by_rows[1]) + ROUNDING
+    if family(name) in UPWARDS:
+        low = 0.0
+    return Limit(
+        name=name,
+        kind=figure.kind,
+        value=figure.value,
+        low=_plain(figure.kind, low),
+        high=_plain(figure.kind, high),
+    )
+
+
+def _by_rows(figure: Figure, expected: float, num_units: float, chance: float) -> tuple[float, float]:
+    """Returns the limits that the units of the day alone would give, on the scale of the figure."""
+    from scipy import stats
+
+    if figure.kind == "share":
+        num = max(1, round(figure.num))
+        share = _plain("share", expected)
+        of_share, of_rest = share * num_units + 0.5, (1 - share) * num_units + 0.5  # Jeffreys' prior
+        most = stats.betabinom.isf(chance, num, of_share, of_rest) / num
+        least = stats.betabinom.ppf(chance, num, of_share, of_rest) / num
+        return _scaled("share", max(0.0, float(least))), _scaled("share", min(1.0, float(most)))
+    error = 1 / sqrt(max(1.0, figure.num)) if figure.kind == "count" else figure.error
+    reach = float(stats.norm.isf(chance)) * error
+    return expected - reach, expected + reach
+
+
+def _scaled(kind: Kind, value: float) -> float:
+    """Returns a figure on the scale that makes errors comparable."""
+    if kind == "count":
+        return log(max(value, 0.5))
+    if kind == "share":
+        return 2 * asin(sqrt(min(1.0, max(0.0, value))))
+    if kind == "correlation":
+        return fisher(min(0.9999, max(-0.9999, value)))
+    return value
+
+
+def _plain(kind: Kind, scaled: float) -> float:
+    """Returns a figure as it reads in a sentence."""
+    if kind == "count":
+        return exp(scaled)
+    if kind == "share":
+        return sin(min(max(scaled, 0.0), 3.141592653589793) / 2) ** 2
+    if kind == "correlation":
+        return tanh(scaled)
+    return scaled
+
+
+def _in_words(kind: Kind, value: float) -> str:
+    if kind == "count":
+        return f"{value:,.0f}"
+    if kind == "factor":
+        return f"{exp(min(value, 50)):.3g}"
+    if kind == "hours":
+        return f"{value:.1f} h"
+    return f"{value:.3g}"

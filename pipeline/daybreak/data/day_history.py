@@ -1,0 +1,276 @@
+"""Keeps the figures of each partition, and judges the days that came in tonight by those of the days before.
+
+`data/figures/day=D.json` has a day's figures (daybreak/data/day_figures.py) with the digest of everything
+that they depend on: the raw partition, the rules on rows, the table and the code. Figures are computed once,
+also for all days of a home without figures, and travel with the data from night to night. So do the samples
+of the newest days (`day=D.npz`), to which the next days are compared, so that a night reads only its own
+rows. daybreak/data/daily_limits.py learns limits from the figures; params and suite say which outcome stops a
+night.
+"""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from daybreak.contract import records
+from daybreak.contract.errors import DataError
+from daybreak.contract.params import ValidateParams
+from daybreak.contract.records import Expectation, Night
+from daybreak.contract.table import Table
+from daybreak.data import day_figures, day_sample
+from daybreak.data.daily_limits import AGAIN, QUARANTINED, Limit, Limits, learn
+from daybreak.data.day_figures import WINDOW, Figure, figures_of
+from daybreak.data.day_sample import SKETCH, Sample, read_sample, sample_of, similarity, sketch_of
+from daybreak.data.features import is_ripe
+from daybreak.data.suite import Suite
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    Rows = Callable[[date], pa.Table]  # the clean rows of a day
+
+FIGURES = Path("data/figures")
+LEAST_CHANGE = 1e-9  # by which a figure of a restated day is another one
+SHOWN = 3  # figures that an error names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """The figures of a day, a digest of everything they depend on, and the smallest hashes of the rows."""
+
+    of: str
+    figures: Mapping[str, Figure]
+    sketch: Sequence[int]
+    sample: Sample | None = None  # where it was read from the rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Day:
+    """A day to be judged, with the limits learned from the days before."""
+
+    day: date
+    known: Limits
+    limits: Sequence[Limit]
+
+    @property
+    def outside(self) -> list[Limit]:
+        """Returns the limits that do not hold, the farthest off first."""
+        return sorted((limit for limit in self.limits if not limit.holds), key=lambda limit: -limit.excess)
+
+
+def read() -> dict[date, Known]:
+    """Returns the figures that are kept, by day."""
+    kept = {}
+    for path in sorted(FIGURES.glob("day=*.json")):
+        content = json.loads(path.read_text())
+        figures = {name: Figure(*values) for name, values in content["figures"].items()}
+        known = Known(of=content["of"], figures=figures, sketch=content["sketch"])
+        kept[date.fromisoformat(path.stem[4:])] = known
+    return kept
+
+
+def write(history: Mapping[date, Known]) -> None:
+    """Keeps these figures and no others, and the newest samples; a file that stays the same is left alone."""
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    newest = sorted(history)[-WINDOW:]
+    for path in FIGURES.glob("day=*.*"):
+        kept = history if path.suffix == ".json" else newest
+        if date.fromisoformat(path.stem[4:]) not in kept:
+            path.unlink()
+    for day in newest:
+        if sample := history[day].sample:
+            sample.write(_path_of_sample(day), of=history[day].of)
+    for day, known in history.items():
+        path = FIGURES / f"day={day}.json"
+        content = {"of": known.of, "figures": known.figures, "sketch": list(known.sketch)}
+        text = json.dumps(content) + "\n"
+        if not path.exists() or path.read_text() != text:
+            records.replace_text(path, text)
+
+
+def completed(
+    kept: Mapping[date, Known],
+    days: Sequence[date],
+    table: Table,
+    *,
+    by: date,
+    rules: str,
+    of_rows: Mapping[date, str],
+    rows: "Rows",
+    num_bad: Callable[[date], int],
+) -> dict[date, Known]:
+    """Returns the figures of all `days`, and computes only days that are new or outdated in `kept`.
+
+    Args:
+        kept: figures from earlier nights.
+        days: all partitions up to the night's, in order.
+        table: the table of the rows.
+        by: the night's day; labels that are not known by then have no figures.
+        rules: digest of the rules on rows.
+        of_rows: digests of the raw rows, by day.
+        rows: returns the clean rows of a day.
+        num_bad: returns the number of quarantined rows of a day.
+    """
+    ripe = {day: is_ripe(table, day, by=by) for day in days}
+    of = _digests(of_rows, ripe, table, rules)
+    history = {day: kept[day] for day in days if day in kept and kept[day].of == of[day]}
+    missing = [day for day in days if day not in history]
+    sampled: dict[date, Sample] = {}
+    for begin in range(0, len(missing), WINDOW):
+        wanted = missing[begin : begin + WINDOW]
+        first, last = days.index(wanted[0]), days.index(wanted[-1])
+        sampled = {
+            day: sampled.get(day)
+            or read_sample(_path_of_sample(day), day, of=of[day])
+            or sample_of(day, rows(day), table, with_label=ripe[day])
+            for day in days[max(0, first - WINDOW) : last + 1]
+        }
+        figures = figures_of([*sampled.values()], table, wanted)
+        for sample in sampled.values():
+            if sample.day in figures:
+                own, bad = figures[sample.day], num_bad(sample.day)
+                num = own["rows"].num
+                own[QUARANTINED] = Figure("share", bad / max(1, bad + sample.num_rows), num=num)
+                sketch = sketch_of(sample, table)
+                history[sample.day] = Known(of=of[sample.day], figures=own, sketch=sketch, sample=sample)
+    for day in missing:
+        history[day].figures[AGAIN] = _again(day, history)  # type: ignore[index]  # made above
+    return dict(sorted(history.items()))
+
+
+def judged(
+    history: Mapping[date, Known],
+    kept: Mapping[date, Known],
+    days: Collection[date],
+    *,
+    night: date,
+    label: str,
+    false_alarms_per_year: float,
+    off: Collection[str],
+) -> list[Day]:
+    """Returns the days to be judged with their limits: the night's, and other `days` that came in with it.
+
+    Of the first night's history only the night's own day is judged, and of a day that was judged before what
+    has changed since, such as labels that have come to be known. That all values of the column `label` are
+    null is unusual after a single day, where it was so on none before.
+    """
+    figures = {day: known.figures for day, known in history.items()}
+    judged_days = []
+    for day in sorted(days if kept else {night}):
+        before = kept[day].figures if day in kept else {}
+        changed = {
+            name: figure
+            for name, figure in figures[day].items()
+            if name not in before or abs(before[name].value - figure.value) > LEAST_CHANGE
+        }
+        if day in kept and not changed:
+            continue
+        known = learn(figures, day, false_alarms_per_year=false_alarms_per_year, off=off)
+        limits = [
+            limit
+            for limit in known.of(figures[day])
+            if limit.name not in figures[day] or limit.name in changed
+        ]
+        of_labels = f"missing {label}"
+        if of_labels not in {*off, *(limit.name for limit in limits)}:
+            limits += _without_labels(of_labels, day, figures)
+        judged_days.append(Day(day=day, known=known, limits=limits))
+    return judged_days
+
+
+def _without_labels(name: str, day: date, figures: Mapping[date, Mapping[str, Figure]]) -> Iterator[Limit]:
+    """Yields the limit of the share of missing labels where all are, as on none of the days before."""
+    before = [own[name].value for other, own in figures.items() if other < day and name in own]
+    if name in figures[day] and figures[day][name].value == 1 and before and max(before) < 1:
+        yield Limit(name=name, kind="share", value=1.0, low=0.0, high=max(before))
+
+
+def expectations(
+    days: Sequence[Day], night: Night, suite: Suite, params: ValidateParams, *, is_first: bool
+) -> tuple[Expectation, ...]:
+    """Returns the expectations of these days for the report; `is_first` where no night has passed a day yet.
+
+    Raises DataError where a figure outside its limits refuses the day, or holds a day that no person has
+    accepted.
+    """
+    expected: list[Expectation] = []
+    for day in days:
+        severities = {limit.name: _severity(limit.name, suite, params) for limit in day.outside}
+        stopping = [limit for limit in day.outside if severities[limit.name] != "warn"]
+        may_be_accepted = all(severities[limit.name] == "hold" for limit in stopping)
+        if stopping and not (may_be_accepted and day.day in params.accepted_days):
+            sentence = _stopped(day, stopping, night, may_be_accepted=may_be_accepted)
+            if is_first:  # files that were exported for a try often end amid a day
+                before = f"daybreak night --day {day.day - timedelta(days=1)}"
+                sentence += f"; if it is not complete, begin with the day before: {before}"
+            raise DataError(sentence)
+        expected += _expectations(day)
+    return tuple(expected)
+
+
+def _path_of_sample(day: date) -> Path:
+    return FIGURES / f"day={day}.npz"
+
+
+def _severity(name: str, suite: Suite, params: ValidateParams) -> str:
+    own = suite.limits.get(name) if isinstance(suite.limits, dict) else None
+    return own or params.unusual_day
+
+
+def _stopped(day: Day, limits: Sequence[Limit], night: Night, *, may_be_accepted: bool) -> str:
+    way = "or change its severity (validate.unusual_day, or limits of the suite)"
+    if may_be_accepted:
+        way = (
+            f"or, if the day is right, open a night that accepts it: daybreak night "
+            f"--day {night.day} --night {night.id}-accepted --set 'validate.accepted_days=[{day.day}]' "
+            f"--trigger REASON"
+        )
+    return (
+        f"{day.day} is unlike the {day.known.num_days} days before it: this {day.day:%A}: "
+        f"{in_words(limits)}; fix the source and ingest again, {way}"
+    )
+
+
+def in_words(limits: Sequence[Limit]) -> str:
+    """Returns the first limits in words, and how many more there are."""
+    more = f"; and {len(limits) - SHOWN} more" if len(limits) > SHOWN else ""
+    return "; ".join(map(str, limits[:SHOWN])) + more
+
+
+def _expectations(day: Day) -> Iterator[Expectation]:
+    """Yields what the report says of a day: each figure that is outside, the volume, and a short history."""
+    for limit in day.outside:
+        yield Expectation(
+            rule=f"{day.day:%A} {day.day}: {limit}", column="(day)", num_failed=1, success=False
+        )
+    for limit in day.limits:
+        if limit.name == "rows" and limit.holds:
+            rule = f"{day.day:%A} {day.day}: {limit}"
+            yield Expectation(rule=rule, column="(day)", num_failed=0, success=True)
+    if day.known.note:
+        yield Expectation(rule=day.known.note, column="(day)", num_failed=0, success=True)
+
+
+def _digests(
+    of_rows: Mapping[date, str], ripe: Mapping[date, bool], table: Table, rules: str
+) -> dict[date, str]:
+    """Returns the digest of what the figures of each day are of."""
+    shared = [rules, records.dumps(table), inspect.getsource(day_figures), inspect.getsource(day_sample)]
+
+    def digest(day: date) -> str:
+        text = json.dumps([of_rows[day], ripe[day], *shared])
+        return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+    return {day: digest(day) for day in ripe}
+
+
+def _again(day: date, history: Mapping[date, Known]) -> Figure:
+    """Returns the similarity of a day's rows to those of the most similar day before it."""
+    sketch = history[day].sketch
+    most = max((similarity(sketch, history[other].sketch) for other in history if other < day), default=0.0)
+    return Figure("share", most, num=float(min(SKETCH, len(sketch))))

@@ -1,0 +1,522 @@
+"""Decides whether tonight's data can be trusted, and quarantines bad rows (the stage `validate`).
+
+Tonight's partitions of `data/raw` are judged by the rules of the workload's table and of the reviewed suite,
+one at a time. A row that fails a row rule goes to `data/quarantine` with the name of the first rule that it
+failed, the others to `data/clean`: clean + quarantined = rows in, always. A changed schema, a day with
+impossible figures, too many bad rows, a day unlike its weekdays or outside the limits that are learned from
+the days before it (daybreak/data/day_history.py) stop the night; then neither folder is touched, and the
+bad rows of tonight are kept in `data/run/bad_rows` to be looked at (daybreak/report/bad_rows.py). Great
+Expectations judges how many rows of each partition failed each rule, and the figures.
+
+A day that was restated to no rows leaves both folders when the night goes on, and is judged by no rule.
+
+A day that never passed, since its night refused it or was ended, is judged again by itself: it comes in, or a
+warning says why it stays out of training. The same holds for a day that passed, but was restated or got
+labels in a night that did not pass: until the new rows pass, the old rows stay.
+
+`data/clean` is a function of raw, table, rules and which days passed: the digests of the rules, and of the
+raw rows of each day, are kept beside the partitions; if the rules differ, all days that passed are validated
+again. Partitions are replaced by a rename and never written to, since they may be links into a cache.
+"""
+
+import json
+import logging
+import shutil
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from daybreak.contract import disk, records
+from daybreak.contract.errors import DataError
+from daybreak.contract.formats import percents
+from daybreak.contract.params import ValidateParams, ValidateSections
+from daybreak.contract.records import Batch, Drift, Expectation, Night, Report
+from daybreak.contract.table import Table
+from daybreak.data import data_docs, day_history, drift
+from daybreak.data.bad_cells import AS_DELIVERED, without_texts
+from daybreak.data.day_sample import columns_of
+from daybreak.data.features import is_ripe
+from daybreak.data.partition_scan import Judged, PartitionScan
+from daybreak.data.partitions import PART, RAW, part_of, partitions
+from daybreak.data.suite import Finding, Judge, Rule, Suite, load, rules_digest, rules_of, schema_rules
+from daybreak.storage import erasures, known_digests
+from daybreak.storage.home import Home
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pandas import DataFrame
+
+CLEAN, QUARANTINE = Path("data/clean"), Path("data/quarantine")
+RULES = CLEAN / "RULES.txt"
+OF_RAW = CLEAN / "RAW.json"  # digest of the raw rows that each day's were split from
+DOCS = records.RUN / "docs"
+RULE = "(rule)"  # column of a bad row with the name of the first rule that it failed
+PAGE = DOCS / data_docs.INDEX
+REFUSED = records.RUN / "bad_rows"  # those of a night that is stopped here
+
+log = logging.getLogger(__name__)
+
+
+def validate(home: Home, night: Night, batch: Batch, table: Table, sections: ValidateSections) -> Report:
+    """Judges tonight's rows, separates the clean from the bad, and returns the findings.
+
+    The counts are of the rows judged tonight: those that came in, and those of all days that passed before
+    when the rules have changed. Raises DataError if the night must stop, ParamsError for a wrong rule.
+    """
+    shutil.rmtree(REFUSED, ignore_errors=True)  # of a call before
+    params = sections.validate_
+    suite = load(Path(params.suite))
+    rules, digest = rules_of(suite, table), rules_digest(suite, table)
+    here = [day for day in partitions(RAW) if _num_rows(part_of(day))]
+    passed = set(partitions(CLEAN)) if RULES.exists() else set()
+    split_from = _split_from(home, raw := _raw_digests(home, here))
+    changed = not RULES.exists() or RULES.read_text().strip() != digest
+    # By other rules or columns all days that passed are judged together, so that no clean row is compared.
+    outdated = {day for day in passed & raw.keys() if split_from[day] != raw[day] and not changed}
+    late = passed.intersection(batch.late_days, here) if passed else here  # others are judged by themselves
+    came_in = {batch.day, *(day for day in late if day <= night.day)}
+    pending = [day for day in here if day < night.day and day not in came_in and day not in passed - outdated]
+    days = sorted({*came_in, *(passed.intersection(here) - set(pending) if changed else ())})
+    judge = Judge()
+    of_schema = _of_schema(judge, [*days, *pending], table)
+    scan = PartitionScan(table, suite, rules, engine=sections.prepare.engine)
+    checks = _Checks(
+        table=table, suite=suite, rules=rules, digest=digest, params=params, raw=raw, split_from=split_from
+    )
+    judged = {day: scan.judge(day) for day in days}
+    again, refused = _judged_again(pending, scan, checks, judge, night, beside=judged, restated=outdated)
+    judged = dict(sorted((judged | again).items()))
+    days, tonight = list(judged), sorted(came_in)
+    counts = _counts(judged, rules)
+    num_rows = sum(one.num_rows for one in judged.values())
+    of_days = judge.findings(suite.days, _figures(judged))
+    of_rows = judge.findings([_of_count(rule) for rule in rules], counts)
+    data_docs.write(
+        DOCS,
+        {
+            "schema": data_docs.of_types(of_schema),
+            "days": data_docs.of_figures(of_days, _figures(judged), days),
+            "rows": data_docs.of_rows(of_rows, counts, days, num_rows=num_rows),
+        },
+        days,
+    )
+    names = [rule.name for rule in rules]
+    try:
+        distances, note, figures_of_days, unusual = checks.expect(
+            judged, of_days, night, came_in=tonight, by=night.day
+        )
+    except DataError:
+        for day in tonight:
+            _write_bad(_rows(day, table), judged[day], names, part_of(day, REFUSED), key=table.key)
+        raise
+    for torn in (*CLEAN.glob(f"day=*/.{PART}"), *QUARANTINE.glob(f"day=*/.{PART}")):
+        torn.unlink()  # left by a call that was killed while it wrote
+    for day in days:
+        _split(day, judged[day], table, names)
+    for gone in set(partitions(CLEAN)) - (set(days) if changed else {*here}):
+        shutil.rmtree(part_of(gone, CLEAN).parent)
+        shutil.rmtree(part_of(gone, QUARANTINE).parent, ignore_errors=True)
+    _note_split_from({**split_from, **{day: raw[day] for day in judged}})
+    if changed:
+        disk.sync(CLEAN)
+        records.replace_text(RULES, digest + "\n")  # last: a killed call is repeated in full
+    day_history.write(figures_of_days)
+    num_bad = sum(len(one.bad) for one in judged.values())
+    log.info("%d rows of %d days, %d quarantined; %s", num_rows, len(days), num_bad, PAGE)
+    expectations = [_expectation(finding) for finding in (*of_schema, *of_days)]
+    for rule, finding in zip(rules, of_rows, strict=True):
+        num_failed = int(counts[rule.name].sum())
+        expectations.append(
+            Expectation(rule=rule.name, column=rule.blamed, num_failed=num_failed, success=finding.success)
+        )
+    return Report(
+        num_rows=num_rows,
+        num_clean=num_rows - num_bad,
+        num_quarantined=num_bad,
+        expectations=(*expectations, *note, *unusual, *refused),
+        drift=distances,
+        digest=known_digests.digest(home, CLEAN),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Checks:
+    """What days have to pass as a whole."""
+
+    table: Table
+    suite: Suite
+    rules: Sequence[Rule]
+    digest: str  # of the rules
+    params: ValidateParams
+    raw: Mapping[date, str]  # digest of the rows of each day, as they came in
+    split_from: Mapping[date, str]  # digest of the raw rows behind the present clean rows
+
+    def expect(
+        self,
+        judged: Mapping[date, Judged],
+        of_days: Sequence[Finding],
+        night: Night,
+        *,
+        came_in: Sequence[date],
+        by: date,
+    ) -> "_Passed":
+        """Returns what the report says of days that came in; DataError where they have to stop the night.
+
+        Labels that are known by the end of the day `by` are judged, too.
+        """
+        params, suite = self.params, self.suite
+        if any(not finding.success for finding in of_days):
+            raise DataError(_broken_day(of_days, _figures(judged), list(judged)))
+        _refuse_bad_rows([judged[day] for day in came_in], self.rules, limit=params.max_quarantined)
+        distances, note = _drift(
+            night.day, judged, self.table, here=self.raw, suite=suite, limit=params.max_drift
+        )
+        figures, unusual = _unusual(
+            night,
+            judged,
+            self.table,
+            came_in=came_in,
+            by=by,
+            suite=suite,
+            rules=self.digest,
+            params=params,
+            of_rows={**self.split_from, **{day: self.raw[day] for day in judged}},
+        )
+        return distances, note, figures, unusual
+
+
+_Passed = tuple[
+    tuple[Drift, ...], tuple[Expectation, ...], dict[date, day_history.Known], tuple[Expectation, ...]
+]
+
+
+def _judged_again(
+    days: Sequence[date],
+    scan: PartitionScan,
+    checks: _Checks,
+    judge: Judge,
+    night: Night,
+    *,
+    beside: Mapping[date, Judged],
+    restated: set[date],
+) -> tuple[dict[date, Judged], list[Expectation]]:
+    """Judges days of `data/raw` that wait to pass; returns those that pass now, and a line for each other.
+
+    Each day is judged by the days before, some of which are judged anew too (`beside`), and by the labels
+    that are known tonight.
+    """
+    passed: dict[date, Judged] = {}
+    refused = []
+    for day in days:
+        judged = {day: scan.judge(day)}
+        try:
+            of_days = judge.findings(checks.suite.days, _figures(judged))
+            alone = replace(night, day=day, id=str(day))
+            earlier = {other: one for other, one in beside.items() if other < day}
+            checks.expect(judged | earlier, of_days, alone, came_in=[day], by=night.day)
+            passed |= judged
+        except DataError as error:
+            stays = "is trained on as it was before" if day in restated else "stays out of training"
+            log.warning("%s %s: %s", day, stays, error)
+            rule = f"{day} came in before and {stays}: {error}"
+            refused.append(Expectation(rule=rule, column="(day)", num_failed=1, success=False))
+    return passed, refused
+
+
+def _figures(judged: Mapping[date, Judged]) -> "DataFrame":
+    """One line per partition: the figures of the day."""
+    import pandas as pd
+
+    return pd.DataFrame([one.figures for one in judged.values()])
+
+
+def _raw_digests(home: Home, days: Sequence[date]) -> dict[date, str]:
+    """Returns the digest of the rows of each day, as they came in."""
+    digests = known_digests.digests(home, (part_of(day) for day in days))
+    return {day: digests[part_of(day)] for day in days}
+
+
+def _split_from(home: Home, raw: Mapping[date, str]) -> dict[date, str]:
+    """Returns the digest of the raw rows that each clean day was split from, as noted, or of those now."""
+    if not OF_RAW.exists():
+        return dict(raw)
+    rewritten = erasures.changed(home)  # without the rows of units that were erased
+    noted = json.loads(OF_RAW.read_text())
+    before = {day: noted.get(str(day), now) for day, now in raw.items()}
+    return {day: rewritten.get(of, of) for day, of in before.items()}
+
+
+def _note_split_from(digests: Mapping[date, str]) -> None:
+    """Notes what each clean day was split from, by the digests of the raw rows."""
+    noted = {str(day): digests[day] for day in partitions(CLEAN) if day in digests}
+    records.replace_text(OF_RAW, json.dumps(noted, indent=0) + "\n")
+
+
+def _of_schema(judge: Judge, days: Sequence[date], table: Table) -> list[Finding]:
+    """Returns what the rules on the columns of partitions say; DataError where one fails."""
+    types = _types(days, table)
+    findings = judge.findings(schema_rules(table), types)
+    if any(not finding.success for finding in findings):
+        data_docs.write(DOCS, {"schema": data_docs.of_types(findings)}, days)
+        raise DataError(_broken_schema(findings, types, days))
+    return findings
+
+
+def _types(days: Sequence[date], table: Table) -> "DataFrame":
+    """One line per partition: the type of each column, `absent` if it is missing."""
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    declared = {field.name: field.type for field in table.schema()}
+    types = []
+    for day in days:
+        path = part_of(day)
+        try:
+            schema = pq.read_schema(path)
+        except FileNotFoundError:
+            raise DataError(f"{path} is missing; run ingest for {day} first") from None
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{path} is not a parquet file: {error}; ingest {day} again") from None
+        same = {field.name for field in schema if field.type == declared.get(field.name)}  # if not in words
+        types.append(
+            {
+                field.name: str(declared[field.name] if field.name in same else field.type)
+                for field in schema
+                if field.name != AS_DELIVERED
+            }
+        )
+    names = dict.fromkeys([*declared, *(name for line in types for name in line)])
+    return pd.DataFrame(types, columns=list(names)).fillna("absent")
+
+
+def _broken_schema(findings: Sequence[Finding], types: "DataFrame", days: Sequence[date]) -> str:
+    changes = []
+    for finding in findings:
+        if finding.success:
+            continue
+        if "column" not in finding.rule.kwargs:  # the rule on the set of columns
+            new = finding.details.get("details", {}).get("mismatched", {}).get("unexpected", [])
+            changes += [f"{name} is new" for name in new]
+            continue
+        name = finding.rule.blamed
+        row = int((~types[name].isin(finding.rule.kwargs["value_set"])).to_numpy().argmax())
+        changes.append(f"{name} is {types[name].iloc[row]} on {days[row]}")
+    return (
+        f"the schema has changed: {', '.join(changes)}; declare the columns in the workload's table as they "
+        f"are, or remove {RAW} and run ingest again for rows as the table has them"
+    )
+
+
+def _of_count(rule: Rule) -> Rule:
+    """The expectation that no row fails the rule."""
+    kwargs = {"column": rule.name, "min_value": 0, "max_value": 0}
+    return Rule(name=rule.name, type="expect_column_sum_to_be_between", kwargs=kwargs)
+
+
+def _counts(judged: Mapping[date, Judged], rules: Sequence[Rule]) -> "DataFrame":
+    """One line per partition: how many of its rows fail each rule."""
+    import pandas as pd
+
+    counts = [one.failed.sum(axis=0) for one in judged.values()]
+    return pd.DataFrame(counts, columns=[rule.name for rule in rules]).astype("int64")
+
+
+def _broken_day(findings: Sequence[Finding], figures: "DataFrame", days: Sequence[date]) -> str:
+    failures = []
+    for finding in (finding for finding in findings if not finding.success):
+        figure = finding.rule.kwargs.get("column")
+        where = [f"{figure} {figures[figure].iloc[i]:g} on {days[i]}" for i in finding.rows[:3]]
+        failures.append(f"{finding.rule.name!r} fails ({', '.join(where) or 'all days'})")
+    return (
+        f"the day cannot be right: {' and '.join(failures)}; fix the source and ingest again, or change "
+        f"the group days of the suite (validate.suite); see {PAGE}"
+    )
+
+
+def _refuse_bad_rows(judged: Sequence[Judged], rules: Sequence[Rule], *, limit: float) -> None:
+    num_bad, num_rows = sum(len(one.bad) for one in judged), sum(one.num_rows for one in judged)
+    if num_bad <= limit * num_rows:
+        return
+    of_column: dict[str, list[int]] = {}  # the numbers of its rules
+    for number, rule in enumerate(rules):
+        of_column.setdefault(rule.blamed, []).append(number)
+    bad = {  # rows that fail a rule of the column
+        column: sum(int(one.failed[:, numbers].any(axis=1).sum()) for one in judged)
+        for column, numbers in of_column.items()
+    }
+    worst = sorted(bad, key=lambda column: (-bad[column], column))[:3]
+    counts = ", ".join(f"{column} {bad[column]:,}" for column in worst if bad[column])
+    share, most = percents(num_bad / num_rows, limit)
+    raise DataError(
+        f"{num_bad:,} of {num_rows:,} rows ({share}) fail the rules, more than {most}; worst columns: "
+        f"{counts}; fix the source and ingest again, or raise validate.max_quarantined; see {PAGE}"
+    )
+
+
+def _drift(
+    day: date,
+    judged: Mapping[date, Judged],
+    table: Table,
+    *,
+    here: Container[date],
+    suite: Suite,
+    limit: float,
+) -> tuple[tuple[Drift, ...], tuple[Expectation, ...]]:
+    """Distances from the last same weekdays, or a note where there are too few of them."""
+    if suite.drift == "off":
+        return (), ()
+    earlier = sorted({*judged, *(other for other in partitions(CLEAN) if other in here)})
+    earlier = [other for other in earlier if other < day and other.weekday() == day.weekday()]
+    before = [_clean_rows(other, judged) for other in earlier[-drift.SAME_WEEKDAYS :]]
+    distances = drift.distances(_clean_rows(day, judged), before, table, limits=suite.drift, limit=limit)
+    if not distances:
+        note = f"drift: skipped, {len(before)} of {drift.LEAST_WEEKDAYS} earlier {day:%A}s to compare with"
+        log.info(note)
+        return (), (Expectation(rule=note, column="(table)", num_failed=0, success=True),)
+    over = [f"{d.column} {d.value:.2f} (limit {d.limit:g})" for d in distances if d.value > d.limit]
+    if over:
+        raise DataError(
+            f"{day} is unlike the last {len(before)} {day:%A}s: {', '.join(over)}; fix the source and "
+            f"ingest again, or raise the limit under drift in the suite or validate.max_drift"
+        )
+    return distances, ()
+
+
+def _unusual(
+    night: Night,
+    judged: Mapping[date, Judged],
+    table: Table,
+    *,
+    came_in: Sequence[date],
+    by: date,
+    suite: Suite,
+    rules: str,
+    params: ValidateParams,
+    of_rows: Mapping[date, str],
+) -> "tuple[dict[date, day_history.Known], tuple[Expectation, ...]]":
+    """Returns the figures of all days and tonight's expectations; DataError if these stop the night."""
+    import pyarrow as pa
+
+    kept = day_history.read()
+    if not params.false_alarms_per_year or suite.limits == "off":
+        return kept, ()
+    columns = list(dict.fromkeys([*columns_of(table), table.time, *filter(None, [table.unit])]))
+
+    def rows(day: date) -> "pa.Table":
+        values = _clean_rows(day, judged)
+        return pa.table({name: values(name) for name in columns})
+
+    def num_bad(day: date) -> int:
+        if day in judged:
+            return len(judged[day].bad)
+        part = part_of(day, QUARANTINE)
+        return _num_rows(part) if part.exists() else 0
+
+    here = {*judged, *(day for day in partitions(CLEAN) if day in of_rows)}  # others were emptied since
+    days = [day for day in sorted(here) if day <= night.day]
+    history = day_history.completed(
+        kept, days, table, by=by, rules=rules, of_rows=of_rows, rows=rows, num_bad=num_bad
+    )
+    off = [name for name, how in suite.limits.items() if how == "off"]
+    labelled = [day for day in days if is_ripe(table, day, by=by)][-1:]  # its labels are known now
+    unusual_days = day_history.judged(
+        history,
+        kept,
+        {*labelled, *(day for day in came_in if day <= night.day)},
+        night=night.day,
+        label=table.label.column if table.label else "",
+        false_alarms_per_year=params.false_alarms_per_year,
+        off=off,
+    )
+    later = {day: known for day, known in kept.items() if day > night.day}
+    return history | later, day_history.expectations(unusual_days, night, suite, params, is_first=not kept)
+
+
+def _clean_rows(day: date, judged: Mapping[date, Judged]) -> "drift.Rows":
+    """The clean values of a column of the day, which may not yet be in `data/clean`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    # Opened once: the footer describes every column, so reading it for each column would cost quadratic time.
+    part = pq.ParquetFile(part_of(day, RAW if day in judged else CLEAN), page_checksum_verification=True)
+    good = pa.array(judged[day].good()) if day in judged else None
+
+    def values(column: str) -> "pa.ChunkedArray":
+        rows = part.read(columns=[column])[column]
+        return rows if good is None else rows.filter(good)
+
+    return values
+
+
+def _split(day: date, judged: Judged, table: Table, names: Sequence[str]) -> None:
+    """Writes the day's clean rows, and the others with the rule that they failed."""
+    import pyarrow as pa
+
+    rows = _rows(day, table)
+    _replace(
+        without_texts(rows).filter(pa.array(judged.good())),
+        part_of(day, CLEAN),
+        dictionaries=_repeated(without_texts(rows), table.key),
+    )
+    _write_bad(rows, judged, names, part_of(day, QUARANTINE), key=table.key)
+
+
+def _num_rows(part: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(part).num_rows)
+
+
+def _rows(day: date, table: Table) -> "pa.Table":
+    """Returns the rows of a day as they came in, with the texts of bad cells if there are any."""
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(part_of(day), partitioning=None, page_checksum_verification=True)
+    names = [*table.columns, *([AS_DELIVERED] if AS_DELIVERED in rows.column_names else [])]
+    return rows.select(names).combine_chunks()
+
+
+def _write_bad(
+    rows: "pa.Table", judged: Judged, names: Sequence[str], path: Path, *, key: tuple[str, ...]
+) -> None:
+    """Writes the day's bad rows, each with the first rule that it failed; where there is none, no file."""
+    import pyarrow as pa
+
+    if not len(judged.bad):
+        shutil.rmtree(path.parent, ignore_errors=True)
+        return
+    first = pa.array([names[number] for number in judged.failed.argmax(axis=1)], pa.string())
+    bad = rows.take(pa.array(judged.bad)).append_column(RULE, first)
+    _replace(bad, path, dictionaries=[*_repeated(rows, key), RULE])
+
+
+def _repeated(rows: "pa.Table", key: tuple[str, ...]) -> list[str]:
+    """Returns the columns of texts that come again; a dictionary of others is only work for the writer."""
+    return [name for name in rows.column_names if _is_text(rows, name) and (name,) != key]
+
+
+def _is_text(rows: "pa.Table", name: str) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(rows.schema.field(name).type))
+
+
+def _replace(table: "pa.Table", path: Path, *, dictionaries: list[str]) -> None:
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{PART}")
+    pq.write_table(
+        table, unfinished, compression="zstd", write_page_checksum=True, use_dictionary=dictionaries
+    )
+    unfinished.replace(path)
+
+
+def _expectation(finding: Finding) -> Expectation:
+    num_failed = len(finding.rows) or int(not finding.success)
+    return Expectation(
+        rule=finding.rule.name, column=finding.rule.blamed, num_failed=num_failed, success=finding.success
+    )

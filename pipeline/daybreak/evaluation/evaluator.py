@@ -1,0 +1,406 @@
+"""Stage evaluate: scores challenger and champion on days that neither of them has seen.
+
+Challenger and champion score the same held-out samples, batch by batch and side by side, so that every
+comparison downstream is paired; `data/run/scores.npy` keeps a value per sample
+(daybreak/evaluation/scores.py).
+
+A model that was trained on a held-out day would look too good on that day. So both models are compared on
+days after everything that either has seen, initial weights included: a champion that was refitted on the days
+that judged it has seen some of tonight's days where `prepare.test_days` is above 1. Where no day is left, the
+champion is not scored: the metric `champion_has_seen` is 1, and the gate has no evidence. Each model is
+scored by the workload that its model.json names; its folder must have the digest on record. A champion whose
+workload was edited since is scored by the code in its version, in a separate process
+(daybreak/evaluation/own_code.py).
+
+So are the anchor of its chain (daybreak/gate/chain.py) and the version that it replaced, to detect a loss
+that no single night shows. A night goes on where these two cannot be scored.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daybreak.contract.errors import DataError, ParamsError, PipelineError
+from daybreak.contract.params import EvaluateParams, RegisterParams
+from daybreak.contract.records import (
+    Champion,
+    Dataset,
+    Evaluation,
+    Judged,
+    LiveMetric,
+    Release,
+    Slice,
+    Training,
+    digest,
+)
+from daybreak.contract.table import Label
+from daybreak.contract.workload import STATE, UNIT, Workload
+from daybreak.evaluation import own_code
+from daybreak.evaluation.held_out import arrays_of, comparable_days
+from daybreak.evaluation.scores import Columns, with_prefix, write_scores
+from daybreak.evaluation.scoring import Arm, check_shape, declared, judged, live_metrics, predict, score
+from daybreak.registry import carried_code
+from daybreak.registry.row_packaging import held_out_days
+from daybreak.registry.weights import ARRAYS, MODEL, batch_of, check_digest, load_model
+from daybreak.storage.home import Home
+from daybreak.storage.source_code import source_digest
+from daybreak.workloads.metrics import Metric
+from daybreak.workloads.served_rows import serves_rows
+
+log = logging.getLogger(__name__)
+
+CHAMPION = Path("data/champion")
+
+
+def evaluate(
+    dataset: Dataset,
+    training: Training,
+    champion: Champion | None,
+    workload: Workload,
+    params: EvaluateParams,
+    *,
+    home: Home,
+    registered: RegisterParams,
+) -> Evaluation:
+    """Scores all held-out samples, writes `data/run/scores.npy`, and returns the means.
+
+    A mean is left out of the metrics where a score is not finite; `num_not_finite` counts such scores.
+    Raises DataError if a model folder is not the one on record, or does not fit its workload.
+    """
+    import torch
+
+    began = time.monotonic()
+    check_digest(MODEL, training.model_digest, record="training.json")
+    everything = held_out_days()
+    days = _compared_days(workload, champion) if champion else everything
+    arrays = arrays_of(days)
+    samples = workload.dataset(arrays, "test")
+    num_samples = len(samples)  # type: ignore[arg-type]
+    arms = [Arm(name="challenger", workload=workload, model=load_model(workload, MODEL), samples=samples)]
+    facts: dict[str, float] = {}
+    theirs: dict[str, Columns] = {}  # of versions that score by their own code
+    if champion is not None:
+        if not days:
+            facts["champion_has_seen"] = 1.0
+            log.warning("the champion was trained on held-out days; it is not compared")
+        elif not _is_todays(champion, CHAMPION):
+            with own_code.fetched(home, champion, name=registered.name) as folder:
+                theirs["champion"] = _by_own_code(
+                    home, champion, folder, "champion", num_samples=num_samples, days=days, params=params
+                )
+        else:
+            arms.append(replace(arms[0], name="champion", model=load_model(workload, CHAMPION)))
+        if days:
+            _add_references(home, arms, theirs, champion, days=days, params=params, registered=registered)
+    metrics = declared(workload)
+    with torch.inference_mode():
+        columns, by_row = _scored(arms, theirs, batch_size=params.batch_size)
+    columns |= _baselines(workload, arrays, num_samples)
+    write_scores(columns, num_samples)
+    columns = _of_slices(columns, getattr(workload, "metric_slices", {}))
+    return Evaluation(
+        model_digest=training.model_digest,
+        data_digest=dataset.digest,
+        num_samples=num_samples,
+        metrics=facts | _means(columns),
+        slices=_slices(columns),
+        elapsed_s=round(time.monotonic() - began, 3),
+        judged=tuple(
+            Judged(
+                name=one.name,
+                role=one.role if number else "success",
+                margin=one.margin,
+                higher_is_better=one.higher_is_better,
+            )
+            for number, one in enumerate(metrics)
+        ),
+        live=next(iter(by_row), LiveMetric()) if serves_rows(workload) else None,
+        live_others=by_row[1:] if serves_rows(workload) else (),
+        days=days or everything,
+        seen_days=tuple(day for day in everything if day not in (days or everything)),
+        cannot_judge=_one_label(workload, samples) or _without_value(metrics, columns),
+    )
+
+
+def columns_of(workload: Workload, model: Path, arrays: Path, *, batch_size: int) -> Columns:
+    """Returns what scores.npy has of a challenger, for this model and these held-out samples."""
+    import torch
+
+    samples = workload.dataset(arrays, "test")
+    arm = Arm(name="challenger", workload=workload, model=load_model(workload, model), samples=samples)
+    with torch.inference_mode():
+        return _scored([arm], {}, batch_size=batch_size)[0]
+
+
+def _scored(
+    arms: list[Arm], theirs: Mapping[str, Columns], *, batch_size: int
+) -> tuple[Columns, tuple[LiveMetric, ...]]:
+    """Returns the columns of the scores, and the metrics for users where the workload names metrics."""
+    if declared(arms[0].workload):
+        return _judged(arms, theirs, batch_size=batch_size)
+    columns = score(arms, len(arms[0].samples), batch_size=batch_size)
+    for scored in theirs.values():
+        columns |= scored
+    if serves_rows(arms[0].workload):
+        columns |= _predicted(predict(arms[0], batch_size=batch_size))
+    return columns, ()
+
+
+def _compared_days(workload: Workload, champion: Champion) -> tuple[date, ...]:
+    """Returns the held-out days that neither challenger nor champion has seen."""
+    check_digest(CHAMPION, champion.model_digest, record="champion.json")
+    return comparable_days(workload, seen_until=max(_last_day(MODEL), _last_day(CHAMPION)))
+
+
+def _by_own_code(
+    home: Home,
+    release: Release,
+    folder: Path,
+    arm: str,
+    *,
+    num_samples: int,
+    days: Sequence[date],
+    params: EvaluateParams,
+) -> Columns:
+    columns = own_code.columns(home, release, folder, arm=arm, days=days, batch_size=params.batch_size)
+    _check_same_samples(next(iter(columns.values())), num_samples)
+    return columns
+
+
+def _add_references(
+    home: Home,
+    arms: list[Arm],
+    theirs: dict[str, Columns],
+    champion: Champion,
+    *,
+    days: Sequence[date],
+    params: EvaluateParams,
+    registered: RegisterParams,
+) -> None:
+    """Adds the champion's anchor and predecessor to what is scored: by today's code where it is theirs.
+
+    What cannot be scored is left out, and what was trained on a held-out day.
+    """
+    anchor = champion.anchor.release if champion.anchor else None
+    references: dict[str, Release | None] = {"anchor": anchor, "predecessor": champion.predecessor}
+    for name, release in references.items():
+        if release is None or release.version == champion.version:
+            continue
+        try:
+            with own_code.fetched(home, release, name=registered.name) as folder:
+                if _last_day(folder / carried_code.MODEL) >= min(days):
+                    log.warning("the %s was trained on held-out days; it is not compared", name)
+                    continue
+                if _is_todays(release, folder / carried_code.MODEL):
+                    model = load_model(arms[0].workload, folder / carried_code.MODEL)
+                    arms.append(replace(arms[0], name=name, model=model))
+                else:
+                    theirs[name] = _by_own_code(
+                        home,
+                        release,
+                        folder,
+                        name,
+                        num_samples=len(arms[0].samples),
+                        days=days,
+                        params=params,
+                    )
+        except PipelineError as error:
+            log.warning("the %s is not compared: %s", name, error)
+
+
+def _judged(
+    arms: list[Arm], theirs: Mapping[str, Columns], *, batch_size: int
+) -> tuple[Columns, tuple[LiveMetric, ...]]:
+    """Returns the columns of the metrics that the challenger's workload names, and those for users."""
+    workload, samples = arms[0].workload, arms[0].samples
+    predicted = {arm.name: predict(arm, batch_size=batch_size) for arm in arms}
+    for name, scored in theirs.items():
+        named = with_prefix(scored, "prediction")
+        if named:
+            predicted[name] = named
+        elif name == "champion":
+            raise DataError(
+                "the champion's workload predicts nothing that the metrics of today's could be of; let the "
+                "workload score samples by itself (`score`, no `metrics`), or start with a new register.name"
+            )
+    has_label = workload.table.label is not None
+    label = samples.column(workload.table.label.column) if has_label else np.zeros(len(samples))
+    columns = judged(declared(workload), predicted, label)
+    usual = predicted.get("champion", predicted["challenger"])
+    classes = workload.table.label.classes if workload.table.label else ()
+    live = live_metrics(declared(workload), usual, label, has_label=has_label, classes=classes)
+    if hasattr(workload, "slices"):
+        columns |= _sliced(workload, arms[0], batch_size=batch_size)
+    if UNIT in samples[0]:
+        columns[UNIT] = samples.column(UNIT)
+    return columns | _predicted(predicted["challenger"]), live
+
+
+def _predicted(named: Columns) -> Columns:
+    """Returns what the challenger predicts as columns, which the smoke test compares with."""
+    return {f"prediction/{name}": values for name, values in named.items()}
+
+
+def _sliced(workload: Any, arm: Arm, *, batch_size: int) -> Columns:
+    """Returns the masks of the workload's slices, shape [n] each."""
+    masks: dict[str, list[Any]] = {}
+    for start in range(0, len(arm.samples), batch_size):
+        indices = range(start, min(start + batch_size, len(arm.samples)))
+        for name, mask in workload.slices(batch_of(arm.samples, indices)).items():
+            check_shape(f"slice {name}", mask, len(indices), workload)
+            masks.setdefault(f"slice/{name}", []).append(mask.cpu().numpy().astype(bool))
+    return {name: np.concatenate(parts) for name, parts in masks.items()}
+
+
+def _is_todays(release: Release, model: Path) -> bool:
+    """Returns whether the workload of a model is today's, to the last byte of its source, and its state."""
+    ours, theirs = _facts(MODEL), _facts(model)
+    if (ours["workload"], ours["arguments"]) != (theirs["workload"], theirs["arguments"]):
+        return False
+    if {digest(folder / STATE) for folder in (MODEL, model)} != {digest(MODEL / STATE)}:
+        return False
+    today = source_digest(ours["workload"])
+    return release.lineage.get("source", today) == today
+
+
+def _check_same_samples(theirs: Any, num_samples: int) -> None:
+    if len(theirs) != num_samples:
+        raise DataError(
+            f"the champion's workload {_facts(CHAMPION)['workload']} has {len(theirs):,} held-out samples, "
+            f"the challenger's {num_samples:,}; give both the same samples"
+        )
+
+
+def _baselines(workload: Any, arrays: Path, num_samples: int) -> Columns:
+    """Returns scores of simple rules: the workload's own, or the best constant for its first metric."""
+    if metrics := declared(workload):
+        return _constant(workload, arrays, metrics[0])
+    if not hasattr(workload, "baselines"):
+        return {}
+    baselines = workload.baselines(arrays)
+    for name, values in baselines.items():
+        check_shape(f"baseline {name}", values, num_samples, workload)
+    return {f"baseline/{name}": values.cpu().numpy().astype(np.float32) for name, values in baselines.items()}
+
+
+def _one_label(workload: Any, samples: Any) -> str:
+    """Returns why held-out samples of a single label judge no model; "" where they are of several."""
+    table = getattr(workload, "table", None)
+    if table is None or table.label is None or not hasattr(samples, "column") or not len(samples):
+        return ""
+    name = table.label.column
+    labels = samples.column(name)
+    if labels.ndim > 1 or labels.min() != labels.max():
+        return ""
+    values = np.unique(workload.dataset(ARRAYS, "train").column(name))
+    others = [_label_in_words(value, table.label) for value in values if value != labels[0]]
+    only = _label_in_words(labels[0], table.label)
+    lack = f"no sample whose label is {others[0]}"
+    if len(others) != 1:
+        lack = f"only samples whose label is {only}"
+    return (
+        f"the held-out days have {lack}, so that their {len(labels):,} samples cannot tell a model from one "
+        f"that always answers {only}; hold out more days (prepare.test_days)"
+    )
+
+
+def _label_in_words(value: Any, label: Label) -> str:
+    place = int(value)
+    return repr(label.classes[place]) if 0 <= place < len(label.classes) else f"{value:g}"
+
+
+def _without_value(metrics: Sequence[Metric], columns: Columns) -> str:
+    """Names metrics without a value although all predictions are finite, and a remedy; "" for none."""
+    predicted = with_prefix(columns, "prediction").values()
+    if not all(np.isfinite(values).all() for values in predicted):
+        return ""  # which is the model's own fault
+    lost = [one.name for one in metrics if not np.isfinite(columns[f"metric/{one.name}"]).all()]
+    if not lost:
+        return ""
+    return (
+        f"{' and '.join(lost)} of the held-out samples is not a number, though all predictions are; hold out "
+        f"more days (prepare.test_days), or look at the labels"
+    )
+
+
+def _constant(workload: Any, arrays: Path, metric: Any) -> Columns:
+    if workload.table.label is None:
+        return {}
+    name = workload.table.label.column
+    constant = metric.constant(workload.dataset(ARRAYS, "train").column(name))
+    if constant is None:
+        return {}
+    label = workload.dataset(arrays, "test").column(name)
+    values = metric.values(np.broadcast_to(constant, (len(label), *np.shape(constant))), label)
+    return {"baseline/constant": (values if metric.higher_is_better else -values).astype(np.float32)}
+
+
+def _of_slices(columns: Columns, slices: Mapping[str, str]) -> Columns:
+    """Returns the columns, those of the metrics that `slices` names cut to that slice's samples.
+
+    Raises ParamsError where the workload has no such slice.
+    """
+    masks = with_prefix(columns, "slice")
+    if unknown := sorted(set(slices.values()) - masks.keys()):
+        raise ParamsError(
+            f"metric_slices of the workload names the slice {unknown[0]!r}, but `slices` returns "
+            f"{', '.join(sorted(masks)) or 'none'}; name one of these"
+        )
+    cut = {
+        f"{arm}/{metric}": columns[f"{arm}/{metric}"][masks[name]]
+        for metric, name in slices.items()
+        for arm in ("metric", "champion")
+        if f"{arm}/{metric}" in columns
+    }
+    return columns | cut
+
+
+def _means(columns: Columns) -> dict[str, float]:
+    """Returns the means of the columns, by the names that metrics have in the record."""
+    means: dict[str, float] = {}
+    num_not_finite = 0
+    for column, values in columns.items():
+        if column.startswith(("slice/", "prediction/")) or column == UNIT or not values.size:
+            continue
+        if lost := int((~np.isfinite(values)).sum()):
+            num_not_finite += lost
+            continue
+        own = {"challenger": "score"} | {arm: f"{arm}_score" for arm in ("champion", "anchor", "predecessor")}
+        means[own.get(column, column.removeprefix("metric/"))] = float(values.mean(dtype=np.float64))
+    return means | ({"num_not_finite": float(num_not_finite)} if num_not_finite else {})
+
+
+def _slices(columns: Columns) -> tuple[Slice, ...]:
+    """Returns the mean of both models on each slice that has a sample and only finite scores."""
+    slices = []
+    for name, mask in sorted(with_prefix(columns, "slice").items()):
+        means = {
+            arm: float(columns[arm][mask].mean(dtype=np.float64))
+            for arm in ("challenger", "champion")
+            if arm in columns and mask.any() and np.isfinite(columns[arm][mask]).all()
+        }
+        if "challenger" in means:
+            size, other = int(mask.sum()), means.get("champion")
+            slices.append(Slice(name=name, num_samples=size, score=means["challenger"], champion_score=other))
+    return tuple(slices)
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    path = folder / "model.json"
+    try:
+        facts: dict[str, Any] = json.loads(path.read_text())
+        date.fromisoformat(facts["last_day"])
+        return facts | {"workload": str(facts["workload"]), "arguments": dict(facts["arguments"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} does not say what the model is ({error!r}); train again") from None
+
+
+def _last_day(folder: Path) -> date:
+    return date.fromisoformat(_facts(folder)["last_day"])

@@ -1,0 +1,225 @@
+"""Tests in a clean process whether a version is fit to serve, before any user meets it.
+
+The process (daybreak/evaluation/smoke_process.py) knows nothing of the night: it loads the version, fetched
+from the registry, with the version's own code, and scores samples together and one by one. The gate compares
+these scores with the trainer's on the same samples, and the times with the limits of params.yaml. A version
+that predicts raw rows gets the clean rows of the samples as a client would send them, so that a feature that
+differs between serving and training is noticed. The version that would be replaced is loaded too, since a
+rollback must be possible. All files of both versions are checked against the digest on record before any is
+run.
+"""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from daybreak.contract import records
+from daybreak.contract.errors import PipelineError, without_password
+from daybreak.contract.params import SmokeTestParams
+from daybreak.contract.records import Champion, Check, Release, Version
+from daybreak.contract.table import Table
+from daybreak.data.features import read_clean
+from daybreak.evaluation.scores import Columns
+from daybreak.registry import carried_code, packaging
+from daybreak.registry.row_packaging import held_out_days
+from daybreak.registry.weights import ARRAYS
+from daybreak.storage.home import Home
+from daybreak.storage.mlflow_client import session
+from daybreak.workloads.served_rows import as_records, conformed
+
+TOLERANCE = 1e-5  # of a score, relative and absolute: the order of summing may differ
+LIMIT_S = 600.0
+# Checks of speed on this machine: they may fail on a busy machine, and a person may overrule them.
+TIMED = ("start", "latency")
+
+
+def smoke_test(
+    home: Home,
+    version: Version,
+    champion: Champion | None,
+    scores: NDArray[Any] | None,
+    params: SmokeTestParams,
+    *,
+    predicted: Columns | None = None,
+    arrays: Path = ARRAYS,
+) -> tuple[Check, ...]:
+    """Returns the checks of the version; none where `smoke_test.samples` is 0.
+
+    A version that failed by its speed alone is tested once more. Every failure is a check that says so, never
+    an exception.
+
+    Args:
+        home: whose nights these are.
+        version: the challenger.
+        champion: that it would replace.
+        scores: the trainer's own, shape [n].
+        params: how many samples, and the limits.
+        predicted: what the trainer's own process predicted by name, shape [n, ...], where rows are predicted.
+        arrays: folder of the samples that these are of.
+    """
+    if not params.samples:
+        return ()
+    if scores is None or not len(scores):
+        return (Check(name="loads", ok=False, text="there are no scores of the trainer to compare with"),)
+    chosen = np.unique(np.linspace(0, len(scores) - 1, min(params.samples, len(scores))).astype(int))
+    numbers = [int(number) for number in chosen]
+    try:
+        rows = _rows(chosen, arrays) if predicted else []
+    except PipelineError as error:
+        return (Check(name="loads", ok=False, text=str(error)),)
+    # In the order of smoke_process.py.
+    values = [values[chosen].ravel() for _, values in sorted((predicted or {"": scores}).items())]
+    expected = np.concatenate(values)
+    # Both processes import at the same time.
+    with _process(home, arrays) as ours, _process(home, arrays) if champion else nullcontext() as theirs:
+        seen = _measured(home, ours, version, name=version.name, numbers=numbers, rows=rows, arrays=arrays)
+        checks = tuple(judged(seen, expected, params))
+        if only_slow(checks):
+            with _process(home, arrays) as again:
+                seen = _measured(
+                    home, again, version, name=version.name, numbers=numbers, rows=rows, arrays=arrays
+                )
+            checks = tuple(judged(seen, expected, params))
+        if champion is None or theirs is None:
+            return checks
+        before = _measured(home, theirs, champion, name=version.name, numbers=numbers[:1], scored=False)
+    text = before.get("error") or f"version {champion.version} loads in {before['start_cpu_s']:.1f} s of CPU"
+    return (*checks, Check(name="rollback", ok="error" not in before, text=text))
+
+
+def _rows(chosen: NDArray[Any], arrays: Path) -> list[dict[str, Any]]:
+    """Returns the clean rows of these held-out samples, as a client would send them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = records.read(Table)
+    rows = pa.concat_tables([read_clean(day) for day in held_out_days(arrays)])
+    if table.label:
+        rows = rows.filter(pc.is_valid(rows[table.label.column]))
+    return as_records(conformed(rows.take(chosen), table))
+
+
+def only_slow(checks: Sequence[Check]) -> bool:
+    """Returns whether checks failed, and only such as depend on the speed of this machine."""
+    failed = [check.name for check in checks if not check.ok]
+    return bool(failed) and set(failed) <= set(TIMED)
+
+
+def judged(seen: dict[str, Any], expected: NDArray[Any], params: SmokeTestParams) -> Iterator[Check]:
+    """Yields checks of what a process measured, by the trainer's scores and the limits of params.yaml."""
+    if "error" in seen:
+        yield Check(name="loads", ok=False, text=seen["error"])
+        return
+    yield Check(name="loads", ok=True, text="in a process that has nothing but its files")
+    yield Check(
+        name="start",
+        ok=seen["start_cpu_s"] <= params.max_start_s,
+        text=f"ready after {seen['start_cpu_s']:.1f} s of CPU, {params.max_start_s:g} s allowed",
+    )
+    scores = np.array(seen["scores"], dtype=float)
+    lost = int((~np.isfinite(scores)).sum())
+    shaped = scores.shape == expected.shape
+    text = f"{len(scores):,} scores for {len(expected):,} samples, {lost:,} not finite"
+    yield Check(name="schema", ok=shaped and not lost, text=text)
+    if shaped and not lost:
+        apart = np.abs(scores - expected.astype(float))
+        close = bool((apart <= TOLERANCE * (1 + np.abs(expected))).all())
+        text = f"scores are {float(apart.max()):.2g} apart from the trainer's at most, {TOLERANCE:g} allowed"
+        yield Check(name="parity", ok=close, text=text)
+    p50, p99 = seen["p50_s"], seen["p99_s"]
+    yield Check(
+        name="latency",
+        ok=p99 <= params.max_p99_s,
+        text=f"P50 {1000 * p50:.1f} ms, P99 {1000 * p99:.1f} ms, {1000 * params.max_p99_s:g} ms allowed",
+    )
+    limit = params.max_memory_bytes
+    text = f"{seen['memory_bytes'] / 1e6:,.0f} MB at the peak" + (
+        f", {limit / 1e6:,.0f} MB allowed" * bool(limit)
+    )
+    yield Check(name="memory", ok=not limit or seen["memory_bytes"] <= limit, text=text)
+
+
+def _measured(
+    home: Home,
+    process: "Clean",
+    wanted: Release | Version,
+    *,
+    name: str,
+    numbers: list[int],
+    rows: Sequence[dict[str, Any]] = (),
+    scored: bool = True,
+    arrays: Path = ARRAYS,
+) -> dict[str, Any]:
+    """Returns what a clean process measured of a version, or under `error` why it measured nothing.
+
+    The files are fetched once: those that were verified are those that run.
+    """
+    number = wanted.number if isinstance(wanted, Version) else wanted.version
+    uri = f"models:/{name}/{number}"
+    try:
+        with session(home):
+            folder = packaging.fetch(home, uri, wanted, into=process.scratch / "version")
+        case = {
+            "version": str(folder),
+            "folder": str(arrays.resolve()),
+            "numbers": numbers,
+            "rows": rows,
+            "scored": scored,
+        }
+        answer, wrong = process.running.communicate(json.dumps(case) + "\n", timeout=LIMIT_S)
+    except PipelineError as error:
+        return {"error": str(error)}
+    except subprocess.TimeoutExpired:
+        return {"error": f"{uri} was not done after {LIMIT_S:g} s"}
+    why = without_password(" ".join(wrong.split()))[-300:]
+    if process.running.returncode:
+        return {"error": f"{uri} does not load: ... {why}"}
+    try:
+        seen = json.loads(answer)
+    except ValueError:
+        seen = None
+    if not isinstance(seen, dict):
+        return {"error": f"{uri} ended before it was measured: ... {why}"}
+    return seen
+
+
+@dataclass(frozen=True)
+class Clean:
+    """A process that knows nothing of the night, and the folder that it works in."""
+
+    running: "subprocess.Popen[str]"
+    scratch: Path
+
+
+@contextmanager
+def _process(home: Home, arrays: Path) -> Iterator[Clean]:
+    """Yields a process that imports and waits for its case; ends it at the end.
+
+    The process runs code of the registry, so it is given no secret and no network.
+    """
+    script = Path(__file__).with_name("smoke_process.py")
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        process = subprocess.Popen(
+            carried_code.command(home, script, scratch=scratch, reads=(script, arrays), flags=["-I"]),
+            cwd=scratch,
+            text=True,
+            errors="replace",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=carried_code.environment(scratch),
+        )
+        try:
+            yield Clean(process, scratch)
+        finally:
+            process.kill()
+            process.communicate()

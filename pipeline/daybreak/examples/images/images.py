@@ -1,0 +1,65 @@
+"""Which digit is on a photograph? A small residual network, judged on each digit as well."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from daybreak import (
+    Accuracy,
+    Batch,
+    Bytes,
+    ClassLogLoss,
+    ImageModel,
+    Int,
+    Label,
+    Past,
+    State,
+    Table,
+    TableWorkload,
+    Time,
+    pixels,
+)
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+SIZE = 28  # pixels
+
+
+class Images(TableWorkload):
+    """The chance of each digit."""
+
+    table = Table(
+        time="time",
+        columns={"image": Bytes(), "time": Time(), "digit": Int(min=0, max=9)},
+        label=Label("digit"),
+    )
+    metrics = (ClassLogLoss(), Accuracy())
+
+    def fit(self, rows: "ir.Table") -> State:
+        """Returns nothing: pixels need no vocabulary."""
+        return {}
+
+    def features(self, rows: pa.Table, state: State, past: Past) -> Mapping[str, NDArray[Any]]:
+        """Returns `pixels`, uint8 [b, 1, SIZE, SIZE]."""
+        return {"pixels": pixels(rows["image"], size=SIZE, color=False)}
+
+    def model(self, state: State) -> nn.Module:
+        """Returns the network."""
+        return ImageModel(num_outputs=10, channels=1)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Returns the cross entropy of each image."""
+        return cross_entropy(model(batch["pixels"]), batch["digit"], reduction="none")
+
+    def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Returns the chance of each digit, shape [b, 10]."""
+        return {"prediction": model(batch["pixels"]).softmax(dim=1)}
+
+    def slices(self, batch: Batch) -> dict[str, Tensor]:
+        """Returns which images are of each digit."""
+        return {f"digit {digit}": batch["digit"] == digit for digit in range(10)}

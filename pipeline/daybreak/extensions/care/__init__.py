@@ -1,0 +1,1 @@
+"""Looks after records, bytes and versions of a home: finds damage, repairs it, restores a lost ledger."""

@@ -1,0 +1,51 @@
+"""Implements the commands `restore`, `audit`, `repair`, `drill` (daybreak/cli.py)."""
+
+from daybreak.check import shown
+from daybreak.storage.home import Home
+
+
+def restore(home: Home, *, commit: str = "", yes: bool = False) -> int:
+    """Show what a lost ledger can be brought back from, and bring it back with --yes.
+
+    Args:
+        home: whose nights these are
+        commit: the commit that it is to end with; the proposed one if left out
+        yes: set the branch nights; else it is only shown
+    """
+    from daybreak.extensions.care.restore import restore as restores
+
+    for line in restores(home, home.params, commit=commit, yes=yes):
+        print(line, flush=True)
+    return 0
+
+
+def audit(home: Home, *, deep: bool = False, json_: bool = False) -> int:
+    """Check ledger, aliases, DVC objects and MLflow against each other.
+
+    Args:
+        home: whose nights these are
+        deep: read every byte that is kept, too, which takes as long as the disk needs
+        json_: as JSON: a list of checks, once all are done
+    """
+    from daybreak.extensions.care.audit import audit as checks
+
+    return shown(checks(home, home.params, deep=deep), as_json=json_)
+
+
+def repair(home: Home) -> int:
+    """Put damaged bytes back from DVC's remote, another intact copy, or the source, where there is one."""
+    from daybreak.extensions.care.repair import repair as repairs
+
+    return shown(repairs(home, home.params))
+
+
+def drill(home: Home, *, json_: bool = False) -> int:
+    """Check that the version which a rollback would bring back could be restored.
+
+    Args:
+        home: whose nights these are
+        json_: as JSON: a list of checks, once all are done
+    """
+    from daybreak.extensions.care.drill import drill as checks
+
+    return shown(checks(home, home.params), as_json=json_)

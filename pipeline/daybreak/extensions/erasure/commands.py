@@ -1,0 +1,20 @@
+"""Implements the command `erase` (daybreak/cli.py)."""
+
+from daybreak.storage.home import Home
+
+
+def erase(home: Home, *, unit: str, yes: bool = False) -> int:
+    """Erase all rows of a person or an account everywhere, and name the versions that learned from them.
+
+    Args:
+        home: whose nights these are
+        unit: as the rows have it in the column that the workload's table calls its unit
+        yes: do it; without it, only what would go is shown
+    """
+    from daybreak.extensions.erasure.erase import erase as erases
+
+    for line in erases(home, unit, home.params, dry_run=not yes):
+        print(f"{'' if yes else 'would erase: '}{line}", flush=True)
+    if not yes:
+        print("Nothing is changed; add --yes to do it.")
+    return 0

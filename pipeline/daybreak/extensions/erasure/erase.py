@@ -1,0 +1,323 @@
+"""Erases a unit: all rows of a person, an account, out of a home, in steps that may be killed at any line.
+
+1. The partitions without the rows are added to DVC's cache and the remote; nothing names them yet.
+2. A note of the ledger says what each digest becomes, and that the unit's rows stay out: from now on nights
+   are opened without them.
+3. What holds the rows goes: old objects, folders of nights, files of versions in MLflow, samples that are
+   kept, the log of serving, files of predictions.
+
+Each step finds by itself what is left to do, so that a call after a kill ends where an undisturbed one does.
+`var/erasure.json` is there from the first step until the last, for `audit`. What cannot be taken back, the
+weights of versions that learned from the rows, is named and tagged, and the next night trains anew.
+"""
+
+import csv
+import io
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import chdir
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from daybreak.contract import params, records
+from daybreak.contract.errors import DataError, ParamsError, PipelineError, ReleaseError, sentence
+from daybreak.contract.params import Params
+from daybreak.contract.records import Dataset, Erasure, Night
+from daybreak.contract.table import code, spellings
+from daybreak.data import prepare
+from daybreak.data.ingest import without
+from daybreak.data.partitions import PART
+from daybreak.data.validator import REFUSED
+from daybreak.extensions.erasure import cached_rows, version_rows
+from daybreak.extensions.erasure.cached_rows import ARRAYS, FIGURES, LOCK, ROWS
+from daybreak.extensions.lineage import provenance
+from daybreak.registry import aliases
+from daybreak.report import outcome, page, publisher
+from daybreak.rollout import release_journal, rot
+from daybreak.rollout.lost_ledger import expect_ledger
+from daybreak.serving import day_predictions
+from daybreak.storage import checkout, erasures, jsonl, ledger, night_folders
+from daybreak.storage.bucket import options
+from daybreak.storage.home import Home
+from daybreak.storage.mlflow_client import session
+from daybreak.storage.traffic_log import existing_log
+
+log = logging.getLogger(__name__)
+
+BEGUN = Path("data/work/erasing")  # in a folder whose rows are being erased, and whose arrays are still old
+
+
+def erase(home: Home, unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
+    """Erases the rows of a unit, and yields a sentence for each kind of thing that they were in.
+
+    A dry run yields the same sentences, and changes nothing.
+
+    Raises:
+        ParamsError: the workload's table names no unit.
+        ReleaseError: a night is open, a release was interrupted, or a version is not what the ledger says.
+        DataError: files that may have the rows are damaged.
+    """
+    column = loaded.workload.make().table.unit
+    if not column:
+        raise ParamsError(
+            "the table of the workload has no unit, so that it is not known whose a row is; name the column "
+            "that says it, unit= of the Table"
+        )
+    unit = code(unit)
+    with checkout.folders_alone(home.folder):
+        expect_ledger(home, loaded)
+        _expect_quiet(home)
+        _expect_intact(home)
+        if not dry_run:
+            _begin(home, unit)
+        yield from _rows(home, unit, column, loaded, dry_run=dry_run)
+        days = {day for one in _erasures_of(home, unit) for day in one.days}
+        yield from _folders(home, column, unit, days, dry_run=dry_run)
+        yield from _serving(home.folder, column, unit, loaded, dry_run=dry_run)
+        if not dry_run:
+            erasures.journal(home).remove()
+
+
+def _expect_quiet(home: Home) -> None:
+    if not ledger.commits(home):
+        raise ReleaseError("no night was closed yet, so that there is no ledger to write to; delete the data")
+    if opened := night_folders.undecided(home):
+        raise ReleaseError(
+            f"night {opened[0].id} is open and has the rows; erase once it is closed, or end it with: "
+            f"daybreak stop --night {opened[0].id}"
+        )
+    if release_journal.journal(home).path.exists():
+        raise ReleaseError("a release was interrupted; run watch, then erase again")
+
+
+def _expect_intact(home: Home) -> None:
+    """Raises DataError where a file in the folder of a night differs from its dvc.lock.
+
+    An erasure from a damaged file would make the rest pass for sound. Links into the cache are compared as
+    objects.
+    """
+    if damaged := [fault.where for fault in rot.in_nights(home)]:
+        raise DataError(
+            f"{len(damaged)} files of nights are damaged: {', '.join(damaged[:3])}; daybreak "
+            f"repair puts them back; then erase again"
+        )
+
+
+def _begin(home: Home, unit: str) -> None:
+    """Writes the journal; ReleaseError while the erasure of another unit, which was interrupted, is not done.
+
+    Rows of that unit are still in folders and versions, and only its own erasure looks for them.
+    """
+    journal, mine = erasures.journal(home), erasures.hash_of(unit, erasures.make_key(home))
+    before = journal.read() or {}
+    if before.get("unit", mine) != mine:
+        raise ReleaseError(
+            f"the erasure of another unit was interrupted on {before.get('at')}; erase that one again, then "
+            f"this one"
+        )
+    journal.write({"at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "unit": mine})
+
+
+def _rows(home: Home, unit: str, column: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
+    """Steps 1 and 2, and of step 3 the objects and the versions."""
+    name = loaded.register_.name
+    with cached_rows.opened(home, dry_run=dry_run) as objects, session(home) as client:
+        cached = cached_rows.find(home, objects, column=column, unit=unit)
+        carried = list(version_rows.changed(home, client, name, column=column, unit=unit))
+        days = sorted(cached.days)
+        learned = provenance.learned_from(home, [date.fromisoformat(day) for day in days])
+        span = f", {days[0]} to {days[-1]}" if days else ""
+        yield f"{cached.num_rows:,} rows of {len(days)} days{span}, as nights recorded them"
+        if not dry_run:
+            _note(home, unit, cached, learned, carried)
+            learned = sorted({number for one in _erasures_of(home, unit) for number in one.versions})
+            keep, ever = cached_rows.wanted(home, objects)
+            num = objects.remove_all_but(keep, named=ever)
+            yield f"{num:,} objects of DVC's cache that held them, or were made of them"
+            for change in carried:
+                version_rows.replace(client, name, change)
+        else:
+            yield f"{len(cached.digests):,} objects of DVC's cache that hold them, or were made of them"
+        if carried:
+            yield f"files of versions {', '.join(str(one.number) for one in carried)} in MLflow"
+        if not dry_run:
+            have = {int(version.version) for version in aliases.versions(client, name)}
+            today = f"{datetime.now(UTC):%Y-%m-%d}"
+            for number in have & set(learned):
+                text = f"{today}: it learned from rows that were erased; train another version"
+                if version_rows.ERASED not in aliases.existing(client, name, number).tags:
+                    aliases.tag(client, name, number, **{version_rows.ERASED: text})
+    if learned:
+        yield f"learned from them: versions {', '.join(map(str, learned))}; the next night trains anew"
+
+
+def _note(
+    home: Home,
+    unit: str,
+    cached: cached_rows.CachedRows,
+    learned: list[int],
+    carried: list[version_rows.Changed],
+) -> None:
+    """Writes what changes to the ledger, unless a killed call did.
+
+    A version that such a call was replacing has files of before and of after; what it becomes is noted.
+    """
+    known = erasures.changed(home)
+    noted = set(known.values())
+    new = {one.before: one.after for one in carried if one.before not in known and one.after not in noted}
+    digests = cached.digests | new
+    if digests or not _erasures_of(home, unit):
+        erasure = erasures.by(
+            unit,
+            erasures.make_key(home),
+            num_rows=cached.num_rows,
+            days=tuple(sorted(cached.days)),
+            digests=digests,
+            versions=tuple(learned),
+        )
+        log.info("%s", erasures.note(home, erasure))
+    erasures.remember(home)
+    publisher.copy_ledger(home)
+
+
+def _erasures_of(home: Home, unit: str) -> list[Erasure]:
+    key = erasures.read_key(home)
+    if key is None:
+        return []
+    return [one for one in erasures.erasures(home) if one.unit == erasures.hash_of(unit, key)]
+
+
+def _folders(home: Home, column: str, unit: str, days: set[str], *, dry_run: bool) -> Iterator[str]:
+    """Removes the folders of nights but the newest, which users are answered from; that is rewritten."""
+    folders = [home.nights / commit.night for commit in ledger.commits(home)]
+    newest = next((folder for folder in folders if folder.exists()), None)
+    others = [path for path in sorted(home.nights.glob("*")) if path.is_dir() and path != newest]
+    if others:
+        yield f"{len(others):,} folders of nights, as prune would; the ledger and MLflow keep their records"
+    if not dry_run:
+        checkout.remove_worktrees(home.folder, others)
+    for folder in filter(None, (newest, home.folder)):
+        parts = [part for path in (*ROWS, REFUSED) for part in (folder / path).glob(f"day=*/{PART}")]
+        held = [part for part in parts if _holds(part, column, unit)]
+        if held:
+            yield f"{len(held):,} partitions in {folder}"
+        if not dry_run and (held or (folder / BEGUN).exists()):
+            _rewrite(home, folder, held, days, column=column, unit=unit)
+
+
+def _holds(part: Path, column: str, unit: str) -> bool:
+    import pyarrow.parquet as pq
+
+    if column not in pq.read_schema(part).names:
+        return False
+    rows = pq.read_table(part, columns=[column], partitioning=None, page_checksum_verification=True)
+    return len(without(rows, column, {unit})) < len(rows)
+
+
+def _rewrite(home: Home, folder: Path, held: list[Path], days: set[str], *, column: str, unit: str) -> None:
+    """Rewrites the partitions of a folder, and makes its arrays anew."""
+    import pyarrow.parquet as pq
+
+    days = days | {part.parent.name[4:] for part in held}
+    (folder / BEGUN).parent.mkdir(parents=True, exist_ok=True)
+    (folder / BEGUN).touch()
+    for path in (folder / FIGURES).glob("day=*"):
+        if path.stem[4:] in days:
+            path.unlink()
+    for part in held:
+        rows = pq.read_table(part, partitioning=None, page_checksum_verification=True)
+        left = without(rows, column, {unit})
+        if not len(left):
+            shutil.rmtree(part.parent)
+            continue
+        records.replace_bytes(part, cached_rows.parquet(left))  # the entry: it may be a link into the cache
+    if (lock := folder / LOCK).exists():
+        records.replace_text(lock, erasures.now_of_lock(home, lock.read_text()))
+    for name in ("ingest", "arrays"):
+        shutil.rmtree(folder / "data" / "work" / name, ignore_errors=True)
+    if (folder / page.FILE).exists():  # it shows rows
+        page.write(home, folder, ledger.history(home, limit=outcome.NIGHTS))
+    _make_arrays_again(home, folder)
+    (folder / BEGUN).unlink()
+
+
+def _make_arrays_again(home: Home, folder: Path) -> None:
+    """Makes the arrays that users are answered from; without them the next night brings others."""
+    night, dataset = records.find(Night, folder / records.RUN), records.find(Dataset, folder / records.RUN)
+    try:
+        if night and dataset:
+            with chdir(folder):
+                prepare.make_again(home, dataset, night, params.load(folder))
+            return
+    except (PipelineError, OSError, ValueError) as error:
+        log.warning(
+            "the arrays of %s are gone, and come again with the next night: %s", folder, sentence(error)
+        )
+    shutil.rmtree(folder / ARRAYS, ignore_errors=True)
+
+
+def _serving(home: Path, column: str, unit: str, loaded: Params, *, dry_run: bool) -> Iterator[str]:
+    """Removes samples that are kept, what the log of serving has, and lines of files of predictions."""
+    columns = list((home / "var" / "columns").glob("*"))
+    if columns:
+        yield f"{len(columns):,} files of parsed samples"
+    for path in columns if not dry_run else ():
+        path.unlink(missing_ok=True)
+    if serving := existing_log(loaded.serving, home):
+        try:
+            num = sum(serving.erase(one, dry_run=dry_run) for one in spellings(unit))
+            yield f"{num:,} exposures in the log of serving"
+        finally:
+            serving.close()
+    written = {line["to"]: None for line in jsonl.whole(home / day_predictions.WRITTEN)}
+    for to in written:
+        if num := _predictions(to, column, unit, dry_run=dry_run):
+            yield f"{num:,} predictions in {to}"
+
+
+def _predictions(to: str, column: str, unit: str, *, dry_run: bool) -> int:
+    """Rewrites a file of predictions; returns how many are of the unit, 0 where the file is gone."""
+    import fsspec
+    import pyarrow.parquet as pq
+
+    try:
+        with fsspec.open(to, "rb", **options(to)) as file:
+            content = file.read()
+    except FileNotFoundError:
+        return 0
+    if to.endswith(".csv"):
+        lines = list(_lines_of(content))
+        left_lines = _lines_without(lines, column, {unit, day_predictions.in_csv(unit)})
+        num = len(lines) - len(left_lines)
+        if num and not dry_run:
+            day_predictions.put("".join(left_lines).encode(errors="surrogateescape"), to)
+        return num
+    rows = pq.read_table(io.BytesIO(content))
+    left = without(rows, column, {unit})
+    if len(left) < len(rows) and not dry_run:
+        day_predictions.write(left, to)
+    return len(rows) - len(left)
+
+
+def _lines_of(content: bytes) -> Iterator[str]:
+    """Yields the records of a CSV file verbatim, so that the remaining records do not change."""
+    record = ""
+    for line in io.StringIO(content.decode(errors="surrogateescape"), newline=""):
+        record += line
+        if record.count('"') % 2 == 0:  # else a line ends within quotes
+            yield record
+            record = ""
+    if record:
+        yield record
+
+
+def _lines_without(lines: list[str], column: str, units: set[str]) -> list[str]:
+    """Returns the header and the records whose unit is not in `units`; all if the column is missing."""
+    fields = [next(csv.reader([one.removeprefix("\ufeff")]), []) for one in lines]
+    names = fields[0] if fields else []
+    if column not in names:
+        return lines
+    place = names.index(column)
+    rows = zip(lines[1:], fields[1:], strict=True)
+    return [lines[0], *(one for one, row in rows if units.isdisjoint(row[place : place + 1]))]

@@ -1,0 +1,1 @@
+"""Writes a home for a model of data that it surveys."""

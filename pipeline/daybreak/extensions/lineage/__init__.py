@@ -1,0 +1,1 @@
+"""Says what versions were made of and who used what, to people and to a lineage server."""

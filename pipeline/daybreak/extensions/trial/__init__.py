@@ -1,0 +1,1 @@
+"""Tries the code of a team on one day and one batch."""

@@ -1,0 +1,350 @@
+"""Takes a batch of a team's samples through its model, loss and prediction, for row_checks.py.
+
+A check prints a line with its result; a fault is one sentence that names the method to fix.
+"""
+
+import contextlib
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from daybreak.contract import params
+from daybreak.contract.errors import ParamsError, PipelineError
+from daybreak.contract.formats import counted
+from daybreak.contract.table import Table
+from daybreak.contract.workload import State, make_model, write_state
+from daybreak.data import prepare
+from daybreak.evaluation.scoring import check_shape, declared, judged
+from daybreak.extensions.trial import trial_version
+from daybreak.extensions.trial.rehearsal import CODE
+from daybreak.extensions.trial.trial_updates import CLOSE, Trial, close, note_of_rate, try_updates
+from daybreak.extensions.trial.trial_version import OpenedFiles
+from daybreak.registry import packaging
+from daybreak.registry.carried_code import MODEL
+from daybreak.registry.weights import batch_of, load_model
+from daybreak.training.checkpoint import write_tensors
+from daybreak.training.tuning import check_model, check_optimizer, halves, leaves, same_bits, tensors
+from daybreak.workloads.served_rows import predictions, serves_rows
+
+MOST_SAMPLES = 256  # of the batch
+
+
+class ModelChecks:
+    """The integration checks from samples on, in the folder of the arrays."""
+
+    workload: Any
+    name: str  # of its class
+    table: Table
+    again: tuple[Callable[[Any], Mapping[str, Any]], Mapping[str, Any]]  # makes the samples; which they are
+
+    def __init__(self, home: Path) -> None:
+        self._home, self._folder = home, Path.cwd()
+        self._opened = OpenedFiles()
+        self._params = params.load(home)
+        self._began, self._cpu = time.monotonic(), time.process_time()
+
+    def try_model(self, state: State) -> None:
+        """Runs the checks from the data set on; `state` is the result of `fit`."""
+        samples, batch = self._batch()
+        of_samples = getattr(samples, "state", state)
+        trial = self._update(self._model(of_samples), of_samples, batch)
+        predicted = self._predictions(trial, batch)
+        self._reload(trial.model, batch, state, predicted)
+        self._version(batch, predicted)
+        for path in self._opened.stray(home=self._home.resolve(), folder=self._folder):
+            self._note(
+                f"{path} is read, which is in no digest and travels neither to machines nor with versions; "
+                f"keep it beside the class, and open it by Path(__file__)"
+            )
+        for address in sorted(self._opened.addresses):
+            self._note(
+                f"{self.name} connects to {address}, whose answers are in no digest, and which rented "
+                f"machines may not reach; keep what it needs beside the class, or in the rows"
+            )
+        for sentence in trial_version.surroundings(type(self.workload)):
+            self._note(sentence)
+
+    def _say(self, check: str, text: str) -> None:
+        now = time.monotonic()
+        print(f"{check:9} {text}   {now - self._began:.2f} s", flush=True)
+        self._began = now
+
+    def _note(self, text: str) -> None:
+        print(f"{'note':9} {text}", flush=True)
+
+    def _batch(self) -> tuple[Any, Any]:
+        """Returns the training samples, and a batch whose labels differ where possible."""
+        with self._method("dataset"):
+            samples = self.workload.dataset(prepare.ARRAYS, "train")
+            num = min(len(samples), MOST_SAMPLES)
+            order = np.arange(len(samples))
+            if self.table.label and hasattr(samples, "column"):
+                labels = samples.column(self.table.label.column)
+                order = np.argsort(labels.reshape(len(labels), -1)[:, 0], kind="stable")
+            self._chosen = order[np.linspace(0, len(order) - 1, num).astype(int)]
+            np.random.default_rng(0).shuffle(self._chosen)  # so that labels differ in each half
+            batch = batch_of(samples, self._chosen)
+        self._say("dataset", f"{len(samples):,} samples, a batch of {num}")
+        return samples, batch
+
+    def _model(self, state: State) -> nn.Module:
+        with self._method("model"):
+            model = make_model(self.workload, state)
+        if not hasattr(model, "parameters"):
+            raise self._wrong("model", f"returns {type(model).__name__}", "return an nn.Module")
+        if not list(model.parameters()):
+            raise self._wrong("model", "returns a model without parameters", "return one that can learn")
+        check_model(model)
+        num = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        self._say("model", f"{type(model).__name__}, {num:,} parameters")
+        return model
+
+    def _update(self, model: nn.Module, state: State, batch: Any) -> Trial:
+        """Returns a trial after some updates, as training takes them."""
+        model.train()
+        with self._method("optimizer"):
+            optimizer = self.workload.optimizer(model.parameters())
+        check_optimizer(optimizer)
+        train = self._params.train
+        if note := note_of_rate(optimizer, train.rate):
+            self._note(note)
+        before = leaves(batch, Tensor.clone)
+        losses = self._loss(model, batch)
+        self._say("loss", f"mean {losses.mean():.4g}, shape {list(losses.shape)}")
+        if not same_bits(list(tensors(before)), list(tensors(batch))):
+            raise self._wrong(
+                "loss", "changes its batch in place", "change a copy, as a pass may be taken again"
+            )
+        if not losses.requires_grad:
+            raise self._wrong(
+                "loss", "does not depend on the model's parameters", "compute it from model(batch)"
+            )
+        with self._method("loss"):
+            trial = try_updates(
+                self._new_workload, state, batch, size=_size(batch), seed=train.seed, rate=train.rate
+            )
+        after = self._loss(trial.model, batch).mean()
+        self._say("update", f"mean loss {after:.4g}; the same when repeated, restarted and divided")
+        for sentence in trial.notes:
+            self._note(sentence)
+        return trial
+
+    def _new_workload(self) -> Any:
+        """Returns the workload as a process that trains has it."""
+        workload = self._params.workload.make()
+        workload.dataset(prepare.ARRAYS, "train")
+        return workload
+
+    def _loss(self, model: nn.Module, batch: Any) -> Tensor:
+        size = _size(batch)
+        with self._method("loss"):
+            losses: Tensor = self.workload.loss(model, batch)
+        shape = list(getattr(losses, "shape", ())) if hasattr(losses, "shape") else type(losses).__name__
+        if shape != [size]:
+            wanted = f'return one a sample, shape [{size}], as by reduction="none"'
+            raise self._wrong("loss", f"returns shape {shape} for {size} samples", wanted)
+        finite = losses.isfinite()
+        if not finite.all():
+            value = float(losses.detach()[~finite][0])
+            num = int((~finite).sum())
+            what = f"is {value:g} for {num} of {size} samples"
+            raise self._wrong("loss", what, "look for a log or a division of 0, and for labels out of range")
+        return losses
+
+    def _predictions(self, trial: Trial, batch: Any) -> dict[str, Tensor]:
+        """Predicts without the label, and judges that by the metrics."""
+        trial.model.eval()
+        predicted: dict[str, Tensor] = {}
+        if hasattr(self.workload, "predict"):
+            predicted = self._predicted(trial.workload, trial.model, batch)
+            self._check_predicted(trial, batch, predicted)
+            self._say("predict", shapes(predicted))
+        size, metrics = _size(batch), declared(self.workload)
+        if not metrics:
+            with self._method("score"), torch.inference_mode():
+                scores = trial.workload.score(trial.model, batch)
+            check_shape("score", scores, size, self.workload)
+            self._say("score", f"mean {scores.mean():.4g}; no metrics are named")
+            return predicted
+        label = batch[self.table.label.column].numpy() if self.table.label else np.zeros(size)
+        arrays = {"model": {name: values.numpy() for name, values in predicted.items()}}
+        try:
+            columns = judged(metrics, arrays, label)
+        except (ValueError, TypeError, IndexError) as error:
+            raise ParamsError(
+                f"a metric of {self.name} does not take what predict returns, {shapes(predicted)}: {error}; "
+                f"return what it is of (help(daybreak.Metric) says how)"
+            ) from None
+        for metric in metrics:
+            values = predicted[metric.prediction]
+            if getattr(metric, "of_chances", False) and (values.min() < 0 or values.max() > 1 + CLOSE):
+                raise self._wrong(
+                    "predict",
+                    f"gives {metric.prediction!r} from {values.min():.4g} to {values.max():.4g}, and the "
+                    f"metric {metric.name} is of chances from 0 to 1",
+                    "return chances, as by sigmoid or softmax",
+                )
+        means = [f"{metric.name} {columns[f'model/{metric.name}'].mean():.4g}" for metric in metrics]
+        self._say("metrics", ", ".join(means))
+        return predicted
+
+    def _check_predicted(self, trial: Trial, batch: Any, predicted: dict[str, Tensor]) -> None:
+        """Raises ParamsError for predictions that no metric can take, or that the rest of a batch decides."""
+        size = _size(batch)
+        half = halves(batch, size)[0]
+        again = self._predicted(trial.workload, trial.model, batch)
+        alone = self._predicted(trial.workload, trial.model, half) if _size(half) < size else {}
+        for name, values in predicted.items():
+            lost = values[~values.isfinite()]
+            if len(lost):
+                raise self._wrong(
+                    "predict",
+                    f"gives {name!r} that is {lost[0]:g} for {len(lost)} of {values.numel()} values",
+                    "look for a log or a division of 0, and for nulls among the features",
+                )
+            if not close(again[name], values):
+                raise self._wrong(
+                    "predict",
+                    f"gives another {name!r} when it is called again",
+                    "draw nothing at random, keep nothing between calls, and leave the model in eval mode",
+                )
+            if name in alone and not close(alone[name], values[: len(alone[name])]):
+                raise self._wrong(
+                    "predict",
+                    f"gives another {name!r} for {_size(half)} samples alone than among {size}",
+                    "predict a sample from that sample alone, as users ask in batches of any size",
+                )
+
+        if size > 1 and all(bool((values == values[:1]).all()) for values in predicted.values()):
+            self._note(
+                f"predict gives the same for all {size} samples of the batch; look whether the model reads "
+                f"its features"
+            )
+
+    def _predicted(self, workload: Any, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        label = self.table.label.column if self.table.label else ""
+        seen = {name: values for name, values in batch.items() if name != label} if label else batch
+        with torch.inference_mode():
+            try:
+                return predictions(workload, model, seen, size=_size(batch))
+            except KeyError as error:
+                if error.args != (label,):
+                    raise self._fails("predict", error) from error
+                raise self._wrong(
+                    "predict",
+                    f"needs the label {label!r}, which nobody knows by then",
+                    "predict from features alone",
+                ) from None
+            except PipelineError:
+                raise
+            except Exception as error:  # whatever the team's code raises
+                raise self._fails("predict", error) from error
+
+    def _reload(self, model: nn.Module, batch: Any, state: State, predicted: dict[str, Tensor]) -> None:
+        """Compares the predictions of the weights once they are saved and loaded."""
+        folder = self._folder / "version" / MODEL
+        folder.mkdir(parents=True)
+        path = folder / "model.safetensors"
+        write_tensors(path, dict(model.state_dict()))
+        if state:
+            write_state(folder, state)
+        with self._method("model"):
+            workload = self._new_workload()
+            loaded = load_model(workload, folder).cpu()
+        again = self._predicted(workload, loaded, batch) if predicted else {}
+        for name, values in predicted.items():
+            if not torch.allclose(values, again[name], rtol=1e-4, atol=1e-6, equal_nan=True):
+                raise self._wrong(
+                    "predict",
+                    f"gives another {name!r} once the weights are saved and loaded",
+                    "keep what it needs in parameters, buffers or what fit returns",
+                )
+        same = ", the same predictions" if predicted else ""
+        self._say("weights", f"{path.stat().st_size:,} bytes, saved and loaded{same}")
+
+    def _version(self, batch: Any, predicted: dict[str, Tensor]) -> None:
+        """Compares features and predictions of the code that a version carries, run without the home's."""
+        files, version = trial_version.carried(self._params), self._folder / "version"
+        again, arrays = self.again
+        try:
+            with trial_version.unpacked(
+                self._params, files, version=version, code=self._folder / CODE
+            ) as workload:
+                made = again(workload)
+                batch = batch_of(workload.dataset(prepare.ARRAYS, "train"), self._chosen)
+                model = load_model(workload, version / MODEL).cpu()
+                with torch.inference_mode():
+                    answers = predictions(workload, model, batch, size=_size(batch)) if predicted else {}
+        except PipelineError:
+            raise
+        except Exception as error:  # whatever the team's code raises
+            raise ParamsError(
+                f"{self.name} does not run by the {counted(len(files), 'file')} of its own that a version "
+                f"carries: {in_words(error)}; keep what it reads beside the class, and open it by "
+                f"Path(__file__)"
+            ) from error
+        different = [name for name, values in arrays.items() if values.tobytes() != made[name].tobytes()]
+        different += [name for name, values in predicted.items() if not close(answers[name], values)]
+        if different:
+            raise ParamsError(
+                f"{self.name} makes another {', '.join(different)} by the files that a version carries than "
+                f"by those here; keep what it reads beside the class, and open it by Path(__file__)"
+            )
+        text = f"{counted(len(files), 'file')} of its own" if files else "Daybreak's files alone"
+        self._say("version", f"carries {text}, with the same features and predictions")
+        use = self._params.workload.use
+        needed = packaging.requirements(use, of_rows=serves_rows(self.workload))
+        self._say("needs", ", ".join(needed))
+        for sentence in packaging.unavailable(use) if files else ():
+            self._note(sentence)
+
+    @contextlib.contextmanager
+    def _method(self, name: str) -> Iterator[None]:
+        """Makes a sentence of whatever a method of the team raises."""
+        try:
+            with self._opened.watched():
+                yield
+        except (PipelineError, NotImplementedError) as error:
+            if isinstance(error, PipelineError):
+                raise
+            raise ParamsError(str(error)) from error
+        except Exception as error:  # whatever the team's code raises
+            raise self._fails(name, error) from error
+
+    def _fails(self, method: str, error: Exception) -> ParamsError:
+        lines = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if Path(frame.filename).is_relative_to(self._folder / CODE)
+        ]
+        where = f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
+        return ParamsError(f"{self.name}.{method} fails{where}: {in_words(error)}; fix it")
+
+    def _wrong(self, method: str, what: str, wanted: str) -> ParamsError:
+        return ParamsError(f"{self.name}.{method} {what}; {wanted}")
+
+
+def in_words(error: Exception) -> str:
+    """Returns an error of the team's code in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _size(batch: Any) -> int:
+    first = batch
+    while isinstance(first, Mapping | tuple | list):
+        first = next(iter(first.values() if isinstance(first, Mapping) else first))
+    return len(first)
+
+
+def shapes(arrays: Mapping[str, Any]) -> str:
+    """Returns the names, types and shapes of arrays or tensors, in a line."""
+    return ", ".join(
+        f"{name} {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        for name, value in arrays.items()
+    )

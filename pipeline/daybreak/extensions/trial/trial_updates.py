@@ -1,0 +1,325 @@
+"""Tries what training does with a team's model and loss, beside one update (row_checks.py).
+
+Training restarts from checkpoints, splits a batch into passes and among workers, and repeats a run of one
+seed bit for bit. Each is tried on a batch; what does not hold is one sentence that names the method to fix.
+"""
+
+import copy
+import inspect
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.workload import Batch, State, make_model
+from daybreak.training.checkpoint import pack, unpack
+from daybreak.training.learning_rate import rate_shares
+from daybreak.training.tuning import NORMS, halves, leaves, same_bits, schedules_rate
+
+GENTLE = 0.1  # of the rate: training warms up to it
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+FEW = 2  # samples alone, where the others of a batch matter most
+CLOSE = 1e-3  # of a value and of the mean of all, where sums may be taken in another order
+NUMBERS = (bool, int, float)
+PLAIN = (*NUMBERS, str, list, tuple, dict, set, Tensor)  # values that a module may keep as attributes
+OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # attributes that each module has
+
+
+class Trial:
+    """A model in training: as `workload` makes it, from a seed; `notes` say what may be meant."""
+
+    def __init__(self, workload: Any, state: State, *, seed: int, rate: float) -> None:
+        torch.manual_seed(seed)
+        self.workload, self._rate = workload, GENTLE * rate
+        self.model = make_model(workload, state)
+        self.model.train()
+        self.optimizer: Optimizer = workload.optimizer(self.model.parameters())
+        self._parts = rate_shares(group.get("lr") for group in self.optimizer.param_groups)
+        self._rates = _rates(self.optimizer)  # as they should be until training sets others
+        self.optimizer.register_step_pre_hook(lambda *_: self._keep_rates())  # after the hooks of the team
+        self.loses_rate = schedules_rate(self.optimizer)
+        self._num_updates = 0
+        self.losses: list[float] = []
+        self.notes: list[str] = []
+
+    def _keep_rates(self) -> None:
+        self._rates = _rates(self.optimizer)
+
+    def update(self, batch: Batch) -> None:
+        """Takes an update as the engine does: seeded by its number, with the rate that training sets."""
+        self._num_updates += 1
+        torch.manual_seed(self._num_updates)
+        self.optimizer.zero_grad()
+        loss = self.workload.loss(self.model, batch).mean()
+        loss.backward()
+        self.loses_rate |= schedules_rate(self.optimizer) or _rates(self.optimizer) != self._rates
+        for group, part in zip(self.optimizer.param_groups, self._parts, strict=True):
+            group["lr"] = self._rate * part
+        self.optimizer.step()
+        self.losses.append(float(loss.detach()))
+
+    def resume(self, other: "Trial") -> None:
+        """Takes over what a checkpoint holds of another."""
+        self.model.load_state_dict(copy.deepcopy(other.model.state_dict()))
+        self.optimizer.load_state_dict(unpack(*copy.deepcopy(pack(other.optimizer.state_dict()))))
+        self._num_updates = other._num_updates
+
+    def is_like(self, other: "Trial") -> bool:
+        """Returns whether both had the same loss in the newest update, and have the same weights."""
+        ours, theirs = self.model.state_dict(), other.model.state_dict()
+        return (
+            self.losses[-1:] == other.losses[-1:]
+            and ours.keys() == theirs.keys()
+            and same_bits(list(ours.values()), list(theirs.values()))
+        )
+
+
+def try_updates(
+    make: Callable[[], Any], state: State, batch: Batch, *, size: int, seed: int, rate: float
+) -> Trial:
+    """Returns a trial after some updates of a batch of `size` samples.
+
+    Raises ParamsError where an assumption of training does not hold. `make` makes the workload anew, as a new
+    process would.
+    """
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    trial = Trial(make(), state, seed=seed, rate=rate)
+    again = Trial(make(), state, seed=seed, rate=rate)
+    _expect_trained_rate(trial, rate)
+    if not again.is_like(trial):
+        raise _wrong(
+            trial,
+            "model",
+            "begins with weights that another run of the same seed does not have",
+            "draw them from torch, whose generator training seeds, not from random or numpy",
+        )
+    drawn = _generators()
+    _update_first(trial, batch)
+    _expect_trained_rate(trial, rate)
+    again.update(batch)
+    if _generators() != drawn:
+        raise _wrong(
+            trial,
+            "loss",
+            "draws from random or numpy, which another run of the same seed does not repeat",
+            "draw random numbers from torch, whose generator training seeds",
+        )
+    if not trial.is_like(again):
+        raise _wrong(
+            trial,
+            "loss",
+            f"of two runs of one seed differs: {trial.losses[0]:.6g} and {again.losses[0]:.6g} in their "
+            f"first update, or the weights after it",
+            "keep what it counts in buffers of the model, not in the class or its module, and draw random "
+            "numbers from torch",
+        )
+    del again
+    restarted = Trial(make(), state, seed=seed, rate=rate)
+    restarted.resume(trial)
+    trial.update(batch)
+    restarted.update(batch)
+    if not trial.is_like(restarted):
+        lost = _differing(trial, restarted)
+        named = f", which loses {', '.join(lost)}" if lost else ""
+        raise _wrong(
+            trial,
+            "model",
+            f"keeps state that no checkpoint holds: the loss of an update is {trial.losses[-1]:.6g}, and "
+            f"{restarted.losses[-1]:.6g} after a restart{named}",
+            "keep it in parameters or buffers (register_buffer), or in the state of the optimizer",
+        )
+    if numbers := _differing(trial, restarted, kinds=NUMBERS):
+        trial.notes.append(
+            f"{', '.join(numbers)} is another after a restart, as no checkpoint holds it; where a loss or a "
+            f"prediction depends on it, keep it in a buffer (register_buffer)"
+        )
+    _expect_trained_rate(trial, rate)
+    _check_independent(trial, batch, size)
+    return trial
+
+
+def _expect_trained_rate(trial: Trial, rate: float) -> None:
+    """Raises ParamsError where the team's code sets a rate that no update takes."""
+    if trial.loses_rate:
+        what = "has a scheduler, whose rate" if schedules_rate(trial.optimizer) else "is given a rate, which"
+        raise _wrong(
+            trial,
+            "optimizer",
+            f"{what} training overwrites at each update",
+            f"leave it out, and set train.rate ({rate:g}), train.warmup and train.decay",
+        )
+
+
+def _update_first(trial: Trial, batch: Batch) -> None:
+    """Takes the first update; raises ParamsError, or notes, where it leaves parameters as they are."""
+    before = {name: value.detach().clone() for name, value in trial.model.named_parameters()}
+    trial.update(batch)
+    after = dict(trial.model.named_parameters())
+    if added := sorted(after.keys() - before.keys()):
+        raise _wrong(
+            trial,
+            "model",
+            f"adds {_some(added)} when it runs, after the optimizer got its parameters",
+            "make all of them in its constructor",
+        )
+    if not_finite := [name for name, value in after.items() if not value.isfinite().all()]:
+        raise _wrong(
+            trial,
+            "loss",
+            f"has a gradient that is not finite, of {_some(not_finite)}",
+            "look for a sqrt, a log or a division at 0, also in the part that torch.where leaves out",
+        )
+    if not trial.model.training:
+        raise _wrong(
+            trial,
+            "loss",
+            "leaves the model in eval mode, in which all later updates would train it",
+            "call model.train() at its end",
+        )
+    own = {id(value) for value in after.values()}
+    strange = [name for name, value in _parameters_of(trial.workload) if id(value) not in own]
+    if strange:
+        raise _wrong(
+            trial,
+            "loss",
+            f"reaches {_some(strange)}, which is not of the model: no optimizer trains it and "
+            f"no version has it",
+            "make it a part of what model returns",
+        )
+    given = {id(value) for group in trial.optimizer.param_groups for value in group["params"]}
+    left = [
+        name
+        for name, value in after.items()
+        if value.requires_grad
+        and (value.grad is None or id(value) not in given)
+        and torch.equal(value, before[name])
+    ]
+    if left:
+        trial.notes.append(
+            f"an update leaves {_some(left)} unchanged, {len(left)} of {len(after)} parameters: the "
+            f"optimizer lacks them, or the loss does not reach them; where that is meant, freeze them "
+            f"(requires_grad_(False))"
+        )
+
+
+def _parameters_of(workload: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yields the parameters in attributes of the workload that a loss has reached, with their names."""
+    for name, held in vars(workload).items():
+        if isinstance(held, nn.Module | nn.Parameter):
+            parts = held.named_parameters() if isinstance(held, nn.Module) else [("", held)]
+            for part, value in parts:
+                if value.grad is not None:
+                    yield f"{name}.{part}".rstrip("."), value
+
+
+def _generators() -> object:
+    """Returns the states of the global generators that training does not seed."""
+    state = np.random.get_state(legacy=False)["state"]
+    return random.getstate(), state["pos"], state["key"].tobytes()
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+
+def note_of_rate(optimizer: Optimizer, rate: float) -> str:
+    """Returns that a rate which `optimizer` sets is replaced; "" where it sets none, or the same."""
+    lr = inspect.signature(type(optimizer)).parameters.get("lr")
+    named = [float(group["lr"]) for group in optimizer.param_groups if group.get("lr") is not None]
+    largest = max(named, default=rate)
+    if largest in (rate, lr.default if lr else None):
+        return ""
+    return (
+        f"optimizer sets a rate of {largest:g}, and training takes train.rate: {rate:g} in its place, with "
+        f"train.warmup and train.decay; groups keep their ratio to the largest"
+    )
+
+
+def _rates(optimizer: Optimizer) -> list[float | None]:
+    named = [group.get("lr") for group in optimizer.param_groups]
+    return [None if rate is None else float(rate) for rate in named]
+
+
+def _check_independent(trial: Trial, batch: Batch, size: int) -> None:
+    """Raises ParamsError where the loss of a sample depends on which others are in its pass.
+
+    Where it is drawn at random, or moves buffers, as mixup and running means do, that is a note: passes of
+    another size then differ by what they draw.
+    """
+    num = FEW
+    if len(halves(batch, size)) < 2 or size <= num:
+        return
+    few = leaves(batch, lambda leaf: leaf[:num])
+    others = leaves(batch, lambda leaf: leaf[torch.arange(size) % num])  # these beside copies of them
+    model = trial.model
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    for mode in ("eval", "train"):
+        model.train(mode == "train")
+        for module in model.modules():
+            module.training &= not isinstance(module, (*DROPOUTS, *NORMS))
+        losses = _losses(trial, batch, state)
+        is_fixed = same_bits(list(model.state_dict().values()), list(state.values()))
+        is_fixed &= torch.equal(losses, _losses(trial, batch, state, seed=1))
+        beside = _losses(trial, few if is_fixed else others, state)[:num]
+        if close(beside, losses[:num]):
+            continue
+        if not is_fixed:
+            trial.notes.append(
+                "the loss of a sample depends on which others are beside it, by what it draws or keeps in "
+                "buffers; passes of another size, and more workers, have fewer to choose from"
+            )
+            break
+        raise _wrong(
+            trial,
+            "loss",
+            f"of the first {num} samples is {beside.mean():.4g} alone, and {losses[:num].mean():.4g} among "
+            f"{size}: it depends on the other samples of the batch, and passes of another size train another "
+            f"objective",
+            "compute the loss of a sample from that sample alone",
+        )
+    model.load_state_dict(state)
+    model.eval()
+
+
+def _losses(trial: Trial, batch: Batch, state: Mapping[str, Tensor], *, seed: int = 0) -> Tensor:
+    """Returns the losses of a batch by the model in this state."""
+    trial.model.load_state_dict(state)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        losses: Tensor = trial.workload.loss(trial.model, batch)
+    return losses
+
+
+def close(some: Tensor, others: Tensor) -> bool:
+    """Returns whether values are the same but for the order of sums."""
+    if some.shape != others.shape or not some.is_floating_point():
+        return torch.equal(some, others)
+    scale = float(others.abs().mean()) if others.numel() else 0.0
+    return torch.allclose(some, others, rtol=CLOSE, atol=CLOSE * scale, equal_nan=True)
+
+
+def _differing(one: Trial, other: Trial, *, kinds: tuple[type, ...] = PLAIN) -> list[str]:
+    """Returns the attributes of these kinds in which the modules and the workloads of two trials differ."""
+    ours, theirs = _attributes(one, kinds), _attributes(other, kinds)
+    return [f"{name} ({value})" for name, value in ours.items() if theirs.get(name) != value][:3]
+
+
+def _attributes(trial: Trial, kinds: tuple[type, ...]) -> Mapping[str, str]:
+    holders: dict[str, Any] = {type(trial.workload).__name__: trial.workload}
+    root = type(trial.model).__name__
+    holders |= {f"{root}.{name}" if name else root: module for name, module in trial.model.named_modules()}
+    return {
+        f"{holder}.{name}": f"{value!r:.40}"
+        for holder, held in holders.items()
+        for name, value in vars(held).items()
+        if isinstance(value, kinds) and name not in OF_TORCH
+    }
+
+
+def _wrong(trial: Trial, method: str, what: str, wanted: str) -> ParamsError:
+    return ParamsError(f"{type(trial.workload).__name__}.{method} {what}; {wanted}")

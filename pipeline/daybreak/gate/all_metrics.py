@@ -1,0 +1,76 @@
+"""Judges all metrics by the scores of both models on the same samples.
+
+Success metrics, guardrails and the decision by all results together: daybreak/statistics/together.py. A
+missing value is a result with a reason, never silence. Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import ArrayLike, NDArray
+
+from daybreak.statistics.paired import Rules, judge
+from daybreak.statistics.result import Result, Status
+from daybreak.statistics.together import together
+
+Pair = tuple[ArrayLike | None, ArrayLike | None]  # challenger and champion; higher is better
+
+
+def judge_metrics(
+    pairs: Mapping[str, Pair],
+    *,
+    success: Sequence[str],
+    guardrails: Mapping[str, float],
+    rules: Rules,
+    horizon: int | None = None,
+    slices: Mapping[str, NDArray[Any]] | None = None,
+    against: str = "the champion",
+    units: NDArray[Any] | None = None,
+) -> Result:
+    """Returns what the paired values of all metrics, shape [n] each, prove; the effect is the first's.
+
+    Args:
+        pairs: values of both models on the same samples.
+        success: metrics of which one must be better; the slices are held against the first.
+        guardrails: metrics that must not be worse, and each one's margin in its own unit.
+        rules: alpha, the margin of a refresh, how few samples are too few.
+        horizon: samples that are coming, as for `judge`.
+        slices: boolean masks over the samples.
+        against: what the challenger is compared with, in words.
+        units: which samples belong together, shape [n]; None: each is its own.
+    """
+    if not success:
+        return _no("no metric is named that may be better; set gate.success")
+    if bare := sorted(name for name, margin in guardrails.items() if not margin > 0):
+        return _no(f"guardrail {bare[0]} has margin {guardrails[bare[0]]:g}; give it one above 0")
+    missing = [name for name in (*success, *guardrails) if name not in pairs]
+    if missing:
+        return _no(f"metric {missing[0]} is missing; the workload reports: {', '.join(sorted(pairs))}")
+    shared = replace(rules, alpha=rules.alpha / len(success))
+    results = {
+        name: judge(
+            *pairs[name],
+            rules=shared,
+            horizon=horizon,
+            slices=None if number else slices,
+            against=against,
+            units=units,
+        )
+        for number, name in enumerate(success)
+    }
+    held = {
+        name: judge(
+            *pairs[name],
+            rules=replace(rules, margin=margin, refresh=True, may_lose=False),
+            horizon=horizon,
+            against=against,
+            units=units,
+        )
+        for name, margin in guardrails.items()
+    }
+    return together(results, held, refresh=rules.refresh)
+
+
+def _no(sentence: str) -> Result:
+    return Result(status=Status.NO_DATA, sentence=sentence)

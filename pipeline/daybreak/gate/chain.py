@@ -1,0 +1,200 @@
+"""Holds a chain of refreshes against an anchor, so that small losses do not add up unseen.
+
+A refresh may be worse than the champion by no more than the margin. That bounds one step, not the sum of
+many: a warm start that loses a little each night, or data that rots, passes every night. So each night also
+scores an anchor, the last version that was proven better than its champion (or the first), on the same
+samples. The challenger's difference from the anchor, averaged over as many of the chain's newest nights as
+give an error of half a margin (daybreak/statistics/level.py), has to stay above minus the margin at the lower
+end of its interval: all nights of a year hold at once but for `gate.alpha` (Bonferroni). While there are too
+few nights for that precision, half of the margin is kept back instead. A chain that fails this test has spent
+the margin, and its refresh does not serve. The next training then begins cold, or the anchor serves again, by
+`gate.when_spent`.
+
+An anchor grows old, and is less and less what one would train. After `MOST_DAYS` the next night trains cold,
+on all samples; once that version serves, it is the anchor, and what the chain has lost by then stays lost to
+the budget (`offset`). Pure.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from daybreak.contract.formats import counted
+from daybreak.contract.records import (
+    Anchor,
+    Chain,
+    Champion,
+    Difference,
+    Night,
+    Release,
+    Verdict,
+)
+from daybreak.statistics.control_chart import Mean
+from daybreak.statistics.level import Level, level, nights_to_show
+from daybreak.statistics.paired import per_unit
+from daybreak.storage.ledger import Entry
+
+MOST_DAYS = 28  # of an anchor
+NIGHTS = 28  # of a chain, that are looked back on
+NIGHTS_PER_YEAR = 365
+
+
+def anchor_of(champion: Release, made: Entry | None, *, day: date) -> Anchor:
+    """Returns the anchor of the chain that the champion belongs to.
+
+    Args:
+        champion: what serves.
+        made: the entry of the ledger of the night that promoted it; None where there is none.
+        day: tonight's, for a champion that no night made.
+    """
+    chain = _chain(made) if made else None
+    if chain is None or chain.renewed is not None:
+        since = made.night.day if made else day
+        return Anchor(release=_release(champion), since=since, offset=chain.renewed or 0.0 if chain else 0.0)
+    before = made.champion.anchor if made and made.champion else None
+    return before or Anchor(release=_release(champion), since=day)
+
+
+def why_cold(champion: Champion | None, past: Sequence[Entry], *, day: date, when_spent: str) -> str:
+    """Returns why tonight's training has to begin cold, on all samples; "" if it need not.
+
+    `past` are the newest entries of the ledger, newest first.
+    """
+    if champion is None or champion.anchor is None:
+        return ""
+    version, age = champion.anchor.release.version, (day - champion.anchor.since).days
+    last = next((one for one in past if one.rollback or _chain(one)), None)
+    chain = _chain(last) if last and not last.rollback else None
+    if when_spent == "cold" and chain and chain.spent:
+        return f"the refreshes since version {version} have spent the margin"
+    return f"version {version}, the anchor, is {age} days old" if age >= MOST_DAYS else ""
+
+
+def chain_of(
+    scores: Mapping[str, NDArray[Any]],
+    champion: Champion | None,
+    past: Sequence[Entry],
+    *,
+    night: Night,
+    refresh: bool,
+    margin: float,
+    alpha: float,
+    units: NDArray[Any] | None = None,
+) -> Chain | None:
+    """Returns where the chain stands with tonight's challenger; None where there is no anchor yet.
+
+    Args:
+        scores: the columns of tonight's scores.npy, shape [n] each; of the anchor too, where it was scored.
+        champion: that served when the night was opened.
+        past: the newest entries of the ledger, newest first.
+        night: tonight's.
+        refresh: whether the challenger is of the champion's recipe.
+        margin: what the chain may lose, in units of the score.
+        alpha: share of years in which a chain may lose more.
+        units: which samples belong together, shape [n].
+    """
+    if champion is None or champion.anchor is None:
+        return None
+    anchor = champion.anchor
+    ours, theirs = scores.get("challenger"), scores.get("champion")
+    reference = theirs if anchor.release.version == champion.version else scores.get("anchor")
+    tonight = _difference(ours, reference, units) if refresh else None
+    step = _difference(ours, theirs, units)
+    chain = Chain(
+        anchor=anchor.release.version,
+        since=anchor.since,
+        offset=anchor.offset,
+        margin=margin,
+        step=step,
+        challenger=tonight,
+        champion=_difference(theirs, scores.get("anchor"), units),
+        predecessor=_difference(theirs, scores.get("predecessor"), units),
+        nights_to_show=nights_until_shown(margin, step, alpha=alpha) if step else None,
+    )
+    if tonight is None:
+        return chain
+    nights = [tonight, *_since(past, chain)][:NIGHTS]
+    series = [Mean(value=one.mean + anchor.offset, error=one.error) for one in nights]
+    now = level(series, alpha=alpha / NIGHTS_PER_YEAR, half_width=margin / 2)
+    aged = bool(night.cold) and (night.day - anchor.since).days >= MOST_DAYS
+    spent = is_spent(now, margin)
+    return replace(
+        chain,
+        level=now.mean,
+        half_width=now.half_width,
+        num_nights=now.num_nights,
+        spent=spent,
+        renewed=min(now.mean, 0.0) if aged and not spent else None,
+    )
+
+
+def nights_until_shown(margin: float, compared: Difference, *, alpha: float) -> int:
+    """Returns after how many nights like the one that compared two versions a loss of the margin shows."""
+    return nights_to_show(margin, error=compared.error, alpha=alpha / NIGHTS_PER_YEAR)
+
+
+def is_spent(now: Level, margin: float) -> bool:
+    """Returns whether a chain that stands there has spent the margin."""
+    return now.mean < -(margin - min(now.half_width, margin / 2))
+
+
+def apply_chain(verdict: Verdict, chain: Chain | None) -> Verdict:
+    """Returns the verdict with the chain in it, or a rejection where it would promote a chain that is spent.
+
+    A version that is proven better than the champion is the next anchor.
+    """
+    if chain is None:
+        return verdict
+    better = verdict.low is not None and verdict.low > 0
+    if verdict.action == "promote" and better and chain.renewed is None and verdict.effect is not None:
+        lost = chain.offset + (chain.challenger or Difference()).mean
+        chain = replace(chain, renewed=min(lost, 0.0), spent=False)
+    verdict = replace(verdict, chain=chain)
+    if verdict.action != "promote" or not chain.spent:
+        return verdict
+    reason = f"{sentence(chain)}, which spends it; it would have been promoted: {verdict.reason}"
+    return replace(verdict, action="reject", reason=reason)
+
+
+def sentence(chain: Chain) -> str:
+    """Returns where the chain stands, in words; "" where the anchor was not scored."""
+    if chain.level is None or chain.half_width is None:
+        return ""
+    nights = counted(chain.num_nights, "night")
+    stands = f"{chain.level:+.4f} (give or take {chain.half_width:.4f}, {nights})"
+    return f"the chain since version {chain.anchor} stands at {stands} of the margin {chain.margin:g}"
+
+
+def _chain(entry: Entry) -> Chain | None:
+    return entry.verdict.chain if entry.verdict else None
+
+
+def _since(past: Sequence[Entry], chain: Chain) -> Iterator[Difference]:
+    """Yields the differences of the chain's versions that served, newest first."""
+    for entry in past:
+        before = _chain(entry)
+        if entry.rollback or (before and (before.anchor != chain.anchor or before.spent)):
+            return
+        if before and before.challenger and entry.promoted:
+            yield before.challenger
+
+
+def _difference(
+    ours: NDArray[Any] | None, theirs: NDArray[Any] | None, units: NDArray[Any] | None
+) -> Difference | None:
+    """Returns the mean difference of scores and its standard error; None where either is missing."""
+    if ours is None or theirs is None or len(ours) != len(theirs):
+        return None
+    values = per_unit(ours.astype(float) - theirs.astype(float), units)
+    if values.size < 2 or not np.isfinite(values).all():
+        return None
+    return Difference(mean=float(values.mean()), error=float(values.std(ddof=1)) / sqrt(values.size))
+
+
+def _release(champion: Release) -> Release:
+    return Release(**{name: getattr(champion, name) for name in Release.__dataclass_fields__})

@@ -1,0 +1,65 @@
+"""Lists the extensions, a line each, and the hooks by which they join the core.
+
+The core is one night on one machine, judged by held-out scores. It imports no extension: it looks hooks up in
+this table, and their functions are imported when used. An extension without its folder counts as absent, so
+the core runs without any extension.
+"""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "extensions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension:
+    """What an extension adds: modules of its folder, or names in them or in itself; empty: nothing."""
+
+    plugs: str = ""  # classes that params.yaml names by their import path, with blanks between them
+    commands: str = ""  # module whose public functions are commands (daybreak/cli.py)
+    engine: str = ""  # function of a job's recipe; returns what takes its updates (training/worker.py)
+    shard: str = ""  # function that divides a model's weights, with its loss and device; returns the loss
+    after_commit: str = ""  # function of the home and a new commit of its ledger; its failure changes nothing
+    jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
+
+
+EXTENSIONS = {
+    "vertex": Extension(plugs="vertex:Vertex endpoint:Endpoint"),
+    "kubernetes": Extension(plugs="kubernetes:Kubernetes"),
+    "slurm": Extension(plugs="slurm:Slurm"),
+    "threads": Extension(engine=":engine"),
+    "tpu": Extension(engine=":engine"),
+    "averaging": Extension(engine=":engine"),
+    "fsdp": Extension(engine=":engine", shard="fsdp:shard"),
+    "init": Extension(commands="commands"),
+    "trial": Extension(commands="commands"),
+    "simulation": Extension(commands="commands"),
+    "bag": Extension(commands="commands", jobs="folder:standings"),
+    "care": Extension(commands="commands"),
+    "lineage": Extension(commands="commands", after_commit="open_lineage:send"),
+    "erasure": Extension(commands="commands"),
+    "notebooks": Extension(),
+}
+
+
+def paths(hook: str) -> list[str]:
+    """Returns the import paths that the extensions have for a hook, in the order of the table."""
+    return [
+        f"daybreak.extensions.{name}.{path}".replace(".:", ":")
+        for name, extension in EXTENSIONS.items()
+        for path in getattr(extension, hook).split()
+        if (FOLDER / name / "__init__.py").exists()
+    ]
+
+
+def functions(hook: str) -> list[Any]:
+    """Returns the functions that the extensions have for a hook, which are imported now."""
+    return [imported(path) for path in paths(hook)]
+
+
+def imported(path: str) -> Any:
+    """Returns what an import path `module:name` names."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)

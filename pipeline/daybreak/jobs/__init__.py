@@ -1,0 +1,1 @@
+"""Supervises the training job: places it, watches progress and cost, and collects the result."""

@@ -1,0 +1,149 @@
+"""Collects the job's result: the finished model, or past the deadline the newest valid checkpoint."""
+
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from daybreak.contract import records
+from daybreak.contract.errors import JobError
+from daybreak.contract.records import Training
+from daybreak.jobs.submissions import Attempts
+from daybreak.spot import observed_lifetimes
+from daybreak.storage import jsonl
+from daybreak.training import checkpoint, worker_errors
+from daybreak.training.recipe import Recipe, Result
+from daybreak.training.worker import complete_model, ended_early_by
+
+log = logging.getLogger(__name__)
+
+MODEL = records.RUN / "model"
+
+
+def has_ended(folder: Path) -> bool:
+    """Whether the job has left a result."""
+    return records.path_of(Result, folder).exists()
+
+
+def ended_at(folder: Path) -> float:
+    """Returns when the job ended, in seconds since 1970."""
+    return records.read(Result, folder).ended_at.timestamp()
+
+
+def from_checkpoint(folder: Path, recipe: Recipe, *, now: float) -> Result:
+    """Makes the newest good checkpoint the result of a job that ran out of time or money, and returns it.
+
+    A good one is whole, and its weights are finite. Raises JobError if there is none: the champion stays.
+    """
+    _fetch_copies(folder, recipe)
+    path = checkpoint.newest(folder / "checkpoints", identity=recipe.identity, finite=True)
+    by = ended_early_by(folder, recipe)
+    if path is None:
+        when, more = f"{recipe.train_until:%Y-%m-%d %H:%M:%S} UTC", "night.train_hours"
+        if by == "budget":
+            when, more = "the time that its budget ended", "night.budget_usd"
+        raise JobError(
+            f"training did not reach a checkpoint by {when} "
+            f"({worker_errors.reason(folder)}); the champion stays; allow more by {more}, or train less"
+        )
+    from daybreak.training.sample_audit import SampleAudit
+
+    scalars = checkpoint.scalars(path)
+    model = folder / "model"
+    shutil.rmtree(model, ignore_errors=True)
+    model.mkdir()
+    shutil.copy(path / "model.safetensors", model)
+    result = Result(
+        model_digest=complete_model(model, recipe, seen=scalars["seen"]),
+        num_samples=scalars["seen"],
+        num_updates=scalars["num_updates"],
+        stopped_by=by,
+        warm=bool(recipe.warm_from),
+        ended_at=datetime.fromtimestamp(now, UTC),
+        epochs=SampleAudit.load(scalars["tally"]).proven() if "tally" in scalars else (),
+        device=scalars.get("device", ""),
+    )
+    records.write(result, folder)
+    return result
+
+
+def _fetch_copies(folder: Path, recipe: Recipe) -> None:
+    """Fetches what a machine saved before it was lost; if that fails, the newest checkpoint here is used."""
+    if not recipe.copies:
+        return
+    from daybreak.training.checkpoint_copies import CheckpointCopies
+
+    try:
+        CheckpointCopies(recipe.copies).fetch(folder / "checkpoints", finite=True)
+    except Exception as error:  # noqa: BLE001 each storage has its own errors
+        log.warning("copies of checkpoints in %s cannot be read: %s", recipe.copies, error)
+
+
+def _before_restart(
+    starts: Sequence[Mapping[str, Any]], beats: Sequence[Mapping[str, Any]]
+) -> tuple[float, int] | None:
+    """Returns the seconds and updates of the workers before their first restart; None without one."""
+    if len(starts) < 2:
+        return None
+    began, again = (datetime.fromisoformat(each["time"]) for each in starts[:2])
+    first = [beat for beat in beats if began <= datetime.fromisoformat(beat["time"]) < again]
+    if not first:
+        return None
+    ran_s = (datetime.fromisoformat(first[-1]["time"]) - began).total_seconds()
+    return round(ran_s, 3), first[-1]["num_updates"]
+
+
+def collect(folder: Path, attempts: Attempts, *, cost_usd: float, logs: str, into: Path = MODEL) -> Training:
+    """Copies the model to the folder `into`, whole or not at all, and returns the record of the training.
+
+    Raises JobError if the model does not match the digest in its result.
+    """
+    result = records.read(Result, folder)
+    source = folder / "model"
+    if records.digest(source) != result.model_digest:
+        records.path_of(Result, folder).unlink()
+        raise JobError(
+            f"the model of job {folder.name} does not match its digest {result.model_digest}; "
+            f"run train again, it goes on from the last checkpoint"
+        )
+    fresh = into.with_name(".model")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(source, fresh)
+    shutil.rmtree(into, ignore_errors=True)
+    fresh.rename(into)
+    starts = jsonl.whole(folder / "starts.jsonl")
+    began = datetime.fromisoformat(starts[0]["time"]) if starts else result.ended_at
+    elapsed_s = max(0.0, (result.ended_at - began).total_seconds())
+    submissions = [{"time": each.at, "strategy": each.rung.rental.strategy} for each in attempts.all]
+    losses = [
+        {"time": each.ended_at} for each in attempts.all if each.ended == "preempted" and not each.leaving
+    ]
+    beats = jsonl.whole(folder / "progress.jsonl")
+    shares = [each["device_use"] for each in beats if each.get("device_use") is not None]
+    return Training(
+        before_restart=_before_restart(starts, beats),
+        model_digest=result.model_digest,
+        num_samples=result.num_samples,
+        num_updates=result.num_updates,
+        num_restarts=max(0, len(starts) - 1),
+        elapsed_s=round(elapsed_s, 3),
+        cost_usd=cost_usd,
+        stopped_by=result.stopped_by,
+        epochs=result.epochs,
+        ended_at=result.ended_at,
+        start_s=observed_lifetimes.start_s(submissions, starts),
+        spot_lives=observed_lifetimes.lifetimes(submissions, starts=starts, heartbeats=beats, losses=losses),
+        noise_scale=result.noise_scale,
+        device=result.device,
+        device_use=fmean(shares) if shares else None,
+        logs=logs,
+        # An early end that was later revoked does not count.
+        rungs=tuple(t for t in attempts.taken if t.name != "finish early" or result.stopped_by != "finished"),
+        warm=result.warm,
+        sync=result.sync,
+        short_of_memory=result.short_of_memory,
+    )

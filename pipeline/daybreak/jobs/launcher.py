@@ -1,0 +1,358 @@
+"""Stage train: makes sure that tonight's job runs, and runs alone; it is called until training is done.
+
+Each call looks at the job and takes the one next action (`reconciler`). If it is killed at any line and
+called again, the outcome is the same. Its whole state is in files, `data/work/jobs/NAME/`, and the name of
+the job is a digest of all its inputs.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+from math import ceil
+from pathlib import Path
+from typing import Literal
+
+from daybreak.contract import clock as night_clock
+from daybreak.contract.backend import LIVE, Backend, State
+from daybreak.contract.errors import JobError, NotYet, PipelineError
+from daybreak.contract.formats import duration
+from daybreak.contract.params import TrainSections
+from daybreak.contract.records import Champion, Dataset, Night, Plan, Training
+from daybreak.contract.units import HOUR_S
+from daybreak.jobs import collector, escalation, submissions
+from daybreak.jobs.backend_job import job_of
+from daybreak.jobs.cost_tracker import CostTracker
+from daybreak.jobs.reconciler import Reconciler
+from daybreak.jobs.submissions import Attempt, Attempts
+from daybreak.spot.preemptions import mean_time_to_loss_s
+from daybreak.spot.steering import TICK_S, usd_per_hour
+from daybreak.storage.home import Home
+from daybreak.storage.journal import Timeout, alone
+from daybreak.storage.source_code import frame_digest, source_digest
+from daybreak.training.recipe import CHAMPION, Recipe, course, name_of
+
+log = logging.getLogger(__name__)
+
+JOBS = Path("data/work/jobs")
+LOCK = JOBS / "lock"  # of all jobs of a night
+REFITTED = collector.MODEL.parent / "refitted" / collector.MODEL.name
+
+
+def train(
+    home: Home,
+    night: Night,
+    dataset: Dataset,
+    plan: Plan,
+    champion: Champion | None,
+    *,
+    backend: Backend,
+    params: TrainSections,
+) -> Training:
+    """Trains by the plan and returns the record of it; the model is in data/run/model.
+
+    Raises NotYet while the job runs, and JobError if it cannot end with a model.
+    """
+    return look_after(
+        home,
+        night,
+        dataset,
+        plan,
+        champion,
+        backend=backend,
+        params=params,
+        clock=night_clock.now,
+        awake=night_clock.awake,
+    )
+
+
+def look_after(
+    home: Home,
+    night: Night,
+    dataset: Dataset,
+    plan: Plan,
+    champion: Champion | None,
+    *,
+    backend: Backend,
+    params: TrainSections,
+    clock: Callable[[], float],
+    awake: Callable[[], float] | None = None,
+) -> Training:
+    """Does what `train` does, by a given clock (seconds since 1970) and seconds that the machine was awake.
+
+    Without the latter, the machine never sleeps.
+    """
+    recipe = recipe_of(night, dataset, plan, champion, params)
+    return _act(home, recipe, night, plan, backend=backend, params=params, clock=clock, awake=awake or clock)
+
+
+def refit(
+    home: Home,
+    night: Night,
+    dataset: Dataset,
+    plan: Plan,
+    training: Training,
+    *,
+    num_samples: int,
+    last_day: date,
+    backend: Backend,
+    params: TrainSections,
+) -> Training:
+    """Trains tonight's model on held-out samples, as `train` does; the result is in `REFITTED`.
+
+    Raises JobError where the time until the decision does not suffice; a job that runs already goes on.
+
+    Args:
+        home: whose nights these are.
+        night: tonight's.
+        dataset: of the training split.
+        plan: by which the model was trained, whose machines are taken again.
+        training: that of the model, by which the time is estimated.
+        num_samples: to train on, all passes together.
+        last_day: the last held-out day.
+        backend: runs the job.
+        params: the recipe.
+    """
+    shorter, until = _plan_of_refit(plan, training, num_samples), night.decide_until
+    recipe = replace(
+        recipe_of(night, dataset, shorter, None, params),
+        split="test",
+        last_day=last_day,
+        warm_from=str(collector.MODEL),
+        warm_digest=training.model_digest,
+        first_sample=0,
+        base_samples=num_samples,
+        rate=params.train.warm_rate,
+        train_until=until,
+    )
+    begun = JOBS / name_of(recipe, plan.rental, num_workers=params.train.num_workers)
+    left_s = until.timestamp() - night_clock.now()
+    if not begun.exists() and left_s < shorter.expected_s:
+        raise JobError(
+            f"a refit on {num_samples:,} samples takes about {duration(shorter.expected_s)}, and "
+            f"{duration(max(left_s, 0.0))} are left for it before the decision; raise night.decide_hours"
+        )
+    return _act(
+        home,
+        recipe,
+        night,
+        shorter,
+        backend=backend,
+        params=params,
+        clock=night_clock.now,
+        awake=night_clock.awake,
+        into=REFITTED,
+    )
+
+
+def _plan_of_refit(plan: Plan, training: Training, num_samples: int) -> Plan:
+    """Returns the plan of a job as the one before, but of so many samples, at the pace that was measured."""
+    start_s = escalation.start_s(plan)
+    expected_s = start_s + num_samples * training.elapsed_s / max(training.num_samples, 1)
+    share = expected_s / plan.expected_s if plan.expected_s else 1.0
+    return replace(
+        plan,
+        num_samples=num_samples,
+        batch_size=min(plan.batch_size, num_samples),
+        micro_batch_size=min(plan.micro_batch_size, num_samples),
+        expected_s=expected_s,
+        expected_usd=plan.expected_usd * share,
+        interval=(plan.interval[0] * share, plan.interval[1] * share),
+        ladder=(),
+        cheaper=(),
+        sizes=(),
+        tuning=replace(plan.tuning, in_memory=False),  # which keeps samples of the training split
+    )
+
+
+def _act(
+    home: Home,
+    recipe: Recipe,
+    night: Night,
+    plan: Plan,
+    *,
+    backend: Backend,
+    params: TrainSections,
+    clock: Callable[[], float],
+    awake: Callable[[], float],
+    into: Path = collector.MODEL,
+) -> Training:
+    """Takes the next action for the job of a recipe, and returns its record once it has ended."""
+    workers, confidence = params.train.num_workers, params.plan.confidence
+    first = escalation.first(plan, train_until=recipe.train_until, confidence=confidence)
+    name = name_of(recipe, plan.rental, num_workers=workers)
+    folder = JOBS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(name):
+        alive = end_jobs(home, backend, but=name, clock=clock)
+        if alive:
+            raise NotYet(f"job {name}: waits for the end of {', '.join(alive)}")
+        return Reconciler(
+            recipe,
+            home=home,
+            folder=folder,
+            plan=plan,
+            first=first,
+            backend=backend,
+            num_workers=workers,
+            confidence=confidence,
+            budget_usd=night.budget_usd,
+            to_save=params.plan.ranking == "cost",
+            clock=clock,
+            awake=awake,
+            into=into,
+        ).act()
+
+
+def recipe_of(
+    night: Night, dataset: Dataset, plan: Plan, champion: Champion | None, params: TrainSections
+) -> Recipe:
+    """Returns what to train tonight: from the champion, or cold every `train.cold_every` nights."""
+    settings = params.train
+    arguments = params.workload.model_extra or {}
+    tonight = course(night, dataset, champion, params)
+    if plan.num_left_out:
+        tonight = tonight.without_missed()
+    sync = settings.fixed_sync or plan.sync
+    return Recipe(
+        night=night.id,
+        code_commit=night.code_commit,
+        workload=params.workload.use,
+        arguments=arguments,
+        arrays="data/arrays",
+        data_digest=dataset.digest,
+        last_day=max(dataset.last_day, _last_day(CHAMPION)) if tonight.warm else dataset.last_day,
+        warm_from=str(CHAMPION) if tonight.warm else "",
+        warm_digest=champion.model_digest if champion and tonight.warm else "",
+        seed=settings.seed,
+        first_sample=tonight.first_sample,
+        num_samples=plan.num_samples,
+        batch_size=plan.batch_size,
+        micro_batch_size=plan.micro_batch_size,
+        tuning=plan.tuning,
+        batching=_batching(settings.batching, num_machines=plan.rental.num_machines),
+        rate=tonight.rate,
+        base_batch_size=settings.batch_size,
+        base_samples=plan.base_samples or tonight.num_samples,
+        scaling=settings.scaling,
+        sync_every=sync.every,
+        sync_is_late=sync.is_late,
+        sync_is_tried=settings.fixed_sync is None and sync.every > 1,
+        threads=settings.threads,
+        follow_memory=settings.follow_memory,
+        sizes=plan.sizes,
+        warmup=settings.warmup,
+        decay=settings.decay,
+        checkpoint_every_s=settings.checkpoint_every_s or plan.checkpoint_every_s,
+        hang_after_s=settings.hang_after_s,
+        mean_time_to_loss_s=None
+        if settings.checkpoint_every_s
+        else plan.mean_time_to_loss_s or mean_time_to_loss_s(plan.rental),
+        checkpoints_s=() if settings.checkpoint_every_s else plan.checkpoints_s,
+        train_until=_until(night, plan),
+        checkpoints=settings.checkpoints,
+        source_digest=source_digest(params.workload.use),
+        frame_digest=frame_digest(),
+    )
+
+
+def _last_day(model: Path) -> date:
+    """Returns the last day that a model has seen."""
+    return date.fromisoformat(json.loads((model / "model.json").read_text())["last_day"])
+
+
+def _until(night: Night, plan: Plan) -> datetime:
+    """Returns when training has to end: earlier than the night says if the later stages need the time."""
+    return min(night.train_until, _decision(night, plan))
+
+
+def _decision(night: Night, plan: Plan) -> datetime:
+    """Returns when a model has to be there, so that it can be evaluated before the decision is due."""
+    after_s = sum(portion.expected_s for portion in plan.after)
+    return night.decide_until - timedelta(seconds=ceil(after_s))
+
+
+def _batching(
+    wanted: Literal["auto", "by_speed", "even"], *, num_machines: int
+) -> Literal["by_speed", "even"]:
+    if wanted == "auto":
+        return "by_speed" if num_machines > 1 else "even"
+    return wanted
+
+
+@contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Holds the lock of the jobs of a night; NotYet if another call holds it."""
+    lock = alone(LOCK, wait=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise NotYet(f"job {name}: another call looks after it") from None
+    with lock:
+        yield
+
+
+def _attached(
+    home: Home, backend: Backend, folder: Path, attempts: Attempts, *, now: float
+) -> Attempt | None:
+    """Returns the newest attempt with a handle, which is missing if a kill came before the backend's reply.
+
+    A second submission gets the handle, since a backend attaches to a job of the same name; if there is no
+    such job, one starts, and is ended at once. None if the backend refuses, so that nobody can know.
+    """
+    last = attempts.last
+    assert last
+    planned = last.name == folder.name
+    job = job_of(home, folder, last.rung, planned=planned, num_workers=1, timeout_s=TICK_S)
+    try:
+        attempts.submit(now, handle=backend.submit(job))
+    except JobError as error:
+        log.warning("job %s was submitted, and whether it exists is not known: %s", last.name, error)
+        return None
+    return attempts.last
+
+
+def end_jobs(
+    home: Home, backend: Backend, *, but: str = "", clock: Callable[[], float] = night_clock.now
+) -> list[str]:
+    """Ends the jobs of the night in this folder, except the job named `but`; checkpoints are kept.
+
+    Returns the names of jobs that were cancelled and have not ended yet. Raises JobError, after trying all,
+    if some could not be ended.
+    """
+    alive, left = [], []
+    for path in JOBS.glob(f"*/{submissions.FILE}"):
+        folder, attempts = path.parent, Attempts(path.parent)
+        last = attempts.last
+        if folder.name == but or last is None or not last.live:
+            continue
+        if not last.handle:
+            last = _attached(home, backend, folder, attempts, now=clock())
+        if last is None:
+            continue
+        why = "plan or params were changed" if but else "interrupted"
+        try:
+            state = _cancelled(backend, last.handle, name=folder.name, why=why)
+        except PipelineError as error:
+            left.append(f"job {folder.name} may still run: {error}")
+            continue
+        CostTracker(folder).move(clock(), usd_per_s=usd_per_hour(last.rung) / HOUR_S)
+        if state in LIVE:
+            alive.append(folder.name)
+            continue
+        if not last.leaving:
+            attempts.leave(clock(), "told")
+        attempts.end(clock(), state=state)
+    if left:
+        raise JobError("; ".join(left))
+    return alive
+
+
+def _cancelled(backend: Backend, handle: str, *, name: str, why: str) -> State:
+    """Cancels a job that is alive, and returns its state."""
+    if backend.state(handle) in LIVE:
+        log.warning("ending job %s: %s", name, why)
+        backend.cancel(handle)
+    return backend.state(handle)

@@ -1,0 +1,409 @@
+"""Takes one look at the job of this night, and the one next action.
+
+The actions: submit, wait, resubmit, move to another rung (`escalation` chooses), end the job when time or
+money is up, or collect. A job is left in three steps, each of which may be the last of a call: recorded,
+cancelled, seen ended. Only then the next one is submitted, so there are never two. Preemptions are not
+failures: a job is restarted as often as it is preempted, and `MAX_RESTARTS` times after faults of its own.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+from typing import Any, NoReturn
+
+from daybreak.contract import clock as night_clock
+from daybreak.contract import records
+from daybreak.contract.backend import LIVE, Backend, Job, LiveJob, OutOfTime, State, label
+from daybreak.contract.errors import JobError, NotYet, PipelineError
+from daybreak.contract.records import Plan, Rental, Rung, Taken, Training
+from daybreak.contract.units import HOUR_S
+from daybreak.jobs import collector, escalation, moves, sighting
+from daybreak.jobs.backend_job import job_of
+from daybreak.jobs.cost_tracker import CostTracker, spent_usd
+from daybreak.jobs.escalation import Sight
+from daybreak.jobs.heartbeats import Heartbeats
+from daybreak.jobs.submissions import Attempts
+from daybreak.spot import steering
+from daybreak.spot.steering import usd_per_hour
+from daybreak.storage import jsonl
+from daybreak.storage.home import Home
+from daybreak.training import worker_errors
+from daybreak.training.recipe import END_BY, MOVING, Recipe, Result
+from daybreak.training.worker import ended_early_by
+
+log = logging.getLogger(__name__)
+
+MAX_RESTARTS = 5  # of the whole job, after faults of its own
+GRACE_S = 20.0  # after train_until, for the job to end by itself
+ENDING_S = 30.0  # after that, for a cancelled job to end
+HEARD = "heard.json"  # the newest heartbeat, and when this machine first saw it
+LOCAL_START_S = 600.0  # to the first heartbeat, on a machine that is not rented
+
+
+class Reconciler:
+    """Takes a look at a job, and then one action."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        home: Home,
+        folder: Path,
+        plan: Plan,
+        first: Rung,
+        backend: Backend,
+        num_workers: int,
+        confidence: float,
+        budget_usd: float,
+        to_save: bool,
+        clock: Callable[[], float],
+        awake: Callable[[], float],
+        into: Path = collector.MODEL,
+    ) -> None:
+        self.home, self.into = home, into
+        self.recipe, self.folder, self.plan, self.first = recipe, folder, plan, first
+        self.backend, self.num_workers = backend, num_workers
+        self.clock, self.awake = clock, awake
+        self.confidence, self.budget_usd, self.to_save = confidence, budget_usd, to_save
+        self.deadline = recipe.train_until.timestamp()
+        self.attempts = Attempts(folder)
+        self.cost = CostTracker(folder, night=recipe.night)
+        moving = folder / MOVING
+        self.heartbeats = Heartbeats(
+            jsonl.newest(folder / "progress.jsonl"),
+            moved_at=moving.stat().st_mtime if moving.exists() else 0.0,
+        )
+
+    def act(self) -> Training:
+        """Collects the model and returns its record, or takes the next action and raises NotYet.
+
+        Raises JobError if the job cannot end with a model.
+        """
+        now, last = self.clock(), self.attempts.last
+        if last and last.live and not last.handle and now < self.deadline:
+            # The submitter was killed, or got no reply: attach to the job.
+            self._submit(now, self._job(last.rung, now))
+            last = self.attempts.last
+        state = self.backend.state(last.handle) if last and last.live and last.handle else None
+        self._pay(now, state)
+        if collector.has_ended(self.folder):
+            self._note(now, "succeeded")
+            return self._collect(now)
+        end_by = self._send_end_by(now)
+        self._note(now, state)
+        limit = min(end_by, self.deadline + GRACE_S)
+        last_start = min(end_by - escalation.start_s(self.plan), self.deadline)
+        if now >= (limit if state in LIVE else last_start):
+            return self._end(now, limit=limit)
+        if last and last.leaving and state in LIVE:
+            self._cancel(now)
+        if last and state in LIVE and (other := self._older(last.name)):
+            self.attempts.leave(now, "older", to=self._rung_of(other))
+            self._cancel(now)
+        if state in LIVE:
+            self._watch(now, state)
+        return self._go_on(now)
+
+    def _watch(self, now: float, state: State | None) -> NoReturn:
+        """Lets a live job go on, or moves it off its machines; always raises NotYet."""
+        last, beat = self.attempts.last, self.heartbeats.last
+        assert last
+        hang = self._hang(now) if state == "running" else ""
+        if hang:
+            log.warning("job %s: %s", self.folder.name, hang)
+            worker_errors.leave(self.folder, hang, rank=-1)
+            self.attempts.leave(now, "hang")
+            self._cancel(now)
+        if beat and beat.end:
+            self._note_early_end(now, beat.end)
+        sight = self._sight(now, state)
+        choice = moves.choose(self.plan, sight)
+        if now < self.deadline and choice.rung and choice.rung.rental != last.rung.rental:
+            self.attempts.leave(now, "rung", to=choice.rung, taken=self._taken(now, choice))
+            self._cancel(now)
+        if not beat:
+            raise NotYet(f"job {self.folder.name}: {'starting' if state == 'running' else state}")
+        total, ahead = self.recipe.num_samples, escalation.forecast(self.plan, sight, sight.rung)
+        progress = self.heartbeats.sentence(num_samples=total, ahead=ahead)
+        raise NotYet(f"job {self.folder.name}: {progress}", share=beat.seen / total)
+
+    def _cancel(self, now: float) -> NoReturn:
+        """Cancels the job; once it has ended, goes on to the next."""
+        last = self.attempts.last
+        assert last
+        self.backend.cancel(last.handle)
+        state = self.backend.state(last.handle)
+        if state in LIVE:
+            raise NotYet(f"job {self.folder.name} was cancelled, and has not ended yet")
+        self._note(now, state)
+        if collector.has_ended(self.folder):
+            raise NotYet(f"job {self.folder.name} has ended meanwhile")
+        self._go_on(now)
+
+    def _go_on(self, now: float) -> NoReturn:
+        """Submits a job where none is alive, or waits; always raises NotYet."""
+        self._give_up_if_hopeless()
+        if now >= self.deadline:
+            raise NotYet(f"job {self.folder.name} is past its time")
+        rung = self._next_rung(now)
+        self._write_recipe(self.recipe.on(rung))
+        job = self._job(rung, now)
+        self.attempts.ask(now, name=job.name, rung=rung)
+        self._submit(now, job)
+        asked = self.attempts.last
+        if asked and asked.handle and len(self._rungs) > 1 and self.backend.state(asked.handle) == "refused":
+            self._note(now, "refused")
+            self._go_on(now)  # the next place, at once
+        raise NotYet(f"job {self.folder.name}: queued")
+
+    def _write_recipe(self, recipe: Recipe) -> None:
+        """Leaves the recipe where the workers read it; no job lives that could."""
+        path, text = self.folder / "job.json", records.dumps(recipe)
+        if not path.exists() or path.read_text() != text:
+            records.replace_text(path, text)
+
+    def _next_rung(self, now: float) -> Rung:
+        """Returns the rung to submit the job on; NotYet where there is none now."""
+        last = self.attempts.last
+        if other := self._older(last.name if last else ""):
+            if rung := self._rung_of(other):
+                return rung
+            raise NotYet(f"job {self.folder.name}: another host runs it by another plan, as {other.job}")
+        if last and last.to:
+            return last.to
+        choice = moves.choose(self.plan, self._sight(now, None))
+        if taken := self._taken(now, choice):
+            self.attempts.take(now, taken)
+        if choice.rung is None and last and sighting.was_refused(self.attempts, now):
+            raise NotYet(
+                f"job {self.folder.name}: {worker_errors.reason(self.folder)}; retries in a few minutes"
+            )
+        if choice.rung is None:
+            raise NotYet(f"job {self.folder.name}: waits for spot capacity that lasts")
+        if last:
+            why = worker_errors.reason(self.folder)
+            log.warning("job %s was ended: %s; restarting it", self.folder.name, why)
+        return choice.rung
+
+    def _older(self, name: str) -> LiveJob | None:
+        """Returns the oldest live job of this recipe if it has another name than ours, and ends all others.
+
+        Another host with this home may have submitted a job on another rung, with that rung's name. All hosts
+        keep the same job; of several jobs with one name, the backend keeps one.
+        """
+        if len(self._rungs) == 1:
+            return None
+        regions = [rung.rental.region for rung in self._rungs]
+        try:
+            jobs = [j for j in self.backend.live_in(regions) if j.job.startswith(self.folder.name)]
+        except PipelineError as error:
+            log.warning("whether job %s lives elsewhere, too, is not known: %s", self.folder.name, error)
+            return None
+        if not jobs:
+            return None
+        kept = min(jobs, key=lambda job: (job.created_at, job.handle))
+        for job in jobs:
+            if job.job != kept.job:
+                log.warning("job %s lives twice; ending %s, %s stays", self.folder.name, job.job, kept.job)
+                self.backend.cancel(job.handle)
+        return kept if label(kept.job) != label(name) else None
+
+    @property
+    def _rungs(self) -> tuple[Rung, ...]:
+        return self.first, *self.plan.ladder, *self.plan.cheaper
+
+    def _names(self) -> list[str]:
+        """Returns the names of the job on all rungs."""
+        return [self._job(rung, 0.0).name for rung in self._rungs]
+
+    def _rung_of(self, job: LiveJob) -> Rung | None:
+        """Returns the rung whose job that is."""
+        return next(
+            (rung for rung in self._rungs if label(self._job(rung, 0.0).name) == label(job.job)), None
+        )
+
+    def _submit(self, now: float, job: Job) -> None:
+        """Submits the job, or attaches to it; NotYet if its deadline has passed meanwhile."""
+        try:
+            handle = self.backend.submit(job)
+        except OutOfTime as error:
+            # What was trained so far still counts: the next call takes the newest checkpoint.
+            raise NotYet(str(error)) from error
+        self.attempts.submit(now, handle=handle)
+
+    def _job(self, rung: Rung, now: float) -> Job:
+        return job_of(
+            self.home,
+            self.folder,
+            rung,
+            planned=rung.rental == self.first.rental,
+            num_workers=self._workers_on(rung.rental),
+            timeout_s=self.deadline - now + 2 * GRACE_S,
+        )
+
+    def _workers_on(self, rental: Rental) -> int:
+        """Returns the number of processes on a machine: by its hardware, or by params on this machine."""
+        names = (rental.machine, rental.backend)
+        machine = next((m for m in self.backend.machines() if (m.name, m.backend) == names), None)
+        return self.num_workers if rental.is_local or machine is None else machine.num_processes
+
+    def _note(self, now: float, state: State | None) -> None:
+        """Records a state that was seen for the first time."""
+        last = self.attempts.last
+        if not last or not last.live or state is None:
+            return
+        if state not in LIVE:
+            self.attempts.end(now, state=state)
+        elif state == "running" and not last.run_at:
+            self.attempts.run(now)
+
+    def _pay(self, now: float, state: State | None) -> None:
+        """Updates the cost: what is billed, else that of the machines held until now or the job's end."""
+        last = self.attempts.last
+        if not usd_per_hour(last.rung if last else self.first):
+            return  # a machine that is not rented
+        waits = state == "queued" or (state == "refused" and last is not None and not last.run_at)
+        held = last if last and last.live and not waits else None
+        until = min(now, collector.ended_at(self.folder)) if collector.has_ended(self.folder) else now
+        billed_usd = self.backend.usd(self.folder)
+        usd_per_s = usd_per_hour(held.rung) / HOUR_S if held else 0.0
+        self.cost.move(until, usd_per_s=usd_per_s, billed_usd=billed_usd)
+
+    @property
+    def _left_usd(self) -> float:
+        return self.budget_usd - spent_usd(self.folder.parent, night=self.recipe.night)
+
+    def _send_end_by(self, now: float) -> float:
+        """Returns when training has to end for the budget: a tick before it is spent on the machines held.
+
+        The job gets this time if it is before the deadline.
+        """
+        last = self.attempts.last
+        usd_per_s = usd_per_hour(last.rung if last else self.first) / HOUR_S
+        end_by = now + self._left_usd / usd_per_s - steering.TICK_S if usd_per_s else inf
+        path = self.folder / END_BY
+        sent = json.loads(path.read_text())["time"] if path.exists() else inf
+        if end_by >= self.deadline:
+            path.unlink(missing_ok=True)
+        elif abs(end_by - sent) > 1:
+            records.replace_text(path, json.dumps({"time": end_by}) + "\n")
+        return end_by
+
+    def _sight(self, now: float, state: State | None) -> Sight:
+        return sighting.sight_of(
+            self.recipe,
+            self.plan,
+            first=self.first,
+            attempts=self.attempts,
+            heartbeats=self.heartbeats,
+            state=state,
+            now=now,
+            confidence=self.confidence,
+            left_usd=self._left_usd,
+            to_save=self.to_save,
+        )
+
+    def _hang(self, now: float) -> str:
+        last = self.attempts.last
+        assert last
+        return self.heartbeats.hang(
+            now,
+            awake_s=self._awake_s(last.run_at),
+            asked_at=last.at,
+            run_at=last.run_at,
+            start_s=LOCAL_START_S if last.rung.rental.is_local else 2 * steering.restart_s(self.plan),
+            hang_after_s=self.recipe.hang_after_s,
+        )
+
+    def _awake_s(self, run_at: float) -> float:
+        """Returns how long this machine was awake since the newest heartbeat was first seen here.
+
+        The clock of the job's machine may be another one, and a machine that wakes has heard nothing while
+        it slept. So a job is not silent before it was silent for that long here.
+        """
+        beat, path = self.heartbeats.last, self.folder / HEARD
+        newest = [
+            run_at,
+            self.heartbeats.moved_at,
+            beat.num_updates if beat else 0,
+            beat.time.isoformat() if beat else "",
+            night_clock.boot(),
+        ]
+        heard = json.loads(path.read_text()) if path.exists() else {}
+        if heard.get("newest") != newest:
+            heard = {"newest": newest, "at": self.awake()}
+            with suppress(OSError):  # as on a full disk: the next look begins to count
+                records.replace_text(path, json.dumps(heard) + "\n")
+        return self.awake() - float(heard["at"])
+
+    def _give_up_if_hopeless(self) -> None:
+        """Raises the worker's reason if a restart would not help; the next call counts from zero again."""
+        final = worker_errors.final(self.folder, names=self._names)
+        failed = sum(each.failed for each in self.attempts.all)
+        if not final and failed <= MAX_RESTARTS:
+            return
+        reason = final or worker_errors.reason(self.folder)
+        logs = self._logs() or self.folder
+        worker_errors.forget(self.folder)
+        self.attempts.forget()
+        if final:
+            raise JobError(reason)
+        raise JobError(
+            f"job {self.folder.name} failed {failed} times, at last by: {reason}; "
+            f"look at {logs} and run train again"
+        )
+
+    def _taken(self, now: float, choice: escalation.Choice) -> Taken | None:
+        if not choice.name:
+            return None
+        return self._rung(now, choice.name, usd=choice.usd, reason=choice.reason)
+
+    def _rung(self, now: float, name: Any, *, usd: float, reason: str) -> Taken:
+        more = f"${abs(usd):.2f} {'less' if usd < 0 else 'more'}"
+        log.warning("job %s: %s, for %s: %s", self.folder.name, name, more, reason)
+        return Taken(time=datetime.fromtimestamp(now, UTC), name=name, usd=round(usd, 4), reason=reason)
+
+    def _has_taken(self, name: str) -> bool:
+        return any(each.name == name for each in self.attempts.taken)
+
+    def _note_early_end(self, now: float, end: int) -> None:
+        """Records that the trainer lets the rate decay to end by a limit: a rung that it takes by itself."""
+        total = self.recipe.num_samples
+        if end < total and not self._has_taken("finish early"):
+            limit = ended_early_by(self.folder, self.recipe)
+            reason = f"the {limit} comes before the end: {end:,} of {total:,} samples, with the rate decayed"
+            self.attempts.take(now, self._rung(now, "finish early", usd=0.0, reason=reason))
+
+    def _end(self, now: float, *, limit: float) -> Training:
+        """Ends the job, as time or money is up, and takes the last good checkpoint as the model."""
+        last = self.attempts.last
+        if last and last.live and last.handle:
+            self.backend.cancel(last.handle)
+            state = self.backend.state(last.handle)
+            if state in LIVE:
+                if now < limit + ENDING_S:
+                    raise NotYet(f"job {self.folder.name} was cancelled, and has not ended yet")
+                self._pay(now + ENDING_S, state)  # no later call looks at it
+            self._note(now, state)
+        if not collector.has_ended(self.folder):
+            result = collector.from_checkpoint(self.folder, self.recipe, now=now)
+            reason = f"the {result.stopped_by} came first; taken at {result.num_samples:,} samples"
+            self.attempts.take(now, self._rung(now, "checkpoint", usd=0.0, reason=reason))
+        return self._collect(now)
+
+    def _collect(self, now: float) -> Training:
+        result = records.read(Result, self.folder)
+        if result.stopped_by != "finished" and not self._has_taken("checkpoint"):
+            self._note_early_end(now, result.num_samples)
+        self._pay(now, None)  # the job costs nothing after its end
+        usd = spent_usd(self.folder.parent, night=self.recipe.night)
+        return collector.collect(self.folder, self.attempts, cost_usd=usd, logs=self._logs(), into=self.into)
+
+    def _logs(self) -> str:
+        """Returns where a person reads what the last job printed; "" if no job was submitted."""
+        last = self.attempts.last
+        return self.backend.logs(last.handle) if last and last.handle else ""

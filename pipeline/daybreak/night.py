@@ -1,0 +1,570 @@
+"""Stages open and close: fix the deadline and the folder of a night, and write it to the ledger.
+
+A night runs in a git worktree of its own, `nights/<id>`, at one code commit, with its own
+params.yaml (overrides of the trigger written in) and its own `data/`. The deadline is fixed here,
+once; a second `open` of the same night returns the same deadline.
+"""
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from functools import cache, partial
+from pathlib import Path
+
+from daybreak import warm_parent
+from daybreak.contract import clock, days, disk, params, records
+from daybreak.contract.errors import (
+    JobError,
+    LostLedger,
+    NothingToDo,
+    NotYet,
+    ParamsError,
+    PipelineError,
+    ReleaseError,
+    sentence,
+)
+from daybreak.contract.formats import size
+from daybreak.contract.params import CloseSections
+from daybreak.contract.records import Approval, Champion, Night, Release, Stop, Verdict, Version
+from daybreak.contract.table import Table
+from daybreak.jobs import reaper
+from daybreak.registry import approval
+from daybreak.report import notifier, publisher
+from daybreak.rollout import night_events
+from daybreak.storage import (
+    address,
+    checkout,
+    dvc_cache,
+    erasures,
+    last_params,
+    ledger,
+    night_folders,
+    snapshots,
+    source_code,
+)
+from daybreak.storage.home import Home
+
+log = logging.getLogger(__name__)
+
+ARRAYS, KEYS = "data/arrays", "keys.json"
+CARRIED = ["data/raw", "data/clean", "data/quarantine", "data/figures"]  # from night to night, by DVC
+
+
+def open(
+    home: Home,  # the verb of the stage
+    *,
+    night: str = "",
+    day: date | None = None,
+    due: str = "",
+    set: list[str] | None = None,
+    trigger: str = "manual",
+    here: bool = False,
+    warm: bool = False,
+) -> Night:
+    """Fixes the deadline, lays out the folder of the night, and changes into it.
+
+    Args:
+        home: whose nights these are.
+        night: name of the night; the day if empty. A night that is open already is returned.
+        day: the day whose data is the newest; if empty, the source's newest that is over in the table's zone.
+        due: when a schedule wanted the night, as 2025-01-31T03:00:00+00:00: its day is the newest over then.
+        set: overrides of params.yaml, `section.key=value`; with `here` they stay in this folder's own.
+        trigger: who started it, and why.
+        here: run in this folder, uncommitted changes and all, rather than in a worktree.
+        warm: keep a process with the libraries imported, until `close`, and fork the night's stages from it.
+
+    A night that cannot be opened has a folder, too, from which `close` writes it to the ledger as failed; the
+    same name opens it again. A person at a terminal who gave wrong params only gets the error. Raises NotYet
+    while another night of the home may still be decided.
+    """
+    root = Path.cwd() if here else home.folder
+    if night and not records.names_folder(night):
+        raise ParamsError(
+            f"--night {night!r} is not a valid name; use up to 200 letters, digits, dots, dashes, underscores"
+        )
+    wanted = _Wanted(name=night, day=day, due=due, trigger=trigger, home=home, root=root, here=here)
+    if night:  # rather than import the workload first
+        _expect_turn(home, night, wanted.folder)
+    opened = _opened(wanted.folder, night) if night else None
+    if opened is None:
+        try:
+            opened = _new(wanted, assignments=set or [])
+        except (NotYet, NothingToDo):
+            raise
+        except Exception as error:  # of any kind; raised again
+            # A person at a terminal sees a mistyped option; a failure that nobody sees goes into the ledger.
+            is_seen = isinstance(error, ParamsError) and sys.stdin is not None and sys.stdin.isatty()
+            if not here and not is_seen:
+                _keep_failure(wanted, error)
+            raise
+    os.chdir(wanted.folder)
+    if warm:
+        warm_parent.start(Path())
+    return opened
+
+
+@dataclass(kw_only=True)
+class _Wanted:
+    """The night that is to be opened; its name and day are "" and None until they are known."""
+
+    name: str
+    day: date | None
+    due: str
+    trigger: str
+    home: Home
+    root: Path  # the home, or the checkout that a night with `here` runs in
+    here: bool
+
+    @property
+    def folder(self) -> Path:
+        return self.root if self.here else self.home.nights / self.name
+
+
+def _new(wanted: _Wanted, *, assignments: list[str]) -> Night:
+    """Lays out the folder of a night that is not open yet, once its day is known."""
+    overridden = params.override(wanted.root, assignments)
+    for plug in (overridden.source, overridden.workload, overridden.backend):
+        plug.find()  # rather than fail an hour later
+    now, zone = datetime.now(UTC), cache(partial(_zone, wanted.home, overridden))
+    if wanted.day is None:
+        due = _moment(wanted.due) if wanted.due else None
+        wanted.day = days.newest_over(zone(), at=due) if due else _newest_day(overridden, zone, at=now)
+    wanted.name = wanted.name or str(wanted.day)
+    if not days.is_over_everywhere(wanted.day, at=now):
+        days.check_over(wanted.day, zone(), at=now)
+    if opened := _opened(wanted.folder, wanted.name):
+        return opened
+    with checkout.folders_alone(wanted.root):
+        _expect_turn(wanted.home, wanted.name, wanted.folder)
+        return _opened(wanted.folder, wanted.name) or _lay_out(wanted, wanted.day, overridden, assignments)
+
+
+def _keep_failure(wanted: _Wanted, error: Exception) -> None:
+    """Lays out a night that could not be opened, with why, and changes into its folder.
+
+    The entry has the files of the commit, like any night, and deadline and budget as far as they can be read;
+    an unknown day is replaced by the newest day that is over. An opened night of that name is left alone.
+    """
+    with suppress(ParamsError):
+        due = _moment(wanted.due) if wanted.due else datetime.now(UTC)
+        wanted.day = wanted.day or days.newest_over("UTC", at=due)
+    wanted.day = wanted.day or days.newest_over("UTC", at=datetime.now(UTC))
+    wanted.name = wanted.name or str(wanted.day)
+    os.chdir(wanted.root)  # not in a folder that is laid out anew
+    try:
+        with checkout.folders_alone(wanted.root):
+            if _opened(wanted.folder, wanted.name):
+                return
+            address.settle(wanted.home.folder)
+            commit = checkout.git("rev-parse", "HEAD", folder=wanted.root)
+            _worktree(wanted.root, wanted.folder, commit)
+            run, previous = wanted.folder / records.RUN, ledger.newest_entry(wanted.home)
+            if champion := ledger.champion_at(wanted.home, previous):
+                records.write(champion, run)
+            night = _night(
+                wanted, wanted.day, last_params.load(wanted.home, wanted.root).night, commit, previous
+            )
+            records.write(night, run)
+            records.replace_text(run / ledger.FAILED_TO_OPEN, sentence(error) + "\n")
+    except (PipelineError, OSError) as fault:
+        log.warning("night %s could not be opened, and is not kept: %s", wanted.name, sentence(fault))
+        return
+    os.chdir(wanted.folder)
+
+
+def _opened(folder: Path, name: str) -> Night | None:
+    night = records.find(Night, folder / records.RUN)
+    is_open = night and night.id == name and not ledger.failed_to_open(folder)
+    return night if is_open else None
+
+
+def _expect_turn(home: Home, name: str, folder: Path) -> None:
+    """Raises NotYet while another night of this home is undecided; passes if this night is open already."""
+    opened = _opened(folder, name)
+    if opened and not ledger.commit_of(home, opened):
+        return
+    for other in night_folders.undecided(home):
+        if other.id != name:
+            raise NotYet(
+                f"night {other.id} is open, and is decided until {other.decide_until:%Y-%m-%d %H:%M} UTC; "
+                f"nights of one home take turns, so night {name} opens once that one is closed; end it with: "
+                f"daybreak stop --night {other.id}"
+            )
+
+
+def _airflow_run() -> str:
+    """Returns the run of Airflow that this process is a task of, as DAG/RUN; "" outside of Airflow."""
+    dag, run = (os.environ.get(f"AIRFLOW_CTX_DAG_{name}", "") for name in ("ID", "RUN_ID"))
+    return f"{dag}/{run}" if dag and run else ""
+
+
+def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments: list[str]) -> Night:
+    """Makes the folder of the night, or completes a partial one, changes into it, and returns the night.
+
+    The record is written last, so that a folder without a record is not a night.
+    """
+    home, root, folder = wanted.home, wanted.root, wanted.folder
+    _expect_ledger(home, overridden)
+    address.settle(wanted.home.folder)
+    commit = checkout.git("rev-parse", "HEAD", folder=root)
+    previous = ledger.newest_entry(home)
+    if wanted.here:
+        shutil.rmtree(folder / "data" / "run", ignore_errors=True)
+    else:
+        _warn_of_changes(root)
+        _worktree(root, folder, commit)
+        snapshots.share_cache(folder, cache=root / ".dvc" / "cache")
+    os.chdir(folder)
+    overridden = params.override(Path(), assignments, into=Path())
+    params.complete(Path())
+    if wanted.here and assignments:
+        log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(assignments))
+    _expect_portable_code(overridden)
+    champion = _restore(home, previous, day)
+    booted_at = clock.read_anew()
+    night = replace(
+        _night(wanted, day, overridden.night, commit, previous),
+        cold=_why_cold(home, champion, day, overridden.gate),
+        boot=clock.boot(),
+        booted_at=booted_at,
+        test_hours=_test_hours(home, overridden),
+    )
+    if not wanted.here and overridden.plan.quality_choices:  # in the home itself, values would stay
+        from daybreak import chosen_values
+
+        night = replace(
+            night, chosen=chosen_values.choose_for(home, night, champion, overridden, assignments)
+        )
+    _warn_of_new_recipe(home, night, champion, overridden)
+    disk.sync(Path())  # the folder is whole before it is one of a night
+    records.write(night)
+    return night
+
+
+def _night(wanted: _Wanted, day: date, given: params.NightParams, commit: str, previous: str) -> Night:
+    """Returns the record of a night that begins now."""
+    now = clock.utc().replace(microsecond=0)
+    return Night(
+        id=wanted.name,
+        day=day,
+        started_at=now,
+        train_until=now + timedelta(hours=given.train_hours),
+        decide_until=now + timedelta(hours=given.decide_hours),
+        budget_usd=given.budget_usd,
+        trigger=wanted.trigger,
+        airflow_run=_airflow_run(),
+        code_commit=commit,
+        previous=previous,
+    )
+
+
+def _warn_of_new_recipe(home: Home, night: Night, champion: Champion | None, loaded: params.Params) -> None:
+    """Warns of the differences of tonight's recipe from the champion's, so that it must be proven better."""
+    from daybreak.registry import lineage
+
+    proven = night.chosen is not None and night.chosen.is_refresh
+    if champion is None or proven or lineage.is_refresh(champion, loaded):
+        return
+    if not lineage.is_declared_equal(home, champion, loaded):
+        log.warning("%s", lineage.what_changed(home, champion, loaded))
+
+
+def _test_hours(home: Home, loaded: params.Params) -> float:
+    """Returns how long users need to judge tonight's challenger; 0 where that is not known."""
+    from daybreak.experiment import live_test
+
+    if loaded.gate.scores == "replay":
+        return 0.0
+    try:
+        return live_test.hours_needed(home, loaded, hours=loaded.night.decide_hours)
+    except PipelineError as error:
+        log.warning("no time is planned for the live test: %s", error)
+        return 0.0
+
+
+def _expect_portable_code(loaded: params.Params) -> None:
+    """Raises ParamsError where code cannot travel, rather than after hours of training."""
+    for what, files in travelling(loaded, Path()):
+        source_code.expect_portable(files, what=what, max_mb=loaded.night.max_code_mb)
+
+
+def travelling(loaded: params.Params, folder: Path) -> Iterator[tuple[str, list[Path]]]:
+    """Yields where files of the checkout in a folder travel, and which."""
+    from daybreak.backends import staging
+    from daybreak.registry import carried_code
+
+    if loaded.buckets():
+        yield "to each job", staging.code_files(folder)
+    yield "into each version", list(carried_code.files_of(loaded.workload.use).values())
+
+
+def close(home: Home, night: Night, params: CloseSections) -> None:
+    """Ends the night's jobs, commits it to the ledger with a verdict in any case, and writes the report."""
+    _expect_kept_ledger(home, params)
+    reaper.end_night(home, night, params.backend)
+    if params.gate.scores != "replay":
+        _end_experiment(home, night, params)
+    overtaken = ledger.overtaken(home, night)
+    if not overtaken:
+        _mark_lost_promotion(home, night)
+    failures = sorted(records.RUN.glob("*.error"), key=lambda path: path.stat().st_mtime)
+    stage = failures[0].stem if failures else ""
+    stopped = records.find(Stop)
+    failure = f"{stage} failed: {failures[0].read_text().strip()}" if failures else ""
+    verdict = records.find(Verdict)
+    if verdict is None:
+        verdict = _no_evidence(failure, stage=stage, stop=stopped)
+        records.write(verdict)
+    if overtaken and not ledger.commit_of(home, night):
+        verdict = _void(home, verdict, f"night {night.id} {overtaken}")
+    reason = approval.reason(verdict, records.find(Approval), over=True)
+    if stopped and records.find(Release) is None:
+        reason = approval.stopped(stopped)
+    if ledger.is_over(home, night):  # by `promote`, or by a call that was killed
+        night_events.take_over(home, ledger.commit_of(home, night))
+    else:
+        night_events.note(home, over=True)
+    commit = ledger.commit_night(home, night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
+    try:
+        log.info("night %s is commit %s of the ledger", night.id, commit[:9])
+        publisher.publish_closed(home, commit)
+        snapshots.push(home)
+        _prune(home)
+        _reread(home, params)
+    finally:
+        warm_parent.end(Path())
+    if overtaken:
+        again = ledger.new_night(home, night)
+        log.warning("night %s %s; for another night of its day: %s", night.id, overtaken, again)
+    elif failure:
+        again = f"daybreak night --day {night.day} --night {night.id}"
+        log.error("%s\nthe champion stays; go on with: %s", failure, again)
+
+
+def _void(home: Home, verdict: Verdict, why: str) -> Verdict:
+    """Writes and returns the verdict of a night that was overtaken, by which nothing is promoted."""
+    would = "it would have been promoted: " if verdict.action == "promote" else ""
+    verdict = replace(
+        verdict,
+        action="reject" if verdict.challenger else "no data",
+        approve_until=None,
+        reason=f"{why}; {would}{verdict.reason}",
+    )
+    records.write(verdict)
+    return verdict
+
+
+def _mark_lost_promotion(home: Home, night: Night) -> None:
+    """Marks `promote` as failed where the version was to serve and does not, and nothing says why.
+
+    A stage that fails on a full disk cannot say so, and the night would end as if its champion was to stay.
+    """
+    verdict, marks = records.find(Verdict), [*records.RUN.glob("*.error")]
+    if verdict is None or marks or records.find(Stop) or ledger.is_over(home, night):
+        return
+    with suppress(NothingToDo, NotYet):
+        approval.check_promotion(night, verdict, records.find(Approval), now=clock.utc())
+        why = f"it was ended before version {verdict.challenger} served"
+        records.replace_text(records.RUN / "promote.error", f"{why}\n")
+
+
+def _end_experiment(home: Home, night: Night, params: CloseSections) -> None:
+    """Ends the experiment of the night, and undeploys its challenger unless it was promoted.
+
+    The night is closed also where the log or the endpoint does not answer.
+    """
+    from daybreak.experiment import traffic
+
+    released, version = records.find(Release), records.find(Version)
+    if released and version and released.version == version.number:
+        version = None
+    todo: list[Callable[[], object]] = [partial(traffic.end, home, night.id, params)]
+    todo += [partial(traffic.take_down, home, version.number, params)] if version else []
+    for call in todo:  # each, whether or not the one before failed
+        try:
+            call()
+        except PipelineError as error:
+            log.warning("the experiment is left to the next watch: %s", error)
+
+
+def _no_evidence(failure: str, *, stage: str, stop: Stop | None) -> Verdict:
+    """Returns the verdict of a night that did not reach the gate: the champion stays."""
+    skips = (
+        [approval.stopped(stop)]
+        if stop
+        else [path.read_text().strip() for path in sorted(records.RUN.glob("*.skipped"))]
+    )
+    champion = records.find(Champion)
+    return Verdict(
+        action="no data",
+        champion=champion.version if champion else 0,
+        challenger=0,
+        effect=None,
+        low=None,
+        high=None,
+        num_samples=0,
+        reason=failure or (skips[0] if skips else "the night was ended before its gate"),
+        failed=stage,
+    )
+
+
+def _expect_ledger(home: Home, params: CloseSections) -> None:
+    from daybreak.rollout import lost_ledger
+
+    lost_ledger.expect_ledger(home, params, opens=True)
+
+
+def _expect_kept_ledger(home: Home, params: CloseSections) -> None:
+    """Raises LostLedger where a night that could not be opened would begin a lost ledger anew."""
+    if not ledger.failed_to_open(Path()):
+        return
+    try:
+        _expect_ledger(home, params)
+    except LostLedger:
+        raise
+    except PipelineError as error:  # as of MLflow, which may be why it could not be opened
+        log.warning("whether the ledger is whole is not known: %s", error)
+
+
+def _newest_day(loaded: params.Params, zone: Callable[[], str], *, at: datetime) -> date:
+    """Returns the newest day that the source has and that is over; `zone` is asked only where it matters."""
+    offered: list[date] = sorted(loaded.source.make().days(), reverse=True)
+    for day in offered:
+        if days.is_over_everywhere(day, at=at) or day <= days.newest_over(zone(), at=at):
+            return day
+    if offered:
+        raise NothingToDo(f"the source has no day with data that is over in {zone()}, only {offered[0]}")
+    raise NothingToDo("the source has no day with data")
+
+
+def _zone(home: Home, loaded: params.Params) -> str:
+    """Returns the zone of the table in which a day ends, as the night before has it.
+
+    So only the first night waits until the workload is imported. `ingest` looks again, by tonight's table.
+    """
+    table = ledger.read_at(home, ledger.ledger_tip(home), Table)
+    if table is None:
+        table = getattr(loaded.workload.make(), "table", None)
+    return table.zone if isinstance(table, Table) else "UTC"
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = datetime.min
+    if moment.tzinfo is None:
+        raise ParamsError(f"--due {text!r} is not a moment; write it as 2025-01-31T03:00:00+00:00")
+    return moment
+
+
+def _warn_of_changes(home: Path) -> None:
+    """Warns of files of the checkout that are not part of a night, which runs at HEAD."""
+    try:
+        listed = checkout.git("status", "--porcelain", folder=home)
+    except ReleaseError as error:  # such as an index that a failure of the power cut short; HEAD is whole
+        log.warning("whether there are files that are not part of this night is unknown: %s", error)
+        return
+    changed = [line.split(maxsplit=1)[1] for line in listed.splitlines()]
+    if changed:
+        log.warning(
+            "%d uncommitted files are not part of this night: %s%s; commit them, or run with --here",
+            len(changed),
+            ", ".join(changed[:8]),
+            ", ..." if len(changed) > 8 else "",
+        )
+
+
+def _worktree(home: Path, folder: Path, commit: str) -> None:
+    """Checks `commit` out in `folder`, over what a killed `open` may have left."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    try:
+        checkout.add_worktree(home, folder, commit)
+    except ReleaseError as error:
+        raise JobError(f"no worktree for the night: {error}") from None
+
+
+def _restore(home: Home, previous: str, day: date) -> Champion | None:
+    """Restores the data and the champion as the night before left them, and returns the champion."""
+    Path("data/champion").mkdir(parents=True, exist_ok=True)
+    champion = ledger.champion_at(home, previous)
+    if champion:
+        champion = _with_chain(home, champion, day)
+        records.write(champion)
+    lock = ledger.text_at(home, previous, "dvc.lock") if previous else None
+    if lock is None:
+        return champion
+    lock = erasures.now_of_lock(home, lock)
+    if champion:
+        lock = snapshots.lock_champion(lock, champion.model_digest)
+    records.replace_text(Path("dvc.lock"), lock)
+    by_partition = (
+        [ARRAYS] if snapshots.holds(home, ARRAYS, KEYS) else []
+    )  # else they are made anew each night
+    snapshots.restore(home, [*CARRIED, *by_partition, "data/champion"])
+    return champion
+
+
+def _with_chain(home: Home, champion: Champion, day: date) -> Champion:
+    """Returns the champion with the anchor that its chain is held against, and the version it replaced."""
+    from daybreak.gate import chain
+
+    made, before = ledger.promotions(home, champion.version, champion.replaced)
+    return replace(
+        champion,
+        anchor=chain.anchor_of(champion, made, day=day),
+        predecessor=before.release if before else None,
+    )
+
+
+def _why_cold(home: Home, champion: Champion | None, day: date, gate: params.GateParams) -> str:
+    from daybreak.gate import chain
+
+    erased = erasures.of_version(home, champion.version) if champion else ""
+    past = ledger.history(home, chain.NIGHTS)
+    return erased or chain.why_cold(champion, past, day=day, when_spent=gate.when_spent)
+
+
+def _reread(home: Home, params: CloseSections) -> None:
+    """Reads a share of DVC's cache, another one each night, and notifies people of what is damaged there.
+
+    `open` reads what is passed on; what only a rollback needs is read by nothing else. No night fails.
+    """
+    from daybreak.rollout import rot
+
+    of = params.night.reread_nights
+    try:
+        num_nights = sum(not commit.rollback for commit in ledger.commits(home))  # a rollback reads no share
+        objects = dvc_cache.share(dvc_cache.objects(home), number=num_nights, of=of)
+        faults = [str(fault) for fault in rot.in_cache(home, objects)]
+    except Exception as error:  # noqa: BLE001 - whatever it is, the night is in the ledger
+        log.warning("DVC's cache could not be read again: %s", sentence(error))
+        return
+    log.info("read again: %d objects of DVC's cache, of which %d are damaged", len(objects), len(faults))
+    if faults:
+        text = f"{len(faults)} files have rotted: {'; '.join(faults[:3])}; run daybreak repair"
+        log.error("%s", text)
+        notifier.alarm(home, text)
+
+
+def _prune(home: Home) -> None:
+    """Frees disk by the home's own params, since what one night overrides holds for that night alone.
+
+    A night that ended well does not fail because of it.
+    """
+    from daybreak.rollout.prune import prune
+
+    try:
+        for freed in prune(home, home.params):
+            if freed.num:
+                log.info("freed %s: %d %s", size(freed.num_bytes), freed.num, freed.what)
+    except NothingToDo as reason:
+        log.info("%s", reason)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the night is in the ledger
+        log.warning("not all could be pruned: %s", sentence(error))

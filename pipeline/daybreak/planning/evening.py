@@ -1,0 +1,328 @@
+"""Gives a model a share of the machines that the models of a fleet have in common.
+
+Every call of stage `plan` offers the ways in which the planner would train tonight, and divides the evening
+anew (`sharing.divide`) among all models that have offered. Models in training keep their machines until they
+are done, so a job that ends early or late moves the waiting ones. A model whose share begins now takes it;
+any other is called again later. The shares are kept in the leading home, in `var/evening.json`, which one
+process at a time reads and writes.
+
+An open night without an offer is waited for, at most `PATIENCE_S`. A night that has offered and does not call
+any more, since it was killed, is passed over until it calls again.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+from daybreak.contract import clock, records
+from daybreak.contract.errors import NotYet, PlanError
+from daybreak.contract.formats import duration
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import (
+    Approval,
+    Night,
+    Plan,
+    Profile,
+    Refit,
+    Release,
+    Training,
+    Verdict,
+)
+from daybreak.contract.units import HOUR_S
+from daybreak.machines.catalog import HEADROOM
+from daybreak.planning.sharing import Demand, Share, Way, divide
+from daybreak.storage import checkout, homes
+from daybreak.storage.home import Home
+from daybreak.storage.journal import Journal
+
+if TYPE_CHECKING:
+    from daybreak.contract.fleet import Fleet
+
+JOURNAL = Path("var/evening.json")
+JOBS = "data/work/jobs/*/submissions.jsonl"  # of a night that asked for machines (daybreak/jobs/launcher.py)
+PATIENCE_S = 600.0
+UNSEEN_S = (
+    180.0  # without a look, after which a waiting night is passed over; Airflow looks every ten seconds
+)
+OVERDUE = 0.05  # share of its time that a job which should be done is expected to take still
+EVENING_S = 20 * HOUR_S  # for which dollars count
+Planned = Callable[[Sequence[Machine]], Plan]
+
+
+def ways(
+    planned: Planned,
+    profile: Profile,
+    *,
+    available: Sequence[Machine],
+    machines: Mapping[str, int],
+    confidence: float,
+    most: int,
+) -> tuple[Way, ...]:
+    """Returns the ways in which the planner would train on the shared machines, by machine and number.
+
+    Args:
+        planned: the plan of tonight on these machines; raises PlanError where there is none.
+        profile: tonight's.
+        available: that the backend has.
+        machines: how many of each name are shared.
+        confidence: chance of being done in time, as the plan asks for it.
+        most: machines of a plan.
+    """
+    offered = []
+    for name, count in machines.items():
+        there = [machine for machine in available if machine.name == name]
+        for number in range(1, min(count, most) + 1) if there else ():
+            try:
+                plan = planned([replace(machine, count=number) for machine in there])
+            except PlanError:
+                continue
+            is_local = plan.rental.is_local  # only there do two jobs meet on one machine
+            offered.append(
+                Way(
+                    machine=name,
+                    num_machines=plan.rental.num_machines,
+                    seconds=plan.expected_s,
+                    late_s=_late_s(plan, confidence),
+                    usd=plan.expected_usd,
+                    busy=_busy(profile, plan) if is_local else 1.0,
+                    memory=_memory(profile, plan) if is_local else 1.0,
+                )
+            )
+    return tuple(dict.fromkeys(offered))
+
+
+def _late_s(plan: Plan, confidence: float) -> float:
+    """Returns the seconds in which the job is done with this chance, from the plan's 90 % interval."""
+    normal = NormalDist()
+    spread = plan.interval[1] / plan.expected_s
+    return float(plan.expected_s * spread ** (normal.inv_cdf(confidence) / normal.inv_cdf(0.95)))
+
+
+def _busy(profile: Profile, plan: Plan) -> float:
+    """Returns the share of the time in which the machine at hand computes rather than waits for a batch.
+
+    Where the CPU is the device, loading uses its cores as well, but not while it waits for storage.
+    """
+    load_s = profile.load_s(plan.micro_batch_size)
+    step_s = profile.step_s(plan.micro_batch_size)
+    if profile.device == "cpu":
+        waits_s = load_s * float(profile.evidence.get("storage", {}).get("waited_share", 0.0))
+        return 1 - waits_s / (load_s + step_s)
+    return step_s / max(step_s, load_s) if plan.tuning.num_loaders else step_s / (step_s + load_s)
+
+
+def _memory(profile: Profile, plan: Plan) -> float:
+    room = profile.evidence["machine"]["device_memory_bytes"] * (1 - HEADROOM)
+    return float(min(1.0, profile.memory_bytes(plan.micro_batch_size) / room))
+
+
+def shared(home: Path) -> "tuple[Path, str, Fleet] | None":
+    """Returns the home that leads, the model of this one, and fleet.yaml, where machines are shared."""
+    lead = homes.lead_of(home)
+    fleet = homes.fleet(lead)
+    if not fleet.machines:
+        return None
+    model = next((each.model for each in homes.homes(lead) if each.folder.resolve() == home.resolve()), "")
+    if not model and home.resolve() in [(lead / text).resolve() for text in fleet.homes]:
+        member = checkout.membership(home)  # whose params.yaml broke while its night was under way
+        model = member.model if member else ""
+    return (lead, model, fleet) if model else None
+
+
+def turn(
+    home: Home, night: Night, offered: tuple[Way, ...], *, refits: bool = False, now: float | None = None
+) -> tuple[Share, float]:
+    """Returns tonight's share, which begins now, and for how many seconds the night waited for it.
+
+    Raises NotYet before it begins, and PlanError where the dollars of the evening do not suffice for it.
+
+    Args:
+        home: whose nights these are.
+        night: tonight's.
+        offered: the ways in which it would train.
+        refits: whether a version that is promoted trains once more on these machines.
+        now: seconds since 1970; the clock's if left out.
+    """
+    place = shared(home.folder)
+    assert place
+    lead, model, fleet = place
+    now = clock.now() if now is None else now
+    journal = Journal(lead / JOURNAL, empty={})
+    with journal.alone():
+        entries: dict[str, Any] = journal.read()
+        entry = entries.get(model, {})
+        if entry.get("night") != night.id:
+            left_out = 0 if entry.get("share") else entry.get("left_out", 0) + bool(entry.get("refused"))
+            takings = [each for each in entry.get("takings", ()) if now - each["at"] < EVENING_S]
+            entry = {"night": night.id, "offered_at": now, "left_out": left_out, "takings": takings}
+        entry |= {"seen_at": now, "deadline": _deadline(night).timestamp()}
+        until = night.decide_until.timestamp() if refits else entry["deadline"]
+        entry |= {"home": str(home.folder), "refits": refits, "until": until}
+        entry["ways"] = [asdict(way) for way in offered]
+        entries[model] = entry
+        if now >= entry["deadline"]:
+            raise PlanError(
+                f"the night's deadline passed while it waited for machines of the fleet; raise "
+                f"night.train_hours, or machines in {lead / 'fleet.yaml'}"
+            )
+        try:
+            return _taken(entries, model, lead, fleet, now=now)
+        finally:
+            journal.write(entries)
+
+
+def _taken(
+    entries: dict[str, Any], model: str, lead: Path, fleet: "Fleet", *, now: float
+) -> tuple[Share, float]:
+    """Returns a model's share and records in its entry that the share is taken; NotYet or PlanError."""
+    entry = entries[model]
+    if taken := entry.get("share"):  # by a call that was killed before its plan was written
+        return _share(model, taken, start_s=0.0), entry["started_at"] - entry["offered_at"]
+    if refused := entry.get("refused"):
+        raise PlanError(refused)
+    folders = {home.model: home.folder for home in homes.homes(lead)}
+    open_nights = {
+        name: other
+        for name, other in entries.items()
+        if now < other["until"] and (name == model or not _has_ended(other))
+    }
+    running = [_still(name, each, now=now) for name, each in open_nights.items() if each.get("share")]
+    waiting = [
+        _demand(name, each, fleet, now=now)
+        for name, each in open_nights.items()
+        if not each.get("share") and not each.get("refused") and now - each["seen_at"] < UNSEEN_S
+    ]
+    spent_usd = sum(
+        taking["usd"]
+        for other in entries.values()
+        for taking in other["takings"]
+        if now - taking["at"] < EVENING_S and _may_have_rented(Path(other["home"]), taking["night"])
+    )
+    left_usd = None if fleet.budget_usd is None else fleet.budget_usd - spent_usd
+    division = divide(waiting, machines=fleet.machines, budget_usd=left_usd, running=running)
+    late = [name for name in _expected(folders, entries, now=now) if name != model]
+    if late and now - entry["offered_at"] < PATIENCE_S:
+        raise NotYet(f"waits for what {', '.join(late)} offers, {duration(PATIENCE_S)} at most")
+    share = division.of(model)
+    if share is None:
+        least = min(way["usd"] for way in entry["ways"])
+        entry["refused"] = (
+            f"the evening of the fleet has ${left_usd or 0:.2f} left and {model} needs ${least:.2f} at "
+            f"least; it goes first on the next one, or raise budget_usd in {lead / 'fleet.yaml'}"
+        )
+        raise PlanError(entry["refused"])
+    if share.start_s > 0:
+        raise NotYet(
+            f"waits about {duration(share.start_s)} for {share.way.num_machines} x {share.way.machine}, "
+            f"which other models of the fleet have"
+        )
+    entry |= {"share": asdict(share.way), "started_at": now}
+    entry["takings"].append({"night": entry["night"], "at": now, "usd": share.way.usd})
+    return share, now - entry["offered_at"]
+
+
+def standing(lead: Path) -> dict[str, str]:
+    """Returns what each model has of the shared machines, or waits for, in words.
+
+    A night that needs none any more is left out.
+    """
+    words = {}
+    for model, entry in Journal(lead / JOURNAL, empty={}).read().items():
+        if _has_ended(entry):
+            continue
+        if share := entry.get("share"):
+            since = datetime.fromtimestamp(entry["started_at"], UTC)
+            words[model] = (
+                f"night {entry['night']}: {share['num_machines']} x {share['machine']} since "
+                f"{since:%Y-%m-%d %H:%M} UTC, for about {duration(share['seconds'])} and ${share['usd']:.2f}"
+            )
+        else:
+            words[model] = f"night {entry['night']}: {entry.get('refused') or 'waits for machines'}"
+    return words
+
+
+def _demand(model: str, entry: Mapping[str, Any], fleet: "Fleet", *, now: float) -> Demand:
+    return Demand(
+        model=model,
+        ways=tuple(Way(**way) for way in entry["ways"]),
+        deadline_s=entry["deadline"] - now,
+        value=fleet.value.get(model, 1.0),
+        left_out=entry.get("left_out", 0),
+    )
+
+
+def _still(model: str, entry: Mapping[str, Any], *, now: float) -> Share:
+    """Returns the share of a job that trains, for as long as it still needs."""
+    way = Way(**entry["share"])
+    left_s = max(entry["started_at"] + way.seconds - now, OVERDUE * way.seconds)
+    return Share(model=model, way=replace(way, seconds=left_s), start_s=0.0)
+
+
+def _share(model: str, way: Mapping[str, Any], *, start_s: float) -> Share:
+    return Share(model=model, way=Way(**way), start_s=start_s)
+
+
+def _deadline(night: Night) -> datetime:
+    return min(night.train_until, night.decide_until)
+
+
+def _has_ended(entry: Mapping[str, Any]) -> bool:
+    """Returns whether the night of an entry needs no machine any more."""
+    return _is_over(Path(entry["home"]), entry["night"], refits=entry["refits"])
+
+
+def _is_over(home: Path, night: str, *, refits: bool = False) -> bool:
+    """Returns whether a night needs no machine any more.
+
+    It has trained, or has ended without; where it refits, that is done as well, or nothing is promoted.
+    """
+    run = _folder(home, night) / records.RUN
+    has_trained = records.path_of(Training, run).exists()
+    if not refits or not has_trained:
+        return has_trained or records.path_of(Verdict, run).exists()
+    if any(records.path_of(kind, run).exists() for kind in (Refit, Release)):
+        return True
+    verdict = records.find(Verdict, run)
+    if verdict is None:
+        return False
+    approval = records.find(Approval, run)
+    is_refused = approval is not None and not approval.approved
+    may_be_promoted = verdict.action == "promote" or verdict.approve_until is not None
+    return is_refused or not may_be_promoted or (run / "promote.skipped").exists()
+
+
+def _may_have_rented(home: Path, night: str) -> bool:
+    """Returns whether a night took dollars, or still may: not one that ended without asking for machines.
+
+    Of a night whose folder is gone nobody knows, so that its dollars count.
+    """
+    folder = _folder(home, night)
+    run = folder / records.RUN
+    of = records.find(Night, run)
+    if of is None or of.id != night or not records.path_of(Verdict, run).exists():
+        return True
+    return records.path_of(Training, run).exists() or any(folder.glob(JOBS))
+
+
+def _folder(home: Path, night: str) -> Path:
+    folder = home / "nights" / night
+    return folder if folder.exists() else home  # of a night with --here
+
+
+def _expected(folders: Mapping[str, Path], entries: Mapping[str, Any], *, now: float) -> list[str]:
+    """Returns the models whose newest night is open and has not offered yet."""
+    late = []
+    for model, home in folders.items():
+        nights = sorted((home / "nights").glob("*"), key=lambda path: path.stat().st_mtime)
+        for folder in nights[-1:]:
+            night = records.find(Night, folder / records.RUN)
+            if night is None or night.train_until.timestamp() < now:
+                continue
+            has_failed = any((folder / records.RUN).glob("*.error"))
+            offered = entries.get(model, {}).get("night") == night.id
+            if not offered and not has_failed and not _is_over(home, night.id):
+                late.append(model)
+    return late

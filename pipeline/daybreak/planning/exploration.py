@@ -1,0 +1,138 @@
+"""Decides whether tonight trains at the best known scale or at one that may turn out better.
+
+Retraining repeats every night, so a night is a measurement that is paid for anyway: the price of exploring is
+only what it costs beyond the best known scale. A scale is worth that price if its expected saving, over the
+nights that will profit, is larger (expected improvement, Mockus 1975), and if that much of `plan.explore_usd`
+is left. The search that Scavenger (CCGrid'23) does in one go over four corners is thus spread over nights,
+and stops by itself once nothing promises enough.
+
+A way that may be late is tried, too, if the launcher can save the night (trials.py); tonight then costs what
+that is expected to cost. It saves something only if it turns out to be in time with the chance that a plan
+needs, so no other improvement counts (constrained expected improvement, Schonlau 1998; Gardner 2014). The
+best known way is always in time with that chance.
+
+`Prospects` hold what is known of the ways to run the job: of a night's candidates by profile, roofline, and
+what ledger_history.py and efficiency.py learned from the nights.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from daybreak.contract.units import HOUR_S
+from daybreak.planning.trials import CERTAIN, Trial, Weighed
+from daybreak.prediction.calibration import NIGHTS_AHEAD
+
+LEAST = 0.005  # least expected saving that is worth another way, as a share of the best's cost or time
+
+Array = NDArray[np.float64]
+Objective = Literal["cost", "time"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prospects:
+    """What is expected of some ways to run the job, one entry each."""
+
+    names: Sequence[str]
+    hours: Array  # to the quality, median
+    usd: Array
+    spread: Array  # deviation of the logarithm of both, which nights may reduce
+    most_hours: Array  # at most, to be in time with the chance that a plan needs; inf: it already is
+    tonight_usd: Array  # expected
+    worst_usd: Array  # tonight, with a chance of CERTAIN
+    allowed: NDArray[np.bool_]  # tonight
+    best: int  # index of the best known way
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The way for tonight by its index, and its extra cost over the best known way."""
+
+    taken: int
+    best: int  # index of the best known way
+    explore_usd: float  # expected; 0 where the best is taken
+    reason: str
+
+
+def of_ways(
+    ranked: Sequence[Weighed],
+    *,
+    names: Sequence[str],
+    doubts: Sequence[float],
+    num_nights: Sequence[int],
+    budget_usd: float,
+    trials: Sequence[Trial[Weighed]] = (),
+) -> Prospects:
+    """Returns the prospects of a night's feasible candidates, best first, then of the ways of trials.
+
+    `doubts` are deviations of the logarithm of the samples that the quality needs, against the best's.
+    `num_nights` is how often each was run: another night hardly reduces what is still uncertain after those.
+    """
+    ways = [*ranked, *(trial.way for trial in trials)]
+    nights = 1 + np.asarray(num_nights, np.float64)
+    hours: Array = np.array([way.expected_s / HOUR_S for way in ways], np.float64)
+    usd: Array = np.array([way.expected_usd for way in ways], np.float64)
+    late: Array = np.array([way.time_s(CERTAIN) / HOUR_S for way in ways], np.float64) / hours
+    of_time = np.log(late) / ndtri(CERTAIN)
+    spread = np.hypot(of_time, doubts) / nights
+    # What nights leave uncertain still has to fit between the time and the deadline.
+    lasting = of_time * np.sqrt(1 - nights**-2.0)
+    margins = [(inf, 0.0)] * len(ranked) + [(t.deadline_s, float(ndtri(t.confidence))) for t in trials]
+    deadline_s, z = np.array(margins, np.float64).reshape(-1, 2).T
+    tonight_usd, worst_usd = usd.copy(), usd * late
+    tonight_usd[len(ranked) :] = [trial.expected_usd for trial in trials]
+    worst_usd[len(ranked) :] = [trial.worst_usd for trial in trials]
+    return Prospects(
+        names=names,
+        hours=hours,
+        usd=usd,
+        spread=np.maximum(spread, 1e-6),
+        most_hours=deadline_s / HOUR_S * np.exp(-z * lasting),
+        tonight_usd=tonight_usd,
+        worst_usd=worst_usd,
+        allowed=worst_usd <= budget_usd,
+        best=0,
+    )
+
+
+def next_step(known: Prospects, *, objective: Objective, explore_usd: float) -> Step:
+    """Returns the way for tonight, given what is known and what is left to spend on exploring."""
+    best = known.best
+    value = known.usd if objective == "cost" else known.hours
+    most = np.minimum(value[best], value / known.hours * known.most_hours)
+    saved = _improvement(value, known.spread, most=most, best=float(value[best]))
+    # Hours have no price of their own, so an hour saved is worth what an hour of the best costs.
+    rate = 1.0 if objective == "cost" else float(known.usd[best] / known.hours[best]) or 1.0
+    price = np.maximum(0.0, known.tonight_usd - known.usd[best])
+    worst = known.worst_usd - known.usd[best]  # most that exploring may cost
+    gain = np.where(known.allowed & (worst <= explore_usd), NIGHTS_AHEAD * rate * saved - price, -np.inf)
+    gain[saved < LEAST * value[best]] = -np.inf
+    gain[best] = 0.0
+    taken = int(np.argmax(gain))
+    reason = "nothing promises more than it costs to try"
+    if taken != best:
+        may = f"${saved[taken]:.2f}" if objective == "cost" else f"{saved[taken]:.2f} h"
+        reason = f"{known.names[taken]} may save {may} a night, and trying costs ${price[taken]:.2f}"
+    return Step(
+        taken=taken,
+        best=best,
+        explore_usd=float(price[taken]),
+        reason=reason,
+    )
+
+
+def _improvement(value: Array, spread: Array, *, most: Array, best: float) -> Array:
+    """Returns what lognormal values up to `most` are below the best: E[(best - V) 1{V <= most}].
+
+    `most` is at most the best; with the best it is the expected improvement.
+    """
+    if best <= 0:  # nothing is cheaper than free
+        return np.zeros(len(value))
+    apart = np.log(np.maximum(most, 1e-9 * best) / np.maximum(value, 1e-9 * best)) / spread
+    expected: Array = best * ndtr(apart) - value * np.exp(spread**2 / 2) * ndtr(apart - spread)
+    return np.maximum(expected, 0.0)

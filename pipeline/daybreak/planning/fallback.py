@@ -1,0 +1,263 @@
+"""Builds the fallbacks of a plan, its ladder: machines to change to, when at the latest, and at what price.
+
+It serves three needs:
+
+    bought      a plan on spot or in a queue falls back on its own machines on demand, which may cost more
+                than the whole budget: they only finish the work that is left after spot, and the launcher
+                buys no more than the budget still allows
+    faster      a job that turns out slow moves to a machine that takes at most `MUCH_LATER` of the time
+    elsewhere   machines that are refused or out of stock are replaced by others, even if slower or more
+                expensive: in other regions, with other devices, or on other backends
+
+Besides these, `cheaper` lists machines that are too slow for the whole job, but may finish a job that is far
+ahead (jobs/moves.py).
+
+All fallbacks keep the deadline. Those within the budget come first; while there is room, others follow that
+cost up to `DEAREST` times as much, for which the launcher spends what the budget allows: part of the work is
+better than none. A fallback starts with the plan's batch size, since a checkpoint only fits jobs of its size,
+in passes that fit its own machines; if the batch may grow, the growth is planned for these (`Rung.sizes`).
+All machines of a fallback are of one kind: different kinds would all have to be available at once.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+
+from daybreak.contract.records import EVERY_UPDATE, Night, Plan, Pool, Profile, Rung, Sync
+from daybreak.planning.batch_growth import sizes
+from daybreak.planning.candidates import Job, Way, way_of
+from daybreak.planning.search import Candidate, Choice, Limits, by_cost, frontier
+from daybreak.planning.trials import Trial, could_save, trial_of
+from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.costs import time_to_save_s
+from daybreak.prediction.time_budget import Window
+from daybreak.spot import steering
+from daybreak.spot.hazard import PRIOR, saves
+from daybreak.spot.worst_case import worst_case
+
+NUM_FASTER = 4
+NUM_CHEAPER = 4
+NUM_RUNGS = 32  # tried one after the other: two hours and more, if each takes its full time to refuse
+DEAREST = 2.0  # times the budget
+MUCH_LATER = 0.9  # most time as a share of the rung before; more is hardly faster, only more expensive
+
+
+def ladder(choice: Choice, offered: Sequence[Candidate], limits: Limits) -> list[Candidate]:
+    """Returns the rungs to fall back on: the plan's own machines on demand, then the others, cheapest first.
+
+    The plan's own machines come first: the launcher continues on them where spot fails.
+    """
+    best = choice.best
+    by_way = {way_of(c): c for c in offered if c.rental.strategy == "on-demand"}
+    own = _bought(best, by_way, limits)
+    held = {id(best), *map(id, own)}
+    cheapest_first = [
+        c
+        for c in sorted(offered, key=by_cost)
+        if c.estimate.batch_size == best.estimate.batch_size
+        and c.rental.strategy in ("on-demand", best.rental.strategy)
+        and not (c.hindrance or c.rental.is_queued or c.rental.others)
+        and limits.in_time(c)
+        and id(c) not in held
+    ]
+    others = [c for c in cheapest_first if limits.in_budget(c)]
+    over_budget = [
+        c for c in cheapest_first if limits.budget_usd < c.expected_usd <= DEAREST * limits.budget_usd
+    ]
+    faster = _faster((best, *own), [c for c in others if not c.rental.is_spot], limits)
+    taken = [best, *own, *faster]
+    for candidate in chain(_elsewhere(taken, others), _elsewhere([best, *own, *others], over_budget)):
+        pair = [candidate, *_bought(candidate, by_way, limits)]
+        if len(taken) + len(pair) > 1 + NUM_RUNGS:
+            break
+        taken += [c for c in pair if c not in taken]
+    rest = sorted(taken[1 + len(own) :], key=by_cost)
+    return [*own, *rest]
+
+
+def cheaper(best: Candidate, offered: Sequence[Candidate], limits: Limits) -> list[Candidate]:
+    """Returns what the whole job would cost less on, and is not sure to be in time: one for each place."""
+    slow = [
+        c
+        for c in sorted(offered, key=by_cost)
+        if c.expected_usd < MUCH_LATER * best.expected_usd
+        and c.estimate.batch_size == best.estimate.batch_size
+        and c.rental.strategy in ("on-demand", best.rental.strategy)
+        and not (c.hindrance or c.rental.is_queued or c.rental.others)
+        and not limits.in_time(c)
+    ]
+    return sorted(islice(_elsewhere([best], slow), NUM_CHEAPER), key=by_cost)
+
+
+def _bought(candidate: Candidate, by_way: Mapping[Way, Candidate], limits: Limits) -> list[Candidate]:
+    """Returns the same machines on demand; [] if they already are, or would not be in time."""
+    if candidate.rental.strategy == "on-demand":
+        return []
+    bought = by_way.get((candidate.rental.on_demand, candidate.estimate.batch_size))
+    return [bought] if bought and limits.in_time(bought) and not bought.hindrance else []
+
+
+def trials(
+    offered: Iterable[Candidate], ranked: Sequence[Candidate], limits: Limits, *, sync: Sync | None
+) -> list[Trial[Candidate]]:
+    """Returns the trials of ways on demand that may be late; a rung of the plan could save each night.
+
+    `ranked` are the feasible candidates; `sync` is the job's. Spot is late by its losses, not by its rate.
+    """
+    rescues: dict[tuple[int, Sync], list[Candidate]] = {}
+    for each in ranked:
+        if _is_rung(each):
+            rescues.setdefault((each.estimate.batch_size, each.estimate.sync), []).append(each)
+    by_checkpoint = {checkpoint: frontier(each) for checkpoint, each in rescues.items()}
+    late = (
+        each
+        for each in offered
+        if _is_rung(each)
+        and not limits.in_time(each)
+        and limits.in_budget(each)
+        and (sync is not None or each.estimate.sync == EVERY_UPDATE)
+    )
+    tried = (
+        trial_of(
+            each,
+            by_checkpoint.get((each.estimate.batch_size, each.estimate.sync), ()),
+            deadline_s=limits.deadline_s,
+            confidence=limits.confidence,
+        )
+        for each in late
+    )
+    return [trial for trial in tried if trial]
+
+
+def _is_rung(candidate: Candidate) -> bool:
+    """Returns whether machines of one kind are rented on demand, and at once."""
+    return candidate.rental.strategy == "on-demand" and not (candidate.hindrance or candidate.rental.others)
+
+
+def _faster(held: Sequence[Candidate], others: Sequence[Candidate], limits: Limits) -> list[Candidate]:
+    """Returns the candidates that can start much later than all cheaper ones; the last can wait longest.
+
+    Where the plan itself may be late, the first one is what could save the night.
+    """
+    least_s = min(each.time_s(limits.confidence) for each in held)
+    faster = []
+    for candidate in others:
+        time_s = candidate.time_s(limits.confidence)
+        if least_s > limits.deadline_s:
+            is_faster = could_save(
+                candidate, start_s=held[0].start_s, deadline_s=limits.deadline_s, confidence=limits.confidence
+            )
+        else:
+            is_faster = time_s < MUCH_LATER * least_s
+        if is_faster:
+            least_s = time_s
+            faster.append(candidate)
+    return faster if len(faster) <= NUM_FASTER else [*faster[: NUM_FASTER - 1], faster[-1]]
+
+
+def _elsewhere(taken: Sequence[Candidate], others: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Yields the cheapest candidate of each device in each region, spread over devices, regions and backends.
+
+    A refusal concerns a device in a region, and often the whole region: so as few as possible of each are
+    taken before the next, cheapest first. Another number of the same machines in one place is the same place.
+    """
+    left: dict[tuple[str, str, str, bool, tuple[Pool, ...]], Candidate] = {}
+    for each in others:
+        left.setdefault(_place(each), each)
+    for each in taken:
+        left.pop(_place(each), None)
+    pools = Counter(_pool(each) for each in taken)
+    regions = Counter(_region(each) for each in taken)
+    while left:
+        candidate = min(left.values(), key=lambda c: (pools[_pool(c)], regions[_region(c)]))
+        del left[_place(candidate)]
+        pools[_pool(candidate)] += 1
+        regions[_region(candidate)] += 1
+        yield candidate
+
+
+def _place(candidate: Candidate) -> tuple[str, str, str, bool, tuple[Pool, ...]]:
+    """Returns the place of a candidate's machines, spot or on demand, without their number."""
+    rental = candidate.rental
+    return rental.machine, *_region(candidate), rental.is_spot, rental.others
+
+
+def _pool(candidate: Candidate) -> tuple[str, str, str]:
+    """Returns the device and region of a backend, whose capacity runs out together."""
+    return candidate.machine.device, *_region(candidate)
+
+
+def _region(candidate: Candidate) -> tuple[str, str]:
+    return candidate.rental.region, candidate.rental.backend
+
+
+def on_spot(
+    made: Plan,
+    best: Candidate,
+    profile: Profile,
+    known: Calibration | None,
+    *,
+    until_s: float,
+    budget_usd: float,
+) -> Plan:
+    """Returns the plan with the checkpoints that spot needs and its worst-case cost.
+
+    A plan that is not on spot is returned unchanged.
+    """
+    if not made.rental.is_spot:
+        return made
+    restart_s = best.estimate.start_s
+    work_s = best.estimate.expected_s - restart_s
+    hazard = known.hazard if known and known.hazard else PRIOR
+    schedule = saves(
+        hazard,
+        num_machines=made.rental.num_machines,
+        work_s=work_s,
+        save_s=time_to_save_s(profile),
+        restart_s=restart_s,
+    )
+    by_user = made.checkpoint_every_s != best.estimate.checkpoint_every_s
+    spot_plan = replace(
+        made,
+        checkpoint_every_s=made.checkpoint_every_s if by_user else schedule.intervals_s[0],
+        checkpoints_s=schedule.intervals_s if len(schedule.intervals_s) > 1 else (),
+        mean_time_to_loss_s=hazard.mean_time_to_loss_s(
+            num_machines=made.rental.num_machines, within_s=work_s
+        ),
+        risk=schedule.says,
+    )
+    bought = steering.on_demand(spot_plan)
+    if bought is None:
+        missing = "none of its machines can be bought in time if it stays away"
+        return replace(spot_plan, risk=f"{spot_plan.risk}; {missing}")
+    worst = worst_case(
+        spot_plan,
+        bought_usd_per_hour=(bought.usd_per_hour or 0.0) * bought.rental.num_machines,
+        until_s=until_s,
+        budget_usd=budget_usd,
+    )
+    says = f"at worst ${worst.worst_usd:.2f}, with what spot leaves undone bought on demand"
+    if worst.paid_from:
+        once = "at no time" if worst.paid_from >= 1 else f"once {worst.paid_from:.0%} is done"
+        says += f", which the budget allows {once}"
+    return replace(spot_plan, worst_usd=worst.worst_usd, risk=f"{spot_plan.risk}; {says}")
+
+
+def rungs(
+    candidates: Iterable[Candidate], job: Job, night: Night, limits: Limits, there: Window
+) -> tuple[Rung, ...]:
+    """Returns candidates as rungs."""
+    return tuple(
+        Rung(
+            rental=each.rental,
+            expected_s=each.expected_s,
+            expected_usd=each.expected_usd,
+            latest_start=there.latest_start(night, each.time_s(limits.confidence)),
+            usd_per_hour=each.estimate.usd_per_hour,
+            gpus=each.machine.gpus,
+            micro_batch_size=each.estimate.micro_batch_size,
+            sizes=sizes(job, each),
+        )
+        for each in candidates
+    )

@@ -1,0 +1,133 @@
+"""Writes the sentences of a PlanError: why there is no plan, and the least change that helps."""
+
+from collections.abc import Callable, Collection, Sequence
+from math import ceil, floor
+
+from daybreak.contract import formats
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import Night
+from daybreak.contract.units import HOUR_S
+from daybreak.machines.catalog import HEADROOM
+from daybreak.planning.candidates import Job, Way, line_of
+from daybreak.planning.search import Candidate, Limits, Relaxation, feasible
+from daybreak.prediction.time_budget import LONGEST_S, Window
+from daybreak.training.recipe import Course
+
+
+def nothing_runs(job: Job, machines: Sequence[Machine], batch_sizes: Sequence[int]) -> str:
+    """Returns the sentence that no machine runs the job: a batch is smaller than the workers, or memory is.
+
+    Too small a batch is the cause wherever a machine has memory enough for one sample.
+    """
+
+    def workers(machine: Machine) -> int:
+        return job.num_workers if machine.is_local else machine.num_workers
+
+    def available(machine: Machine) -> float:
+        sharing = max(1.0, workers(machine) / machine.num_workers)  # processes on one device
+        return machine.device_memory_bytes * (1 - HEADROOM) / sharing
+
+    needed = job.profile.memory_bytes(1)
+    roomy = [machine for machine in machines if needed <= available(machine)]
+    if roomy:
+        fewest = min(roomy, key=workers)
+        key = "plan.batch_sizes" if tuple(batch_sizes) != (job.batch_size,) else "train.batch_size"
+        fewer = "lower train.num_workers" if fewest.is_local else "name a machine with fewer devices"
+        return (
+            f"a batch of {formats.counted(max(batch_sizes), 'sample')} ({key}) is smaller than the "
+            f"{workers(fewest)} workers of {fewest.name}, the fewest of plan.machines; "
+            f"raise {key} to {workers(fewest)}, or {fewer}"
+        )
+    largest = max(machines, key=available)
+    shared = workers(largest) / largest.num_workers
+    return (
+        f"one sample needs {needed / 1e9:.2f} GB on a device and the most that "
+        f"plan.machines has is {available(largest) / 1e9:.2f} GB ({largest.name}, less {HEADROOM:.0%}"
+        f"{f', for each of {workers(largest)} workers' if shared > 1 else ''}); "
+        f"name a machine with more memory in plan.machines, or train a smaller model"
+    )
+
+
+def nothing_at_once(waiting: Sequence[Candidate]) -> str:
+    """Returns the sentence that every machine has to be waited for in a queue, and may never come."""
+    names = ", ".join(dict.fromkeys(candidate.machine.name for candidate in waiting))
+    hours = waiting[0].rental.max_wait_s / HOUR_S
+    return (
+        f"{names} can only be waited for, for {hours:g} h (plan.flex_wait_hours), and nothing "
+        f"else of plan.machines could be rented at once if it does not come; name a machine with an "
+        f"on-demand price in plan.machines, or allow plan.spot"
+    )
+
+
+def epochs_that_help(
+    candidates_for: Callable[[int, Collection[Way] | None], list[Candidate]], tonight: Course, limits: Limits
+) -> float | None:
+    """Returns the most epochs, to 0.01, with which some candidate is feasible; None if 0.01 is too many.
+
+    More samples take longer and cost more, so only lines that had something feasible with fewer are tried
+    with more.
+    """
+
+    def lines(hundredths: int, among: Collection[Way] | None) -> set[Way]:
+        offered = candidates_for(of_epochs(hundredths / 100, tonight), among)
+        return {line_of(candidate) for candidate in feasible(offered, limits)}
+
+    low, high = 0, floor(tonight.epochs * 100)
+    among: set[Way] | None = None
+    while high - low > 1:
+        middle = (low + high) // 2 if low else 1
+        remaining = lines(middle, among)
+        if not remaining and middle == 1:
+            return None
+        low, high, among = (middle, high, remaining) if remaining else (low, middle, among)
+    return low / 100 if low else None
+
+
+def of_epochs(epochs: float, tonight: Course) -> int:
+    """Returns the samples in so many epochs of tonight's course."""
+    return max(1, round(epochs * tonight.num_samples / tonight.epochs))
+
+
+def infeasible(
+    night: Night, tonight: Course, window: Window, relaxation: Relaxation, epochs: float | None
+) -> str:
+    """Returns the sentence that nothing is in time and within the budget, with the least that helps.
+
+    It names the least change on each axis alone, or of deadline and budget together where none helps alone;
+    where only a night of more than a week would do, it names the work as the cause.
+    """
+    ways = []
+    if relaxation.budget_usd is not None:
+        ways.append(f"night.budget_usd {_usd(relaxation.budget_usd):.2f}")
+    if relaxation.deadline_s is not None and relaxation.deadline_s <= LONGEST_S:
+        ways.append(_hours(window, relaxation.deadline_s))
+    if epochs is not None:
+        fewer = of_epochs(epochs, tonight)
+        ways.append(f"train.{'warm_' if tonight.newest else ''}epochs {epochs:g} ({fewer:,} samples)")
+    deadline_s, budget_usd = relaxation.both
+    if not ways and deadline_s > LONGEST_S:
+        return (
+            f"training on {tonight.num_samples:,} samples would take {formats.duration(deadline_s)} on the "
+            f"machine of plan.machines that is nearest to the limits, longer than any night; name faster "
+            f"machines in plan.machines, raise plan.max_machines, or lower prepare.window_days"
+        )
+    if not ways:
+        ways = [f"{_hours(window, deadline_s)} with night.budget_usd {_usd(budget_usd):.2f}"]
+    return (
+        f"no machine of plan.machines trains on {tonight.num_samples:,} samples by "
+        f"{night.train_until:%H:%M} UTC for ${night.budget_usd:.2f}; "
+        f"the least that helps: {', or '.join(ways)}"
+    )
+
+
+def _usd(dollars: float) -> float:
+    return ceil(dollars * 100) / 100
+
+
+def _hours(window: Window, deadline_s: float) -> str:
+    """Returns `night.train_hours` that leaves so many seconds to training, and `decide_hours` if needed."""
+    train_hours, decide_hours = window.hours(deadline_s)
+    text = f"night.train_hours {train_hours:g}"
+    if decide_hours * HOUR_S <= window.decide_s:
+        return text
+    return f"{text} and night.decide_hours {max(train_hours, decide_hours):g}"

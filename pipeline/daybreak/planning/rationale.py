@@ -1,0 +1,211 @@
+"""Explains a plan: a sentence, a table of the options, a plot of time and cost, and the portions of both.
+
+It is for the terminal and the task log; the report draws the same from the same record.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from math import log
+
+from daybreak.contract.formats import count, dollars, duration
+from daybreak.contract.records import Night, Option, Plan, Sync
+from daybreak.contract.units import HOUR_S
+from daybreak.prediction.time_budget import BEFORE_TRAINING, TEST
+
+ROWS = 12  # of the table
+WIDTH, HEIGHT = 64, 12  # of the picture, in characters
+BAR = 40  # characters of the longest bar
+
+
+def rationale(plan: Plan, night: Night) -> str:
+    """Returns the whole explanation as text."""
+    return "\n".join(_lines(plan, night))
+
+
+def _lines(plan: Plan, night: Night) -> Iterator[str]:
+    yield from sentences(plan, night)
+    if plan.options:
+        yield ""
+        yield from _table(plan.options)
+    if len({(option.expected_s, option.expected_usd) for option in plan.options}) > 1:
+        yield ""
+        yield from picture(plan.options)
+    if plan.portions:
+        yield ""
+        yield from _waterfall(plan, night)
+
+
+def sentences(plan: Plan, night: Night) -> Iterator[str]:
+    """Yields the sentences of the report on the plan: the machines and why, the basis of the time, risks."""
+    yield summary(plan, night)
+    if night.chosen:
+        yield f"{night.chosen.reason}."
+    if plan.samples_reason:
+        yield f"{plan.samples_reason}."
+    if plan.num_left_out:
+        yield (
+            f"{count(plan.num_left_out)} samples of missed nights, which no version was trained on, are left "
+            f"out for want of time or money; raise night.train_hours or night.budget_usd, or train cold."
+        )
+    if plan.basis:
+        yield f"The time rests on {plan.basis}."
+    if night.test_hours:
+        yield _test(plan, night)
+    if plan.share:
+        yield f"Its share: {plan.share}."
+    if plan.risk:
+        yield f"On spot: {plan.risk}."
+
+
+def summary(plan: Plan, night: Night) -> str:
+    """Returns the plan in two sentences: machines, time, dollars and chance, then the next best way."""
+    low, high = plan.interval
+    chance = f", in time with a chance of {percent(plan.chance)}" if plan.chance is not None else ""
+    text = (
+        f"{plan.rental}, batch {count(plan.batch_size)}{_averages(plan.sync)}: {duration(plan.expected_s)} "
+        f"({duration(low)} to {duration(high)}) for {dollars(plan.expected_usd)} "
+        f"of {dollars(night.budget_usd)}{chance}."
+    )
+    if plan.price_dated and (plan.usd_per_hour or not plan.rental.is_local):
+        text += f" {price(plan)}."
+    if plan.explore_usd and not plan.base_samples and not (night.chosen and night.chosen.tried):
+        more = "more" if plan.explore_usd > 0 else "less"
+        return f"{text} Exploring, for {dollars(abs(plan.explore_usd))} {more}: {plan.runner_up}."
+    return f"{text} Next best: {plan.runner_up}." if plan.runner_up else text
+
+
+def _averages(sync: Sync) -> str:
+    return f", {sync}" if sync.every > 1 else ""
+
+
+def _test(plan: Plan, night: Night) -> str:
+    """Returns how much of the night users have to judge the challenger, and why not all that they need."""
+    needed_s = night.test_hours * HOUR_S
+    kept_s = sum(portion.expected_s for portion in plan.after if portion.name == TEST)
+    text = f"Of the night {duration(kept_s)} are kept for the live test"
+    if kept_s >= needed_s:
+        return f"{text}, which by the traffic of the last days it needs."
+    return (
+        f"{text}, of {duration(needed_s)} that it needs by the traffic of the last days: no way of training "
+        f"for at most {dollars(night.budget_usd)} is done sooner, so the test may stay inconclusive."
+    )
+
+
+def price(plan: Plan) -> str:
+    """Returns the price of one machine by the hour, with date and source."""
+    return f"{dollars(plan.usd_per_hour)} an hour as of {plan.price_dated} ({plan.price_source})"
+
+
+def percent(chance: float) -> str:
+    """Returns a chance in percent, never rounded up to certainty.
+
+    >>> percent(0.9999), percent(0.985), percent(1.0), percent(0.0)
+    ('> 99.9 %', '98.5 %', '> 99.9 %', '< 0.1 %')
+    """
+    if chance > 0.999:
+        return "> 99.9 %"
+    return "< 0.1 %" if chance < 0.001 else f"{chance * 100:.1f} %"
+
+
+def rows(options: Sequence[Option]) -> list[tuple[str, ...]]:
+    """Returns the cells of the table: rental, region, batch, time, its interval, dollars, chance, why not."""
+    return [
+        (
+            str(replace(option.rental.on_demand, region="")),
+            "owned" if option.rental.is_local else option.rental.strategy,
+            "here" if option.rental.is_local else option.rental.region,
+            f"{count(option.batch_size)}{_averages(option.sync)}",
+            duration(option.expected_s),
+            f"{duration(option.interval[0])} to {duration(option.interval[1])}",
+            dollars(option.expected_usd),
+            percent(option.chance),
+            option.why_not or "the plan",
+        )
+        for option in options
+    ]
+
+
+HEAD = ("machine", "rented", "region", "batch", "time", "90 % interval", "cost", "in time", "why not")
+
+
+def _table(options: Sequence[Option]) -> Iterator[str]:
+    cells = [HEAD, *rows(options[:ROWS])]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(HEAD))]
+    for row in cells:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    if len(options) > ROWS:
+        yield f"and {len(options) - ROWS} more in data/run/plan.json"
+
+
+def picture(options: Sequence[Option]) -> list[str]:
+    """Draws dollars over time, both logarithmic above zero: X the plan, o the frontier, · the others."""
+    points = [(option.expected_s, option.expected_usd) for option in options]
+    across, up = _scale([s for s, _ in points], WIDTH), _scale([usd for _, usd in points], HEIGHT)
+    grid = [[" "] * WIDTH for _ in range(HEIGHT)]
+    ranked = sorted(options, key=lambda option: (not option.why_not, option.frontier))
+    for option in ranked:  # the plan last, so that nothing covers it
+        mark = "o" if option.frontier else "·"
+        grid[HEIGHT - 1 - up(option.expected_usd)][across(option.expected_s)] = (
+            mark if option.why_not else "X"
+        )
+    least, most = min(usd for _, usd in points), max(usd for _, usd in points)
+    margin = max(len(dollars(least)), len(dollars(most)))
+    labels = {0: dollars(most), HEIGHT - 1: dollars(least)}
+    drawn = [f"{labels.get(n, ''):>{margin}} |{''.join(row).rstrip()}" for n, row in enumerate(grid)]
+    begin, end = duration(min(s for s, _ in points)), duration(max(s for s, _ in points))
+    axis = f"{'':{margin}} +{'-' * WIDTH}"
+    return [
+        *drawn,
+        axis,
+        f"{'':{margin}}  {begin}{end:>{WIDTH - len(begin)}}",
+        f"{'':{margin}}  X the plan, o nothing is both faster and cheaper, · other options",
+    ]
+
+
+def _scale(values: Sequence[float], places: int) -> Callable[[float], int]:
+    """Returns a map from values to so many places, logarithmic; the first is reserved for zero, if any."""
+    above = [value for value in values if value > 0] or [1.0]
+    low, high = min(above), max(above)
+    first = 1 if any(value <= 0 for value in values) else 0
+
+    def place(value: float) -> int:
+        if value <= 0 or high <= low:
+            return 0 if value <= 0 else first
+        return first + round(log(value / low) / log(high / low) * (places - 1 - first))
+
+    return place
+
+
+def around(plan: Plan, night: Night) -> tuple[tuple[str, float, float | None], ...]:
+    """Returns the rest of the night around the plan's portions: name, seconds, dollars (None: not billed)."""
+    window_s = (night.train_until - night.started_at).total_seconds()
+    after_s = (night.decide_until - night.train_until).total_seconds()
+    after = "kept for evaluation and gate"  # in plans of earlier nights, which did not predict them
+    if plan.after:
+        after_s -= sum(portion.expected_s for portion in plan.after)
+        after = "left to the decision"
+    if after_s < 0:  # training has to be done before its own deadline
+        window_s, after_s = window_s + after_s, 0.0
+    before_s = window_s * BEFORE_TRAINING
+    return (
+        ("kept for the stages before", before_s, None),
+        ("left to the deadline", window_s - before_s - plan.expected_s, night.budget_usd - plan.expected_usd),
+        (after, after_s, None),
+    )
+
+
+def _waterfall(plan: Plan, night: Night) -> Iterator[str]:
+    """Yields a bar per portion of the time, each beginning where the last one ends; dollars beside it."""
+    portions, rest = (*plan.portions, *plan.after), around(plan, night)
+    total_s = sum(portion.expected_s for portion in portions) or 1.0
+    wide = max(len(label) for label in [p.name for p in portions] + [label for label, _, _ in rest])
+    begin_s = 0.0
+    for portion in portions:
+        start, end = (round(s / total_s * BAR) for s in (begin_s, begin_s + portion.expected_s))
+        bar = " " * min(start, BAR - 1) + "#" * max(1, end - start)
+        amounts = f"{duration(portion.expected_s):>12} {dollars(portion.expected_usd):>10}"
+        yield f"{portion.name:<{wide}}  {bar:<{BAR}} {amounts}"
+        begin_s += portion.expected_s
+    for label, seconds, usd in rest:
+        amounts = f"{duration(seconds):>12} {dollars(usd) if usd is not None else '':>10}"
+        yield f"{label:<{wide}}  {'':<{BAR}} {amounts}".rstrip()

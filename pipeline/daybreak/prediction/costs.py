@@ -1,0 +1,354 @@
+"""Predicts time and cost of a job on a machine: `predict`, the one function behind every plan.
+
+The time is the sum of waiting for the machine, starting it and fetching data (startup.py), all updates
+(update_time.py), and the overhead of saving and preemptions (spot/preemptions.py). A machine is billed from
+its start, so the queue costs nothing. Workers that average now and then train on more samples
+(local_updates.py); the uncertainty of that number is added to the time.
+
+A time is a sum of parts, each lognormal with its median and its spread (standard deviation of the
+logarithm). Parts are assumed to be late together, which is on the safe side: a quantile of the sum is the sum
+of the quantiles.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, exp
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import EVERY_UPDATE, Profile, Rental, Sync
+from daybreak.contract.units import HOUR_S
+from daybreak.machines.startup import BEFORE_WORK, DATA, QUEUE, START, Part, Wait, waits
+from daybreak.prediction import local_updates
+from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.update_time import PARTS, Updates, updates
+from daybreak.spot.preemptions import (
+    checkpoint_interval_s,
+    loss,
+    mean_time_to_loss_s,
+)
+
+if TYPE_CHECKING:
+    from daybreak.prediction.update_time import Array
+
+__all__ = ["Estimate", "Estimates", "Part", "predict", "predict_counts"]
+
+NORMAL = NormalDist()
+NAMES = (QUEUE, START, DATA, *PARTS)
+SAVE_BYTES_PER_S = 200e6
+SAVE_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """One way to run the job, with predicted time and cost."""
+
+    machine: Machine
+    rental: Rental  # of that machine, in its region
+    batch_size: int
+    micro_batch_size: int
+    num_loaders: int
+    checkpoint_every_s: float
+    parts: tuple[Part, ...]
+    deviation_s: float  # standard deviation of the time that preemptions add
+    widened: float = 1.0  # multiple of the plain interval (scorecard.py)
+    others: tuple[tuple[Machine, int], ...] = ()  # the other kinds of the rental, and how many of each
+    num_samples: int = 0  # trained on
+    sync: Sync = EVERY_UPDATE
+
+    @property
+    def expected_s(self) -> float:
+        """Median of the time."""
+        return sum(part.seconds for part in self.parts)
+
+    @property
+    def start_s(self) -> float:
+        """Seconds of `expected_s` until it trains: the queue, the start-up and the data."""
+        return sum(part.seconds for part in self.parts if part.name in BEFORE_WORK)
+
+    @property
+    def expected_usd(self) -> float:
+        """Cost of the billed part of `expected_s`, in dollars."""
+        return self.usd(self.parts)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """90 % interval of the time, in seconds."""
+        return self.time_s(0.05), self.time_s(0.95)
+
+    def usd(self, parts: Iterable[Part]) -> float:
+        """Returns the dollars for some of the parts on all machines; the queue costs nothing."""
+        billed_s = sum(part.seconds for part in parts if part.name != QUEUE)
+        return billed_s / HOUR_S * self.rental.num_machines * (self.usd_per_hour or 0.0)
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Price of one machine, in dollars an hour; of unlike ones, the mean."""
+        strategy, number = self.rental.strategy, self.rental.num_machines
+        if not self.others:
+            return self.machine.price(strategy)
+        alike = number - sum(count for _, count in self.others)
+        kinds = ((self.machine, alike), *self.others)
+        return sum(count * (machine.price(strategy) or 0.0) for machine, count in kinds) / number
+
+    def time_s(self, chance: float) -> float:
+        """Returns the seconds within which the job is done with this chance."""
+        return self._at(NORMAL.inv_cdf(chance))
+
+    def chance(self, seconds: float) -> float:
+        """Returns the probability that the job is done within `seconds`; inverse of `time_s`, to 1e-6."""
+        low, high = -8.0, 8.0
+        while high - low > 1e-6:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._at(middle) <= seconds else (low, middle)
+        return NORMAL.cdf(low)
+
+    def _at(self, z: float) -> float:
+        late = sum(part.seconds * exp(z * part.spread) for part in self.parts)
+        # Fewer preemptions than expected cannot save more than what they were expected to cost.
+        return late + max(0.0, z) * self.deviation_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimates:
+    """What a job takes on each number of one kind of machine, as arrays; `of` spells an estimate out.
+
+    A number may come twice, with workers that agree at every update and now and then.
+    """
+
+    machine: Machine
+    rental: Rental  # whatever the number
+    batch_size: int
+    counts: Sequence[int]
+    timed: Updates
+    every_s: Sequence[float]  # between checkpoints
+    seconds: "Array"  # medians, [parts, counts], the parts in the order of `NAMES`
+    spread: "Array"  # of their logarithms, likewise, widened
+    deviation_s: "Array"  # [counts]
+    widened: Sequence[float]
+    num_samples: Sequence[int]  # trained on
+
+    @property
+    def expected_s(self) -> "Array":
+        """Medians of the time."""
+        total: Array = self.seconds.sum(axis=0)
+        return total
+
+    @property
+    def machine_s(self) -> "Array":
+        """Billed seconds times machines, which cost the same each."""
+        import numpy as np
+
+        billed: Array = self.seconds[1:].sum(axis=0) * np.array(self.counts)
+        return billed
+
+    def time_s(self, chance: float) -> "Array":
+        """Returns the seconds within which the job is done with this chance, by the number of machines."""
+        import numpy as np
+
+        z = NORMAL.inv_cdf(chance)
+        late: Array = (self.seconds * np.exp(z * self.spread)).sum(axis=0) + max(0.0, z) * self.deviation_s
+        return late
+
+    def of(self, places: Sequence[int]) -> list[Estimate]:
+        """Returns the estimates for some of the numbers of machines, by their places."""
+        seconds, spread = (each[:, places].T.tolist() for each in (self.seconds, self.spread))
+        return [
+            Estimate(
+                machine=self.machine,
+                rental=replace(self.rental, num_machines=self.counts[place]),
+                batch_size=self.batch_size,
+                micro_batch_size=ceil(self.timed.settings[place].micro_batch_size),
+                num_loaders=int(self.timed.num_loaders[place]),
+                checkpoint_every_s=self.every_s[place],
+                parts=tuple(
+                    Part(name=name, seconds=part_s, spread=part_spread)
+                    for name, part_s, part_spread in zip(NAMES, part_seconds, part_spreads, strict=True)
+                    if part_s
+                ),
+                deviation_s=float(self.deviation_s[place]),
+                widened=self.widened[place],
+                num_samples=self.num_samples[place],
+                sync=self.timed.settings[place].sync,
+            )
+            for place, part_seconds, part_spreads in zip(places, seconds, spread, strict=True)
+        ]
+
+
+def predict(
+    profile: Profile,
+    machine: Machine,
+    *,
+    measured: Machine,
+    rental: Rental,
+    batch_size: int,
+    num_workers: int,
+    num_samples: int,
+    num_bytes: int,
+    known: Calibration | None = None,
+    sync: Sync = EVERY_UPDATE,
+    noise_scale: float = float("inf"),
+) -> Estimate | None:
+    """Returns time and cost of training on `num_samples`, with intervals; docs/prediction.md has the formula.
+
+    None if not even one sample fits the memory.
+    `measured` is the machine that the profile was measured on, `num_workers` the training processes per
+    machine, `num_bytes` the size of the arrays, `known` what earlier nights taught. `sync` says when workers
+    agree. Where they do so now and then, equal progress takes more than `num_samples` by the `noise_scale`;
+    at infinity none are added.
+    """
+    estimates = predict_counts(
+        profile,
+        machine,
+        measured=measured,
+        rentals=(rental,),
+        counts=(rental.num_machines,),
+        batch_size=batch_size,
+        num_workers=num_workers,
+        num_samples=num_samples,
+        num_bytes=num_bytes,
+        known=known,
+        sync=sync,
+        noise_scale=noise_scale,
+    )
+    return estimates[0].of([0])[0] if estimates else None
+
+
+def predict_counts(
+    profile: Profile,
+    machine: Machine,
+    *,
+    measured: Machine,
+    rentals: Sequence[Rental],
+    counts: Sequence[int],
+    batch_size: int,
+    num_workers: int,
+    num_samples: int,
+    num_bytes: int,
+    known: Calibration | None = None,
+    sync: Sync | None = EVERY_UPDATE,
+    noise_scale: float = float("inf"),
+) -> list[Estimates]:
+    """Returns what `predict` does for each way to rent a machine, in each of these numbers at once.
+
+    It is empty if not even one sample fits the memory. The numbers in `rentals` do not matter. Without a
+    `sync`, workers agree at every update, and numbers of machines that gain by averages now and then are
+    there a second time with those.
+    """
+
+    def timed_at(counts: Sequence[int], syncs: Sequence[Sync]) -> Updates | None:
+        whole = min(batch_size, num_samples)  # no update has more than there are
+        return updates(
+            profile,
+            machine,
+            measured=measured,
+            counts=counts,
+            batch_sizes=[whole] * len(counts),
+            num_workers=num_workers,
+            num_bytes=num_bytes,
+            known=known,
+            syncs=syncs,
+        )
+
+    timed = timed_at(counts, [sync or EVERY_UPDATE] * len(counts))
+    if timed is None:
+        return []
+    if sync is None and not profile.tuning.sharded and not profile.tuning.sharded_weights:
+        more = local_updates.worthwhile(
+            timed, batch_size=batch_size, num_samples=num_samples, noise_scale=noise_scale
+        )
+        apart = timed_at([counts[place] for place, _ in more], [each for _, each in more]) if more else None
+        if apart:
+            timed = timed.beside(apart)
+            counts = [*counts, *(counts[place] for place, _ in more)]
+    before = waits(
+        machine,
+        num_bytes=num_bytes,
+        counts=counts,
+        ratios=known.starts.get(machine.name, ()) if known else (),
+    )
+    return [
+        _rented(
+            rental,
+            machine,
+            timed=timed,
+            before=before,
+            counts=counts,
+            batch_size=batch_size,
+            num_samples=num_samples,
+            noise_scale=noise_scale,
+            save_s=time_to_save_s(profile),
+            known=known,
+        )
+        for rental in rentals
+    ]
+
+
+def _rented(
+    rental: Rental,
+    machine: Machine,
+    *,
+    timed: Updates,
+    before: Sequence[Wait],
+    counts: Sequence[int],
+    batch_size: int,
+    num_samples: int,
+    noise_scale: float,
+    save_s: float,
+    known: Calibration | None,
+) -> Estimates:
+    """Returns the estimates of machines rented one way, with what saving and losses add."""
+    import numpy as np
+
+    more = [
+        local_updates.more_samples(
+            noise_scale, batch_size=batch_size, num_workers=each.num_workers, sync=each.sync
+        )
+        for each in timed.settings
+    ]
+    samples = [round(num_samples * times) for times, _ in more]
+    work = timed.seconds * [ceil(each / batch_size) for each in samples]
+    one_s = mean_time_to_loss_s(replace(rental, num_machines=1))
+    hazard = known.hazard if known and rental.is_spot else None
+    every_s, losses = [], []
+    for count, work_s, start in zip(counts, work.sum(axis=0).tolist(), before, strict=True):
+        between_s = one_s / count
+        if hazard:
+            between_s = hazard.mean_time_to_loss_s(num_machines=count, within_s=work_s)
+        every_s.append(checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=between_s))
+        losses.append(
+            loss(
+                work_s=work_s,
+                save_s=save_s,
+                every_s=every_s[-1],
+                restart_s=start.restart_s,
+                mean_time_to_preemption_s=between_s,
+            )
+        )
+    first = np.array([(each.queue_s, each.start_s, each.pull_s) for each in before]).T
+    first_spread = np.array([(each.queue_spread, each.spread, each.spread) for each in before]).T
+    seconds = np.vstack([first, work * (1 + np.array([each.share for each in losses]))])
+    spread = np.vstack([first_spread, np.hypot(timed.spread, [doubt for _, doubt in more])])
+    widened = [1.0] * len(before)
+    if known:
+        widened = list(map(known.widened, ((seconds * spread).sum(axis=0) / seconds.sum(axis=0)).tolist()))
+    deviation_s = np.array([each.deviation_s for each in losses]) * widened
+    return Estimates(
+        machine=machine,
+        rental=rental,
+        batch_size=batch_size,
+        counts=counts,
+        timed=timed,
+        every_s=every_s,
+        seconds=seconds,
+        spread=spread * widened,
+        deviation_s=deviation_s if rental.is_spot else np.zeros(len(before)),
+        widened=widened,
+        num_samples=samples,
+    )
+
+
+def time_to_save_s(profile: Profile) -> float:
+    """Returns the seconds to save a checkpoint: weights and two moments."""
+    return SAVE_S + 3 * profile.sync_bytes.fixed / SAVE_BYTES_PER_S

@@ -1,0 +1,289 @@
+"""Reads from the ledger what earlier nights predicted and what happened, for calibration.py and scorecard.py.
+
+Only nights before this one count, by the commit that it follows, so the same records give the same plan
+whenever it is made.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from math import inf
+
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import Night, Plan, Profile, Rental, Training
+from daybreak.contract.units import HOUR_S
+from daybreak.machines import catalog
+from daybreak.machines.startup import IN_RUN_S, wait
+from daybreak.prediction.calibration import NIGHTS_AHEAD, Calibration, Past, ratio
+from daybreak.prediction.efficiency import Reached, theory
+from daybreak.prediction.learning_curve import Shown
+from daybreak.prediction.scorecard import NIGHTS, Scorecard, outcome, scorecard
+from daybreak.prediction.time_budget import Decided
+from daybreak.prediction.update_time import by_profile, update
+from daybreak.profiling import remedies
+from daybreak.spot.hazard import learned
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
+
+log = logging.getLogger(__name__)
+
+ELSEWHERE = ("on-demand", "next rung", "scale up", "step down", "undo")  # changes of machines
+LEAST_S = 120.0  # before a restart, from which an update's time is learned
+CAUSED = ("prepare", "profile", "plan", "train")  # stages that may fail by what a night takes up
+
+
+def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers: int) -> Calibration:
+    """Returns what nights taught, given oldest first, on machines that are still in the catalog.
+
+    `num_workers` is train.num_workers, of the machine at hand.
+    """
+    card = card_of(entries)
+    if card and card.warning:
+        log.warning("%s", card.warning)
+    past = [_past(entry, machines=machines, num_workers=num_workers) for entry in entries]
+    calibration = Calibration.of(
+        tuple(each for each in past if each),
+        runs=Counter(
+            (e.plan.rental.machine, e.plan.batch_size, e.plan.rental.num_machines)
+            for e in entries
+            if e.plan and not e.plan.rental.others
+        ),
+        starts=_starts(entries, machines),
+        hazard=learned(spot_lives(entries)),
+        reached=_reached(entries),
+        decided=[each for each in map(_decided, entries) if each],
+    )
+    if card:
+        calibration = replace(calibration, widen=card.widen, needed=card.needed)
+    for sentence in calibration.left_out:
+        log.warning("%s", sentence)
+    return calibration
+
+
+def before(home: Home, night: Night, *, limit: int = NIGHTS) -> list[Entry]:
+    """Returns the last nights that this one follows, oldest first, without rollbacks."""
+    if not night.previous:
+        return []
+    entries = ledger.history(home, limit=2 * limit)  # rollbacks are among them
+    commits = [entry.commit for entry in entries]
+    if night.previous not in commits:
+        return []
+    followed = [entry for entry in entries[commits.index(night.previous) :] if not entry.rollback]
+    return followed[:limit][::-1]
+
+
+def explored_usd(entries: Sequence[Entry]) -> float:
+    """Returns the dollars that the last nights spent on trying other ways than the best known one."""
+    tried = [e for e in entries[-NIGHTS_AHEAD:] if e.plan and e.plan.explore_usd]
+    best_usd = [(e, e.plan.expected_usd - e.plan.explore_usd) for e in tried if e.plan]
+    return sum(max(0.0, (e.training.cost_usd if e.training else 0.0) - usd) for e, usd in best_usd)
+
+
+def card_of(entries: Sequence[Entry]) -> Scorecard | None:
+    """Returns the scorecard of some nights, given oldest first; None without any that can be scored."""
+    outcomes = [outcome(e.night.id, e.plan, e.training) for e in entries if e.plan and e.training]
+    return scorecard([each for each in outcomes if each])
+
+
+def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Past | None:
+    """Returns a night's update relative to its profile's prediction; None where there is no usable ratio."""
+    plan, training, profile = entry.plan, entry.training, entry.profile
+    if not (plan and training and profile and entry.dataset):
+        return None
+    ran = _as_planned(training)
+    if ran is None:
+        return None
+    machine = _machine(plan.rental, profile, entry.night, machines)
+    if machine is None:
+        return None
+    measured = catalog.local(profile, today=entry.night.day)
+    epochs = plan.num_samples / max(1, entry.dataset.num_samples)
+    as_run, _ = remedies.apply_kept(
+        profile, epochs=epochs, num_samples=plan.num_samples, at_hand=plan.rental.is_local
+    )
+    here = plan.rental.is_local
+    on, processes = (measured, num_workers) if here else (machine, machine.num_workers)
+    predicted = update(
+        as_run,
+        on,
+        measured=measured,
+        num_machines=plan.rental.num_machines,
+        batch_size=plan.batch_size,
+        num_workers=processes,
+        num_bytes=entry.dataset.num_bytes,
+        sync=training.sync or plan.sync,
+    )
+    if predicted is None:
+        return None
+    elapsed_s, num_updates = ran
+    times = ratio(elapsed_s=elapsed_s, start_s=IN_RUN_S, num_updates=num_updates, update_s=predicted.seconds)
+    if times is None:
+        return None
+    return Past(
+        machine=machine.name,
+        device=machine.device,
+        measured_here=here,
+        setting=predicted.setting,
+        update=by_profile(as_run, on, measured=measured, sharing=max(1.0, processes / on.num_workers)),
+        ratio=times,
+        least_ratio=_least_s(as_run, on, plan) / predicted.seconds,
+    )
+
+
+def _as_planned(training: Training) -> tuple[float, int] | None:
+    """Returns the seconds and updates of a night on the machines of its plan.
+
+    If workers were restarted, perhaps on other machines, counts only the time before. None where the first
+    machines were not the plan's, or that time is unknown.
+    """
+    if training.ended_at:
+        began_at = training.ended_at - timedelta(seconds=training.elapsed_s)
+        if any(taken.name in ELSEWHERE and taken.time <= began_at for taken in training.rungs):
+            return None
+    if training.num_restarts:
+        before = training.before_restart
+        return before if before and before[0] >= LEAST_S else None
+    return training.elapsed_s, training.num_updates
+
+
+def _least_s(profile: Profile, machine: Machine, plan: Plan) -> float:
+    """Returns the seconds that an update's operations take at the peak rate of all devices.
+
+    0 for the machine at hand, whose rate may have been measured while it was busy.
+    """
+    if machine.is_local:
+        return 0.0
+    rate = machine.flops_per_s * machine.num_workers * plan.rental.num_machines
+    return profile.flops_per_sample * plan.batch_size / rate if rate else 0.0
+
+
+def _starts(entries: Sequence[Entry], machines: Sequence[Machine]) -> dict[str, list[float]]:
+    """Returns the times to the first step, as multiples of the prior, by machine."""
+    starts: dict[str, list[float]] = {}
+    for e in entries:
+        if not (e.plan and e.training and e.profile and e.dataset) or e.training.start_s is None:
+            continue
+        machine = _machine(e.plan.rental, e.profile, e.night, machines)
+        if machine is not None:
+            number = e.plan.rental.num_machines
+            prior_s = wait(machine, num_bytes=e.dataset.num_bytes, num_machines=number).seconds
+            starts.setdefault(machine.name, []).append((e.training.start_s + IN_RUN_S) / prior_s)
+    return starts
+
+
+def spot_lives(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
+    """Returns the lifetimes of spot machines and whether each was preempted.
+
+    Of several machines together one was preempted, and the others had lived as long.
+    """
+    lives: list[tuple[float, bool]] = []
+    for entry in entries:
+        number = entry.plan.rental.num_machines if entry.plan else 1
+        for seconds, preempted in entry.training.spot_lives if entry.training else ():
+            lives += [(seconds, preempted), *[(seconds, False)] * (number - 1)]
+    return lives
+
+
+def _reached(entries: Sequence[Entry]) -> list[Reached]:
+    """Returns the quality that nights reached, less the score of a simple rule where all of them have one.
+
+    A checkpoint that was taken when time was up is left out: its rate had not decayed.
+    """
+    scored = [e for e in entries if e.plan and e.training and e.profile and "score" in _metrics(e)]
+    scored = [e for e in scored if e.plan and not e.plan.sizes]  # a batch that grew has no single size
+    common = set.intersection(*(set(_metrics(e)) for e in scored)) if scored else set()
+    rules = sorted(name for name in common if name.startswith("baseline/"))
+    return [
+        Reached(
+            batch_size=e.plan.batch_size,
+            num_samples=e.training.num_samples,
+            noise_scale=e.training.noise_scale or e.profile.noise_scale,
+            score=_metrics(e)["score"] - (_metrics(e)[rules[0]] if rules else 0.0),
+            size=abs(_metrics(e)["score"]),
+            flops_per_sample=e.profile.flops_per_sample,
+            warm=e.training.warm,
+            values=e.night.chosen.values if e.night.chosen else {},
+        )
+        for e in scored
+        if e.plan
+        and e.training
+        and e.profile
+        and e.training.num_samples
+        and _metrics(e)["score"]
+        and not any(taken.name == "checkpoint" for taken in e.training.rungs)
+    ]
+
+
+def shown(entries: Sequence[Entry], *, batch_size: int) -> list[Shown]:
+    """Returns what nights showed of the values that they had of `plan.quality_choices`.
+
+    Those that failed before their training, or at something that no value is the cause of, are left out.
+
+    Args:
+        entries: the nights, oldest first.
+        batch_size: of the recipe; others count as many samples as make equal progress by noise-scale theory.
+    """
+    return [each for entry in entries if (each := _shown(entry, batch_size=batch_size))]
+
+
+def _shown(entry: Entry, *, batch_size: int) -> Shown | None:
+    chosen, plan, training = entry.night.chosen, entry.plan, entry.training
+    if chosen is None:
+        return None
+    if training is None:
+        is_too_much = entry.verdict is not None and entry.verdict.failed in CAUSED
+        return (
+            Shown(chosen=chosen, passes=None, warm=None, score=None, hours=inf, usd=inf)
+            if is_too_much
+            else None
+        )
+    hours = inf
+    if training.stopped_by == "finished" and training.ended_at:
+        hours = (training.ended_at - entry.night.started_at).total_seconds() / HOUR_S
+    passes = None
+    if plan and entry.profile and entry.dataset and entry.dataset.num_samples and not plan.sizes:
+        noise = training.noise_scale or entry.profile.noise_scale
+        passes = training.num_samples / theory(noise, plan.batch_size, batch_size) / entry.dataset.num_samples
+    return Shown(
+        chosen=chosen,
+        passes=passes,
+        warm=training.warm,
+        score=_metrics(entry).get("score"),
+        hours=hours,
+        usd=training.cost_usd,
+    )
+
+
+def _metrics(entry: Entry) -> dict[str, float]:
+    return entry.evaluation.metrics if entry.evaluation else {}
+
+
+def _decided(entry: Entry) -> Decided | None:
+    """Returns what followed a night's training; None where the records do not show it."""
+    training, evaluation, verdict = entry.training, entry.evaluation, entry.verdict
+    if not (training and evaluation and verdict):
+        return None
+    ended_at, decided_at, evaluation_s = training.ended_at, verdict.decided_at, evaluation.elapsed_s
+    if not (ended_at and decided_at and evaluation_s):
+        return None
+    if verdict.live:  # how long users judge is planned by itself, and no time of the gate
+        decided_at = verdict.live.began_at
+    gate_s = (decided_at - ended_at).total_seconds() - evaluation_s
+    refitted = entry.refit.training if entry.refit else None
+    refit_s = (refitted.start_s or 0.0) + refitted.elapsed_s if refitted else 0.0
+    return Decided(evaluation_s=evaluation_s, gate_s=gate_s, refit_s=refit_s) if gate_s > 0 else None
+
+
+def _machine(rental: Rental, profile: Profile, night: Night, machines: Sequence[Machine]) -> Machine | None:
+    """Returns the rented machine, of any region, as all have the same devices.
+
+    None if the machine is unknown, or the rental has several kinds, which were not measured separately.
+    """
+    if rental.others:
+        return None
+    if rental.is_local:
+        return catalog.local(profile, today=night.day)
+    return next((machine for machine in machines if machine.name == rental.machine), None)

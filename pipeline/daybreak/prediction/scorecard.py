@@ -1,0 +1,155 @@
+"""Scores the predictions of earlier nights, and widens the interval where it held too rarely.
+
+An interval of 90 % should hold on nine of ten nights. If it held on fewer than 85 % of the last 60, it was
+too narrow, and is widened by the factor that would have made it hold on 90 % of them (split conformal
+prediction, Vovk 2005), but never beyond the width of those widened intervals: tonight's may be wider already.
+Plans record their own widening, so the factor always applies to the plain interval.
+
+Where it held on more than 95 %, and more often than an interval of 90 % does by chance, it is too wide. That
+is noted without a warning and not corrected: a steady machine is not a fault, and early costs less than late.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, comb, log
+from statistics import median
+
+from daybreak.contract.formats import percent, percents
+from daybreak.contract.records import Plan, Training
+from daybreak.machines.startup import Z90
+
+NIGHTS = 60  # most that are scored
+LEAST_NIGHTS = 10  # fewer say nothing about one in ten
+NOMINAL, COVERED = 0.9, (0.85, 0.95)
+UNLIKELY = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What was predicted for a night's training, and what happened."""
+
+    night: str
+    predicted_s: float
+    low_s: float
+    high_s: float
+    actual_s: float
+    predicted_usd: float
+    actual_usd: float
+    finished: bool = True  # otherwise it was stopped, and would have taken longer
+    widened: float = 1.0  # multiple of the plain interval
+
+    @property
+    def held(self) -> bool:
+        """Whether the actual time lies in the interval."""
+        return self.finished and self.low_s <= self.actual_s <= self.high_s
+
+    @property
+    def deviation(self) -> float:
+        """Deviation of the logarithm that the plain interval implies, on the side of the actual time."""
+        late = self.actual_s > self.predicted_s or not self.finished
+        bound_s = self.high_s if late else self.low_s
+        return abs(log(bound_s / self.predicted_s)) / Z90 / self.widened
+
+    @property
+    def apart(self) -> float:
+        """Deviations of the plain interval between predicted and actual, on a scale of logarithms."""
+        difference = log(self.actual_s / self.predicted_s)
+        if not self.finished:
+            difference = max(difference, log(self.high_s / self.predicted_s))
+        return difference / self.deviation if self.deviation > 0 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scorecard:
+    """How good the predictions of the last nights were."""
+
+    outcomes: tuple[Outcome, ...]  # oldest first
+    coverage: float  # share of nights whose interval held
+    error: float  # median of |actual / predicted - 1|
+    bias: float  # median of actual / predicted - 1
+    widen: float  # factor for the next plain interval; 1: none
+    needed: float  # deviation of the logarithm that is wide enough without widening
+    warning: str  # "" where nothing is wrong
+    note: str = ""  # on what is not a fault
+
+    @property
+    def num_nights(self) -> int:
+        """Number of nights that were scored."""
+        return len(self.outcomes)
+
+
+def held(plan: Plan, training: Training) -> bool:
+    """Returns whether training came to its end within the plan's interval."""
+    return training.stopped_by == "finished" and plan.interval[0] <= training.took_s <= plan.interval[1]
+
+
+def outcome(night: str, plan: Plan, training: Training) -> Outcome | None:
+    """Returns what was predicted and what happened; None where there is nothing to compare."""
+    if min(plan.expected_s, *plan.interval, training.elapsed_s) <= 0:
+        return None
+    return Outcome(
+        night=night,
+        predicted_s=plan.expected_s,
+        low_s=plan.interval[0],
+        high_s=plan.interval[1],
+        actual_s=training.took_s,
+        predicted_usd=plan.expected_usd,
+        actual_usd=training.cost_usd,
+        finished=training.stopped_by == "finished",
+        widened=plan.widened,
+    )
+
+
+def scorecard(outcomes: Sequence[Outcome]) -> Scorecard | None:
+    """Returns the scorecard of the last nights, given oldest first; None without any."""
+    last = tuple(outcomes)[-NIGHTS:]
+    if not last:
+        return None
+    ratios = [each.actual_s / each.predicted_s - 1 for each in last]
+    coverage = sum(each.held for each in last) / len(last)
+    widen, warning, note = 1.0, "", ""
+    if len(last) >= LEAST_NIGHTS:
+        widen = _widen([abs(each.apart) for each in last])
+        warning, note = _warning(coverage, widen, len(last)), _note(coverage, len(last))
+    return Scorecard(
+        outcomes=last,
+        coverage=coverage,
+        error=median(abs(ratio) for ratio in ratios),
+        bias=median(ratios),
+        widen=widen,
+        needed=widen * median(each.deviation for each in last),
+        warning=warning,
+        note=note,
+    )
+
+
+def _widen(apart: Sequence[float]) -> float:
+    """Returns the factor that widens the plain interval to hold on 90 % of nights; 1 if it nearly did."""
+    plain = sum(each <= Z90 for each in apart) / len(apart)
+    if plain >= COVERED[0]:
+        return 1.0
+    place = min(len(apart), ceil(0.9 * (len(apart) + 1))) - 1
+    return max(1.0, sorted(apart)[place] / Z90)
+
+
+def _warning(coverage: float, widen: float, num_nights: int) -> str:
+    if coverage < COVERED[0]:
+        share, least = percents(coverage, COVERED[0])
+        held = f"the 90 % interval held on {share} of the last {num_nights} nights"
+        change = f"it is {widen:.2g} times as wide from now on" if widen > 1 else "it has been widened since"
+        return f"{held}, fewer than {least}; {change}: look at what changed on the machine"
+    return ""
+
+
+def _note(coverage: float, num_nights: int) -> str:
+    held = round(coverage * num_nights)
+    by_chance = sum(
+        comb(num_nights, k) * NOMINAL**k * (1 - NOMINAL) ** (num_nights - k)
+        for k in range(held, num_nights + 1)
+    )
+    if coverage <= COVERED[1] or by_chance > UNLIKELY:
+        return ""
+    return (
+        f"the 90 % interval held on {percent(coverage)} of the last {num_nights} nights, so it is wider than "
+        f"it has to be; deadlines are kept with more to spare than asked for"
+    )

@@ -1,0 +1,331 @@
+"""Measures the cost of an update and what binds it, without changing the job.
+
+The job itself is measured, on this machine's device: after a warm-up, a few real batches of each of
+`profile.batch_sizes` are loaded and trained on, the sizes taking turns so that a disturbance does not fall on
+one of them. Where they would take too long, smaller batches are measured, and the lines say the rest. A line
+is fitted through each cost. Then one thing at a time is changed and the update runs again
+(`counterfactuals`); the verdict uses both (`bounds`).
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from daybreak.contract.errors import is_out_of_memory
+from daybreak.contract.params import ProfileParams, TrainParams
+from daybreak.contract.records import Line, Tuning
+from daybreak.contract.workload import Workload
+from daybreak.machines import this_machine
+from daybreak.machines.catalog import HEADROOM
+from daybreak.profiling import all_reduce, bounds, counterfactuals, line_fit, memory, memory_fit
+from daybreak.profiling.bounds import Operator, Room, Verdict
+from daybreak.storage.home import Home
+
+if TYPE_CHECKING:
+    from daybreak.profiling.counterfactuals import Changes
+    from daybreak.profiling.harness import Harness
+    from daybreak.profiling.memory import Peaks
+    from daybreak.profiling.roofline import Ceilings
+
+ARRAYS = Path("data/arrays")
+ACTIVATIONS = {  # that cost more than a ReLU, as torch calls them
+    "gelu",
+    "silu",
+    "sigmoid",
+    "tanh",
+    "softplus",
+    "elu",
+    "mish",
+    "hardswish",
+    "log_sigmoid",
+    "celu",
+}
+MEASURE_S = 5.0  # no round after the first starts later than this
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """The measurements of a job, before any remedy."""
+
+    harness: "Harness"
+    ceilings: "Ceilings"
+    batch_size: int
+    load_s: Line
+    step_s: Line
+    memory_bytes: Line
+    room: Room
+    rungs: Mapping[str, str]  # remedies without which no pass fits, with the effect of each
+    most_samples: int  # in a pass; fewer than the batch where that does not fit
+    timed_samples: int  # of a batch that is measured; fewer than the batch where that would take too long
+    changes: "Changes"
+    verdict: Verdict
+    flops_per_sample: float
+    dispatch_share: float  # of the step, in which its operators are dispatched
+    activation_share: float  # of the step, in activations that cost more than a ReLU
+    gradient: tuple[float, float]  # square and variance; 0 where memory does not suffice for the sums
+    evidence: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Seconds of loads and steps, one of each per batch size and round."""
+
+    batch_sizes: tuple[int, ...]
+    load_s: tuple[float, ...]
+    step_s: tuple[float, ...]
+
+
+def diagnose(
+    home: Home | None,
+    workload: Workload,
+    params: ProfileParams,
+    training: TrainParams,
+    *,
+    limit_s: float = math.inf,
+) -> Diagnosis:
+    """Measures the job on this machine and returns costs and bound, within about `limit_s`.
+
+    Raises ParamsError or DataError in one sentence for a loss that is not one value per sample, for NaN, or
+    for no samples; PlanError if not even the smallest batch fits the memory.
+    """
+    from daybreak.profiling import roofline
+    from daybreak.profiling.harness import Harness
+    from daybreak.training.tuning import tensors
+
+    begin = time.perf_counter()
+    with memory_fit.fitting(workload, ARRAYS, params, training, limit_s=limit_s) as wait_for_fit:
+        harness = Harness(workload, ARRAYS, seed=training.seed)
+        fit = wait_for_fit()  # nothing is timed before the other process has ended
+    peaks, tuning = fit.peaks, fit.tuning
+    harness.build(tuning, num_workers=training.num_workers)
+    ceilings = roofline.ceilings(home, ARRAYS)
+    here = _machine(harness, peaks, ceilings)
+    batch_size = min(training.batch_size, harness.num_samples)
+    memory_bytes = line_fit.fit(peaks.batch_sizes, peaks.step_bytes)
+    room = bounds.room(
+        memory_bytes,
+        batch_size=batch_size,
+        num_workers=training.num_workers,
+        sharing=memory.sharing(training.num_workers),
+        device_bytes=here["device_memory_bytes"],
+        too_large=peaks.too_large,
+    )
+    sizes = _that_fit(harness.sizes(params.batch_sizes), room, memory_bytes, peaks)
+    times = _times(harness, sizes, params.steps)
+    load_s = line_fit.fit(times.batch_sizes, times.load_s)
+    step_s = line_fit.fit(times.batch_sizes, times.step_s)
+    timed = batch_size if peaks.too_slow is None else min(batch_size, sizes[-1])
+    tried = timed if room.fits else sizes[0]  # not all changes can be run if the batch does not fit
+    batches = counterfactuals.kept(harness, tried)
+    changes = counterfactuals.changes(harness, tried, batches)
+    operators = harness.operators(batches, tried)
+    square, variance = _noise(harness, sizes[0])
+    can_rerun = room.fits and not tuning.sharded_weights  # sharded weights are moved, not only computed with
+    rerun = counterfactuals.step_gains(harness, tried, batches[0], operators, ceilings) if can_rerun else None
+    of_step = rerun or counterfactuals.by_time(operators, ceilings)
+    cold_s = counterfactuals.cold(harness, tried, ARRAYS)
+    harness.build(tuning, num_workers=training.num_workers)  # what such steps learned is meaningless
+    dispatch_s = len(operators) * ceilings.dispatch_s
+    dispatch_share = min(1.0, dispatch_s / changes.step_s) if changes.step_s else 0.0
+    verdict = bounds.judge(
+        load_s=changes.load_s,
+        step_s=changes.step_s,
+        memory_share=bounds.memory_share(operators, ceilings),
+        fits=room.fits and tuning == Tuning(band_rate=training.band_rate),
+        dispatch_share=dispatch_share,
+        gains={
+            "io": changes.no_input_gain,
+            "compute": changes.no_model_gain * of_step["compute"],
+            "memory": changes.no_model_gain * of_step["memory"],
+        },
+    )
+    flops = sum(operator.flops for operator in operators)
+    evidence = {
+        "batch_size": batch_size,
+        "num_workers": training.num_workers,
+        "load_s": load_s(batch_size),
+        "step_s": step_s(batch_size),
+        **_shares(verdict),
+        "memory": {
+            "kind": verdict.kind,
+            "peak_bytes": room.peak_bytes,
+            "device_bytes": room.device_bytes,
+            "too_large": peaks.too_large,
+            "how": peaks.how,
+            "rungs": fit.notes,
+        },
+        "counterfactual": _counterfactual(changes, verdict)
+        | {"step_was_run": rerun is not None}  # otherwise its gains come from the times of its operators
+        | cold_s,
+        "storage": counterfactuals.storage(changes, cold_s),
+        "symptoms": bounds.symptoms(
+            verdict=verdict,
+            room=room,
+            load_busy=changes.load_busy,
+            input_bytes=float(sum(part.nbytes for part in tensors(batches[0]))),
+            lookup_share=_share(operators, lambda operator: operator.num_rows > 0),
+            flops=flops,
+            flops_share=flops / changes.step_s / ceilings.flops_per_s,
+            fixed_bytes=memory_bytes.fixed,
+        ),
+        "roofline": _roofline(operators, changes.step_s, ceilings),
+        "dispatch": {
+            "num_operators": len(operators),
+            "seconds_each": ceilings.dispatch_s,
+            "share": dispatch_share,
+            "bound": verdict.kind == "dispatch",
+        },
+        "network": all_reduce.evidence(
+            harness.num_sync_bytes(),
+            num_workers=training.num_workers,
+            update_s=load_s(batch_size) + step_s(batch_size),
+        ),
+        "noise": {"gradient_square": square, "gradient_variance": variance},
+        "measured": {
+            "batch_sizes": list(sizes),
+            "num_rounds": len(times.batch_sizes) // len(sizes),
+            "num_samples": sum(times.batch_sizes),
+            "too_slow": peaks.too_slow,
+            "parameter_bytes": harness.num_sync_bytes(),
+            "elapsed_s": time.perf_counter() - begin,
+        },
+        "thresholds": bounds.THRESHOLDS,
+        "machine": here,
+    }
+    return Diagnosis(
+        harness=harness,
+        ceilings=ceilings,
+        batch_size=batch_size,
+        load_s=load_s,
+        step_s=step_s,
+        memory_bytes=memory_bytes,
+        room=room,
+        rungs=fit.notes,
+        most_samples=batch_size if room.fits else sizes[-1],
+        timed_samples=timed,
+        changes=changes,
+        verdict=verdict,
+        flops_per_sample=flops / tried,
+        dispatch_share=dispatch_share,
+        activation_share=_share(operators, lambda operator: _plain(operator.name) in ACTIVATIONS),
+        gradient=(square, variance),
+        evidence=evidence,
+    )
+
+
+def _that_fit(sizes: Sequence[int], room: Room, memory_bytes: Line, peaks: "Peaks") -> tuple[int, ...]:
+    """Returns the batch sizes to time: those that fit the memory and the time, and at least two."""
+    if peaks.too_slow is not None and peaks.too_large is None:
+        return peaks.batch_sizes
+    if peaks.too_large is None and room.fits:
+        largest = peaks.batch_sizes[-1]
+        limit_bytes = room.device_bytes * (1 - HEADROOM)
+        return tuple(size for size in sizes if size <= largest or memory_bytes(size) <= limit_bytes)
+    fitting = peaks.batch_sizes[:-1] if len(peaks.batch_sizes) > 2 else peaks.batch_sizes
+    return fitting if len(fitting) > 1 else tuple(sorted({max(1, fitting[0] // 2), fitting[0]}))
+
+
+def _times(harness: "Harness", sizes: Sequence[int], num_rounds: int) -> Times:
+    """Times loads and steps of all sizes in turn, after a warm-up with the smallest and the largest."""
+    for size in {sizes[0], sizes[-1]}:
+        harness.step(harness.load(size), size)
+    begin = harness.now()
+    measured: list[tuple[int, float, float]] = []
+    for number in range(num_rounds):
+        if number > 0 and harness.now() - begin > MEASURE_S:
+            break
+        for size in sizes:
+            start = harness.now()
+            batch = harness.load(size)
+            loaded = harness.now()
+            harness.step(batch, size)
+            measured.append((size, loaded - start, harness.now() - loaded))
+    batch_sizes, load_s, step_s = zip(*measured, strict=True)
+    return Times(batch_sizes=batch_sizes, load_s=load_s, step_s=step_s)
+
+
+def _shares(verdict: Verdict) -> dict[str, Any]:
+    """Returns the shares of the update, and those between which the verdict is mixed."""
+    io, compute, of_memory = (verdict.shares[bound] for bound in ("io", "compute", "memory"))
+    return {
+        "load_share": io,
+        "step_share": 1 - io,
+        "compute_share": compute,
+        "memory_share": of_memory,
+        "input_bound": bounds.input_bound(io),
+        "mixed": {bound: verdict.shares[bound] for bound in verdict.mixed},
+    }
+
+
+def _counterfactual(changes: "Changes", verdict: Verdict) -> dict[str, Any]:
+    return {
+        **{name: value for name, value in asdict(changes).items() if name.endswith("gain")},
+        "update_s": changes.update_s,
+        "no_compute_gain": verdict.gains["compute"],
+        "no_traffic_gain": verdict.gains["memory"],
+        "agrees": not verdict.mixed,
+    }
+
+
+def _roofline(operators: Sequence[Operator], step_s: float, ceilings: "Ceilings") -> dict[str, float]:
+    """Returns the step's place on the roofline, and how much of its time the roofline explains."""
+    flops = sum(operator.flops for operator in operators)
+    num_bytes = sum(operator.num_bytes for operator in operators)
+    row_bytes = sum(operator.num_rows * operator.row_bytes for operator in operators)
+    least_s = sum(max(op.arithmetic_s(ceilings), op.traffic_s(ceilings)) for op in operators)
+    rows = [operator for operator in operators if operator.num_rows]
+    rate = sum(op.num_rows * op.row_bytes for op in rows) / max(1e-12, sum(op.seconds for op in rows))
+    width = row_bytes / max(1, sum(operator.num_rows for operator in rows))
+    return {
+        "flops_per_s": flops / step_s,
+        "peak_flops_per_s": ceilings.flops_per_s,
+        "bytes_per_s": (num_bytes + row_bytes) / step_s,
+        "peak_bytes_per_s": ceilings.copy_bytes_per_s,
+        "gather_bytes_per_s": rate,
+        "peak_gather_bytes_per_s": ceilings.gather_bytes_per_s(width) if rows else 0.0,
+        "flops_per_byte": flops / (num_bytes + row_bytes) if num_bytes + row_bytes else 0.0,
+        "ridge_flops_per_byte": ceilings.flops_per_s / ceilings.copy_bytes_per_s,
+        "explained_share": least_s / step_s,
+    }
+
+
+def _share(operators: Sequence[Operator], chosen: Callable[[Operator], bool]) -> float:
+    """Returns the share of the step's time in the chosen operators."""
+    total_s = sum(operator.seconds for operator in operators)
+    return sum(op.seconds for op in operators if chosen(op)) / total_s if total_s else 0.0
+
+
+def _plain(name: str) -> str:
+    """Returns the name of an operator without the marks of the backward pass or of in-place operation."""
+    return name.removesuffix("_").removesuffix("_backward")
+
+
+def _machine(harness: "Harness", peaks: "Peaks", ceilings: "Ceilings") -> dict[str, Any]:
+    """Returns this machine as the catalog describes others; its memory is what this process may use."""
+    import torch
+
+    installed = this_machine.installed_bytes()
+    on_cpu = harness.device.type == "cpu"
+    return {
+        "name": "CPU" if on_cpu else torch.cuda.get_device_name(),
+        "num_devices": 0 if on_cpu else torch.cuda.device_count(),
+        "num_cores": ceilings.machine["num_cores"],
+        "memory_bytes": installed,
+        "device_memory_bytes": peaks.room_bytes,
+        "flops_per_s": ceilings.flops_per_s,
+        "bandwidth_bytes_per_s": ceilings.copy_bytes_per_s,
+        "storage_bytes_per_s": ceilings.cold_bytes_per_s,
+    }
+
+
+def _noise(harness: "Harness", size: int) -> tuple[float, float]:
+    """Returns square and variance of the gradient; zeros where memory does not suffice to add it up."""
+    try:
+        return harness.noise(size)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return 0.0, 0.0

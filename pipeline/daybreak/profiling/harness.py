@@ -1,0 +1,263 @@
+"""Runs one training process on this machine's device in parts, so that each part can be timed.
+
+The measurements are of the job itself: the user's data set, model, optimizer and loss, on real samples in the
+order of training. The trained weights are discarded.
+"""
+
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from daybreak import hooks
+from daybreak.contract.errors import DataError, ParamsError, PipelineError, is_out_of_memory
+from daybreak.contract.records import Tuning
+from daybreak.contract.workload import Batch, Workload
+from daybreak.profiling.bounds import Operator
+from daybreak.profiling.operators import OperatorLog, OtherStep, own
+from daybreak.training import noise, sample_order
+from daybreak.training.band_limited import new_model
+from daybreak.training.sample_order import Indices
+from daybreak.training.tuning import ShardedOptimizer, Tuner, read, tensors
+
+NOISE_BATCHES = 8
+NUM_SIZED = 256  # samples among which the largest is sought
+
+
+def device_here() -> torch.device:
+    """Returns the device that a training process on this machine uses."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Harness:
+    """The job's data set, model and optimizer on a device."""
+
+    def __init__(self, workload: Workload, folder: Path, *, seed: int) -> None:
+        self.workload = workload
+        self.name = f"{type(workload).__module__}:{type(workload).__name__}"
+        self.device = device_here()
+        self.tuning = Tuning()
+        self._tuner = Tuner(self.tuning, self.device)
+        self._loss: Callable[[Batch], Tensor]
+        with self._blame_user_code("dataset"):
+            data: Any = workload.dataset(folder, "train")
+            self.data = data
+            self.num_samples = len(data)
+        if self.num_samples == 0:
+            raise DataError(
+                f"{self.name} has 0 samples in its training split; look at the rows in data/run/report.json "
+                f"and at prepare.window_days"
+            )
+        self._seed, self._block, self._position = seed, getattr(self.data, "block", 1), 0
+        torch.manual_seed(seed)
+
+    def build(self, tuning: Tuning | None = None, *, num_workers: int = 1) -> None:
+        """Makes the model and the optimizer; a sharded optimizer keeps one worker's share of the state."""
+        self.tuning = tuning or Tuning()
+        self._tuner = Tuner(self.tuning, self.device)
+        with self._blame_user_code("model"):
+            state = getattr(self.data, "state", {})
+            model = new_model(self.workload, state, rate=self.tuning.band_rate)
+            self._loss = partial(self._tuner.loss, self.workload, model)
+            if self.tuning.sharded_weights:
+                model = self._shard(model, num_workers)
+            self.model = self._tuner.model(model)
+            self.model.train()
+        with self._blame_user_code("optimizer"):
+            self.optimizer = self._tuner.optimizer(self.workload.optimizer(self.model.parameters()))
+        if self.tuning.sharded and not self.tuning.sharded_weights:
+            ShardedOptimizer(self.optimizer, rank=0, world_size=num_workers)  # which drops others' gradients
+
+    def _shard(self, model: nn.Module, num_workers: int) -> nn.Module:
+        """Returns the model with worker 0's share of its weights, among workers that are simulated.
+
+        A gathered weight is that share repeated: time and memory are realistic, except that the network is
+        not used; the noise of gradients is that of such a model.
+        """
+        import torch.distributed as dist
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        if not dist.is_initialized():
+            dist.init_process_group("fake", rank=0, world_size=num_workers, store=FakeStore())
+        for shard in hooks.functions("shard"):
+            self._loss = shard(model, self._loss, device=self.device)
+            return model
+        raise ParamsError("no extension here divides weights; restore pipeline/daybreak/extensions/fsdp")
+
+    def sizes(self, wanted: Sequence[int]) -> tuple[int, ...]:
+        """Returns the batch sizes that the data set can fill, ascending; at least two if possible."""
+        sizes = {size for size in wanted if 0 < size <= self.num_samples} or {self.num_samples}
+        if len(sizes) == 1:  # a line needs two; half the size, as a larger one might not fit the memory
+            (size,) = sizes
+            sizes.add(size // 2 or min(2, self.num_samples))
+        return tuple(sorted(sizes))
+
+    def load(self, size: int) -> Batch:
+        """Returns a batch of the next `size` samples in the order of training, on the device."""
+        with self._blame_user_code("dataset"):
+            return self._tuner.batch(read(self.data, self._next(size)))
+
+    def reload(self, size: int) -> Batch:
+        """Returns the batch of the last `size` samples again."""
+        self._position -= size
+        return self.load(size)
+
+    def load_largest(self, size: int) -> Batch:
+        """Returns a batch of `size` times the largest sample, or a normal one if all are of one size."""
+        with self._blame_user_code("dataset"):
+            largest = self._largest
+            return (
+                self.load(size) if largest is None else self._tuner.batch(read(self.data, [largest] * size))
+            )
+
+    @cached_property
+    def _largest(self) -> int | None:
+        """The largest of `NUM_SIZED` samples spread over the data set; None where all are of one size."""
+        first_of_size: dict[int, int] = {}  # the first sample with so many bytes
+        for sample in range(0, self.num_samples, max(1, self.num_samples // NUM_SIZED)):
+            num_bytes = sum(t.numel() * t.element_size() for t in tensors(read(self.data, [sample])))
+            first_of_size.setdefault(num_bytes, sample)
+        return first_of_size[max(first_of_size)] if len(first_of_size) > 1 else None
+
+    def update_s(self, size: int, rounds: int, *, num_loaders: int | None = None) -> list[float]:
+        """Returns the seconds of each of `rounds` whole updates, load and step, after a warm-up.
+
+        `num_loaders` threads load ahead as those of the trainer do; by default as many as the tuning says.
+        """
+        seconds = []
+        num_loaders = self.tuning.num_loaders if num_loaders is None else num_loaders
+        with ThreadPoolExecutor(max(1, num_loaders)) as pool:
+            ahead = deque(pool.submit(read, self.data, self._next(size)) for _ in range(num_loaders))
+            for _ in range(rounds + 1):
+                start = self.now()
+                if ahead:
+                    batch = self._tuner.batch(ahead.popleft().result())
+                    ahead.append(pool.submit(read, self.data, self._next(size)))
+                else:
+                    batch = self.load(size)
+                self.step(batch, size)
+                seconds.append(self.now() - start)
+        return seconds[1:]
+
+    @contextmanager
+    def _blame_user_code(self, method: str) -> Iterator[None]:
+        """Turns errors of the user's code into a ParamsError with their place; a lack of memory passes."""
+        try:
+            yield
+        except (PipelineError, OtherStep):
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            reason = (str(error).splitlines() or [""])[0]
+            raise ParamsError(
+                f"{self.name} fails in {method} with {type(error).__name__}: {reason} "
+                f"({Path(place.filename).name}, line {place.lineno}); fix its code (key workload)"
+            ) from error
+
+    def _next(self, size: int) -> Indices:
+        """Returns the next samples in the order of training, which affects how fast they load."""
+        start = self._position
+        self._position += size
+        return sample_order.indices(
+            seed=self._seed,
+            num_samples=self.num_samples,
+            start=start,
+            stop=start + size,
+            block=self._block,
+        )
+
+    def loss(self, batch: Batch, size: int) -> Tensor:
+        """Returns the loss of each sample, shape [size].
+
+        Raises ParamsError for another shape, DataError for values that are not finite.
+        """
+        with self._blame_user_code("loss"):
+            loss = self._loss(batch)
+        if tuple(loss.shape) != (size,):
+            raise ParamsError(
+                f"{self.name} returns a loss of shape {list(loss.shape)} for {size} samples; "
+                f"return one value per sample, shape [{size}], not reduced (key workload)"
+            )
+        if not bool(torch.isfinite(loss).all()):
+            number = int((~torch.isfinite(loss)).sum())
+            raise DataError(
+                f"{self.name} returns a loss that is not finite for {number} of {size} samples; "
+                f"look for NaN in its features and in its loss"
+            )
+        return loss
+
+    def backward(self, batch: Batch, size: int) -> None:
+        """Computes the gradients of the mean loss, replacing the ones before."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(batch, size).mean()
+        with self._blame_user_code("loss"):
+            loss.backward()  # type: ignore[no-untyped-call]
+
+    def step(self, batch: Batch, size: int) -> None:
+        """Runs forward, backward and update."""
+        self.backward(batch, size)
+        self.update()
+
+    def update(self) -> None:
+        """Updates the weights by their gradients."""
+        with self._blame_user_code("optimizer"):
+            self.optimizer.step()
+
+    def now(self) -> float:
+        """Returns the clock in seconds, once the device has finished its queue."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def num_sync_bytes(self) -> int:
+        """Returns the bytes of gradient that workers exchange per update."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        return sum(p.numel() * 4 for p in parameters)
+
+    def operators(self, batches: Sequence[Batch], size: int) -> list[Operator]:
+        """Returns the operators of a step, each with its least time over the batches.
+
+        Where batches of different shapes use different operators, it returns those of the fastest step.
+        """
+        logs: list[list[Operator]] = []
+        log = OperatorLog(self.now)
+        for batch in batches:
+            log.operators = []  # the cache keeps its state from the step before
+            with log:
+                self.step(batch, size)
+            logs.append(log.operators)
+        logs = logs[1:] or logs
+        if len({tuple(operator.name for operator in each) for each in logs}) > 1:
+            return min(logs, key=lambda each: sum(operator.seconds for operator in each))
+        return [min(same, key=lambda operator: operator.seconds) for same in zip(*logs, strict=True)]
+
+    def noise(self, size: int) -> tuple[float, float]:
+        """Returns |g|^2 and tr(Sigma) from small batches of `size` and their mean (noise.py)."""
+        n, local = NOISE_BATCHES, 0.0
+        mean: list[Tensor | None] = [None for _ in self.model.parameters()]
+        for _ in range(n):
+            self.backward(self.load(size), size)
+            for place, parameter in enumerate(self.model.parameters()):
+                if parameter.grad is None:
+                    continue
+                gradient = parameter.grad.coalesce() if parameter.grad.is_sparse else parameter.grad
+                local += _square(gradient) / n
+                before = mean[place]
+                mean[place] = gradient / n if before is None else before + gradient / n
+        total = sum(_square(g.coalesce() if g.is_sparse else g) for g in mean if g is not None)
+        return noise.parts(local=local, total=total, num_parts=n, batch_size=n * size)
+
+
+def _square(gradient: Tensor) -> float:
+    values = gradient.values() if gradient.is_sparse else own(gradient)
+    return float((values.double() ** 2).sum())

@@ -1,0 +1,111 @@
+"""Profiles a job: measures the step, finds the bound (I/O, compute or memory), and tries remedies.
+
+The measurements (`diagnosis`) suggest remedies; they are tried, and those that help are kept (`tuner`).
+"""
+
+import math
+from dataclasses import replace
+
+from daybreak.contract.params import ProfileParams, TrainParams
+from daybreak.contract.records import Dataset, Profile
+from daybreak.contract.workload import Workload
+from daybreak.machines import contention
+from daybreak.profiling import line_fit, remedies
+from daybreak.profiling.diagnosis import ARRAYS, diagnose
+from daybreak.storage.home import Home
+
+__all__ = ["ARRAYS", "profile"]
+
+
+def profile(
+    home: Home | None,
+    dataset: Dataset,
+    workload: Workload,
+    params: ProfileParams,
+    training: TrainParams,
+    *,
+    limit_s: float = math.inf,
+) -> Profile:
+    """Returns the profile of the job on this machine, measured in about `limit_s` seconds at most.
+
+    Of a job with long steps smaller batches are measured, and the lines through them say the rest.
+
+    Raises ParamsError or DataError in one sentence for a loss that is not one value per sample, for NaN, or
+    for no samples; PlanError if not even the smallest batch fits the memory.
+    """
+    with contention.measured() as seen:
+        measured = _measured(home, dataset, workload, params, training, limit_s=limit_s)
+    return replace(measured, evidence=measured.evidence | {"contention": seen.share})
+
+
+def _measured(
+    home: Home | None,
+    dataset: Dataset,
+    workload: Workload,
+    params: ProfileParams,
+    training: TrainParams,
+    *,
+    limit_s: float,
+) -> Profile:
+    from daybreak.profiling import tuner
+    from daybreak.profiling.timeline import timelines
+
+    diagnosis = diagnose(home, workload, params, training, limit_s=limit_s / 2)
+    training = training.model_copy(update={"batch_size": diagnosis.timed_samples})
+    harness, here = diagnosis.harness, diagnosis.evidence["machine"]
+    job = remedies.JobFacts(
+        bound=diagnosis.verdict.bound,
+        batch_size=diagnosis.batch_size,
+        load_s=diagnosis.load_s,
+        step_s=diagnosis.step_s,
+        whole_batches=hasattr(harness.data, "__getitems__"),
+        num_cores=here["num_cores"],
+        on_cpu=harness.device.type == "cpu",
+        flops_per_s=here["flops_per_s"],
+        bfloat16_flops_per_s=diagnosis.ceilings.bfloat16_flops_per_s,
+        fits=diagnosis.verdict.kind != "capacity",
+        rungs=diagnosis.rungs,
+        most_samples=0 if diagnosis.room.fits else diagnosis.most_samples,
+        bytes_per_s=here["bandwidth_bytes_per_s"],
+        memory_share=diagnosis.verdict.shares["memory"] / (1 - diagnosis.verdict.shares["io"] or 1),
+        dispatch_share=diagnosis.dispatch_share,
+        activation_share=diagnosis.activation_share,
+        peak_bytes=diagnosis.room.peak_bytes,
+        waited_share=diagnosis.evidence["storage"]["waited_share"],
+        storage_bytes_per_s=here["storage_bytes_per_s"],
+        array_bytes=dataset.num_bytes,
+    )
+    tuned = tuner.tune(harness, job, training, quality=params.quality_remedies, limit_s=limit_s / 2)
+    runs = (
+        {}  # one worker has no memory for an optimizer state that several must share
+        if harness.tuning.sharded
+        else timelines(
+            workload,
+            harness.data,
+            training,
+            first=harness.tuning,
+            tuning=tuned.tuning,
+            most_samples=diagnosis.most_samples,
+            update_s=diagnosis.changes.update_s,
+        )
+    )
+    return Profile(
+        device=harness.device.type,
+        load_s=diagnosis.load_s,
+        step_s=diagnosis.step_s,
+        memory_bytes=diagnosis.memory_bytes,
+        sync_bytes=line_fit.constant(float(harness.num_sync_bytes())),
+        flops_per_sample=diagnosis.flops_per_sample,
+        noise_scale=_noise_scale(*diagnosis.gradient, dataset.num_samples),
+        bound=diagnosis.verdict.bound,
+        evidence=diagnosis.evidence | {"tuned": tuned.evidence, "timeline": runs},
+        remedies=tuned.remedies,
+        tuning=tuned.tuning,
+    )
+
+
+def _noise_scale(square: float, variance: float, num_samples: int) -> float:
+    """Returns the noise scale tr(Sigma) / |g|^2 in samples; where noise hides the gradient, all samples."""
+    if variance <= 0:
+        return 0.0
+    return min(variance / square, float(num_samples)) if square > 0 else float(num_samples)

@@ -1,0 +1,532 @@
+"""Lists what would make the job faster: the thirteen remedies of Lakshmanan's thread in its order, and ours.
+
+The thread is about daily retraining that ends within 18 hours, bound by I/O, compute or memory. Each remedy
+says whether it applies to this job, and predicts the gain, as time saved / time, from the lines and the
+measured rates alone. A remedy that the program can apply carries a change of the tuning, for `tuner` to try;
+a remedy that needs another machine names it; remedies that affect the quality of the model come last.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from daybreak.contract.machine import Machine
+from daybreak.contract.records import Line, Profile, Remedy, Strategy, Tuning
+from daybreak.machines.catalog import HEADROOM, PAGE_CACHE, rented
+
+Bound = Literal["io", "compute", "memory"]
+STORED, IN_RAM = "store the data more efficiently", "storage with higher throughput"
+IN_MEMORY = (STORED, IN_RAM)
+COMPILED_MODEL = "compiled model"
+NOT_TRIED = "not tried: "  # in the note of a remedy, before the reason
+SMALLER_BATCH = "smaller batch"
+SPARSE = "sparse gradients"
+BAND_LIMITED, OFFERED_RATE = "band-limited convolutions", 0.5  # at which a rung is measured
+VARIANTS = ("simpler model", "cheaper activation", "fewer layers")  # which a workload may offer as another
+LEAST_GAIN = 0.05  # predicted gain of a remedy for another bound
+MANY_LOADERS = (4, 16)  # where loading takes longer than the step; each thread waits for storage by itself
+COMPILE_S, COMPILE_LAYER_S = 15.0, 1.5  # to compile a model, and each of its layers (ResNet-18: 90 s)
+COMPILED, REORDERED = 0.2, 0.1  # of a step, typical of torch.compile and of channels last
+SPARSE_SAVES = (
+    0.5  # of a step, at least, where all of its parameters are rows of tables that are not looked up
+)
+ACTIVATION_SAVES = 0.7  # of the time of a GELU or a SiLU, which a ReLU saves
+LAUNCHES = 0.5  # of the dispatch time of operators, saved by torch.compile, which merges operators
+PAGEABLE, LOCKED = 6e9, 24e9  # bytes/s to an accelerator from pageable and from page-locked memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFacts:
+    """The facts about a job that remedies depend on."""
+
+    bound: Bound
+    batch_size: int
+    load_s: Line
+    step_s: Line
+    whole_batches: bool  # the data set reads a list of indices at once
+    num_cores: int
+    on_cpu: bool
+    flops_per_s: float
+    fits: bool
+    bytes_per_s: float = 0.0  # of the device's memory
+    memory_share: float = 0.0  # of a step in operators bound by memory
+    dispatch_share: float = 0.0  # of a step in which operators are dispatched
+    activation_share: float = 0.0  # of a step in activations that cost more than a ReLU
+    peak_bytes: float = 0.0  # that the job takes of a device's memory
+    variants: frozenset[str] = frozenset()  # of VARIANTS, those that the workload offers
+    sparse_rows: float = 0.0  # share of the rows of embedding tables that a step looks up; 0: none are dense
+    sparse_equal: bool = False  # the optimizer leaves rows without a gradient as they are
+    table_share: float = 0.0  # of the parameters that are in these tables
+    # Remedies without which no pass fits, with the effect of each.
+    rungs: Mapping[str, str] = field(default_factory=dict)
+    most_samples: int = 0  # that fit in a pass; 0: the whole batch
+    bfloat16_flops_per_s: float = 0.0
+    waited_share: float = 0.0  # of a load, in which it waits for storage
+    storage_bytes_per_s: float = 0.0
+    draws: bool = False  # samples are drawn at random each time, as crops are
+    epochs: float = 1.0
+    num_workers: int = 1
+    batch_bytes: int = 0
+    columns_bytes: int = 0  # of all samples kept in memory; 0: they cannot be kept
+    memory_bytes: int = 0  # that they may use
+    array_bytes: int = 0  # of the arrays on the disk
+    new_share: float = 1.0  # of the samples, that a night has to read itself; the others were kept by day
+    optimizer_share: float = 0.0  # of the step
+    fusible: bool = False  # torch has one kernel for the whole update
+    images: bool = False  # the model convolves images
+    blocks: bool = False  # the model has layers whose activations can be recomputed
+    convolves: bool = False  # the model has convolutions that can be band-limited
+    band_rate: float = 0.0  # at which they are
+    num_layers: int = 10  # of the model, with weights of their own
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds that it takes to compile the model, once in a trial and once in training."""
+        return COMPILE_S + COMPILE_LAYER_S * self.num_layers
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of load and step."""
+        return self.load_s(self.batch_size) + self.step_s(self.batch_size)
+
+    @property
+    def again_share(self) -> float:
+        """Share of the reads, over all epochs, of samples that were read before."""
+        return max(0.0, 1 - self.new_share / self.epochs) if self.epochs else 0.0
+
+    @property
+    def load_share(self) -> float:
+        """Share of the time spent loading."""
+        return self.load_s(self.batch_size) / self.total_s if self.total_s else 0.0
+
+    @property
+    def compute_share(self) -> float:
+        """Share of the time that grows with the samples in a step."""
+        return self.step_s.per_sample * self.batch_size / self.total_s if self.total_s else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A remedy, and the change of the tuning by which the program applies it."""
+
+    remedy: Remedy
+    change: dict[str, Any] = field(default_factory=dict)
+    tolerance: float = 1e-5  # relative, of the losses of the first updates
+    extra_s: float = 0.0  # cost, once in a trial and once in training
+
+
+def apply_kept(profile: Profile, *, epochs: float, num_samples: int, at_hand: bool) -> tuple[Profile, Tuning]:
+    """Returns the profile of a job with the kept remedies, where they pay off for so many samples.
+
+    Samples in memory gain only from the second epoch on, unless those of earlier nights are kept by day and
+    the job runs `at_hand`, where the files are; and a model has to be compiled first. The time that
+    a remedy saves is taken off the part that it is for, load or step, and only the excess off the other part:
+    so the sum is what was measured here, and no other machine is promised a faster step for faster reads.
+    """
+    tuning, batch_size = profile.tuning, profile.evidence.get("batch_size", 1)
+    update_s = profile.load_s(batch_size) + profile.step_s(batch_size)
+    kept = [remedy for remedy in profile.remedies if remedy.kept]
+    trials = profile.evidence.get("tuned", {})
+    if epochs <= 1 and not (at_hand and trials.get("kept_by_day", False)):
+        kept = [remedy for remedy in kept if remedy.name not in IN_MEMORY]
+        tuning = replace(tuning, in_memory=False)
+    saved_s = (
+        sum(r.measured_gain for r in kept if r.name == COMPILED_MODEL) * num_samples / batch_size * update_s
+    )
+    compile_s = trials.get("compile_s", 2 * COMPILE_S)
+    if tuning.compiled and saved_s < compile_s:
+        kept = [remedy for remedy in kept if remedy.name != COMPILED_MODEL]
+        tuning = replace(tuning, compiled=False)
+    load_s, step_s = profile.load_s(batch_size), profile.step_s(batch_size)
+    for remedy in sorted(kept, key=lambda each: each.bound != profile.bound):  # in the order of the trials
+        if remedy.name == SMALLER_BATCH:
+            continue  # the plan evaluates the lines at the smaller batch, so they include its gain
+        saved_s = remedy.measured_gain * (load_s + step_s)
+        of_load_s = min(saved_s, load_s) if remedy.bound == "io" else max(0.0, saved_s - step_s)
+        load_s, step_s = load_s - of_load_s, step_s - (saved_s - of_load_s)
+    return replace(
+        profile,
+        load_s=_through(profile.load_s, batch_size, load_s),
+        step_s=_through(profile.step_s, batch_size, step_s),
+    ), tuning
+
+
+def _through(line: Line, batch_size: int, seconds: float) -> Line:
+    """Returns the line, scaled to so many seconds at that batch size."""
+    before_s = line(batch_size)
+    if seconds == before_s:
+        return line
+    return Line(**{name: value * seconds / before_s for name, value in asdict(line).items()})
+
+
+def offers(job: JobFacts) -> tuple[Offer, ...]:
+    """Returns the offers in the order of the thread; those that affect quality come last."""
+    in_order = [*_io(job), *_compute(job), *_memory(job)]
+    return tuple(sorted(in_order, key=lambda each: each.remedy.quality))
+
+
+def _io(job: JobFacts) -> Iterator[Offer]:
+    again = job.load_share * job.again_share
+    room = 0 < job.columns_bytes <= job.memory_bytes
+    why = (
+        f"{job.columns_bytes / 1e6:,.0f} MB of columns in memory, filled in the first epoch of {job.epochs:g}"
+        + (f", {1 - job.new_share:.0%} of them from files of earlier nights" if job.new_share < 1 else "")
+        if room
+        else "samples differ in shape or from time to time, so they cannot be kept"
+        if not job.columns_bytes
+        else f"{job.columns_bytes / 1e9:.1f} GB are too much to keep in memory"
+    )
+    kept = {"in_memory": True}
+    whole = job.whole_batches
+    if not whole and not job.draws and not (room and again):
+        why += "; what `features` makes of rows is kept as columns over the nights, each partition once"
+        why += ", as are the samples of a data set with `days`"
+    yield _offer(
+        job,
+        "io",
+        STORED,
+        gain=again if room and not whole else 0.0,
+        change=kept,
+        note="whole batches are read already" if whole else f"samples are read one by one; {why}",
+    )
+    if (waits := job.load_share * job.waited_share) >= LEAST_GAIN and not (room and again):
+        yield _offer(job, "io", IN_RAM, gain=waits, note=_faster_storage(job, waits))
+    else:
+        yield _offer(
+            job,
+            "io",
+            IN_RAM,
+            gain=again if room and whole else 0.0,
+            change=kept,
+            note=why if whole else "memory is tried by the remedy above",
+        )
+    load_s, step_s = job.load_s(job.batch_size), job.step_s(job.batch_size)
+    number = job.num_cores if job.draws else MANY_LOADERS[0] if load_s > step_s else 1
+    kind = "process(es)" if job.draws else "loader(s)"
+    yield _offer(
+        job,
+        "io",
+        "parallelise the reads",
+        gain=_saved(max(load_s / number, step_s), job.total_s),
+        change={"num_loaders": number, "loader_processes": job.draws},
+        note=f"{number} {kind} ahead of the step" + (", if it leaves them a core" if job.on_cpu else ""),
+    )
+    copied_s = job.batch_bytes / PAGEABLE - job.batch_bytes / LOCKED
+    yield _offer(
+        job,
+        "io",
+        "pinned memory",
+        change={"pinned": True},
+        gain=0.0 if job.on_cpu or not job.total_s else min(1.0, copied_s / job.total_s),
+        note="there is no copy to the device" if job.on_cpu else "the accelerator copies batches by itself",
+    )
+    yield _smaller_batch(job, "io")
+
+
+def _faster_storage(job: JobFacts, waits: float) -> str:
+    """Returns what would shorten the waits, which take that share of an update."""
+    enough = [m for m in rented() if m.usd_per_hour and PAGE_CACHE * m.memory_bytes >= job.array_bytes]
+    cheapest = min(enough, key=lambda m: (m.usd_per_hour or 0.0, m.name), default=None)
+    note = (
+        f"at most: an update waits {waits:.0%} of its time for storage, which reads "
+        f"{job.storage_bytes_per_s / 1e6:,.0f} MB/s; put the home on a faster disk"
+    )
+    if cheapest is None:
+        return note
+    return (
+        f"{note}, or name in plan.machines a machine that keeps {job.array_bytes / 1e9:.1f} GB of arrays in "
+        f"memory; the cheapest is {cheapest.name}"
+    )
+
+
+def _compute(job: JobFacts) -> Iterator[Offer]:
+    faster = 0.5 if not job.bfloat16_flops_per_s else _saved(job.flops_per_s, job.bfloat16_flops_per_s)
+    if not job.on_cpu:  # on an accelerator flops_per_s is already that of bfloat16
+        faster = 0.5
+    yield _offer(
+        job,
+        "compute",
+        "bfloat16",
+        gain=job.compute_share * faster,
+        change={"precision": "bfloat16"},
+        tolerance=0.02,
+        note="products in bfloat16; losses of the first updates within 2 %",
+    )
+    launches = LAUNCHES * job.dispatch_share
+    yield _offer(
+        job,
+        "compute",
+        COMPILED_MODEL,
+        gain=max(COMPILED, launches) * (1 - job.load_share),
+        change={"compiled": True},
+        tolerance=1e-3,
+        extra_s=job.compile_s,
+        note="torch.compile" + ("; it merges operators that are too small" if launches > COMPILED else ""),
+    )
+    yield _offer(
+        job,
+        "compute",
+        "fused optimizer",
+        change={"fused": True},
+        tolerance=1e-3,
+        gain=(1 - job.load_share) * job.optimizer_share / 2 if job.fusible else 0.0,
+        note=f"the optimizer takes {job.optimizer_share:.0%} of the step"
+        if job.fusible
+        else "torch has no kernel for the whole update of this optimizer",
+    )
+    yield _offer(
+        job,
+        "compute",
+        "channels last",
+        change={"channels_last": True},
+        tolerance=1e-3,
+        gain=REORDERED * (1 - job.load_share) if job.images else 0.0,
+        note="images in memory as convolutions read them" if job.images else "the model convolves no images",
+    )
+    for name, machine in _faster(job).items():
+        yield _offer(
+            job,
+            "compute",
+            name,
+            gain=_gain_on(job, machine) if machine else 0.0,
+            note=f"at most, by FLOP/s and bandwidth of {machine.device}; name {machine.name} in plan.machines"
+            if machine
+            else "no machine of the catalog is faster for this job",
+        )
+    yield _offer(
+        job,
+        "compute",
+        "simpler model",
+        gain=job.compute_share / 2,
+        quality=True,
+        note=f"half the operations per sample; {_variant(job, 'simpler model')}",
+    )
+    yield _offer(
+        job,
+        "compute",
+        "cheaper activation",
+        quality=True,
+        gain=(1 - job.load_share) * job.activation_share * ACTIVATION_SAVES,
+        note=f"activations take {job.activation_share:.0%} of the step"
+        + (f"; {_variant(job, 'cheaper activation')}" if job.activation_share else ""),
+    )
+    twice = 2 * job.batch_size
+    doubled_s = (job.load_s(twice) + job.step_s(twice)) / 2
+    yield _offer(
+        job,
+        "compute",
+        "larger batch",
+        gain=_saved(doubled_s, job.total_s),
+        quality=True,
+        note="twice the samples in a step, for which the fixed part is paid once; name larger ones in "
+        "plan.batch_sizes, and the plan takes one by the noise scale",
+    )
+    yield _offer(job, "compute", "fewer steps", gain=0.5, quality=True, note="half of train.epochs")
+
+
+def _faster(job: JobFacts) -> dict[str, Machine | None]:
+    """Returns for each kind of faster device the machine that helps this job, from the device that it is on.
+
+    Among accelerators, the machine on which the job costs least; among newer generations, the fastest.
+    Devices are compared one to one, so no machine has more devices than the job has workers.
+    """
+    priced = [machine for machine in rented() if 0 < machine.num_devices <= job.num_workers if _usd(machine)]
+    gains = {machine: _gain_on(job, machine) for machine in priced}
+    faster = {machine: gain for machine, gain in gains.items() if gain >= LEAST_GAIN}
+    gpus = [machine for machine in faster if not machine.is_tpu]
+    tpus = [machine for machine in faster if machine.is_tpu]
+    return {
+        "faster accelerator": min(gpus, key=lambda m: (_usd(m) * (1 - faster[m]), m.name), default=None),
+        "newer generation": max(gpus, key=lambda m: (faster[m], -_usd(m), m.name), default=None),
+        "TPU": max(tpus, key=lambda m: (faster[m], -_usd(m), m.name), default=None),
+    }
+
+
+def _usd(machine: Machine) -> float:
+    """Returns the least price of an hour; a small machine with H100 is not sold on demand. 0: not known."""
+    prices = (machine.price(strategy) for strategy in get_args(Strategy))
+    return min((price for price in prices if price), default=0.0)
+
+
+def _gain_on(job: JobFacts, machine: Machine) -> float:
+    """Returns the share of the time that a device saves by its FLOP/s and its bandwidth.
+
+    What is dispatched by the host is not faster.
+    """
+    on_device = job.compute_share * (1 - job.dispatch_share)
+    by_flops = _saved(job.flops_per_s, machine.flops_per_s)
+    by_bytes = _saved(job.bytes_per_s, machine.bandwidth_bytes_per_s) if job.bytes_per_s else by_flops
+    return on_device * ((1 - job.memory_share) * by_flops + job.memory_share * by_bytes)
+
+
+def _variant(job: JobFacts, name: str) -> str:
+    """Returns how a remedy that changes the model is tried."""
+    return (
+        "the workload offers a variant"
+        if name in job.variants
+        else f"return another workload for {name!r} from `variants`, and it is timed"
+    )
+
+
+def _memory(job: JobFacts) -> Iterator[Offer]:
+    idle = job.table_share * (1 - job.sparse_rows) if job.sparse_rows else 0.0
+    yield _offer(
+        job,
+        "memory",
+        SPARSE,
+        gain=(1 - job.load_share) * idle * SPARSE_SAVES,
+        change={"sparse": True} if job.sparse_equal else None,
+        quality=bool(job.sparse_rows) and not job.sparse_equal,
+        note="the model has no large embedding tables with dense gradients"
+        if not job.sparse_rows
+        else f"a step looks up {job.sparse_rows:.2%} of the rows of its embedding tables, and updates all"
+        + (
+            ""
+            if job.sparse_equal
+            else "; use nn.Embedding(sparse=True) with torch.optim.SparseAdam, "
+            "which leaves the moments of other rows as they are"
+        ),
+    )
+    needed = not job.fits
+    yield _offer(
+        job,
+        "memory",
+        "micro-batches",
+        helps=needed,
+        gain=0.0,
+        note="it fits already" if job.fits else "the plan takes passes that fit; the gradient stays the same",
+    )
+    yield _offer(
+        job,
+        "memory",
+        "activation checkpointing",
+        gain=0.0,
+        change={"recompute": True},
+        helps=needed and job.blocks,
+        note="it fits already"
+        if job.fits
+        else "activations are computed again in the backward pass"
+        if job.blocks
+        else "the model has no layers to compute again, or BatchNorm in them",
+    )
+    yield _offer(
+        job,
+        "memory",
+        "sharded optimizer",
+        gain=0.0,
+        change={"sharded": True},
+        helps=needed and job.num_workers > 1,
+        note="it fits already" if job.fits else f"{job.num_workers} worker(s) to share its state",
+    )
+    yield _offer(
+        job,
+        "memory",
+        "sharded weights",
+        gain=0.0,
+        change={"sharded": True, "sharded_weights": True},
+        helps=needed and job.num_workers > 1,
+        note="it fits already" if job.fits else f"{job.num_workers} worker(s) to share the model",
+    )
+    yield _offer(
+        job,
+        "memory",
+        BAND_LIMITED,
+        gain=0.0,
+        quality=True,
+        helps=needed and job.convolves and not job.band_rate,
+        note=_band_limited(job),
+    )
+    larger = _with_room(job)
+    yield _offer(
+        job,
+        "memory",
+        "more memory per worker",
+        gain=0.0,
+        helps=needed and larger is not None,
+        note="it fits already"
+        if job.fits
+        else "no machine of the catalog has room for it"
+        if larger is None
+        else f"it fits the memory of {larger.device}; name {larger.name} in plan.machines",
+    )
+    yield _offer(
+        job,
+        "memory",
+        "fewer layers",
+        gain=0.0,
+        quality=True,
+        helps=needed or "fewer layers" in job.variants,
+        note=f"less to keep for the backward pass; {_variant(job, 'fewer layers')}",
+    )
+    yield _smaller_batch(job, "memory", helps=needed)
+
+
+def _band_limited(job: JobFacts) -> str:
+    """Returns what band-limiting would do for the memory of a job."""
+    if not job.convolves:
+        return "the model has no convolution of more than one tap"
+    if job.band_rate:
+        return f"train.band_rate leaves out {job.band_rate:.0%} already"
+    if job.fits:
+        return "it fits already"
+    measured = job.rungs.get(BAND_LIMITED, "")
+    accepted = f"set train.band_rate: {OFFERED_RATE:g}, and the gate judges it as a changed recipe"
+    return f"{measured}; {accepted}" if measured else accepted
+
+
+def _with_room(job: JobFacts) -> Machine | None:
+    """Returns the cheapest machine with an accelerator whose memory has room for the job."""
+    enough = [
+        machine
+        for machine in rented()
+        if machine.usd_per_hour and machine.device_memory_bytes * (1 - HEADROOM) >= job.peak_bytes
+        if machine.num_devices
+    ]
+    return min(enough, key=lambda machine: (machine.usd_per_hour or 0.0, machine.name), default=None)
+
+
+def _smaller_batch(job: JobFacts, bound: Bound, *, helps: bool = False) -> Offer:
+    half = job.batch_size / 2
+    halved_s = 2 * (job.load_s(half) + job.step_s(half))
+    return _offer(
+        job,
+        bound,
+        SMALLER_BATCH,
+        gain=1 - halved_s / job.total_s if job.total_s else 0.0,
+        quality=True,
+        note="half the batch is twice the updates, so the fixed part is paid twice",
+        helps=helps,
+    )
+
+
+def _saved(new: float, old: float) -> float:
+    return max(0.0, 1 - new / old) if old else 0.0
+
+
+def _offer(
+    job: JobFacts,
+    bound: Bound,
+    name: str,
+    *,
+    gain: float,
+    note: str,
+    change: dict[str, Any] | None = None,
+    tolerance: float = 1e-5,
+    extra_s: float = 0.0,
+    quality: bool = False,
+    helps: bool = False,
+) -> Offer:
+    """Returns an offer: for the job's bound any gain applies, for another only one that is worth a trial."""
+    own = bound == job.bound
+    remedy = Remedy(
+        name=name,
+        bound=bound,
+        applies=helps or (gain > 0 if own else bool(change) and gain >= LEAST_GAIN),
+        applied=False,
+        kept=False,
+        predicted_gain=gain,
+        measured_gain=0.0,
+        quality=quality,
+        note=note,
+    )
+    return Offer(remedy=remedy, change=change or {}, tolerance=tolerance, extra_s=extra_s)

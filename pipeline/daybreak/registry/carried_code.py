@@ -1,0 +1,207 @@
+"""Packs the code that a version carries, and imports its workload from there and from nowhere else.
+
+A version carries its code as one archive, `code/code.zip`, since MLflow stores, lists and fetches each file
+by itself.
+
+A version names its workload in model.json by an import path. Resolved by this process's own `sys.path`, that
+path could name anything that is installed, and an edit of the checkout would change what an old version runs.
+So the modules that a version carries are imported under a name of their own, `version_DIGEST`, and their
+`import` statements of each other lead back there: several versions of one package live side by side.
+"""
+
+import atexit
+import builtins
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import tempfile
+import types
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from daybreak.contract import records
+from daybreak.contract.errors import ParamsError, ReleaseError
+from daybreak.registry import confined
+from daybreak.storage.home import Home
+from daybreak.storage.source_code import FRAME, archived_name, listed, workload_files
+
+MODEL = Path("artifacts/model")  # in the folder of a version
+CODE = Path("code")
+ARCHIVE = "code.zip"  # in that folder
+# Variables that a process which runs a version's code is given; all others may be secrets.
+PASSED_ON = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+)
+PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".joblib", ".npz"}
+SECRET = (".git", ".dvc/config.local", "var")  # of the home of the nights
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """Returns the environment for a process that runs a version's code, whose own folder is `scratch`."""
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return passed_on | {"HOME": str(scratch), "TMPDIR": str(scratch)}
+
+
+def command(
+    home: Home | None,
+    target: str | Path,
+    *words: str,
+    scratch: Path,
+    reads: Iterable[Path] = (),
+    flags: Sequence[str] = (),
+) -> list[str]:
+    """Returns the command of such a process (daybreak/registry/confined.py); it writes to `scratch` alone."""
+    hides: list[Path] = []
+    if home:  # the container of an endpoint has none
+        hides, reads = [home.folder / name for name in SECRET], (*reads, home.folder / ".dvc" / "cache")
+    return confined.command(target, *words, reads=reads, writes=(scratch,), hides=hides, flags=flags)
+
+
+def facts(version: Path) -> dict[str, Any]:
+    """Returns model.json of the version in this folder: its workload, arguments, last day."""
+    document: dict[str, Any] = json.loads((version / MODEL / "model.json").read_text())
+    return document
+
+
+def check_inside(version: Path) -> None:
+    """Raises ReleaseError unless the module of the version's workload is in the code that it carries."""
+    use = str(facts(version)["workload"])
+    path = use.partition(":")[0].replace(".", "/")
+    if not {f"{path}.py", f"{path}/__init__.py"} & set(file_names(version)):
+        raise ReleaseError(
+            f"the version names the workload {use}, which is not in the code that it carries; "
+            f"register the model again"
+        )
+
+
+def file_names(version: Path) -> list[str]:
+    """Returns the names of the files of the version's code; ReleaseError where its archive is none."""
+    try:
+        with zipfile.ZipFile(version / CODE / ARCHIVE) as packed:
+            return packed.namelist()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ReleaseError(
+            f"{CODE / ARCHIVE} of the version cannot be read: {error}; restore MLflow's artifacts"
+        ) from None
+
+
+def files_of(workload: str) -> dict[str, Path]:
+    """Returns the files that a version of the workload carries, its own and Daybreak's, by their names.
+
+    Raises ParamsError where one may be a pickle, or its name is not UTF-8.
+    """
+    frame = Path(__file__).parents[1]
+    files = {archived_name(path, frame.parent): path for path in listed(frame)}
+    if not workload.startswith(f"{FRAME}."):
+        files |= workload_files(workload, tracked=False)
+    for name, path in sorted(files.items()):
+        if may_be_pickle(name):
+            raise ParamsError(
+                f"{path} may be a pickle, which loading would run, so that no version carries it; keep it as "
+                f"JSON, Parquet, .npy or safetensors, or have git ignore it"
+            )
+    return files
+
+
+def may_be_pickle(name: str) -> bool:
+    """Returns whether a file of this name may be a pickle."""
+    return PurePosixPath(name).suffix.lower() in PICKLES
+
+
+def pack(files: Mapping[str, Path], archive: Path) -> None:
+    """Packs files by their names: the same files make the same bytes."""
+    with zipfile.ZipFile(archive, "w") as packed:
+        for name, path in sorted(files.items()):
+            packed.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)  # without times
+
+
+def unpack(version: Path, to: Path) -> None:
+    """Writes the files of the version's code to a folder.
+
+    `extractall` leaves out of a name what would lead out of the folder, and makes no links.
+    """
+    with zipfile.ZipFile(version / CODE / ARCHIVE) as packed:
+        packed.extractall(to)
+
+
+def workload_of(version: Path) -> Any:
+    """Makes the workload of the version in this folder, from a copy of its code that outlives the folder.
+
+    The files must have been verified before (`packaging.fetch`).
+    """
+    check_inside(version)
+    module, _, name = str(facts(version)["workload"]).partition(":")
+    imported = importlib.import_module(f"{_package(version)}.{module}")
+    return getattr(imported, name)(**facts(version)["arguments"])
+
+
+def _package(version: Path) -> str:
+    """Returns the package with the modules of the version; makes it at the first call for these bytes."""
+    name = f"version_{records.digest(version / CODE).removesuffix('.dir')}"
+    if name not in sys.modules:
+        copy = Path(tempfile.mkdtemp(prefix=f"{name}-"))  # for imports, while this process lives
+        atexit.register(shutil.rmtree, copy, ignore_errors=True)
+        unpack(version, copy)
+        sys.meta_path.insert(0, _Finder(name, copy))
+        package = types.ModuleType(name)
+        package.__path__ = [str(copy)]
+        sys.modules[name] = package
+    return name
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules below one version's package, and has them import each other there."""
+
+    def __init__(self, package: str, folder: Path) -> None:
+        tops = {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix == ".py"}
+
+        def imported(
+            name: str,
+            globals: Mapping[str, object] | None = None,
+            locals: Mapping[str, object] | None = None,
+            fromlist: Sequence[str] | None = (),
+            level: int = 0,
+        ) -> types.ModuleType:
+            top = name.partition(".")[0]
+            if level or top not in tops:
+                return builtins.__import__(name, globals, locals, fromlist or (), level)
+            module = builtins.__import__(f"{package}.{name}", globals, locals, fromlist or (), 0)
+            return module if fromlist else sys.modules[f"{package}.{top}"]
+
+        self.package = package
+        self.builtins = {**vars(builtins), "__import__": imported}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not fullname.startswith(f"{self.package}."):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if spec and spec.origin and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            spec.loader = _Loader(fullname, spec.origin, self.builtins)
+        return spec
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Runs a module with other builtins than Python's own."""
+
+    def __init__(self, name: str, path: str, replaced: dict[str, Any]) -> None:
+        super().__init__(name, path)
+        self.replaced = replaced
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__dict__["__builtins__"] = self.replaced
+        super().exec_module(module)

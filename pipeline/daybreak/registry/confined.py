@@ -1,0 +1,210 @@
+"""Confines the process that it runs in, then runs there what runs a version's code: a module or a script.
+
+    python -m daybreak.registry.confined FOLDERS MODULE [WORD ...]
+    python -I daybreak/registry/confined.py FOLDERS SCRIPT.py [WORD ...]
+
+The process gets no secrets from its starter (`carried_code.environment`). On Linux it then enters its own
+user and network namespaces: it reaches no network, and may read neither memory nor environment of other
+processes of the same user, where secrets are. Landlock keeps it from files: it may write to named folders
+only, and may not read where secrets lie: /run, /var, /tmp, hidden files of the user, and further named paths.
+Without namespaces, as in many containers, Landlock also keeps it from other processes and from TCP. The
+process gains no privileges, writes no core, takes no more memory than the machine has, ends with the thread
+that started it, and is killed first where memory is short. Measures that the platform does not permit are
+left out, and the log says so once. The file imports nothing of the pipeline, since the process is to import
+the version's own code.
+"""
+
+import contextlib
+import ctypes
+import functools
+import json
+import logging
+import os
+import runpy
+import struct
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000  # linux/sched.h
+DEATH_SIGNAL, DUMPABLE, NO_NEW_PRIVILEGES = 1, 4, 38  # linux/prctl.h
+SIGKILL = 9
+OUT_OF_MEMORY = 500  # added to the badness of the process, of 1000
+# linux/landlock.h; a version of the interface has all that those before it have.
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+PATH_BENEATH = 1
+READ, LIST = 0b0101, 0b1000  # execute and read files; list folders, which says no more than names
+WRITE = 0b100_0000_0000_0010  # write and truncate files
+OF_FILES = 0b100_0000_0000_0111  # execute, write, read, truncate
+# All kinds of access to files by the version that brought them: 13, then renaming, then truncating.
+ACCESS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
+TCP, TCP_SINCE = 0b11, 4  # to bind and to connect
+SCOPES, SCOPES_SINCE = 0b11, 6  # abstract sockets and signals of others
+SYSTEM_HIDES = ("/run", "/var", "/tmp", "/dev")
+DEVICES = (
+    "null",
+    "zero",
+    "full",
+    "random",
+    "urandom",
+    "shm",
+    "nvidia*",
+    "nvidia-caps/*",
+    "dri/*",
+    "kfd",
+    "accel*",
+    "vfio/*",
+)
+
+
+def command(
+    target: str | Path,
+    *words: str,
+    reads: Iterable[Path] = (),
+    writes: Iterable[Path] = (),
+    hides: Iterable[Path] = (),
+    flags: Sequence[str] = (),
+) -> list[str]:
+    """Returns the command that runs a module, or the script of a path, confined.
+
+    Args:
+        target: the module's name or the script's path.
+        words: arguments of the program.
+        reads: paths that the process may read although they are hidden.
+        writes: folders that the process may write to.
+        hides: paths to hide, besides hidden files of this user and paths hidden from every process.
+        flags: flags of Python.
+    """
+    say_once()
+    itself = [__file__] if isinstance(target, Path) else ["-m", __name__]
+    with contextlib.suppress(OSError, RuntimeError):  # a user without a home
+        hides = (*hides, *Path.home().glob(".*"))
+    packages = [Path(each) for each in sys.path if each.endswith(("site-packages", "dist-packages"))]
+    named = {"reads": (*reads, *packages), "writes": writes, "hides": hides}
+    folders = json.dumps({name: [str(path.absolute()) for path in paths] for name, paths in named.items()})
+    return [sys.executable, *flags, *itself, folders, str(target), *words]
+
+
+@functools.cache
+def say_once() -> None:
+    """Warns, at its first call, where this machine lets no process be confined.
+
+    This process then hides its own memory and environment from others of its user, as a second best.
+    """
+    words = [sys.executable, "-I", __file__]
+    done = subprocess.run(words, env={}, capture_output=True, text=True, check=False)
+    if why := (done.stdout or done.stderr).strip():
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(DUMPABLE, 0, 0, 0, 0)
+        log.warning(
+            "the code of versions is not kept from %s; permit user namespaces and Landlock, or run what "
+            "starts it in a container of its own",
+            why,
+        )
+
+
+def confine(*, reads: Iterable[str] = (), writes: Iterable[str] = (), hides: Iterable[str] = ()) -> str:
+    """Confines this process, which must have one thread; returns the gaps of the confinement, and why."""
+    if sys.platform != "linux":
+        return f"the network, other processes and files of this user: {sys.platform} has no namespaces"
+    import resource
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.getuid(), os.getgid()
+    alone = libc.unshare(NEW_USER | NEW_NETWORK) == 0
+    why = "" if alone else os.strerror(ctypes.get_errno())
+    try:
+        if alone:  # user and group have the same names as outside
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+            Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    except OSError as error:
+        why = str(error)
+    libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    libc.prctl(DEATH_SIGNAL, SIGKILL, 0, 0, 0)  # last, since a new user namespace forgets it
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(ValueError, OSError):  # a lower limit stands already
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(OUT_OF_MEMORY))
+    kept = _keep_from_files(libc, reads=reads, writes=writes, hides=hides)
+    lacking = [] if kept else [f"files of this user: {os.strerror(ctypes.get_errno())}"]
+    if not alone:
+        others = "the network" if kept else "the network and other processes of this user"
+        lacking.append(f"{others}{', TCP aside' * (kept >= TCP_SINCE)}: {why}")
+    return " and from ".join(lacking)
+
+
+def _keep_from_files(libc: Any, *, reads: Iterable[str], writes: Iterable[str], hides: Iterable[str]) -> int:
+    """Restricts this process by Landlock; returns the version of its interface, 0 where there is none."""
+    version = int(libc.syscall(CREATE_RULESET, None, 0, 1))
+    if version < 1:
+        return 0
+    every = ACCESS[min(version, max(ACCESS))]
+    handled = struct.pack("=Q", every)
+    handled += struct.pack("=Q", TCP) if version >= TCP_SINCE else b""
+    handled += struct.pack("=Q", SCOPES) if version >= SCOPES_SINCE else b""
+    rules = libc.syscall(CREATE_RULESET, handled, len(handled), 0)
+    if rules < 0:
+        return 0
+
+    def allow(path: str | Path, access: int) -> None:
+        with contextlib.suppress(OSError):  # it is not there, or is not this user's to open
+            opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                access &= every if Path(path).is_dir() else every & OF_FILES
+                rule = struct.pack("=Qi", access, opened)
+                libc.syscall(ADD_RULE, rules, PATH_BENEATH, rule, 0)
+            finally:
+                os.close(opened)
+
+    allow("/", LIST)
+    for path in _shown(Path("/"), {Path(path).resolve() for path in (*SYSTEM_HIDES, *hides)}):
+        allow(path, READ)
+    libraries = (path for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if path)
+    for each in (sys.prefix, sys.base_prefix, *libraries, str(Path(__file__).parents[1]), *reads):
+        allow(each, READ)
+    for pattern in DEVICES:
+        for path in Path("/dev").glob(pattern):
+            allow(path, every)
+    allow("/proc/self/task", WRITE)  # CUDA gives its threads names there, or does not start
+    for each in writes:
+        allow(each, every)
+    restricted = libc.syscall(RESTRICT_SELF, rules, 0) == 0
+    os.close(rules)
+    return version if restricted else 0
+
+
+def _shown(folder: Path, hidden: set[Path]) -> Iterator[Path]:
+    """Yields what may be read below a folder, in as few paths as there can be."""
+    with contextlib.suppress(OSError):  # this user may not list it
+        for path in folder.iterdir():
+            if path in hidden or path.is_symlink():  # what a link leads to is judged by where that is
+                continue
+            if any(each.is_relative_to(path) for each in hidden):
+                yield from _shown(path, hidden)
+            else:
+                yield path
+
+
+def main(words: list[str]) -> None:
+    """Confines this process and runs the program in `words`; without a program, prints the gaps."""
+    folders, *words = words or ["{}"]
+    lacking = confine(**json.loads(folders))
+    if not words:
+        sys.stdout.write(lacking)
+        return
+    sys.argv = words
+    if words[0].endswith(".py"):
+        runpy.run_path(words[0], run_name="__main__")
+    else:
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

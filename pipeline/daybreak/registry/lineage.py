@@ -1,0 +1,114 @@
+"""Records the origin of a version: the recipe, and the digests of data, code and night.
+
+A recipe is what decides the model apart from the data: the workload's import path and arguments, its
+source files, and how it is trained. A challenger of the champion's recipe is a refresh.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+from daybreak.contract import records
+from daybreak.contract.params import JobSections
+from daybreak.contract.records import Champion, Ingredients, Night, Version
+from daybreak.storage import ledger, ledger_notes
+from daybreak.storage.home import Home
+from daybreak.storage.source_code import file_digests, frame_digest, source_digest
+
+LOCK = Path("dvc.lock")
+MOST_NAMED = 6  # changes, in a sentence
+ADDED: tuple[str, ...] = ()  # keys of `train` that a release after 0.1.0 added
+
+
+def recipe(params: JobSections) -> str:
+    """Returns the digest of the workload (import path, arguments, source files) and of `train`.
+
+    Parameters that do not change the model, such as the checkpoint interval, are left out.
+    """
+    train = _train(params)
+    plug = params.workload.model_dump_json()
+    parts = (plug, train, source_digest(params.workload.use))
+    return hashlib.md5("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
+
+
+def ingredients(params: JobSections) -> Ingredients:
+    """Returns what tonight's recipe is made of."""
+    plug = params.workload.model_dump(mode="json")
+    values = {f"workload.{key}": value for key, value in plug.items()}
+    values |= {f"train.{key}": value for key, value in json.loads(_train(params)).items()}
+    return Ingredients(files=file_digests(params.workload.use), values=values)
+
+
+def is_refresh(champion: Champion | None, params: JobSections) -> bool:
+    """Returns whether tonight's recipe is the one that the champion was made by."""
+    return champion is not None and champion.lineage.get("recipe") == recipe(params)
+
+
+def what_changed(home: Home, champion: Champion, params: JobSections) -> str:
+    """Returns a clause on what makes tonight's recipe another, and how to declare that it learns the same."""
+    (made,) = ledger.promotions(home, champion.version)
+    before = ledger.read_at(home, made.commit, Ingredients) if made else None
+    if before is None:
+        changes = "what that was made of is not on record"
+    else:
+        changes = ", ".join(differences(before, ingredients(params))) or "Daybreak itself has changed"
+    return (
+        f"the recipe is not that of version {champion.version} ({changes}); if it learns the same, declare "
+        f'it: daybreak same-recipe --reason "why it does"'
+    )
+
+
+def differences(before: Ingredients, now: Ingredients) -> list[str]:
+    """Returns what differs between two recipes, a clause each, and how many more there are."""
+    said = [f"{name} removed" for name in sorted(before.files.keys() - now.files.keys())]
+    said += [
+        f"{name} {'edited' if name in before.files else 'added'}"
+        for name, digest in sorted(now.files.items())
+        if before.files.get(name) != digest
+    ]
+    said += [
+        f"{key} {before.values.get(key, 'unset')} -> {now.values.get(key, 'unset')}"
+        for key in sorted({*before.values, *now.values})
+        if before.values.get(key) != now.values.get(key)
+    ]
+    more = [f"{len(said) - MOST_NAMED} more"] if len(said) > MOST_NAMED else []
+    return [*said[:MOST_NAMED], *more]
+
+
+def is_declared_equal(home: Home, champion: Champion | None, params: JobSections) -> bool:
+    """Returns whether a person declared tonight's recipe to be the one that the champion was made by."""
+    if champion is None:
+        return False
+    tonight = recipe(params)
+    notes = ledger_notes.read(home, ledger.expect_signed(home))
+    return any(note.recipe == tonight and champion.version in note.versions for note in notes)
+
+
+def _train(params: JobSections) -> str:
+    """Returns the part of `train` that decides the model: no checkpoint interval, no number of workers.
+
+    Keys in `ADDED` are left out at their defaults, so that a release that adds one changes no recipe.
+    """
+    fields = type(params.train).model_fields
+    added = {name for name in ADDED if getattr(params.train, name) == fields[name].default}
+    return params.train.model_dump_json(exclude={"checkpoint_every_s", "num_workers"} | added)
+
+
+def lineage(night: Night, *, data_digest: str, model_digest: str, params: JobSections) -> dict[str, str]:
+    """Returns what a version was made of, as the tags that it gets in MLflow and in the ledger."""
+    return {
+        "night": night.id,
+        "day": night.day.isoformat(),
+        "code_commit": night.code_commit,
+        "data_digest": data_digest,
+        "dvc_lock": records.digest(LOCK) if LOCK.exists() else "",
+        "model_digest": model_digest,
+        "recipe": recipe(params),
+        "source": source_digest(params.workload.use),
+        "daybreak": frame_digest(),
+    }
+
+
+def tags_of(version: Version, *, night: Night, params: JobSections) -> dict[str, str]:
+    """Returns the lineage of a registered version."""
+    return lineage(night, data_digest=version.data_digest, model_digest=version.model_digest, params=params)

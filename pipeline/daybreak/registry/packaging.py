@@ -1,0 +1,326 @@
+"""Packs a version for the registry: the model as code and safetensors, and the night's records.
+
+Everything goes to the same places of the night's one run, so a second call overwrites the first.
+"""
+
+import importlib.metadata
+import json
+import tempfile
+import warnings
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from daybreak.contract import records
+from daybreak.contract.errors import ReleaseError, without_password
+from daybreak.contract.params import RegisterSections
+from daybreak.contract.records import Dataset, Evaluation, Night, Plan, Release, Training, Version
+from daybreak.registry import aliases, carried_code, row_packaging
+from daybreak.registry.weights import ARRAYS, MODEL
+from daybreak.storage import erasures
+from daybreak.storage.home import Home
+from daybreak.storage.source_code import imported_libraries
+from daybreak.workloads.served_rows import serves_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from mlflow import MlflowClient
+    from mlflow.models import ModelSignature
+
+DESCRIPTION = "MLmodel"  # MLflow's file of what the version is
+OF_MLFLOW = ("registered_model_meta",)  # written beside the files by the client that fetches them
+REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logged:
+    """The files of a version, as they were logged."""
+
+    source: str  # their URI
+    files_digest: str
+    mlmodel: str  # text of the file that describes them to MLflow
+
+
+def log_model(
+    client: "MlflowClient",
+    run_id: str,
+    params: RegisterSections,
+    *,
+    day: date,
+    model: Path = MODEL,
+    to: str = "model",
+) -> Logged:
+    """Logs a model as a pyfunc with its code.
+
+    It takes raw rows where the workload predicts them, else the numbers of samples. `day` is the night's,
+    `to` the folder among the artifacts of the run.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*type hint")  # of MLflow's own classes
+        import mlflow.pyfunc
+
+    workload = params.workload.make()
+    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+        # The signature is explicit; ranges are compared by MLflow 3.17 on pandas 3.
+        warnings.filterwarnings("ignore", message=".*(type hint|input example|Operation with range)")
+        folder = Path(scratch) / "model"
+        taken = _rows(workload, Path(scratch), day=day) if serves_rows(workload) else _samples()
+        code = Path(scratch) / carried_code.ARCHIVE
+        carried_code.pack(carried_code.files_of(params.workload.use), code)
+        mlflow.pyfunc.save_model(
+            folder,
+            python_model=str(Path(__file__).with_name("served.py")),
+            artifacts={path.name: str(path) for path in (model.resolve(), taken.past) if path},
+            code_paths=[str(code)],
+            signature=taken.signature,
+            input_example=taken.example,
+            pip_requirements=requirements(params.workload.use, of_rows=taken.example is not None),
+        )
+        files_digest, mlmodel = records.digest(folder), (folder / DESCRIPTION).read_text()
+        client.log_artifacts(run_id, str(folder), to)
+    source = f"{client.get_run(run_id).info.artifact_uri}/{to}"
+    sync(source)
+    return Logged(source=source, files_digest=files_digest, mlmodel=mlmodel)
+
+
+def requirements(use: str, *, of_rows: bool) -> list[str]:
+    """Returns the requirements of a version for pip: Daybreak's, and the imports of the workload's files.
+
+    Versions are the installed ones, without local labels (`+cpu`), which no index has.
+    """
+    provided = importlib.metadata.packages_distributions()
+    needed = {*REQUIRED, *(row_packaging.REQUIRED if of_rows else ())}
+    for name in imported_libraries(use):
+        needed |= _owners(name, provided.get(name.partition(".")[0], ()))
+    return [f"{name}=={_version(name)}" for name in sorted(needed)]
+
+
+def unavailable(use: str) -> Iterator[str]:
+    """Yields a sentence on each library of a workload's files that no index is known to have."""
+    imported, provided = imported_libraries(use), importlib.metadata.packages_distributions()
+    owned = {name: _owners(name, provided.get(name.partition(".")[0], ())) for name in imported}
+    tops = {name.partition(".")[0]: file for name, file in imported.items() if not owned[name]}
+    for top, file in sorted(tops.items()):
+        yield (
+            f"{file} imports {top}, which no installed distribution provides and which is not beside the "
+            f"package, so that no version carries it; move it into the package, or install it"
+        )
+    for name in sorted(set().union(*owned.values())):
+        direct = importlib.metadata.distribution(name).read_text("direct_url.json")
+        if direct:
+            yield (
+                f"{name} is installed from {without_password(json.loads(direct)['url'])}, and a version asks "
+                f"for {name}=={_version(name)}; publish it where versions are installed from, or move it "
+                f"into the package"
+            )
+
+
+def _version(name: str) -> str:
+    return importlib.metadata.version(name).partition("+")[0]
+
+
+def _owners(name: str, distributions: Collection[str]) -> set[str]:
+    """Returns those of the distributions with a package's name that a dotted name is of."""
+    parts = name.split(".") if len(set(distributions)) > 1 else []
+    for end in range(len(parts), 0, -1):  # a namespace, such as google, has many
+        path = "/".join(parts[:end])
+        owners = {each for each in distributions if _has_module(each, path)}
+        if owners:
+            return owners
+    return set(distributions)
+
+
+def _has_module(distribution: str, path: str) -> bool:
+    files = importlib.metadata.files(distribution) or ()
+    return any(file.as_posix() in (f"{path}.py", f"{path}/__init__.py") for file in files)
+
+
+def sync(uri: str) -> None:
+    """Syncs a version's files to disk, if MLflow keeps them in a folder here, since MLflow does not.
+
+    So files that the ledger names survive a power failure.
+    """
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+
+    store = get_artifact_repository(uri)
+    if isinstance(store, LocalArtifactRepository):
+        folder = Path(store.artifact_dir)
+        for path in (*folder.rglob("*"), folder, *list(folder.parents)[:3]):  # up to the experiment's
+            records.sync(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Taken:
+    """The input of a version: signature, example, and past days for features that look back."""
+
+    signature: "ModelSignature"
+    example: "pd.DataFrame | None" = None
+    past: Path | None = None
+
+
+def _rows(workload: Any, scratch: Path, *, day: date) -> _Taken:
+    example = row_packaging.example(workload.table)
+    past = row_packaging.past(workload, scratch, day=day)
+    return _Taken(signature=row_packaging.signature(workload, example, scratch), example=example, past=past)
+
+
+def _samples() -> _Taken:
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+
+    signature = ModelSignature(
+        inputs=Schema([ColSpec(DataType.long, "sample")]),
+        outputs=Schema([ColSpec(DataType.double)]),
+        params=ParamSchema(
+            [
+                ParamSpec("folder", DataType.string, "data/arrays"),
+                ParamSpec("split", DataType.string, "test"),
+            ]
+        ),
+    )
+    return _Taken(signature=signature)
+
+
+def fetch(home: Home, uri: str, wanted: Release | Version, *, into: Path) -> Path:
+    """Fetches and verifies a version's files, and returns the folder, from which they may be run.
+
+    Raises ReleaseError where files are missing, differ from the ledger's record, or hold a pickle, which
+    loading would run.
+    """
+    import mlflow.artifacts
+    from mlflow.exceptions import MlflowException
+
+    try:
+        folder = Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(into)))
+    except (MlflowException, OSError) as error:
+        message = without_password(" ".join(str(error).split()))[:200]
+        raise ReleaseError(f"{uri} cannot be fetched: {message}; restore MLflow's artifacts") from None
+    for name in OF_MLFLOW:
+        (folder / name).unlink(missing_ok=True)
+    files_digest = wanted.files_digest
+    if records.digest(folder) != files_digest:
+        files_digest = erasures.now(
+            home, files_digest
+        )  # rows that the version carried may have been erased since
+    verify(folder, model_digest=wanted.model_digest, files_digest=files_digest, uri=uri)
+    return folder
+
+
+def expect_files(home: Home, client: "MlflowClient", name: str, release: Release) -> None:
+    """Raises ReleaseError unless the version of a release can be loaded: its files are fetched and verified.
+
+    What moves an alias looks here first: else nothing would serve where they are gone.
+    """
+    aliases.expect(client, name, release)
+    with tempfile.TemporaryDirectory() as scratch:
+        fetch(home, f"models:/{name}/{release.version}", release, into=Path(scratch))
+
+
+def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> None:
+    """Raises ReleaseError as `fetch` does.
+
+    Also looks for pickles in the archive of the version's code, after its digest has been verified.
+    """
+    if linked := sorted(path.name for path in folder.rglob("*") if path.is_symlink()):
+        raise ReleaseError(f"{uri} holds {linked[0]}, a link; restore MLflow's artifacts")
+    for path, expected in ((folder / carried_code.MODEL, model_digest), (folder, files_digest)):
+        if (digest := records.digest(path)) != expected:
+            raise ReleaseError(
+                f"the files of {uri} have digest {digest}, the ledger says {expected}; "
+                f"restore MLflow's artifacts"
+            )
+    names = [path.name for path in folder.rglob("*")] + carried_code.file_names(folder)
+    if pickled := sorted(filter(carried_code.may_be_pickle, names)):
+        raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
+
+
+def log_records(
+    client: "MlflowClient",
+    run_id: str,
+    *,
+    night: Night,
+    plan: Plan,
+    training: Training,
+    evaluation: Evaluation,
+) -> None:
+    """Logs the night's numbers as params and metrics of its run, and its records as artifacts.
+
+    MLflow groups metrics by what their names have before a slash.
+    """
+    from mlflow.entities import Metric, Param
+
+    params = run_params(night, plan, training)
+    metrics = dict(evaluation.metrics) | {
+        "time/planned_s": plan.expected_s,
+        "time/elapsed_s": training.elapsed_s,
+        "cost/planned_usd": plan.expected_usd,
+        "cost/usd": training.cost_usd,
+        "training/num_updates": float(training.num_updates),
+        "training/num_restarts": float(training.num_restarts),
+    }
+    stamp = int(night.started_at.timestamp() * 1000)  # the same when logged again
+    logged = client.get_run(run_id).data.params
+    client.log_batch(
+        run_id,
+        metrics=[Metric(key(name), value, stamp, 0) for name, value in metrics.items()],
+        params=[Param(name, str(value)[:500]) for name, value in params.items() if name not in logged],
+    )
+    for path in sorted(records.RUN.glob("*.json")):
+        client.log_artifact(run_id, str(path), "records")
+
+
+def log_sources(
+    client: "MlflowClient", run_id: str, *, night: Night, dataset: Dataset, workload: str
+) -> None:
+    """Logs the data set and the code in the fields of the run where MLflow has a place for them."""
+    from mlflow.entities import Dataset as LoggedDataset
+    from mlflow.entities import DatasetInput, InputTag
+    from mlflow.utils import mlflow_tags
+
+    logged = LoggedDataset(
+        name="training arrays",
+        digest=dataset.digest,
+        source_type="dvc",
+        source=json.dumps({"path": ARRAYS.as_posix(), "night": night.id}),
+        profile=json.dumps(
+            {
+                "num_samples": dataset.num_samples,
+                "num_bytes": dataset.num_bytes,
+                "first_day": str(dataset.first_day),
+                "last_day": str(dataset.last_day),
+            }
+        ),
+    )
+    context = InputTag(mlflow_tags.MLFLOW_DATASET_CONTEXT, "training")
+    client.log_inputs(run_id, datasets=[DatasetInput(dataset=logged, tags=[context])])
+    code = {
+        mlflow_tags.MLFLOW_SOURCE_NAME: workload,
+        mlflow_tags.MLFLOW_SOURCE_TYPE: "LOCAL",
+        mlflow_tags.MLFLOW_GIT_COMMIT: night.code_commit,
+    }
+    for name, value in code.items():
+        client.set_tag(run_id, name, value)
+
+
+def run_params(night: Night, plan: Plan, training: Training) -> dict[str, object]:
+    """Returns the params of a night's MLflow run: the plan, and the hardware and samples of training."""
+    return {
+        "day": night.day,
+        "trigger": night.trigger,
+        "code_commit": night.code_commit,
+        "machine": " + ".join(f"{pool.num_machines} x {pool.machine}" for pool in plan.rental.pools),
+        "region": plan.rental.region,
+        "strategy": plan.rental.strategy,
+        "batch_size": plan.batch_size,
+        "num_samples": plan.num_samples,
+        "stopped_by": training.stopped_by,
+    } | ({"device": training.device} if training.device else {})
+
+
+def key(name: str) -> str:
+    """Returns the name as MLflow accepts it for a metric: `recall@20` becomes `recall_at_20`."""
+    plain = name.replace("@", "_at_")
+    return "".join(c if c.isalnum() or c in "_-. /" else "_" for c in plain)

@@ -1,0 +1,149 @@
+"""Stage register: makes tonight's model a version in MLflow, with what a reviewer needs to decide.
+
+It may be killed at any line and called again: tonight's version is looked up by its tags before one is made.
+"""
+
+import contextlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from daybreak.contract import records
+from daybreak.contract.errors import ReleaseError
+from daybreak.contract.params import RegisterSections
+from daybreak.contract.records import (
+    Champion,
+    Dataset,
+    Evaluation,
+    Night,
+    Plan,
+    Training,
+    Version,
+)
+from daybreak.registry import aliases, description, packaging
+from daybreak.registry.lineage import ingredients, lineage
+from daybreak.registry.weights import MODEL, check_digest
+from daybreak.storage.home import Home
+from daybreak.storage.mlflow_client import find_or_make_run, session
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def register(
+    home: Home,
+    night: Night,
+    dataset: Dataset,
+    *,
+    plan: Plan,
+    training: Training,
+    evaluation: Evaluation,
+    champion: Champion | None,
+    params: RegisterSections,
+) -> Version:
+    """Makes tonight's model a version under the alias `challenger`, and returns its record.
+
+    Raises DataError if the model is not the one on record, and ReleaseError if another one was evaluated.
+    """
+    check_digest(MODEL, training.model_digest, record="training.json")
+    if evaluation.model_digest != training.model_digest:
+        raise ReleaseError(
+            f"evaluation.json is of model {evaluation.model_digest}, training.json of "
+            f"{training.model_digest}; run evaluate again"
+        )
+    name = params.register_.name
+    records.write(ingredients(params))
+    tags = lineage(night, data_digest=dataset.digest, model_digest=training.model_digest, params=params)
+    with session(home) as client:
+        run_id = find_or_make_run(home, client, night.id)
+        text = description.describe(night=night, evaluation=evaluation, champion=champion)
+        number, known = _find_version(client, name, tags), records.find(Version)
+        if known and known.number == number and known.model_digest == training.model_digest:
+            files_digest, mlmodel = known.files_digest, known.mlmodel
+        else:  # also after a killed call: of MLflow's files only those just sent are known to be whole
+            packaging.log_records(
+                client, run_id, night=night, plan=plan, training=training, evaluation=evaluation
+            )
+            packaging.log_sources(client, run_id, night=night, dataset=dataset, workload=params.workload.use)
+            logged = packaging.log_model(client, run_id, params, day=night.day)
+            files_digest, mlmodel = logged.files_digest, logged.mlmodel
+            number = number or _make_version(
+                client, name, source=logged.source, run_id=run_id, tags=tags, text=text
+            )
+        client.set_registered_model_alias(name, aliases.CHALLENGER, str(number))
+        for key, value in {**tags, "version": f"{name}/{number}"}.items():
+            client.set_tag(run_id, key, value)
+        with contextlib.redirect_stdout(sys.stderr):  # MLflow prints the run; stdout is for the record
+            client.set_terminated(run_id, "FINISHED")
+        experiment = str(client.get_run(run_id).info.experiment_id)
+    return Version(
+        name=name,
+        number=number,
+        night=night.id,
+        data_digest=dataset.digest,
+        model_digest=training.model_digest,
+        run_id=run_id,
+        files_digest=files_digest,
+        mlmodel=mlmodel,
+        experiment=experiment,
+    )
+
+
+def register_refit(
+    home: Home, judged: Version, *, night: Night, model: Path, training: Training, params: RegisterSections
+) -> Version:
+    """Makes a refit of tonight's version, in the folder `model`, a version too, and returns its record.
+
+    It belongs to the same run, and has the page and the scores of the judged version.
+    """
+    check_digest(model, training.model_digest, record="the record of the refit")
+    tags = lineage(night, data_digest=judged.data_digest, model_digest=training.model_digest, params=params)
+    tags["refit_of"] = str(judged.number)
+    with session(home) as client:
+        logged = packaging.log_model(client, judged.run_id, params, day=night.day, model=model, to="refitted")
+        page = aliases.existing(client, judged.name, judged.number).description or ""
+        number = _find_version(client, judged.name, tags) or _make_version(
+            client,
+            judged.name,
+            source=logged.source,
+            run_id=judged.run_id,
+            tags=tags,
+            text=description.of_refit(page, judged=judged.number),
+        )
+    return replace(
+        judged,
+        number=number,
+        model_digest=training.model_digest,
+        files_digest=logged.files_digest,
+        mlmodel=logged.mlmodel,
+    )
+
+
+def _find_version(client: "MlflowClient", name: str, tags: dict[str, str]) -> int | None:
+    """Returns tonight's version, the oldest if there are two; None before one is made."""
+    wanted = ("night", "model_digest", "code_commit")
+    query = " and ".join(f"tags.{key} = '{tags[key]}'" for key in wanted)
+    versions = client.search_model_versions(f"name = '{name}' and {query}")
+    return min((int(version.version) for version in versions), default=None)
+
+
+def _make_version(
+    client: "MlflowClient", name: str, *, source: str, run_id: str, tags: dict[str, str], text: str
+) -> int:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name, description=description.of_model(name))
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    made = client.create_model_version(
+        name,
+        source,
+        run_id=run_id,
+        tags={**tags, "status": aliases.CHALLENGER},
+        description=text,
+        await_creation_for=0,
+    )
+    return int(made.version)

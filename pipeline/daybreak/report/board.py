@@ -1,0 +1,282 @@
+"""Draws the board over all nights of one model or several: a page, and a table for the terminal.
+
+The page is made of rows (daybreak/report/night_rows.py), not of records, so that a thousand nights take a
+fraction of a second. It is a file that needs no server; served, it also filters, sorts and pages for a
+browser without scripts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from daybreak.contract import formats
+from daybreak.contract.units import HOUR_S
+from daybreak.prediction.scorecard import COVERED, LEAST_NIGHTS
+from daybreak.prediction.scorecard import NIGHTS as SCORED
+from daybreak.report import live, night_charts, outcome
+from daybreak.report.live import Shown
+from daybreak.report.night_charts import Chart
+from daybreak.report.night_rows import NightRow
+from daybreak.report.running import RunningNight, line
+from daybreak.report.selection import OUTCOMES, PER_PAGE, Query, select
+from daybreak.report.templates import render
+from daybreak.storage import ledger
+from daybreak.storage.ledger import Entry
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+BOUNDS = {"io": "I/O", "compute": "compute", "memory": "memory"}
+COLUMNS = (  # key to sort by, words, is it a number?
+    ("day", "Day", False),
+    ("model", "model", False),
+    ("verdict", "verdict", False),
+    ("serves", "serves", True),
+    ("score", "score", True),
+    ("effect", "to champion", True),
+    ("ready", "ready", True),
+    ("cost", "cost", True),
+    ("predicted", "time, of plan", True),
+    ("bound", "bound", False),
+    ("rows", "rows", True),
+    ("quarantined", "quarantined", True),
+)
+_STYLES = {"promoted": "bold green", "kept": "", "failed": "bold red", "rollback": "yellow", "open": "dim"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model with the rows of its nights, newest first, and the address of each night's page by its id."""
+
+    name: str
+    rows: Sequence[NightRow]
+    pages: Mapping[str, str]
+    fault: str = ""  # why its ledger cannot be read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A model's nights in short."""
+
+    name: str
+    fault: str
+    serves: int
+    before: int  # the version that a rollback brings back; 0: none
+    last: NightRow | None
+    num_nights: int
+    num_promoted: int
+    num_failed: int
+    num_late: int
+    usd: float
+    week_usd: float  # of the last seven days
+    num_predicted: int  # of the last nights, whose time was predicted
+    num_held: int  # and was in the interval
+    charts: Sequence[Chart]
+
+    @property
+    def is_miscalibrated(self) -> bool:
+        """Returns whether fewer times were in their intervals than a sound plan allows for."""
+        return self.num_predicted >= LEAST_NIGHTS and self.num_held < COVERED[0] * self.num_predicted
+
+
+def files(
+    models: Sequence[Model], *, name: str, at: datetime, running: Sequence[Shown] = ()
+) -> dict[str, str]:
+    """Returns the board as files that need no server, by their names: NAME.html, NAME-2.html and so on."""
+    num_pages = -(-sum(len(model.rows) for model in models) // PER_PAGE) or 1
+    return {
+        _file(name, page): board(models, query=Query(page=page), at=at, running=running, file=name)
+        for page in range(1, num_pages + 1)
+    }
+
+
+def board(
+    models: Sequence[Model],
+    *,
+    query: Query,
+    at: datetime,
+    running: Sequence[Shown] = (),
+    source: str = "",
+    file: str = "",
+) -> str:
+    """Returns the HTML page over the nights of these models, as they are at a moment.
+
+    Args:
+        models: newest nights first.
+        query: which nights are asked for.
+        at: the moment.
+        running: nights that run.
+        source: address of the stream that they go on by; "" for none.
+        file: name of the files of a board that is not served.
+    """
+    nights = [(model.name, row) for model in models for row in model.rows]
+    nights.sort(key=lambda one: -one[1].closed_at)
+    taken = {(model.name, version) for model in models for version in _taken_back(model.rows)}
+    only = [row for _, row in nights if not row.is_rollback]
+    return render(
+        "board.html",
+        models=[_summary(model, at=at) for model in models],
+        several=len(models) > 1,
+        num_nights=len(only),
+        num_promoted=sum(row.outcome == "promoted" for row in only),
+        num_failed=sum(row.outcome == "failed" for row in only),
+        scored=SCORED,
+        query=query,
+        selection=select(nights, query),
+        columns=COLUMNS,
+        outcomes=OUTCOMES,
+        bounds=BOUNDS,
+        taken_back=taken,
+        pages={(model.name, night): href for model in models for night, href in model.pages.items()},
+        is_served=not file,
+        address=lambda **changed: _file(file, changed["page"]) if file else _address(query, changed),
+        number=lambda value: "" if value is None else f"{value:.6g}",
+        day_of=lambda s: f"{datetime.fromtimestamp(s, UTC):%Y-%m-%d}",
+        time_of=lambda s: f"{datetime.fromtimestamp(s, UTC):%H:%M} UTC",
+        at=at,
+        running=live.part(running, at=at),
+        source=source,
+        script=live.script(),
+    )
+
+
+def _summary(model: Model, *, at: datetime) -> Summary:
+    nights = [row for row in model.rows if not row.is_rollback]
+    week_ago = (at - timedelta(days=7)).timestamp()
+    served = ledger.served([row.release[0] for row in model.rows if row.release])
+    predicted = [row.held for row in nights if row.held is not None][:SCORED]
+    return Summary(
+        name=model.name,
+        fault=model.fault,
+        serves=model.rows[0].serves if model.rows else 0,
+        before=served[-2] if len(served) > 1 else 0,
+        last=nights[0] if nights else None,
+        num_nights=len(nights),
+        num_promoted=sum(row.outcome == "promoted" for row in nights),
+        num_failed=sum(row.outcome == "failed" for row in nights),
+        num_late=sum(row.is_late for row in nights),
+        usd=sum(row.usd or 0.0 for row in nights),
+        week_usd=sum(row.usd or 0.0 for row in nights if row.started_at >= week_ago),
+        num_predicted=len(predicted),
+        num_held=sum(predicted),
+        charts=night_charts.charts(nights),
+    )
+
+
+def _taken_back(rows: Sequence[NightRow]) -> dict[int, int]:
+    return outcome.taken_back([(*row.release, row.is_rollback) for row in rows if row.release])
+
+
+def _file(name: str, page: int) -> str:
+    return f"{name}.html" if page == 1 else f"{name}-{page}.html"
+
+
+def _address(query: Query, changed: Mapping[str, object]) -> str:
+    """Returns the address of the same page with parameters replaced; "" removes a parameter."""
+    sort = f"{'-' if query.descending else ''}{query.sort}"
+    values = {
+        "model": query.model,
+        "outcome": query.outcome,
+        "q": query.text,
+        "sort": sort,
+        "page": query.page,
+    }
+    kept = {name: value for name, value in {**values, **changed}.items() if value not in ("", 1)}
+    return f"?{urlencode(kept)}"
+
+
+def status_of(history: Sequence[Entry], running: Sequence[RunningNight]) -> list["Table | Text | str"]:
+    """Returns what a terminal shows of a model: the nights that run, a line each, and the last ones."""
+    from rich.text import Text
+
+    lines = [Text(f"{state.night.day} under way, {line(state)}", style="bold") for state in running]
+    return [*lines, status_table(history) if history else "no night yet"]
+
+
+def running_rows(running: Sequence[RunningNight]) -> list[dict[str, Any]]:
+    """Returns the nights that run as JSON values."""
+    return [
+        {
+            "night": state.night.id,
+            "day": str(state.night.day),
+            "outcome": "open",
+            "verdict": "under way",
+            "stage": state.stage or "close",
+            "text": state.text,
+            "share": state.share,
+            "trained_at": state.trained_at.isoformat() if state.trained_at else None,
+            "chance": state.chance,
+            "loss": state.loss[-1][1] if state.loss else None,
+            "cost_usd": state.usd,
+            "rungs": [rung.name for rung in state.rungs],
+        }
+        for state in running
+    ]
+
+
+def status_table(history: Sequence[Entry]) -> "Table":
+    """Returns the nights as a table for the terminal, in the order given."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("day", no_wrap=True)
+    table.add_column("night", overflow="ellipsis", min_width=10)  # shrinks where the terminal is narrow
+    table.add_column("verdict", no_wrap=True)
+    for name in ("champion", "hours against deadline", "dollars"):
+        table.add_column(name, justify="right", no_wrap=name != "hours against deadline", min_width=8)
+    table.add_column("bound", no_wrap=True)
+    for entry in history:
+        result = outcome.outcome(entry)
+        if result == "rollback":
+            at = f"{entry.closed_at:%Y-%m-%d %H:%M}" if entry.closed_at else ""
+            verdict = Text(outcome.word(entry), style=_STYLES[result])
+            table.add_row(at[:10], at[11:], verdict, formats.count(outcome.champion(entry) or None))
+            continue
+        table.add_row(
+            str(entry.night.day),
+            Text(formats.short_id(entry.night.id)),
+            Text(outcome.word(entry), style=_STYLES[result]),
+            formats.count(outcome.champion(entry) or None),
+            hours(entry),
+            formats.dollars(entry.training.cost_usd if entry.training else None),
+            BOUNDS[entry.profile.bound] if entry.profile else formats.NONE,
+        )
+    return table
+
+
+def status_rows(history: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Returns the nights as JSON values, in the order given; a rollback has no figure of a night."""
+    rows = []
+    for entry in history:
+        at = entry.closed_at.isoformat() if entry.closed_at else None
+        row: dict[str, Any] = {
+            "night": None if entry.rollback else entry.night.id,
+            "outcome": outcome.outcome(entry),
+            "verdict": outcome.word(entry),
+            "reason": entry.verdict.reason if entry.verdict else None,
+            "champion": outcome.champion(entry) or None,
+            "closed_at": at,
+            "commit": entry.commit,
+        }
+        if not entry.rollback:
+            row |= {
+                "day": str(entry.night.day),
+                "elapsed_s": entry.training.elapsed_s if entry.training else None,
+                "limit_s": (entry.night.train_until - entry.night.started_at).total_seconds(),
+                "cost_usd": entry.training.cost_usd if entry.training else None,
+                "bound": entry.profile.bound if entry.profile else None,
+            }
+        rows.append(row)
+    return rows
+
+
+def hours(entry: Entry) -> str:
+    """Returns the hours of training against the hours that the deadline left."""
+    limit = (entry.night.train_until - entry.night.started_at).total_seconds() / HOUR_S
+    used = entry.training.elapsed_s / HOUR_S if entry.training else None
+    text = formats.NONE if used is None else f"{used:.2f}" if used >= 0.1 else f"{used:.3f}"
+    return f"{text} of {limit:g}"

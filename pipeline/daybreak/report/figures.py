@@ -1,0 +1,125 @@
+"""Turns a night's records into the charts that they allow, drawn by daybreak/report/charts.py."""
+
+import math
+from collections.abc import Sequence
+
+from daybreak.contract import formats
+from daybreak.contract.records import Drift, Line, Plan, Verdict
+from daybreak.contract.units import HOUR_S
+from daybreak.report import charts, outcome
+from daybreak.report.standing import Standing, best_baseline, score
+from daybreak.storage.ledger import Entry
+
+NIGHTS = 60  # in the trend at most
+SLICES = 24  # drawn at most; the table has them all
+BATCH = 256  # at which a profile is shown where there is no plan
+
+
+def points(nights: Sequence[Entry]) -> list[charts.Point]:
+    """Returns the last nights as points of the trend, by day, without rollbacks."""
+    latest = sorted((e for e in nights if not e.rollback), key=lambda e: e.night.started_at)[-NIGHTS:]
+    return [
+        charts.Point(
+            day=e.night.day,
+            score=score(e.evaluation),
+            hours=e.training.took_s / HOUR_S if e.training else None,
+            usd=e.training.cost_usd if e.training else None,
+            outcome=outcome.outcome(e),
+            rule=best_baseline(e.evaluation),
+            planned_hours=e.plan.expected_s / HOUR_S if e.plan else None,
+            planned_usd=e.plan.expected_usd if e.plan else None,
+        )
+        for e in sorted(latest, key=lambda e: e.night.day)
+    ]
+
+
+def points_until(entry: Entry, history: Sequence[Entry]) -> list[charts.Point]:
+    """Returns the trend up to this night, which may or may not be in the ledger yet."""
+    at = entry.night.started_at
+    earlier = [e for e in history if e.night.id != entry.night.id and e.night.started_at <= at]
+    return points([entry, *earlier])
+
+
+def used(entry: Entry, plan: Plan) -> str:
+    """Draws time and dollars of the training, against the plan, the deadline and the budget."""
+    night, training = entry.night, entry.training
+    limit_s = (night.train_until - night.started_at).total_seconds()
+    used_s = training.took_s if training else None
+    used_usd = training.cost_usd if training else None
+    return charts.used(
+        [
+            charts.Used(
+                label="Time",
+                used=used_s,
+                planned=plan.expected_s,
+                low=plan.interval[0],
+                high=plan.interval[1],
+                limit=limit_s,
+                text=f"{formats.duration(used_s)} of {formats.duration(plan.expected_s)} planned",
+                limit_text=f"deadline {formats.duration(limit_s)}",
+            ),
+            charts.Used(
+                label="Cost",
+                used=used_usd,
+                planned=plan.expected_usd,
+                limit=night.budget_usd,
+                text=f"{formats.dollars(used_usd)} of {formats.dollars(plan.expected_usd)} planned",
+                limit_text=f"budget {formats.dollars(night.budget_usd)}",
+            ),
+        ]
+    )
+
+
+def batch_size(entry: Entry) -> int:
+    """Returns the samples that one device takes at a time tonight."""
+    return entry.plan.micro_batch_size if entry.plan else BATCH
+
+
+def error(line: Line, num_samples: float) -> float:
+    """Returns the half-width of the interval of a line at a batch, its two errors taken as independent."""
+    return math.hypot(line.fixed_error, line.per_sample_error * num_samples)
+
+
+def drift(rows: Sequence[Drift]) -> str:
+    """Draws the distance of each column as a share of its limit, the worst first."""
+    bars = [
+        charts.Bar(
+            label=row.column,
+            value=row.value / row.limit if row.limit else 0.0,
+            text=f"{formats.quantity(row.value)} of {formats.quantity(row.limit)}",
+            strong=row.value > row.limit,
+        )
+        for row in sorted(rows, key=lambda row: -row.value / (row.limit or 1))
+    ]
+    return charts.bars(bars[:12], name="drift", label="Drift against its limit", limit=1)
+
+
+def effect(verdict: Verdict, margin: float | None) -> str | None:
+    """Draws the effect with its interval, and the margin of a refresh; None where there is no evidence."""
+    if verdict.effect is None or verdict.low is None or verdict.high is None:
+        return None
+    low, high = (b if math.isfinite(b) else verdict.effect for b in (verdict.low, verdict.high))
+    shown = margin if verdict.champion else None
+    return charts.effect(value=verdict.effect, low=low, high=high, margin=shown)
+
+
+def scores(now: Standing) -> str | None:
+    """Draws the scores on all samples and on the largest slices, the champion's, and the simple rules."""
+    largest = sorted(now.slices, key=lambda row: -row.num_samples)[:SLICES]
+    rows = [
+        charts.Score(
+            label=f"{row.name} ({formats.count(row.num_samples)})",
+            value=row.challenger.value,
+            low=row.challenger.low,
+            high=row.challenger.high,
+            champion=row.champion.value if row.champion else None,
+        )
+        for row in (now.overall, *(row for row in now.slices if row in largest))
+        if row
+    ]
+    rules = [
+        charts.Score(label=name, value=mean.value, low=mean.low, high=mean.high, rule=True)
+        for name, mean in now.baselines.items()
+    ]
+    ordered = [*rows[: 1 if now.overall else 0], *rules, *rows[1 if now.overall else 0 :]]
+    return charts.scores(ordered) if ordered else None

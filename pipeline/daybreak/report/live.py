@@ -1,0 +1,77 @@
+"""Draws running nights: a part of the board, which a stream sends anew, and a page of one night."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+
+from markupsafe import Markup
+
+from daybreak.planning.rationale import percent
+from daybreak.report import night_charts, outcome
+from daybreak.report.running import RunningNight
+from daybreak.report.templates import render
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A running night, with model and address of the page; "" where unnamed or without a page."""
+
+    state: RunningNight
+    model: str = ""
+    href: str = ""
+
+    @property
+    def curve(self) -> Markup:
+        """Returns the loss curve."""
+        return night_charts.loss_curve(self.state.loss, end=self.state.num_samples)
+
+
+def part(running: Sequence[Shown], *, at: datetime) -> Markup:
+    """Returns the running nights as a part of a page, as they are at a moment; "" where none runs."""
+    return Markup(
+        render(
+            "running.html",
+            running=running,
+            clock_of=lambda moment: _clock(moment, at),
+            chance=percent,
+            waits=outcome.waits,
+        )
+    )
+
+
+def page(shown: Shown, *, source: str, at: datetime) -> str:
+    """Returns the page of a running night, which goes on by the stream at the address `source`."""
+    return render(
+        "live.html",
+        model=shown.model,
+        night=shown.state.night,
+        running=part([shown], at=at),
+        source=source,
+        script=script(),
+    )
+
+
+def evidence(page: str, *, source: str) -> str:
+    """Returns a night's own page, which is asked for anew once the stream at `source` has another for it."""
+    before, end, after = page.rpartition("</main>")
+    return f"{before}{render('live_watch.html', source=source, script=script())}{end}{after}"
+
+
+def page_of(state: RunningNight | None) -> str:
+    """Returns which page a night has now: `live`, the `evidence` for a person, or its own as `closed`."""
+    if state is None:
+        return "closed"
+    return "evidence" if state.shows_evidence else "live"
+
+
+@cache
+def script() -> Markup:
+    """Returns the script of the board and of this page, which both hold."""
+    return Markup(Path(__file__).with_name("board.js").read_text())
+
+
+def _clock(moment: datetime, at: datetime) -> str:
+    """Returns a time in UTC, with its day unless that is today."""
+    return f"{moment:%H:%M}" if moment.date() == at.date() else f"{moment:%H:%M} on {moment:%d %b}"

@@ -1,0 +1,236 @@
+"""Keeps a row of figures for each commit of the ledger, so that a board over years opens at once.
+
+Reading a thousand nights from git, each with a dozen records to be checked, takes seconds. A commit never
+changes, so its row is made once and kept in `var/night_rows.jsonl` by the commit. The ledger stays the
+source: only rows of its commits are shown, in its order, and a missing row is made from the records. The file
+may be removed at any time; rows of other versions of the code are made anew.
+"""
+
+import contextlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from daybreak.contract import records
+from daybreak.prediction import scorecard
+from daybreak.registry import approval
+from daybreak.report import outcome, standing
+from daybreak.rollout import night_events
+from daybreak.storage import jsonl, ledger
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
+
+log = logging.getLogger(__name__)
+
+FILE = Path("var/night_rows.jsonl")  # in the home
+WORDS = 300  # of a reason, in letters
+_ANSWERS = ("approved", "declined", "stopped", "rolled back")  # events by somebody
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightRow:
+    """A night, or a rollback, which has no figures. Times are seconds since 1970, days ISO dates."""
+
+    commit: str
+    night: str
+    day: str
+    outcome: outcome.Outcome
+    verdict: str  # in a word or two
+    reason: str
+    closed_at: float
+    serves: int  # version, from then on; 0: none
+    challenger: int = 0  # version that was judged; 0: none
+    release: tuple[int, int] | None = None  # version that came to serve, and the one that it replaced
+    failed: str = ""  # the stage that failed
+    by: str = ""  # the person, or the watch, who answered or rolled back; "": nobody did
+    started_at: float = 0.0
+    decided_s: float | None = None  # from the opening to the decision
+    decide_within_s: float = 0.0  # what the deadline leaves for that
+    trained_s: float | None = None  # start-up included, as in the plan's time
+    train_within_s: float = 0.0
+    usd: float | None = None
+    budget_usd: float = 0.0
+    predicted_s: tuple[float, float, float] | None = None  # low, middle, high of the plan's 90 % interval
+    predicted_usd: float | None = None
+    actual_s: float | None = None  # of what was predicted, start-up included
+    is_whole: bool = True  # training came to its own end
+    score: float | None = None  # of the challenger on tonight's held-out samples
+    champion_score: float | None = None  # on the same
+    rule_score: float | None = None  # of the best simple rule
+    anchor_score: float | None = None  # of the version that the chain is held against
+    anchor_floor: float | None = None  # the least that the chain may score, by what it may lose
+    interval: tuple[float, float, float] | None = None  # low, effect, high, as the gate decided by
+    bound: Literal["", "io", "compute", "memory"] = ""
+    num_rows: int | None = None
+    num_quarantined: int | None = None
+    rental: str = ""
+    model: str = ""  # name in the registry
+    run_id: str = ""  # of MLflow
+    experiment: str = "0"  # that the run is in
+    airflow_run: str = ""
+
+    @property
+    def is_rollback(self) -> bool:
+        """Returns whether it is a rollback, not a night."""
+        return self.outcome == "rollback"
+
+    @property
+    def served_score(self) -> float | None:
+        """Returns the score, on tonight's samples, of the version that serves since this night."""
+        return self.score if self.outcome == "promoted" else self.champion_score
+
+    @property
+    def effect(self) -> float | None:
+        """Returns by how much the challenger scored better than the champion."""
+        known = self.score is not None and self.champion_score is not None
+        return self.score - self.champion_score if known else None  # type: ignore[operator]
+
+    @property
+    def is_late(self) -> bool:
+        """Returns whether the decision came after its deadline."""
+        return self.decided_s is not None and self.decided_s > self.decide_within_s > 0
+
+    @property
+    def held(self) -> bool | None:
+        """Returns whether the time was in the interval that was predicted; None where nothing was."""
+        if self.predicted_s is None or self.actual_s is None:
+            return None
+        return self.is_whole and self.predicted_s[0] <= self.actual_s <= self.predicted_s[2]
+
+
+def row_of(entry: Entry) -> NightRow:
+    """Returns the row of an entry of the ledger."""
+    release = entry.release
+    common = NightRow(
+        commit=entry.commit,
+        night=entry.night.id,
+        day=str(entry.night.day),
+        outcome=outcome.outcome(entry),
+        verdict=outcome.word(entry),
+        reason=_reason(entry)[:WORDS],
+        closed_at=entry.closed_at.timestamp() if entry.closed_at else 0.0,
+        serves=outcome.champion(entry),
+        release=(release.version, release.replaced) if release else None,
+        by=next((event.by for event in night_events.of_entry(entry) if event.kind in _ANSWERS), ""),
+    )
+    return common if entry.rollback else _with_figures(common, entry)
+
+
+def _reason(entry: Entry) -> str:
+    if entry.stopped:
+        return approval.stopped(entry.stopped)
+    return entry.verdict.reason if entry.verdict else entry.subject
+
+
+def _with_figures(row: NightRow, entry: Entry) -> NightRow:
+    night, plan, training, verdict = entry.night, entry.plan, entry.training, entry.verdict
+    decided_at = verdict.decided_at if verdict and verdict.decided_at else entry.closed_at
+    chain = verdict.chain if verdict else None
+    metrics = entry.evaluation.metrics if entry.evaluation else {}
+    is_anchor = bool(chain and entry.champion and chain.anchor == entry.champion.version)
+    # A champion that is its own anchor is not scored a second time.
+    anchor = metrics.get("champion_score" if is_anchor else "anchor_score") if chain else None
+    compared = scorecard.outcome(night.id, plan, training) if plan and training else None
+    judged = None
+    if verdict and verdict.effect is not None and verdict.low is not None and verdict.high is not None:
+        judged = (verdict.low, verdict.effect, verdict.high)
+    return replace(
+        row,
+        challenger=verdict.challenger if verdict else 0,
+        failed=verdict.failed if verdict else "",
+        started_at=night.started_at.timestamp(),
+        decided_s=(decided_at - night.started_at).total_seconds() if decided_at else None,
+        decide_within_s=(night.decide_until - night.started_at).total_seconds(),
+        trained_s=training.took_s if training else None,
+        train_within_s=(night.train_until - night.started_at).total_seconds(),
+        usd=training.cost_usd if training else None,
+        budget_usd=night.budget_usd,
+        predicted_s=(compared.low_s, compared.predicted_s, compared.high_s) if compared else None,
+        predicted_usd=plan.expected_usd if plan else None,
+        actual_s=compared.actual_s if compared else None,
+        is_whole=compared.finished if compared else True,
+        score=standing.score(entry.evaluation),
+        champion_score=metrics.get("champion_score"),
+        rule_score=standing.best_baseline(entry.evaluation),
+        anchor_score=anchor,
+        anchor_floor=None if anchor is None or chain is None else anchor - chain.margin - chain.offset,
+        interval=judged,
+        bound=entry.profile.bound if entry.profile else "",
+        num_rows=entry.report.num_rows if entry.report else None,
+        num_quarantined=entry.report.num_quarantined if entry.report else None,
+        rental=str(plan.rental) if plan else "",
+        model=entry.version.name if entry.version else "",
+        run_id=entry.version.run_id if entry.version else "",
+        experiment=entry.version.experiment if entry.version else "0",
+        airflow_run=night.airflow_run,
+    )
+
+
+class NightRows:
+    """The rows of one home, in memory and in its file."""
+
+    def __init__(self, home: Home) -> None:
+        self._home, self._path = home, home.folder / FILE
+        self._by_commit: dict[str, NightRow] = {}
+        self._is_stale = False  # does the file have rows that other code has made?
+
+    def newest(self, limit: int | None = None) -> list[NightRow]:
+        """Returns the rows of the ledger's commits, newest first; makes and keeps those that are missing.
+
+        Raises ReleaseError where the ledger cannot be read. A night whose own record cannot be read has no
+        row.
+        """
+        commits = ledger.commits(self._home, limit)
+        if any(commit.id not in self._by_commit for commit in commits):
+            self._by_commit |= self._read()
+            missing = [commit for commit in commits if commit.id not in self._by_commit]
+            made = [row_of(entry) for entry in ledger.entries_of(self._home, missing)] if missing else []
+            self._by_commit |= {row.commit: row for row in made}
+            self._keep(made)
+        return [self._by_commit[commit.id] for commit in commits if commit.id in self._by_commit]
+
+    def _read(self) -> dict[str, NightRow]:
+        rows = {}
+        try:
+            lines = jsonl.whole(self._path)
+        except OSError as error:
+            log.debug("rows of nights are not read from %s: %s", self._path, error)
+            return {}
+        for line in lines:
+            if line.pop("made_by", "") != _code():
+                self._is_stale = True
+                continue
+            with contextlib.suppress(TypeError, ValueError, KeyError):
+                values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in line.items()}
+                rows[str(line["commit"])] = NightRow(**values)
+        return rows
+
+    def _keep(self, made: Sequence[NightRow]) -> None:
+        """Appends rows to the file, oldest first, or writes it anew where other code has written some of it.
+
+        Where that cannot be, as on a read-only disk, the rows are kept in memory alone.
+        """
+        kept = list(self._by_commit.values()) if self._is_stale else list(reversed(made))
+        lines = [vars(row) | {"made_by": _code()} for row in kept]  # flat, unlike what asdict copies
+        try:
+            if self._is_stale:
+                records.replace_text(self._path, "".join(json.dumps(line) + "\n" for line in lines))
+                self._is_stale = False
+            elif lines and self._path.parent.exists():
+                jsonl.add(self._path, *lines)
+        except OSError as error:
+            log.debug("rows of nights are not kept in %s: %s", self._path, error)
+
+
+@cache
+def _code() -> str:
+    """Returns a digest of the code that a row is made by."""
+    folder = Path(__file__).parent
+    files = (Path(__file__), folder / "outcome.py", folder / "standing.py")
+    others = (Path(str(module.__file__)) for module in (night_events, scorecard))
+    texts = (path.read_text() for path in (*files, *others))
+    return records.text_digest("".join(texts))[:12]

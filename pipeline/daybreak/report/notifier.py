@@ -1,0 +1,260 @@
+"""Notifies people of events, by the command `notify.command` and by Apprise's `notify.urls`.
+
+Each message is one line (daybreak/report/messages.py); `notify.on` lists the kinds. An event is sent once,
+even if its stage is called again: `var/messages.json` keeps sent events and waiting messages; all but urgent
+ones wait in the quiet hours. A message is marked after it was sent, so a kill in between sends it twice
+rather than never. A message that no notifier took is tried again by later stages and by the hourly `watch`,
+for a day. A notifier that fails is logged, and nothing else fails with it; a notifier that does not answer is
+ended after `LIMIT_S`.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, time, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+from zoneinfo import ZoneInfo
+
+from daybreak.contract import formats, records
+from daybreak.contract.errors import DataError, PipelineError
+from daybreak.contract.params import NotifyEvent, NotifyParams
+from daybreak.contract.records import Event, Record
+from daybreak.report import messages
+from daybreak.storage import events, last_params
+from daybreak.storage.home import Home
+from daybreak.storage.journal import alone
+from daybreak.storage.night_folders import entry_of
+
+log = logging.getLogger(__name__)
+
+LIMIT_S = 10  # the most that the command may take, and the most that all URLs together may take
+AGAIN_AFTER = timedelta(minutes=10)  # a message that no notifier took is tried again
+GIVEN_UP_AFTER = timedelta(days=1)
+KEPT = 500  # keys of events that have had their message
+AT_ONCE = ("failed", "rolled back", "alarm")  # sent where none can be kept; others would come again each call
+STDERR = 2
+TOLD_KINDS = get_args(NotifyEvent)
+# Apprise in a process of its own, which can be ended; it reads the URL from its environment, since other
+# users of the machine see the arguments of a process.
+APPRISE = [
+    sys.executable,
+    "-P",
+    "-c",
+    "from apprise.cli import main; main()",
+    "--storage-mode",
+    "memory",
+    "--service-limit",
+    str(LIMIT_S),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting(Record):
+    """A message that waits to be sent."""
+
+    event: Event
+    to: Literal["all", "urgent"]  # `command` and `urls`, or `urgent_urls`
+    since: datetime
+    tried_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Messages(Record):
+    """The messages of a home that wait, in order, and the keys of the newest events that have had theirs."""
+
+    waiting: tuple[Waiting, ...] = ()
+    announced: tuple[str, ...] = ()
+
+
+def tell(home: Home, *happened: Event) -> bool:
+    """Sends messages on events that are new and of a kind to be sent, and waiting messages that are due.
+
+    Without any event it only does the latter. Returns False where a message could not be sent.
+    """
+    if not any(event.kind in TOLD_KINDS for event in happened) and not _read(home).waiting:
+        return True
+    loaded = last_params.load(home, home.folder)
+    return _tell(home, happened, loaded.notify, zone=loaded.night.time_zone)
+
+
+def alarm(home: Home, text: str) -> None:
+    """Tells of something that people have to look at, though no night fails because of it."""
+    tell(home, Event(kind="alarm", at=datetime.now(UTC), night="", reason=text))
+
+
+def send(home: Home, message: str) -> bool:
+    """Hands a message to the notifiers at once; returns False where one of them failed."""
+    given = last_params.load(home, home.folder).notify
+    return not _faults(message, given.command, given.urls)
+
+
+def is_quiet(hours: str, now: datetime) -> bool:
+    """Returns whether a time is in the quiet hours, which may go over midnight.
+
+    >>> is_quiet("22:00-07:00", datetime(2026, 1, 1, 23)), is_quiet("22:00-07:00", datetime(2026, 1, 1, 7))
+    (True, False)
+    """
+    if not hours:
+        return False
+    begin, end = (time.fromisoformat(text) for text in hours.split("-"))
+    at = now.time()
+    return begin <= at < end if begin <= end else at >= begin or at < end
+
+
+def _tell(home: Home, happened: Sequence[Event], given: NotifyParams, *, zone: str) -> bool:
+    if not (given.command or given.urls or given.urgent_urls):
+        return True  # a message stays in the log of its stage
+    now = datetime.now(UTC)
+    quiet = is_quiet(given.quiet_hours, now.astimezone(ZoneInfo(zone)))
+    wanted = [event for event in happened if event.kind in given.on]
+    try:
+        with alone(_path(home).with_suffix(".lock")):
+            kept = _with_new(_read(home), wanted, given, now=now)
+            _write(home, kept)
+            return _send_due(home, kept, given, quiet=quiet)
+    except OSError as error:  # as on a full disk, of which people have to hear
+        log.error("messages cannot be kept in %s: %s", _path(home), error)
+        texts = [text_of(home, event, now=now) for event in wanted if event.kind in AT_ONCE]
+        return not any([_faults(text, given.command, (*given.urls, *given.urgent_urls)) for text in texts])
+
+
+def _with_new(kept: Messages, wanted: Sequence[Event], given: NotifyParams, *, now: datetime) -> Messages:
+    """Returns the messages with those about events that were not told yet."""
+    for event in wanted:
+        key = " ".join([event.night, *events.key(event)])
+        if key in kept.announced:
+            continue
+        message = Waiting(event=event, to="all", since=now)
+        rings = event.kind in given.urgent and given.urgent_urls
+        new = (replace(message, to="urgent"), message) if rings else (message,)
+        kept = Messages(waiting=(*kept.waiting, *new), announced=(*kept.announced, key)[-KEPT:])
+    return kept
+
+
+def _send_due(home: Home, kept: Messages, given: NotifyParams, *, quiet: bool) -> bool:
+    """Sends what is due, in order; once a way has failed, the other messages that go by it wait as well."""
+    failed: set[str] = set()
+    for message in kept.waiting:
+        now = datetime.now(UTC)
+        rings = message.to == "urgent" or (message.event.kind in given.urgent and not given.urgent_urls)
+        too_soon = message.tried_at is not None and now - message.tried_at < AGAIN_AFTER
+        if message.to in failed or too_soon or (quiet and not rings):
+            continue
+        text = text_of(home, message.event, now=now)
+        command, urls = ("", given.urgent_urls) if message.to == "urgent" else (given.command, given.urls)
+        num_faults = len(_faults(text, command, urls))
+        left: tuple[Waiting, ...] = ()
+        if num_faults:
+            failed.add(message.to)
+        if num_faults and num_faults == bool(command) + len(urls):  # nobody has it
+            if now - message.since < GIVEN_UP_AFTER:
+                left = (replace(message, tried_at=now),)
+            else:
+                log.error("nobody could be told within %s: %s", GIVEN_UP_AFTER, text)
+        place = kept.waiting.index(message)
+        kept = replace(kept, waiting=(*kept.waiting[:place], *left, *kept.waiting[place + 1 :]))
+        _write(home, kept)
+    return not failed
+
+
+def text_of(home: Home, event: Event, *, now: datetime) -> str:
+    """Returns the message about an event, with links to its night where the night's folder is here."""
+    from daybreak.report import links  # which no command needs that tells of nothing
+
+    name, shown = formats.short_id(event.night), {}
+    folder = home.nights / event.night
+    try:
+        if event.night and folder.exists():
+            entry = entry_of(folder)
+            name, shown = formats.night_name(event.night, entry.night.day), links.in_messages(entry)
+    except (PipelineError, OSError) as error:
+        log.warning("a message has no link to night %s: %s", event.night, error)
+    return messages.message(event, shown, night=name, now=now)
+
+
+def _faults(message: str, command: str, urls: Sequence[str]) -> list[str]:
+    """Hands a message to all notifiers, and returns why those of them failed that did; both are logged."""
+    ran = [_run(command, message)] if command else []
+    return [fault for fault in (*ran, *_send(tuple(urls), message)) if fault]
+
+
+def _run(command: str, message: str) -> str:
+    try:
+        # What it prints goes to standard error: standard output is for the stage's record alone.
+        subprocess.run(
+            command, shell=True, input=message, text=True, check=True, timeout=LIMIT_S, stdout=STDERR
+        )
+    except subprocess.CalledProcessError as error:  # without the command, whose address may be a secret
+        fault = f"ended with exit status {error.returncode}"
+    except subprocess.TimeoutExpired:
+        fault = f"took more than {LIMIT_S} s"
+    except OSError as error:
+        fault = f"did not start: {error.strerror}"
+    else:
+        return ""
+    log.error("the notifier %s; look at notify.command in params.yaml", fault)
+    return fault
+
+
+def _send(urls: tuple[str, ...], message: str) -> list[str]:
+    """Sends the message to all URLs at once, and logs by number which failed, as a URL is a secret."""
+    if not urls:
+        return []
+    with ThreadPoolExecutor(len(urls)) as pool:
+        faults = list(pool.map(partial(_fault, message=message), urls))
+    for number, fault in enumerate(faults, start=1):
+        if fault:
+            log.error(
+                "the message was not sent to URL %d of %d: %s; look at notify.urls in params.yaml, and "
+                "whether each variable that it names is set",
+                number,
+                len(urls),
+                fault,
+            )
+    return faults
+
+
+def _fault(url: str, *, message: str) -> str:
+    """Sends the message to the URL, and returns why it did not arrive; "" where it did."""
+    environment = {**os.environ, "APPRISE_URLS": os.path.expandvars(url)}
+    try:
+        ended = subprocess.run(
+            APPRISE,
+            env=environment,
+            input=message,
+            text=True,
+            check=False,
+            timeout=LIMIT_S,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not answer in {LIMIT_S} s"
+    except OSError as error:
+        return f"Apprise did not start: {error.strerror}"
+    return f"Apprise ended with exit status {ended.returncode}" if ended.returncode else ""
+
+
+def _read(home: Home) -> Messages:
+    """Returns the messages that are kept; none where the file cannot be read, which is logged."""
+    try:
+        return records.loads(Messages, _path(home).read_text(), source=str(_path(home)))
+    except FileNotFoundError:
+        return Messages()
+    except DataError as error:
+        log.error("messages that waited are lost: %s", error)
+        return Messages()
+
+
+def _write(home: Home, kept: Messages) -> None:
+    records.replace_text(_path(home), records.dumps(kept))
+
+
+def _path(home: Home) -> Path:
+    return home.var / "messages.json"

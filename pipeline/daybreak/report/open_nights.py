@@ -1,0 +1,98 @@
+"""Reads what the nights of a home that are not closed have written (daybreak/report/running.py)."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+
+from daybreak.backends.submission_journal import SubmissionJournal
+from daybreak.contract import params, records
+from daybreak.contract.errors import PipelineError
+from daybreak.jobs import submissions
+from daybreak.jobs.cost_tracker import spent_usd
+from daybreak.jobs.heartbeats import Heartbeats
+from daybreak.jobs.launcher import JOBS
+from daybreak.jobs.submissions import Attempts
+from daybreak.report import links, running
+from daybreak.report.outcome import texts_of
+from daybreak.report.running import JobFacts, NightFacts, RunningNight
+from daybreak.storage import jsonl, night_folders
+from daybreak.storage.home import Home
+from daybreak.storage.night_folders import entry_of
+from daybreak.training.recipe import Recipe
+
+log = logging.getLogger(__name__)
+
+CONFIDENCE = params.PlanParams().confidence
+
+
+def states(home: Home, *, now: datetime) -> list[RunningNight]:
+    """Returns the nights of the home that run, the one that was opened last first."""
+    nights = []
+    for folder, _ in night_folders.unclosed(home):
+        try:
+            facts = facts_of(folder)
+        except (PipelineError, OSError, ValueError, KeyError) as error:  # half of it may be gone
+            log.debug("%s is not shown as a running night: %s", folder, error)
+            continue
+        if running.is_open(facts, now=now):
+            nights.append(running.running(facts, now=now))
+    return sorted(nights, key=lambda state: state.night.started_at, reverse=True)
+
+
+def facts_of(folder: Path) -> NightFacts:
+    """Returns what the night in a folder has written; PipelineError or OSError where it cannot be read."""
+    entry = entry_of(folder)
+    job = _job(folder)
+    usd = entry.training.cost_usd if entry.training else 0.0
+    with contextlib.suppress(OSError, ValueError, KeyError):  # a cost that is just being written
+        usd = max(usd, spent_usd(folder / JOBS, night=entry.night.id))
+    return NightFacts(
+        entry=entry,
+        errors=texts_of(folder, "error"),
+        skips=texts_of(folder, "skipped"),
+        job=job,
+        usd=usd,
+        confidence=_confidence(folder / params.FILE, _written_at(folder / params.FILE)),
+        written_at=datetime.fromtimestamp(max(map(_written_at, _written(folder))), UTC),
+        has_page=folder.name == entry.night.id and (folder / links.PAGE).exists(),
+    )
+
+
+def _job(folder: Path) -> JobFacts | None:
+    """Returns the facts of the job that was asked for last; None before the first."""
+    asked = list((folder / JOBS).glob(f"*/{submissions.FILE}"))
+    if not asked:
+        return None
+    path = max(asked, key=_written_at).parent
+    text = (path / "job.json").read_text()
+    return JobFacts(
+        recipe=records.loads(Recipe, text, source=str(path / "job.json")),
+        attempts=Attempts(path),
+        heartbeats=Heartbeats(jsonl.newest(path / "progress.jsonl")),
+        waits=next((each.waits for each in SubmissionJournal(path).submissions()[-1:]), ""),
+    )
+
+
+def _written(folder: Path) -> Iterator[Path]:
+    yield folder / records.RUN
+    yield from (folder / records.RUN).glob("*.*")
+    yield from (folder / JOBS).glob("*/*.json*")
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+@lru_cache(maxsize=32)
+def _confidence(path: Path, written_at: float) -> float:
+    """Returns `plan.confidence` of a night, whose file was written then."""
+    try:
+        return params.load(path.parent).plan.confidence
+    except PipelineError:
+        return CONFIDENCE

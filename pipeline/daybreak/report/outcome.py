@@ -1,0 +1,284 @@
+"""Puts the outcome of a night into words: the verdict as one sentence, and how far the stages got."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from daybreak.contract import records
+from daybreak.contract.formats import count, effect, percent
+from daybreak.contract.records import Epoch, Live, Verdict
+from daybreak.jobs.heartbeats import LOW_USE
+from daybreak.registry import approval
+from daybreak.storage.ledger import Entry
+
+State = Literal["done", "failed", "skipped", "not reached"]
+Outcome = Literal["promoted", "kept", "failed", "rollback", "open"]
+CHAIN = (
+    ("open", "night"),
+    ("ingest", "batch"),
+    ("validate", "report"),
+    ("prepare", "dataset"),
+    ("profile", "profile"),
+    ("plan", "plan"),
+    ("train", "training"),
+    ("evaluate", "evaluation"),
+    ("register", "version"),
+    ("gate", "verdict"),
+    ("refit", "refit"),
+    ("promote", "release"),
+)
+SHOWN = 4  # digests
+NIGHTS = 400  # of the ledger, the newest, that pages look back on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """The outcome in one sentence, and its reason."""
+
+    outcome: Outcome
+    sentence: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """One stage of the chain, and how far it got."""
+
+    stage: str
+    state: State
+
+
+def outcome(entry: Entry) -> Outcome:
+    """Returns the outcome of a night of the ledger; `kept` also where there was nothing new to judge."""
+    verdict = entry.verdict
+    if entry.rollback:
+        return "rollback"
+    if verdict is None:
+        return "open"
+    if verdict.failed:
+        return "failed"
+    return "promoted" if entry.release else "kept"
+
+
+def word(entry: Entry) -> str:
+    """Returns the verdict in a word or two, for a table."""
+    result = outcome(entry)
+    if entry.stopped:
+        return "stopped"
+    if result == "kept" and entry.verdict:
+        return {"reject": "rejected", "wait": "waits", "promote": "not promoted"}.get(
+            entry.verdict.action, entry.verdict.action
+        )
+    return {"rollback": "rolled back", "open": "under way"}.get(result, result)
+
+
+def rolled_back(history: Sequence[Entry]) -> dict[int, Entry]:
+    """Returns the versions that rollbacks took back, as `taken_back` does, each with its rollback.
+
+    `history` is newest first.
+    """
+    released = [entry for entry in history if entry.release]
+    moves = [(e.release.version, e.release.replaced, e.rollback) for e in released if e.release]
+    return {version: released[at] for version, at in taken_back(moves).items()}
+
+
+def taken_back(releases: Sequence[tuple[int, int, bool]]) -> dict[int, int]:
+    """Returns the versions that rollbacks took back and that did not serve again, with the rollback's place.
+
+    A rollback over several promotions takes all of them back, also if it restores a version older than these
+    releases.
+
+    Args:
+        releases: newest first, the version that came to serve, the one before it, and whether by a rollback.
+    """
+    served: dict[int, None] = {}  # in order, without what was taken back
+    taken: dict[int, int] = {}
+    for at, (number, replaced, is_rollback) in reversed([*enumerate(releases)]):
+        if is_rollback:
+            taken[replaced] = at
+            while number in served or (number not in taken and served and next(reversed(served)) > number):
+                taken[served.popitem()[0]] = at
+        taken.pop(number, None)
+        served[number] = None
+    return taken
+
+
+def since(entry: Entry, history: Sequence[Entry]) -> str:
+    """Returns the rollback that matters to the reader of this night's page, as a sentence; "" without one.
+
+    This is the rollback that took the night's version back, or that followed the newest night.
+    """
+    taken = rolled_back(history).get(entry.release.version) if entry.release else None
+    if entry.release and taken:
+        at = f" at {taken.closed_at:%Y-%m-%d %H:%M} UTC" if taken.closed_at else ""
+        back = f"rolled back{at} to version {champion(taken)}"
+        return f"Version {entry.release.version} was {back}: {_why(taken)}."
+    newest = history[0] if history else None
+    night = next((one.night.id for one in history if not one.rollback), "")
+    if newest is None or not newest.rollback or entry.night.id != night:
+        return ""
+    at = f"Since {newest.closed_at:%Y-%m-%d %H:%M} UTC" if newest.closed_at else "By now"
+    return f"{at}, version {champion(newest)} serves again: {_why(newest)}."
+
+
+def _why(rollback: Entry) -> str:
+    return rollback.verdict.reason if rollback.verdict else rollback.subject
+
+
+def champion(entry: Entry) -> int:
+    """Returns the version that served once the night was over; 0 for none."""
+    return entry.serving.version if entry.serving else 0
+
+
+def headline(
+    entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str], history: Sequence[Entry] = ()
+) -> Headline:
+    """Returns the verdict of the night as one sentence; `errors` and `skips` are texts of stages.
+
+    `history` tells whether the version that the night promoted was rolled back since.
+    """
+    serving = champion(entry)
+    stays = f"version {serving} stays" if serving else "there is no champion yet"
+    if errors:
+        stage, text = next(iter(errors.items()))
+        return Headline(outcome="failed", sentence=f"The night failed at {stage}; {stays}.", reason=text)
+    verdict = entry.verdict
+    what = outcome(entry)
+    if stop := entry.stopped:
+        return Headline(
+            outcome="kept",
+            sentence=f"Stopped by {stop.by}; {stays}.",
+            reason=stop.reason or "no reason given",
+        )
+    if verdict is None and skips:
+        reason = next(iter(skips.values()))
+        return Headline(outcome="kept", sentence=f"Nothing new to judge; {stays}.", reason=reason)
+    if verdict is None:
+        done = [link.stage for link in chain(entry, errors, skips) if link.state == "done"]
+        sentence = f"The night is under way; {stays}."
+        return Headline(outcome=what, sentence=sentence, reason=f"The last stage done is {done[-1]}.")
+    over = bool(entry.commit) or "promote" in skips
+    reason = approval.reason(verdict, entry.approval, over=over)
+    if what == "rollback":
+        sentence = f"Rolled back to version {serving}."
+    elif what == "failed":
+        sentence = f"The night failed; {stays}."
+    elif verdict.approve_until and entry.release is None:
+        answer = approval.answer_to(verdict, entry.approval)
+        sentence = f"Version {verdict.challenger} {approval.answered(verdict, answer, over=over)}; {stays}."
+        return Headline(outcome=what, sentence=sentence, reason=reason)
+    elif verdict.action == "promote" or entry.release:
+        taken = bool(entry.release and entry.release.version in rolled_back(history))
+        sentence = _promotion(entry, verdict.challenger, rolled_back=taken)
+    else:
+        sentence = _refusal(verdict, serving, stays)
+    return Headline(outcome=what, sentence=sentence, reason=reason)
+
+
+def in_live(live: Live) -> str:
+    """Returns the result of an A/B test on live traffic, in a paragraph."""
+    measured = (
+        ""
+        if live.effect is None or live.low is None or live.high is None
+        else f" Their scores differ by {effect(live.effect)} ({effect(live.low)} to {effect(live.high)})."
+    )
+    return (
+        f"{count(live.num_challenger)} users met the challenger and {count(live.num_champion)} the champion, "
+        f"the challenger at last {percent(live.share)} of the traffic.{measured} Foretold: {live.foretold}. "
+        f"In the end: {live.reason}."
+    )
+
+
+def waits(device_use: float | None) -> str:
+    """Returns that a device was used little, in words that follow its name; "" where it was used enough."""
+    if device_use is None or device_use >= LOW_USE:
+        return ""
+    return f"waited for samples {percent(1 - device_use)} of the time"
+
+
+def proven(epochs: Sequence[Epoch]) -> str:
+    """Returns what the sample audit proves, in a sentence; "" where there was none."""
+    if not epochs:
+        return ""
+    whole = [epoch for epoch in epochs if epoch.whole]
+    parts = [f"{count(epoch.num_samples)} of another" for epoch in epochs if not epoch.whole]
+    if whole:
+        plural = "s" if len(whole) > 1 else ""
+        parts.insert(0, f"{count(len(whole))} whole epoch{plural} of {count(whole[0].num_samples)}")
+    digests = [epoch.digest for epoch in epochs]
+    shown = ", ".join(digests if len(digests) <= SHOWN else [*digests[: SHOWN - 1], "...", digests[-1]])
+    return (
+        f"The sample audit proves that none came twice or was left out: {', '.join(parts)}; "
+        f"digest{'s' if len(digests) > 1 else ''} {shown}."
+    )
+
+
+def _refusal(verdict: Verdict, serving: int, stays: str) -> str:
+    number = verdict.challenger
+    if verdict.action == "reject" and serving:
+        return f"Champion kept: version {number} is rejected, {stays}."
+    if verdict.action == "reject":
+        return f"Version {number} is rejected; there is no champion yet."
+    if verdict.action == "wait":
+        return f"No decision yet: version {number} waits for evidence, {stays}."
+    return (
+        f"Too little evidence for version {number}; {stays}." if number else f"Nothing new to judge; {stays}."
+    )
+
+
+def _promotion(entry: Entry, challenger: int, *, rolled_back: bool) -> str:
+    if entry.release is None:
+        return f"Version {challenger} is to be promoted; the promotion has not happened yet."
+    made = entry.refitted
+    version = f"{made.number}, a refit of version {challenger}," if made else f"{challenger}"
+    if rolled_back:
+        first = (
+            f"replaced version {entry.release.replaced}"
+            if entry.release.replaced
+            else "was the first champion"
+        )
+        return f"Promoted, then rolled back: version {version} {first}."
+    if entry.release.replaced:
+        return f"Promoted: version {version} replaces version {entry.release.replaced}."
+    return f"Promoted: version {version} is the first champion."
+
+
+def chain(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) -> list[Link]:
+    """Returns the stages in order, and how far the night got; `approve` where a person is asked."""
+    links = []
+    for stage, record in CHAIN:
+        state: State = "not reached"
+        if getattr(entry, record) is not None:
+            state = "done"
+        if stage in errors or stage in skips:
+            state = "failed" if stage in errors else "skipped"
+        # a refit that is not asked for leaves no record
+        if stage == "refit" and state == "not reached" and (entry.release or "promote" in skips):
+            state = "skipped"
+        # `close` writes the verdict of a night that never reached its gate
+        if stage == "gate" and entry.version is None and state == "done":
+            state = "not reached"
+        links.append(Link(stage=stage, state=state))
+        if stage == "gate" and entry.verdict and entry.verdict.approve_until:
+            answered: State = "done" if approval.answer_to(entry.verdict, entry.approval) else "not reached"
+            over = answered == "not reached" and (entry.release or "promote" in skips)
+            links.append(Link(stage="approve", state="skipped" if over else answered))
+    return links
+
+
+def following(chain: Sequence[Link]) -> str:
+    """Returns the stage after the last that ended; "" where a failure, or the end, leaves only `close`."""
+    if any(link.state == "failed" for link in chain):
+        return ""
+    ended = [at for at, link in enumerate(chain) if link.state != "not reached"]
+    left = chain[ended[-1] + 1 :] if ended else chain
+    return left[0].stage if left else ""
+
+
+def texts_of(folder: Path, ending: str) -> dict[str, str]:
+    """Returns what stages that failed (`error`) or had nothing to do (`skipped`) wrote, in their order."""
+    order = [stage for stage, _ in CHAIN]
+    paths = (folder / records.RUN).glob(f"*.{ending}")
+    ranked = sorted(paths, key=lambda p: (order.index(p.stem) if p.stem in order else len(order), p.stem))
+    return {path.stem: path.read_text(errors="replace").strip() for path in ranked}

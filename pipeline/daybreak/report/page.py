@@ -1,0 +1,223 @@
+"""Writes the report of a night, one self-contained HTML page: first the verdict, then its evidence.
+
+The page works with any records that the night has; a night that stopped early has only the first ones, and
+its page gives the reason. The page loads nothing from the network: styles and charts are embedded.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup, escape
+
+from daybreak.contract import params, records
+from daybreak.contract.errors import ParamsError
+from daybreak.data import data_docs
+from daybreak.data.validator import DOCS
+from daybreak.evaluation.scores import SCORES, read_scores
+from daybreak.planning import rationale
+from daybreak.prediction.scorecard import held
+from daybreak.profiling.explain import explain
+from daybreak.registry.description import in_the_long_run
+from daybreak.report import (
+    bad_rows,
+    charts,
+    evidence,
+    figures,
+    links,
+    outcome,
+    planned,
+    predictions,
+    profiled,
+)
+from daybreak.report.outcome import texts_of
+from daybreak.report.standing import Standing, standing
+from daybreak.report.summary import Summary, summarize
+from daybreak.report.templates import render
+from daybreak.storage import checkout
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
+from daybreak.storage.night_folders import entry_of
+
+FILE = links.PAGE
+_BUTTON = re.compile(r'class="button[^>]*>([^<]*)</a>')
+# The space between a figure and its unit.
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|[µm]?s|min|[MGT]FLOP/s)(?!\w))")
+
+
+def write(home: Home, folder: Path, history: Sequence[Entry]) -> Path:
+    """Writes the page of the night in `folder` to data/run/report.html; returns its path."""
+    path = folder / FILE
+    records.replace_text(path, _in_folder(home, folder, _shown(home, folder, history)))
+    return path
+
+
+def write_with_copy(home: Home, folder: Path, history: Sequence[Entry]) -> tuple[Path, str]:
+    """Writes the page as `write` does; returns its path, and the page without links to files, for MLflow.
+
+    The charts, which take most of the time, are drawn once.
+    """
+    path, shown = folder / FILE, _shown(home, folder, history)
+    records.replace_text(path, _in_folder(home, folder, shown))
+    return path, links.OTHER_PAGES.sub("", _elsewhere(shown))
+
+
+def renew(home: Home, entry: Entry, history: Sequence[Entry]) -> None:
+    """Updates the page of an earlier night, if it is here: the actions possible now, and the links."""
+    folder = home.nights / entry.night.id
+    if not (folder / FILE).exists():
+        return
+    text = (folder / FILE).read_text()
+    summary = summary_of(folder, history)
+    if str(escape(summary.since)) not in text or _BUTTON.findall(text) != [a.name for a in summary.actions]:
+        write(home, folder, history)
+        return
+    around = links.around(entry, history, folder, home=home.folder)
+    fresh = links.OTHER_PAGES.sub(lambda _: render("page_links.html", around=around), text, count=1)
+    if fresh != text:
+        records.replace_text(folder / FILE, fresh)
+
+
+def page(home: Home, folder: Path, history: Sequence[Entry]) -> str:
+    """Returns the page of the night in `folder`; `history` is the ledger, newest first.
+
+    Only the page that stays in the folder shows bad rows and links to Data Docs beside it: a copy elsewhere
+    would outlive the rows when they are erased.
+
+    The ledger may or may not have tonight's entry yet. Raises DataError if the night has no Night record, or
+    a record that is broken.
+    """
+    return _elsewhere(_shown(home, folder, history))
+
+
+def _elsewhere(shown: dict[str, Any]) -> str:
+    return render("page.html", **shown, bad=None, docs={}, files={})
+
+
+def _in_folder(home: Home, folder: Path, shown: dict[str, Any]) -> str:
+    bad = bad_rows.of_night(home, shown["entry"], folder, stopped="validate" in shown["errors"])
+    return render("page.html", **shown, bad=bad, docs=_docs(folder), files=_records(folder))
+
+
+def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
+    """Returns what each page of the night shows, wherever it is."""
+    entry = entry_of(folder, history)
+    errors, skips = texts_of(folder, "error"), texts_of(folder, "skipped")
+    margin = _margin(entry, folder)
+    now = standing(entry.evaluation, read_scores(folder / SCORES)) if entry.evaluation else None
+    return dict(
+        hover=True,
+        entry=entry,
+        errors=errors,
+        summary=summary_of(folder, history),
+        around=links.around(entry, history, folder, home=home.folder),
+        servers=links.servers(entry),
+        chain=outcome.chain(entry, errors, skips),
+        reason=outcome.headline(entry, errors, skips, history).reason,
+        margin=margin,
+        standing=now,
+        checks=evidence.checks(entry),
+        glances=evidence.glances(entry, now),
+        charts=_charts(entry, margin, now, history),
+        batch_size=figures.batch_size(entry),
+        error=figures.error,
+        broken=evidence.broken(entry.report),
+        before=lambda rule: bad_rows.before(rule, history, entry.night.id),
+        row_text=bad_rows.texts,
+        options=entry.plan.options[: rationale.ROWS] if entry.plan else (),
+        beside=rationale.around(entry.plan, entry.night) if entry.plan else (),
+        planned=_unbroken(" ".join(rationale.sentences(entry.plan, entry.night))) if entry.plan else "",
+        chance=rationale.percent,
+        held=held,
+        waits=outcome.waits,
+        proven=outcome.proven(entry.training.epochs) if entry.training else "",
+        in_live=outcome.in_live,
+        in_the_long_run=in_the_long_run(entry.verdict) if entry.verdict else (),
+        bottleneck=evidence.bottleneck(entry.profile) if entry.profile else None,
+        explained=_unbroken(explain(entry.profile)) if entry.profile else "",
+        measured=evidence.measured(entry.profile) if entry.profile else {},
+        timeline=evidence.timeline(entry),
+        lineage=evidence.lineage(entry),
+        ledger_page=_ledger_page(home, entry, folder),
+        scorecard=predictions.card(entry, history),
+    )
+
+
+def _unbroken(words: str) -> str:
+    """Returns words in which no figure is on another line than its unit."""
+    return _UNIT.sub("\N{NO-BREAK SPACE}", words)
+
+
+def summary_of(folder: Path, history: Sequence[Entry]) -> Summary:
+    """Returns the summary of the night in `folder`, as `page` shows it; raises DataError as `page` does."""
+    entry = entry_of(folder, history)
+    errors, skips = texts_of(folder, "error"), texts_of(folder, "skipped")
+    return summarize(entry, errors, skips, history, places=links.places(entry), margin=_margin(entry, folder))
+
+
+def values(folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
+    """Returns the summary and the records of the night in `folder` as JSON values."""
+    entry = entry_of(folder, history)
+    kept = {kind.__name__.lower(): getattr(entry, kind.__name__.lower()) for kind in records.OF_A_NIGHT}
+    return {
+        "summary": asdict(summary_of(folder, history)),
+        "records": {name: json.loads(records.dumps(one)) for name, one in kept.items() if one},
+    }
+
+
+def _charts(
+    entry: Entry, margin: float | None, now: Standing | None, history: Sequence[Entry]
+) -> dict[str, Markup | None]:
+    """Returns the charts that tonight's records allow, None for the others."""
+    points = figures.points_until(entry, history)
+    drawn = {
+        "used": figures.used(entry, entry.plan) if entry.plan else None,
+        "drift": figures.drift(entry.report.drift) if entry.report and entry.report.drift else None,
+        "effect": figures.effect(entry.verdict, margin) if entry.verdict else None,
+        "scores": figures.scores(now) if now else None,
+        "trend": charts.trend(points) if len(points) > 1 else None,
+        "predicted": predictions.picture(entry, history),
+    }
+    if entry.plan:
+        drawn |= planned.pictures(entry.plan, entry.night)
+    if entry.profile:
+        drawn |= profiled.pictures(entry.profile, num_samples=figures.batch_size(entry))
+    return {name: None if svg is None else Markup(svg) for name, svg in drawn.items()}
+
+
+def _records(folder: Path) -> dict[str, str]:
+    """Returns the files of the night's records by what they are, as links from the report."""
+    paths = (records.path_of(kind, folder / records.RUN) for kind in records.OF_A_NIGHT)
+    return {path.stem: path.name for path in paths if path.exists()}
+
+
+def _ledger_page(home: Home, entry: Entry, folder: Path) -> str:
+    """Returns the address of the night's commit at the host of the ledger's remote; "" without one."""
+    try:
+        remote = params.load(folder).night.ledger_remote
+    except ParamsError:
+        return ""
+    if not remote or not entry.commit:
+        return ""
+    address = checkout.git("ls-remote", "--get-url", remote, folder=home.folder)
+    return links.commit(address.strip(), entry.commit)
+
+
+def _docs(folder: Path) -> dict[str, str]:
+    """Returns the pages of Data Docs by what they judge, as links from the report."""
+    pages = sorted(path for path in (folder / DOCS).glob("*.html") if path.name != data_docs.INDEX)
+    return {path.stem: quote(str(path.relative_to(folder / records.RUN))) for path in pages}
+
+
+def _margin(entry: Entry, folder: Path) -> float | None:
+    """Returns the non-inferiority margin of the verdict; that of params.yaml where it has none."""
+    if entry.verdict and entry.verdict.margin is not None:
+        return entry.verdict.margin
+    try:
+        return params.load(folder).gate.margin
+    except ParamsError:
+        return None

@@ -1,0 +1,204 @@
+"""Publishes what was decided: shows events and records to people and to other systems, after the fact.
+
+A stage decides, and writes records, events and the ledger; only then is this called, by the runner, and by
+`close` for the whole night. It reads what was written and decides nothing: messages, the page of a version in
+MLflow, the night's report, lineage, the copy of the ledger. Each way is taken whatever became of the others.
+One that fails is logged in a sentence, what was decided stands, and the next stage, the hourly `watch` or the
+same stage called again tries again: `shown.txt` in the night's folder has the digest of what MLflow shows,
+and `var/shown.txt` the tip of the ledger that was shown.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from daybreak import hooks
+from daybreak.contract import clock, records
+from daybreak.contract.errors import sentence
+from daybreak.contract.records import Night, Verdict, Version
+from daybreak.registry import aliases, description
+from daybreak.registry import approval as approvals
+from daybreak.report import notifier, outcome
+from daybreak.rollout import ledger_copy, night_events
+from daybreak.storage import events, ledger, mlflow_client
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
+from daybreak.storage.night_folders import entry_of
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger(__name__)
+
+SHOWN = records.RUN / "shown.txt"  # digest of the verdict and the answer that MLflow shows
+WATCH = "daybreak watch tries again"
+TOLD_WITHIN = timedelta(days=1)  # of a rollback whose process was killed before it told people
+
+
+def publish_night(home: Home, folder: Path = Path()) -> None:
+    """Shows what the open night in a folder has decided by now: to people, and in MLflow."""
+    again = "the next stage and daybreak watch try again"
+    _done("tell people", partial(_tell, home, folder), again=again)
+    _done("show the verdict in MLflow", partial(_show_verdict, home, folder), again=again)
+
+
+def publish_closed(home: Home, commit: str, folder: Path = Path()) -> None:
+    """Shows the night in a folder, which is over and that commit of the ledger."""
+    publish_night(home, folder)
+    publish_ledger(home)
+    again = f"try again: daybreak close --night {records.read(Night, folder / records.RUN).id}"
+    for show in hooks.functions("after_commit"):
+        _done("show the commit", partial(show, home, commit), again=again)
+    _done("show the report", partial(_show_report, home, folder, commit), again=again)
+
+
+def publish_home(home: Home) -> None:
+    """Shows what no stage is there to show: open nights, a nearly full disk, an unshown rollback."""
+    _done("show open nights", partial(_publish_open, home), again=WATCH)
+    _done("tell people", lambda: notifier.tell(home, *night_events.low_disk(home)), again=WATCH)
+    publish_ledger(home)
+
+
+def publish_ledger(home: Home) -> None:
+    """Copies the ledger to its remote, and shows the rollback that it ends with, once for each new tip."""
+    _done("show the ledger", partial(_publish_ledger, home), again=WATCH)
+
+
+def _publish_open(home: Home) -> None:
+    for entry in night_events.open_nights(home):
+        publish_night(home, home.nights / entry.night.id)
+
+
+def _publish_ledger(home: Home) -> None:
+    tip, shown = ledger.ledger_tip(home), home.var / SHOWN.name
+    if not tip or (shown.exists() and shown.read_text().strip() == tip):
+        return
+    done = [_done("copy the ledger", partial(copy_ledger, home), again=WATCH)]
+    newest = next(iter(ledger.history(home, limit=1)), None)
+    if newest and newest.rollback and newest.closed_at and datetime.now(UTC) - newest.closed_at < TOLD_WITHIN:
+        told = partial(notifier.tell, home, *night_events.of_entry(newest))
+        done.append(_done("tell people of the rollback", told, again=WATCH))
+        for show in hooks.functions("after_commit"):
+            done.append(_done("show the commit", partial(show, home, newest.commit), again=WATCH))
+        done.append(_done("show on all pages what serves now", partial(_renew_pages, home), again=WATCH))
+    if all(done):
+        records.replace_text(shown, f"{tip}\n")
+
+
+def copy_ledger(home: Home) -> bool:
+    """Pushes the ledger to its remote, and tells people where that has what the ledger here has not.
+
+    Returns whether there is nothing to try again.
+    """
+    copy = ledger_copy.push(home)
+    if copy and copy.has_more:
+        notifier.alarm(home, ledger_copy.refusal(copy, ledger.ledger_tip(home)))
+    return copy is None or copy.state == "same" or copy.has_more
+
+
+def _done(what: str, way: Callable[[], object], *, again: str) -> bool:
+    """Takes one way to show what was decided; returns whether that was done."""
+    try:
+        return way() is not False
+    except Exception as error:  # noqa: BLE001 - whatever a server or a page says, the decision stands
+        log.warning("what was decided stands, but failed to %s: %s; %s", what, sentence(error), again)
+        return False
+
+
+def _tell(home: Home, folder: Path) -> bool:
+    night = records.read(Night, folder / records.RUN)
+    is_over = ledger.is_over(home, night)
+    return notifier.tell(home, *(events.read(folder) if is_over else night_events.note(home, folder)))
+
+
+def _show_verdict(home: Home, folder: Path) -> None:
+    """Shows the verdict and a person's answer in MLflow, unless it does so already.
+
+    A person who is asked reads the report, too, since the night is closed only later.
+    """
+    entry = entry_of(folder)
+    verdict, version = entry.verdict, entry.version
+    if verdict is None or version is None or verdict.challenger != version.number:
+        return
+    answer = approvals.answer_to(verdict, entry.approval)
+    is_asked = verdict.approve_until is not None and answer is None
+    over = bool(entry.stopped) or (is_asked and _is_late(home, entry.night, verdict))
+    seen = " ".join(records.dumps(one) for one in (verdict, answer, entry.stopped) if one)
+    digest = hashlib.md5(f"{over} {seen}".encode(), usedforsecurity=False).hexdigest()
+    shown = folder / SHOWN
+    if shown.exists() and shown.read_text().strip() == digest:
+        return
+    from daybreak.report import version_page
+
+    version_page.show_verdict(home, replace(entry, approval=answer), over=over)
+    if is_asked and not over:
+        _show_report(home, folder)
+    records.replace_text(shown, f"{digest}\n")
+
+
+def _is_late(home: Home, night: Night, verdict: Verdict) -> bool:
+    assert verdict.approve_until
+    return clock.utc() >= verdict.approve_until or ledger.is_over(home, night)
+
+
+def _show_report(home: Home, folder: Path, commit: str = "") -> None:
+    """Writes the report and shows it in MLflow, and the ledger's commit of the night where it has one."""
+    from daybreak.report import figures, page, svg
+
+    entry, history = entry_of(folder), ledger.history(home, limit=outcome.NIGHTS)
+    verdict, version = entry.verdict, entry.version
+    path, copy = page.write_with_copy(home, folder, history)
+    for other in _others(history, entry) if commit else []:
+        page.renew(home, other, history)
+    log.info("report: %s", path.resolve())
+    with mlflow_client.session(home) as client:
+        run_id = mlflow_client.find_or_make_run(home, client, entry.night.id)
+        client.log_text(run_id, copy, path.name)
+        if verdict and (drawn := figures.effect(verdict, verdict.margin)):
+            client.log_text(run_id, svg.alone(drawn), description.INTERVAL)
+        if version and commit:
+            aliases.tag(client, version.name, version.number, ledger=commit)
+            client.set_tag(run_id, "ledger", commit)
+            _reject_others(client, version, entry)
+
+
+def _others(history: Iterable[Entry], entry: Entry) -> Iterable[Entry]:
+    """Yields the nights whose pages change: the last, which leads on to this one, and the one replaced."""
+    others = [one for one in history if not one.rollback and one.night.id != entry.night.id]
+    for at, other in enumerate(others):
+        is_replaced = entry.release and other.release and other.release.version == entry.release.replaced
+        if at == 0 or is_replaced:
+            yield other
+
+
+def _reject_others(client: "MlflowClient", version: Version, entry: Entry) -> None:
+    """Marks the versions of a night that is over which do not serve, also where its gate was not reached."""
+    refitted = entry.refit.version if entry.refit else None
+    for made in (version, *([refitted] if refitted else [])):
+        if entry.release is None or made.number != entry.release.version:
+            aliases.reject(client, made.name, made.number)
+    text = aliases.existing(client, version.name, version.number).description or ""
+    if entry.verdict and text.startswith(description.AWAITED):
+        said = f"**Verdict: {entry.verdict.action}.** {description.plain(entry.verdict.reason)}."
+        changed = description.with_first(text, said)
+        client.update_model_version(version.name, str(version.number), description=changed)
+
+
+def _renew_pages(home: Home) -> None:
+    """Has the pages of nights say what serves now, here and in MLflow."""
+    from daybreak.report import page
+
+    history = ledger.history(home, limit=outcome.NIGHTS)
+    released = history[0].release
+    moved = {released.version, released.replaced} if released else set()
+    with mlflow_client.session(home) as client:
+        for entry in (each for each in history if not each.rollback):
+            page.renew(home, entry, history)
+            folder = home.nights / entry.night.id
+            if entry.version and entry.release and entry.release.version in moved and folder.exists():
+                client.log_text(entry.version.run_id, page.page(home, folder, history), page.FILE.name)

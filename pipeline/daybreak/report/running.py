@@ -1,0 +1,196 @@
+"""Derives the state of a running night from its records, for pages and `status`. Pure.
+
+Nothing is written for this: stages leave records, the job its heartbeats, requests for machines and cost. How
+long training takes is forecast as the launcher does when it decides, from the same facts (daybreak/jobs).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from daybreak.contract import formats
+from daybreak.contract.records import Night, Plan, Taken
+from daybreak.jobs import escalation, sighting
+from daybreak.jobs.heartbeats import Heartbeats
+from daybreak.jobs.submissions import Attempts
+from daybreak.planning.rationale import percent
+from daybreak.registry import approval
+from daybreak.report import outcome
+from daybreak.report.outcome import Link
+from daybreak.storage.ledger import Entry
+from daybreak.training.recipe import Recipe
+
+NEWEST_S = 60.0  # of a job, over which the use of its device is averaged
+POINTS = 160  # of a loss curve
+QUIET = timedelta(hours=1)  # after its deadline, without a word, a night is given up
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFacts:
+    """What the newest job of a night has written."""
+
+    recipe: Recipe
+    attempts: Attempts
+    heartbeats: Heartbeats
+    waits: str = ""  # what it waits for, in the words of the place that rents
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightFacts:
+    """What a night has written. `errors` and `skips` are texts of stages."""
+
+    entry: Entry
+    errors: Mapping[str, str]
+    skips: Mapping[str, str]
+    job: JobFacts | None
+    usd: float  # what its jobs have cost
+    confidence: float  # `plan.confidence`
+    written_at: datetime  # when it last wrote something
+    has_page: bool = False  # which the gate writes for a person who is asked
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningNight:
+    """The state of a night that runs."""
+
+    night: Night
+    chain: Sequence[Link]
+    stage: str  # that runs, or comes next; "" once all are done
+    text: str  # what happens, in a few words
+    share: float | None = None  # of the samples that were trained on; None before training
+    trained_at: datetime | None = None  # when training is done, most likely
+    interval: tuple[datetime, datetime] | None = None  # 90 %, of that
+    chance: float | None = None  # that training is done in time
+    samples_per_s: float | None = None
+    device: str = ""
+    device_use: float | None = None  # of the newest minute; None: not measured
+    loss: Sequence[tuple[float, float]] = ()  # samples seen, mean loss since the point before
+    num_samples: int = 0  # to train on
+    rungs: Sequence[Taken] = ()
+    usd: float = 0.0
+    heard_at: datetime | None = None  # the newest heartbeat
+    is_late: bool = False
+    shows_evidence: bool = False  # a person is asked, and the page of the night has what they need
+
+
+def is_open(facts: NightFacts, *, now: datetime) -> bool:
+    """Returns whether a night that was not closed may run: it has time left, or wrote a short while ago."""
+    return now < facts.entry.night.decide_until or now < facts.written_at + QUIET
+
+
+def running(facts: NightFacts, *, now: datetime) -> RunningNight:
+    """Returns the state of a night by its facts."""
+    entry, job = facts.entry, facts.job
+    chain = outcome.chain(entry, facts.errors, facts.skips)
+    stage = "" if entry.stopped else outcome.following(chain)
+    plan, night = entry.plan, entry.night
+    common = RunningNight(
+        night=night,
+        chain=chain,
+        stage=stage,
+        text=_text(facts, stage),
+        usd=facts.usd,
+        is_late=now > (night.train_until if stage == "train" else night.decide_until),
+        chance=plan.chance if plan and entry.training is None else None,
+        shows_evidence=facts.has_page and _asked_until(entry) is not None,
+    )
+    return _with_job(common, job, plan, facts, now=now) if job and plan else common
+
+
+def line(state: RunningNight) -> str:
+    """Returns the state in a line, for a terminal."""
+    words = [f"{state.stage or 'close'}: {state.text}"]
+    if state.share is not None and state.stage in ("train", "refit"):
+        words.append(f"{state.share:.0%}")
+    if state.stage == "train" and state.trained_at:
+        words.append(f"trained by {state.trained_at:%H:%M:%S} UTC")
+    if state.stage in ("plan", "train") and state.chance is not None:
+        words.append(f"in time with a chance of {percent(state.chance)}")
+    if waits := outcome.waits(state.device_use):
+        words.append(f"its device {waits}")
+    if state.loss:
+        words.append(f"loss {state.loss[-1][1]:.4g}")
+    words += [rung.name for rung in state.rungs]
+    words.append(f"{formats.dollars(state.usd)} of {formats.dollars(state.night.budget_usd)}")
+    return ", ".join(words)
+
+
+def _text(facts: NightFacts, stage: str) -> str:
+    """Returns what happens now."""
+    if facts.errors:
+        failed, why = next(iter(facts.errors.items()))
+        return f"{failed} failed: {formats.one_line(why)}"
+    if facts.entry.stopped:
+        return f"{approval.stopped(facts.entry.stopped)}; is being closed"
+    if until := _asked_until(facts.entry):
+        return f"waits for a person until {formats.clock(until)}: daybreak approve --night " + (
+            facts.entry.night.id
+        )
+    if stage != "train" or facts.job is None:
+        return "is under way" if stage else "writes the night to the ledger"
+    return _of_job(facts.job)
+
+
+def _of_job(job: JobFacts) -> str:
+    last = job.attempts.last
+    if last is None or not last.live:
+        return "asks for machines"
+    if not last.run_at:
+        return f"waits for {last.rung.rental}" + (f" ({job.waits})" if job.waits else "")
+    return f"runs on {last.rung.rental}" if job.heartbeats.since(last.at) else f"starts on {last.rung.rental}"
+
+
+def _asked_until(entry: Entry) -> datetime | None:
+    """Returns until when a person may answer; None where nobody is waited for."""
+    verdict = entry.verdict
+    if verdict is None or entry.release or approval.answer_to(verdict, entry.approval) is not None:
+        return None
+    return verdict.approve_until
+
+
+def _with_job(
+    state: RunningNight, job: JobFacts, plan: Plan, facts: NightFacts, *, now: datetime
+) -> RunningNight:
+    """Returns the state with how far the job is; a forecast only while training runs, by its own plan."""
+    beats, total = job.heartbeats, job.recipe.num_samples
+    last = beats.last
+    state = replace(
+        state,
+        share=min(1.0, beats.seen / max(total, 1)),
+        samples_per_s=last.samples_per_s if last else None,
+        device=last.device if last else "",
+        device_use=beats.device_use(since=last.time.timestamp() - NEWEST_S) if last else None,
+        heard_at=last.time if last else None,
+        loss=_thinned([(float(beat.seen), beat.loss) for beat in beats.beats]),
+        num_samples=total,
+        rungs=tuple(job.attempts.taken),
+    )
+    if state.stage != "train" or job.recipe.split != "train":
+        return state
+    first = escalation.first(plan, train_until=job.recipe.train_until, confidence=facts.confidence)
+    sight = sighting.sight_of(
+        job.recipe,
+        plan,
+        first=first,
+        attempts=job.attempts,
+        heartbeats=beats,
+        state=sighting.state_of(job.attempts),
+        now=now.timestamp(),
+        confidence=facts.confidence,
+        left_usd=state.night.budget_usd - facts.usd,
+    )
+    ahead = escalation.forecast(plan, sight, sight.rung)
+    low, high = (now + timedelta(seconds=s) for s in ahead.interval)
+    return replace(
+        state, trained_at=now + timedelta(seconds=ahead.rest_s), interval=(low, high), chance=ahead.chance
+    )
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Returns at most `POINTS` of the points, each the mean of its neighbours, the last one included."""
+    if len(points) <= POINTS:
+        return tuple(points)
+    bounds = [at * len(points) // POINTS for at in range(POINTS + 1)]
+    parts = [points[low:high] for low, high in pairwise(bounds)]
+    return tuple((part[-1][0], sum(loss for _, loss in part) / len(part)) for part in parts)

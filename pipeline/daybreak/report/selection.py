@@ -1,0 +1,94 @@
+"""Chooses the nights that a board shows: filtered, searched, sorted, a page of them. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from daybreak.report.night_rows import NightRow
+
+PER_PAGE = 1000
+OUTCOMES = {
+    "promoted": "promoted",
+    "kept": "champion kept",
+    "failed": "failed",
+    "rollback": "rolled back",
+}
+_SORTS: dict[str, Callable[[str, NightRow], Any]] = {
+    "day": lambda model, row: row.day,
+    "model": lambda model, row: model,
+    "verdict": lambda model, row: row.verdict,
+    "serves": lambda model, row: row.serves,
+    "score": lambda model, row: row.score,
+    "effect": lambda model, row: row.effect,
+    "ready": lambda model, row: row.decided_s,
+    "cost": lambda model, row: row.usd,
+    "predicted": lambda model, row: (
+        None if row.predicted_s is None or row.actual_s is None else row.actual_s / row.predicted_s[1]
+    ),
+    "bound": lambda model, row: row.bound,
+    "rows": lambda model, row: row.num_rows,
+    "quarantined": lambda model, row: row.num_quarantined,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """What a person asks a board for; "" and 1 where nothing."""
+
+    model: str = ""
+    outcome: str = ""
+    text: str = ""  # in the day, the night, the verdict or its reason
+    sort: str = ""  # a column; "": newest first
+    descending: bool = False
+    page: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """A page of the nights that were asked for, each with its model."""
+
+    shown: tuple[tuple[str, NightRow], ...]
+    num: int  # on all pages
+    num_of_all: int  # that there are
+    page: int
+    num_pages: int
+
+
+def query_of(values: Mapping[str, str]) -> Query:
+    """Returns what the parameters of an address ask for; what is none of ours counts as left out."""
+    sort = values.get("sort", "")
+    number = values.get("page", "1")
+    return Query(
+        model=values.get("model", ""),
+        outcome=values.get("outcome", "") if values.get("outcome", "") in OUTCOMES else "",
+        text=values.get("q", "")[:100],
+        sort=sort.removeprefix("-") if sort.removeprefix("-") in _SORTS else "",
+        descending=sort.startswith("-"),
+        page=int(number) if number.isascii() and number.isdigit() and len(number) < 7 else 1,
+    )
+
+
+def select(nights: Sequence[tuple[str, NightRow]], query: Query) -> Selection:
+    """Returns the page that was asked for, or the last one; `nights` as (model, row), newest first."""
+    chosen = [one for one in nights if _is_asked_for(*one, query)]
+    if query.sort:
+        key = _SORTS[query.sort]
+        known = [one for one in chosen if key(*one) not in (None, "")]
+        unknown = [one for one in chosen if key(*one) in (None, "")]  # come last, whichever way it is sorted
+        chosen = sorted(known, key=lambda one: key(*one), reverse=query.descending) + unknown
+    num_pages = max(1, -(-len(chosen) // PER_PAGE))
+    page = min(max(1, query.page), num_pages)
+    return Selection(
+        shown=tuple(chosen[(page - 1) * PER_PAGE : page * PER_PAGE]),
+        num=len(chosen),
+        num_of_all=len(nights),
+        page=page,
+        num_pages=num_pages,
+    )
+
+
+def _is_asked_for(model: str, row: NightRow, query: Query) -> bool:
+    if query.model not in ("", model) or query.outcome not in ("", row.outcome):
+        return False
+    searched = f"{row.day} {row.night} {model} {row.verdict} {row.bound} {row.rental} {row.by} {row.reason}"
+    return all(word in searched.casefold() for word in query.text.casefold().split())

@@ -1,0 +1,204 @@
+"""Writes the page of a version in MLflow once it has a verdict: the summary of its night, then the evidence.
+
+MLflow shows the description of a version as Markdown, and artifacts of the run by their address, so that the
+interval is a picture (tried with 3.17). A person's answer changes the page; a rollback replaces its first
+paragraph (daybreak/registry/description.py).
+"""
+
+from collections.abc import Iterable, Mapping
+
+from daybreak.contract import formats, records
+from daybreak.contract.records import Evaluation, Live, Verdict, Version
+from daybreak.prediction import scorecard
+from daybreak.registry import aliases
+from daybreak.registry import approval as approvals
+from daybreak.registry.description import INTERVAL, REPORT, RULE, in_the_long_run, metrics_table, plain, table
+from daybreak.report import evidence, links
+from daybreak.report.summary import Summary, summarize
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
+from daybreak.storage.mlflow_client import session
+
+BUTTON = (
+    "MLflow's own button *Promote model* copies this version to another registered model. It promotes "
+    "nothing here: the gate does, and a person by what is said above."
+)
+
+
+def show_verdict(home: Home, entry: Entry, *, over: bool = False) -> None:
+    """Writes the verdict, and a person's answer to it, to the version's description, its tags and the run.
+
+    `over` says that nobody can answer any more.
+    """
+    version, verdict, answer = entry.version, entry.verdict, entry.approval
+    assert version and verdict
+    kept = bool(entry.stopped) or (
+        not answer.approved if answer else over if verdict.approve_until else verdict.action == "reject"
+    )
+    tags = {"verdict": verdict.action, "approval": approvals.words(verdict, answer, over=over)}
+    if answer and answer.approved:
+        tags |= {"approved_by": answer.by, "approval_reason": answer.reason}
+    with session(home) as client:
+        registered = aliases.existing(client, version.name, version.number)
+        made_of = {name: registered.tags[name] for name in _MADE_OF if registered.tags.get(name)}
+        text = described(entry, made_of, over=over)
+        client.update_model_version(version.name, str(version.number), description=text)
+        given = {name: value for name, value in tags.items() if value}
+        aliases.tag(client, version.name, version.number, **given)
+        if kept:
+            aliases.reject(client, version.name, version.number)
+        client.set_tag(version.run_id, "verdict", verdict.action)
+        client.log_text(version.run_id, records.dumps(verdict), "records/verdict.json")
+        if answer:
+            client.log_text(version.run_id, records.dumps(answer), "records/approval.json")
+
+
+_MADE_OF = {
+    "night": "night",
+    "day": "day",
+    "code_commit": "code commit",
+    "data_digest": "training arrays",
+    "dvc_lock": "dvc.lock",
+    "model_digest": "model",
+    "recipe": "recipe",
+    "source": "source of the workload",
+    "daybreak": "source of Daybreak",
+}
+
+
+def described(entry: Entry, made_of: Mapping[str, str], *, over: bool = False) -> str:
+    """Returns the page of the night's version, in Markdown.
+
+    Args:
+        entry: the night, with its version and verdict.
+        made_of: tags of the version on its origin.
+        over: nobody can answer any more.
+    """
+    assert entry.version and entry.verdict
+    summary = summarize(entry, {}, {}, (), places=links.places(entry))
+    first = [
+        _verdict(entry, entry.verdict, summary, over=over),
+        f"![effect](get-artifact?path={INTERVAL}&run_uuid={entry.version.run_id})" if summary.effect else "",
+        table(["", "", ""], _facts(summary)),
+        _links(entry, entry.version),
+        BUTTON,
+    ]
+    return _joined(first) + RULE + _joined(_evidence(entry, entry.verdict, summary, made_of))
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return "\n\n".join(part for part in parts if part)
+
+
+def _verdict(entry: Entry, verdict: Verdict, summary: Summary, *, over: bool) -> str:
+    """Returns the first paragraph: the verdict, its reason, and a person's answer or how to give it."""
+    said = ""
+    if verdict.approve_until is not None:
+        words = approvals.words(verdict, entry.approval, over=over)
+        said = f" **Version {verdict.challenger} {plain(words)}.**"
+        if entry.approval is None and not over:
+            said += (
+                f" Answer in Airflow, task `review` of the night, or by "
+                f"`daybreak approve --night {entry.night.id} --reason TEXT [--reject]`."
+            )
+    if entry.stopped:
+        said = f" **The night was {plain(approvals.stopped(entry.stopped))}.**"
+    return f"**Verdict: {verdict.action}.** {plain(_reason(verdict, summary))}.{said}"
+
+
+def _reason(verdict: Verdict, summary: Summary) -> str:
+    """Returns the reason as short as the summary has it, where that is the verdict's own alone."""
+    return summary.reason if verdict.reason.startswith(summary.reason) else verdict.reason
+
+
+def _facts(summary: Summary) -> Iterable[list[str]]:
+    if seen := summary.effect:
+        low, high = (formats.effect(bound) if bound is not None else "…" for bound in (seen.low, seen.high))
+        beside = f"{low} to {high}, against {seen.against}, on {seen.on}"
+        yield ["Effect on the score", f"**{formats.effect(seen.value)}**", beside]
+    for fact in summary.facts:
+        yield [fact.name, f"**{plain(fact.text)}**", plain(fact.beside)]
+
+
+def _links(entry: Entry, version: Version) -> str:
+    """Returns links to the night's report, to its run, which has data set and code, and to Airflow."""
+    run = f"#/experiments/{version.experiment}/runs/{version.run_id}"
+    addresses = {
+        "The night's report": f"{run}/artifacts/{REPORT}?{links.TRAINING}",
+        "The run, with data set, code and figures": f"{run}?{links.TRAINING}",
+        "The run in Airflow": links.places(entry).airflow_run,
+    }
+    return " · ".join(f"[{name}]({address})" for name, address in addresses.items() if address)
+
+
+def _evidence(entry: Entry, verdict: Verdict, summary: Summary, made_of: Mapping[str, str]) -> Iterable[str]:
+    if _reason(verdict, summary) != verdict.reason:
+        yield f"The whole reason: {plain(verdict.reason)}."
+    yield table(
+        ["looked at", "", "what was seen"],
+        [
+            [plain(check.name), "ok" if check.ok else "**failed**", plain(check.text)]
+            for check in verdict.checks
+        ],
+    )
+    yield " ".join(in_the_long_run(verdict))
+    yield _in_live(verdict.live) if verdict.live else ""
+    if entry.evaluation:
+        yield metrics_table(entry.evaluation.metrics)
+        yield table(["slice", "samples", "challenger", "champion"], _slices(entry.evaluation))
+    yield from _of_training(entry)
+    if entry.profile:
+        bottleneck = evidence.bottleneck(entry.profile)
+        said = " ".join(part for part in (bottleneck.binds, bottleneck.done, bottleneck.gained) if part)
+        yield f"Bottleneck: {plain(said)}"
+    if entry.dataset:
+        yield (
+            f"Data: {entry.dataset.num_samples:,} training samples, {entry.dataset.first_day} to "
+            f"{entry.dataset.last_day}."
+        )
+    yield table(
+        ["made of", ""], [[_MADE_OF.get(name, name), _code(value)] for name, value in made_of.items()]
+    )
+
+
+def _of_training(entry: Entry) -> Iterable[str]:
+    plan, training = entry.plan, entry.training
+    if plan is None or training is None:
+        return
+    yield table(
+        ["", "planned", "actual"],
+        [
+            ["time", formats.duration(plan.expected_s), formats.duration(training.took_s)],
+            ["cost", formats.dollars(plan.expected_usd), formats.dollars(training.cost_usd)],
+            ["samples", f"{plan.num_samples:,}", f"{training.num_samples:,}"],
+        ],
+    )
+    inside = "inside" if scorecard.held(plan, training) else "outside of"
+    device = f" ({plain(training.device)})" if training.device else ""
+    yield (
+        f"Trained on {plan.rental}{device}, {formats.counted(training.num_restarts, 'restart')}, "
+        f"stopped by {training.stopped_by}; the time is {inside} the plan's 90 % interval, "
+        f"{formats.duration(plan.interval[0])} to {formats.duration(plan.interval[1])}."
+    )
+
+
+def _in_live(live: Live) -> str:
+    difference = "not known"
+    if live.effect is not None and live.low is not None and live.high is not None:
+        difference = f"{live.effect:+.4f} ({live.low:+.4f} to {live.high:+.4f})"
+    broken = [check.name for check in live.checks if not check.ok]
+    return (
+        f"**On live traffic:** {live.num_challenger:,} users met the challenger (at last {live.share:.0%} of "
+        f"the traffic) and {live.num_champion:,} the champion; effect on the score {difference}; guardrails "
+        f"{'broken: ' + plain(', '.join(broken)) if broken else 'held'}. Foretold: {plain(live.foretold)}."
+    )
+
+
+def _slices(evaluation: Evaluation) -> Iterable[list[str]]:
+    for part in evaluation.slices:
+        champion = "" if part.champion_score is None else f"{part.champion_score:.4f}"
+        yield [plain(part.name), f"{part.num_samples:,}", f"{part.score:.4f}", champion]
+
+
+def _code(text: str) -> str:
+    return "`" + text.replace("`", "'") + "`"

@@ -1,0 +1,232 @@
+"""Frees the disk of what no rollback can bring back: old data in DVC's cache, old models in MLflow.
+
+It keeps data and models of all nights of the last `night.keep_days` days and of the newest `night.keep`, of
+versions that served in these days, of the anchor (daybreak/gate/chain.py), and of the version that a rollback
+would restore. Older nights keep their records in the ledger, and their metrics and reports in MLflow. Nothing
+is removed from a remote of DVC.
+
+`dvc gc` knows the workspace and the branches of one repository; what nights need is said by the ledger, and
+by the worktrees of nights that are not closed yet.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from daybreak.contract import records
+from daybreak.contract.errors import NothingToDo, ReleaseError
+from daybreak.contract.params import CloseSections
+from daybreak.contract.records import Champion, Night
+from daybreak.registry import aliases
+from daybreak.rollout import targets
+from daybreak.rollout.rollback import promotion_of, steps_back
+from daybreak.storage import checkout, dvc_cache, erasures, ledger, night_folders
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Commit
+from daybreak.storage.mlflow_client import session
+
+log = logging.getLogger(__name__)
+
+LOCK = "dvc.lock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freed:
+    """What was deleted of one kind, or would be."""
+
+    what: str
+    num: int
+    num_bytes: int
+
+
+def prune(home: Home, params: CloseSections, *, dry_run: bool = False) -> Iterator[Freed]:
+    """Deletes what is not needed any more, and yields how much of each kind.
+
+    Raises NothingToDo after the folders of nights while a night is open, whose data nothing names yet.
+    """
+    with checkout.folders_alone(home.folder):
+        yield from _pruned(home, params, dry_run=dry_run)
+
+
+def _pruned(home: Home, params: CloseSections, *, dry_run: bool) -> Iterator[Freed]:
+    now, commits, releases = datetime.now(UTC), ledger.commits(home), ledger.releases(home)
+    closed = {commit.night for commit in commits}
+    newest = list(dict.fromkeys(commit.night for commit in commits if not commit.rollback))
+    unclosed = {night.id for _, night in night_folders.unclosed(home)}
+    names = closed - unclosed - set(newest[: params.night.keep]) | _half_made(home)
+    yield _worktrees(home, names, dry_run=dry_run)
+    if opened := night_folders.undecided(home):
+        raise NothingToDo(
+            f"no data is pruned while night {opened[0].id} is open; run prune once it is closed, or end it "
+            f"with: daybreak stop --night {opened[0].id}"
+        )
+    kept = _kept(home, params, commits, releases, now)
+    yield _cache(home, kept, dry_run=dry_run)
+    yield _models(home, params.register_.name, closed - {commit.night for commit in kept}, dry_run=dry_run)
+    yield from _served(home, params.register_.name, dry_run=dry_run)
+    if not dry_run:
+        checkout.git("-c", "gc.autoDetach=false", "gc", "--auto", "--quiet", folder=home.folder)
+
+
+def needed_by_ledger(home: Home, params: CloseSections) -> list[str]:
+    """Returns the texts of dvc.lock of the nights whose data is kept, with the digests of now."""
+    kept = _kept(home, params, ledger.commits(home), ledger.releases(home), datetime.now(UTC))
+    texts = ledger.texts_at(home, [one.id for one in kept], [LOCK])
+    changes = erasures.changed(home)
+    return [erasures.now_of_lock(home, files[LOCK], changes) for files in texts if LOCK in files]
+
+
+def _kept(
+    home: Home, params: CloseSections, commits: Sequence[Commit], releases: Sequence[Commit], now: datetime
+) -> list[Commit]:
+    since = now - timedelta(days=params.night.keep_days)
+    return needed(
+        commits, releases, since=since.timestamp(), newest=params.night.keep, anchor=_anchor(home, commits)
+    )
+
+
+def needed(
+    commits: Sequence[Commit],
+    releases: Sequence[Commit],
+    *,
+    since: float,
+    newest: int,
+    anchor: int | None = None,
+) -> list[Commit]:
+    """Returns the commits of the ledger whose data and models are kept.
+
+    Args:
+        commits: all of the ledger, newest first.
+        releases: those that let another version serve, newest first.
+        since: time in seconds; what was made or served since then is kept.
+        newest: number of commits that are kept whatever their age.
+        anchor: the version that refreshes are held against.
+    """
+    kept = {commit.id: commit for commit in commits if commit.time >= since}
+    kept |= {commit.id: commit for commit in commits[:newest]}
+    before = [commit for commit in releases if commit.time < since]
+    served = {commit.serves for commit in releases if commit.time >= since}
+    served |= {commit.serves for commit in before[:1]}  # it served when that time began
+    with suppress(ReleaseError):
+        served.add(steps_back(releases, 1))
+    promoted = {commit.serves for commit in releases if not commit.rollback}
+    served |= {anchor} & promoted
+    for number in filter(None, served):
+        promotion = promotion_of(releases, number)
+        kept[promotion.id] = promotion
+    return list(kept.values())
+
+
+def _anchor(home: Home, commits: Sequence[Commit]) -> int | None:
+    """Returns the version that the newest night's chain of refreshes is held against."""
+    champion = ledger.read_at(home, commits[0].id, Champion) if commits else None
+    return champion.anchor.release.version if champion and champion.anchor else None
+
+
+def _half_made(home: Home) -> set[str]:
+    """Returns the folders that an `open` which was killed left: the record of a night is written last."""
+    folders = (path for path in home.nights.glob("*") if path.is_dir())
+    return {folder.name for folder in folders if not records.path_of(Night, folder / records.RUN).exists()}
+
+
+def _worktrees(home: Home, names: Iterable[str], *, dry_run: bool) -> Freed:
+    folders = [home.nights / name for name in names if (home.nights / name).exists()]
+    num_bytes = sum(_size(folder) for folder in folders)
+    if not dry_run:
+        checkout.remove_worktrees(home.folder, folders)
+    return Freed(what="folders of nights", num=len(folders), num_bytes=num_bytes)
+
+
+def _cache(home: Home, kept: Sequence[Commit], *, dry_run: bool) -> Freed:
+    """Deletes the objects of DVC's cache that no kept night names, no worktree, and no .dvc file.
+
+    Deletes none where the list of a folder's files cannot be read, as it is then not known what to keep.
+    """
+    cache = dvc_cache.folder(home)
+    texts = [
+        files[LOCK] for files in ledger.texts_at(home, [one.id for one in kept], [LOCK]) if LOCK in files
+    ]
+    texts += [
+        path.read_text()
+        for path in (home.folder / LOCK, *home.folder.glob(f"nights/*/{LOCK}"))
+        if path.exists()
+    ]
+    wanted: set[str] = set()
+    changes = erasures.changed(home)
+    of_nights = {
+        digest for text in set(texts) for digest in outputs(erasures.now_of_lock(home, text, changes))
+    }
+    for digest in of_nights | dvc_cache.added(home):
+        wanted.add(digest)
+        listing = dvc_cache.path_of(home, digest)
+        try:
+            if digest.endswith(".dir"):
+                wanted |= {part["md5"] for part in json.loads(listing.read_text())}
+        except (FileNotFoundError, ValueError) as error:
+            log.warning("nothing of DVC's cache is pruned: %s cannot be read (%s); run audit", listing, error)
+            return Freed(what="files of DVC's cache", num=0, num_bytes=0)
+    unneeded = [path for path in cache.glob("??/*") if path.parent.name + path.name not in wanted]
+    num_bytes = sum(_size(path) for path in unneeded)
+    for path in unneeded if not dry_run else ():
+        path.unlink(missing_ok=True)
+    return Freed(what="files of DVC's cache", num=len(unneeded), num_bytes=num_bytes)
+
+
+def outputs(lock: str) -> list[str]:
+    """Returns the digests of what the stages of a dvc.lock wrote."""
+    stages: dict[str, Any] = (YAML(typ="safe").load(lock) or {}).get("stages", {})
+    return [out["md5"] for stage in stages.values() for out in stage.get("outs", ()) if "md5" in out]
+
+
+def _models(home: Home, name: str, nights: set[str], *, dry_run: bool) -> Freed:
+    """Deletes the models that these nights registered; the versions stay, with a tag that says so."""
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    num, num_bytes = 0, 0
+    with session(home) as client:
+        for version in aliases.versions(client, name):
+            if version.tags.get("night") not in nights or aliases.PRUNED in version.tags:
+                continue
+            files: Any = get_artifact_repository(str(version.source))
+            num, num_bytes = num + 1, num_bytes + _stored(files)
+            if not dry_run:
+                files.delete_artifacts()
+                today = f"{datetime.now(UTC):%Y-%m-%d}"
+                client.set_model_version_tag(name, version.version, aliases.PRUNED, today)
+    return Freed(what="models in MLflow", num=num, num_bytes=num_bytes)
+
+
+def _served(home: Home, name: str, *, dry_run: bool) -> Iterator[Freed]:
+    """Deletes what the endpoint's containers fetched for versions that no rollback brings back."""
+    with session(home) as client, targets.endpoint(home, name) as endpoint:
+        if endpoint is None:
+            return
+        versions = [one for one in aliases.versions(client, name) if aliases.PRUNED not in one.tags]
+        unneeded = endpoint.unneeded({int(one.version) for one in versions if endpoint.tag in one.tags})
+        for thing in unneeded if not dry_run else ():
+            endpoint.remove(thing)
+        yield Freed(
+            what="folders of the endpoint's bucket", num=len(unneeded), num_bytes=sum(unneeded.values())
+        )
+
+
+def _stored(files: Any, folder: str | None = None) -> int:
+    """Returns the bytes of the artifacts in a folder of a repository of MLflow."""
+    return sum(
+        _stored(files, one.path) if one.is_dir else int(one.file_size or 0)
+        for one in files.list_artifacts(folder)
+    )
+
+
+def _size(path: Path) -> int:
+    """Returns the bytes that deleting a file or folder frees; a file with another link frees none."""
+    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+    stats = [one.lstat() for one in files]
+    return sum(stat.st_size for stat in stats if stat.st_nlink == 1)

@@ -1,0 +1,197 @@
+"""Stage rollback: lets an earlier version serve again, by the saga of a promotion; it needs no verdict."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from daybreak.contract.errors import NothingToDo, ParamsError, ReleaseError
+from daybreak.contract.formats import one_line, short_id
+from daybreak.contract.params import ModelSections
+from daybreak.contract.records import (
+    Release,
+    Verdict,
+)
+from daybreak.contract.user import user
+from daybreak.registry import aliases
+from daybreak.rollout import night_events, release_journal, saga
+from daybreak.rollout.lost_ledger import expect_ledger
+from daybreak.rollout.targets import Target, release_targets
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Commit
+from daybreak.storage.mlflow_client import session
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger(__name__)
+
+RECENT = 20  # newest entries that are searched for the same request
+
+
+def rollback(
+    home: Home,
+    params: ModelSections,
+    *,
+    reason: str,
+    to: int | str = 0,
+    steps: int = 1,
+    by: str = "",
+    once: str = "",
+    yes: bool = False,
+) -> Release:
+    """Lets an earlier version serve again: alias and data revision go back together, and are read back.
+
+    Nothing is changed where the files of that version are gone or damaged. Finishes an interrupted rollback
+    instead, where there is one. Raises NothingToDo where the version serves already, or a person at the
+    terminal says no; ReleaseError where there is none to go back to, and NotYet while a release target gets
+    ready.
+
+    Args:
+        home: whose nights these are.
+        params: name of the model, and what to check the ledger by.
+        reason: why; the ledger and the registry keep it
+        to: the version that is to serve, or the night or the day that made it; found by `steps` if 0
+        steps: how many promotions to take back.
+        by: who rolls back; you if left out
+        once: name of a request that may be sent again, such as "run 7"; it takes effect once
+        yes: do not ask at a terminal whether it is to be done
+    """
+    name = params.register_.name
+    if not reason.strip():
+        raise ParamsError("a rollback needs a reason, which the ledger keeps; give --reason TEXT")
+    with session(home) as client:
+        targets = release_targets(home, client, name)
+        if finished := _finished(home, client, name, targets):
+            return finished
+        after, newest = ledger.newest_entry(home), next(iter(ledger.history(home, limit=1)), None)
+        serving = newest.serving if newest else None
+        if serving is None:
+            expect_ledger(home, params)
+            raise ReleaseError("no version was ever promoted; there is nothing to roll back")
+        if once and (done := _done(home, once)):
+            return done
+        releases = ledger.releases(home)
+        number = version_of(home, str(to or 0)) or steps_back(releases, steps)
+        if number == serving.version:
+            raise NothingToDo(f"version {number} serves already")
+        (made,) = ledger.entries_of(home, [promotion_of(releases, number)])
+        asked = release_journal.journal(home).path.exists()  # before a target got ready
+        if not (yes or asked):
+            _ask(name, serving=serving.version, number=number, night=made.night.id)
+        why = f"{reason}{f' ({once})' if once else ''}"
+        verdict = Verdict(
+            action="reject",
+            champion=number,
+            challenger=serving.version,
+            effect=None,
+            low=None,
+            high=None,
+            num_samples=0,
+            reason=f"rolled back from version {serving.version} to {number}: {why}",
+        )
+        assert made.release is not None
+        release = Release(
+            version=number,
+            replaced=serving.version,
+            model_digest=made.release.model_digest,
+            files_digest=made.release.files_digest,
+            night=made.night.id,
+            lineage=made.release.lineage,
+        )
+        event = night_events.rolled_back(
+            release,
+            by=by or user(),
+            reason=one_line(why),
+            at=datetime.now(UTC).replace(microsecond=0),
+        )
+        move = saga.Move(
+            kind="rollback",
+            release=release,
+            tip=after,
+            commit=lambda: ledger.commit_rollback(
+                home, made.commit, release, verdict, event, after=after, message=verdict.reason[:200]
+            ),
+        )
+        saga.run(home, move, targets)
+        return release
+
+
+def _finished(home: Home, client: "MlflowClient", name: str, targets: Sequence[Target]) -> Release | None:
+    """Finishes a rollback that was interrupted, and returns its release; None where none was."""
+    left = saga.recover(home, targets)
+    if left and left.new and left.kind == "rollback":
+        return left.release
+    newest = next(iter(ledger.history(home, limit=1)), None)
+    if not (newest and newest.rollback and newest.serving):
+        return None
+    if aliases.is_settled(client, name, newest.serving):
+        return None
+    log.warning("finishing the rollback to version %d that was interrupted", newest.serving.version)
+    saga.settle(home, targets)
+    return newest.release
+
+
+def _ask(name: str, *, serving: int, number: int, night: str) -> None:
+    """Asks a person at a terminal whether it is to be done; raises NothingToDo unless the answer is yes."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    question = (
+        f"Version {serving} of {name} serves. Let version {number}, of night {night}, serve again? [y/N] "
+    )
+    sys.stderr.write(question)  # the record is on standard output
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise NothingToDo(f"nothing is changed: version {serving} serves on")
+
+
+def _done(home: Home, once: str) -> Release | None:
+    """Returns the release of the rollback that this request has made, where the newest entries have it."""
+    for entry in ledger.history(home, limit=RECENT):
+        if entry.rollback and entry.verdict and entry.verdict.reason.endswith(f"({once})"):
+            return entry.release
+    return None
+
+
+def steps_back(releases: Sequence[Commit], steps: int) -> int:
+    """Returns the version that served `steps` promotions ago; `releases` are the ledger's, newest first.
+
+    Raises ReleaseError where there were fewer promotions.
+    """
+    served = ledger.served([commit.serves or 0 for commit in releases])
+    if not 1 <= steps < len(served):
+        raise ReleaseError(
+            f"cannot take back {steps} promotion{'s' * (steps != 1)}: versions that serve or served are "
+            f"{', '.join(map(str, served)) or 'none'}; choose fewer --steps, or --to VERSION"
+        )
+    return served[-1 - steps]
+
+
+def promotion_of(releases: Sequence[Commit], number: int) -> Commit:
+    """Returns the commit of the night that promoted the version; raises ReleaseError where none did."""
+    promotions = {commit.serves: commit for commit in releases if not commit.rollback}
+    if number not in promotions:
+        served = ", ".join(str(one) for one in sorted(filter(None, promotions))) or "none"
+        raise ReleaseError(f"version {number} was never promoted; choose one of: {served}")
+    return promotions[number]
+
+
+def version_of(home: Home, text: str) -> int:
+    """Returns the version that a person names: by its number, or by the name or the day of its night.
+
+    Raises NothingToDo, with why, where that night made none, and ReleaseError where there was no such night.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    nights = [entry for entry in ledger.history(home) if not entry.rollback]
+    named = [e for e in nights if text in (e.night.id, short_id(e.night.id), str(e.night.day))]
+    for entry in named:
+        if entry.version:
+            return entry.version.number
+    if named and (verdict := named[0].verdict):
+        raise NothingToDo(f"night {named[0].night.id} made no version: {verdict.reason}")
+    made = [entry for entry in nights if entry.version]
+    last = f"; the newest that made one is {made[0].night.id}" if made else ""
+    raise ReleaseError(f"{text} is not a version, nor a night of the ledger that made one{last}")

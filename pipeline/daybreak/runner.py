@@ -1,0 +1,466 @@
+"""Runs a stage here, or a whole night stage after stage.
+
+A stage is a plain function, and its signature is the contract: arguments are filled by type, a record from
+its file, a section from params.yaml, a protocol from its plug. Keyword-only scalars are options of the
+command line (daybreak/cli.py). The returned record is written to its file.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+import types
+import typing
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from daybreak import airflow_question, hooks, stages, warm_parent
+from daybreak.contract import disk, params, records
+from daybreak.contract.backend import Backend
+from daybreak.contract.code_path import source_of
+from daybreak.contract.data_source import Source
+from daybreak.contract.errors import (
+    FINAL,
+    JobError,
+    NothingToDo,
+    NotYet,
+    ParamsError,
+    PipelineError,
+    sentence,
+)
+from daybreak.contract.params import Params, Section, Sections
+from daybreak.contract.records import Night, Record, Stop, Verdict
+from daybreak.contract.table import Table
+from daybreak.contract.workload import Workload
+from daybreak.evaluation.live_judge import LiveJudge
+from daybreak.registry import approval
+from daybreak.report import notifier, publisher
+from daybreak.rollout import night_events
+from daybreak.storage import erasures, last_params, ledger, snapshots
+from daybreak.storage.home import Home
+from daybreak.storage.source_code import frame_digest, running_digest
+
+log = logging.getLogger("daybreak")
+
+OPTION_TYPES: tuple[Any, ...] = (str, int, int | str, float, bool, date, date | None, list[str] | None)
+ENDING = ("close", "stop")  # a night can be ended whatever is wrong with it
+CALL_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the command line
+
+
+def stage(home: Home, *, name: str, wait: bool = False, explain: bool = False, **given: object) -> int:
+    """Runs one stage, unless DVC has the outputs already; `dvc repro` calls this as well."""
+    _step_in(home, name)
+    chosen, inside_dvc = stages.STAGES[name], os.environ.get("DVC_STAGE") == name
+    by_dvc = bool(chosen.dvc) and not inside_dvc and name in snapshots.stages()
+    if by_dvc and chosen.dvc == "cached" and _is_current(name):
+        kind = written_by(name)
+        record = records.read(kind) if kind else None
+    else:
+        if by_dvc and chosen.reads and snapshots.LOCK.exists():
+            with _marking(name):
+                _expect_intact(home, chosen)
+        record = _until_done(home, name, given) if wait else run(home, name, **given)
+        snapshots.make_folders(name)
+        if by_dvc and record is not None:
+            snapshots.record(home, name)
+    if record is None or inside_dvc:
+        return 0
+    if chosen.explain:
+        function = hooks.imported(chosen.explain)
+        text = function(**arguments(home, function))
+        if explain:
+            print(text, flush=True)
+            return 0
+        log.info("%s", text)  # the task log shows what --explain does
+    print(json.dumps(json.loads(records.dumps(record))), flush=True)
+    return 0
+
+
+def _step_in(home: Home, name: str) -> None:
+    """Raises ParamsError outside of a night, and writes digests of what lies elsewhere for DVC."""
+    if name in stages.IN_NIGHT[1:] and not records.path_of(Night).exists():
+        nights = home.nights
+        raise ParamsError(
+            f"{Path.cwd()} is not the folder of a night; name one of {nights} by --night, "
+            f"or open one with: daybreak open"
+        )
+    if name not in stages.CHAIN[1:]:
+        return
+    snapshots.recover(home)
+    from daybreak.machines.pricelist import REFRESHED
+
+    prices = home.folder / REFRESHED
+    outside = {
+        stages.PRICES: records.digest(prices) if prices.exists() else "",
+        stages.EXTENSIONS: frame_digest("extensions"),
+    }
+    if source_of(Path()) is None:  # Daybreak is installed elsewhere
+        outside[stages.FRAME] = frame_digest()
+    with contextlib.suppress(ParamsError):  # the stage that makes the workload reports it
+        outside[stages.WORKLOAD] = running_digest(params.load().workload.use)
+    for path, digest in outside.items():
+        if not Path(path).exists() or Path(path).read_text() != f"{digest}\n":
+            records.replace_text(Path(path), f"{digest}\n")
+    if Table in typing.get_type_hints(stages.STAGES[name].function).values():
+        _write_table(home, name)
+
+
+def _write_table(home: Home, stage: str) -> None:
+    """Writes the table of the workload, unless it is there and newer than the workload's source."""
+    written, source = records.path_of(Table), Path(stages.WORKLOAD)
+    if written.exists() and source.exists() and written.stat().st_mtime_ns > source.stat().st_mtime_ns:
+        return
+    try:
+        plug = params.load().workload
+        table = getattr(plug.make(), "table", None)
+        if not isinstance(table, Table):
+            raise ParamsError(
+                f"{plug.use} has no table; declare `table = Table(...)` in the class (docs/own-data.md)"
+            )
+    except PipelineError as error:
+        _name_new_night(home, stage, error)
+        mark(stage, error=sentence(error))
+        raise
+    records.write(table)
+
+
+def _expect_intact(home: Home, stage: stages.Stage) -> None:
+    """Raises DataError where the files of tonight that a stage is about to read have changed on the disk.
+
+    A stage that is called until a job ends reads them when it sends the job.
+    """
+    if stage.waits and stage.dvc == "frozen":
+        from daybreak.jobs import launcher
+
+        if any(launcher.JOBS.glob("*/")):
+            return
+    previous = records.read(Night).previous
+    before = ledger.text_at(home, previous, snapshots.LOCK) if previous else ""
+    snapshots.expect_intact(home, stage.reads, before=erasures.now_of_lock(home, before) if before else "")
+
+
+@contextlib.contextmanager
+def _marking(name: str) -> Iterator[None]:
+    """Marks the stage as failed where a fault is found before it runs."""
+    try:
+        yield
+    except PipelineError as error:
+        mark(name, error=sentence(error))
+        raise
+
+
+def _is_current(name: str) -> bool:
+    with _marking(name):
+        current = snapshots.is_current(name)
+    if current:
+        mark(name)
+    return current
+
+
+def _until_done(home: Home, name: str, given: dict[str, object]) -> records.Record | None:
+    """Runs the stage again until it is done; shows a bar on a terminal, else logs a line each time."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = BarColumn(bar_width=30), TextColumn("{task.description}", markup=False)
+    console, last = Console(stderr=True), ""
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        bar = shown.add_task("", total=1.0, visible=False)
+        while True:
+            try:
+                return run(home, name, **given)
+            except NotYet as pending:
+                if str(pending) == last:
+                    pass
+                elif pending.share is None or not console.is_terminal:
+                    log.info("%s", pending)
+                else:
+                    shown.update(bar, completed=pending.share, description=str(pending), visible=True)
+                last = str(pending)
+                time.sleep(CALL_AGAIN_S)
+
+
+def night(
+    home: Home,
+    *,
+    night: str = "",
+    day: date | None = None,
+    set: list[str] | None = None,
+    trigger: str = "manual",
+    until: str = "close",
+    here: bool = False,
+) -> int:
+    """Run a whole night, stage after stage; run it again to go on where it stopped.
+
+    Args:
+        home: whose nights these are
+        night: name of the night; the day if left out
+        day: newest day of data to use; the source's newest if left out
+        set: override a key of params.yaml for this night
+        trigger: who started it, and why; kept in the ledger
+        until: the last stage to run
+        here: run in this folder, uncommitted changes and all
+    """
+    if until not in stages.CHAIN:
+        raise ParamsError(f"--until {until} is not a stage of a night; name one of {', '.join(stages.CHAIN)}")
+    try:
+        opened = run(home, "open", night=night, day=day, set=set, trigger=trigger, here=here)
+    except Exception:
+        if ledger.failed_to_open(Path()):
+            _close_unopened(home)
+        raise
+    assert isinstance(opened, Night)
+    snapshots.record(home, "open")
+    began = time.monotonic()
+    log.info(
+        "night %s, day %s, train until %s UTC, budget $%.2f",
+        opened.id,
+        opened.day,
+        f"{opened.train_until:%Y-%m-%d %H:%M}",
+        opened.budget_usd,
+    )
+    try:
+        failed = _rest_of_night(until)
+    except KeyboardInterrupt:
+        from daybreak.jobs import launcher
+
+        launcher.end_jobs(home, params.load().backend.make(home))
+        again = f"daybreak night --night {opened.id}"
+        log.error("night %s is stopped; go on with: %s", opened.id, again)
+        return 130
+    verdict = records.find(Verdict)
+    log.info(
+        "night %s took %.0f s: %s",
+        opened.id,
+        time.monotonic() - began,
+        f"{verdict.action}: {verdict.reason}" if verdict else f"stopped after {until}",
+    )
+    for stage, status in failed.items():  # the first one is the cause
+        notifier.tell(home, night_events.note_failure(stage))
+        return FINAL if status == FINAL else 1
+    return 0
+
+
+def _close_unopened(home: Home) -> None:
+    """Writes the night of this folder, which could not be opened, to the ledger."""
+    notifier.tell(home, night_events.note_failure("open"))
+    try:
+        run(home, "close")
+    except PipelineError as error:
+        log.error("the night that could not be opened is not in the ledger: %s", sentence(error))
+
+
+def _rest_of_night(until: str) -> dict[str, int]:
+    """Runs the stages after `open`, and `close` whatever happened before.
+
+    After one that failed, or had nothing to do, no other runs. Returns the exit status of each that failed.
+    """
+    ended_at, failed = "", {}
+    with warm_parent.running(Path.cwd()), Path(os.devnull).open("w") as nowhere:
+        for name in stages.CHAIN[1 : stages.CHAIN.index(until) + 1]:
+            stage = stages.STAGES[name]
+            if ended_at and not stage.always:
+                continue
+            began = time.monotonic()
+            words = [name, "--wait"] if stage.waits else [name]
+            ended = warm_parent.run(
+                words, folder=Path.cwd(), libraries=stage.libraries, stdout=nowhere.fileno()
+            )
+            how = {0: "done", NothingToDo.exit_status: "nothing to do"}.get(ended.status, "failed")
+            log.info("%-9s %6.1f s, %5.1f s of CPU  %s", name, time.monotonic() - began, ended.cpu_s, how)
+            if ended.status:
+                ended_at = ended_at or name
+            if how == "failed":
+                failed[name] = ended.status
+    return failed
+
+
+def nights(home: Home, *, first: date, last: date, set: list[str] | None = None) -> int:
+    """Run the nights of all days that have data, in a row.
+
+    Args:
+        home: whose nights these are
+        first: first day
+        last: last day
+        set: override a key of params.yaml for these nights
+    """
+    if first > last:
+        raise ParamsError(f"--first {first} is after --last {last}; exchange them")
+    source = params.override(home.folder, set or []).source.make()
+    days = [day for day in source.days() if first <= day <= last]
+    if not days:
+        raise NothingToDo(f"the source has no day from {first} to {last}")
+    assignments = [word for assignment in set or [] for word in ("--set", assignment)]
+    failures = []
+    for number, day in enumerate(days, 1):
+        log.info("night %d of %d: %s", number, len(days), day)
+        words = ["night", "--day", str(day), "--trigger", f"nights {first} to {last}", *assignments]
+        if _exit_status(home, [sys.executable, "-P", "-m", "daybreak", *words]):
+            failures.append(str(day))
+    if failures:
+        raise JobError(f"{len(failures)} of {len(days)} nights failed: {', '.join(failures)}; see above")
+    return 0
+
+
+def _exit_status(home: Home, command: list[str]) -> int:
+    """Runs a night as a process of its own in the home, and returns its exit status.
+
+    A terminal's Ctrl-C reaches the night too, which then ends its jobs: `subprocess.run` would kill it after
+    a quarter of a second, and a rented machine would go on costing money. A second Ctrl-C waits no longer.
+    """
+    night = subprocess.Popen(command, cwd=home.folder)
+    try:
+        return night.wait()
+    except KeyboardInterrupt:
+        night.wait()
+        raise
+
+
+def arguments(
+    home: Home, function: Callable[..., Any], folder: Path = Path(), *, last: bool = False
+) -> dict[str, Any]:
+    """Returns the arguments that are not options, filled by their types from the folder of a night.
+
+    `last` reads other params where those of the night cannot be read, so that it can be ended.
+    """
+    hints = typing.get_type_hints(function)
+    kinds = {name: kind for name, kind in hints.items() if name != "return" and kind not in OPTION_TYPES}
+    loaded = None
+    if any(kind is not Home and not _is_record(kind) for kind in kinds.values()):
+        loaded = params.load(folder) if not last else last_params.load(home, folder)
+    return {name: home if kind is Home else _fill(home, kind, loaded, folder) for name, kind in kinds.items()}
+
+
+def run(home: Home, name: str, **given: Any) -> Record | None:
+    """Runs a stage here, writes and returns its record, and then publishes what has been decided by now.
+
+    Until it succeeds, `<stage>.error` in data/run holds why it failed, and `<stage>.skipped` why it had
+    nothing to do.
+    """
+    try:
+        record = _run(home, name, given)
+    except Exception:
+        if name != "open":  # there is no night yet
+            _publish(home, name)
+        raise
+    if record is not None:
+        _publish(home, name)
+        if name == "promote":
+            publisher.publish_ledger(home)
+        if stages.STAGES[name].part == "answer" and "AIRFLOW_CTX_DAG_ID" not in os.environ:
+            airflow_question.answer(home, records.read(Night), record)  # which Airflow brings else
+    return record
+
+
+def _run(home: Home, name: str, given: dict[str, Any]) -> Record | None:
+    """Runs a stage, writes and returns its record, and marks how it ended."""
+    stage = stages.STAGES[name]
+    function = stage.function
+    try:
+        if name in stages.CHAIN[1:] and not stage.always:
+            _expect_undecided(home)
+        record: Record | None = function(**arguments(home, function, last=name in ENDING), **given)
+        if record is not None and name in stages.IN_NIGHT:
+            disk.sync(Path())  # what the record says is done
+            records.write(record)
+    except NotYet:
+        raise
+    except NothingToDo as reason:
+        mark(name, skipped=str(reason))
+        raise
+    except Exception as error:  # is raised again; `close` and the report read the mark
+        _name_new_night(home, name, error)
+        mark(name, error=sentence(error))
+        raise
+    mark(name)
+    return record
+
+
+def _name_new_night(home: Home, stage: str, error: Exception) -> None:
+    """Adds to an error that asks for an edit that the night keeps its own files, and how to open another."""
+    if getattr(error, "exit_status", None) != FINAL or stage not in stages.CHAIN[1:]:
+        return
+    night = records.find(Night)
+    if night and Path.cwd() == home.nights / night.id:
+        error.args = (
+            f"{error}; night {night.id} keeps the params.yaml, suite and code of its opening, so commit "
+            f"an edit and open another: {ledger.new_night(home, night)}",
+        )
+
+
+def _expect_undecided(home: Home) -> None:
+    """Raises NothingToDo where a person has stopped the night, or another has overtaken it."""
+    if word := records.find(Stop):
+        raise NothingToDo(f"the night was {approval.stopped(word)}; the champion stays")
+    night = records.read(Night)
+    if (overtaken := ledger.overtaken(home, night)) and not ledger.is_over(home, night):
+        raise NothingToDo(
+            f"night {night.id} {overtaken}; open a new night for its day with: "
+            f"{ledger.new_night(home, night)}"
+        )
+
+
+def _publish(home: Home, stage: str) -> None:
+    """Shows what has been decided by now, also by stages before; `close` does so itself."""
+    if stage in stages.IN_NIGHT and records.path_of(Night).exists():
+        publisher.publish_night(home)
+    if stage in ("rollback", "watch"):
+        publisher.publish_home(home)
+    if stage == "open":
+        notifier.tell(home, *night_events.low_disk(home))
+
+
+def written_by(name: str) -> type[Record] | None:
+    """Returns the kind of record that a stage writes; None where it writes none."""
+    kind = typing.get_type_hints(stages.STAGES[name].function)["return"]
+    if isinstance(kind, types.UnionType):  # `Refit | None`
+        kind = kind.__args__[0]
+    return kind if _is_record(kind) else None
+
+
+def mark(name: str, **marks: str) -> None:
+    """Leaves the given ones of `<stage>.error` and `<stage>.skipped` in the night's folder, no others."""
+    if name not in stages.CHAIN[1:] or not records.RUN.exists():
+        return  # no stage of a night here: a person's wrong answer is not a failure of it
+    for ending in ("error", "skipped"):
+        path = records.RUN / f"{name}.{ending}"
+        try:
+            if ending in marks:
+                records.replace_text(path, marks[ending] + "\n")
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:  # as on a full disk: what the stage says matters more
+            log.warning("%s is not marked in %s: %s", name, path, error)
+
+
+def _fill(home: Home, kind: Any, loaded: Params | None, folder: Path) -> Any:
+    if kind == LiveJudge | None:
+        assert loaded is not None
+        return hooks.imported(path) if (path := stages.JUDGES.get(loaded.gate.scores)) else None
+    if isinstance(kind, types.UnionType):  # `Champion | None`: None where the file is missing
+        return records.find(kind.__args__[0], folder / records.RUN)
+    if _is_record(kind):
+        return records.read(kind, folder / records.RUN)
+    assert loaded is not None
+    if issubclass(kind, Sections):
+        return kind.model_construct(**{name: getattr(loaded, name) for name in kind.model_fields})
+    if issubclass(kind, Section):
+        sections = (getattr(loaded, name) for name in Params.model_fields)
+        return next(section for section in sections if type(section) is kind)
+    plugs: dict[Any, params.Plug] = {
+        Source: loaded.source,
+        Workload: loaded.workload,
+        Backend: loaded.backend,
+    }
+    return plugs[kind].make(home)
+
+
+def _is_record(kind: Any) -> bool:
+    if isinstance(kind, types.UnionType):
+        kind = kind.__args__[0]
+    return isinstance(kind, type) and issubclass(kind, Record)

@@ -1,0 +1,135 @@
+"""Answers with one version: a user, by its model over the arrays of a night, or rows, by the model alone.
+
+An answer to a user depends on nothing but model and arrays (daybreak/contract/workload.py), so it is kept
+until either changes: a returning user costs one look into a dict. The answers of the most recent users are
+kept, predictions for rows are not. The version runs in a separate process
+(daybreak/serving/version_process.py), and its replies are checked, since their form is not trusted.
+"""
+
+import contextlib
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from daybreak.contract.errors import DataError
+from daybreak.serving.version_process import NoAnswer, VersionProcess
+
+log = logging.getLogger(__name__)
+
+MAX_KEPT = 100_000  # characters of an answer's predictions that the log keeps
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Items for a user, best first."""
+
+    items: tuple[str, ...]
+    text: str  # the same as JSON
+    fallback: bool  # these are the popular items, since the user is not known
+
+
+def answer_of(items: Sequence[str], *, fallback: bool) -> Answer:
+    """Returns the answer with these items."""
+    return Answer(tuple(items), json.dumps(list(items)), fallback)
+
+
+class Answers:
+    """A loaded version and its cache of answers; threads may share it."""
+
+    def __init__(
+        self,
+        version: int,
+        *,
+        night: str,
+        process: VersionProcess,
+        popular: Sequence[str],
+        top: int,
+        keep: int,
+    ) -> None:
+        self.version, self.night = version, night  # the night whose arrays it answers from
+        self.process = process
+        self._top, self._keep = top, keep
+        self._cache: OrderedDict[str, Answer] = OrderedDict()  # oldest first
+        self.popular = answer_of(popular, fallback=True)
+
+    def cached(self, user: str) -> Answer | None:
+        """Returns the cached answer for the user; None if there is none."""
+        answer = self._cache.get(user)
+        if answer is not None:
+            with contextlib.suppress(KeyError):  # another thread may have dropped it
+                self._cache.move_to_end(user)
+        return answer
+
+    def of(self, users: Sequence[str]) -> list[Answer]:
+        """Returns the answers to these users, computed by the model now, with as many items as allowed.
+
+        Raises NoAnswer where the version gives none.
+        """
+        lists = self.process.ask({"users": list(users), "top": self._top}).get("items")
+        if not isinstance(lists, list) or len(lists) != len(users):
+            raise NoAnswer(f"it has no list of items for each of {len(users)} users")
+        answers = [answer_of(texts(items), fallback=False) if items else self.popular for items in lists]
+        for user, answer in zip(users, answers, strict=True):
+            self._cache[user] = answer
+        while len(self._cache) > self._keep:
+            self._cache.popitem(last=False)
+        return answers
+
+    def likely(self, num: int) -> list[str]:
+        """Returns the users who are likely to come first; none if the workload does not say."""
+        try:
+            return texts(self.process.ask({"likely": num}).get("users"))
+        except NoAnswer as error:
+            log.warning("version %d does not say who is likely to come first: %s", self.version, error)
+            return []
+
+    def newest_users(self, num: int) -> list[str]:
+        """Returns the most recent users, newest first."""
+        return list(islice(reversed(list(self._cache)), num))
+
+
+def texts(values: Any) -> list[str]:
+    """Returns a list of texts as it is; NoAnswer where it is none."""
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise NoAnswer(f"it has {values!r:.50} where a list of texts is due")
+    return values
+
+
+class Predictor:
+    """A loaded version that predicts rows; threads may share it."""
+
+    night = ""  # needs no night's arrays
+
+    def __init__(self, version: int, *, process: VersionProcess) -> None:
+        self.version, self.process = version, process
+        self._judged = frozenset(texts(process.about.get("judged")))
+        self.unit = str(process.about.get("unit"))  # column of the table; "": each request is a unit
+
+    def of(self, rows: Sequence[Any]) -> tuple[str, str | None]:
+        """Returns the predictions for the rows as JSON, and the part of them to log.
+
+        The first is an object for each row. The second is a list for each prediction that a metric judges;
+        None where there is none, or MAX_KEPT is passed. Raises DataError where the rows are not rows of the
+        table, NoAnswer where the version gives no answer, or a prediction is not finite.
+        """
+        try:
+            columns = self.process.ask({"rows": list(rows)}).get("columns")
+        except NoAnswer as error:
+            if error.is_sentence:
+                raise DataError(error.message) from None
+            raise
+        if not isinstance(columns, dict) or not all(
+            isinstance(values, list) and len(values) == len(rows) for values in columns.values()
+        ):
+            raise NoAnswer(f"it has no prediction for each of {len(rows)} rows")
+        answers = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        try:
+            text = json.dumps(answers, allow_nan=False)
+        except ValueError as error:
+            raise NoAnswer(str(error), kind="ValueError") from None
+        kept = json.dumps({name: values for name, values in columns.items() if name in self._judged})
+        return text, kept if self._judged and len(kept) <= MAX_KEPT else None

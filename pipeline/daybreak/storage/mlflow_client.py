@@ -1,0 +1,338 @@
+"""Opens MLflow for the stages, and turns a server that does not answer into one JobError.
+
+MLflow is at `$MLFLOW_TRACKING_URI`, or in a SQLite file under $DAYBREAK_HOME/var, with its artifacts beside
+it (`storage/artifacts.py`) or, for an experiment that does not exist yet, in `$MLFLOW_ARTIFACTS_DESTINATION`
+(a folder, gs://...), which every copy of the home shares.
+A home that is a member of a fleet (`storage/homes.py`) keeps its versions in the file of the home that leads.
+Each night has one MLflow run in the experiment `daybreak`, or, for a member of a fleet, in the experiment of
+its model; the run is found or created by its tag `night`. A server that does not answer is retried for some
+seconds; then JobError is raised, and the stage can be run again.
+
+Only `make setup` and the first night create the SQLite file (`create`). A session never does: an empty
+registry in the place of a lost one would hide that the versions are gone.
+"""
+
+import contextlib
+import functools
+import logging
+import os
+import re
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from daybreak.contract.errors import JobError, without_password
+from daybreak.storage import checkout
+from daybreak.storage.home import Home
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger(__name__)
+
+EXPERIMENT = "daybreak"
+NUM_TRIES = 5
+FIRST_WAIT_S = 0.5  # doubled after each try
+QUICK_S = 3.0  # within which a server answers a quick look
+_TAG = """
+select alias.version, tag.value from registered_model_aliases alias left join model_version_tags tag
+on tag.name = alias.name and tag.version = alias.version and tag.key = 'ledger'
+where alias.name = :name and alias.alias = 'champion'
+"""
+SQLITE = b"SQLite format 3\0"  # begins each of its files
+_DEFAULTS = {  # MLflow's own retries would take minutes; ours follow
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+def tracking_uri(home: Home) -> str:
+    """Returns the URI of the tracking store and the registry."""
+    if given := os.environ.get("MLFLOW_TRACKING_URI"):
+        return given
+    member = checkout.membership(home.folder)
+    keeps = Path(member.lead) if member and not member.own_registry else home.folder
+    return f"sqlite:///{keeps / 'var' / 'mlflow.db'}"
+
+
+def experiment_name(home: Home) -> str:
+    """Returns the experiment of the nights of this home."""
+    member = checkout.membership(home.folder)
+    return member.model if member and not member.own_registry else EXPERIMENT
+
+
+@contextlib.contextmanager
+def session(home: Home) -> Iterator["MlflowClient"]:
+    """Yields a client once MLflow answers; raises JobError if MLflow does not answer or stops answering.
+
+    Other errors meanwhile, such as a full disk, are raised unchanged.
+    """
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    import mlflow
+
+    from daybreak.storage import artifacts
+
+    uri = tracking_uri(home)
+    expect_file(home)
+    artifacts.register()
+    given = "MLFLOW_TRACKING_URI" in os.environ
+    mlflow.set_tracking_uri(uri)  # artifacts are resolved by the global URI
+    if not given:  # MLflow sets it too, and the next home of this process would be taken for this one
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
+    client = _answering(uri)
+    try:
+        yield client
+    except _faults() as error:
+        if _is_refused(error):
+            raise _refusal(uri) from error
+        if _is_of_files(error) or not _is_unreachable(error):
+            raise
+        raise _no_answer(uri, error, "in the middle of the stage") from error
+
+
+def create(home: Home) -> str:
+    """Creates the SQLite file of MLflow where that is missing; returns what `reachable` does."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    with contextlib.suppress(OSError):  # the session reports it
+        _make_file(tracking_uri(home))
+    return reachable(home)
+
+
+def is_missing(home: Home) -> bool:
+    """Returns whether MLflow is to be in a SQLite file that does not exist."""
+    path = _file(tracking_uri(home))
+    return path is not None and not path.exists()
+
+
+def expect_file(home: Home) -> None:
+    """Raises JobError where MLflow is to be in a SQLite file that is missing, or of another kind."""
+    path = _file(tracking_uri(home))
+    if path is None or path.is_dir():  # SQLite says by itself that it cannot open a folder
+        return
+    if not path.exists():
+        raise JobError(
+            f"{path}, the database of MLflow, is missing; bring it back from a backup (make setup, or the "
+            f"first night, creates one in a new home)"
+        )
+    with path.open("rb") as file:
+        if (begins := file.read(len(SQLITE))) != SQLITE:
+            raise JobError(
+                f"{path}, the database of MLflow, is not a SQLite file ({path.stat().st_size:,} bytes that "
+                f"begin with {begins!r}); bring it back from a backup"
+            )
+
+
+def champion_tag(home: Home, name: str) -> tuple[int, str] | None:
+    """Returns the version that alias `champion` of the model is on, and its tag `ledger`, "" without one.
+
+    A quick look without importing MLflow: into the SQLite file, or by one request to the server. None where
+    there is no such alias, or no answer at once.
+    """
+    uri = tracking_uri(home)
+    # The last three are of an answer that is not MLflow's, as a login page's.
+    with contextlib.suppress(OSError, ValueError, sqlite3.Error, KeyError, TypeError, AttributeError):
+        if path := _file(uri):
+            return _tag_in_file(path, name)
+        if uri.startswith(("http:", "https:")):
+            return _tag_at_server(uri, name)
+    return None
+
+
+def _tag_in_file(path: Path, name: str) -> tuple[int, str] | None:
+    with contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as database:
+        row = database.execute(_TAG, {"name": name}).fetchone()
+    return (int(row[0]), str(row[1] or "")) if row else None
+
+
+def _tag_at_server(uri: str, name: str) -> tuple[int, str] | None:
+    import requests
+
+    account = (
+        os.environ.get("MLFLOW_TRACKING_USERNAME", ""),
+        os.environ.get("MLFLOW_TRACKING_PASSWORD", ""),
+    )
+    asked = {"name": name, "alias": "champion"}
+    answer = requests.get(
+        f"{uri}/api/2.0/mlflow/registered-models/alias",
+        params=asked,
+        timeout=QUICK_S,
+        auth=account if all(account) else None,
+    )
+    if not answer.ok:
+        return None
+    version = answer.json()["model_version"]
+    tags = {tag["key"]: tag["value"] for tag in version.get("tags", [])}
+    return int(version["version"]), str(tags.get("ledger", ""))
+
+
+def reachable(home: Home) -> str:
+    """Returns a sentence that says where MLflow answers; JobError if it does not."""
+    with session(home) as client:
+        return f"{without_password(client.tracking_uri)} answers"
+
+
+def run_of(home: Home, night_id: str) -> str:
+    """Returns the MLflow run of the night, created if it does not exist yet."""
+    with session(home) as client:
+        return find_or_make_run(home, client, night_id)
+
+
+def find_or_make_run(home: Home, client: "MlflowClient", night_id: str) -> str:
+    """Returns the run of the night as `run_of` does; of two created at once, all get the older."""
+    experiment = _experiment(home, client)
+    runs = _runs(client, experiment, night_id)
+    if not runs:
+        tags = {"night": night_id, "mlflow.runName": night_id}
+        client.create_run(experiment, tags=tags, run_name=night_id)
+        runs = _runs(client, experiment, night_id)
+    return runs[0]
+
+
+def _runs(client: "MlflowClient", experiment: str, night_id: str) -> list[str]:
+    order = ["attributes.start_time ASC", "attributes.run_id ASC"]
+    runs = client.search_runs([experiment], f"tags.night = '{night_id}'", order_by=order, max_results=10)
+    return [str(run.info.run_id) for run in runs]
+
+
+def _experiment(home: Home, client: "MlflowClient") -> str:
+    from mlflow.exceptions import MlflowException
+
+    name = experiment_name(home)
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        try:
+            kind = {"mlflow.experimentKind": "custom_model_development"}  # else its pages are of prompts
+            return str(client.create_experiment(name, artifact_location=_artifacts(home), tags=kind))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            experiment = client.get_experiment_by_name(name)
+    assert experiment is not None
+    return str(experiment.experiment_id)
+
+
+def _artifacts(home: Home) -> str | None:
+    """Returns where the artifacts are, for MLflow to keep; None for a server, which has its own setting."""
+    uri = tracking_uri(home)
+    if uri.startswith(("http:", "https:")):
+        return None
+    if elsewhere := os.environ.get("MLFLOW_ARTIFACTS_DESTINATION"):
+        return elsewhere
+    if _file(uri):
+        from daybreak.storage import artifacts
+
+        return f"{artifacts.SCHEME}:/"
+    return (home.var / "artifacts").as_uri()
+
+
+def _answering(uri: str) -> "MlflowClient":
+    from mlflow import MlflowClient
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+
+    attempts = Retrying(
+        retry=retry_if_exception(_is_unreachable),
+        stop=stop_after_attempt(NUM_TRIES),
+        wait=wait_exponential(multiplier=FIRST_WAIT_S),
+        before_sleep=lambda state: log.warning(
+            "MLflow at %s does not answer; retrying", without_password(uri)
+        ),
+        reraise=True,
+    )
+
+    def ask() -> "MlflowClient":
+        _expect_to_open(uri)
+        client = MlflowClient(uri)
+        client.search_experiments(max_results=1)
+        return client
+
+    try:
+        return attempts(ask)
+    except _faults() as error:
+        if _is_refused(error):
+            raise _refusal(uri) from error
+        if not _is_unreachable(error):
+            raise
+        raise _no_answer(uri, error, f"after {NUM_TRIES} tries") from error
+
+
+def _file(uri: str) -> Path | None:
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+
+
+def _expect_to_open(uri: str) -> None:
+    """Raises OSError if the file cannot be opened, which MLflow would only report after two minutes."""
+    if path := _file(uri):
+        path.open("r+b").close()
+
+
+def _make_file(uri: str) -> None:
+    """Creates the SQLite file whole or not at all, since MLflow cannot complete a file that is half made."""
+    path = _file(uri)
+    if path is None or path.exists():
+        return
+    from mlflow import MlflowClient
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".mlflow-") as folder:
+        fresh = Path(folder) / path.name
+        MlflowClient(f"sqlite:///{fresh}").search_experiments(max_results=1)
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            path.hardlink_to(fresh)
+
+
+@functools.cache
+def _faults() -> tuple[type[BaseException], ...]:
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import DatabaseError
+
+    return MlflowException, DatabaseError, OSError
+
+
+def _is_unreachable(error: Any) -> bool:
+    """Whether the connection failed, rather than the request."""
+    if not isinstance(error, _faults()) or _is_refused(error):
+        return False
+    message = str(error)
+    refused = getattr(error, "error_code", "") == "TEMPORARILY_UNAVAILABLE" or "API request to" in message
+    is_request = hasattr(error, "error_code")
+    return refused if is_request else True
+
+
+def _is_of_files(error: BaseException) -> bool:
+    """Whether it is the system's, but of no connection: MLflow's client opens none but by requests."""
+    import requests
+
+    return isinstance(error, OSError) and not isinstance(
+        error, ConnectionError | TimeoutError | requests.RequestException
+    )
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Whether MLflow has a login, and this account may not do that, or there is none."""
+    if getattr(error, "error_code", "") == "PERMISSION_DENIED":
+        return True
+    return re.search("failed with error code 40[13]|40[13] Client Error", str(error)) is not None
+
+
+def _refusal(uri: str) -> JobError:
+    return JobError(
+        f"MLflow at {without_password(uri)} has a login and refuses this account; "
+        f"set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to one that may do this"
+    )
+
+
+def _no_answer(uri: str, error: BaseException, when: str) -> JobError:
+    shown = uri.rpartition("@")[2]  # without the password
+    message = " ".join(str(error).split()).replace(uri, shown)[:200]
+    return JobError(
+        f"MLflow at {shown} does not answer {when}: {message}; "
+        f"start it (make up) or set MLFLOW_TRACKING_URI, then run the stage again"
+    )

@@ -1,0 +1,91 @@
+"""Reads the folders of nights, and finds those that are not in the ledger yet.
+
+Nights of one home take turns, since each is judged against the champion at its opening: `open` waits while
+another night may still be decided.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from daybreak.contract import clock, records
+from daybreak.contract.errors import DataError
+from daybreak.contract.records import (
+    Approval,
+    Batch,
+    Champion,
+    Dataset,
+    Evaluation,
+    Events,
+    Night,
+    Plan,
+    Profile,
+    Record,
+    Refit,
+    Release,
+    Report,
+    Stop,
+    Training,
+    Verdict,
+    Version,
+)
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
+
+log = logging.getLogger(__name__)
+
+_KINDS: tuple[type[Record], ...] = (
+    Batch,
+    Report,
+    Dataset,
+    Profile,
+    Plan,
+    Training,
+    Evaluation,
+    Version,
+    Verdict,
+    Approval,
+    Champion,
+    Refit,
+    Release,
+    Stop,
+    Events,
+)
+
+
+def entry_of(folder: Path, history: Sequence[Entry] = ()) -> Entry:
+    """Returns tonight as an entry of the ledger, read from the folder; its commit is "" before `close`."""
+    run = folder / records.RUN
+    night = records.read(Night, run)
+    by_name: dict[str, Any] = {kind.__name__.lower(): records.find(kind, run) for kind in _KINDS}
+    commits = [e.commit for e in history if e.night.id == night.id and not e.rollback]
+    return Entry(commit=next(iter(commits), ""), subject="", rollback=False, night=night, **by_name)
+
+
+def unclosed(home: Home) -> Iterator[tuple[Path, Night]]:
+    """Yields the folders of nights that have no commit in the ledger, each with its night.
+
+    They are those in `nights/`, and the home itself for a night that runs there.
+    """
+    for folder in (home.folder, *sorted(home.nights.glob("*"))):
+        try:
+            night = records.find(Night, folder / records.RUN)
+        except (DataError, OSError) as error:  # being laid out, or broken: the others are looked at
+            log.warning("the night in %s cannot be read: %s", folder, error)
+            continue
+        if night and not ledger.commit_of(home, night):
+            yield folder, night
+
+
+def undecided(home: Home) -> list[Night]:
+    """Returns the opened nights that may still be decided: in time, not stopped, overtaken by no other."""
+    return [
+        night
+        for folder, night in unclosed(home)
+        if night.decide_until > clock.utc_of(night)
+        and not ledger.failed_to_open(folder)
+        and records.find(Stop, folder / records.RUN) is None
+        and not ledger.overtaken(home, night)
+    ]

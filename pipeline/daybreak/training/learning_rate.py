@@ -1,0 +1,120 @@
+"""Computes the learning rate from the progress of training and the size of the batch.
+
+Warm-up, stable, decay (WSD; Hu et al. 2024): the decay may start at any moment, so a run that falls behind
+can end early and still end well.
+
+A rate is configured for batches of one size. On batches k times as large, an update of
+
+    SGD       takes k times the rate, after a warm-up (linear rule; Goyal et al. 2017)
+    Adam      takes sqrt(k) times the rate, betas 1 - k (1 - beta) and eps / sqrt(k) (Malladi et al. 2022);
+              where k (1 - beta) reaches 1 nothing would be averaged any more, so that is refused
+    Adagrad   takes the same rate and eps / k: where noise dominates, its sum of squares over the same samples
+              has fewer and smaller terms, k^2 times less, so a step is already k times as long (derived)
+
+The linear rule keeps the noise temperature rate / (batch (1 - momentum)), so momentum stays (Smith & Le
+2018). AdaScale (Johnson et al. 2020) is for SGD, by the measured gain r of a batch in place of k: the rate is
+r times that of position tau, tau grows by r, and training ends after as many of these scale-invariant
+iterations as there would have been updates (noise.py has r, batch_schedule.py tau).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from daybreak.contract.errors import ParamsError
+
+Kind = Literal["sgd", "adam", "adagrad"]
+Rule = Literal["by_optimizer", "adascale", "fixed"]
+WARMUP = 0.05  # least share of the samples where the linear rule makes steps longer (Goyal: 5 of 90 epochs)
+ROUNDING = 1e-9
+MARGIN = 0.1  # possible error of the estimate of a run's end, as a share of the time left
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """How an optimizer steps on batches of another size."""
+
+    rate: float = 1.0  # factor
+    betas: tuple[float, ...] = ()
+    eps: float = 0.0
+    warmup: float = 0.0  # least share of the samples
+    most_times: float = float("inf")  # largest multiple of the base size for which the rule holds
+
+
+def rate_at(
+    seen: float, *, num_samples: float, warmup_samples: float, decay_samples: float, peak: float
+) -> float:
+    """Returns the learning rate of the update whose batch is centred on position `seen`.
+
+    The rate rises linearly to `peak` over `warmup_samples`, stays there, and falls linearly to 0 over the
+    last `decay_samples` of `num_samples`.
+
+    >>> schedule = {"num_samples": 100, "warmup_samples": 10, "decay_samples": 50, "peak": 1}
+    >>> [round(rate_at(seen, **schedule), 2) for seen in (5, 30, 75)]
+    [0.5, 1, 0.5]
+    """
+    rising = seen / warmup_samples if warmup_samples > 0 else 1.0
+    falling = (num_samples - seen) / decay_samples if decay_samples > 0 else 1.0
+    return peak * max(0.0, min(1, rising, falling))
+
+
+def scaled(
+    kind: Kind | None,
+    *,
+    name: str,
+    rule: Rule,
+    batch_size: int,
+    base_size: int,
+    betas: tuple[float, ...] = (),
+    eps: float = 0.0,
+) -> Scaled:
+    """Returns how an optimizer steps on batches of `batch_size`, given rate, betas and eps for `base_size`.
+
+    `kind` is None for an optimizer without a rule, and `name` is its class. Raises ParamsError where a rule
+    is needed and there is none, or `batch_size` is beyond where it holds.
+
+    >>> scaled("adam", name="Adam", rule="by_optimizer", batch_size=256, base_size=64, betas=(0.9,)).rate
+    2.0
+    """
+    times = batch_size / base_size
+    if rule == "fixed":
+        return Scaled(betas=betas, eps=eps)
+    if kind is None or (rule == "adascale" and kind != "sgd"):
+        if times == 1:  # no scaling is needed, and the batch cannot grow
+            return Scaled(betas=betas, eps=eps, most_times=1.0)
+        raise ParamsError(
+            f"train.scaling: {rule} has no rule for {name}, and batches are of {batch_size} samples where "
+            f"the rate is for {base_size}; set train.batch_size to {batch_size} and a rate for it, "
+            f"or train.scaling to {'by_optimizer' if kind else 'fixed'}"
+        )
+    if rule == "adascale":
+        return Scaled(betas=betas, eps=eps)  # the gain changes with each update
+    if kind == "sgd":
+        return Scaled(rate=times, betas=betas, eps=eps, warmup=WARMUP if times > 1 else 0.0)
+    if kind == "adagrad":
+        return Scaled(betas=betas, eps=eps / times)
+    least = min(betas, default=1.0)
+    most = (1 - ROUNDING) / (1 - least) if least < 1 else float("inf")
+    if times > max(1, most):
+        raise ParamsError(
+            f"a batch of {batch_size} is {times:g} times train.batch_size {base_size}, and the rule for "
+            f"{name} with a beta of {least:g} ends before {most:.4g} times; leave sizes from "
+            f"{most * base_size:.0f} on out of plan.batch_sizes, or raise train.batch_size with a rate for it"
+        )
+    return Scaled(
+        rate=times**0.5,
+        betas=tuple(1 - times * (1 - beta) for beta in betas),
+        eps=eps / times**0.5,
+        most_times=most,
+    )
+
+
+def rate_shares(rates: Iterable[Any]) -> tuple[float, ...]:
+    """Returns the rates of an optimizer's groups relative to the largest; 1 where a group names none.
+
+    >>> rate_shares([0.5, 0.125, 0.5]), rate_shares([0.0, 0.0])
+    ((1.0, 0.25, 1.0), (1.0, 1.0))
+    """
+    named = [None if rate is None else float(rate) for rate in rates]
+    largest = max((rate for rate in named if rate is not None), default=0.0)
+    return tuple(1.0 if rate is None or largest <= 0 else rate / largest for rate in named)

@@ -1,0 +1,291 @@
+"""Defines what a job trains, and how far: `job.json` holds all that a worker needs, and names the job."""
+
+import hashlib
+import json
+import logging
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from daybreak.contract.records import (
+    EVERY_UPDATE,
+    Champion,
+    Dataset,
+    Epoch,
+    Night,
+    Record,
+    Rental,
+    Rung,
+    Size,
+    Sync,
+    Tuning,
+    digest,
+)
+from daybreak.contract.workload import STATE
+from daybreak.storage.source_code import source_digest
+
+if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
+    from daybreak.contract.params import JobSections
+
+log = logging.getLogger(__name__)
+
+
+ARRAYS = Path("data/arrays")
+CHAMPION = Path("data/champion")
+FACTS = CHAMPION / "model.json"
+END_BY = "end_by.json"  # where the budget ends before the time: the launcher writes it, worker 0 reads it
+MOVING = "moving"  # worker 0 touches it where a heartbeat finds no space on the disk
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """How far tonight's training goes, and from which weights."""
+
+    warm: bool  # from the champion's weights, if they have the shapes of tonight's model
+    newest: bool  # on the newest samples alone, not on all
+    first_sample: int
+    epochs: float  # over the samples from `first_sample` on
+    num_samples: int  # to train on, all epochs together
+    rate: float  # learning rate, at its peak
+    num_missed: int = (
+        0  # of the newest, beyond `train.warm_share`, as nights were missed: no version saw them
+    )
+
+    def without_missed(self) -> "Course":
+        """Returns the course that leaves out the samples of missed nights."""
+        num_newest = round(self.num_samples / self.epochs) - self.num_missed
+        return replace(
+            self,
+            first_sample=self.first_sample + self.num_missed,
+            num_missed=0,
+            num_samples=max(1, round(self.epochs * num_newest)),
+        )
+
+
+def course(night: Night, dataset: Dataset, champion: Champion | None, params: "JobSections") -> Course:
+    """Returns tonight's course: warm from the champion on the newest samples, or cold on all samples.
+
+    The newest are `train.warm_share` of all, and at least those of the days that the champion has not seen.
+
+    A start is cold every `train.cold_every` nights, where the night says why (`Night.cold`), and where the
+    champion is another workload. One that was
+    edited, has other arguments or was fitted again begins with the champion's weights, but trains on all
+    samples: they may suit it less.
+    """
+    train = params.train
+    whole = Course(
+        warm=False,
+        newest=False,
+        first_sample=0,
+        epochs=train.epochs,
+        num_samples=round(train.epochs * dataset.num_samples),
+        rate=train.rate,
+    )
+    if champion is None or begins_cold(night, champion, params):
+        return whole
+    model = json.loads(FACTS.read_text())
+    if change := _changed(champion, model, params):
+        log.warning("%s; training on all samples, from its weights if they have the same shapes", change)
+        return replace(whole, warm=True)
+    share = max(1, round(train.warm_share * dataset.num_samples))
+    seen = date.fromisoformat(model["last_day"])
+    newest = min(dataset.num_samples, max(share, dataset.num_after(seen)))
+    return Course(
+        warm=True,
+        newest=True,
+        first_sample=dataset.num_samples - newest,
+        epochs=train.warm_epochs,
+        num_samples=round(train.warm_epochs * newest),
+        rate=train.warm_rate,
+        num_missed=max(0, newest - share),
+    )
+
+
+def begins_cold(night: Night, champion: Champion | None, params: "JobSections") -> bool:
+    """Returns whether tonight's training begins with new weights, and not with the champion's."""
+    on_cold_day = night.day.toordinal() % params.train.cold_every == 0
+    if champion is None or on_cold_day or not champion.version or not FACTS.exists():
+        return True
+    if night.cold:
+        log.info("%s; starting cold", night.cold)
+        return True
+    if why_cold := _unlike(champion, json.loads(FACTS.read_text()), params):
+        log.warning("%s; starting cold", why_cold)
+    return bool(why_cold)
+
+
+def _unlike(champion: Champion, model: dict[str, Any], params: "JobSections") -> str:
+    """Returns why the champion's weights mean nothing to tonight's model; "" if they do."""
+    if model["workload"] != params.workload.use:
+        return "the champion is another workload"
+    if champion.model_digest and digest(CHAMPION) != champion.model_digest:
+        return f"{CHAMPION} is not the model of version {champion.version}"
+    return ""
+
+
+def _changed(champion: Champion, model: dict[str, Any], params: "JobSections") -> str:
+    """Returns what has changed in the workload since the champion was trained; "" if nothing has."""
+    if model["arguments"] != (params.workload.model_extra or {}):
+        return f"the workload has other arguments than version {champion.version}"
+    if (rate := model.get("band_rate", 0.0)) != params.train.band_rate:
+        return f"train.band_rate is {params.train.band_rate:g}, and version {champion.version} has {rate:g}"
+    source = source_digest(params.workload.use)
+    if champion.lineage.get("source", source) != source:
+        return f"the workload was edited since version {champion.version} was trained"
+    if digest(ARRAYS / STATE) != digest(CHAMPION / STATE):
+        return f"`fit` was run again since version {champion.version} was trained"
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Record):
+    """One training job. Paths are relative to the folder of the night, where the workers run."""
+
+    night: str
+    code_commit: str
+    workload: str  # import path of the class
+    arguments: dict[str, Any]  # of its constructor
+    arrays: str
+    data_digest: str
+    last_day: date  # that the model has seen: of the training split, or by the weights it begins with
+    warm_from: str  # folder of the model to start from; "" for a cold start
+    warm_digest: str
+    seed: int
+    num_samples: int  # to train on, all epochs together
+    batch_size: int  # global
+    micro_batch_size: int  # per device and pass
+    rate: float  # learning rate, at its peak
+    warmup: float  # share of num_samples
+    decay: float  # share of num_samples, at the end
+    checkpoint_every_s: float  # the first one
+    train_until: datetime
+    split: Literal["train", "test"] = "train"  # test: a refit on the held-out samples
+    first_sample: int = 0  # earlier samples are left out: a warm start trains on the newest
+    tuning: Tuning = field(default_factory=Tuning)
+    mean_time_to_loss_s: float | None = None  # of one machine of the job; None: the interval stays fixed
+    checkpoints_s: tuple[float, ...] = ()  # intervals from a start on, the last repeated; none: as above
+    batching: Literal["by_speed", "even"] = "even"  # shares of workers; the gradient is the same
+    hang_after_s: float = 120.0  # without an update
+    checkpoints: str = ""  # URL of a folder for copies of all jobs' checkpoints; "" for none
+    base_batch_size: int = 0  # the size that the rate is for; 0: batch_size
+    base_samples: int = 0  # to train on in batches of that size; 0: num_samples
+    scaling: Literal["by_optimizer", "adascale", "fixed"] = "by_optimizer"  # how the rate follows the batch
+    sync_every: int = 1  # updates between averages over workers
+    sync_is_late: bool = False  # an average is taken up one interval later, so that nobody waits for it
+    sync_is_tried: bool = False  # and given up where it does not pay
+    threads: Literal["fixed", "auto"] = "fixed"  # auto: asynchronous workers on free cores
+    # What a worker may change where memory becomes short.
+    follow_memory: Literal["off", "same_gradient", "band_limited"] = "off"
+    sizes: tuple[Size, ...] = ()  # of batches to choose among on its machines; none: the size stays
+    source_digest: str = ""  # of the workload's source files: an edited model is another job
+    frame_digest: str = ""  # of Daybreak's code, which may be updated while a night is open
+
+    def on(self, rung: Rung) -> "Recipe":
+        """Returns the same recipe in passes and batches for the machines of a rung; its identity stays."""
+        return replace(
+            self,
+            micro_batch_size=rung.micro_batch_size or self.micro_batch_size,
+            sizes=self.sizes and (rung.sizes or self.sizes),
+        )
+
+    @property
+    def copies(self) -> str:
+        """URL of the folder for copies of this job's checkpoints; "" for none."""
+        return self.checkpoints and f"{self.checkpoints.rstrip('/')}/{self.night}/{self.identity[:12]}"
+
+    @property
+    def signal_updates(self) -> int:
+        """Updates until all workers have what one signals, at most."""
+        return self.sync_every * (2 if self.sync_is_late else 1)
+
+    @property
+    def identity(self) -> str:
+        """Digest of what is learned: any machine may continue a checkpoint of the same identity."""
+        return _digest(
+            self.workload,
+            self.arguments,
+            self.data_digest,
+            self.warm_digest,
+            self.seed,
+            self.num_samples,
+            self.first_sample,
+            self.batch_size,
+            self.rate,
+            self.warmup,
+            self.decay,
+            self.tuning.precision,
+            self.base_batch_size,
+            self.base_samples,
+            self.scaling,
+            self.sync_every,
+            bool(self.sizes),
+            self.source_digest,
+            *([self.split] if self.split != "train" else []),
+            *([self.tuning.band_rate] if self.tuning.band_rate else []),
+            *([self.threads] if self.threads != "fixed" else []),
+            *(["late"] if self.sync_is_late else []),
+            *(["tried"] if self.sync_is_tried else []),
+            *([self.follow_memory] if self.follow_memory == "band_limited" else []),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Record):
+    """A heartbeat: one line of `progress.jsonl`."""
+
+    time: datetime
+    seen: int
+    num_updates: int
+    loss: float  # mean per sample since the line before
+    rate: float
+    samples_per_s: float  # since the line before
+    memory_bytes: int  # peak of worker 0
+    batch_size: int = 0  # of the newest update
+    noise_scale: float | None = None  # of gradients, in samples; None: too few measurements
+    end: int = 0  # predicted end of the run, in samples; 0: unknown
+    device: str = ""  # of all workers, `2 x NVIDIA L4`
+    device_use: float | None = None  # share of the time that worker 0's waited for no samples; None: not told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Record):
+    """`result.json`, written last: once it exists, the model beside it is complete."""
+
+    model_digest: str
+    num_samples: int
+    num_updates: int
+    stopped_by: Literal["finished", "deadline", "budget"]
+    warm: bool
+    ended_at: datetime
+    epochs: tuple[Epoch, ...] = ()  # by the sample audit
+    noise_scale: float | None = None
+    device: str = ""  # that the workers trained on
+    sync: Sync = EVERY_UPDATE  # when they agreed at last
+    short_of_memory: dict[str, int] = field(default_factory=dict)  # updates taken otherwise, by how
+
+
+def name_of(recipe: Recipe, rental: Rental, *, num_workers: int) -> str:
+    """Returns the name of the job: a digest of all inputs, so that a second submission starts nothing."""
+    return _digest(
+        recipe.identity,
+        recipe.night,
+        recipe.code_commit,
+        recipe.micro_batch_size,
+        asdict(recipe.tuning),
+        recipe.batching,
+        recipe.train_until.isoformat(),
+        num_workers,
+        recipe.frame_digest,
+        rental.machine,
+        rental.num_machines,
+        rental.region,
+        rental.strategy,
+        rental.max_wait_s,
+        *([rental.backend] if rental.backend else []),
+        *map(str, rental.others),
+    )[:12]
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,152 @@
+"""Audits that each sample was trained on exactly once per epoch, by a digest per epoch.
+
+For each epoch, each worker counts the samples that it passed to a step and adds up a keyed hash of each,
+modulo 2^64. The sums of all workers are added at each checkpoint and saved in it, so lost work is not
+counted. A sum does not depend on order, so under any restarts and numbers of workers, a whole epoch must
+match the sum over all samples, which depends on their number only, and a part of an epoch must match the sum
+over the samples at its positions in the order. If a sample came twice and another not at all, the sums
+differ, except with probability 2^-64 (a multiset hash by addition: Clarke et al. 2003).
+
+The audit covers the samples that the engine was given, by identity, not only their count. It does not cover
+their use in the engine, and does not protect against forgery: the key is the seed.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from daybreak.contract.errors import JobError
+from daybreak.contract.records import Epoch
+from daybreak.training.sample_order import MASK, PART, Indices, indices, keys, mixed
+
+DOMAIN = 0x6C6564676572  # separates these keys from those of the order
+LOW = (1 << 32) - 1
+Sums = NDArray[np.int64]  # shape [epochs, 3]: samples, low and high half of their hashes; sums add up
+
+
+class SampleAudit:
+    """The audit of one worker, with the totals of all workers up to the last checkpoint."""
+
+    def __init__(
+        self, *, seed: int, first_sample: int, num_samples: int, block: int = 1, begin: int = 0
+    ) -> None:
+        self._order = {"seed": seed, "first_sample": first_sample, "num_samples": num_samples, "block": block}
+        self._seed, self._first, self._num_samples, self._block = seed, first_sample, num_samples, block
+        self._begin = begin  # position where the audit starts
+        self._totals: dict[int, tuple[int, int]] = {}  # of all workers: samples and digest by epoch
+        self._settled = begin  # position up to which the totals go
+        self._proven = begin // num_samples  # epochs before this one are proven
+        self._own: dict[int, tuple[int, int]] = {}  # of this worker, since the last checkpoint
+        self._waiting: list[Indices] = []  # hashed together, since a call of numpy costs as much as 1,000
+        self._epoch, self._num_waiting = 0, 0
+
+    @classmethod
+    def load(cls, state: dict[str, Any]) -> "SampleAudit":
+        """Restores an audit that `save` returned, the same on all workers."""
+        audit = cls(**state["told"], begin=state["begin"])
+        audit._totals = {epoch: (count, digest) for epoch, count, digest in state["totals"]}
+        audit._settled, audit._proven = state["settled"], state["proven"]
+        return audit
+
+    def save(self) -> dict[str, Any]:
+        """Returns the settled state, as JSON."""
+        totals = [[epoch, *total] for epoch, total in self._totals.items()]
+        return {
+            "told": self._order,
+            "begin": self._begin,
+            "totals": totals,
+            "settled": self._settled,
+            "proven": self._proven,
+        }
+
+    def add(self, position: int, samples: Indices) -> None:
+        """Records that this worker took a step on `samples`, which start at `position` in the order."""
+        while len(samples):
+            epoch, place = divmod(position, self._num_samples)
+            if epoch != self._epoch or self._num_waiting > PART:
+                self._fold()
+                self._epoch = epoch
+            part = samples[: self._num_samples - place]
+            self._waiting.append(part)
+            self._num_waiting += len(part)
+            position, samples = position + len(part), samples[len(part) :]
+
+    def settle(self, *, seen: int, total: Callable[[Sums], Sums]) -> None:
+        """Adds up over workers what each recorded since the last call, up to position `seen`; all call it."""
+        self._fold()
+        epochs = self._epochs(self._settled, seen)
+        own = [self._own.get(epoch, (0, 0)) for epoch in epochs]
+        halves = [[count, digest & LOW, digest >> 32] for count, digest in own]
+        if epochs:
+            for epoch, (count, low, high) in zip(
+                epochs, total(np.array(halves, dtype=np.int64)).tolist(), strict=True
+            ):
+                before = self._totals.get(epoch, (0, 0))
+                self._totals[epoch] = (before[0] + count, (before[1] + low + (high << 32)) & MASK)
+        self._own = {}
+        self._settled = seen
+
+    def prove(self) -> None:
+        """Checks the epochs that are complete; raises JobError if one has other samples than are due."""
+        for epoch in range(self._proven, self._settled // self._num_samples):
+            self._compare(epoch)
+            self._proven = epoch + 1
+
+    def proven(self) -> tuple[Epoch, ...]:
+        """Returns the audited epochs, the last perhaps partial; raises JobError if one has other samples."""
+        self.prove()
+        epochs = self._epochs(self._begin, self._settled)
+        if epochs and epochs[-1] >= self._proven:
+            self._compare(epochs[-1])
+        n = self._num_samples
+        return tuple(
+            Epoch(num_samples=count, whole=count == n, digest=f"{digest:016x}")
+            for count, digest in (self._totals[epoch] for epoch in epochs)
+        )
+
+    def _epochs(self, start: int, stop: int) -> range:
+        """Returns the epochs of the positions [start, stop)."""
+        return range(start // self._num_samples, -(-stop // self._num_samples) if stop > start else 0)
+
+    def _compare(self, epoch: int) -> None:
+        n = self._num_samples
+        start, stop = max(self._begin, epoch * n), min(self._settled, (epoch + 1) * n)
+        count, digest = self._totals.get(epoch, (0, 0))
+        due = self._sum(epoch, self._all() if stop - start == n else self._ordered(start, stop))
+        if (count, digest) != (stop - start, due):
+            raise JobError(
+                f"epoch {epoch + 1} was trained on other samples than are due: {count:,} with digest "
+                f"{digest:016x}, due {stop - start:,} with {due:016x}; some came twice or not at all, so "
+                f"remove the job's folder in data/work/jobs and run train again"
+            )
+
+    def _all(self) -> Iterable[Indices]:
+        """Yields all samples of an epoch, in any order."""
+        end = self._first + self._num_samples
+        for start in range(self._first, end, PART):
+            yield np.arange(start, min(start + PART, end))
+
+    def _ordered(self, start: int, stop: int) -> Iterable[Indices]:
+        """Yields the samples at the positions [start, stop)."""
+        for at in range(start, stop, PART):
+            yield self._first + indices(
+                seed=self._seed,
+                num_samples=self._num_samples,
+                start=at,
+                stop=min(at + PART, stop),
+                block=self._block,
+            )
+
+    def _fold(self) -> None:
+        """Adds the waiting samples to the sums."""
+        if self._waiting:
+            count, digest = self._own.get(self._epoch, (0, 0))
+            digest = (digest + self._sum(self._epoch, [np.concatenate(self._waiting)])) & MASK
+            self._own[self._epoch] = (count + self._num_waiting, digest)
+            self._waiting, self._num_waiting = [], 0
+
+    def _sum(self, epoch: int, parts: Iterable[Indices]) -> int:
+        (key, *_) = keys((self._seed, epoch, DOMAIN))
+        return sum(int(mixed(part.astype(np.uint64), key).sum()) for part in parts) & MASK

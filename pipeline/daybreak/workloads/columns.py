@@ -1,0 +1,124 @@
+"""Turns the columns of a table into features by their types, for workloads without `features` of their own.
+
+    numbers      float32 [b, f]     numbers, vectors, lengths of texts, and the time of day and of week
+    missing      bool [b, f]        where a number is null; it is 0 in `numbers`
+    categories   int64 [b, c]       place among the values that `fit` saw; 0 for null and any other
+
+In a batch, features stand beside the label, which may not have a feature's name. Ids are left out, since
+training has not seen tomorrow's ids.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from daybreak.contract.table import Bool, Category, Float, Int, Table, Text, Time
+from daybreak.contract.workload import State
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+    import pyarrow as pa
+
+NUMBERS, MISSING, CATEGORIES = "numbers", "missing", "categories"
+PART, COUNT = "(part)", "(count)"  # columns beside those of a table
+MOST_VALUES = 1000  # of a category; rarer ones share place 0
+MOST_NUMBERS = 10_000_000  # that quantiles are found of; of more rows only a part is looked at
+NUM_EDGES = 32
+CLOCK = 4  # sine and cosine of the time of day and of week
+
+
+def fitted(rows: "ir.Table", table: Table) -> State:
+    """Returns the values of each category, most frequent first, and the quantiles of each number.
+
+    `edges` is float32 [f, NUM_EDGES], rising in each row; `values_NAME` is text, shape [values].
+    """
+    import ibis
+
+    state: dict[str, Any] = {}
+    for name, column in table.features.items():
+        if isinstance(column, Category):
+            counted = rows.filter(rows[name].notnull()).group_by(name).agg(**{COUNT: ibis._.count()})
+            top = counted.order_by([ibis.desc(COUNT), name]).limit(MOST_VALUES).to_pyarrow()
+            state[f"values_{name}"] = np.array(top[name].to_pylist(), dtype=np.str_)
+    clock = np.tile(np.linspace(-1, 1, NUM_EDGES), (CLOCK, 1))
+    state["edges"] = np.concatenate([_edges(rows, table), clock]).astype(np.float32)
+    return state
+
+
+def _edges(rows: "ir.Table", table: Table) -> NDArray[np.float64]:
+    """Returns the quantiles of each number, shape [f, NUM_EDGES]; zeros where all are null."""
+    numbers = [number for name, column in table.features.items() for number in _numbers(rows, name, column)]
+    if not numbers:
+        return np.zeros((0, NUM_EDGES))
+    step = rows.count().to_pyarrow().as_py() * len(numbers) // MOST_NUMBERS + 1
+    named = {f"({place})": number.cast("float64") for place, number in enumerate(numbers)}
+    if step > 1:  # one row in `step`, by a hash of time and unit, so that the sample is always the same
+        keys = [rows[name].hash() % step for name in (table.time, table.unit) if name]
+        rows = rows.mutate(**named, **{PART: sum(keys[1:], keys[0]) % step})
+        looked_at = rows.filter(rows[PART] == 0).select(*named).to_pyarrow()
+    else:
+        looked_at = rows.select(**named).to_pyarrow()
+    edges = np.zeros((len(numbers), NUM_EDGES))
+    for place, values in enumerate(looked_at.columns):
+        there = values.drop_null().to_numpy()
+        if len(there):
+            edges[place] = np.quantile(there, np.linspace(0, 1, NUM_EDGES))
+    return edges
+
+
+def _numbers(rows: "ir.Table", name: str, column: Any) -> "list[ir.NumericColumn]":
+    """Returns the numbers that a column comes to, as expressions."""
+    value: Any = rows[name]
+    if isinstance(column, Float) and column.size:
+        return [value[place] for place in range(column.size)]
+    if isinstance(column, Float | Int):
+        return [value]
+    if isinstance(column, Bool):
+        return [value.cast("int8")]
+    return [value.length()] if isinstance(column, Text) else []
+
+
+def by_type(rows: "pa.Table", state: State, table: Table) -> dict[str, NDArray[Any]]:
+    """Returns the features of rows, as the head of this file says."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    numbers, categories = [], []
+    for key in sorted(name for name in state if name.startswith("values_")):
+        known = pa.array(state[key].tolist(), pa.string())
+        places = pc.index_in(rows[key.removeprefix("values_")], value_set=known)
+        categories.append(pc.add(pc.fill_null(places, -1), 1).to_numpy().astype(np.int64))
+    for name, column in table.features.items():
+        values = rows[name]
+        if isinstance(column, Float) and column.size:
+            flat = np.full((len(rows), column.size), np.nan)
+            there = values.is_valid().to_numpy()
+            flat[there] = (
+                values.drop_null()
+                .combine_chunks()
+                .flatten()
+                .to_numpy(zero_copy_only=False)
+                .reshape(-1, column.size)
+            )
+            numbers.append(flat)
+        elif isinstance(column, Float | Int | Bool | Text):
+            measured = pc.utf8_length(values) if isinstance(column, Text) else values
+            rounded = measured.cast(pa.float64(), safe=False)  # a whole number beyond 2 ** 53 is
+            numbers.append(rounded.to_numpy(zero_copy_only=False)[:, None])
+    numbers.append(_clock(rows, table))
+    every = np.concatenate(numbers, axis=1).astype(np.float32)
+    missing = ~np.isfinite(every)
+    return {
+        NUMBERS: np.where(missing, np.float32(0), every),
+        MISSING: missing,
+        CATEGORIES: np.stack(categories, axis=1) if categories else np.zeros((len(rows), 0), np.int64),
+    }
+
+
+def _clock(rows: "pa.Table", table: Table) -> NDArray[Any]:
+    """Returns sine and cosine of the time of day and of week, float64 [b, 4]."""
+    assert isinstance(table.columns[table.time], Time)
+    time = rows[table.time].to_numpy().astype("datetime64[us]").astype(np.int64) / 86_400e6
+    turns = 2 * np.pi * np.stack([time % 1, time % 7 / 7], axis=1)
+    return np.concatenate([np.sin(turns), np.cos(turns)], axis=1)

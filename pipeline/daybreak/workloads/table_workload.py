@@ -1,0 +1,98 @@
+"""The base class of most workloads: a table, a model, a loss and a prediction; the rest has a default.
+
+class Fraud(TableWorkload):
+    table = Table(
+        time="ts", unit="account",
+        columns={"amount": Float(min=0), "mcc": Category(), "account": Id(), "ts": Time(),
+                 "is_fraud": Int(min=0, max=1, nullable=True)},
+        label=Label("is_fraud", ripe_after=days(14)),
+    )
+    metrics = (LogLoss(), AUC())
+
+    def model(self, state): return TableModel(state)
+    def loss(self, model, batch): return binary_cross_entropy(model(batch), batch["is_fraud"])
+    def predict(self, model, batch): return {"prediction": model(batch)[:, 0].sigmoid()}
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from daybreak.contract.table import Table
+from daybreak.contract.workload import Batch, Split, State
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+    import pyarrow as pa
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from daybreak.data.features import Past
+    from daybreak.workloads.metrics import Metric
+    from daybreak.workloads.samples import Samples
+
+
+class TableWorkload:
+    """A workload over the rows of a table, whose samples are rows with a label that is known.
+
+    Attributes:
+        table: what the rows are.
+        metrics: of what `predict` returns; the first decides.
+        looks_back: how far `past` reaches back from the day of the rows.
+        reaches_back: how far rows correct earlier ones, by `corrected(rows, later)`, which a workload where
+            some do has (daybreak/data/corrections.py).
+    """
+
+    table: ClassVar[Table]
+    metrics: "ClassVar[tuple[Metric, ...]]" = ()
+    looks_back: ClassVar[timedelta] = timedelta()
+    reaches_back: ClassVar[timedelta] = timedelta()
+
+    def fit(self, rows: "ir.Table") -> State:
+        """Returns what `features` and `model` need to know of the training rows, as arrays by name."""
+        from daybreak.workloads import columns
+
+        return columns.fitted(rows, self.table)
+
+    def features(self, rows: "pa.Table", state: State, past: "Past") -> "Mapping[str, NDArray[Any]]":
+        """Returns arrays of shape [len(rows), ...] by name, in training as in serving.
+
+        `rows` are of one day and have no label; `past` has the days before (daybreak/data/features.py).
+        """
+        from daybreak.workloads import columns
+
+        return columns.by_type(rows, state, self.table)
+
+    def dataset(self, folder: Path, split: Split) -> "Samples":
+        """Returns the samples of a split."""
+        from daybreak.workloads.samples import Samples
+
+        return Samples(folder, split)
+
+    def model(self, state: State) -> "nn.Module":
+        """Returns a new model, initialised from torch's global seed."""
+        raise NotImplementedError(f"{type(self).__name__} has no model(self, state); return an nn.Module")
+
+    def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
+        """Returns the optimizer; the trainer sets its learning rate."""
+        import torch
+
+        return torch.optim.AdamW(parameters, weight_decay=1e-4)
+
+    def loss(self, model: "nn.Module", batch: Batch) -> "Tensor":
+        """Returns the loss of each sample, shape [b]."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no loss(self, model, batch); return one a sample"
+        )
+
+    def predict(self, model: "nn.Module", batch: Batch) -> "dict[str, Tensor]":
+        """Returns what users get, by name, each of shape [b, ...]; it may not look at the label."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no predict(self, model, batch); return a dict of tensors"
+        )
+
+    def score(self, model: "nn.Module", batch: Batch) -> "Tensor":
+        """Returns minus the loss of each sample: what is compared where no metric is named."""
+        return -self.loss(model, batch)

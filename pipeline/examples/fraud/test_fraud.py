@@ -1,9 +1,0 @@
-"""One day goes through every seam, as `python -m pipeline try` shows it."""
-
-from pathlib import Path
-
-from pipeline.rehearsal import rehearse
-
-
-def test_one_day_goes_through_every_seam() -> None:
-    rehearse(Path(__file__).parent)

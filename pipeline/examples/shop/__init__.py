@@ -1,1 +1,0 @@
-"""Recommends to a shop's customers what they will buy tomorrow, from the lines of its invoices."""

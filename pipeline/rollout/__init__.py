@@ -1,1 +1,0 @@
-"""Promotion and rollback as one transaction over ledger, registry and whatever serves, and their audit."""

@@ -1,1 +1,0 @@
-"""Serves users: which version answers, with what, and what users do with the answer."""

@@ -1,0 +1,87 @@
+"""What is shown of a decision comes after it: where that fails, nothing else does, and it is tried again."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from daybreak import runner
+from daybreak.contract import records
+from daybreak.contract.records import Release, Verdict
+from daybreak.extensions.lineage import open_lineage
+from daybreak.report import notifier, page, publisher, version_page
+from daybreak.rollout import ledger_copy
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
+from tests.release.conftest import judge_night
+from tests.release.folders import PARAMS, make_night
+from tests.release.test_registry import client, serving
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+
+@pytest.fixture
+def all_away() -> Iterator[Callable[[], None]]:
+    """Whatever shows something raises, until this is called."""
+
+    def fail(*_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError("the server is away")
+
+    patch = pytest.MonkeyPatch()  # of its own: others, as of the folder, stay
+    ways = ((version_page, "show_verdict"), (page, "write_with_copy"), (page, "renew"), (notifier, "tell"))
+    for module, name in (*ways, (open_lineage, "send"), (ledger_copy, "push")):
+        patch.setattr(module, name, fail)
+    yield patch.undo
+    patch.undo()
+
+
+def described(number: int) -> str:
+    return client().get_model_version("daybreak", str(number)).description
+
+
+def times_said(what: str, log: pytest.LogCaptureFixture) -> int:
+    return log.text.count(
+        f"what was decided stands, but failed to {what}: RuntimeError: the server is away; "
+    )
+
+
+def test_a_verdict_that_cannot_be_shown_stands_is_said_once_and_is_shown_by_the_next_stage(
+    home: Path, all_away: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    os.chdir(make_night(home, 0, weight=1.0, champion=None))
+    Path("params.yaml").write_text(PARAMS)
+    verdict = judge_night()
+    assert (verdict.action, records.read(Verdict)) == ("promote", verdict)
+    assert [times_said(what, caplog) for what in ("tell people", "show the verdict in MLflow")] == [1, 1]
+    made = runner.run(Home.here(), "promote")
+    assert isinstance(made, Release)
+    assert serving() == (made.version, made.version) == (1, 1)
+    assert "**Verdict: promote.**" not in described(1)
+    all_away()
+    runner.run(Home.here(), "close")
+    assert "**Verdict: promote.**" in described(1)
+    assert (records.RUN / "report.html").exists()
+
+
+def test_a_rollback_that_cannot_be_shown_stands_and_is_shown_by_the_next_watch(
+    home: Path, release: Any, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    for weight in (0.6, 1.0):
+        release(0 if weight < 1 else 1, weight)
+    publisher.publish_closed(Home.here(), ledger.ledger_tip(Home.here()))
+    shown = records.RUN.absolute() / "report.html"
+    os.chdir(home)
+    come_back = request.getfixturevalue("all_away")
+    runner.run(Home.here(), "rollback", reason="complaints", yes=True)
+    assert serving() == (1, 1)
+    assert times_said("show on all pages what serves now", caplog) == 1
+    assert "complaints" not in shown.read_text()
+    come_back()
+    runner.run(Home.here(), "watch")
+    assert "complaints" in shown.read_text()
+    renewed = shown.stat().st_mtime_ns
+    runner.run(Home.here(), "watch")
+    assert shown.stat().st_mtime_ns == renewed
