@@ -43,7 +43,7 @@ from pathlib import Path
 from daybreak.registry import carried_code
 script, _, scratch, _ = map(Path, sys.argv[1:])
 words = str(os.getpid()), *sys.argv[2:]
-command = carried_code.command(None, script, *words, scratch=scratch, reads=(script,), flags=["-I"])
+command = carried_code.command(None, script, *words, scratch=scratch, reads=(script,))
 subprocess.run(command, env=carried_code.environment(scratch), check=True)
 """
 # A container has no namespaces to give: here, one that has none left.

@@ -49,7 +49,9 @@ def find_teams() -> None:
         return
     first = (number for number, path in enumerate(sys.path) if Path(path).name in LIBRARIES)
     place = next(first, len(sys.path))
-    sys.path.insert(place, folder)
     own = Path(__file__).parents[2]
+    if own.name in LIBRARIES and (Path(folder) / "daybreak").exists():
+        place = len(sys.path)  # so that a process that is spawned finds Daybreak in the library
+    sys.path.insert(place, folder)
     if own.name not in LIBRARIES:  # installed editable: a process that is spawned looks for it after the path
         sys.path.insert(place, str(own))

@@ -1,6 +1,6 @@
 """Scores an earlier version by the code that it carries, in a process of its own.
 
-    echo CASE | python -m daybreak.registry.confined daybreak.evaluation.own_code
+    echo CASE | python -P -m daybreak.registry.confined daybreak.evaluation.own_code
 
 An edit of the workload may change the shapes of weights or the meaning of the score, so that an older version
 no longer fits today's class. The version is fetched from the registry, checked against the digest in the
@@ -9,7 +9,6 @@ secrets or network (daybreak/registry/confined.py).
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -60,13 +59,10 @@ def columns(
         "batch_size": batch_size,
         "out": str(out),
     }
-    environment = carried_code.environment(folder.parent)
-    if "PYTHONPATH" in os.environ:
-        environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
     done = subprocess.run(
         carried_code.command(home, __name__, scratch=folder.parent, reads=(Path.cwd(),)),
         input=json.dumps(case),
-        env=environment,
+        env=carried_code.environment(folder.parent),
         text=True,
         capture_output=True,
         check=False,

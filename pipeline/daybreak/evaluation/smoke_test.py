@@ -209,7 +209,7 @@ def _process(home: Home, arrays: Path) -> Iterator[Clean]:
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         process = subprocess.Popen(
-            carried_code.command(home, script, scratch=scratch, reads=(script, arrays), flags=["-I"]),
+            carried_code.command(home, script, scratch=scratch, reads=(script, arrays)),
             cwd=scratch,
             text=True,
             errors="replace",

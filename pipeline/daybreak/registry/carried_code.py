@@ -38,6 +38,7 @@ ARCHIVE = "code.zip"  # in that folder
 # Variables that a process which runs a version's code is given; all others may be secrets.
 PASSED_ON = (
     "PATH",
+    "PYTHONPATH",
     "LANG",
     "LC_ALL",
     "TZ",
@@ -61,13 +62,12 @@ def command(
     *words: str,
     scratch: Path,
     reads: Iterable[Path] = (),
-    flags: Sequence[str] = (),
 ) -> list[str]:
     """Returns the command of such a process (daybreak/registry/confined.py); it writes to `scratch` alone."""
     hides: list[Path] = []
     if home:  # the container of an endpoint has none
         hides, reads = [home.folder / name for name in SECRET], (*reads, home.folder / ".dvc" / "cache")
-    return confined.command(target, *words, reads=reads, writes=(scratch,), hides=hides, flags=flags)
+    return confined.command(target, *words, reads=reads, writes=(scratch,), hides=hides)
 
 
 def facts(version: Path) -> dict[str, Any]:

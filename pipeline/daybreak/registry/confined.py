@@ -1,6 +1,6 @@
 """Confines the process that it runs in, then runs there what runs a version's code: a module or a script.
 
-    python -m daybreak.registry.confined FOLDERS MODULE [WORD ...]
+    python -P -m daybreak.registry.confined FOLDERS MODULE [WORD ...]
     python -I daybreak/registry/confined.py FOLDERS SCRIPT.py [WORD ...]
 
 The process gets no secrets from its starter (`carried_code.environment`). On Linux it then enters its own
@@ -24,7 +24,7 @@ import runpy
 import struct
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,10 @@ def command(
     reads: Iterable[Path] = (),
     writes: Iterable[Path] = (),
     hides: Iterable[Path] = (),
-    flags: Sequence[str] = (),
 ) -> list[str]:
     """Returns the command that runs a module, or the script of a path, confined.
+
+    Neither finds modules in the current folder, which is a team's; a script, none of PYTHONPATH either.
 
     Args:
         target: the module's name or the script's path.
@@ -77,16 +78,15 @@ def command(
         reads: paths that the process may read although they are hidden.
         writes: folders that the process may write to.
         hides: paths to hide, besides hidden files of this user and paths hidden from every process.
-        flags: flags of Python.
     """
     say_once()
-    itself = [__file__] if isinstance(target, Path) else ["-m", __name__]
+    itself = ["-I", __file__] if isinstance(target, Path) else ["-P", "-m", __name__]
     with contextlib.suppress(OSError, RuntimeError):  # a user without a home
         hides = (*hides, *Path.home().glob(".*"))
     packages = [Path(each) for each in sys.path if each.endswith(("site-packages", "dist-packages"))]
     named = {"reads": (*reads, *packages), "writes": writes, "hides": hides}
     folders = json.dumps({name: [str(path.absolute()) for path in paths] for name, paths in named.items()})
-    return [sys.executable, *flags, *itself, folders, str(target), *words]
+    return [sys.executable, *itself, folders, str(target), *words]
 
 
 @functools.cache

@@ -6,11 +6,9 @@ version that ends its process, or blocks it for too long, harms that process alo
 and the version may be loaded again.
 """
 
-import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -74,7 +72,6 @@ class VersionProcess:
         """
         self.ended, self._answer_s, self._started_at = "", answer_s, time.monotonic()
         self._socket, theirs = socket.socketpair()
-        path = [entry for entry in sys.path if entry]
         reads = [*reads, *(Path(case[name]) for name in ("version", "arrays") if case[name])]
         scratch = tempfile.TemporaryDirectory(prefix="version-")
         self.scratch = Path(scratch.name)
@@ -82,7 +79,7 @@ class VersionProcess:
         with theirs:
             self._process = subprocess.Popen(
                 command("daybreak.serving.version_worker", str(theirs.fileno())),
-                env=carried_code.environment(self.scratch) | {"PYTHONPATH": os.pathsep.join(path)},
+                env=carried_code.environment(self.scratch),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # its prints are for the log

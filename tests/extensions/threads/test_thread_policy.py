@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from daybreak.extensions.threads.thread_policy import (
@@ -209,6 +209,7 @@ def test_a_loss_is_not_waited_for_longer_than_one_step_may_train_again():
     assert num_windows == MOST_RISEN + 1
 
 
+@example([2.0] * 13 + [1.25, 2.0])
 @given(st.lists(st.floats(1.1, 3), min_size=1, max_size=40))
 def test_no_more_than_a_share_of_the_time_is_waited_in_vain(losses):
     policy = asynchronous()

@@ -321,7 +321,7 @@ class ThreadPolicy:
         if self.risen is None or left_s >= most_s / 2:  # it may rise further before it falls
             return left_s >= window.elapsed_s
         rise, fall = window.loss - self.level[0], self.risen.loss - window.loss
-        return fall > 0 and window.elapsed_s * rise / fall <= left_s
+        return fall > 0 and window.elapsed_s * max(1.0, rise / fall) <= left_s  # it waits for whole windows
 
     @property
     def _risen_s(self) -> float:
