@@ -125,6 +125,7 @@ class Offering(Job):
         return {"simpler model": Job(hidden=16)}
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_variant_that_the_workload_offers_is_timed_and_never_kept():
     params = PARAMS.model_copy(update={"quality_remedies": "allow"})
