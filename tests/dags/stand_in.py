@@ -15,8 +15,8 @@ from pathlib import Path
 home = Path(os.environ["DAYBREAK_HOME"])
 stage = sys.argv[1]
 if stage in ("serve", "pages"):
-    # -P: the folder that they start in has this stand-in
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "daybreak", *sys.argv[1:]])
+    given = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it leads here
+    os.execve(sys.executable, [sys.executable, "-P", "-m", "daybreak", *sys.argv[1:]], given)
 if stage == "show":
     shown = home / "nights" / sys.argv[sys.argv.index("--night") + 1] / "data/run" / f"{sys.argv[2]}.json"
     print(shown.read_text() if shown.exists() else "")
