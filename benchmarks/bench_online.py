@@ -18,9 +18,10 @@ from scipy.special import ndtr
 from benchmarks import frame
 from benchmarks.bench_grid import USD, WORKER, Forecast, Nights, Run, grid
 from daybreak.contract.units import HOUR_S
+from daybreak.extensions.exploration.exploration import Objective, next_step, of_ways
+from daybreak.extensions.exploration.trials import Trial, trial_of
 from daybreak.machines.startup import wait
-from daybreak.planning.exploration import Objective, next_step, of_ways
-from daybreak.planning.trials import LOOK_S, SPARE_S, Trial, trial_of
+from daybreak.planning.fallback import LOOK_S, SPARE_S
 
 MONTH, NIGHTS = 30, 5
 CAP = 0.04  # less than the target, since the best so far may be dearer than the best

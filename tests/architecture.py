@@ -25,7 +25,7 @@ FIRST = ("hooks",)  # the table of extensions, which every room may ask
 # Modules beside the rooms, which know all of them, in order too.
 TOP = (
     "supervisord_listener", "with_secrets", "airflow_health", "airflow_question", "warm_parent",
-    "chosen_values", "night", "stages", "runner", "dvc_file", "check", "commands", "cli", "__main__",
+    "night", "stages", "runner", "dvc_file", "check", "commands", "cli", "__main__",
 )  # fmt: skip
 EXAMPLES = "examples"  # leans on the rooms as a team's own package does, and is imported by none
 EXTENSIONS = "extensions"  # lean on the core, which asks daybreak/hooks.py for them and imports none

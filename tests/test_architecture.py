@@ -26,9 +26,13 @@ from tests import architecture
 ROOT = architecture.ROOT
 MODULES = architecture.modules(ROOT)
 EXAMPLES = sorted((ROOT / "pipeline/daybreak/examples").rglob("*.py"))  # their tests among them
-PURE_ROOMS = {"statistics", "spot", "extensions.simulation", "prediction", "planning"}
+PURE_ROOMS = {
+    "statistics", "spot", "prediction", "planning", "extensions.exploration", "extensions.simulation",
+    "extensions.unlike",
+}  # fmt: skip
 ACTING = {
     "prediction.ledger_history",
+    "extensions.exploration.chosen_values",
     "planning.evening",
     "planning.plan_stage",
 }  # in those rooms, and read the ledger
@@ -248,6 +252,7 @@ def test_a_cached_stage_depends_on_all_the_rooms_that_it_runs() -> None:
             modules = architecture.closure(edges, stage.path.partition(":")[0])
             run = {f"pipeline/daybreak/{architecture.room(module)}" for module in modules}
             assert run <= {room.removesuffix(".py") for room in dvc_file.rooms(name)}
+            assert "daybreak.hooks" not in modules or stages.EXTENSIONS in stage.reads
 
 
 @pytest.mark.parametrize("name", stages.STAGES)

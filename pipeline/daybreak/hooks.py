@@ -21,6 +21,9 @@ class Extension:
     commands: str = ""  # module whose public functions are commands (daybreak/cli.py)
     engine: str = ""  # function of a job's recipe; returns what takes its updates (training/worker.py)
     shard: str = ""  # function that divides a model's weights, with its loss and device; returns the loss
+    choice: str = ""  # function of the best way and all others; returns tonight's, and its extra dollars
+    length: str = ""  # function of a plan and one that plans more samples; returns tonight's plan
+    values: str = ""  # function of a night that opens; returns its values of `plan.quality_choices`
     after_commit: str = ""  # function of the home and a new commit of its ledger; its failure changes nothing
     jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
 
@@ -33,6 +36,9 @@ EXTENSIONS = {
     "tpu": Extension(engine=":engine"),
     "averaging": Extension(engine=":engine"),
     "fsdp": Extension(engine=":engine", shard="fsdp:shard"),
+    "exploration": Extension(
+        choice="exploration:explored", length="quality:lengthened", values="chosen_values:choose_for"
+    ),
     "init": Extension(commands="commands"),
     "trial": Extension(commands="commands"),
     "simulation": Extension(commands="commands"),

@@ -16,7 +16,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
 
-from daybreak import warm_parent
+from daybreak import hooks, warm_parent
 from daybreak.contract import clock, days, disk, params, records
 from daybreak.contract.errors import (
     JobError,
@@ -235,11 +235,8 @@ def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments:
         test_hours=_test_hours(home, overridden),
     )
     if not wanted.here and overridden.plan.quality_choices:  # in the home itself, values would stay
-        from daybreak import chosen_values
-
-        night = replace(
-            night, chosen=chosen_values.choose_for(home, night, champion, overridden, assignments)
-        )
+        for choose in hooks.functions("values"):
+            night = replace(night, chosen=choose(home, night, champion, overridden, assignments))
     _warn_of_new_recipe(home, night, champion, overridden)
     disk.sync(Path())  # the folder is whole before it is one of a night
     records.write(night)

@@ -101,7 +101,7 @@ STAGES = {
         path="daybreak.planning.plan_stage:plan",
         help="choose the machine that meets the deadline",
         dvc="cached",
-        reads=(WORKLOAD, PRICES, "data/champion"),
+        reads=(WORKLOAD, EXTENSIONS, PRICES, "data/champion"),
         waits=True,
         explain="daybreak.planning.rationale:rationale",
     ),

@@ -23,12 +23,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from math import sqrt
+from typing import Protocol
 
-from daybreak.contract.records import EVERY_UPDATE, Night, Plan, Pool, Profile, Rung, Sync
+from daybreak.contract.records import Night, Plan, Pool, Profile, Rung
 from daybreak.planning.batch_growth import sizes
 from daybreak.planning.candidates import Job, Way, way_of
-from daybreak.planning.search import Candidate, Choice, Limits, by_cost, frontier
-from daybreak.planning.trials import Trial, could_save, trial_of
+from daybreak.planning.search import Candidate, Choice, Limits, by_cost
 from daybreak.prediction.calibration import Calibration
 from daybreak.prediction.costs import time_to_save_s
 from daybreak.prediction.time_budget import Window
@@ -41,6 +42,30 @@ NUM_CHEAPER = 4
 NUM_RUNGS = 32  # tried one after the other: two hours and more, if each takes its full time to refuse
 DEAREST = 2.0  # times the budget
 MUCH_LATER = 0.9  # most time as a share of the rung before; more is hardly faster, only more expensive
+LOOK_S = 900.0  # of training, after which the launcher knows how fast it is
+SPARE_S = 2 * steering.TICK_S  # between the launcher's change and the last moment for it
+
+
+class Weighed(Protocol):
+    """A way to run the job, as the search weighs it."""
+
+    @property
+    def start_s(self) -> float:
+        """Seconds of `expected_s` until it trains."""
+
+    @property
+    def expected_s(self) -> float:
+        """Median of the time."""
+
+    @property
+    def expected_usd(self) -> float:
+        """Dollars for that time."""
+
+    def time_s(self, chance: float) -> float:
+        """Returns the seconds within which it is done with this chance."""
+
+    def chance(self, seconds: float) -> float:
+        """Returns the probability that it is done within these seconds."""
 
 
 def ladder(choice: Choice, offered: Sequence[Candidate], limits: Limits) -> list[Candidate]:
@@ -98,43 +123,6 @@ def _bought(candidate: Candidate, by_way: Mapping[Way, Candidate], limits: Limit
     return [bought] if bought and limits.in_time(bought) and not bought.hindrance else []
 
 
-def trials(
-    offered: Iterable[Candidate], ranked: Sequence[Candidate], limits: Limits, *, sync: Sync | None
-) -> list[Trial[Candidate]]:
-    """Returns the trials of ways on demand that may be late; a rung of the plan could save each night.
-
-    `ranked` are the feasible candidates; `sync` is the job's. Spot is late by its losses, not by its rate.
-    """
-    rescues: dict[tuple[int, Sync], list[Candidate]] = {}
-    for each in ranked:
-        if _is_rung(each):
-            rescues.setdefault((each.estimate.batch_size, each.estimate.sync), []).append(each)
-    by_checkpoint = {checkpoint: frontier(each) for checkpoint, each in rescues.items()}
-    late = (
-        each
-        for each in offered
-        if _is_rung(each)
-        and not limits.in_time(each)
-        and limits.in_budget(each)
-        and (sync is not None or each.estimate.sync == EVERY_UPDATE)
-    )
-    tried = (
-        trial_of(
-            each,
-            by_checkpoint.get((each.estimate.batch_size, each.estimate.sync), ()),
-            deadline_s=limits.deadline_s,
-            confidence=limits.confidence,
-        )
-        for each in late
-    )
-    return [trial for trial in tried if trial]
-
-
-def _is_rung(candidate: Candidate) -> bool:
-    """Returns whether machines of one kind are rented on demand, and at once."""
-    return candidate.rental.strategy == "on-demand" and not (candidate.hindrance or candidate.rental.others)
-
-
 def _faster(held: Sequence[Candidate], others: Sequence[Candidate], limits: Limits) -> list[Candidate]:
     """Returns the candidates that can start much later than all cheaper ones; the last can wait longest.
 
@@ -154,6 +142,18 @@ def _faster(held: Sequence[Candidate], others: Sequence[Candidate], limits: Limi
             least_s = time_s
             faster.append(candidate)
     return faster if len(faster) <= NUM_FASTER else [*faster[: NUM_FASTER - 1], faster[-1]]
+
+
+def could_save(rescue: Weighed, *, start_s: float, deadline_s: float, confidence: float) -> bool:
+    """Returns whether it could do all the work in time after a look at another way, from `start_s` on.
+
+    The time R of the rescue is taken at the chance that a plan needs, given that the other way is late at
+    the same chance. For any correlation r of the two, R is then late by r + sqrt(1 - r^2) times its own
+    margin, so by at most sqrt(2) times the margin.
+    """
+    expected_s, most_s = rescue.expected_s - rescue.start_s, rescue.time_s(confidence) - rescue.start_s
+    work_s = expected_s * (most_s / expected_s) ** sqrt(2) if expected_s > 0 else most_s
+    return start_s + LOOK_S + SPARE_S + rescue.start_s + work_s <= deadline_s
 
 
 def _elsewhere(taken: Sequence[Candidate], others: Sequence[Candidate]) -> Iterator[Candidate]:

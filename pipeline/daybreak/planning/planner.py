@@ -12,11 +12,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from daybreak import hooks
 from daybreak.contract.errors import DataError, PlanError
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Champion, Dataset, Night, Plan, Portion, Profile, Rung, Tuning
 from daybreak.machines import catalog
-from daybreak.planning import fallback, quality, unlike
+from daybreak.planning import fallback, unlike
 from daybreak.planning.batch_growth import sizes
 from daybreak.planning.candidates import Job, Way, allowed, candidates, everything, hindrance, way_of
 from daybreak.planning.considered import basis, options, portions
@@ -27,11 +28,9 @@ from daybreak.planning.infeasible import (
     nothing_runs,
     of_epochs,
 )
-from daybreak.planning.quality_choices import complete
-from daybreak.planning.search import Candidate, Choice, Limits, label, relax, search
+from daybreak.planning.search import Candidate, Choice, Limits, relax, search
 from daybreak.prediction.calibration import Calibration
-from daybreak.prediction.efficiency import Efficiency, alike
-from daybreak.prediction.learning_curve import learning_curve
+from daybreak.prediction.efficiency import Efficiency, alike, complete
 from daybreak.prediction.time_budget import Window, window, windows
 from daybreak.profiling import remedies
 from daybreak.training.recipe import Course, course
@@ -96,8 +95,6 @@ def plan(
         )
         num_left_out, recipe = recipe.num_missed, recipe.without_missed()
         made = replace(planned(recipe, shorten=True), num_left_out=num_left_out)
-    if params.plan.objective != "quality":
-        return made
 
     def longer(length: float) -> Plan | None:
         tonight = replace(
@@ -110,17 +107,18 @@ def plan(
         except PlanError:  # nothing is in time and within the budget with so many
             return None
 
-    curve = learning_curve(
-        known.reached if known else (),
-        warm=recipe.warm,
-        flops_per_sample=profile.flops_per_sample,
-        num_samples=recipe.num_samples,
-        batch_size=params.train.batch_size,
-    )
-    bought = quality.bought(made, longer, curve, left_usd=params.plan.explore_usd - explored_usd)
-    if chosen and chosen.tried:
-        return replace(bought, explore_usd=max(0.0, bought.expected_usd - chosen.usual_usd))
-    return bought
+    for lengthened in hooks.functions("length"):
+        made = lengthened(
+            made,
+            longer,
+            night=night,
+            recipe=recipe,
+            profile=profile,
+            known=known,
+            params=params,
+            left_usd=params.plan.explore_usd - explored_usd,
+        )
+    return made
 
 
 def _warn_of_one_update(batch_size: int, tonight: Course) -> None:
@@ -301,46 +299,11 @@ def _explored(
     job: Job,
     left_usd: float,
 ) -> tuple[Choice, float]:
-    """Returns the choice with the way to explore tonight as its best, and the extra dollars of exploring.
-
-    The extra is negative where a way that may be late is cheaper when it is in time.
-    """
-    priced = params.ranking == "time" and params.usd_per_hour_saved is not None
-    ranked = [each for each in choice.ranked if not each.rental.others]
-    if params.ranking == "knee" or priced or left_usd <= 0 or choice.best is not ranked[0]:
-        return choice, 0.0
-    trials = fallback.trials(offered, ranked, limits, sync=job.sync)
-    ways = [*ranked, *(trial.way for trial in trials)]
-    if len(ways) < 2:
-        return choice, 0.0
-    from daybreak.planning.exploration import next_step, of_ways
-
-    runs = job.known.runs if job.known else {}
-    base = choice.best.estimate.batch_size
-    # What another batch size reaches can only be compared with a size that was run.
-    comparable = base in job.efficiency.batch_sizes
-    known = of_ways(
-        ranked,
-        names=[label(c, choice.best) for c in ways],
-        doubts=[job.efficiency.spread(c.estimate.batch_size, base) * comparable for c in ways],
-        num_nights=[
-            runs.get((c.machine.name, c.estimate.batch_size, c.rental.num_machines), 0) for c in ways
-        ],
-        budget_usd=limits.budget_usd,
-        trials=trials,
-    )
-    step = next_step(known, objective=params.ranking, explore_usd=left_usd)
-    if step.taken == step.best:
-        return choice, 0.0
-    taken = ways[step.taken]
-    rest = (each for each in choice.ranked if each is not taken)
-    reason = f"{label(choice.best, taken)} is the best that is known, but tonight explores: {step.reason}"
-    reason += f", of ${left_usd:.2f} left of plan.explore_usd"
-    if step.taken >= len(ranked):
-        rescue = trials[step.taken - len(ranked)].rescue
-        reason += f"; if it turns out to be late, {label(rescue, taken)} takes over in time"
-    more_usd = taken.expected_usd - choice.best.expected_usd
-    return replace(choice, best=taken, ranked=(taken, *rest), runner_up=reason), more_usd
+    """Returns the choice with the way for tonight as its best, and the extra dollars of exploring."""
+    more_usd = 0.0
+    for explored in hooks.functions("choice") if left_usd > 0 else ():
+        choice, more_usd = explored(choice, offered, limits, params, job=job, left_usd=left_usd)
+    return choice, more_usd
 
 
 def _plan(

@@ -40,6 +40,8 @@ NOISE, NOISE_SPREAD = 0.03, log(10.0) / Z90
 AS_FAR = 3.0  # times the samples, for equal batches, or a part: otherwise it began elsewhere
 ANOTHER_MODEL = 1.2  # times the FLOPs of a sample
 
+Choices = Mapping[str, Sequence[int]]  # values by key, as in `plan.quality_choices`
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
@@ -150,3 +152,8 @@ def theory(noise_scale: float, batch_size: int, base_size: int) -> float:
     """Returns (phi + B) / (phi + B0); 1 where noise hides the gradient."""
     noise = max(0.0, noise_scale)
     return (noise + batch_size) / (noise + base_size) if isfinite(noise) else 1.0
+
+
+def complete(values: Mapping[str, int], choices: Choices) -> dict[str, int]:
+    """Returns the values that a night had, with the recipe's for keys that were not listed then."""
+    return {key: values.get(key, listed[0]) for key, listed in choices.items()}

@@ -9,16 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from math import inf
 
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Night, Plan, Profile, Rental, Training
-from daybreak.contract.units import HOUR_S
 from daybreak.machines import catalog
 from daybreak.machines.startup import IN_RUN_S, wait
 from daybreak.prediction.calibration import NIGHTS_AHEAD, Calibration, Past, ratio
-from daybreak.prediction.efficiency import Reached, theory
-from daybreak.prediction.learning_curve import Shown
+from daybreak.prediction.efficiency import Reached
 from daybreak.prediction.scorecard import NIGHTS, Scorecard, outcome, scorecard
 from daybreak.prediction.time_budget import Decided
 from daybreak.prediction.update_time import by_profile, update
@@ -32,7 +29,6 @@ log = logging.getLogger(__name__)
 
 ELSEWHERE = ("on-demand", "next rung", "scale up", "step down", "undo")  # changes of machines
 LEAST_S = 120.0  # before a restart, from which an update's time is learned
-CAUSED = ("prepare", "profile", "plan", "train")  # stages that may fail by what a night takes up
 
 
 def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers: int) -> Calibration:
@@ -215,46 +211,6 @@ def _reached(entries: Sequence[Entry]) -> list[Reached]:
         and _metrics(e)["score"]
         and not any(taken.name == "checkpoint" for taken in e.training.rungs)
     ]
-
-
-def shown(entries: Sequence[Entry], *, batch_size: int) -> list[Shown]:
-    """Returns what nights showed of the values that they had of `plan.quality_choices`.
-
-    Those that failed before their training, or at something that no value is the cause of, are left out.
-
-    Args:
-        entries: the nights, oldest first.
-        batch_size: of the recipe; others count as many samples as make equal progress by noise-scale theory.
-    """
-    return [each for entry in entries if (each := _shown(entry, batch_size=batch_size))]
-
-
-def _shown(entry: Entry, *, batch_size: int) -> Shown | None:
-    chosen, plan, training = entry.night.chosen, entry.plan, entry.training
-    if chosen is None:
-        return None
-    if training is None:
-        is_too_much = entry.verdict is not None and entry.verdict.failed in CAUSED
-        return (
-            Shown(chosen=chosen, passes=None, warm=None, score=None, hours=inf, usd=inf)
-            if is_too_much
-            else None
-        )
-    hours = inf
-    if training.stopped_by == "finished" and training.ended_at:
-        hours = (training.ended_at - entry.night.started_at).total_seconds() / HOUR_S
-    passes = None
-    if plan and entry.profile and entry.dataset and entry.dataset.num_samples and not plan.sizes:
-        noise = training.noise_scale or entry.profile.noise_scale
-        passes = training.num_samples / theory(noise, plan.batch_size, batch_size) / entry.dataset.num_samples
-    return Shown(
-        chosen=chosen,
-        passes=passes,
-        warm=training.warm,
-        score=_metrics(entry).get("score"),
-        hours=hours,
-        usd=training.cost_usd,
-    )
 
 
 def _metrics(entry: Entry) -> dict[str, float]:

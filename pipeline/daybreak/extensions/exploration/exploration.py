@@ -15,18 +15,25 @@ best known way is always in time with that chance.
 what ledger_history.py and efficiency.py learned from the nights.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from daybreak.contract.records import EVERY_UPDATE, Sync
 from daybreak.contract.units import HOUR_S
-from daybreak.planning.trials import CERTAIN, Trial, Weighed
+from daybreak.extensions.exploration.trials import CERTAIN, Trial, trial_of
+from daybreak.planning.candidates import Job
+from daybreak.planning.fallback import Weighed
+from daybreak.planning.search import Candidate, Choice, Limits, frontier, label
 from daybreak.prediction.calibration import NIGHTS_AHEAD
+
+if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
+    from daybreak.contract.params import PlanParams
 
 LEAST = 0.005  # least expected saving that is worth another way, as a share of the best's cost or time
 
@@ -136,3 +143,89 @@ def _improvement(value: Array, spread: Array, *, most: Array, best: float) -> Ar
     apart = np.log(np.maximum(most, 1e-9 * best) / np.maximum(value, 1e-9 * best)) / spread
     expected: Array = best * ndtr(apart) - value * np.exp(spread**2 / 2) * ndtr(apart - spread)
     return np.maximum(expected, 0.0)
+
+
+def explored(
+    choice: Choice,
+    offered: Sequence[Candidate],
+    limits: Limits,
+    params: "PlanParams",
+    *,
+    job: Job,
+    left_usd: float,
+) -> tuple[Choice, float]:
+    """Returns the choice with the way to explore tonight as its best, and the extra dollars of exploring.
+
+    The extra is negative where a way that may be late is cheaper when it is in time.
+    """
+    priced = params.ranking == "time" and params.usd_per_hour_saved is not None
+    ranked = [each for each in choice.ranked if not each.rental.others]
+    if params.ranking == "knee" or priced or left_usd <= 0 or choice.best is not ranked[0]:
+        return choice, 0.0
+    trials = _trials(offered, ranked, limits, sync=job.sync)
+    ways = [*ranked, *(trial.way for trial in trials)]
+    if len(ways) < 2:
+        return choice, 0.0
+    runs = job.known.runs if job.known else {}
+    base = choice.best.estimate.batch_size
+    # What another batch size reaches can only be compared with a size that was run.
+    comparable = base in job.efficiency.batch_sizes
+    known = of_ways(
+        ranked,
+        names=[label(c, choice.best) for c in ways],
+        doubts=[job.efficiency.spread(c.estimate.batch_size, base) * comparable for c in ways],
+        num_nights=[
+            runs.get((c.machine.name, c.estimate.batch_size, c.rental.num_machines), 0) for c in ways
+        ],
+        budget_usd=limits.budget_usd,
+        trials=trials,
+    )
+    step = next_step(known, objective=params.ranking, explore_usd=left_usd)
+    if step.taken == step.best:
+        return choice, 0.0
+    taken = ways[step.taken]
+    rest = (each for each in choice.ranked if each is not taken)
+    reason = f"{label(choice.best, taken)} is the best that is known, but tonight explores: {step.reason}"
+    reason += f", of ${left_usd:.2f} left of plan.explore_usd"
+    if step.taken >= len(ranked):
+        rescue = trials[step.taken - len(ranked)].rescue
+        reason += f"; if it turns out to be late, {label(rescue, taken)} takes over in time"
+    more_usd = taken.expected_usd - choice.best.expected_usd
+    return replace(choice, best=taken, ranked=(taken, *rest), runner_up=reason), more_usd
+
+
+def _trials(
+    offered: Iterable[Candidate], ranked: Sequence[Candidate], limits: Limits, *, sync: Sync | None
+) -> list[Trial[Candidate]]:
+    """Returns the trials of ways on demand that may be late; a rung of the plan could save each night.
+
+    `ranked` are the feasible candidates; `sync` is the job's. Spot is late by its losses, not by its rate.
+    """
+    rescues: dict[tuple[int, Sync], list[Candidate]] = {}
+    for each in ranked:
+        if _is_rung(each):
+            rescues.setdefault((each.estimate.batch_size, each.estimate.sync), []).append(each)
+    by_checkpoint = {checkpoint: frontier(each) for checkpoint, each in rescues.items()}
+    late = (
+        each
+        for each in offered
+        if _is_rung(each)
+        and not limits.in_time(each)
+        and limits.in_budget(each)
+        and (sync is not None or each.estimate.sync == EVERY_UPDATE)
+    )
+    tried = (
+        trial_of(
+            each,
+            by_checkpoint.get((each.estimate.batch_size, each.estimate.sync), ()),
+            deadline_s=limits.deadline_s,
+            confidence=limits.confidence,
+        )
+        for each in late
+    )
+    return [trial for trial in tried if trial]
+
+
+def _is_rung(candidate: Candidate) -> bool:
+    """Returns whether machines of one kind are rented on demand, and at once."""
+    return candidate.rental.strategy == "on-demand" and not (candidate.hindrance or candidate.rental.others)

@@ -1,12 +1,12 @@
 """Gives a night its values of `plan.quality_choices`: reads what nights showed, and writes params.yaml.
 
-`daybreak/planning/quality_choices.py` decides. A key that a person set, in params.yaml or for this night
-alone, stays as it is.
+`quality_choices.py` decides. A key that a person set, in params.yaml or for this night alone, stays as it is.
 """
 
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,19 @@ from daybreak.contract import params, records
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.params import Params, Plug
 from daybreak.contract.records import Champion, Chosen, Night
+from daybreak.contract.units import HOUR_S
+from daybreak.extensions.exploration.learning_curve import Shown
+from daybreak.extensions.exploration.quality_choices import OF_THE_WORKLOAD, Tonight, choose
 from daybreak.planning import evening
-from daybreak.planning.quality_choices import OF_THE_WORKLOAD, Tonight, choose
 from daybreak.prediction import ledger_history
+from daybreak.prediction.efficiency import theory
 from daybreak.registry.lineage import is_refresh, recipe
 from daybreak.storage.home import Home
+from daybreak.storage.ledger import Entry
 from daybreak.training.recipe import FACTS, begins_cold
 
 NIGHTS = 365  # that are looked back on
+CAUSED = ("prepare", "profile", "plan", "train")  # stages that may fail by what a night takes up
 
 
 def choose_for(
@@ -59,7 +64,7 @@ def choose_for(
         budget_usd=night.budget_usd,
         left_usd=loaded.plan.explore_usd - ledger_history.explored_usd(entries),
     )
-    chosen = choose(choices, tonight, ledger_history.shown(entries, batch_size=train.batch_size))
+    chosen = choose(choices, tonight, shown(entries, batch_size=train.batch_size))
     changed = [f"{key}={value}" for key, value in chosen.values.items() if value != given[key]]
     loaded = params.override(Path(), changed, into=Path())
     if arguments is None or chosen.tried.startswith(OF_THE_WORKLOAD):
@@ -123,3 +128,43 @@ def _rest(choices: Mapping[str, Sequence[int]], loaded: Params) -> str:
     alike = params.override(Path(), [f"{key}={listed[0]}" for key, listed in choices.items()])
     prepare = alike.prepare.model_dump_json(exclude_defaults=True)
     return records.text_digest("\n".join((recipe(alike), prepare, loaded.source.model_dump_json())))
+
+
+def shown(entries: Sequence[Entry], *, batch_size: int) -> list[Shown]:
+    """Returns what nights showed of the values that they had of `plan.quality_choices`.
+
+    Those that failed before their training, or at something that no value is the cause of, are left out.
+
+    Args:
+        entries: the nights, oldest first.
+        batch_size: of the recipe; others count as many samples as make equal progress by noise-scale theory.
+    """
+    return [each for entry in entries if (each := _shown(entry, batch_size=batch_size))]
+
+
+def _shown(entry: Entry, *, batch_size: int) -> Shown | None:
+    chosen, plan, training = entry.night.chosen, entry.plan, entry.training
+    if chosen is None:
+        return None
+    if training is None:
+        is_too_much = entry.verdict is not None and entry.verdict.failed in CAUSED
+        return (
+            Shown(chosen=chosen, passes=None, warm=None, score=None, hours=inf, usd=inf)
+            if is_too_much
+            else None
+        )
+    hours = inf
+    if training.stopped_by == "finished" and training.ended_at:
+        hours = (training.ended_at - entry.night.started_at).total_seconds() / HOUR_S
+    passes = None
+    if plan and entry.profile and entry.dataset and entry.dataset.num_samples and not plan.sizes:
+        noise = training.noise_scale or entry.profile.noise_scale
+        passes = training.num_samples / theory(noise, plan.batch_size, batch_size) / entry.dataset.num_samples
+    return Shown(
+        chosen=chosen,
+        passes=passes,
+        warm=training.warm,
+        score=entry.evaluation.metrics.get("score") if entry.evaluation else None,
+        hours=hours,
+        usd=training.cost_usd,
+    )

@@ -5,44 +5,15 @@ rescue, a second way that resumes from the same checkpoints, could do all the wo
 knows the speed of the first (`LOOK_S`). The launcher changes to the rescue as late as possible
 (jobs/escalation.py). The cost of a late night is that of the look at the first way plus the whole work on the
 rescue, as if nothing had been done before.
-
-The time R of the rescue is taken at the chance that a plan needs, given that the first way is late at the
-same chance. For any correlation r of the two, R is then late by r + sqrt(1 - r^2) times its own margin, so by
-at most sqrt(2) times the margin.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import sqrt
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from daybreak.spot.steering import TICK_S
+from daybreak.planning.fallback import LOOK_S, Weighed, could_save
 
 CERTAIN = 0.95  # chance that exploring costs no more than is left for it, and no more than the budget
-LOOK_S = 900.0  # of training, after which the launcher knows how fast it is
-SPARE_S = 2 * TICK_S  # between the launcher's change and the last moment for it
-
-
-class Weighed(Protocol):
-    """A way to run the job, as the search weighs it."""
-
-    @property
-    def start_s(self) -> float:
-        """Seconds of `expected_s` until it trains."""
-
-    @property
-    def expected_s(self) -> float:
-        """Median of the time."""
-
-    @property
-    def expected_usd(self) -> float:
-        """Dollars for that time."""
-
-    def time_s(self, chance: float) -> float:
-        """Returns the seconds within which it is done with this chance."""
-
-    def chance(self, seconds: float) -> float:
-        """Returns the probability that it is done within these seconds."""
 
 
 W = TypeVar("W", bound=Weighed)
@@ -90,10 +61,3 @@ def trial_of(way: W, rescues: Iterable[W], *, deadline_s: float, confidence: flo
         if could_save(rescue, start_s=way.start_s, deadline_s=deadline_s, confidence=confidence):
             return Trial(way=way, rescue=rescue, deadline_s=deadline_s, confidence=confidence)
     return None
-
-
-def could_save(rescue: Weighed, *, start_s: float, deadline_s: float, confidence: float) -> bool:
-    """Returns whether it could do all the work in time after a look at another way, from `start_s` on."""
-    expected_s, most_s = rescue.expected_s - rescue.start_s, rescue.time_s(confidence) - rescue.start_s
-    work_s = expected_s * (most_s / expected_s) ** sqrt(2) if expected_s > 0 else most_s
-    return start_s + LOOK_S + SPARE_S + rescue.start_s + work_s <= deadline_s

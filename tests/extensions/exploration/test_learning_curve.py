@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from daybreak.extensions.exploration.learning_curve import LearningCurve, learning_curve
 from daybreak.prediction.efficiency import Reached
-from daybreak.prediction.learning_curve import LearningCurve, learning_curve
 
 # Scores by times the recipe's samples, at a scale that is drawn; nothing of the module was fitted to them.
 FORMS: dict[str, Callable[[float], float]] = {

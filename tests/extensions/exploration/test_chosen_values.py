@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak import chosen_values, runner
+from daybreak import runner
 from daybreak.contract import params, records
 from daybreak.contract.records import (
     Champion,
@@ -22,6 +22,7 @@ from daybreak.contract.records import (
     Rental,
     Training,
 )
+from daybreak.extensions.exploration import chosen_values
 from daybreak.registry.lineage import recipe
 from daybreak.storage import ledger
 from daybreak.storage.home import Home

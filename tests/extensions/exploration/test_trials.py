@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
 from daybreak.contract.units import HOUR_S
-from daybreak.planning.trials import LOOK_S, SPARE_S, Trial, could_save, trial_of
+from daybreak.extensions.exploration.trials import Trial, trial_of
+from daybreak.planning.fallback import LOOK_S, SPARE_S, could_save
 
 CONFIDENCE = 0.9
 

@@ -10,14 +10,14 @@ import pytest
 
 from daybreak.contract.params import Params, PlanParams, TrainParams
 from daybreak.contract.records import Chosen
+from daybreak.extensions.exploration.learning_curve import Shown
+from daybreak.extensions.exploration.quality import MOST_TRIES
+from daybreak.extensions.exploration.quality_choices import Choices, Tonight, choose
 from daybreak.planning.planner import plan
-from daybreak.planning.quality import MOST_TRIES
-from daybreak.planning.quality_choices import Choices, Tonight, choose
 from daybreak.planning.rationale import rationale
 from daybreak.prediction.calibration import Calibration
-from daybreak.prediction.learning_curve import Shown
+from tests.extensions.exploration.test_quality import EPOCH, PLUGS, nights
 from tests.planning.jobs import DATASET, EVERYTHING, night, profile
-from tests.planning.test_quality import EPOCH, PLUGS, nights
 
 DAYS, WIDTH = "prepare.window_days", "workload.width"
 WINDOW: Choices = {DAYS: (30, 60, 120)}

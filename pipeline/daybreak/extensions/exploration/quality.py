@@ -8,13 +8,57 @@ tries twice the longest length that pays, until the interval tells or `MOST_TRIE
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from daybreak.contract.formats import counted, dollars
-from daybreak.contract.records import Plan
-from daybreak.prediction.learning_curve import LENGTHS, Gain, LearningCurve
+from daybreak.contract.records import Night, Plan, Profile
+from daybreak.extensions.exploration.learning_curve import LENGTHS, Gain, LearningCurve, learning_curve
+from daybreak.prediction.calibration import Calibration
 from daybreak.prediction.time_budget import TEST
+from daybreak.training.recipe import Course
+
+if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
+    from daybreak.contract.params import PlanSections
 
 MOST_TRIES = 8
+
+
+def lengthened(
+    made: Plan,
+    longer: Callable[[float], Plan | None],
+    *,
+    night: Night,
+    recipe: Course,
+    profile: Profile,
+    known: Calibration | None,
+    params: "PlanSections",
+    left_usd: float,
+) -> Plan:
+    """Returns the plan of a night on as many samples as pay, where the objective is quality.
+
+    Args:
+        made: the plan for the samples of the recipe.
+        longer: returns the plan for so many times these samples; None where there is none.
+        night: tonight.
+        recipe: how far tonight trains by params.yaml.
+        profile: tonight's.
+        known: what nights taught.
+        params: tonight's.
+        left_usd: of `plan.explore_usd`.
+    """
+    if params.plan.objective != "quality":
+        return made
+    curve = learning_curve(
+        known.reached if known else (),
+        warm=recipe.warm,
+        flops_per_sample=profile.flops_per_sample,
+        num_samples=recipe.num_samples,
+        batch_size=params.train.batch_size,
+    )
+    best = bought(made, longer, curve, left_usd=left_usd)
+    if night.chosen and night.chosen.tried:
+        return replace(best, explore_usd=max(0.0, best.expected_usd - night.chosen.usual_usd))
+    return best
 
 
 def bought(

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
-from daybreak.planning.exploration import Step, next_step, of_ways
-from daybreak.planning.trials import trial_of
+from daybreak.extensions.exploration.exploration import Step, next_step, of_ways
+from daybreak.extensions.exploration.trials import trial_of
 
 ROOMY_USD = 1e9
 

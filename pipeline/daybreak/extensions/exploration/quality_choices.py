@@ -21,12 +21,12 @@ from statistics import median_high
 from daybreak.contract.formats import dollars, duration
 from daybreak.contract.records import Chosen
 from daybreak.contract.units import HOUR_S
-from daybreak.planning.quality import MOST_TRIES
-from daybreak.prediction.learning_curve import Gain, LearningCurve, Shown, length_of
+from daybreak.extensions.exploration.learning_curve import Gain, LearningCurve, Shown, length_of
+from daybreak.extensions.exploration.quality import MOST_TRIES
+from daybreak.prediction.efficiency import Choices, complete
 
 OF_THE_WORKLOAD = "workload."  # how keys begin that change the model
 LOOKED_AT = 3  # last nights with the same values, of which most must have been done in time
-Choices = Mapping[str, Sequence[int]]
 Values = dict[str, int]
 
 
@@ -75,11 +75,6 @@ def choose(choices: Choices, tonight: Tonight, nights: Sequence[Shown]) -> Chose
             break
     says = (f"{key} is {chosen.values[key]}, {reasons[key]}" for key in choices)
     return replace(chosen, reason="; ".join(says))
-
-
-def complete(values: Mapping[str, int], choices: Choices) -> Values:
-    """Returns the values that a night had, with the recipe's for keys that were not listed then."""
-    return {key: values.get(key, listed[0]) for key, listed in choices.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Lets nights find out what other machines, more samples, more days or a wider model bring."""
