@@ -21,6 +21,7 @@ class Extension:
     commands: str = ""  # module whose public functions are commands (daybreak/cli.py)
     engine: str = ""  # function of a job's recipe; returns what takes its updates (training/worker.py)
     shard: str = ""  # function that divides a model's weights, with its loss and device; returns the loss
+    candidates: str = ""  # function of a job, machines and limits; yields further ways (planning/planner.py)
     choice: str = ""  # function of the best way and all others; returns tonight's, and its extra dollars
     length: str = ""  # function of a plan and one that plans more samples; returns tonight's plan
     values: str = ""  # function of a night that opens; returns its values of `plan.quality_choices`
@@ -39,6 +40,7 @@ EXTENSIONS = {
     "exploration": Extension(
         choice="exploration:explored", length="quality:lengthened", values="chosen_values:choose_for"
     ),
+    "unlike": Extension(candidates="unlike:candidates"),
     "init": Extension(commands="commands"),
     "trial": Extension(commands="commands"),
     "simulation": Extension(commands="commands"),

@@ -17,7 +17,7 @@ from daybreak.contract.errors import DataError, PlanError
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Champion, Dataset, Night, Plan, Portion, Profile, Rung, Tuning
 from daybreak.machines import catalog
-from daybreak.planning import fallback, unlike
+from daybreak.planning import fallback
 from daybreak.planning.batch_growth import sizes
 from daybreak.planning.candidates import Job, Way, allowed, candidates, everything, hindrance, way_of
 from daybreak.planning.considered import basis, options, portions
@@ -216,20 +216,21 @@ def _planned(
     if all(candidate.rental.is_queued for candidate in runnable):
         raise PlanError(nothing_at_once(runnable))
     there, limits, choice = _split(windows(night, whole), offered, night, planning)
-    if training.batching != "even" and (
-        joined := list(
-            unlike.cheaper(
-                job,
-                machines,
-                planning,
-                available=obtainable,
-                num_samples=tonight.num_samples,
-                limits=limits,
-                than=choice,
-            )
+    further = [
+        each
+        for candidates_of in hooks.functions("candidates")
+        for each in candidates_of(
+            job,
+            machines,
+            params,
+            available=obtainable,
+            num_samples=tonight.num_samples,
+            limits=limits,
+            than=choice,
         )
-    ):
-        offered += joined
+    ]
+    if further:
+        offered += further
         choice = search(offered, limits=limits, objective=planning.ranking)
     if choice is None:
         epochs = epochs_that_help(candidates_for, tonight, limits) if shorten else None

@@ -38,12 +38,35 @@ from daybreak.prediction.costs import Estimate, predict, predict_counts
 from daybreak.prediction.update_time import HARDLY, largest_pass, updates
 
 if TYPE_CHECKING:
-    from daybreak.contract.params import PlanParams
+    from daybreak.contract.params import PlanParams, PlanSections
 
 Kinds = tuple[Machine, Machine]
 Counts = tuple[int, int]  # of each kind
 Way = tuple[Kinds, Counts]
 ROUNDS = 8  # of the shares, which then stand still to a sample
+
+
+def candidates(
+    job: Job,
+    machines: Sequence[Machine],
+    params: "PlanSections",
+    *,
+    available: Collection[Machine],
+    num_samples: int,
+    limits: Limits,
+    than: Choice | None,
+) -> Iterator[Candidate]:
+    """Yields `cheaper` rentals, where `train.batching` lets machines of unlike speed share a batch."""
+    if params.train.batching != "even":
+        yield from cheaper(
+            job,
+            machines,
+            params.plan,
+            available=available,
+            num_samples=num_samples,
+            limits=limits,
+            than=than,
+        )
 
 
 def cheaper(

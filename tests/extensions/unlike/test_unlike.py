@@ -11,12 +11,12 @@ from daybreak.contract.errors import PlanError
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import Params, PlanParams, TrainParams
 from daybreak.contract.records import Plan, Pool, Rental, dumps, loads
+from daybreak.extensions.unlike.unlike import _counts, _may_meet, cheaper, divided, joined
 from daybreak.machines import catalog
 from daybreak.machines.catalog import rented
 from daybreak.planning.candidates import Job
 from daybreak.planning.planner import plan
 from daybreak.planning.search import Candidate, Choice, Limits
-from daybreak.planning.unlike import _counts, _may_meet, cheaper, divided, joined
 from daybreak.prediction.calibration import Calibration, Past, Update
 from daybreak.prediction.efficiency import Efficiency
 from daybreak.prediction.measurements import Setting
