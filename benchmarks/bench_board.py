@@ -26,13 +26,10 @@ GIT = ["git", "-c", "user.name=A Benchmark", "-c", "user.email=bench@example.org
 SORT = "head => { const began = performance.now(); head.click(); return performance.now() - began; }"
 WRITE = """
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
-from daybreak.report import fleet_rows
-from daybreak.storage.homes import Home
-home = Path(sys.argv[1])
-there = [Home(folder=home, model="shop", leads=True)]
-fleet_rows.write(home / "var" / "board.html", there, at=datetime.now(UTC))
+from daybreak.extensions.pages import fleet_rows
+from daybreak.storage.home import Home
+fleet_rows.write_board(Home(Path(sys.argv[1])), all=False)
 """
 
 

@@ -17,7 +17,7 @@ from daybreak.contract.errors import NothingToDo
 from daybreak.contract.formats import short_id
 from daybreak.contract.records import Version
 from daybreak.storage.home import Home
-from tests.report import fleet as fleets
+from tests.extensions.pages import fleet as fleets
 from tests.training import nights as training_nights
 
 VERSION = Version(name="m", number=3, night="n1", data_digest="d", model_digest="e", run_id="r")

@@ -26,7 +26,7 @@ BEGINNINGS = {
         "examples.shop.recommender", "examples.shop.regression", "examples.fraud.fraud",
     ],
     "serving": [
-        "serving.server", "extensions.vertex.container", "serving.night_pages", "registry.served",
+        "serving.server", "extensions.vertex.container", "extensions.pages.night_pages", "registry.served",
         "workloads.served_rows", "evaluation.smoke_process", "examples.shop.recommender",
         "examples.fraud.fraud",
     ],

@@ -23,7 +23,8 @@ from daybreak.contract.errors import FINAL, NothingToDo, NotYet, ParamsError, Re
 from daybreak.contract.records import Events, Night, Release, Verdict
 from daybreak.contract.table import Table, Time
 from daybreak.extensions.care import audit
-from daybreak.report import links, open_nights
+from daybreak.extensions.pages import open_nights
+from daybreak.report import links
 from daybreak.rollout import night_events
 from daybreak.storage import checkout, dvc_cache, ledger
 from daybreak.storage.home import Home

@@ -8,111 +8,20 @@ import json
 import logging
 import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from daybreak import hooks
 from daybreak.contract import forms, params, records
-from daybreak.contract.errors import NothingToDo, ParamsError, PipelineError, ReleaseError, without_password
+from daybreak.contract.errors import NothingToDo, ParamsError, PipelineError, without_password
 from daybreak.contract.records import Check
 from daybreak.report import notifier
 from daybreak.storage import ledger, ledger_notes
 from daybreak.storage.home import Home
 
-if TYPE_CHECKING:
-    from daybreak.report.running import RunningNight
-    from daybreak.storage.homes import FleetHome
-
 log = logging.getLogger("daybreak")
-
-WATCH_S = 2.0  # between two looks at what runs
-
-
-def status(home: Home, *, last: int = 14, all: bool = False, watch: bool = False, json_: bool = False) -> int:
-    """Show what runs and the last nights as a table, and on stderr which processes of Airflow are not alive.
-
-    Args:
-        home: whose nights these are
-        last: number of nights
-        all: of each model of the fleet
-        watch: go on showing what runs as it moves, until Ctrl-C; once, where the output is no terminal
-        json_: as JSON: a list, newest first; with --all, one for each model
-    """
-    from rich.console import Console
-
-    from daybreak import airflow_health
-    from daybreak.report import board
-    from daybreak.storage import homes
-
-    if url := airflow_health.address(home):
-        for sentence in airflow_health.late(url):
-            log.warning("%s", sentence)
-    here = homes.FleetHome(folder=home.folder, model=home.folder.name, leads=True)
-    chosen = homes.homes(homes.lead_of(home.folder)) if all else (here,)
-    if watch and Console().is_terminal:
-        return _watch(chosen, last=last)
-    histories = _histories(chosen, last) if all else {here.model: ledger.history(home, limit=last)}
-    running = {member.model: _running(member) for member in chosen}
-    if json_:
-        rows = {
-            model: board.running_rows(running[model]) + board.status_rows(history)
-            for model, history in histories.items()
-        }
-        if not all and not rows[here.model]:
-            raise NothingToDo("the ledger has no night yet; run one with: make night")
-        print(json.dumps(rows if all else rows[here.model]))
-        return 0
-    for model, history in histories.items():
-        if all:
-            Console().print(model, style="bold", highlight=False)
-        elif not history and not running[model]:
-            raise NothingToDo("the ledger has no night yet; run one with: make night")
-        for each in board.status_of(history, running[model]):
-            Console().print(each, highlight=False)
-    return 0
-
-
-def _running(member: "FleetHome") -> "list[RunningNight]":
-    """Returns the nights of a home that run."""
-    from daybreak.report import open_nights
-
-    try:
-        return open_nights.states(member.home, now=datetime.now(UTC))
-    except ReleaseError as error:
-        log.warning("%s: %s", member.model, error)
-        return []
-
-
-def _watch(chosen: "Sequence[FleetHome]", *, last: int) -> int:
-    """Shows last and running nights of these homes on the terminal, until Ctrl-C."""
-    from rich.console import Group
-    from rich.live import Live
-
-    from daybreak.report import board
-
-    with Live(auto_refresh=False) as shown:
-        while True:
-            parts: list[Any] = []
-            for member in chosen:
-                parts += [member.model] if len(chosen) > 1 else []
-                parts += board.status_of(ledger.history(member.home, limit=last), _running(member))
-            shown.update(Group(*parts), refresh=True)
-            time.sleep(WATCH_S)
-
-
-def _histories(chosen: "Sequence[FleetHome]", limit: int) -> dict[str, list[ledger.Entry]]:
-    """Returns the newest nights of each home, by its model; a ledger that cannot be read hides no other."""
-    histories: dict[str, list[ledger.Entry]] = {}
-    for member in chosen:
-        try:
-            histories[member.model] = ledger.history(member.home, limit=limit)
-        except ReleaseError as error:
-            log.warning("%s: %s", member.model, error)
-            histories[member.model] = []
-    return histories
 
 
 def fleet(home: Home, *, json_: bool = False) -> int:
@@ -297,20 +206,6 @@ def serve(home: Home, *, host: str = "", port: int = -1) -> int:
     return 0
 
 
-def pages(home: Home, *, host: str = "127.0.0.1", port: int = 8010) -> int:
-    """Show the nights of all models as pages that update while a night runs, at /nights, until Ctrl-C.
-
-    Args:
-        home: whose nights these are
-        host: address to listen on
-        port: port to listen on, 0 for any that is free
-    """
-    from daybreak.serving import night_pages
-
-    night_pages.serve(home, host=host, port=port)
-    return 0
-
-
 def predict(home: Home, *, day: date, to: str, version: str = "") -> int:
     """Write what a version predicts of the clean rows of a day, as a file.
 
@@ -359,25 +254,22 @@ def report(home: Home, *, night: str = "", open: bool = False, all: bool = False
         all: only a board over the nights of each model of the fleet
         json_: write nothing; print the summary of the night and its records as JSON
     """
-    from daybreak.report import fleet_rows, links, outcome, page
-    from daybreak.storage import homes
+    from daybreak.report import outcome, page
 
-    now = datetime.now(UTC)
     if all:
-        of_all = home.var / "boards.html"
-        fleet_rows.write(of_all, homes.homes(homes.lead_of(home.folder)), at=now)
-        print(of_all)
+        boards = _boards(home, all=True)
+        if not boards:
+            raise NothingToDo("no extension here writes a board; restore pipeline/daybreak/extensions")
+        print(*boards, sep="\n")
         if open:
-            _show_in_browser(of_all)
+            _show_in_browser(boards[0])
         return 0
     entries = ledger.history(home, limit=outcome.NIGHTS)
     folder = _newest_here(home, entries, night)
     if json_:
         print(json.dumps(page.values(folder, entries)))
         return 0
-    overview = home.folder / links.BOARD
-    here = homes.FleetHome(folder=home.folder, model=home.folder.name, leads=True)
-    fleet_rows.write(overview, [here], at=now)
+    boards = _boards(home, all=False)
     written = page.write(home, folder, entries)  # again, since it may have been rolled back
     for entry in entries:
         if not entry.rollback and entry.night.id != folder.name:
@@ -388,10 +280,15 @@ def report(home: Home, *, night: str = "", open: bool = False, all: bool = False
     shown = next((entry for entry in entries if not entry.rollback and entry.night.id == folder.name), None)
     if shown and (since := outcome.since(shown, entries)):
         log.info("%s", since)
-    print(overview, written, sep="\n")
+    print(*boards, written, sep="\n")
     if open:
-        _show_in_browser(written if night else overview)
+        _show_in_browser(boards[0] if boards and not night else written)
     return 0
+
+
+def _boards(home: Home, *, all: bool) -> list[Path]:
+    """Writes the boards that extensions have, and returns where they are."""
+    return [write(home, all=all) for write in hooks.functions("board")]
 
 
 def _newest_here(home: Home, entries: list[ledger.Entry], night: str) -> Path:

@@ -26,6 +26,9 @@ class Extension:
     length: str = ""  # function of a plan and one that plans more samples; returns tonight's plan
     values: str = ""  # function of a night that opens; returns its values of `plan.quality_choices`
     after_commit: str = ""  # function of the home and a new commit of its ledger; its failure changes nothing
+    board: str = (
+        ""  # function of the home and whether `all` of its fleet; writes pages over nights, returns the first
+    )
     jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
 
 
@@ -47,6 +50,7 @@ EXTENSIONS = {
     "bag": Extension(commands="commands", jobs="folder:standings"),
     "care": Extension(commands="commands"),
     "lineage": Extension(commands="commands", after_commit="open_lineage:send"),
+    "pages": Extension(commands="commands", board="fleet_rows:write_board"),
     "erasure": Extension(commands="commands"),
     "notebooks": Extension(),
 }

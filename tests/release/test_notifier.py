@@ -383,7 +383,7 @@ def test_after_a_rollback_board_status_and_report_show_it(
     caplog.set_level("INFO")
     rollback.rollback(Home.here(), params.load(), steps=1, reason="complaints")
     monkeypatch.setenv("COLUMNS", "80")
-    assert commands.status(Home.here()) == 0
+    assert cli.main(["status"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("20")]
     now = f"{datetime.now(UTC):%Y-%m-%d}"
     assert rows[0].split()[0] == now

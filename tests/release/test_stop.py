@@ -14,9 +14,9 @@ from daybreak.backends.local import Local
 from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo
 from daybreak.contract.records import Night, Training
+from daybreak.extensions.pages import open_nights, running
 from daybreak.jobs import launcher
 from daybreak.jobs.submissions import Attempts
-from daybreak.report import open_nights, running
 from daybreak.report.night_rows import row_of
 from daybreak.rollout import night_events
 from daybreak.storage import ledger

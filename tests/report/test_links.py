@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from daybreak.extensions.pages.board import Model, files
 from daybreak.report import links
-from daybreak.report.board import Model, files
 from daybreak.report.night_rows import row_of
 from daybreak.report.page import page, renew, write, write_with_copy
 from daybreak.storage.home import Home

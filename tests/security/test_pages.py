@@ -19,8 +19,8 @@ from daybreak.contract.records import Check, Verdict
 from daybreak.contract.table import Float, Table, Time
 from daybreak.data import data_docs
 from daybreak.data.suite import BETWEEN, Judge, Rule, schema_rules
+from daybreak.extensions.pages.board import Model, files
 from daybreak.report import version_page
-from daybreak.report.board import Model, files
 from daybreak.report.night_rows import row_of
 from daybreak.report.page import page
 from daybreak.storage.home import Home

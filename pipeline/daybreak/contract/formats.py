@@ -6,8 +6,10 @@ An unknown number is an en dash; the minus is a true minus sign, so that columns
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
+from statistics import median_low
 
 NONE = "–"
+FAR = 5.0  # times the median of bars, beyond which a bar is cut off
 LEAST_SHARE = 1e-6  # that is shown as a figure
 LONGEST_ID = 20  # characters of a night's id that people read as it is
 SHORT_ID = r".{1,12}-[0-9a-f]{4}"
@@ -256,3 +258,15 @@ def days(dates: Iterable[date], most: int = 3) -> str:
     shown = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in ranges[:most])
     more = sum((last - first).days + 1 for first, last in ranges[most:])
     return f"{shown} and {count(more)} more" if more else shown
+
+
+def top_of(values: Sequence[float | None]) -> float | None:
+    """Returns the highest value that a chart from 0 need show; None for none.
+
+    A value far beyond the others, as of a first night that takes in all of the past, would flatten them.
+    """
+    known = [v for v in values if v is not None]
+    if not known:
+        return None
+    usual = median_low(v for v in known if v > 0) if any(known) else 0.0
+    return max(v for v in known if v <= FAR * usual)

@@ -17,7 +17,6 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
 from daybreak.contract import formats
-from daybreak.report.night_charts import top_of
 from daybreak.report.svg import ACCENT, FILL, INK, MUTED, PAPER, RULE, WIDTH, inline, styled
 
 NARROW = 4.8  # inches: of a chart that a phone shows whole
@@ -183,7 +182,7 @@ def trend(points: Sequence[Point]) -> str:
     figure.subplots_adjust(left=0.07, right=0.985, top=0.97, bottom=0.09)
     _trend_of_scores(panels[0], points)
     days: list[Any] = [point.day for point in points]
-    short = (top_of([p.hours for p in points]) or 0) < 0.5
+    short = (formats.top_of([p.hours for p in points]) or 0) < 0.5
     unit = 60 if short else 1
     _trend_of_bars(panels[1], days, _known(points, "hours", unit), _known(points, "planned_hours", unit))
     _trend_of_bars(panels[2], days, _known(points, "usd"), _known(points, "planned_usd"))
@@ -212,7 +211,7 @@ def _trend_of_bars(axes: Axes, days: list[Any], values: Sequence[float], planned
     axes.bar(days, [0 if math.isnan(value) else value for value in values], color=MUTED, width=0.6, alpha=0.6)
     axes.plot(days, planned, "_", color=INK, ms=5, mew=1.2)
     known = [value for value in (*values, *planned) if not math.isnan(value)]
-    top = 1.08 * (top_of(known) or 1.0)
+    top = 1.08 * (formats.top_of(known) or 1.0)
     axes.set_ylim(bottom=0, top=top)
     for day, value in zip(days, values, strict=True):
         if value > top:

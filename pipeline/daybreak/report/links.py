@@ -66,7 +66,7 @@ def kept_page(row: NightRow) -> str:
 
 
 def served(model: str, night: str) -> str:
-    """Returns the address of a night's page at the server of pages (daybreak/serving/night_pages.py)."""
+    """Returns the address of a night's page at the server of pages (`daybreak pages`)."""
     return f"{NIGHTS}/{quote(model, safe='')}/{quote(night, safe='')}/"
 
 

@@ -1,4 +1,4 @@
-"""Renders the templates of this folder, with the formats of figures as filters; loads no drawing library."""
+"""Renders templates, with the formats of figures as filters; loads no drawing library."""
 
 import math
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from daybreak import hooks
 from daybreak.contract import formats
 
 _FORMATS = (
@@ -27,12 +28,13 @@ _FORMATS = (
 
 @cache
 def environment(*, hover: bool = False) -> Environment:
-    """Returns the templates of this folder: everything is escaped, the number formats are filters.
+    """Returns the templates of this folder, and of extensions as `NAME/FILE`.
 
-    With `hover`, a figure that is shown rounded has the one on record under the pointer.
+    Everything is escaped, and the number formats are filters. With `hover`, a figure that
+    is shown rounded has the one on record under the pointer.
     """
     made = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader([Path(__file__).parent, hooks.FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -10,7 +10,7 @@ from daybreak.storage.home import Home
 from tests.report.histories import nights, write_ledger
 from tests.report.nights import lay
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GIT = ["git", "-c", "user.name=A Test", "-c", "user.email=test@example.org"]
 PAGE = """<!doctype html><html lang="en"><title>A night</title>
 <header><nav aria-label="Other pages"><a href="../../../../var/board.html">Board</a></nav>

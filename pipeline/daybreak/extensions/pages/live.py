@@ -8,9 +8,10 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from daybreak.extensions.pages import night_charts
+from daybreak.extensions.pages.running import RunningNight
 from daybreak.planning.rationale import percent
-from daybreak.report import night_charts, outcome
-from daybreak.report.running import RunningNight
+from daybreak.report import outcome
 from daybreak.report.templates import render
 
 
@@ -32,7 +33,7 @@ def part(running: Sequence[Shown], *, at: datetime) -> Markup:
     """Returns the running nights as a part of a page, as they are at a moment; "" where none runs."""
     return Markup(
         render(
-            "running.html",
+            "pages/running.html",
             running=running,
             clock_of=lambda moment: _clock(moment, at),
             chance=percent,
@@ -44,7 +45,7 @@ def part(running: Sequence[Shown], *, at: datetime) -> Markup:
 def page(shown: Shown, *, source: str, at: datetime) -> str:
     """Returns the page of a running night, which goes on by the stream at the address `source`."""
     return render(
-        "live.html",
+        "pages/live.html",
         model=shown.model,
         night=shown.state.night,
         running=part([shown], at=at),
@@ -56,7 +57,7 @@ def page(shown: Shown, *, source: str, at: datetime) -> str:
 def evidence(page: str, *, source: str) -> str:
     """Returns a night's own page, which is asked for anew once the stream at `source` has another for it."""
     before, end, after = page.rpartition("</main>")
-    return f"{before}{render('live_watch.html', source=source, script=script())}{end}{after}"
+    return f"{before}{render('pages/live_watch.html', source=source, script=script())}{end}{after}"
 
 
 def page_of(state: RunningNight | None) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.browser import chromium
-from tests.report import fleet, training_night
+from tests.extensions.pages import fleet, training_night
+from tests.extensions.pages.served import served
 from tests.report.histories import nights, write_ledger
-from tests.serving.pages import served
 from tests.training import nights as training_nights
 
 pytestmark = pytest.mark.slow

@@ -36,11 +36,12 @@ from daybreak.contract import records
 from daybreak.contract.errors import PipelineError
 from daybreak.contract.params import ServingParams
 from daybreak.data.validator import DOCS
-from daybreak.report import board, comparison, fleet_rows, links, live
-from daybreak.report.fleet_rows import FleetRows
-from daybreak.report.live import Shown
+from daybreak.extensions.pages import board, comparison, fleet_rows, live
+from daybreak.extensions.pages.fleet_rows import FleetRows
+from daybreak.extensions.pages.live import Shown
+from daybreak.extensions.pages.selection import query_of
+from daybreak.report import links
 from daybreak.report.night_rows import NightRow
-from daybreak.report.selection import query_of
 from daybreak.serving import server
 from daybreak.serving.limits import Limits
 from daybreak.storage import homes, ledger

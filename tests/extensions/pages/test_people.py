@@ -16,9 +16,9 @@ from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from tests.browser import chromium
-from tests.report import fleet, training_night
+from tests.extensions.pages import fleet, training_night
+from tests.extensions.pages.served import served
 from tests.report.histories import nights, write_ledger
-from tests.serving.pages import served
 from tests.training import nights as training_nights
 
 pytestmark = pytest.mark.slow

@@ -59,4 +59,4 @@ def _number(
 
 def page(first: tuple[str, NightRow], second: tuple[str, NightRow]) -> str:
     """Returns the page that compares two nights, each given with its model."""
-    return render("comparison.html", nights=[first, second], figures=figures(first[1], second[1]))
+    return render("pages/comparison.html", nights=[first, second], figures=figures(first[1], second[1]))

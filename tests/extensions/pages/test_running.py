@@ -15,13 +15,13 @@ from daybreak.backends.submission_journal import Submission, SubmissionJournal
 from daybreak.contract import records
 from daybreak.contract.errors import NotYet
 from daybreak.contract.records import Plan, Taken, Verdict
-from daybreak.report import open_nights, running
-from daybreak.report.board import running_rows
-from daybreak.report.live import Shown, part
-from daybreak.report.running import NightFacts, RunningNight, line
+from daybreak.extensions.pages import open_nights, running
+from daybreak.extensions.pages.board import running_rows
+from daybreak.extensions.pages.live import Shown, part
+from daybreak.extensions.pages.running import NightFacts, RunningNight, line
+from tests.extensions.pages import training_night
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call
-from tests.report import training_night
 from tests.report.nights import lay, only, whole
 from tests.rollout.ledgers import make_home
 from tests.training import nights

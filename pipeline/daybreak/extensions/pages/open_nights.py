@@ -1,4 +1,4 @@
-"""Reads what the nights of a home that are not closed have written (daybreak/report/running.py)."""
+"""Reads what the nights of a home that are not closed have written (running.py)."""
 
 import contextlib
 import logging
@@ -10,14 +10,15 @@ from pathlib import Path
 from daybreak.backends.submission_journal import SubmissionJournal
 from daybreak.contract import params, records
 from daybreak.contract.errors import PipelineError
+from daybreak.extensions.pages import running
+from daybreak.extensions.pages.running import JobFacts, NightFacts, RunningNight
 from daybreak.jobs import submissions
 from daybreak.jobs.cost_tracker import spent_usd
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.launcher import JOBS
 from daybreak.jobs.submissions import Attempts
-from daybreak.report import links, running
+from daybreak.report import links
 from daybreak.report.outcome import texts_of
-from daybreak.report.running import JobFacts, NightFacts, RunningNight
 from daybreak.storage import jsonl, night_folders
 from daybreak.storage.home import Home
 from daybreak.storage.night_folders import entry_of

@@ -14,10 +14,10 @@ from daybreak.contract.records import Approval
 from daybreak.report import links, page
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
-from tests.report import fleet, training_night
+from tests.extensions.pages import fleet, training_night
+from tests.extensions.pages.served import served
 from tests.report.histories import nights, write_ledger
 from tests.report.nights import lay, whole
-from tests.serving.pages import served
 from tests.training import nights as training_nights
 
 LAST = date(2026, 11, 24)

@@ -13,14 +13,15 @@ from urllib.parse import urlencode
 
 from daybreak.contract import formats
 from daybreak.contract.units import HOUR_S
+from daybreak.extensions.pages import live, night_charts
+from daybreak.extensions.pages.live import Shown
+from daybreak.extensions.pages.night_charts import Chart
+from daybreak.extensions.pages.running import RunningNight, line
+from daybreak.extensions.pages.selection import OUTCOMES, PER_PAGE, Query, select
 from daybreak.prediction.scorecard import COVERED, LEAST_NIGHTS
 from daybreak.prediction.scorecard import NIGHTS as SCORED
-from daybreak.report import live, night_charts, outcome
-from daybreak.report.live import Shown
-from daybreak.report.night_charts import Chart
+from daybreak.report import outcome
 from daybreak.report.night_rows import NightRow
-from daybreak.report.running import RunningNight, line
-from daybreak.report.selection import OUTCOMES, PER_PAGE, Query, select
 from daybreak.report.templates import render
 from daybreak.storage import ledger
 from daybreak.storage.ledger import Entry
@@ -117,7 +118,7 @@ def board(
     taken = {(model.name, version) for model in models for version in _taken_back(model.rows)}
     only = [row for _, row in nights if not row.is_rollback]
     return render(
-        "board.html",
+        "pages/board.html",
         models=[_summary(model, at=at) for model in models],
         several=len(models) > 1,
         num_nights=len(only),

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from statistics import median_low
 
 from markupsafe import Markup, escape
 
@@ -19,7 +18,6 @@ from daybreak.report.night_rows import NightRow
 NIGHTS = 365  # the newest, that are drawn
 WIDTH, HEIGHT = 1000.0, 100.0
 ROOM = 0.06  # of the height, above and below
-FAR = 5.0  # times the median
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +115,7 @@ def _against(
 ) -> Chart | None:
     """Draws bars and the limit of each; a limit far above all bars is only told, as no bar would be seen."""
     values, limits = zip(*pairs, strict=True)
-    highest = top_of(values)
+    highest = formats.top_of(values)
     if highest is None:
         return None
     note += _cut(nights, values, highest, show)
@@ -174,7 +172,7 @@ def _predicted(nights: Sequence[NightRow]) -> Chart | None:
 
 def _rows(nights: Sequence[NightRow]) -> Chart | None:
     values = [n.num_rows for n in nights]
-    top = top_of(values)
+    top = formats.top_of(values)
     if not top:
         return None
     cut = _cut(nights, values, top, formats.count)
@@ -239,18 +237,6 @@ def _svg(parts: Iterable[str], label: str) -> Markup:
         f'<svg class="chart" role="img" aria-label="{escape(label)}" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" '
         f'preserveAspectRatio="none">{inner}</svg>'
     )
-
-
-def top_of(values: Sequence[float | None]) -> float | None:
-    """Returns the highest value that a chart from 0 need show; None for none.
-
-    A value far beyond the others, as of a first night that takes in all of the past, would flatten them.
-    """
-    known = [v for v in values if v is not None]
-    if not known:
-        return None
-    usual = median_low(v for v in known if v > 0) if any(known) else 0.0
-    return max(v for v in known if v <= FAR * usual)
 
 
 def _cut(

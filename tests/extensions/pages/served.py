@@ -8,7 +8,8 @@ from pathlib import Path
 import uvicorn
 
 from daybreak.contract.params import ServingParams
-from daybreak.serving import night_pages, server
+from daybreak.extensions.pages import night_pages
+from daybreak.serving import server
 from tests.serving.running import until
 
 

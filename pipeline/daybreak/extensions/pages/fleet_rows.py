@@ -2,15 +2,18 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from daybreak.contract.errors import PipelineError
 from daybreak.contract.records import replace_text
-from daybreak.report import board, links, open_nights
-from daybreak.report.board import Model
-from daybreak.report.live import Shown
+from daybreak.extensions.pages import board, open_nights
+from daybreak.extensions.pages.board import Model
+from daybreak.extensions.pages.live import Shown
+from daybreak.report import links
 from daybreak.report.night_rows import NightRow, NightRows
+from daybreak.storage import homes
+from daybreak.storage.home import Home
 from daybreak.storage.homes import FleetHome
 
 Pages = Callable[[FleetHome, Sequence[NightRow]], dict[str, str]]
@@ -22,12 +25,12 @@ class FleetRows:
     def __init__(self) -> None:
         self._rows: dict[Path, NightRows] = {}
 
-    def models(self, homes: Sequence[FleetHome], *, pages: Pages) -> list[Model]:
+    def models(self, members: Sequence[FleetHome], *, pages: Pages) -> list[Model]:
         """Returns each home's model as it is now; a ledger that cannot be read hides no other.
 
         `pages` returns the address of each night's page by its id.
         """
-        return [self._model(home, pages) for home in homes]
+        return [self._model(home, pages) for home in members]
 
     def _model(self, home: FleetHome, pages: Pages) -> Model:
         kept = self._rows.setdefault(home.folder, NightRows(home.home))
@@ -38,27 +41,35 @@ class FleetRows:
         return Model(name=home.model, rows=rows, pages=pages(home, rows))
 
 
-def running(homes: Sequence[FleetHome], *, now: datetime, pages: bool = False) -> list[Shown]:
+def running(members: Sequence[FleetHome], *, now: datetime, pages: bool = False) -> list[Shown]:
     """Returns the running nights of these homes, each with the address of its page where there are `pages`.
 
     A home whose ledger cannot be read has none.
     """
     shown = []
-    for home in homes:
+    for home in members:
         with contextlib.suppress(PipelineError):
             for state in open_nights.states(home.home, now=now):
                 href = links.served(home.model, state.night.id) if pages else ""
-                shown.append(Shown(state=state, model=home.model if len(homes) > 1 else "", href=href))
+                shown.append(Shown(state=state, model=home.model if len(members) > 1 else "", href=href))
     return shown
 
 
-def write(path: Path, homes: Sequence[FleetHome], *, at: datetime) -> None:
-    """Writes the board of these homes to a file, with further pages beside that file."""
+def write_board(home: Home, *, all: bool) -> Path:
+    """Writes the board of a home, or of all homes of its fleet, with further pages beside it.
 
-    def pages(home: FleetHome, rows: Sequence[NightRow]) -> dict[str, str]:
-        return links.nights(rows, board=path, home=home.folder)
+    Returns the path of its first page.
+    """
+    now = datetime.now(UTC)
+    path = home.var / "boards.html" if all else home.folder / links.BOARD
+    here = FleetHome(folder=home.folder, model=home.folder.name, leads=True)
+    members = homes.homes(homes.lead_of(home.folder)) if all else (here,)
 
-    models = FleetRows().models(homes, pages=pages)
-    texts = board.files(models, name=path.stem, at=at, running=running(homes, now=at))
+    def pages(member: FleetHome, rows: Sequence[NightRow]) -> dict[str, str]:
+        return links.nights(rows, board=path, home=member.folder)
+
+    models = FleetRows().models(members, pages=pages)
+    texts = board.files(models, name=path.stem, at=now, running=running(members, now=now))
     for name, text in texts.items():
         replace_text(path.with_name(name), text)
+    return path

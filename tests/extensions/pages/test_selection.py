@@ -5,8 +5,8 @@ from datetime import date
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daybreak.extensions.pages.selection import PER_PAGE, Query, query_of, select
 from daybreak.report.night_rows import row_of
-from daybreak.report.selection import PER_PAGE, Query, query_of, select
 from tests.report.histories import nights
 
 ROWS = [("shop", row_of(entry)) for entry in nights(60, last=date(2026, 11, 24))][::-1]

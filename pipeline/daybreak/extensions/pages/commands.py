@@ -1,0 +1,118 @@
+"""Implements the commands `status` and `pages` (daybreak/cli.py)."""
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from daybreak.contract.errors import NothingToDo, ReleaseError
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
+
+if TYPE_CHECKING:
+    from daybreak.extensions.pages.running import RunningNight
+    from daybreak.storage.homes import FleetHome
+
+log = logging.getLogger("daybreak")
+
+WATCH_S = 2.0  # between two looks at what runs
+
+
+def status(home: Home, *, last: int = 14, all: bool = False, watch: bool = False, json_: bool = False) -> int:
+    """Show what runs and the last nights as a table, and on stderr which processes of Airflow are not alive.
+
+    Args:
+        home: whose nights these are
+        last: number of nights
+        all: of each model of the fleet
+        watch: go on showing what runs as it moves, until Ctrl-C; once, where the output is no terminal
+        json_: as JSON: a list, newest first; with --all, one for each model
+    """
+    from rich.console import Console
+
+    from daybreak import airflow_health
+    from daybreak.extensions.pages import board
+    from daybreak.storage import homes
+
+    if url := airflow_health.address(home):
+        for sentence in airflow_health.late(url):
+            log.warning("%s", sentence)
+    here = homes.FleetHome(folder=home.folder, model=home.folder.name, leads=True)
+    chosen = homes.homes(homes.lead_of(home.folder)) if all else (here,)
+    if watch and Console().is_terminal:
+        return _watch(chosen, last=last)
+    histories = _histories(chosen, last) if all else {here.model: ledger.history(home, limit=last)}
+    running = {member.model: _running(member) for member in chosen}
+    if json_:
+        rows = {
+            model: board.running_rows(running[model]) + board.status_rows(history)
+            for model, history in histories.items()
+        }
+        if not all and not rows[here.model]:
+            raise NothingToDo("the ledger has no night yet; run one with: make night")
+        print(json.dumps(rows if all else rows[here.model]))
+        return 0
+    for model, history in histories.items():
+        if all:
+            Console().print(model, style="bold", highlight=False)
+        elif not history and not running[model]:
+            raise NothingToDo("the ledger has no night yet; run one with: make night")
+        for each in board.status_of(history, running[model]):
+            Console().print(each, highlight=False)
+    return 0
+
+
+def _running(member: "FleetHome") -> "list[RunningNight]":
+    """Returns the nights of a home that run."""
+    from daybreak.extensions.pages import open_nights
+
+    try:
+        return open_nights.states(member.home, now=datetime.now(UTC))
+    except ReleaseError as error:
+        log.warning("%s: %s", member.model, error)
+        return []
+
+
+def _watch(chosen: "Sequence[FleetHome]", *, last: int) -> int:
+    """Shows last and running nights of these homes on the terminal, until Ctrl-C."""
+    from rich.console import Group
+    from rich.live import Live
+
+    from daybreak.extensions.pages import board
+
+    with Live(auto_refresh=False) as shown:
+        while True:
+            parts: list[Any] = []
+            for member in chosen:
+                parts += [member.model] if len(chosen) > 1 else []
+                parts += board.status_of(ledger.history(member.home, limit=last), _running(member))
+            shown.update(Group(*parts), refresh=True)
+            time.sleep(WATCH_S)
+
+
+def _histories(chosen: "Sequence[FleetHome]", limit: int) -> dict[str, list[ledger.Entry]]:
+    """Returns the newest nights of each home, by its model; a ledger that cannot be read hides no other."""
+    histories: dict[str, list[ledger.Entry]] = {}
+    for member in chosen:
+        try:
+            histories[member.model] = ledger.history(member.home, limit=limit)
+        except ReleaseError as error:
+            log.warning("%s: %s", member.model, error)
+            histories[member.model] = []
+    return histories
+
+
+def pages(home: Home, *, host: str = "127.0.0.1", port: int = 8010) -> int:
+    """Show the nights of all models as pages that update while a night runs, at /nights, until Ctrl-C.
+
+    Args:
+        home: whose nights these are
+        host: address to listen on
+        port: port to listen on, 0 for any that is free
+    """
+    from daybreak.extensions.pages import night_pages
+
+    night_pages.serve(home, host=host, port=port)
+    return 0
