@@ -90,5 +90,8 @@ def test_an_edit_of_a_stage_changes_the_nights_that_open_after_it_alone(tmp_path
     before = daybreak("ingest", "--night", "before")
     assert before.startswith("0 "), before
     subprocess.run(commit, cwd=home, check=True)
+    daybreak("stop", "--night", "before", "--reason", "its turn is over")
+    daybreak("close", "--night", "before")
     opened = daybreak("open", "--night", "after", "--day", "2026-03-10", *small)
-    assert "ingest was edited" in opened + daybreak("ingest", "--night", "after")
+    assert opened.startswith("0 "), opened
+    assert "ingest was edited" in daybreak("ingest", "--night", "after")
