@@ -21,9 +21,10 @@ from statistics import mean, median
 from benchmarks.catalogs import CONFIDENCE, PLUGS
 from benchmarks.frame import QUICK, Target, finish
 from daybreak.contract.params import Params, PlanParams, TrainParams
+from daybreak.extensions.fleets import evening
+from daybreak.extensions.fleets.sharing import Demand, Share, Way, divide
 from daybreak.machines.catalog import rented
-from daybreak.planning import evening, planner
-from daybreak.planning.sharing import Demand, Share, Way, divide
+from daybreak.planning import planner
 from tests.planning.jobs import DATASET, line, night, profile
 
 NUM_EVENINGS = 8 if QUICK else 50

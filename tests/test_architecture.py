@@ -33,12 +33,12 @@ PURE_ROOMS = {
 ACTING = {
     "prediction.ledger_history",
     "extensions.exploration.chosen_values",
-    "planning.evening",
     "planning.plan_stage",
 }  # in those rooms, and read the ledger
 PURE = {
     "contract.formats", "contract.source_code", "contract.units",
     "extensions.bag.bag_forecast", "extensions.bag.reuse", "extensions.bag.state",
+    "extensions.fleets.sharing",
     "backends.billing", "backends.faults", "extensions.vertex.error_codes", "extensions.vertex.job_spec",
     "experiment.forecast", "experiment.observations", "experiment.ramp", "experiment.readout",
     "gate.all_metrics", "gate.selftest",

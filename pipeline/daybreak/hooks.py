@@ -26,9 +26,8 @@ class Extension:
     length: str = ""  # function of a plan and one that plans more samples; returns tonight's plan
     values: str = ""  # function of a night that opens; returns its values of `plan.quality_choices`
     after_commit: str = ""  # function of the home and a new commit of its ledger; its failure changes nothing
-    board: str = (
-        ""  # function of the home and whether `all` of its fleet; writes pages over nights, returns the first
-    )
+    share: str = ""  # function that plans a night with its share of the machines that a fleet has in common
+    board: str = ""  # function of the home, or `all` of its fleet, that writes a page over their nights
     jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
 
 
@@ -51,6 +50,7 @@ EXTENSIONS = {
     "care": Extension(commands="commands"),
     "lineage": Extension(commands="commands", after_commit="open_lineage:send"),
     "pages": Extension(commands="commands", board="fleet_rows:write_board"),
+    "fleets": Extension(commands="commands", share="evening:plan"),
     "erasure": Extension(commands="commands"),
     "notebooks": Extension(),
 }

@@ -1,13 +1,12 @@
 """Runs the stage `plan`: reads the newest prices and the earlier nights, and plans tonight.
 
 `planner.plan` decides, without a clock or a network. A home that shares machines with others of a fleet plans
-with its share of them, and is called again until the share begins (`evening`).
+with its share of them, by the hook `share`, and is called again until the share begins.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import timedelta
 
+from daybreak import hooks
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
@@ -15,9 +14,10 @@ from daybreak.contract.params import PlanSections
 from daybreak.contract.records import Champion, Dataset, Night, Plan, Profile
 from daybreak.machines.catalog import rented
 from daybreak.machines.pricelist import REFRESHED
-from daybreak.planning import evening, planner
+from daybreak.planning import planner
 from daybreak.planning.candidates import everything
 from daybreak.prediction import ledger_history
+from daybreak.storage import homes
 from daybreak.storage.home import Home
 
 
@@ -56,32 +56,12 @@ def plan(
             explored_usd=ledger_history.explored_usd(entries),
         )
 
-    place = evening.shared(home.folder)
-    if place is None:
+    if not homes.shared(home.folder):
         return planned(night, params, available)
-    fleet = place[2]
-    # The share limits the machines, so within it the fastest plan is the one that the division counts on.
-    update = {"objective": "time", "usd_per_hour_saved": None}
-    fastest = params.model_copy(update={"plan": params.plan.model_copy(update=update)})
-    offered = evening.ways(
-        lambda there: planned(night, fastest, there),
-        profile,
-        available=available,
-        machines=fleet.machines,
-        confidence=params.plan.confidence,
-        most=params.plan.max_machines,
-    )
-    if not offered:  # none of the machines that are shared would do
-        return planned(night, params, available)
-    share, waited_s = evening.turn(home, night, offered, refits=bool(params.gate.refit_epochs))
-    there = [
-        replace(machine, count=share.way.num_machines)
-        for machine in available
-        if machine.name == share.way.machine
-    ]
-    num_shared = fleet.machines[share.way.machine]
-    begun = replace(night, started_at=night.started_at + timedelta(seconds=round(waited_s)))
-    return replace(
-        planned(begun, fastest, there),
-        share=f"{share.way.num_machines} x {share.way.machine} of the fleet's {num_shared}",
+    for share in hooks.functions("share"):
+        plan: Plan = share(home, night, profile, planned, available=available, params=params)
+        return plan
+    raise ParamsError(
+        "fleet.yaml names machines that its homes share, and no extension here divides them; restore "
+        "pipeline/daybreak/extensions, or remove `machines` there"
     )

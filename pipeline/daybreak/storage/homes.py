@@ -69,6 +69,19 @@ def lead_of(home: Path) -> Path:
     return Path(member.lead) if member else home
 
 
+def shared(home: Path) -> "tuple[Path, str, Fleet] | None":
+    """Returns the home that leads, the model of this one, and fleet.yaml, where machines are shared."""
+    lead = lead_of(home)
+    shares = fleet(lead)
+    if not shares.machines:
+        return None
+    model = next((each.model for each in homes(lead) if each.folder.resolve() == home.resolve()), "")
+    if not model and home.resolve() in [(lead / text).resolve() for text in shares.homes]:
+        member = checkout.membership(home)  # whose params.yaml broke while its night was under way
+        model = member.model if member else ""
+    return (lead, model, shares) if model else None
+
+
 def join(lead: Path) -> tuple[FleetHome, ...]:
     """Makes the homes of fleet.yaml members of this one, and returns all of them, as `homes` does."""
     if other := membership(lead):

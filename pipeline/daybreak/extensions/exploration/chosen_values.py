@@ -17,10 +17,10 @@ from daybreak.contract.records import Champion, Chosen, Night
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.exploration.learning_curve import Shown
 from daybreak.extensions.exploration.quality_choices import OF_THE_WORKLOAD, Tonight, choose
-from daybreak.planning import evening
 from daybreak.prediction import ledger_history
 from daybreak.prediction.efficiency import theory
 from daybreak.registry.lineage import is_refresh, recipe
+from daybreak.storage import homes
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from daybreak.training.recipe import FACTS, begins_cold
@@ -44,7 +44,7 @@ def choose_for(
         assignments: what a person set for this night alone, as `section.key=value`.
     """
     choices = loaded.plan.quality_choices
-    if loaded.plan.objective != "quality" or not choices or evening.shared(home.folder):
+    if loaded.plan.objective != "quality" or not choices or homes.shared(home.folder):
         return None
     given = {key: _value(key, listed, loaded) for key, listed in choices.items()}
     by_person = frozenset(

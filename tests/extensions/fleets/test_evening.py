@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from daybreak import cli
+from daybreak import cli, hooks
 from daybreak.contract import records
-from daybreak.contract.errors import NotYet, PlanError
+from daybreak.contract.errors import NotYet, ParamsError, PlanError
 from daybreak.contract.records import Action, Night, Plan, Refit, Verdict
+from daybreak.extensions.fleets import evening
+from daybreak.extensions.fleets.sharing import Way
 from daybreak.jobs import launcher, submissions
-from daybreak.planning import evening
-from daybreak.planning.sharing import Way
 from daybreak.storage import homes
 from daybreak.storage.home import Home
 from tests.planning.jobs import DATASET, night, profile
@@ -209,3 +209,13 @@ def test_the_stage_plans_with_its_share_and_is_called_again_until_it_begins(
     assert plan.share == f"1 x {machine} of the fleet's 1"
     entries = json.loads((lead / evening.JOURNAL).read_text())
     assert ["share" in entries[name] for name in ("shop", "cards")] == [has == "shop", has == "cards"]
+
+
+def test_a_home_that_shares_machines_is_not_planned_without_this_extension(
+    lead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hooks, "FOLDER", tmp_path)
+    monkeypatch.setenv("DAYBREAK_HOME", str(lead))
+    monkeypatch.chdir(lead / "nights" / "one")
+    assert cli.main(["plan"]) == ParamsError.exit_status
+    assert "no extension here divides them; restore pipeline/daybreak/extensions" in caplog.text

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daybreak.planning.sharing import ROOM, Demand, Share, Way, divide
+from daybreak.extensions.fleets.sharing import ROOM, Demand, Share, Way, divide
 
 MACHINES = {"a": 2, "b": 1}
 

@@ -12,7 +12,7 @@ any more, since it was killed, is passed over until it calls again.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from daybreak.contract import clock, records
 from daybreak.contract.errors import NotYet, PlanError
 from daybreak.contract.formats import duration
 from daybreak.contract.machine import Machine
+from daybreak.contract.params import PlanSections
 from daybreak.contract.records import (
     Approval,
     Night,
@@ -32,9 +33,9 @@ from daybreak.contract.records import (
     Verdict,
 )
 from daybreak.contract.units import HOUR_S
+from daybreak.extensions.fleets.sharing import Demand, Share, Way, divide
 from daybreak.machines.catalog import HEADROOM
-from daybreak.planning.sharing import Demand, Share, Way, divide
-from daybreak.storage import checkout, homes
+from daybreak.storage import homes
 from daybreak.storage.home import Home
 from daybreak.storage.journal import Journal
 
@@ -50,6 +51,53 @@ UNSEEN_S = (
 OVERDUE = 0.05  # share of its time that a job which should be done is expected to take still
 EVENING_S = 20 * HOUR_S  # for which dollars count
 Planned = Callable[[Sequence[Machine]], Plan]
+
+
+def plan(
+    home: Home,
+    night: Night,
+    profile: Profile,
+    planned: Callable[[Night, PlanSections, Sequence[Machine]], Plan],
+    *,
+    available: Sequence[Machine],
+    params: PlanSections,
+) -> Plan:
+    """Returns the plan of a night on its share of the fleet's machines, once the share begins.
+
+    Raises NotYet before.
+
+    Args:
+        home: whose night it is.
+        night: tonight's.
+        profile: tonight's.
+        planned: the plan of a night by params on machines; raises PlanError where there is none.
+        available: machines that the backend has.
+        params: tonight's.
+    """
+    place = homes.shared(home.folder)
+    assert place
+    machines = place[2].machines
+    # The share limits the machines, so within it the fastest plan is the one that the division counts on.
+    update = {"objective": "time", "usd_per_hour_saved": None}
+    fastest = params.model_copy(update={"plan": params.plan.model_copy(update=update)})
+    offered = ways(
+        lambda there: planned(night, fastest, there),
+        profile,
+        available=available,
+        machines=machines,
+        confidence=params.plan.confidence,
+        most=params.plan.max_machines,
+    )
+    if not offered:  # none of the machines that are shared would do
+        return planned(night, params, available)
+    share, waited_s = turn(home, night, offered, refits=bool(params.gate.refit_epochs))
+    name = share.way.machine
+    there = [replace(each, count=share.way.num_machines) for each in available if each.name == name]
+    begun = replace(night, started_at=night.started_at + timedelta(seconds=round(waited_s)))
+    return replace(
+        planned(begun, fastest, there),
+        share=f"{share.way.num_machines} x {name} of the fleet's {machines[name]}",
+    )
 
 
 def ways(
@@ -119,19 +167,6 @@ def _memory(profile: Profile, plan: Plan) -> float:
     return float(min(1.0, profile.memory_bytes(plan.micro_batch_size) / room))
 
 
-def shared(home: Path) -> "tuple[Path, str, Fleet] | None":
-    """Returns the home that leads, the model of this one, and fleet.yaml, where machines are shared."""
-    lead = homes.lead_of(home)
-    fleet = homes.fleet(lead)
-    if not fleet.machines:
-        return None
-    model = next((each.model for each in homes.homes(lead) if each.folder.resolve() == home.resolve()), "")
-    if not model and home.resolve() in [(lead / text).resolve() for text in fleet.homes]:
-        member = checkout.membership(home)  # whose params.yaml broke while its night was under way
-        model = member.model if member else ""
-    return (lead, model, fleet) if model else None
-
-
 def turn(
     home: Home, night: Night, offered: tuple[Way, ...], *, refits: bool = False, now: float | None = None
 ) -> tuple[Share, float]:
@@ -146,7 +181,7 @@ def turn(
         refits: whether a version that is promoted trains once more on these machines.
         now: seconds since 1970; the clock's if left out.
     """
-    place = shared(home.folder)
+    place = homes.shared(home.folder)
     assert place
     lead, model, fleet = place
     now = clock.now() if now is None else now
