@@ -25,6 +25,7 @@ class Extension:
     choice: str = ""  # function of the best way and all others; returns tonight's, and its extra dollars
     length: str = ""  # function of a plan and one that plans more samples; returns tonight's plan
     values: str = ""  # function of a night that opens; returns its values of `plan.quality_choices`
+    guard: str = ""  # function of a model that returns what follows a limit of memory (training/engine.py)
     after_commit: str = ""  # function of the home and a new commit of its ledger; its failure changes nothing
     share: str = ""  # function that plans a night with its share of the machines that a fleet has in common
     board: str = ""  # function of the home, or `all` of its fleet, that writes a page over their nights
@@ -43,6 +44,7 @@ EXTENSIONS = {
         choice="exploration:explored", length="quality:lengthened", values="chosen_values:choose_for"
     ),
     "unlike": Extension(candidates="unlike:candidates"),
+    "memory_limits": Extension(guard="memory_guard:guard"),
     "init": Extension(commands="commands"),
     "trial": Extension(commands="commands"),
     "simulation": Extension(commands="commands"),

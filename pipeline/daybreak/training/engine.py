@@ -2,15 +2,15 @@
 
 The gradient of an update is the sum of the gradients of its samples / its global batch size, for any shares
 of the workers and any size of the passes: shares may differ, and a share may be empty. Where memory does not
-suffice for a pass on one worker, all workers repeat that update, in passes of half the size or as the memory
-guard says (memory_guard.py).
+suffice for a pass on one worker, all workers repeat that update, in passes of half the size or as a guard of
+the memory says (hook `guard`).
 """
 
 import logging
 import math
 import os
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, Protocol
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from daybreak import hooks
 from daybreak.contract.errors import JobError, is_out_of_memory
 from daybreak.contract.records import EVERY_UPDATE, Sync, Tuning
 from daybreak.contract.workload import Batch, Workload
@@ -33,8 +34,6 @@ from daybreak.training.devices import device, together
 from daybreak.training.gradients import Gradients, Signals
 from daybreak.training.learning_rate import Rule, Scaled, rate_shares, scaled
 from daybreak.training.loader import Loader
-from daybreak.training.memory_guard import MemoryGuard, ShortOfMemory, memory_of
-from daybreak.training.memory_policy import Rung
 from daybreak.training.sample_order import Indices
 from daybreak.training.timers import StepTimer
 from daybreak.training.tuning import (
@@ -98,6 +97,36 @@ class Engine(Protocol):
 
     def load(self, state: State) -> None:
         """Restores a state that `save` returned, on any number of workers."""
+
+
+class Guard(Protocol):
+    """What follows a limit of memory, by rungs that take less of it: `micro_batch_size` of each, and more."""
+
+    rung: Any
+    taken: Counter[str]
+    peak_bytes: int
+
+    def begin(self, micro_batch_size: int, *, num_samples: int, failed: Iterable[Any] = ()) -> Any:
+        """Returns the rung of an update that begins, on which the model now is."""
+
+    @property
+    def is_lowest(self) -> bool:
+        """Whether no rung takes less."""
+
+    def fail(self, error: BaseException) -> None:
+        """Records that the memory did not suffice on this rung."""
+
+
+def _guard(model: nn.Module, *, device: torch.device, tuning: Tuning, band_limits: bool) -> Guard | None:
+    """Returns what follows the limit of memory; None where nothing here does."""
+    guards = hooks.functions("guard")
+    if not guards:
+        log.warning(
+            "no extension here follows a limit of memory that moves, as train.follow_memory asks; restore "
+            "pipeline/daybreak/extensions, or set it to off"
+        )
+    made = (guard(model, device=device, tuning=tuning, band_limits=band_limits) for guard in guards)
+    return next(made, None)
 
 
 class TorchEngine:
@@ -173,14 +202,13 @@ class TorchEngine:
         self.least_share = 2 if self._warn_of_passes else 1
         # Halving would compile for one more shape, and BatchNorm would take statistics over half a pass.
         self._may_halve = not tuning.compiled and not self._warn_of_passes
-        memory = None if follow_memory == "off" or tuning.compiled else memory_of(self.device)
-        self.memory_guard: MemoryGuard | None = None
-        if memory:
-            self.memory_guard = MemoryGuard(
-                self.model, memory=memory, tuning=tuning, band_limits=follow_memory == "band_limited"
+        self.memory_guard: Guard | None = None
+        if follow_memory != "off" and not tuning.compiled:
+            self.memory_guard = _guard(
+                self.model, device=self.device, tuning=tuning, band_limits=follow_memory == "band_limited"
             )
         self._whole_pass = 1  # samples of the largest pass that the recipe asks for
-        self._failed: list[Rung] = []  # rungs on which this update did not fit
+        self._failed: list[Any] = []  # rungs of the guard on which this update did not fit
         # BatchNorm takes its statistics over a share, so a share of another size would change the model.
         self._timer = None if self.world_size == 1 or self._warn_of_passes else StepTimer(self.device)
 
@@ -260,10 +288,9 @@ class TorchEngine:
         """Records that this update does not fit on its rung; raises JobError where none takes less."""
         if not self.memory_guard:
             return
-        if not isinstance(error, ShortOfMemory):
-            if self.memory_guard.is_lowest:
-                raise self._too_large()
-            self.memory_guard.fail()
+        if self.memory_guard.is_lowest:
+            raise self._too_large()
+        self.memory_guard.fail(error)
         self._failed.append(self.memory_guard.rung)
 
     @property

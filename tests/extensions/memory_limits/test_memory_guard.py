@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from daybreak.contract.records import Tuning
+from daybreak.extensions.memory_limits.memory_guard import LOOK_EVERY_S, MemoryGuard, ShortOfMemory
 from daybreak.training.band_limited import BandLimitedConv1d
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
-from daybreak.training.memory_guard import LOOK_EVERY_S, MemoryGuard, ShortOfMemory
 from tests.training.test_band_limited import Waves
 
 MIB = 1 << 20
@@ -164,7 +164,7 @@ def test_convolutions_are_limited_only_while_memory_is_short():
 FREES_AMID_WHAT_STAYS = """
 import json, sys
 import torch
-from daybreak.training.memory_guard import HostMemory
+from daybreak.extensions.memory_limits.memory_guard import HostMemory
 
 memory = HostMemory()
 if sys.argv[1] == "at once":

@@ -2,8 +2,9 @@
 
 import pytest
 
-from daybreak.machines import free_memory, this_machine
-from daybreak.machines.free_memory import FreeMemory, Left
+from daybreak.extensions.memory_limits import free_memory
+from daybreak.extensions.memory_limits.free_memory import FreeMemory, Left
+from daybreak.machines import this_machine
 
 STAT = "anon 5\ninactive_file {0}\nactive_file {1}\ntotal_inactive_file {0}\ntotal_active_file {1}\n"
 

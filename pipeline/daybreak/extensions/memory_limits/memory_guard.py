@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from daybreak.contract.records import Tuning
-from daybreak.machines.free_memory import FreeMemory
+from daybreak.extensions.memory_limits.free_memory import FreeMemory
+from daybreak.extensions.memory_limits.memory_policy import MemoryPolicy, Rung, ladder
 from daybreak.training.band_limited import band_limit, limitable, unlimit
-from daybreak.training.memory_policy import MemoryPolicy, Rung, ladder
 from daybreak.training.tuning import blocks, keep_activations, recompute
 
 log = logging.getLogger(__name__)
@@ -115,6 +115,14 @@ class DeviceMemory:
         """Does nothing: free memory in torch's cache already counts as free."""
 
 
+def guard(
+    model: nn.Module, *, device: torch.device, tuning: Tuning, band_limits: bool
+) -> "MemoryGuard | None":
+    """Returns the guard of a worker's memory; None where its memory cannot be followed."""
+    memory = memory_of(device)
+    return MemoryGuard(model, memory=memory, tuning=tuning, band_limits=band_limits) if memory else None
+
+
 def memory_of(device: torch.device) -> HostMemory | DeviceMemory | None:
     """Returns the memory that this worker trains in; None where it cannot be followed."""
     if device.type == "cuda":
@@ -173,8 +181,10 @@ class MemoryGuard:
         self._num_begun += not failed
         return self._counted()
 
-    def fail(self) -> None:
-        """Records that the memory did not suffice on this rung."""
+    def fail(self, error: BaseException) -> None:
+        """Records that the memory did not suffice on this rung, unless a look within the pass has done so."""
+        if isinstance(error, ShortOfMemory):
+            return
         free = self._memory.free_bytes() or 0
         self._policy.observe(self.rung, peak_bytes=self._memory.own_bytes() + max(0, free))
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.training.memory_policy import RESERVE, RESERVE_BYTES, MemoryPolicy, Rung, ladder
+from daybreak.extensions.memory_limits.memory_policy import RESERVE, RESERVE_BYTES, MemoryPolicy, Rung, ladder
 
 MIB = 1 << 20
 OWN = Rung(micro_batch_size=64)

@@ -1,0 +1,1 @@
+"""Follows a memory limit that moves while a worker trains."""
