@@ -27,9 +27,9 @@ from torch.nn.functional import cross_entropy
 from benchmarks import frame
 from daybreak.contract.records import Tuning
 from daybreak.examples.images.digits import mnist
+from daybreak.extensions.band_limits.band_limited import band_limit, convolve, rates_by_energy
 from daybreak.machines import this_machine
 from daybreak.profiling import line_fit, memory
-from daybreak.training.band_limited import band_limit, convolve, rates_by_energy
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
 

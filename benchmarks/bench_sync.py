@@ -39,8 +39,8 @@ from daybreak.machines.startup import Z90
 from daybreak.prediction import local_updates
 from daybreak.prediction.calibration import Calibration, Past
 from daybreak.prediction.update_time import TimedUpdate, by_profile, updates
-from daybreak.training.band_limited import new_model
 from daybreak.training.engine import TorchEngine
+from daybreak.training.tuning import new_model
 from tests.planning import jobs
 
 EVERY = 32

@@ -25,6 +25,8 @@ class Extension:
     choice: str = ""  # function of the best way and all others; returns tonight's, and its extra dollars
     length: str = ""  # function of a plan and one that plans more samples; returns tonight's plan
     values: str = ""  # function of a night that opens; returns its values of `plan.quality_choices`
+    band_limit: str = ""  # function of a model and a share of its spectrum, which it leaves out
+    limitable: str = ""  # function of a model; returns the layers that `band_limit` changes
     guard: str = ""  # function of a model that returns what follows a limit of memory (training/engine.py)
     after_commit: str = ""  # function of the home and a new commit of its ledger; its failure changes nothing
     share: str = ""  # function that plans a night with its share of the machines that a fleet has in common
@@ -45,6 +47,7 @@ EXTENSIONS = {
     ),
     "unlike": Extension(candidates="unlike:candidates"),
     "memory_limits": Extension(guard="memory_guard:guard"),
+    "band_limits": Extension(band_limit="band_limited:limit", limitable="band_limited:limitable"),
     "init": Extension(commands="commands"),
     "trial": Extension(commands="commands"),
     "simulation": Extension(commands="commands"),

@@ -117,7 +117,7 @@ STAGES = {
         path="daybreak.evaluation.evaluator:evaluate",
         help="score the held-out samples",
         dvc="cached",
-        reads=(WORKLOAD, "data/arrays", "data/run/model", "data/champion"),
+        reads=(WORKLOAD, EXTENSIONS, "data/arrays", "data/run/model", "data/champion"),
         writes=("data/run/scores.npy",),
     ),
     "register": Stage(

@@ -24,9 +24,8 @@ from daybreak.contract.workload import Batch, Workload
 from daybreak.profiling.bounds import Operator
 from daybreak.profiling.operators import OperatorLog, OtherStep, own
 from daybreak.training import noise, sample_order
-from daybreak.training.band_limited import new_model
 from daybreak.training.sample_order import Indices
-from daybreak.training.tuning import ShardedOptimizer, Tuner, read, tensors
+from daybreak.training.tuning import ShardedOptimizer, Tuner, new_model, read, tensors
 
 NOISE_BATCHES = 8
 NUM_SIZED = 256  # samples among which the largest is sought

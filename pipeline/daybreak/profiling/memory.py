@@ -244,9 +244,9 @@ def _growing(harness: "Harness", probe: Probe, peak: Callable[[int], int], room:
 
 
 def _convolves(model: "nn.Module") -> bool:
-    from daybreak.training.band_limited import limitable
+    from daybreak.training.tuning import limitable
 
-    return bool(limitable(model))
+    return limitable(model)
 
 
 def _most_samples(harness: "Harness", sizes: tuple[int, ...], *, limit_s: float) -> int:

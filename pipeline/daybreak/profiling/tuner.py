@@ -33,9 +33,8 @@ from daybreak.profiling.remedies import (
     Offer,
     offers,
 )
-from daybreak.training.band_limited import limitable
 from daybreak.training.loader import draws
-from daybreak.training.tuning import blocks, fusible, read, same_if_sparse, tables, tensors
+from daybreak.training.tuning import blocks, fusible, limitable, read, same_if_sparse, tables, tensors
 
 if TYPE_CHECKING:
     from daybreak.profiling.harness import Harness
@@ -324,7 +323,7 @@ def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) 
         fusible=fusible(harness.optimizer),
         images=any(isinstance(module, nn.Conv2d) for module in harness.model.modules()),
         blocks=bool(blocks(harness.model)),
-        convolves=bool(limitable(harness.model)),
+        convolves=limitable(harness.model),
         band_rate=harness.tuning.band_rate,
         num_layers=sum(any(True for _ in m.parameters(recurse=False)) for m in harness.model.modules()),
         sparse_rows=sum(map(_rows_with_gradient, dense)) / num_rows if num_rows else 0.0,

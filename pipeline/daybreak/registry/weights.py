@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from daybreak import hooks
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
-from daybreak.contract.workload import Workload, read_state
+from daybreak.contract.workload import Workload, make_model, read_state
 from daybreak.data.partitions import part_of, partitions
 from daybreak.workloads.served_rows import ServedRows
 
@@ -28,14 +29,10 @@ def load_model(workload: Workload, folder: Path) -> "nn.Module":
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from daybreak.training.band_limited import new_model
-
     device = "cuda" if torch.cuda.is_available() else "cpu"
     # Else a GPU rounds the factors of convolutions to 10 bits (TF32), and scores are not those of a CPU.
     torch.backends.cudnn.allow_tf32 = False
-    facts = folder / "model.json"
-    rate = json.loads(facts.read_text()).get("band_rate", 0.0) if facts.exists() else 0.0
-    model = new_model(workload, read_state(folder), rate=rate)
+    model = _model(workload, folder)
     path = folder / "model.safetensors"
     try:
         model.load_state_dict(load_file(path))
@@ -46,6 +43,22 @@ def load_model(workload: Workload, folder: Path) -> "nn.Module":
             f"restore the workload's code that trained it, or train again"
         ) from None
     return model.to(device).eval()
+
+
+def _model(workload: Workload, folder: Path) -> "nn.Module":
+    """Returns the model of a folder before it has its weights; it leaves out what it was trained without."""
+    facts = folder / "model.json"
+    rate = json.loads(facts.read_text()).get("band_rate", 0.0) if facts.exists() else 0.0
+    model = make_model(workload, read_state(folder))
+    limits = hooks.functions("band_limit") if rate else []
+    if rate and not limits:
+        raise DataError(
+            f"the model in {folder} leaves out {rate:.0%} of the spectrum, and no extension here has such "
+            f"convolutions; restore pipeline/daybreak/extensions"
+        )
+    for limit in limits:
+        model = limit(model, rate)
+    return model
 
 
 def load_rows(workload: Workload, artifacts: Path, *, model: Path | None = None) -> ServedRows:

@@ -27,7 +27,6 @@ from daybreak.contract.errors import JobError, is_out_of_memory
 from daybreak.contract.records import EVERY_UPDATE, Sync, Tuning
 from daybreak.contract.workload import Batch, Workload
 from daybreak.training import process_group
-from daybreak.training.band_limited import new_model
 from daybreak.training.checkpoint import State, pack, unpack
 from daybreak.training.column_files import ColumnFiles
 from daybreak.training.devices import device, together
@@ -42,6 +41,7 @@ from daybreak.training.tuning import (
     check_model,
     check_optimizer,
     halves,
+    new_model,
     normalised,
     rule_of,
     schedules_rate,

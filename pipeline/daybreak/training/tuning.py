@@ -22,9 +22,10 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.data import Dataset, default_collate
 
+from daybreak import hooks
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.records import Tuning
-from daybreak.contract.workload import Batch, Workload
+from daybreak.contract.workload import Batch, State, Workload, make_model
 from daybreak.training.column_files import ColumnFiles, Day
 from daybreak.training.learning_rate import Kind
 from daybreak.training.sample_order import Indices
@@ -390,6 +391,31 @@ def blocks(model: nn.Module) -> list[nn.Sequential | nn.ModuleList]:
     if isinstance(model, nn.Sequential | nn.ModuleList) and len(model) > 1 and not normalised(model):
         return [model]
     return [block for child in model.children() for block in blocks(child)]
+
+
+def new_model(workload: Workload, state: State, *, rate: float) -> nn.Module:
+    """Returns a new model of the workload, without a share `rate` of the spectrum."""
+    model = make_model(workload, state)
+    return band_limit(model, rate) if rate else model
+
+
+def band_limit(model: nn.Module, rate: float) -> nn.Module:
+    """Returns the model with convolutions that leave out a share `rate` of the spectrum; 0: all is back.
+
+    Raises ParamsError where no extension here has such convolutions.
+    """
+    for limit in hooks.functions("band_limit"):
+        limited: nn.Module = limit(model, rate)
+        return limited
+    raise ParamsError(
+        f"the model leaves out {rate:.0%} of the spectrum, and no extension here has such convolutions; "
+        f"restore pipeline/daybreak/extensions"
+    )
+
+
+def limitable(model: nn.Module) -> bool:
+    """Returns whether the model has convolutions that `band_limit` changes."""
+    return any(layers_of(model) for layers_of in hooks.functions("limitable"))
 
 
 def recompute(model: nn.Module) -> None:

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from daybreak import hooks
 from daybreak.contract.records import Tuning
+from daybreak.extensions.band_limits.band_limited import BandLimitedConv1d
 from daybreak.extensions.memory_limits.memory_guard import LOOK_EVERY_S, MemoryGuard, ShortOfMemory
-from daybreak.training.band_limited import BandLimitedConv1d
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
-from tests.training.test_band_limited import Waves
+from tests.extensions.band_limits.test_band_limited import Waves
 
 MIB = 1 << 20
 IDLE = 100 * MIB
@@ -159,6 +160,15 @@ def test_convolutions_are_limited_only_while_memory_is_short():
         kinds.append(sum(isinstance(part, BandLimitedConv1d) for part in engine.model))
     assert kinds == [0, 0, 0, 2, 2, 0]
     assert list(engine.short_of_memory) == ["passes of 1 sample, convolutions without 75% of the spectrum"]
+
+
+def test_without_this_extension_a_limit_is_not_followed_which_is_said(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(hooks, "FOLDER", tmp_path)
+    workload = Waves()
+    engine = TorchEngine(workload, workload.dataset(None, "train"), seed=1, micro_batch_size=BATCH,
+                         tuning=Tuning(), follow_memory="same_gradient")  # fmt: skip
+    assert engine.memory_guard is None
+    assert "no extension here follows a limit of memory" in caplog.text
 
 
 FREES_AMID_WHAT_STAYS = """

@@ -25,8 +25,7 @@ from torch.utils.hooks import RemovableHandle
 from daybreak.contract.records import Tuning
 from daybreak.extensions.memory_limits.free_memory import FreeMemory
 from daybreak.extensions.memory_limits.memory_policy import MemoryPolicy, Rung, ladder
-from daybreak.training.band_limited import band_limit, limitable, unlimit
-from daybreak.training.tuning import blocks, keep_activations, recompute
+from daybreak.training.tuning import band_limit, blocks, keep_activations, limitable, recompute
 
 log = logging.getLogger(__name__)
 
@@ -249,7 +248,7 @@ class MemoryGuard:
         if rung.recompute != self.rung.recompute and not self._tuning.recompute:
             (recompute if rung.recompute else keep_activations)(self._model)
         if rung.band_rate != self.rung.band_rate and self._band_rates:
-            band_limit(self._model, rung.band_rate) if rung.band_rate else unlimit(self._model)
+            band_limit(self._model, rung.band_rate)
         self.rung = rung
 
     def _counted(self) -> Rung:

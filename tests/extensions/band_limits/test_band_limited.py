@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from daybreak import hooks
 from daybreak.contract import params
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.records import Tuning
-from daybreak.registry import lineage
-from daybreak.registry.weights import load_model
-from daybreak.training import checkpoint
-from daybreak.training.band_limited import (
+from daybreak.extensions.band_limits.band_limited import (
     BandLimitedConv1d,
     BandLimitedConv2d,
     ReLUOfBits,
@@ -24,6 +22,9 @@ from daybreak.training.band_limited import (
     limitable,
     rates_by_energy,
 )
+from daybreak.registry import lineage
+from daybreak.registry.weights import load_model
+from daybreak.training import checkpoint, tuning
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
 from daybreak.training.worker import write_facts
@@ -81,7 +82,7 @@ def test_samples_convolved_a_few_at_a_time_come_out_the_same(monkeypatch):
     made, signal = layer(*LAYERS[0])
     band_limit(made, 0.4)
     whole = gradients(made, signal)
-    monkeypatch.setattr("daybreak.training.band_limited.MOST_AT_ONCE", 1)
+    monkeypatch.setattr("daybreak.extensions.band_limits.band_limited.MOST_AT_ONCE", 1)
     for one, other in zip(gradients(made, signal), whole, strict=True):
         assert torch.allclose(one, other)
 
@@ -234,3 +235,10 @@ def test_precision_falls_smoothly_over_the_full_range_of_rates(sizes):
     assert steps.min() >= -1e-12
     assert steps.max() < 0.09  # two of 33 columns are one step of the rate
     assert (errors - rates[:, None]).abs().max() < 0.1
+
+
+def test_a_model_that_leaves_out_frequencies_is_refused_without_this_extension(tmp_path, monkeypatch):
+    monkeypatch.setattr(hooks, "FOLDER", tmp_path)
+    assert not tuning.limitable(nn.Conv1d(1, 1, 3))
+    with pytest.raises(ParamsError, match="leaves out 50% of the spectrum, and no extension"):
+        tuning.band_limit(nn.Conv1d(1, 1, 3), 0.5)

@@ -26,7 +26,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.workload import State, Workload, make_model
 
 MOST_AT_ONCE = 1 << 21  # numbers of a signal whose spectrum is computed at a time
 BITS = 8
@@ -387,10 +386,9 @@ def unlimit(model: nn.Module) -> nn.Module:
     return model
 
 
-def new_model(workload: Workload, state: State, *, rate: float) -> nn.Module:
-    """Returns a new model of the workload, band-limited where the rate is not 0."""
-    model = make_model(workload, state)
-    return band_limit(model, rate) if rate else model
+def limit(model: nn.Module, rate: float) -> nn.Module:
+    """Returns the model, band-limited in place; at a rate of 0 with torch's own convolutions again."""
+    return band_limit(model, rate) if rate else unlimit(model)
 
 
 def rates_by_energy(model: nn.Module, run: Callable[[], object], *, kept: float = 0.9) -> dict[str, float]:
