@@ -23,7 +23,8 @@ from daybreak.contract.params import Params, Plug, Section
 DOCS = Path(__file__).parent.parent / "docs"
 HEADER = "<!-- Made of the code by `make docs`; change the text there. -->\n"
 PARAMS = """\
-A night reads `params.yaml` of the commit that is checked out. A key that is left out has its default.
+A night reads `params.yaml` of the commit that is checked out. Each key stands with its
+default and its values; `key:` alone is empty.
 `--set section.key=value` overrides a key for one night, and `daybreak check` examines the whole
 file. Text with an asterisk, a colon or a bracket needs quotes in YAML.
 
@@ -36,7 +37,7 @@ backend: daybreak:Local
 """
 COMMAND_LINE = """\
 A stage runs in the current folder, or in that of the night which `--night ID` names. An option may be left
-out unless the table says that it has to be given."""
+out unless it is required."""
 TYPES = {
     bool: "`true` or `false`", int: "whole number", float: "number", str: "text", Plug: "class",
     date: "date", type(None): "empty",
@@ -56,9 +57,8 @@ def _params() -> Iterator[str]:
     yield f"# Every key of params.yaml\n\n{HEADER}"
     yield PARAMS
     plugs = {name: field for name, field in Params.model_fields.items() if field.annotation is Plug}
-    yield "| key | what it is |\n| --- | --- |"
     yield from (
-        f"| `{name}` | {_line(field.description)} |"
+        f"- `{name}`: {_line(field.description)}"
         for name, field in sorted(plugs.items(), key=lambda one: PLUGS.index(one[0]))
     )
     yield "\nThe other keys stand in a section each."
@@ -70,15 +70,15 @@ def _params() -> Iterator[str]:
 
 def _section(name: str, section: type[Section]) -> Iterator[str]:
     yield f"\n## {name}\n\n{_line(section.__doc__)}\n"
-    yield "| key | default | values | what it is |\n| --- | --- | --- | --- |"
     yield from _keys(section)
 
 
 def _keys(section: type[Section], prefix: str = "") -> Iterator[str]:
-    """A row for each key, with those of a mapping of its own below it."""
+    """A line for each key with its default, with those of a mapping of its own below it."""
     for key, field in section.model_fields.items():
-        default = "has to be given" if field.is_required() else _default(field.default)
-        yield f"| `{prefix}{key}` | {default} | {_values(field)} | {_line(field.description)} |"
+        values = f"{_values(field)}; required" if field.is_required() else _values(field)
+        default = "" if field.is_required() else f" {_default(field.default)}".rstrip()
+        yield f"- `{prefix}{key}:{default}` ({values}): {_line(field.description)}"
         for kind in typing.get_args(field.annotation):
             if inspect.isclass(kind) and issubclass(kind, Section) and kind is not Plug:
                 yield from _keys(kind, f"{key}.")
@@ -87,10 +87,10 @@ def _keys(section: type[Section], prefix: str = "") -> Iterator[str]:
 def _default(value: object) -> str:
     """A default as params.yaml has it."""
     if value in (None, "", (), {}):
-        return "empty"
+        return ""
     if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    return f"`[{', '.join(map(str, value))}]`" if isinstance(value, tuple) else f"`{value}`"
+        return str(value).lower()
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
 
 
 def _values(field: FieldInfo) -> str:
@@ -142,9 +142,7 @@ def _commands(title: str, names: Iterable[str]) -> Iterator[str]:
         text = _line(parser.description)
         yield f"\n### {name}\n\n{text[0].upper()}{text[1:].rstrip('.')}.\n"
         options = [action for action in parser._actions if not _is_common(action)]
-        if options:
-            yield "| option | default | what it is |\n| --- | --- | --- |"
-            yield from map(_option, options)
+        yield from map(_option, options)
 
 
 def _is_common(action: argparse.Action) -> bool:
@@ -162,17 +160,14 @@ def _subparsers(stage: str = "") -> dict[str, argparse.ArgumentParser]:
 
 def _option(action: argparse.Action) -> str:
     name = action.option_strings[0] if action.option_strings else action.metavar
-    if action.required:
-        default = "has to be given"
-    else:
-        left_out = action.default is None or action.default is False or action.default == ""
-        default = "" if left_out else f"`{action.default}`"
-    return f"| `{name}` | {default} | {_line(action.help).rstrip('.')} |"
+    left_out = action.default is None or action.default is False or action.default == ""
+    note = " (required)" if action.required else "" if left_out else f" (default `{action.default}`)"
+    return f"- `{name}`{note}: {_line(action.help).rstrip('.')}"
 
 
 def _line(text: str | None) -> str:
-    """A text of several lines in one, as a cell of a table."""
-    return " ".join((text or "").split()).replace("|", "\\|")
+    """A text of several lines in one."""
+    return " ".join((text or "").split())
 
 
 if __name__ == "__main__":

@@ -112,32 +112,30 @@ class NightParams(Section):
     """When a night starts, its deadline and its budget."""
 
     schedule: str = Field("0 3 * * *", pattern=CRON)
-    """When Airflow starts a night: minute, hour, day of the month, month and weekday, as cron reads them, in
-    `time_zone`. The night trains on the newest day that is over then where the data comes from."""
+    """When Airflow starts a night, as cron reads it, in `time_zone`. The night trains on the newest day
+    that is over then where the data comes from."""
     time_zone: str = "UTC"
     """Time zone of `schedule`, such as `America/New_York`. A day of the data ends where the `zone` of the
     workload's table says."""
     train_hours: float = Field(18, gt=0)
-    """Hours from the opening of the night to the end of training. The plan must fit into them; raise them
-    where it finds no machine that is fast enough."""
+    """Hours from the opening of the night to the end of training, into which the plan must fit."""
     decide_hours: float = Field(24, gt=0)
     """Hours from the opening of the night to the decision: evaluation, a live test and a person's approval
     must end by then, or the champion stays. At least `train_hours`."""
     budget_usd: float = Field(50, ge=0)
-    """US dollars that training may cost in a night. A plan that costs more is refused, and a job that would
-    cost more is stopped."""
+    """US dollars that training may cost in a night. A plan or a job that would cost more is refused or
+    stopped."""
     keep: int = Field(7, ge=1)
     """Closed nights whose folders stay in `nights/`; the ledger keeps all nights. Lower it to free disk."""
     keep_days: float = Field(90, gt=0)
     """Days for which data and models of a night are kept, so that a rollback can bring them back. What serves
     and what it replaced are kept longer, the records of all nights always. Lower it to free disk."""
     max_code_mb: float = Field(1000, gt=0)
-    """Megabytes that the code of a night may hold: what travels to a rented job, all of the checkout that git
-    does not ignore, and what a version carries, the package of the workload. Raise it where these files are
-    really needed there."""
+    """Megabytes that the code of a night may hold: all of the checkout that git does not ignore, for a
+    rented job, and the package of the workload, for a version."""
     reread_nights: int = Field(7, ge=1)
-    """Nights within which every byte of DVC's cache is read again and compared with its digest: each `close`
-    reads that share of it. Raise it where reading takes too long."""
+    """Nights within which every byte of DVC's cache is read again and compared with its digest, a share
+    at each `close`."""
     ledger_remote: str = Field("", pattern=r"^([^-].*)?$")
     """Git remote, by name or URL, that `close`, `promote` and `rollback` push the ledger to; no night fails
     because of it. Where it has what the ledger has not, `open` refuses. Empty: nothing is pushed."""
@@ -162,10 +160,9 @@ class IngestParams(Section):
     """Which days come in besides the day asked for."""
 
     history_days: int = Field(400, ge=0, le=A_CENTURY)
-    """Days before the night's day that the first night brings in. Lower it for a quick trial."""
+    """Days before the night's day that the first night brings in."""
     late_days: int = Field(7, ge=0, le=A_CENTURY)
-    """Earlier days that each night looks at again for late or restated rows. Raise it if your source corrects
-    its data later than that."""
+    """Earlier days that each night looks at again for late or restated rows."""
 
 
 class ValidateParams(Section):
@@ -177,7 +174,7 @@ class ValidateParams(Section):
     """Share of tonight's rows that may be quarantined; more stops the night."""
     max_drift: float = Field(0.35, gt=0)
     """Distance from the last four same weekdays that a column may have, from 0 (alike) to 1 (nothing in
-    common); more stops the night. The suite may set a limit of its own for a column."""
+    common); more stops the night. The suite may set another limit for a column."""
     false_alarms_per_year: float = Field(2.0, ge=0)
     """Sound days a year of which some figure may be outside the limits that are learned from the days before:
     rows, new values, an item's usual price, a repeated day. 0: nothing is learned."""
@@ -186,8 +183,8 @@ class ValidateParams(Section):
     stops until a person opens one that accepts the day; `refuse`: the night stops. The suite may say another
     for a figure."""
     accepted_days: tuple[date, ...] = ()
-    """Days that a person has looked at, and that are trained on although they are unlike the days before.
-    Meant for a single night: `--set validate.accepted_days=[2025-01-31]`."""
+    """Days that a person has looked at, and that are trained on although they are unlike the days
+    before. Meant for a single night: `--set validate.accepted_days=[2025-01-31]`."""
 
 
 class PrepareParams(Section):
@@ -196,8 +193,8 @@ class PrepareParams(Section):
     window_days: int = Field(400, ge=1, le=A_CENTURY)
     """Days up to the night's day that the arrays hold. Lower it if old days no longer help the model."""
     test_days: int = Field(1, ge=1, le=A_CENTURY)
-    """Newest trading days, held out from training to judge the models on. Raise it if the gate has too few
-    samples to decide; the model then learns from less recent days."""
+    """Newest trading days, held out from training to judge the models on. With more, the gate has more
+    samples, and the model is less fresh."""
     refit_days: int = Field(30, ge=1)
     """Days after which the workload's `fit` is run again; all days are then prepared again, and training
     takes all samples. Lower it where new categories come often."""
@@ -232,9 +229,9 @@ class PlanParams(Section):
     """What may be rented, and which plan is best."""
 
     objective: Literal["cost", "time", "knee", "quality"] = "cost"
-    """Which feasible plan to take: the cheapest, the fastest, or the one at the knee between the two, where
-    half the time is worth at most twice the dollars. `quality`: the cheapest, on as many more samples as
-    nights have shown to raise the score, in the hours and for the dollars that are left."""
+    """Which feasible plan to take: the cheapest, the fastest, or the `knee`, where half the time is
+    worth at most twice the dollars. `quality`: the cheapest, on as many more samples as nights have
+    shown to raise the score, within hours and budget."""
     usd_per_hour_saved: float | None = Field(None, ge=0)
     """US dollars that being done an hour sooner is worth to `time` and `knee`, which save no hour for more;
     empty: `time` takes the fastest at any price within the budget."""
@@ -256,14 +253,13 @@ class PlanParams(Section):
     """Global batch sizes, in samples, to choose among; empty: only `train.batch_size`. A larger one trains
     on more samples, by the noise scale."""
     quality_choices: dict[ChoiceKey, Annotated[tuple[PositiveInt, ...], Field(min_length=2)]] = {}
-    """Keys of params.yaml of which `quality` may take a larger value, with the values to choose among:
-    `prepare.window_days`, and whole numbers among the arguments of the workload, as in
-    `{prepare.window_days: [30, 60], workload.hidden: [64, 128]}`. The first is the one that the key has here;
-    a key with another value is left alone."""
+    """Values to choose among, for `quality`, of `prepare.window_days` and of whole numbers among the
+    arguments of the workload, as in `{prepare.window_days: [30, 60], workload.hidden: [64, 128]}`. The
+    first is the one that the key has here."""
     explore_usd: float = Field(0, ge=0)
-    """US dollars that trying other batch sizes and machine counts, for `quality` more samples and the larger
-    values of `quality_choices` too, may cost in 30 nights; 0: nothing is tried, and nothing is for `knee` or
-    with `usd_per_hour_saved` for `time`."""
+    """US dollars that trying other batch sizes and machine counts, for `quality` also more samples and
+    `quality_choices`, may cost in 30 nights; 0: nothing is tried, nor for `knee` or with
+    `usd_per_hour_saved` for `time`."""
 
     @field_validator("quality_choices")
     @classmethod
@@ -290,16 +286,16 @@ class TrainParams(Section):
     """Training processes on the local machine; more than it has GPUs share them. The catalog says how
     many a rented machine runs."""
     threads: Literal["fixed", "auto"] = "fixed"
-    """`auto`: a process on each core of the machine that others leave free, more and fewer while training
-    goes on, without GPUs. Runs can then not be repeated bit for bit (docs/threads.md)."""
+    """`auto`: a process on each core that others leave free, without GPUs; runs can then not be
+    repeated bit for bit (docs/threads.md)."""
     batching: Literal["auto", "by_speed", "even"] = "auto"
-    """How workers share a batch. `by_speed`: workers of unlike speed finish together, but sums are rounded
-    differently in each run; `even`: a run can be repeated bit for bit; `auto`: by speed on several machines,
-    even on one."""
+    """How workers share a batch. `by_speed`: unlike workers finish together, with sums rounded
+    differently in each run; `even`: a run can be repeated bit for bit; `auto`: by speed on several
+    machines, even on one."""
     sync: Literal["every_update", "every_h_updates", "no_barrier", "auto"] = "every_update"
     """When workers agree: on each gradient, or on weights after every `sync_every` updates, for slow
-    networks. `no_barrier`: likewise, but nobody waits for an average, which comes `sync_every` updates later.
-    `auto`: as the plan finds best by network and noise; training undoes it where it does not pay."""
+    networks; `no_barrier`: likewise, without waiting. `auto`: as the plan finds best; training undoes
+    it where it does not pay."""
     sync_every: int = Field(32, ge=2)
     """Updates between two agreements on weights; only for `sync: every_h_updates` and `no_barrier`."""
     seed: int = 0
@@ -310,8 +306,8 @@ class TrainParams(Section):
     """How the learning rate follows another batch size: by the rule of the workload's optimizer, by AdaScale
     (SGD only), or not at all."""
     batch_growth: Literal["none", "goodput"] = "none"
-    """Whether the batch may change within a run: `goodput` grows it where that makes faster progress, and
-    shrinks it again, to the planned size at least, where the job moves to another machine."""
+    """`goodput`: the batch grows within a run where that makes faster progress, and shrinks again, to
+    the planned size at least."""
     warmup: float = Field(0.05, ge=0, lt=1)
     """Share of the samples over which the learning rate rises."""
     decay: float = Field(0.5, ge=0, le=1)
@@ -327,21 +323,20 @@ class TrainParams(Section):
     warm_rate: float = Field(5e-4, gt=0)
     """Learning rate of a warm start, at its peak."""
     band_rate: float = Field(0.0, ge=0, lt=1)
-    """Share of the spectrum, its highest frequencies, that convolutions leave out when they are trained and
-    when they serve, so that training takes less memory. It changes the model; 0: none is left out."""
+    """Share of the spectrum, its highest frequencies, that convolutions leave out in training and
+    serving, so that training takes less memory. It changes the model."""
     follow_memory: Literal["off", "same_gradient", "band_limited"] = "same_gradient"
-    """What a run does where the memory that it may use falls while it trains, as by a limit of its container
-    or by a neighbour. `same_gradient`: smaller passes, activations computed again; `band_limited`: where
-    that does not suffice, convolutions without high frequencies too, which may cost quality; `off`: nothing.
-    Where memory is free again, it goes on as before (docs/train.md)."""
+    """What a run does where the memory that it may use falls while it trains. `same_gradient`: smaller
+    passes, activations computed again; `band_limited`: where that does not suffice, convolutions
+    without high frequencies too, which may cost quality; `off`: nothing (docs/train.md)."""
     checkpoint_every_s: float | None = Field(None, gt=0)
     """Seconds between checkpoints; empty: the plan decides, from the hazard of losing machines."""
     checkpoints: str = ""
     """Folder for copies of checkpoints that outlive the machine: a path, or a URL of fsspec such as
-    `gs://bucket/checkpoints`; empty: they stay in the job's folder. Credentials belong in the environment."""
+    `gs://bucket/checkpoints`; empty: they stay in the job's folder."""
     hang_after_s: float = Field(120, gt=0)
     """Seconds without an update, or ten times what one takes if that is longer, after which workers are
-    started again. Raise it if a pause may last longer."""
+    started again."""
 
     @model_validator(mode="after")
     def _agree_on_what_is_decided(self) -> Self:
@@ -401,16 +396,16 @@ class GateParams(Section):
     """Sound nights a year whose evaluation may be taken for implausible, since the champion or a baseline
     scores unlike in its last 28 nights; the champion then stays. 0: nothing is checked."""
     when_spent: Literal["cold", "anchor"] = "cold"
-    """What follows when refreshes have lost the margin little by little since the last version that was
-    proven better. `cold`: the next training begins anew, on all samples; `anchor`: the watch lets that
-    version serve again."""
+    """What follows when refreshes have lost the margin little by little. `cold`: the next training
+    begins anew, on all samples; `anchor`: the watch lets the last version that was proven better serve
+    again."""
     false_promotions_per_year: float = Field(0.5, gt=0)
-    """Promotions a year, at most, of changed recipes that are no better. A recipe is proven better at half of
-    `alpha` as long as few are tried, and at ever less the more were tried within a year."""
+    """Promotions a year, at most, of changed recipes that are no better: the more were tried within a
+    year, the more evidence the next one needs."""
     refit_epochs: float = Field(0, ge=0)
-    """Passes over the held-out days by which a version that is promoted is trained further before it serves,
-    at `train.warm_rate`, so that more `prepare.test_days` do not make it less fresh; 0: it serves as it was
-    judged. Nothing compares the result: it must only pass the smoke test, and output about what it did."""
+    """Passes over the held-out days by which a promoted version is trained further before it serves, at
+    `train.warm_rate`; 0: it serves as it was judged. Nothing compares the result: it must only pass the
+    smoke test, and output about what it did."""
     resamples: int = Field(1000, ge=0)
     """Resamples of the bootstrap that checks the interval of the effect; 0: no bootstrap."""
     scores: Literal["replay", "live", "both"] = "replay"
@@ -453,23 +448,22 @@ class LiveTestParams(Section):
     outcome_hours: float = Field(1, gt=0)
     """Hours after an answer in which a user's outcomes count. Raise it if users or labels come later."""
     max_errors: float = Field(0.01, gt=0, lt=1)
-    """Guardrail of a live test, which acts at once: by how much the share of a user's requests that the model
-    does not answer may be larger with the challenger."""
+    """Guardrail of a live test: by how much the share of a user's requests that the model does not
+    answer may be larger with the challenger."""
     max_fallbacks: float = Field(0.05, gt=0, lt=1)
-    """Guardrail of a live test: by how much the share of a user's answers that are popular items, rather than
-    items of their own, may be larger with the challenger."""
+    """Guardrail of a live test: by how much the share of a user's answers that are popular items may be
+    larger with the challenger."""
     max_p99_rise_s: float = Field(0.1, gt=0)
     """Guardrail of a live test: seconds by which the challenger's P99 may be longer."""
     max_shift: float = Field(0.5, gt=0, lt=1)
-    """Guardrail of a live test: total variation distance between the items that the two models show, from 0
-    (the same) to 1. Raise it for a recipe that should show other items."""
+    """Guardrail of a live test: total variation distance between the items that the two models show,
+    from 0 (the same) to 1."""
     metric: OwnMetricParams | None = None
     """What users are scored by where a team serves by itself: the metric that it reports of them. Empty: what
     routers and endpoints log."""
     observations: Plug | None = None
-    """Source of what users met and what came of it, where a team serves by itself:
-    `daybreak:Files` with a `url`, `daybreak:Database` with `url` and `table`, or
-    your own class. Empty: only what is posted to a router."""
+    """Source of what users met and what came of it, where a team serves by itself: `daybreak:Files`,
+    `daybreak:Database`, or your own class. Empty: only what is posted to a router."""
 
     @model_validator(mode="after")
     def _ramp_climbs(self) -> Self:
@@ -520,9 +514,9 @@ class WatchParams(Section):
     """What to do where somebody moved the champion's alias in MLflow by hand: report it, move it back, or
     let that version serve."""
     holdback: float = Field(0, ge=0, le=0.5)
-    """Share of users who stay with the anchor, the last version that was proven better, while refreshes of
-    it serve; after a proof, with the version that was replaced. Where they do better, `watch` rolls back; 0:
-    nobody is held back."""
+    """Share of users who stay with the anchor, the last version that was proven better; after a proof,
+    with the version that was replaced. Where they do better, `watch` rolls back; 0: nobody is held
+    back."""
 
 
 class ServingParams(Section):
@@ -545,13 +539,12 @@ class ServingParams(Section):
     """Requests a second that one address may send; 0: any number. All users behind a proxy are one
     address, unless `trusted_proxies` names it."""
     max_connections_per_address: int = Field(250, ge=1)
-    """Connections that one address may hold at once; one more takes the place of one that waits. Of those
-    behind a trusted proxy, requests that are not answered yet."""
+    """Connections that one address may hold at once; one more takes the place of one that waits."""
     headers_timeout_s: float = Field(5, gt=0)
     """Seconds that the headers of a request may take to come."""
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses or networks of proxies, such as `10.0.0.0/8`, whose `X-Forwarded-For` says for whom a request
-    is; empty: the header is not read, and the address that connects counts."""
+    """Addresses or networks of proxies, such as `10.0.0.0/8`, whose `X-Forwarded-For` says for whom a
+    request is; empty: the header is not read."""
     keep_users: int = Field(100_000, ge=1)
     """Users whose answers are kept in memory, for each version. Lower it to save memory."""
     keep_days: float = Field(90, gt=0)
@@ -592,8 +585,8 @@ class NotifyParams(Section):
     """Who hears of what happens in nights, and when."""
 
     command: str = ""
-    """Command that the shell runs with the message on its standard input, to send it on; without it and
-    `urls`, messages stay in the task log."""
+    """Command that the shell runs with each message on its standard input; without it and `urls`, messages
+    stay in the task log."""
     urls: tuple[str, ...] = ()
     """URLs of Apprise that each message is sent to: Slack, mail, Teams, a webhook. Environment variables are
     filled in, which is the place for a URL with a token: `$SLACK_URL`."""
@@ -602,14 +595,14 @@ class NotifyParams(Section):
     urgent: tuple[NotifyEvent, ...] = ("question", "failed", "late", "rolled back", "disk low")
     """Which of them are urgent: not held back by `quiet_hours`, and sent by `urgent_urls` too."""
     urgent_urls: tuple[str, ...] = ()
-    """URLs of Apprise that urgent messages are sent to at any hour, such as PagerDuty; `command` and `urls`
-    then have them after the quiet hours. Empty: `command` and `urls` have them at any hour."""
+    """URLs of Apprise that urgent messages are sent to at any hour, such as PagerDuty. Empty: `command`
+    and `urls` have them at any hour."""
     quiet_hours: str = Field("", pattern=r"^$|^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$")
-    """From when to when messages that are not urgent wait, such as `22:00-07:00`, in `night.time_zone`. The
-    first stage or hourly `watch` after them sends what waited. Empty: never."""
+    """From when to when messages that are not urgent wait, such as `22:00-07:00`, in `night.time_zone`.
+    Empty: never."""
     openlineage: str = ""
-    """Namespace under which an OpenLineage server is told which data each night read and made, and which
-    version serves; the server is that of `$OPENLINEAGE_URL`. Empty: none is told."""
+    """Namespace under which the OpenLineage server of `$OPENLINEAGE_URL` hears which data each night
+    read and made, and which version serves. Empty: none hears."""
     min_free_gb: float = Field(2.0, ge=0)
     """Gigabytes that should be free on the disk of the home: with less, `disk low` is sent, once a day."""
 
@@ -661,11 +654,9 @@ class BackendSections(Sections):
     """Section that says where jobs run."""
 
     backend: Plug
-    """Where jobs run: `daybreak:Local`, this machine, also with a price (`machines`);
-    `daybreak:Vertex`, machines rented on Vertex AI;
-    `daybreak:Slurm` and `daybreak:Kubernetes`, your
-    own cluster; or your own class. A list names several, each the fallback of the others: the plan chooses
-    among the machines of all, and `train.checkpoints` has to be a folder that they all reach."""
+    """Where jobs run: `daybreak:Local`, this machine; `daybreak:Vertex`, rented machines;
+    `daybreak:Slurm` and `daybreak:Kubernetes`, your own cluster; or your own class. Several in a list
+    are each other's fallbacks, and `train.checkpoints` has to be a folder that all reach."""
 
     @field_validator("backend", mode="before")
     @classmethod
