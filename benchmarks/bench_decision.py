@@ -24,8 +24,8 @@ from benchmarks import frame
 from daybreak.contract.errors import PlanError
 from daybreak.contract.params import Params, PlanParams, TrainParams
 from daybreak.contract.units import HOUR_S
-from daybreak.experiment import forecast, looks
-from daybreak.experiment.ramp import Pace, clock_by
+from daybreak.extensions.live_test import forecast, looks
+from daybreak.extensions.live_test.ramp import Pace, clock_by
 from daybreak.planning import planner
 from daybreak.prediction.time_budget import BEFORE_TRAINING, TEST
 from daybreak.statistics.sequential import group_bounds, spend

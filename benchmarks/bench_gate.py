@@ -28,9 +28,9 @@ import numpy as np
 from scipy import optimize, stats
 
 from benchmarks import frame
-from daybreak.experiment.looks import NUM_LOOKS as NUM_PLANNED
-from daybreak.experiment.looks import Look, Looks, last_bound
-from daybreak.experiment.readout import too_rare
+from daybreak.extensions.live_test.looks import NUM_LOOKS as NUM_PLANNED
+from daybreak.extensions.live_test.looks import Look, Looks, last_bound
+from daybreak.extensions.live_test.readout import too_rare
 from daybreak.statistics import quantiles, srm, unpaired
 from daybreak.statistics.paired import Rules, detectable, interval, judge
 from daybreak.statistics.sequential import (

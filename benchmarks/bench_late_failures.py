@@ -16,11 +16,11 @@ import numpy as np
 from benchmarks import frame
 from daybreak.contract.params import GateParams, LiveTestParams
 from daybreak.contract.units import HOUR_S
-from daybreak.experiment.live_test import pace
-from daybreak.experiment.observations import observe
-from daybreak.experiment.ramp import step
-from daybreak.experiment.readout import Limits, guardrails
-from daybreak.serving.kill_switch import KillSwitch
+from daybreak.extensions.live_test.live_test import pace
+from daybreak.extensions.live_test.observations import observe
+from daybreak.extensions.live_test.ramp import step
+from daybreak.extensions.live_test.readout import Limits, guardrails
+from daybreak.extensions.router.kill_switch import KillSwitch
 from daybreak.statistics.assignment import CHALLENGER, arm_of, propensity
 from daybreak.storage.traffic_log import Exposure
 

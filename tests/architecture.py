@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 ROOMS = (
     "contract", "statistics", "storage", "machines", "spot", "data", "training", "workloads",
     "profiling", "prediction", "planning", "backends", "jobs", "registry", "evaluation",
-    "rollout", "experiment", "gate", "report", "serving",
+    "rollout", "gate", "report", "serving",
 )  # fmt: skip
 FIRST = ("hooks",)  # the table of extensions, which every room may ask
 # Modules beside the rooms, which know all of them, in order too.

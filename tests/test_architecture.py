@@ -40,7 +40,8 @@ PURE = {
     "extensions.bag.bag_forecast", "extensions.bag.reuse", "extensions.bag.state",
     "extensions.fleets.sharing",
     "backends.billing", "backends.faults", "extensions.vertex.error_codes", "extensions.vertex.job_spec",
-    "experiment.forecast", "experiment.observations", "experiment.ramp", "experiment.readout",
+    "extensions.live_test.forecast", "extensions.live_test.observations", "extensions.live_test.ramp",
+    "extensions.live_test.readout",
     "gate.all_metrics", "gate.selftest",
     "jobs.escalation", "jobs.heartbeats", "jobs.outlook",
     "machines.catalog", "machines.fees", "machines.pricelist", "machines.rates", "machines.startup",
@@ -66,7 +67,7 @@ def test_a_room_imports_only_rooms_before_it() -> None:
 def test_a_verdict_needs_few_files_and_none_that_shows_it_or_asks_users() -> None:
     behind = architecture.closure(architecture.graph(), stages.STAGES["gate"].path.partition(":")[0])
     assert len([name for name in behind if MODULES[name].stem != "__init__"]) <= 60
-    assert not {"report", "experiment", "serving"} & set(map(architecture.room, behind))
+    assert not {"report", "serving"} & set(map(architecture.room, behind))
 
 
 def test_the_list_of_arrows_from_the_core_to_extensions_holds_only_what_is_left() -> None:
@@ -98,7 +99,7 @@ ABSURD = [
     ("jobs/reaper.py", "def late():\n    from daybreak.extensions.bag import folder"),
     ("night.py", 'BAG = "daybreak.extensions.bag.folder:bags"'),
     ("training/engine.py", "def late():\n    from daybreak.profiling.harness import Harness"),
-    ("serving/router.py", "from daybreak.examples.shop.recommender import Recommender"),
+    ("serving/frames.py", "from daybreak.examples.shop.recommender import Recommender"),
 ]  # fmt: skip
 
 

@@ -241,7 +241,7 @@ def test_who_only_trains_on_the_cluster_is_granted_on_the_page_what_the_stages_h
 
 @needs_kustomize
 def test_routers_are_scaled_by_what_they_say_of_themselves():
-    from daybreak.serving.prometheus import Metrics, Together
+    from daybreak.extensions.router.prometheus import Metrics, Together
 
     (scaler,) = [each for each in built("cron") if each["kind"] == "HorizontalPodAutoscaler"]
     assert scaler["spec"]["scaleTargetRef"]["name"] in pods("cron")

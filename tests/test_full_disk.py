@@ -19,7 +19,7 @@ import pytest
 from daybreak.contract import records
 from daybreak.contract.errors import JobError, ReleaseError, sentence
 from daybreak.contract.records import Release, Verdict
-from daybreak.serving.writer import Writer
+from daybreak.extensions.router.writer import Writer
 from daybreak.storage import checkout
 from daybreak.storage.traffic_log import Exposure, Log, Outcome, open_log
 from tests.bad_disks import NUM_FILES, TROUBLES, full, in_memory, with_quotas

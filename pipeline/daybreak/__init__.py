@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
     from daybreak.extensions.kubernetes.kubernetes import Kubernetes
     from daybreak.extensions.notebooks.opened import OpenHome, open
     from daybreak.extensions.notebooks.versions import OpenVersion
+    from daybreak.extensions.router.assigner import Assigner, Assignment
     from daybreak.extensions.slurm.slurm import Slurm
     from daybreak.extensions.trial.rehearsal import rehearse
     from daybreak.extensions.vertex.endpoint import Endpoint
@@ -68,7 +69,6 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
     from daybreak.gate.judge import rules_of
     from daybreak.machines.catalog import rented as rented_machines
     from daybreak.machines.own_machines import read as read_machines
-    from daybreak.serving.assigner import Assigner, Assignment
     from daybreak.statistics.ranking import ndcg
     from daybreak.statistics.result import Result, Status
     from daybreak.storage.home import home_folder

@@ -28,6 +28,8 @@ class Extension:
     band_limit: str = ""  # function of a model and a share of its spectrum, which it leaves out
     limitable: str = ""  # function of a model; returns the layers that `band_limit` changes
     guard: str = ""  # function of a model that returns what follows a limit of memory (training/engine.py)
+    judge: str = ""  # class that judges versions by their users (daybreak/evaluation/live_judge.py)
+    target: str = ""  # class of what follows a release by the serving log (daybreak/rollout/targets.py)
     after_commit: str = ""  # function of the home and a new commit of its ledger; its failure changes nothing
     share: str = ""  # function that plans a night with its share of the machines that a fleet has in common
     board: str = ""  # function of the home, or `all` of its fleet, that writes a page over their nights
@@ -48,6 +50,8 @@ EXTENSIONS = {
     "unlike": Extension(candidates="unlike:candidates"),
     "memory_limits": Extension(guard="memory_guard:guard"),
     "band_limits": Extension(band_limit="band_limited:limit", limitable="band_limited:limitable"),
+    "live_test": Extension(judge="by_users:ByUsers"),
+    "router": Extension(commands="commands", target="routers:Routers"),
     "init": Extension(commands="commands"),
     "trial": Extension(commands="commands"),
     "simulation": Extension(commands="commands"),

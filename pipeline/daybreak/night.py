@@ -32,6 +32,7 @@ from daybreak.contract.formats import size
 from daybreak.contract.params import CloseSections
 from daybreak.contract.records import Approval, Champion, Night, Release, Stop, Verdict, Version
 from daybreak.contract.table import Table
+from daybreak.evaluation.live_judge import judge_of, live_judge
 from daybreak.jobs import reaper
 from daybreak.registry import approval
 from daybreak.report import notifier, publisher
@@ -273,12 +274,11 @@ def _warn_of_new_recipe(home: Home, night: Night, champion: Champion | None, loa
 
 def _test_hours(home: Home, loaded: params.Params) -> float:
     """Returns how long users need to judge tonight's challenger; 0 where that is not known."""
-    from daybreak.experiment import live_test
-
-    if loaded.gate.scores == "replay":
+    users = judge_of(loaded.gate.scores)
+    if users is None:
         return 0.0
     try:
-        return live_test.hours_needed(home, loaded, hours=loaded.night.decide_hours)
+        return users.hours_needed(home, loaded, hours=loaded.night.decide_hours)
     except PipelineError as error:
         log.warning("no time is planned for the live test: %s", error)
         return 0.0
@@ -375,13 +375,14 @@ def _end_experiment(home: Home, night: Night, params: CloseSections) -> None:
 
     The night is closed also where the log or the endpoint does not answer.
     """
-    from daybreak.experiment import traffic
-
+    users = live_judge()
+    if users is None:
+        return
     released, version = records.find(Release), records.find(Version)
     if released and version and released.version == version.number:
         version = None
-    todo: list[Callable[[], object]] = [partial(traffic.end, home, night.id, params)]
-    todo += [partial(traffic.take_down, home, version.number, params)] if version else []
+    todo: list[Callable[[], object]] = [partial(users.end, home, night.id, params)]
+    todo += [partial(users.take_down, home, version.number, params)] if version else []
     for call in todo:  # each, whether or not the one before failed
         try:
             call()

@@ -37,7 +37,7 @@ from daybreak.contract.params import Params, Section, Sections
 from daybreak.contract.records import Night, Record, Stop, Verdict
 from daybreak.contract.table import Table
 from daybreak.contract.workload import Workload
-from daybreak.evaluation.live_judge import LiveJudge
+from daybreak.evaluation.live_judge import LiveJudge, judge_of
 from daybreak.registry import approval
 from daybreak.report import notifier, publisher
 from daybreak.rollout import night_events
@@ -441,7 +441,7 @@ def mark(name: str, **marks: str) -> None:
 def _fill(home: Home, kind: Any, loaded: Params | None, folder: Path) -> Any:
     if kind == LiveJudge | None:
         assert loaded is not None
-        return hooks.imported(path) if (path := stages.JUDGES.get(loaded.gate.scores)) else None
+        return judge_of(loaded.gate.scores)
     if isinstance(kind, types.UnionType):  # `Champion | None`: None where the file is missing
         return records.find(kind.__args__[0], folder / records.RUN)
     if _is_record(kind):

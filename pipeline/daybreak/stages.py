@@ -165,7 +165,5 @@ STAGES = {
         path="daybreak.rollout.rollback:rollback", help="let an earlier version serve again", part="any time"
     ),
 }
-# Judges by users, by `gate.scores`.
-JUDGES = dict.fromkeys(("live", "both"), "daybreak.experiment.live_test:judge")
 CHAIN = tuple(name for name, stage in STAGES.items() if stage.part == "night")  # in order
 IN_NIGHT = tuple(name for name, stage in STAGES.items() if stage.part != "any time")

@@ -15,7 +15,7 @@ from daybreak.contract.params import GateParams, GateSections, SmokeTestParams
 from daybreak.contract.records import Champion, Check, Evaluation, Verdict
 from daybreak.contract.workload import UNIT
 from daybreak.evaluation.scores import write_scores
-from daybreak.experiment.looks import last_bound
+from daybreak.extensions.live_test.looks import last_bound
 from daybreak.gate.judge import (
     ACTIONS,
     decide,

@@ -22,7 +22,7 @@ from daybreak.contract.records import (
     Version,
 )
 from daybreak.evaluation import evaluator
-from daybreak.experiment import live_test
+from daybreak.extensions.live_test.by_users import ByUsers
 from daybreak.gate import judge
 from daybreak.registry import register
 from daybreak.report import publisher
@@ -94,7 +94,7 @@ def judge_night() -> Verdict:
         champion,
         settings,
         home=Home.here(),
-        live=live_test.judge,
+        live=ByUsers(),
     )
     records.write(verdict)
     publisher.publish_night(Home.here())

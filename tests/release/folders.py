@@ -24,7 +24,7 @@ from daybreak.contract.records import (
     Tuning,
     Version,
 )
-from daybreak.experiment.live_test import FOLDER
+from daybreak.extensions.live_test.live_test import FOLDER
 from daybreak.storage import checkout, ledger, mlflow_client
 from daybreak.storage.home import Home
 

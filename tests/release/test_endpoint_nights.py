@@ -18,15 +18,15 @@ from daybreak.contract.errors import NotYet, ReleaseError
 from daybreak.contract.params import Params
 from daybreak.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
 from daybreak.evaluation.scores import SCORES, read_scores
-from daybreak.experiment import live_test
 from daybreak.extensions.care.audit import audit
+from daybreak.extensions.live_test.by_users import ByUsers
+from daybreak.extensions.router.deployed import POLL_S
 from daybreak.extensions.vertex.endpoint import CONTAINER, OnVertex
 from daybreak.gate import judge, watch
 from daybreak.registry import aliases
 from daybreak.rollout import release_journal, rollback, saga, targets
 from daybreak.rollout.prune import prune
 from daybreak.rollout.targets import endpoint
-from daybreak.serving.deployed import POLL_S
 from daybreak.storage import ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
@@ -391,5 +391,5 @@ def only(there: OnVertex, service: Any, version: str) -> None:
 def ask_gate() -> None:
     inputs = [records.read(kind) for kind in (Night, Evaluation, Version)]
     records.write(
-        judge.gate(*inputs, records.find(Champion), params.load(), home=Home.here(), live=live_test.judge)
+        judge.gate(*inputs, records.find(Champion), params.load(), home=Home.here(), live=ByUsers())
     )  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import pytest
 
 from daybreak.contract.params import Params
 from daybreak.contract.records import Watch
-from daybreak.experiment.observations import observe
+from daybreak.extensions.live_test.observations import observe
 from daybreak.gate import watch
 from daybreak.gate.chain import anchor_of
 from daybreak.rollout import prune, rollback

@@ -17,7 +17,7 @@ from daybreak.contract import params, records
 from daybreak.contract.errors import NotYet
 from daybreak.contract.records import Champion, Evaluation, Night, Training, Verdict, Version
 from daybreak.evaluation import evaluator
-from daybreak.experiment import live_test
+from daybreak.extensions.live_test.by_users import ByUsers
 from daybreak.gate import judge, watch
 from daybreak.statistics.assignment import CHALLENGER
 from daybreak.storage import ledger
@@ -70,9 +70,7 @@ def begin(home: Path, number: int, *, bias: float, text: str = LIVE) -> Night:
 def ask() -> Verdict:
     """Stage gate, in the folder of a night."""
     inputs = [records.read(kind) for kind in (Night, Evaluation, Version)]
-    verdict = judge.gate(
-        *inputs, records.find(Champion), params.load(), home=Home.here(), live=live_test.judge
-    )  # type: ignore[arg-type]
+    verdict = judge.gate(*inputs, records.find(Champion), params.load(), home=Home.here(), live=ByUsers())  # type: ignore[arg-type]
     records.write(verdict)
     return verdict
 

@@ -21,7 +21,8 @@ from daybreak.contract.params import Params
 from daybreak.contract.records import Champion, Evaluation, Live, LiveMetric, Night, Verdict, Version
 from daybreak.contract.units import HOUR_S
 from daybreak.evaluation import evaluator
-from daybreak.experiment import live_test
+from daybreak.extensions.live_test import live_test
+from daybreak.extensions.live_test.by_users import ByUsers
 from daybreak.gate import judge, watch
 from daybreak.rollout import rollback
 from daybreak.storage import ledger
@@ -84,9 +85,7 @@ def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> 
 def ask() -> Verdict:
     """Stage gate, in the folder of a night."""
     inputs = [records.read(kind) for kind in (Night, Evaluation, Version)]
-    verdict = judge.gate(
-        *inputs, records.find(Champion), params.load(), home=Home.here(), live=live_test.judge
-    )  # type: ignore[arg-type]
+    verdict = judge.gate(*inputs, records.find(Champion), params.load(), home=Home.here(), live=ByUsers())  # type: ignore[arg-type]
     records.write(verdict)
     return verdict
 

@@ -16,10 +16,10 @@ import requests
 from daybreak.contract import params
 from daybreak.contract.errors import NotYet
 from daybreak.contract.records import Night, Verdict
-from daybreak.experiment import own_serving
+from daybreak.extensions.live_test import own_serving
+from daybreak.extensions.router import assigner
+from daybreak.extensions.router.assigner import Assigner
 from daybreak.gate import watch
-from daybreak.serving import assigner
-from daybreak.serving.assigner import Assigner
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 from tests.release.conftest import promote_night

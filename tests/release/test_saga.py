@@ -16,11 +16,11 @@ from daybreak.contract.params import Params
 from daybreak.contract.records import Night, Release, Version
 from daybreak.extensions.care import audit
 from daybreak.extensions.care.drill import drill
+from daybreak.extensions.router.routers import Routers
 from daybreak.gate import watch
 from daybreak.registry import aliases
 from daybreak.report import publisher
 from daybreak.rollout import promote, release_journal, rollback, saga
-from daybreak.rollout.routers import Routers
 from daybreak.rollout.targets import Alias, Target, release_targets
 from daybreak.storage import ledger, mlflow_client
 from daybreak.storage.home import Home

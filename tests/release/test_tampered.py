@@ -26,10 +26,10 @@ from daybreak.evaluation import own_code
 from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_test import smoke_test
 from daybreak.extensions.care.drill import drill
+from daybreak.extensions.router import day_predictions
+from daybreak.extensions.router.loading import Arrays, VersionLoader
 from daybreak.extensions.vertex import container
 from daybreak.registry import carried_code, packaging
-from daybreak.serving import day_predictions
-from daybreak.serving.loading import Arrays, VersionLoader
 from daybreak.storage import ledger, mlflow_client
 from daybreak.storage.home import Home
 from tests.release.folders import files_of_version

@@ -21,8 +21,8 @@ from daybreak.contract.errors import DataError
 from daybreak.contract.workload import read_state
 from daybreak.data.source import Files
 from daybreak.evaluation.scores import read_scores
+from daybreak.extensions.router import day_predictions
 from daybreak.registry.weights import load_model
-from daybreak.serving import day_predictions
 from daybreak.training import checkpoint
 from tests.fakes import LineWorkload
 from tests.profiling.test_memory import cgroup

@@ -12,8 +12,8 @@ import requests
 import uvicorn
 
 from daybreak.contract.params import LiveTestParams, ServingParams
-from daybreak.serving import server
-from daybreak.serving.model_manager import ModelManager
+from daybreak.extensions.router import server
+from daybreak.extensions.router.model_manager import ModelManager
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 
@@ -56,7 +56,7 @@ def running(
     home: Path, *, token: str = "", ready: bool = True, limits: LiveTestParams | None = None, **changes: Any
 ) -> Iterator[Running]:
     """A router for that home with these params; once it serves, unless told otherwise."""
-    from daybreak.serving.router import make_app
+    from daybreak.extensions.router.router import make_app
 
     kept = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
     params = ServingParams(**{"max_requests_per_s": 0, "timeout_s": 30, **changes})

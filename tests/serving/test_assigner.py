@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.serving import assigner
-from daybreak.serving.assigner import Assigner
+from daybreak.extensions.router import assigner
+from daybreak.extensions.router.assigner import Assigner
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION
 from daybreak.storage.traffic_log import Log, Traffic
 from tests.serving.running import Running, until

@@ -13,8 +13,8 @@ import requests
 from pydantic import ValidationError
 
 from daybreak.contract.params import ServingParams
-from daybreak.serving import connections
-from daybreak.serving.connections import MAX_HEADER_BYTES, Connections, address_of
+from daybreak.extensions.router import connections
+from daybreak.extensions.router.connections import MAX_HEADER_BYTES, Connections, address_of
 from tests.serving.running import Running, running, until
 
 HALF = b"POST /recommend HTTP/1.1\r\nHost: router\r\nX-"

@@ -12,7 +12,7 @@ import pytest
 
 from daybreak import cli
 from daybreak.extensions.erasure.erase import _predictions
-from daybreak.serving.day_predictions import write
+from daybreak.extensions.router.day_predictions import write
 from tests.serving.conftest import live_in
 from tests.serving.test_predict import USE, expected, home_of_rows  # noqa: F401  the fixture
 from tests.workloads.payments import rows_of

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from fastapi import HTTPException
 
-from daybreak.experiment.observations import observe
+from daybreak.extensions.live_test.observations import observe
+from daybreak.extensions.router.answers import Answers
+from daybreak.extensions.router.deployed import Deployed
 from daybreak.extensions.vertex.vertex_app import MAX_INSTANCES, Loaded, Predictions, params_of
 from daybreak.registry import carried_code
-from daybreak.serving.answers import Answers
-from daybreak.serving.deployed import Deployed
 from daybreak.statistics.assignment import STALE_S
 from daybreak.storage.traffic_log import Log, Traffic
 from tests.release.folders import FIRST, make_arrays, make_model

@@ -18,9 +18,9 @@ from ruamel.yaml import YAML
 from daybreak import runner
 from daybreak.contract import records
 from daybreak.contract.records import Night, Release, Training, Verdict
+from daybreak.extensions.router.night_metrics import NightMetrics
+from daybreak.extensions.router.prometheus import Together
 from daybreak.rollout import night_events
-from daybreak.serving.night_metrics import NightMetrics
-from daybreak.serving.prometheus import Together
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from tests.release.folders import make_night

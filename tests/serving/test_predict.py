@@ -13,9 +13,9 @@ import torch
 
 from daybreak.contract.params import ServingParams
 from daybreak.contract.workload import read_state
+from daybreak.extensions.router.loading import case_of
 from daybreak.extensions.vertex.vertex_app import Loaded, Predictions
 from daybreak.registry.weights import load_rows
-from daybreak.serving.loading import case_of
 from daybreak.serving.version_worker import LoadedVersion
 from daybreak.statistics.assignment import CHALLENGER, arm_of
 from daybreak.storage.traffic_log import Log

@@ -12,8 +12,9 @@ from daybreak.contract import params
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.records import Release
 from daybreak.extensions.care.audit import audit
-from daybreak.rollout import rollback, routers
-from daybreak.rollout.routers import Routers
+from daybreak.extensions.router import routers
+from daybreak.extensions.router.routers import Routers
+from daybreak.rollout import rollback
 from daybreak.rollout.targets import release_targets
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from daybreak import cli
-from daybreak.serving import server
+from daybreak.extensions.router import server
 from daybreak.storage.traffic_log import open_log
 from tests.release.folders import OWN
 from tests.release.test_smoke_test import places_of

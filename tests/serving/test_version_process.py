@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract.errors import ReleaseError
+from daybreak.extensions.router.answers import Answers
+from daybreak.extensions.router.loading import case_of, served
 from daybreak.registry import carried_code
-from daybreak.serving.answers import Answers
-from daybreak.serving.loading import case_of, served
 from daybreak.serving.version_process import NoAnswer, VersionProcess
 from tests.release.folders import FIRST, make_arrays, make_model
 from tests.serving.running import until
@@ -197,7 +197,7 @@ def test_a_version_that_does_not_load_says_why_and_leaves_no_process(tmp_path: P
 PARENT = """\
 import sys
 from pathlib import Path
-from daybreak.serving.loading import case_of
+from daybreak.extensions.router.loading import case_of
 from daybreak.serving.version_process import VersionProcess
 process = VersionProcess(1, case_of(Path(sys.argv[1]), Path(sys.argv[2])), answer_s=900)
 print(process.pid, flush=True)

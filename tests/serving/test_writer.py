@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from daybreak.contract.errors import JobError
-from daybreak.serving import writer
-from daybreak.serving.writer import Writer
+from daybreak.extensions.router import writer
+from daybreak.extensions.router.writer import Writer
 from daybreak.storage.traffic_log import Log, Outcome, open_log
 from tests.serving.test_log import exposure
 

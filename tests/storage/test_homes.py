@@ -8,7 +8,7 @@ import pytest
 from daybreak import cli
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.params import ServingParams
-from daybreak.serving import server
+from daybreak.extensions.router import server
 from daybreak.storage import checkout, homes, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, log_url

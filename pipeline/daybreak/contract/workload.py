@@ -83,7 +83,7 @@ class Workload(Protocol):
         variants() -> dict[str, Workload]
 
     One that serves users online has both of these, where `samples` is `dataset(folder, "serve")`, opened over
-    all that is known by now (daybreak/serving/answers.py):
+    all that is known by now (daybreak/extensions/router/answers.py):
 
         recommend(model, samples, users, top) -> list[list[str]]    items for each user, best first
         popular(samples, top) -> list[str]                          items for users that are not known

@@ -1,20 +1,38 @@
-"""What the gate asks where users decide, by `gate.scores`; the runner fills it in from `stages.JUDGES`."""
+"""What a night, the gate and the watch ask of users who meet a version, where an extension asks them.
+
+`hooks.EXTENSIONS` names the class, by its hook `judge`; `gate.scores` says whether the gate asks it.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from daybreak.contract.params import LiveSections
-from daybreak.contract.records import Champion, Night, Verdict, Version
+from daybreak import hooks
+from daybreak.contract.errors import ParamsError
+from daybreak.contract.params import LiveSections, WatchSections
+from daybreak.contract.records import Champion, Night, Release, Verdict, Version
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     from daybreak.statistics.paired import Rules
+    from daybreak.statistics.result import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """The result of the serving version, by users, against the version that some users are held back on."""
+
+    result: "Result"  # WORSE where a guardrail is broken; MISMATCH where nothing can be believed
+    num_users: int
 
 
 class LiveJudge(Protocol):
-    """Judges a challenger by the users who meet it."""
+    """Judges versions by the users who meet them."""
 
-    def __call__(
+    def hours_needed(self, home: Home, params: LiveSections, *, hours: float) -> float:
+        """Returns how long users need to judge tonight's challenger, of `hours`; 0 where nothing tells."""
+
+    def judge(
         self,
         home: Home,
         night: Night,
@@ -29,3 +47,38 @@ class LiveJudge(Protocol):
 
         `replayed` judges the held-out scores and whether the model is fit to serve; it is called once.
         """
+
+    def end(self, home: Home, experiment: str, params: LiveSections) -> bool:
+        """Ends an experiment, so that nobody meets its challenger any more; returns whether it was on."""
+
+    def take_down(self, home: Home, version: int, params: LiveSections) -> None:
+        """Takes a version down from an endpoint, once nobody meets it."""
+
+    def clean(self, home: Home, params: LiveSections) -> str:
+        """Ends an experiment that no open night wants, or whose guardrails broke; says what was done."""
+
+    def held(
+        self, home: Home, serving: Release, before: Release, params: WatchSections, *, rules: "Rules"
+    ) -> Held | None:
+        """Returns what users say who are held back on the version before; None where nobody is."""
+
+    def hold_back(self, home: Home, serving: Release, before: Release | None, params: WatchSections) -> None:
+        """Holds users back on a version, or nobody any more; the gate's experiments are left alone."""
+
+
+def live_judge() -> LiveJudge | None:
+    """Returns what judges by users; None where no extension does."""
+    return next((made() for made in hooks.functions("judge")), None)
+
+
+def judge_of(scores: str) -> LiveJudge | None:
+    """Returns what the gate asks by `gate.scores`; ParamsError where that is users, and no extension asks."""
+    if scores == "replay":
+        return None
+    users = live_judge()
+    if users is None:
+        raise ParamsError(
+            f"gate.scores is {scores}, and this installation has no extension that asks users; set "
+            f"gate.scores: replay"
+        )
+    return users

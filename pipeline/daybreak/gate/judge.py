@@ -8,7 +8,7 @@ without that name the workload's weakest baseline; without any baseline, it is p
 judged, the champion stays, and the verdict says why.
 
 By `gate.scores`, held-out scores decide, or users who meet one model or the other
-(daybreak/experiment/live_test.py), or both.
+(daybreak/extensions/live_test/live_test.py), or both.
 """
 
 import logging
@@ -139,7 +139,7 @@ def gate(
         verdict = replayed()
     else:
         assert live, f"gate.scores is {params.gate.scores}, and no judge of live traffic is given"
-        verdict = live(
+        verdict = live.judge(
             home, night, version, champion, params, rules=rules_for_users(rules, chance), replayed=replayed
         )
     verdict = replace(apply_chain(verdict, chain), false_promotion_chance=chance)

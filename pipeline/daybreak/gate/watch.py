@@ -11,7 +11,7 @@ from daybreak.contract.errors import ReleaseError
 from daybreak.contract.formats import counted
 from daybreak.contract.params import GateParams, WatchSections
 from daybreak.contract.records import Chain, Difference, Release, Watch
-from daybreak.experiment import holdback, live_test
+from daybreak.evaluation.live_judge import live_judge
 from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, nights_until_shown
 from daybreak.gate.judge import LOOKED_AT, rules_of
 from daybreak.registry import aliases
@@ -42,17 +42,18 @@ def watch(home: Home, params: WatchSections) -> Watch:
     stops, is ended. Raises ReleaseError where the ledger was lost.
     """
     expect_ledger(home, params)
-    edit = _check_targets(home, params) + live_test.clean(home, params)
+    users = live_judge()
+    edit = _check_targets(home, params) + (users.clean(home, params) if users else "")
     serving = ledger.champion_at(home, ledger.ledger_tip(home))
     if serving is None:
         return _watched("no data", None, f"{edit}no version was ever promoted")
     before = _held_back(home, serving)
     rules = rules_of(params.gate, refresh=True)
-    held = holdback.judge(home, serving, before, params, rules=rules) if before else None
-    if before and held and held.result.status is Status.WORSE:
+    held = users.held(home, serving, before, params, rules=rules) if users and before else None
+    if users and before and held and held.result.status is Status.WORSE:
         why, effect = held.result.sentence, held.result.effect
         rollback(home, params, to=before.version, reason=why, by=WATCH, yes=True)
-        holdback.keep(home, serving, None, params)
+        users.hold_back(home, serving, None, params)
         rolled_back = _watched(
             "rolled back",
             serving,
@@ -63,7 +64,8 @@ def watch(home: Home, params: WatchSections) -> Watch:
         if effect is None:
             return rolled_back
         return replace(rolled_back, effect=effect.mean, low=effect.low, high=effect.high)
-    holdback.keep(home, serving, before, params)
+    if users:
+        users.hold_back(home, serving, before, params)
     edit += f"{held.result.sentence}; " if held else ""
     watched = compare(serving, ledger.history(home, LOOKED_AT), params.gate)
     if watched.outcome == "no data" and held:  # users have compared them

@@ -2,7 +2,7 @@
 
 The ledger decides which version serves; a target shows the decision to the world. Targets are MLflow's alias
 `champion`, which people and `models:/NAME@champion` read, and whatever holds versions by itself: the routers
-(daybreak/rollout/routers.py) and an endpoint of a cloud, the plug `serving.endpoint`.
+(hook `target`) and an endpoint of a cloud, the plug `serving.endpoint`.
 """
 
 import logging
@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from daybreak import hooks
 from daybreak.contract.records import Release, Verdict
 from daybreak.registry import aliases, description, packaging
-from daybreak.rollout.routers import Routers
 from daybreak.storage import ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import existing_log
@@ -110,7 +110,7 @@ def release_targets(home: Home, client: "MlflowClient", model: str) -> list[Targ
     traffic_log = existing_log(serving, home.folder)
     targets: list[Target] = [Alias(home, client, model)]
     if traffic_log:
-        targets.append(Routers(home, traffic_log))
+        targets += [made(home, traffic_log) for made in hooks.functions("target")]
     if serving.endpoint:
         targets.append(serving.endpoint.make().target(home, client, model, traffic_log))
     return targets

@@ -1,1 +1,1 @@
-"""Serves users: picks a version for each request, answers, and records what users do with the answer."""
+"""Runs a version in a process of its own, which answers the requests that it is sent."""

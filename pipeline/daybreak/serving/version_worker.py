@@ -21,19 +21,23 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import DataError, PipelineError, ReleaseError
+from daybreak.data.partitions import part_of, partitions
 from daybreak.evaluation.scoring import declared
 from daybreak.registry import carried_code
 from daybreak.registry.row_packaging import read_example
 from daybreak.registry.weights import batch_of, load_model, load_rows, placed
 from daybreak.serving import frames
-from daybreak.serving.day_predictions import predict_day
-from daybreak.workloads.served_rows import serves_rows
+from daybreak.workloads.served_rows import ServedRows, beside_predictions, conformed, serves_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +144,31 @@ class LoadedVersion:
             batch = placed(batch_of(self._tested, numbers), self._model)
             scores: list[float] = self._workload.score(self._model, batch).cpu().tolist()
         return scores
+
+
+def predict_day(served: ServedRows, day: date, clean: Path) -> "pa.Table":
+    """Returns the version's predictions for a day's clean rows; DataError where the rows do not fit it.
+
+    Features may look back on other days of the folder.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def read(other: date) -> "pa.Table":
+        return pq.read_table(part_of(other, clean), partitioning=None, page_checksum_verification=True)
+
+    table, rows = served.workload.table, read(day)
+    # The columns of the version's table; the rows may have a column that is newer.
+    rows = rows.select([name for name in rows.column_names if name in table.columns])
+    if not len(rows):
+        raise DataError(f"{clean} has no row of {day}; look at data/quarantine")
+    taken = conformed(rows, table)
+    columns: dict[str, Any] = {
+        name: taken[name] for name in beside_predictions(table) if name in taken.column_names
+    }
+    for name, values in replace(served, days=partitions(clean), read=read).of(taken).items():
+        columns[name] = values if values.ndim == 1 else pa.array(values.tolist())
+    return pa.table(columns)
 
 
 def main(number: int) -> None:

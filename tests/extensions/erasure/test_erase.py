@@ -28,8 +28,8 @@ from daybreak.extensions.care.drill import drill
 from daybreak.extensions.erasure import cached_rows
 from daybreak.extensions.erasure.erase import erase
 from daybreak.extensions.lineage import provenance
+from daybreak.extensions.router import day_predictions
 from daybreak.report import page
-from daybreak.serving import day_predictions
 from daybreak.storage import checkout, dvc_cache, erasures, ledger, ledger_notes
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Exposure, existing_log, open_log

@@ -9,7 +9,7 @@ import uvicorn
 
 from daybreak.contract.params import ServingParams
 from daybreak.extensions.pages import night_pages
-from daybreak.serving import server
+from daybreak.extensions.router import server
 from tests.serving.running import until
 
 

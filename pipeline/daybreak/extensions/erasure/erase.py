@@ -32,11 +32,11 @@ from daybreak.data.validator import REFUSED
 from daybreak.extensions.erasure import cached_rows, version_rows
 from daybreak.extensions.erasure.cached_rows import ARRAYS, FIGURES, LOCK, ROWS
 from daybreak.extensions.lineage import provenance
+from daybreak.extensions.router import day_predictions
 from daybreak.registry import aliases
 from daybreak.report import outcome, page, publisher
 from daybreak.rollout import release_journal, rot
 from daybreak.rollout.lost_ledger import expect_ledger
-from daybreak.serving import day_predictions
 from daybreak.storage import checkout, erasures, jsonl, ledger, night_folders
 from daybreak.storage.bucket import options
 from daybreak.storage.home import Home

@@ -45,8 +45,8 @@ class OpenVersion:
         """
         import pandas as pd
 
-        from daybreak.serving.answers import Predictor
-        from daybreak.serving.loading import case_of
+        from daybreak.extensions.router.answers import Predictor
+        from daybreak.extensions.router.loading import case_of
         from daybreak.serving.version_process import NoAnswer, VersionProcess
 
         with self._files() as folder:
@@ -85,8 +85,8 @@ class OpenVersion:
     @contextmanager
     def _files(self) -> Iterator[Path]:
         """Yields a folder with the version's files, verified against the ledger."""
+        from daybreak.extensions.router.loading import recorded
         from daybreak.registry import aliases, packaging
-        from daybreak.serving.loading import recorded
 
         with session(self.home) as client, tempfile.TemporaryDirectory() as scratch:
             name = self.home.params.register_.name

@@ -40,10 +40,10 @@ from daybreak.extensions.pages import board, comparison, fleet_rows, live
 from daybreak.extensions.pages.fleet_rows import FleetRows
 from daybreak.extensions.pages.live import Shown
 from daybreak.extensions.pages.selection import query_of
+from daybreak.extensions.router import server
+from daybreak.extensions.router.limits import Limits
 from daybreak.report import links
 from daybreak.report.night_rows import NightRow
-from daybreak.serving import server
-from daybreak.serving.limits import Limits
 from daybreak.storage import homes, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.homes import FleetHome

@@ -5,10 +5,10 @@
     {"instances": [{"exposure": ID, "user": "17850", "items": ["22423"]}]}
         ->  {"predictions": [{"kept": true}]}
 
-It is the router of `daybreak serve` with one version, over the arrays of that version's own night;
-an instance is the body of a user's request, for which the endpoint has drawn a version
-(daybreak/serving/deployed.py). Without a log there are no exposures and no outcomes. A version that predicts
-rows takes rows of any units as instances, since the endpoint draws by request; all rows are one exposure:
+It is the router of `daybreak serve` with one version, over the arrays of that version's own night; an
+instance is the body of a user's request, for which the endpoint has drawn a version (`router/deployed.py`).
+Without a log there are no exposures and no outcomes. A version that predicts rows takes rows of any units as
+instances, since the endpoint draws by request; all rows are one exposure:
 
     {"instances": [{"ts": "2025-01-31T09:30:00", "amount": 12.5}]}
         ->  {"predictions": [{"prediction": 0.02, "exposure": ID, "version": 8}]}
@@ -31,10 +31,10 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
 from daybreak.contract.params import ServingParams
-from daybreak.serving.deployed import Deployed
-from daybreak.serving.limits import Limits
-from daybreak.serving.loading import case_of, served
-from daybreak.serving.router import Router, read, sentence
+from daybreak.extensions.router.deployed import Deployed
+from daybreak.extensions.router.limits import Limits
+from daybreak.extensions.router.loading import case_of, served
+from daybreak.extensions.router.router import Router, read, sentence
 from daybreak.serving.version_process import NoAnswer, VersionProcess, answer_s
 from daybreak.storage.traffic_log import Log, open_log
 

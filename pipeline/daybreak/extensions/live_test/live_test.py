@@ -1,0 +1,504 @@
+"""Lets users meet the challenger: an A/B test in the traffic row, one look at a time.
+
+Each look reads the log of serving from its beginning, decides by `readout`, and takes one action: open the
+experiment, raise the share, wait, or end it. It may be killed at any line and called again:
+
+    open    what is known beforehand is written (data/run/live/), then the traffic is moved
+    look    the share that counts is the one in the traffic row; decisions follow from the log alone
+    end     the verdict is written first, then the share is set to 0; another call returns the same verdict
+
+The experiment is named after the night, which salts the assignment. `close` ends one that its night left
+behind; `watch` ends one that no open night wants, or whose guardrails break between two looks of the gate.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from daybreak.contract import clock, records
+from daybreak.contract.errors import DataError, NotYet, ParamsError, ReleaseError
+from daybreak.contract.params import GateParams, LiveSections, LiveTestParams, OwnMetricParams, Plug
+from daybreak.contract.records import Champion, Evaluation, Live, LiveMetric, Night, Release, Verdict, Version
+from daybreak.contract.units import DAY_S, HOUR_S
+from daybreak.evaluation.metric_roles import guardrails_of, success_of
+from daybreak.extensions.live_test import forecast, own_serving, ramp
+from daybreak.extensions.live_test.live_score import LEAST_MARGIN, LISTS, LiveScore, OwnScore, RowScore
+from daybreak.extensions.live_test.looks import Looks
+from daybreak.extensions.live_test.observations import Seen, observe
+from daybreak.extensions.live_test.readout import NOTHING, Decision, Finding, Limits, Metric, decide, find
+from daybreak.extensions.live_test.traffic import end, move, open_log, share_out
+from daybreak.rollout.targets import endpoint
+from daybreak.statistics.paired import Rules
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
+
+if TYPE_CHECKING:
+    from daybreak.storage.traffic_log import Log, Traffic
+
+FOLDER = records.RUN / "live"
+DECIDED = FOLDER / "decided.json"
+BEFORE = "before.json"
+ANY_MARGIN = 0.01  # where the night's verdict on its scores has none
+NIGHTS_BACK = 14  # for one that was evaluated
+HISTORY_DAYS = 7  # of traffic, from which tonight's is forecast, and what a user scores
+
+
+def judge(
+    home: Home,
+    night: Night,
+    version: Version,
+    champion: Champion,
+    params: LiveSections,
+    *,
+    rules: Rules,
+    replayed: Callable[[], Verdict],
+) -> Verdict:
+    """Returns the verdict of live traffic; NotYet, with how the experiment stands, while it goes on.
+
+    `replayed` judges the held-out scores and whether the model is fit to serve; it is called once.
+    """
+    if (stale := records.find(Verdict, FOLDER)) and stale.challenger != version.number:
+        shutil.rmtree(FOLDER)
+    if DECIDED.exists():
+        decided = records.loads(Verdict, DECIDED.read_text(), source=str(DECIDED))
+        end(home, night.id, params, keep=decided.action == "promote")
+        return decided
+    log = open_log(home, params)
+    standing = records.find(Live, FOLDER)
+    first = records.find(Verdict, FOLDER)
+    if first is None:
+        first = replayed()
+        records.write(first, FOLDER)
+    if not _may_begin(first, params.gate):
+        return first
+    if log is not None and (fault := _read(log, params)):
+        if clock.utc() < night.decide_until:
+            raise NotYet(fault)
+        verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {fault}")
+        return _decided(home, verdict, params, experiment=night.id)
+    if log is None or (standing is None and not _serves(log, params)):
+        reason = (
+            "no router lives and none has served for a week; start one by daybreak serve, or set "
+            "gate.scores: replay"
+        )
+        return replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
+    try:
+        evaluation, own = records.find(Evaluation), params.live_test.metric
+        by, rules = score_by(evaluation, params.gate, rules=rules, own=own)
+        others = others_by(evaluation, params.gate, own=own)
+    except (ParamsError, ReleaseError) as error:
+        return replace(first, action="no data", inconclusive=False, reason=f"live: {error}")
+    if standing is None:
+        standing = _forecast(log, night, params, rules=rules, by=by)
+        records.write(standing, FOLDER)
+    return _look(
+        home,
+        night,
+        version,
+        champion,
+        params,
+        rules=rules,
+        by=by,
+        others=others,
+        first=first,
+        standing=standing,
+        log=log,
+    )
+
+
+def _look(
+    home: Home,
+    night: Night,
+    version: Version,
+    champion: Champion,
+    params: LiveSections,
+    *,
+    rules: Rules,
+    by: LiveScore,
+    others: Sequence[Metric],
+    first: Verdict,
+    standing: Live,
+    log: "Log",
+) -> Verdict:
+    """Looks once at an experiment that may begin, and takes one action."""
+    is_over = clock.utc() >= night.decide_until
+    traffic = log.traffic()
+    serving = ledger.champion_at(home, ledger.ledger_tip(home))
+    if serving is None or serving.version != champion.version:
+        reason = f"version {serving.version if serving else 0} serves by now, not {champion.version}"
+        verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
+        return _decided(home, verdict, params, experiment=night.id)
+    if traffic.experiment != night.id:
+        traffic = _open(log, traffic, night, version, champion, over=is_over)
+    share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
+    seen = observe(log.exposures(night.id), window_s=params.live_test.outcome_hours * HOUR_S)
+    try:
+        finding = look(
+            seen,
+            params,
+            rules=rules,
+            now=_now(log),
+            looks=_looks(standing, night),
+            before=_before(FOLDER),
+            by=by,
+            others=others,
+        )
+    except DataError as error:
+        verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {error}")
+        return _decided(home, verdict, params, experiment=night.id)
+    decision, step = decide(
+        finding,
+        rules=rules,
+        mode="both" if params.gate.scores == "both" else "live",
+        pace=pace(params.live_test),
+        share=share,
+        units=seen.counts(share)[0],
+        hours=(log.now() - traffic.changed_at) / HOUR_S,
+        over=is_over or traffic.experiment != night.id,
+    )
+    if why := log.why_stopped(night.id):
+        decision = Decision(action="reject", reason=f"stopped by a router: {why}")
+    standing = _standing(standing, finding, decision, share=share)
+    if decision.action != "wait":
+        verdict = _verdict(first, decision, standing, both=params.gate.scores == "both")
+        return _decided(home, verdict, params, experiment=night.id)
+    try:
+        _prepare(home, night, version, champion)
+        if step.share != share:
+            traffic = move(log, replace(traffic, share=step.share))
+        share_out(home, params)
+    except (ReleaseError, ParamsError) as error:
+        reason = f"live: users cannot meet version {version.number}: {error}"
+        verdict = replace(first, action="no data", inconclusive=False, reason=reason)
+        return _decided(home, verdict, params, experiment=night.id)
+    own = params.live_test.metric is not None
+    raise NotYet(_sentence(standing, decision, step, log, traffic, own=own))
+
+
+def score_by(
+    evaluation: Evaluation | None, params: GateParams, *, rules: Rules, own: OwnMetricParams | None = None
+) -> tuple[LiveScore, Rules]:
+    """Returns the score of users by the first success metric, and the rules with that metric's margin.
+
+    A metric of a team's own serving comes first, with the margin that params.yaml has for it. Raises
+    ReleaseError where no metric of the workload has values of single samples, ParamsError where it cannot be
+    imported any more.
+    """
+    if own is not None:
+        return OwnScore(metric=own, low=own.low, high=own.high), replace(rules, margin=own.margin)
+    if evaluation is None or evaluation.live is None:
+        return LISTS, rules
+    if not evaluation.live.use:
+        raise ReleaseError(
+            "no metric of the workload has a value for a single row, by which users could be compared; name "
+            "one such as LogLoss() or AbsoluteError() in its metrics, or set gate.scores: replay"
+        )
+    first = _live_success(evaluation, params)[0]
+    margin = (params.margin if first.is_first else None) or first.margin or LEAST_MARGIN
+    return _row_score(first), replace(rules, margin=margin)
+
+
+def others_by(
+    evaluation: Evaluation | None, params: GateParams, *, own: OwnMetricParams | None = None
+) -> tuple[Metric, ...]:
+    """Returns the other metrics by which users judge: further success metrics, and guardrails.
+
+    Those of a set, such as AUC, are judged on held-out samples alone; where a team serves by itself, it
+    reports one metric only. Raises ParamsError where a metric cannot be imported any more.
+    """
+    if own is not None or evaluation is None or evaluation.live is None or not evaluation.live.use:
+        return ()
+    first, *success = _live_success(evaluation, params)
+    known = {one.name: one for one in (evaluation.live, *evaluation.live_others)}
+    held = [
+        (known[name], margin)
+        for name, margin in guardrails_of(params, evaluation).items()
+        if name in known and known[name] not in (first, *success)
+    ]
+    asked = [(one, one.margin or LEAST_MARGIN, False) for one in success]
+    asked += [(one, margin, True) for one, margin in held]
+    return tuple(
+        Metric(name=one.name.removeprefix("-"), by=_row_score(one), margin=margin, is_guardrail=is_guardrail)
+        for one, margin, is_guardrail in asked
+    )
+
+
+def _live_success(evaluation: Evaluation, params: GateParams) -> list[LiveMetric]:
+    """Returns the success metrics that users can judge; the first that they can where none of these is."""
+    assert evaluation.live
+    known = {one.name: one for one in evaluation.live_others}
+    known |= {evaluation.live.name: evaluation.live, "score": evaluation.live}
+    named = [known[name] for name in success_of(params, evaluation) if name in known]
+    return [one for place, one in enumerate(named) if one not in named[:place]] or [evaluation.live]
+
+
+def _row_score(live: LiveMetric) -> RowScore:
+    metric = Plug(use=live.use, **live.arguments).make()
+    return RowScore(
+        metric=metric, has_label=live.has_label, classes=live.classes, low=live.low, high=live.high
+    )
+
+
+def look(
+    seen: Seen,
+    params: LiveSections,
+    *,
+    rules: Rules,
+    now: datetime,
+    by: LiveScore,
+    looks: Looks | None = None,
+    before: Mapping[str, float] = NOTHING,
+    others: Sequence[Metric] = (),
+) -> Finding:
+    """Returns what the log of an experiment says by now; arguments as of `readout.find`.
+
+    Raises DataError where a metric cannot be computed of what users were shown and told.
+    """
+    limit = params.live_test
+    limits = Limits(
+        errors=limit.max_errors,
+        fallbacks=limit.max_fallbacks,
+        p99_s=limit.max_p99_rise_s,
+        shift=limit.max_shift,
+        margin=rules.margin,
+    )
+    try:
+        return find(
+            seen,
+            rules=rules,
+            limits=limits,
+            window_s=limit.outcome_hours * HOUR_S,
+            now=now.timestamp(),
+            looks=looks,
+            before=before,
+            by=by,
+            others=others,
+        )
+    except Exception as error:  # a metric is the team's code, and its arguments come from clients
+        why = f"{type(error).__name__}: {error}"
+        raise DataError(f"outcomes cannot be judged: {why}; look at the metrics and labels") from error
+
+
+def pace(params: LiveTestParams) -> ramp.Pace:
+    """Returns the pace of the ramp, as params.yaml has it."""
+    return ramp.Pace(shares=params.ramp, units=params.ramp_users, hours=params.ramp_hours)
+
+
+def clean(home: Home, params: LiveSections) -> str:
+    """Ends an experiment that no open night wants, or whose guardrails broke; says what was done."""
+    log = open_log(home, params)
+    traffic = log.traffic() if log else None
+    if log is None or traffic is None or not traffic.experiment or traffic.is_holdback:
+        return ""
+    experiment = traffic.experiment
+    folder = home.nights / experiment
+    night = records.find(Night, folder / records.RUN)
+    standing = records.find(Live, folder / FOLDER)
+    closed = any(commit.night == experiment for commit in ledger.commits(home, limit=50))
+    is_over = night is None or clock.utc_of(night) > night.decide_until + timedelta(hours=1)
+    if night is None or standing is None or closed or is_over:
+        end(home, experiment, params)
+        return f"ended the experiment {experiment}, which no night wants any more; "
+    first, gate = records.find(Verdict, folder / FOLDER), params.gate
+    margin = gate.margin or (first.margin if first else None) or ANY_MARGIN
+    rules = Rules(alpha=gate.alpha, margin=margin, min_samples=gate.min_samples, refresh=True)
+    if fault := _read(log, params):  # else users would meet the challenger unseen
+        end(home, experiment, params)
+        return f"ended the experiment {experiment}: {fault}; "
+    evaluation, own = records.find(Evaluation, folder / records.RUN), params.live_test.metric
+    try:
+        by, rules = score_by(evaluation, gate, rules=rules, own=own)
+        seen = observe(log.exposures(experiment), window_s=params.live_test.outcome_hours * HOUR_S)
+        finding = look(
+            seen,
+            params,
+            rules=rules,
+            now=_now(log),
+            looks=_looks(standing, night),
+            by=by,
+            before=_before(folder / FOLDER),
+            others=others_by(evaluation, gate, own=own),
+        )
+    except (DataError, ParamsError, ReleaseError) as error:  # likewise
+        end(home, experiment, params)
+        return f"ended the experiment {experiment}: {error}; "
+    if not finding.broken:
+        return ""
+    end(home, experiment, params)
+    return f"ended the experiment {experiment}: {'; '.join(finding.broken)}; "
+
+
+def _prepare(home: Home, night: Night, version: Version, champion: Champion) -> None:
+    """Deploys the challenger on the endpoint, where there is one; NotYet until it is deployed."""
+    with endpoint(home, version.name) as there:
+        if there:
+            release = Release(
+                version=version.number,
+                replaced=champion.version,
+                model_digest=version.model_digest,
+                files_digest=version.files_digest,
+                night=night.id,
+            )
+            there.prepare(release)
+
+
+def _decided(home: Home, verdict: Verdict, params: LiveSections, *, experiment: str) -> Verdict:
+    """Returns the verdict, written before the experiment is ended."""
+    records.replace_text(DECIDED, records.dumps(verdict))
+    end(home, experiment, params, keep=verdict.action == "promote")
+    return verdict
+
+
+def _may_begin(first: Verdict, params: GateParams) -> bool:
+    """Returns whether the live test may begin: for `both` on a promotion, for `live` on passed checks."""
+    if params.scores == "both":
+        return first.action == "promote"
+    return all(check.ok for check in first.checks)
+
+
+def _read(log: "Log", params: LiveSections) -> str:
+    """Takes in what a team's own serving has reported; returns why that cannot be read, or an empty text."""
+    try:
+        own_serving.read(log, params.live_test, now=datetime.now(UTC))
+    except (DataError, ParamsError) as error:
+        return f"what users met cannot be read: {error}"
+    return ""
+
+
+def _serves(log: "Log", params: LiveSections) -> bool:
+    """Returns whether a router lives, or users were answered in the last days, or are where a source says."""
+    if params.live_test.observations:
+        return True
+    since = log.now() - HISTORY_DAYS * DAY_S
+    return bool(log.routers()) or next(iter(log.exposures(None, since=since)), None) is not None
+
+
+def _open(
+    log: "Log", traffic: "Traffic", night: Night, version: Version, champion: Champion, *, over: bool
+) -> "Traffic":
+    """Returns the traffic with this experiment at share 0; unchanged where the night or the test is over."""
+    if over or any(True for _ in log.exposures(night.id)):
+        return traffic
+    if traffic.experiment and not traffic.is_holdback:
+        raise NotYet(f"experiment {traffic.experiment} is on; watch ends it where no night wants it")
+    ours, theirs = version.number, champion.version
+    return move(log, replace(traffic, champion=theirs, challenger=ours, share=0.0, experiment=night.id))
+
+
+def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules, by: LiveScore) -> Live:
+    """Returns what the traffic of the last days lets one expect of tonight's.
+
+    The scores of users in these days are recorded with the test, since they make the effect less noisy.
+    """
+    now, left = _now(log).replace(microsecond=0), night.decide_until - clock.utc()
+    since = now.timestamp() - HISTORY_DAYS * DAY_S
+    before = _volume(log, by)
+    scores = forecast.scores_before(log.exposures(None, since=since), by=by)
+    records.replace_text(FOLDER / BEFORE, json.dumps(scores))
+    hours = max(left.total_seconds() / HOUR_S - params.live_test.outcome_hours, 0.0)
+    text = forecast.forecast(
+        before, pace=pace(params.live_test), hours=hours, alpha=rules.alpha, margin=rules.margin
+    )
+    return Live(experiment=night.id, began_at=now, ends_at=now + left, foretold=text)
+
+
+def hours_needed(home: Home, params: LiveSections, *, hours: float) -> float:
+    """Returns how long users need to judge tonight's challenger, who decide within `hours`.
+
+    It goes by the traffic of the last days, by the metric and the margin of the newest night that was
+    evaluated, and by `gate.alpha`; outcomes come `live_test.outcome_hours` later. 0 where no user meets the
+    challenger, or where nothing tells.
+    """
+    longest = hours - params.live_test.outcome_hours
+    if params.gate.scores == "replay" or longest <= 0:
+        return 0.0
+    nights = (commit.id for commit in ledger.commits(home, limit=NIGHTS_BACK))
+    newest = next((commit for commit in nights if ledger.read_at(home, commit, Evaluation)), "")
+    evaluation, verdict = ledger.read_at(home, newest, Evaluation), ledger.read_at(home, newest, Verdict)
+    log = open_log(home, params) if evaluation else None
+    if log is None:
+        return 0.0
+    margin = params.gate.margin or (verdict.margin if verdict else None) or ANY_MARGIN
+    rules = Rules(alpha=params.gate.alpha, margin=margin, min_samples=params.gate.min_samples, refresh=True)
+    try:
+        by, rules = score_by(evaluation, params.gate, rules=rules, own=params.live_test.metric)
+    except (ParamsError, ReleaseError):  # the test itself will say so
+        return 0.0
+    needed = forecast.hours_needed(
+        _volume(log, by), pace=pace(params.live_test), alpha=rules.alpha, margin=rules.margin, longest=longest
+    )
+    return round(needed + params.live_test.outcome_hours, 2) if needed else 0.0
+
+
+def _volume(log: "Log", by: LiveScore) -> forecast.Volume:
+    """Returns the traffic of the last days."""
+    now = log.now()
+    exposures = log.exposures(None, since=now - HISTORY_DAYS * DAY_S)
+    return forecast.volume(exposures, now=now, days=HISTORY_DAYS, by=by)
+
+
+def _looks(standing: Live, night: Night) -> Looks:
+    return Looks(began=standing.began_at.timestamp(), ends=standing.ends_at.timestamp())
+
+
+def _now(log: "Log") -> datetime:
+    """Returns the time by the clock of the log, as which routers record when users came."""
+    return datetime.fromtimestamp(log.now(), UTC)
+
+
+def _before(folder: Path) -> dict[str, float]:
+    """Returns what users scored before the test, by unit."""
+    scores: dict[str, float] = json.loads((folder / BEFORE).read_text())
+    return scores
+
+
+def _standing(before: Live, finding: Finding, decision: Decision, *, share: float) -> Live:
+    """Returns how the experiment stands after a look."""
+    effect = finding.result.effect
+    return replace(
+        before,
+        share=share,
+        num_challenger=finding.num_ours,
+        num_champion=finding.num_theirs,
+        effect=effect.mean if effect else None,
+        low=effect.low if effect else None,
+        high=effect.high if effect else None,
+        reason=decision.reason,
+        checks=finding.checks,
+    )
+
+
+def _verdict(first: Verdict, decision: Decision, standing: Live, *, both: bool) -> Verdict:
+    """Returns the verdict by live traffic, with the reason of the held-out verdict behind it."""
+    verdict = replace(
+        first,
+        action=decision.action,
+        reason=f"live: {decision.reason}; held-out scores: {first.reason}",
+        inconclusive=decision.inconclusive,
+        live=standing,
+    )
+    if both:
+        return verdict
+    num_users = standing.num_challenger + standing.num_champion
+    return replace(
+        verdict, effect=standing.effect, low=standing.low, high=standing.high, num_samples=num_users
+    )
+
+
+def _sentence(
+    standing: Live, decision: Decision, step: ramp.Step, log: "Log", traffic: "Traffic", *, own: bool
+) -> str:
+    """Says how the experiment stands, and what comes next."""
+    routers = log.routers()
+    faults = [router.fault for router in routers if router.fault]
+    missing = "" if routers or own else "; no router lives, start one by daybreak serve"
+    wrong = f"; a router says: {faults[0]}" if faults else missing
+    return (
+        f"{traffic.share:.0%} of users meet version {traffic.challenger}; {standing.num_challenger:,} have, "
+        f"and {standing.num_champion:,} met version {traffic.champion}; {decision.reason}; "
+        f"{standing.foretold}; next: {step.reason}{wrong}"
+    )

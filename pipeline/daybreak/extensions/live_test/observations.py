@@ -1,0 +1,138 @@
+"""Turns the log of an experiment into independent observations: a unit, each time its arm is left to chance.
+
+Exposures of a user are correlated, and a ramp turns users of the champion into users of the challenger. Both
+are solved by asking what was still left to chance. A unit's place in [0, 1) is drawn once; it meets the
+challenger where its place is below the share. Before its first exposure the place may be anywhere; after
+an exposure at share s it is known to be below s (challenger) or not (champion). So where all that was seen
+leaves [low, high), the chance to meet the challenger at share s is
+
+    (s - low) / (high - low), within [0, 1]
+
+An exposure with a chance between 0 and 1 opens an observation, which takes in the unit's exposures within the
+window after it; other exposures were certain, so they are no evidence about the models. A user who saw the
+champion at 5 % so counts anew at 25 %, with chance 20/95: in order of time the arms are a sequence of coins
+with known chances, which is all that `e_process`, `srm` and `unpaired` need.
+
+Later visits are in the same arm, but a model may fail from the second visit on. So an observation keeps the
+unit's exposures at the same share after the window (`later`), and units that come back at a later share S, in
+their first arm at share s, are separate observations (`returned`). Among units that did not change arms in
+between, a unit met the challenger with the chance s / (s + 1 - S); each is still one coin, the same as
+before. Pure.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from daybreak.extensions.live_test.live_score import LISTS, LiveScore, Shown
+
+CHALLENGER = "challenger"
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Observation:
+    """Exposures of a unit that count together; the arm of the first was left to chance."""
+
+    treated: bool  # met the challenger
+    chance: float  # to meet it
+    share: float
+    time: float  # of the first exposure
+    exposures: list[Shown] = field(default_factory=list)  # within the window
+    later: list[Shown] = field(default_factory=list)  # after it, at the same share and in the same arm
+
+    def until(self, after_s: float) -> list[Shown]:
+        """Returns the exposures within so many seconds of the first."""
+        shown = (*self.exposures, *self.later)
+        return [one for one in shown if one.time <= self.time + after_s]
+
+    def score(self, by: LiveScore = LISTS, *, window_s: float) -> float | None:
+        """Score of the exposures by the outcomes that were told within the window; None: none was."""
+        return by.of(self.exposures, until=self.time + window_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """All observations of an experiment, in order of time."""
+
+    observations: tuple[Observation, ...]
+    impossible: int  # exposures in an arm that the unit could not be in
+    # of a unit's first answer at the last share above 0, by whether the challenger gave it
+    latencies_s: dict[bool, Floats]
+    returned: tuple[Observation, ...] = ()
+
+    @property
+    def treated(self) -> NDArray[np.bool_]:
+        """Which observations met the challenger, shape [n]."""
+        return np.array([one.treated for one in self.observations], dtype=bool)
+
+    @property
+    def chance(self) -> Floats:
+        """Chance of each to meet the challenger, shape [n]."""
+        return np.array([one.chance for one in self.observations], dtype=np.float64)
+
+    @property
+    def swapped(self) -> "Seen":
+        """The same with the arms exchanged: is the champion worse than the challenger?"""
+
+        def swapped(observations: tuple[Observation, ...]) -> tuple[Observation, ...]:
+            return tuple(replace(one, treated=not one.treated, chance=1 - one.chance) for one in observations)
+
+        return Seen(
+            observations=swapped(self.observations),
+            impossible=self.impossible,
+            latencies_s={not ours: values for ours, values in self.latencies_s.items()},
+            returned=swapped(self.returned),
+        )
+
+    def counts(self, share: float | None = None) -> tuple[int, int]:
+        """Observations of challenger and champion; at one share only, if given."""
+        at = [one.treated for one in self.observations if share is None or one.share == share]
+        return sum(at), len(at) - sum(at)
+
+
+def observe(exposures: Iterable[Shown], *, window_s: float) -> Seen:
+    """Returns the observations among an experiment's exposures, which come oldest first."""
+    places: dict[str, tuple[float, float]] = {}
+    first: dict[str, Observation] = {}
+    opened: dict[str, Observation] = {}
+    again: dict[tuple[str, float], Observation] = {}
+    observations: list[Observation] = []
+    latencies: dict[bool, dict[str, float]] = {True: {}, False: {}}
+    impossible, share = 0, 0.0
+    for shown in exposures:
+        ours = shown.arm == CHALLENGER
+        if shown.share > 0:
+            if shown.share != share:  # the hours of another share may have been busier ones
+                share, latencies = shown.share, {True: {}, False: {}}
+            latencies[ours].setdefault(shown.unit, shown.latency_s)
+        low, high = places.get(shown.unit, (0.0, 1.0))
+        chance = min(max((shown.share - low) / (high - low), 0.0), 1.0)
+        if chance == (0.0 if ours else 1.0) or math.isnan(shown.share):
+            impossible += 1
+            continue
+        last = opened.get(shown.unit)
+        if 0 < chance < 1:
+            last = Observation(treated=ours, chance=chance, share=shown.share, time=shown.time)
+            opened[shown.unit] = last
+            observations.append(last)
+            places[shown.unit] = (low, shown.share) if ours else (shown.share, high)
+        if last and last.treated == ours and last.share == shown.share:
+            (last.exposures if shown.time <= last.time + window_s else last.later).append(shown)
+        began = first.setdefault(shown.unit, last) if last else None
+        if began and began.treated == ours and began.share < shown.share < 1:
+            back = again.get((shown.unit, shown.share))
+            if back is None:
+                coin = began.share / (began.share + 1 - shown.share)
+                back = Observation(treated=ours, chance=coin, share=shown.share, time=shown.time)
+                again[shown.unit, shown.share] = back
+            (back.exposures if shown.time <= back.time + window_s else back.later).append(shown)
+    return Seen(
+        observations=tuple(observations),
+        impossible=impossible,
+        latencies_s={ours: np.array([*of.values()], dtype=np.float64) for ours, of in latencies.items()},
+        returned=tuple(again.values()),
+    )

@@ -1,0 +1,1 @@
+"""Answers users: an HTTP server that runs versions and logs what it shows."""

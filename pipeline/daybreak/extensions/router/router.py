@@ -1,0 +1,557 @@
+"""Serves users: a FastAPI app that answers each of them with the champion, or with its challenger.
+
+    POST /recommend {"user": "17850", "top": 20}      items, the exposure's id and the version
+    POST /predict   {"rows": [{...}, ...]}            predictions for each row, an exposure's id, the version
+    POST /outcomes  {"exposure": ID, "user": "17850", "items": [...]}  items that the user took; answered once
+                                                      they are on the disk
+                    {"exposure": ID, "user": UNIT, "labels": [...]}    labels of the rows
+    POST /assignment   {"user": "17850"}              the version by which a team's own serving is to answer
+    POST /observations {"rows": [{...}, ...]}         exposures and outcomes of a team's own serving
+    GET  /health    what is loaded; 503 until something serves
+    GET  /metrics   for Prometheus
+    GET  /docs      this list, for people; /openapi.json for programs
+
+A version recommends or predicts. A user whom the version does not know, or whom its model does not answer in
+time or at all, is shown the popular items: the exposure says so (`fallback`, `error`), and the user sees no
+error. For rows there is nothing to fall back on: the client gets a 503, and the exposure says why. The rows
+of a request are of one unit, by which the arm is drawn; the version's own process computes, never the event
+loop. The router uses nothing else of a workload, so it knows no workload by name.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from pydantic import BaseModel
+
+from daybreak.contract.errors import DataError, JobError
+from daybreak.contract.params import LiveTestParams, ServingParams
+from daybreak.extensions.live_test import own_serving
+from daybreak.extensions.live_test.live_score import METRIC
+from daybreak.extensions.router.answers import Answer, Answers, Predictor
+from daybreak.extensions.router.assigner import Assignment
+from daybreak.extensions.router.batcher import Batcher
+from daybreak.extensions.router.bodies import (
+    MAX_NAME,
+    MAX_NESTING,
+    MAX_ROWS,
+    TOP,
+    AssignmentBody,
+    ObservationsBody,
+    OutcomeBody,
+    PredictBody,
+    RecommendBody,
+)
+from daybreak.extensions.router.exposure_ids import ID, ExposureIds
+from daybreak.extensions.router.kill_switch import KillSwitch
+from daybreak.extensions.router.limits import Limits, Message, Receive, Send
+from daybreak.extensions.router.loading import VersionLoader
+from daybreak.extensions.router.model_manager import ModelManager, Standing
+from daybreak.extensions.router.night_metrics import NightMetrics
+from daybreak.extensions.router.prometheus import Metrics, Together
+from daybreak.extensions.router.writer import FLUSH_S, NoLog, Writer
+from daybreak.serving.version_process import NoAnswer, answer_s
+from daybreak.statistics.assignment import CHALLENGER, propensity
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import Exposure, Log, Outcome, RouterState
+
+JSON = "application/json"
+BODIES: dict[str, type[BaseModel]] = {
+    "recommend": RecommendBody,
+    "predict": PredictBody,
+    "outcomes": OutcomeBody,
+    "assignment": AssignmentBody,
+    "observations": ObservationsBody,
+}
+USED = tuple(f"/{path}" for path in BODIES)
+UNKNOWN = (
+    "there is no such exposure of this user; give the id that came with the answer, and as user whom it \
+was for, or the unit of its rows"
+)
+TOO_DEEP = f"the body is nested more than {MAX_NESTING} deep; send what /docs describes"
+
+log = logging.getLogger(__name__)
+
+
+class VersionSource(Protocol):
+    """Decides which versions serve, and picks the version for a request."""
+
+    fault: str
+
+    @property
+    def standing(self) -> Standing:
+        """Returns what serves now."""
+
+    def draw(self, user: str, now: Standing) -> tuple[str, str]:
+        """Returns the unit and the arm of a user's request."""
+
+    def stop(self, experiment: str, why: str) -> None:
+        """Lets nobody meet the challenger of the experiment any more."""
+
+    def state(self) -> RouterState:
+        """Returns what serves, for the log."""
+
+    def close(self) -> None:
+        """Stops its threads."""
+
+
+class Router:
+    """Handles the paths, in the event loop that it is created in; records nothing without a log."""
+
+    def __init__(
+        self,
+        log: Log | None,
+        versions: VersionSource,
+        params: ServingParams,
+        limits: LiveTestParams | None = None,
+        *,
+        model: str = "",
+        home: Home | None = None,
+        has_token: bool = False,
+    ) -> None:
+        """`has_token`: callers have shown it."""
+        self.versions, self._params, self._log = versions, params, log
+        limits = limits or LiveTestParams()
+        self._metric = limits.metric
+        self._kill_switch = KillSwitch(max_errors=limits.max_errors, max_rise_s=limits.max_p99_rise_s)
+        self._metrics, self.nights = Metrics(model), NightMetrics(model, home) if home else None
+        self.beside: tuple[Router, ...] = ()  # of other models, behind the same port
+        self._batcher, self._writer = Batcher(), Writer(log) if log else NoLog()
+        self.has_log, self._has_token = log is not None, has_token
+        self._now = log.now if log else time.time
+        self._ids = ExposureIds(log.exposure_key if log else secrets.token_bytes(32))
+
+    def close(self) -> None:
+        """Writes what waits to the log, and ends the threads."""
+        self.versions.close()
+        self._writer.close()
+
+    async def recommend(self, receive: Receive) -> Response:
+        """Answers POST /recommend."""
+        return Response(await self.recommended(await self._read(receive)), media_type=JSON)
+
+    async def recommended(self, body: dict[str, Any]) -> str:
+        """Returns items for a user, as JSON; HTTPException says why there are none."""
+        began = time.perf_counter()  # a slow client is not the version's fault
+        user, top = _user_of(body), body.get("top", TOP)
+        if type(top) is not int or not 1 <= top <= self._params.max_top:
+            raise HTTPException(422, f"top is {top!r:.50}; ask for 1 to {self._params.max_top} items")
+        now, unit, arm, answers = self._drawn(user)
+        if not isinstance(answers, Answers):
+            raise HTTPException(404, f"version {answers.version} recommends nothing; POST rows to /predict")
+        metrics = self._metrics.arms[arm]
+        answer, error = answers.cached(user), ""
+        if answer is None:
+            metrics.computed.inc()
+            answer, error = await self._computed(answers, user)
+        items, text = answer.items, answer.text
+        if len(items) > top:
+            items = items[:top]
+            text = json.dumps(items)
+        shown = self._expose(
+            now,
+            user=user,
+            unit=unit,
+            arm=arm,
+            version=answers.version,
+            items=items,
+            began=began,
+            error=error,
+            fallback=answer.fallback,
+        )
+        return f'{{"items": {text}{shown}, "version": {answers.version}}}'
+
+    def _drawn(self, user: str) -> tuple[Standing, str, str, Answers | Predictor]:
+        """Returns what serves, the user's unit and arm, and the version that answers there."""
+        now = self.versions.standing
+        if now.champion is None:
+            raise HTTPException(503, f"no version serves: {self.versions.fault}")
+        unit, arm = self.versions.draw(user, now)
+        return now, unit, arm, now.challenger if arm == CHALLENGER and now.challenger else now.champion
+
+    async def assignment(self, receive: Receive) -> Response:
+        """Answers POST /assignment."""
+        now, unit, arm, answers = self._drawn(_user_of(await self._read(receive)))
+        drawn = Assignment(
+            unit=unit, arm=arm, version=answers.version, experiment=now.experiment, share=now.share
+        )
+        return Response(json.dumps(asdict(drawn)), media_type=JSON)
+
+    async def observations(self, receive: Receive) -> Response:
+        """Answers POST /observations, once all rows are on the disk; none is kept where one is malformed."""
+        rows = (await self._read(receive)).get("rows")
+        if self._log is None or self._metric is None:
+            raise HTTPException(
+                404, "users are not scored by rows of a team's own; name live_test.metric in params.yaml"
+            )
+        if not self._has_token:  # unlike an outcome, a row names any user and any version
+            raise HTTPException(
+                403,
+                "whoever sends rows decides a live test; start the router with DAYBREAK_TOKEN, and send it",
+            )
+        if not isinstance(rows, list) or not 0 < len(rows) <= MAX_ROWS:
+            raise HTTPException(422, f"rows is {rows!r:.50}; list 1 to {MAX_ROWS:,} rows, each an object")
+        try:
+            await asyncio.to_thread(own_serving.take_in, self._log, rows, now=datetime.now(UTC))
+        except DataError as error:
+            raise HTTPException(422, f"{error}; none of these rows is kept, send all of them again") from None
+        except JobError:
+            raise HTTPException(
+                503, "the rows are not kept, the log does not answer; send them again"
+            ) from None
+        return Response('{"kept": true}', media_type=JSON)
+
+    async def predict(self, receive: Receive) -> Response:
+        """Answers POST /predict."""
+        return Response(await self.predicted(await self._read(receive)), media_type=JSON)
+
+    async def predicted(self, body: dict[str, Any], *, one_unit: bool = True) -> str:
+        """Returns what the model predicts of rows, as JSON; HTTPException says why it does not.
+
+        `one_unit` is false where something else has drawn the arm of the request.
+        """
+        began = time.perf_counter()
+        rows = body.get("rows")
+        if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+            raise HTTPException(422, f"rows is {rows!r:.50}; list at least one row, each an object")
+        if len(rows) > MAX_ROWS:
+            raise HTTPException(422, f"there are {len(rows):,} rows; send at most {MAX_ROWS:,} at once")
+        now = self.versions.standing
+        if now.champion is None:
+            raise HTTPException(503, f"no version serves: {self.versions.fault}")
+        column = now.champion.unit if isinstance(now.champion, Predictor) and one_unit else ""
+        user = _unit_of(rows, column)
+        unit, arm = self.versions.draw(user or secrets.token_hex(8), now)
+        answers = now.challenger if arm == CHALLENGER and now.challenger else now.champion
+        if not isinstance(answers, Predictor):
+            raise HTTPException(404, f"version {answers.version} predicts no rows; POST a user to /recommend")
+        text, kept, error = "", None, ""
+        try:
+            async with asyncio.timeout(self._params.timeout_s):
+                loop = asyncio.get_running_loop()
+                text, kept = await loop.run_in_executor(answers.process.thread, answers.of, rows)
+        except DataError as refused:
+            raise HTTPException(422, str(refused)) from None
+        except TimeoutError:
+            error = f"no answer within {self._params.timeout_s:g} s"
+        except NoAnswer as failed:  # the version's fault, not the router's
+            log.warning("version %d does not predict %d rows: %s", answers.version, len(rows), failed)
+            error = str(failed)
+        shown = self._expose(
+            now,
+            user=user,
+            unit=unit,
+            arm=arm,
+            version=answers.version,
+            items=(),
+            began=began,
+            error=error,
+            predicted=kept,
+        )
+        if error:
+            raise HTTPException(503, f"version {answers.version} does not answer: {error}; send it again")
+        return f'{{"predictions": {text}{shown}, "version": {answers.version}}}'
+
+    def _expose(
+        self,
+        now: Standing,
+        *,
+        user: str,
+        unit: str,
+        arm: str,
+        version: int,
+        items: tuple[str, ...],
+        began: float,
+        error: str,
+        fallback: bool = False,
+        predicted: str | None = None,
+    ) -> str:
+        """Logs and counts an answer; returns its exposure's id as a part of the answer's JSON."""
+        latency_s = time.perf_counter() - began
+        exposure = Exposure(
+            id=self._ids.make(user),
+            time=self._now(),
+            experiment=now.experiment,
+            unit=unit,
+            arm=arm,
+            version=version,
+            share=now.share,
+            propensity=propensity(arm, now.share),
+            items=items,
+            latency_s=latency_s,
+            error=error,
+            fallback=fallback,
+            predicted=predicted,
+        )
+        self._writer.expose(exposure)
+        if why := self._kill_switch.why_stop(exposure):
+            self.versions.stop(now.experiment, why)
+        metrics = self._metrics.arms[arm]
+        metrics.requests.inc()
+        metrics.latency_s.observe(latency_s)
+        if fallback:
+            metrics.fallbacks.inc()
+        if error:
+            metrics.errors.inc()
+        return f', "exposure": "{exposure.id}"' if self.has_log else ""
+
+    async def outcomes(self, receive: Receive) -> Response:
+        """Answers POST /outcomes."""
+        return Response(await self.record(await self._read(receive)), media_type=JSON)
+
+    async def record(self, body: dict[str, Any]) -> str:
+        """Records what a user took, or the labels of rows; returns JSON once it is on the disk.
+
+        HTTPException says why it is not.
+        """
+        if not self.has_log:
+            raise HTTPException(404, "no log of exposures is kept here; name one by serving.endpoint.log")
+        exposure, tells_labels = body.get("exposure"), "labels" in body and "items" not in body
+        if not isinstance(exposure, str) or not ID.fullmatch(exposure):
+            raise HTTPException(422, f"exposure is {exposure!r:.50}; give the id that came with the answer")
+        items = _texts_of(body["labels"]) if tells_labels else _items_of(body.get("items"))
+        if not self._ids.belongs(exposure, _text(body.get("user"))):
+            self._metrics.unknown.inc()
+            raise HTTPException(404, UNKNOWN)
+        try:
+            async with asyncio.timeout(self._params.timeout_s):
+                outcome = Outcome(exposure=exposure, items=tuple(items), time=self._now())
+                known = await self._writer.outcome(outcome)
+                if not known:  # another router may have answered, and not written the exposure yet
+                    await asyncio.sleep(2 * FLUSH_S)
+                    known = await self._writer.outcome(outcome)
+        except TimeoutError:
+            raise HTTPException(503, "the outcome may not be kept yet; send it again") from None
+        except JobError:
+            raise HTTPException(
+                503, "the outcome is not kept, the log does not answer; send it again"
+            ) from None
+        if not known:
+            self._metrics.unknown.inc()
+            raise HTTPException(404, UNKNOWN)
+        self._metrics.outcomes.inc()
+        return '{"kept": true}'
+
+    async def health(self, receive: Receive) -> Response:
+        """Answers GET /health with what is loaded."""
+        state = self.versions.state()
+        champion = self.versions.standing.champion
+        health = {
+            "ready": champion is not None,
+            "champion": state.champion,
+            "challenger": state.challenger,
+            "share": state.share,
+            "experiment": self.versions.standing.experiment,
+            "loaded": state.loaded,
+            "arrays": champion.night if champion else "",
+            "router": state.id,
+            "fault": "; ".join(filter(None, (state.fault, self._writer.fault))),
+        }
+        return Response(json.dumps(health), status_code=200 if champion else 503, media_type=JSON)
+
+    async def metrics(self, receive: Receive) -> Response:
+        """Answers GET /metrics, with those of the other models behind the same port."""
+        routers = (self, *self.beside)
+        await asyncio.gather(
+            *(asyncio.to_thread(router.nights.refresh) for router in routers if router.nights)
+        )
+        parts = [part for router in routers for part in (router.metrics_now(), router.nights) if part]
+        text = Together(parts).text()
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def metrics_now(self) -> Metrics:
+        """Returns the metrics, with the gauges as they are now."""
+        state, metrics = self.versions.state(), self._metrics
+        metrics.share.set(state.share)
+        metrics.lost.set(self._writer.num_lost)
+        metrics.champion.set(state.champion)
+        metrics.challenger.set(state.challenger)
+        return metrics
+
+    async def _read(self, receive: Receive) -> dict[str, Any]:
+        return await read(receive, within_s=self._params.timeout_s)
+
+    async def _computed(self, answers: Answers, user: str) -> tuple[Answer, str]:
+        """Returns the model's answer, or the popular items and why."""
+        try:
+            async with asyncio.timeout(self._params.timeout_s):
+                return await self._batcher.ask(answers, user), ""
+        except TimeoutError:
+            return answers.popular, f"no answer within {self._params.timeout_s:g} s"
+        except NoAnswer as error:
+            return answers.popular, str(error)
+
+
+async def read(receive: Receive, *, within_s: float) -> dict[str, Any]:
+    """Returns the JSON object in a request's body; HTTPException if there is none, or it takes longer."""
+    body = b""
+    try:
+        async with asyncio.timeout(within_s):
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise HTTPException(400, "the body ended too early; send it whole")
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+        document = json.loads(body)
+    except TimeoutError:
+        raise HTTPException(408, f"the body took more than {within_s:g} s") from None
+    except ValueError:
+        raise HTTPException(400, "the body is not JSON; send an object") from None
+    except RecursionError:
+        raise HTTPException(400, TOO_DEEP) from None
+    if not isinstance(document, dict):
+        raise HTTPException(400, "the body is not a JSON object; send one")
+    if body.count(b"[") + body.count(b"{") > MAX_NESTING and _is_too_deep(document):
+        raise HTTPException(400, TOO_DEEP)
+    return document
+
+
+def _is_too_deep(document: dict[str, Any]) -> bool:
+    level: list[Any] = [document]
+    for _ in range(MAX_NESTING):
+        level = [
+            value
+            for one in level
+            for value in (one.values() if isinstance(one, dict) else one)
+            if isinstance(value, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+class ShortCut:
+    """Routes the paths of users around FastAPI's layers, which cost as much as the answer itself."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Handles one request, or one message of the server's own."""
+        if scope["type"] != "http" or scope["path"] not in USED or scope["method"] != "POST":
+            await self.app(scope, receive, send)
+            return
+        router: Router = self.app.state.router
+        try:
+            response = await getattr(router, scope["path"].removeprefix("/"))(receive)
+        except HTTPException as error:
+            response = sentence(error)
+        await response(scope, receive, send)
+
+
+def make_app(
+    log: Log,
+    params: ServingParams,
+    *,
+    name: str,
+    home: Home,
+    token: str = "",
+    limits: LiveTestParams | None = None,
+) -> Limits:
+    """Returns the app of a router for the model of that name, with its log and the limits of live tests."""
+
+    @contextlib.asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        models = VersionLoader(
+            name, home=home, top=params.max_top, keep=params.keep_users, answer_s=answer_s(params.timeout_s)
+        )
+        manager = ModelManager(log, models, home=home, keep_days=params.keep_days)
+        router = Router(log, manager, params, limits, model=name, home=home, has_token=bool(token))
+        app.state.router = router
+        manager.start()
+        yield
+        await asyncio.to_thread(router.close)
+
+    app = FastAPI(title="Daybreak", lifespan=life)
+    for path in (*BODIES, "health", "metrics"):
+        about = (getattr(Router, path).__doc__ or "").partition("\n")[0]
+        extra = {"requestBody": _schema(BODIES[path])} if path in BODIES else None
+        app.add_api_route(
+            f"/{path}",
+            _endpoint(app, path),
+            methods=["POST" if path in BODIES else "GET"],
+            summary=path,
+            description=about,
+            openapi_extra=extra,
+            response_class=Response,
+        )
+    return Limits(
+        ShortCut(app),
+        token=token,
+        max_body_bytes=params.max_body_bytes,
+        max_requests_per_s=params.max_requests_per_s,
+    )
+
+
+def _schema(body: type[BaseModel]) -> dict[str, Any]:
+    """Returns how OpenAPI describes a request with this body."""
+    return {"required": True, "content": {JSON: {"schema": body.model_json_schema()}}}
+
+
+def _user_of(body: dict[str, Any]) -> str:
+    """Returns the user that a request names; HTTPException where it names none."""
+    user = body.get("user")
+    if not isinstance(user, str) or not 0 < len(user) <= MAX_NAME:
+        raise HTTPException(422, f"user is {user!r:.50}; name one by 1 to {MAX_NAME} characters")
+    return user
+
+
+def _unit_of(rows: list[dict[str, Any]], column: str) -> str:
+    """Returns the unit of the rows, "" without a unit column; HTTPException if rows have several units."""
+    if not column:
+        return ""
+    units = dict.fromkeys(_text(row.get(column)) for row in rows)
+    if len(units) > 1:
+        raise HTTPException(
+            422, f"the rows are of {len(units):,} values of {column}; send those of one in a request"
+        )
+    return next(iter(units))
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _items_of(items: Any) -> list[str]:
+    """Returns codes of items; HTTPException where they are not, or would pass for a team's own metric."""
+    if not isinstance(items, list) or not all(isinstance(i, str) and len(i) <= MAX_NAME for i in items):
+        raise HTTPException(422, f"items is {items!r:.50}; list the codes of the items that were taken")
+    if any(item.startswith(METRIC) for item in items):
+        raise HTTPException(422, f"items is {items!r:.50}; rows of /observations tell a metric, not items")
+    return items
+
+
+def _texts_of(labels: Any) -> list[str]:
+    """Returns labels of rows as JSON texts; HTTPException where they are not a list of plain values."""
+    plain = isinstance(labels, list) and not any(isinstance(label, list | dict) for label in labels)
+    if not plain or len(labels) > MAX_ROWS:
+        raise HTTPException(422, f"labels is {labels!r:.50}; list a number, text or null for each row")
+    texts = [json.dumps(label) for label in labels]
+    if long := next((text for text in texts if len(text) > MAX_NAME), ""):
+        raise HTTPException(
+            422, f"labels has {long:.50}...; a label has at most {MAX_NAME} characters as JSON"
+        )
+    return texts
+
+
+def _endpoint(app: FastAPI, path: str) -> Any:
+    async def endpoint(request: Request) -> Response:
+        answered: Response = await getattr(app.state.router, path)(request.receive)
+        return answered
+
+    return endpoint
+
+
+def sentence(error: HTTPException) -> Response:
+    """Returns the response with the error's message as JSON."""
+    return Response(json.dumps({"error": error.detail}), status_code=error.status_code, media_type=JSON)

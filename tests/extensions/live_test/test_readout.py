@@ -1,0 +1,236 @@
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daybreak.extensions.live_test.forecast import forecast, volume
+from daybreak.extensions.live_test.observations import observe
+from daybreak.extensions.live_test.ramp import Pace, Step
+from daybreak.extensions.live_test.readout import Decision, Finding, Limits, decide, find
+from daybreak.statistics.assignment import CHALLENGER
+from daybreak.statistics.paired import Rules
+from daybreak.statistics.result import Status
+from daybreak.storage.traffic_log import Exposure
+from tests.statistics.streams import Model, exposures, users
+
+RULES = Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True)
+LIMITS = Limits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.03)
+PACE = Pace(shares=(0.01, 0.5), units=50, hours=1.0)
+OTHER = tuple(f"other{number}" for number in range(20))
+
+
+def finding_of(log: Iterable[Exposure], *, now: float = 1e9, rules: Rules = RULES) -> Finding:
+    return find(observe(log, window_s=60), rules=rules, limits=LIMITS, window_s=60, now=now)
+
+
+def decided(finding: Finding, *, rules: Rules = RULES, **given: object) -> tuple[Decision, Step]:
+    asked = {"mode": "live", "share": 0.5, "units": 100, "hours": 2, "over": False, **given}
+    return decide(finding, rules=rules, pace=PACE, **asked)  # type: ignore[arg-type]
+
+
+def stream(challenger: Model, *, share: float = 0.5, number: int = 2000, seed: int = 0) -> list[Exposure]:
+    crowd = users(seed * 10**6, number)
+    return [*exposures(np.random.default_rng(seed), crowd, share=share, start=0, challenger=challenger)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("challenger", "guardrail"),
+    [
+        (Model(errors=0.1), "errors"),
+        (Model(fallbacks=0.3), "personal lists"),
+        (Model(slower_s=0.5), "latency"),
+        (Model(items=OTHER), "items shown"),
+        (Model(hit=0.0), "score"),
+    ],
+)
+def test_each_guardrail_stops_what_it_guards_against_and_nothing_else_does(
+    challenger: Model, guardrail: str
+) -> None:
+    finding = finding_of(stream(challenger, share=0.05, number=4000))
+    assert [check.name for check in finding.checks if not check.ok] == [guardrail]
+    decision, step = decided(finding)
+    assert (decision.action, step.action, step.share) == ("reject", "stop", 0.0)
+    assert decision.reason.startswith(f"stopped by {guardrail}: ")
+
+
+@pytest.mark.parametrize(
+    ("later", "guardrail"),
+    [
+        (Model(errors=0.3), "errors"),
+        (Model(fallbacks=0.5), "personal lists"),
+        (Model(items=OTHER), "items shown"),
+    ],
+)
+def test_a_challenger_that_fails_from_the_second_answer_on_is_stopped(later: Model, guardrail: str) -> None:
+    crowd, rng = users(0, 1500), np.random.default_rng(0)
+    at_first = exposures(rng, crowd, share=0.5, start=0)
+    after = [
+        shown
+        for seconds in (10, 20, 30)
+        for shown in exposures(rng, crowd, share=0.5, start=seconds, challenger=later)
+    ]
+    log = sorted([*at_first, *after], key=lambda shown: shown.time)
+    assert guardrail in [check.name for check in finding_of(log).checks if not check.ok]
+    running = finding_of(log, now=5).checks  # no window is over: nothing but first answers counts
+    assert [check.name for check in running if not check.ok] == []
+
+
+def test_guardrails_over_whole_windows_do_not_stop_a_challenger_whose_users_come_often() -> None:
+    crowd, rng, log = users(0, 1500), np.random.default_rng(0), []
+    like = Model(errors=0.02, fallbacks=0.1)
+    for seconds in (0, 10, 20):
+        log += exposures(rng, crowd, share=0.5, start=seconds, champion=like, challenger=like)
+    assert finding_of(sorted(log, key=lambda shown: shown.time)).broken == ()
+
+
+def test_a_challenger_like_the_champion_breaks_no_guardrail() -> None:
+    finding = finding_of(stream(Model()))
+    assert finding.broken == ()
+    assert {check.name for check in finding.checks} == {
+        "arms as drawn", "errors", "personal lists", "latency", "items shown", "score",
+    }  # fmt: skip
+
+
+def test_a_leak_of_users_blocks_and_nothing_is_believed() -> None:
+    rng = np.random.default_rng(0)
+    leak = exposures(
+        rng, users(0, 4000), share=0.5, start=0, challenger=Model(hit=1.0),
+        assigned=lambda user: CHALLENGER if hash(user) % 1 or rng.random() < 0.6 else "champion",
+    )  # fmt: skip
+    finding = finding_of(leak)
+    assert finding.arms.status is Status.MISMATCH
+    decision, step = decided(finding)
+    assert (decision.action, step.share) == ("no data", 0.0)
+    assert "nothing that the log says is believed: arms as drawn" in decision.reason
+
+
+def test_a_better_challenger_is_promoted_at_the_end_of_the_ramp_and_not_before() -> None:
+    finding = finding_of(stream(Model(hit=0.9)))
+    assert finding.result.effect is not None
+    assert finding.result.effect.low > 0
+    assert decided(finding, units=10)[0].action == "wait"
+    assert decided(finding, share=0.01)[1].action == "raise"
+    decision, step = decided(finding)
+    assert (decision.action, step.share) == ("promote", 0.0)
+    assert decision.reason.startswith("proven no worse than the champion by the margin 0.03")
+
+
+def test_a_challenger_proven_worse_is_stopped_also_where_it_is_within_the_margin() -> None:
+    rules = Rules(alpha=0.05, margin=0.5, min_samples=30, refresh=True)
+    finding = find(
+        observe(stream(Model(hit=0.3)), window_s=60), rules=rules, window_s=60, now=1e9,
+        limits=Limits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.5),
+    )  # fmt: skip
+    assert [check.name for check in finding.checks if not check.ok] == ["score"]
+    decision, step = decided(finding, rules=rules, share=0.01, units=10)
+    assert (decision.action, decision.inconclusive, step.action) == ("reject", False, "stop")
+    assert decision.reason.startswith("stopped by score: 0.")
+    assert decision.reason.endswith(f"proven worse: {finding.result.effect}")
+
+
+def test_what_is_not_proven_waits_and_at_the_end_keeps_the_champion() -> None:
+    finding = finding_of(stream(Model(), number=300))
+    assert decided(finding)[0].action == "wait"
+    decision, step = decided(finding, over=True)
+    assert (decision.action, decision.inconclusive, step.share) == ("reject", True, 0.0)
+    assert decision.reason.startswith("inconclusive: not proven no worse")
+
+
+def test_where_both_judge_live_traffic_need_not_prove_it_but_has_to_hold_the_last_share() -> None:
+    finding = finding_of(stream(Model(), number=300))
+    assert decided(finding, mode="both")[0].reason.startswith("live traffic does not object: ")
+    assert decided(finding, mode="both", units=10)[0].action == "wait"
+    decision, _ = decided(finding, mode="both", units=10, over=True)
+    assert (decision.action, decision.inconclusive) == ("reject", True)
+    assert "the night ended before the last share was held" in decision.reason
+
+
+def test_outcomes_that_nobody_told_are_no_proof() -> None:
+    rng, silent = np.random.default_rng(0), Model(outcomes=0.0)
+    log = exposures(rng, users(0, 2000), share=0.5, start=0, champion=silent, challenger=silent)
+    finding = finding_of(log)
+    assert "an outcome was told of 0 of" in finding.result.sentence
+    assert decided(finding)[0].action == "wait"
+    assert decided(finding, over=True)[0].action == "no data"
+
+
+@pytest.mark.slow
+def test_the_effect_is_on_the_scale_of_users_with_an_outcome() -> None:
+    whole = finding_of(stream(Model(hit=0.9), number=6000)).result.effect
+    log = [*exposures(np.random.default_rng(0), users(0, 12_000), share=0.5, start=0,
+                      champion=Model(outcomes=0.5), challenger=Model(hit=0.9, outcomes=0.5))]  # fmt: skip
+    half = finding_of(log).result.effect
+    assert whole is not None
+    assert half is not None
+    assert half.mean == pytest.approx(whole.mean, abs=0.05)
+
+
+def test_users_whose_window_is_not_over_do_not_count_yet() -> None:
+    log = stream(Model(), number=1000)
+    sentence = finding_of(log, now=30).result.sentence
+    assert "0 users of the challenger and 0 of the champion have had time" in sentence
+
+
+def test_every_log_has_a_judgement_and_an_empty_one_waits() -> None:
+    finding = finding_of([])
+    assert decided(finding)[0].action == "wait"
+    assert decided(finding, over=True)[0].action == "no data"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 150),
+    st.sampled_from([0.0, 0.01, 0.5]),
+    st.builds(Model, hit=st.floats(0, 1), errors=st.floats(0, 1), outcomes=st.floats(0, 1)),
+    st.booleans(),
+    st.sampled_from([-math.inf, math.nan, 0.01]),
+)
+def test_whatever_the_log_says_there_is_a_reason(
+    number: int, share: float, model: Model, over: bool, slower_s: float
+) -> None:
+    log = stream(replace(model, slower_s=slower_s), share=share, number=number)
+    decision, step = decided(finding_of(log), over=over)
+    assert decision.reason
+    assert step.reason
+    assert decision.action in ("promote", "reject", "wait", "no data")
+    assert decision.action != "wait" or not over
+    assert (step.share == 0) or decision.action == "wait"
+
+
+@pytest.mark.slow
+def test_with_a_look_every_few_users_a_ramp_promotes_nothing_that_is_not_better() -> None:
+    rules = Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=False)
+    promoted = 0
+    for seed in range(12):
+        rng, log, share, start = np.random.default_rng(seed), [], 0.05, 0.0
+        for number in range(6):
+            log += exposures(
+                rng, users(seed * 10**6 + number * 200, 200), share=share, start=start, apart_s=30
+            )
+            start += 6000
+            decision, step = decide(
+                finding_of(log, now=start + 60, rules=rules), rules=rules, mode="live",
+                pace=Pace(shares=(0.05, 0.5), units=20, hours=0), share=share, over=False,
+                units=sum(shown.share == share and shown.arm == CHALLENGER for shown in log), hours=1,
+            )  # fmt: skip
+            share = step.share or share
+            if decision.action != "wait":
+                break
+        promoted += decision.action == "promote"
+    assert promoted <= 2
+
+
+def test_the_traffic_of_the_last_days_tells_what_can_be_shown() -> None:
+    log = [*exposures(np.random.default_rng(0), users(0, 2400), share=0.0, start=0, apart_s=36)]
+    before = volume(log, now=86_400, days=7)
+    assert before.users_per_hour == pytest.approx(100)
+    text = forecast(before, pace=PACE, hours=10, alpha=0.05, margin=0.01)
+    assert "at 100 users an hour, as in the last 1.0 days, 10.0 hours show 0." in text
+    assert "more than the margin 0.01, so that it may stay inconclusive" in text
+    nothing = forecast(volume([], now=0, days=7), pace=PACE, hours=10, alpha=0.05, margin=0.01)
+    assert "what can be shown is not known" in nothing
