@@ -242,7 +242,7 @@ def test_a_stage_reads_only_what_an_earlier_one_wrote() -> None:
 
 def test_dvc_yaml_is_what_the_stages_say() -> None:
     written = (ROOT / dvc_file.FILE).read_text()
-    assert written == dvc_file.text(), "write it anew: python -m daybreak.dvc_file"
+    assert written == dvc_file.text(ROOT), "write it anew: python -m daybreak.dvc_file"
 
 
 def test_a_cached_stage_depends_on_all_the_rooms_that_it_runs() -> None:

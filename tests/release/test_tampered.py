@@ -111,7 +111,7 @@ def test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version(
         tag_as_it_is(client, files)
     with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
         load(home)
-    version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
+    version, scores = records.read(Version, records.RUN), np.asarray(read_scores()["challenger"])
     champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     assert isinstance(champion, Champion)
     loads, rollback = smoke_test(Home.here(), version, champion, scores, params.SmokeTestParams())

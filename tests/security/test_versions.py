@@ -29,7 +29,7 @@ def two(home: Path, release: Any) -> list[Version]:
     made = []
     for number, weight in enumerate((0.2, 1.0)):
         release(number, weight)
-        made.append(records.read(Version))
+        made.append(records.read(Version, records.RUN))
     return made
 
 

@@ -739,7 +739,7 @@ class Params(PlanSections, RefitSections, WatchSections, CloseSections):
         return forms.params(values) if isinstance(values, dict) else values
 
 
-def load(folder: Path = Path()) -> Params:
+def load(folder: Path) -> Params:
     """Params of the folder, checked; ParamsError names the key and what is wrong with it."""
     path = folder / FILE
     try:

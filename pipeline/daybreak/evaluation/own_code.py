@@ -60,7 +60,7 @@ def columns(
         "out": str(out),
     }
     done = subprocess.run(
-        carried_code.command(home, __name__, scratch=folder.parent, reads=(Path.cwd(),)),
+        carried_code.command(home, __name__, scratch=folder.parent, reads=(home.tonight,)),
         input=json.dumps(case),
         env=carried_code.environment(folder.parent),
         text=True,

@@ -72,7 +72,7 @@ def smoke_test(
     chosen = np.unique(np.linspace(0, len(scores) - 1, min(params.samples, len(scores))).astype(int))
     numbers = [int(number) for number in chosen]
     try:
-        rows = _rows(chosen, arrays) if predicted else []
+        rows = _rows(home, chosen, arrays) if predicted else []
     except PipelineError as error:
         return (Check(name="loads", ok=False, text=str(error)),)
     # In the order of smoke_process.py.
@@ -95,12 +95,12 @@ def smoke_test(
     return (*checks, Check(name="rollback", ok="error" not in before, text=text))
 
 
-def _rows(chosen: NDArray[Any], arrays: Path) -> list[dict[str, Any]]:
+def _rows(home: Home, chosen: NDArray[Any], arrays: Path) -> list[dict[str, Any]]:
     """Returns the clean rows of these held-out samples, as a client would send them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = records.read(Table)
+    table = records.read(Table, home.records)
     rows = pa.concat_tables([read_clean(day) for day in held_out_days(arrays)])
     if table.label:
         rows = rows.filter(pc.is_valid(rows[table.label.column]))

@@ -91,7 +91,7 @@ def refit(
     except NothingToDo:  # `promote` says why
         return None
     try:
-        if (known := snapshots.stages()) and "refit" not in known:
+        if (known := snapshots.stages(home.tonight)) and "refit" not in known:
             raise ParamsError(
                 "dvc.yaml has no stage refit, so the model would not be kept; write it anew by "
                 "python -m daybreak.dvc_file, and commit it"

@@ -238,6 +238,7 @@ def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> N
 
 
 def log_records(
+    home: Home,
     client: "MlflowClient",
     run_id: str,
     *,
@@ -268,7 +269,7 @@ def log_records(
         metrics=[Metric(key(name), value, stamp, 0) for name, value in metrics.items()],
         params=[Param(name, str(value)[:500]) for name, value in params.items() if name not in logged],
     )
-    for path in sorted(records.RUN.glob("*.json")):
+    for path in sorted(home.records.glob("*.json")):
         client.log_artifact(run_id, str(path), "records")
 
 

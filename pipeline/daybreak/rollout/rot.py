@@ -196,7 +196,7 @@ def in_versions(home: Home, params: Params) -> Iterator[Fault]:
 
 def versions(home: Home) -> list[Version]:
     """Returns the versions that the ledger has, refits among them, each once, the newest first."""
-    made, refitted = str(records.path_of(Version)), str(records.path_of(Refit))
+    made, refitted = str(records.path_of(Version, records.RUN)), str(records.path_of(Refit, records.RUN))
     commits = [one.id for one in ledger.commits(home) if not one.rollback]
     newest_first = []
     for text in ledger.texts_at(home, commits, [made, refitted]):

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo, PipelineError, ReleaseError, without_password
 from daybreak.contract.params import ModelSections
 from daybreak.extensions.care import audit
@@ -223,7 +222,7 @@ def _faults(home: Home, commit: str) -> Iterator[str]:
     """
     checkout.git("fsck", "--no-dangling", "--no-reflogs", "--no-progress", commit, folder=home.folder)
     commits = ledger.commits_up_to(home, commit)
-    texts = ledger.texts_at(home, [one.id for one in commits], [*map(records.path_of, audit.KINDS)])
+    texts = ledger.texts_at(home, [one.id for one in commits], [*audit.PATHS.values()])
     contents = [audit.decoded(files) for files in texts]
     if faults := [*audit.chain_faults(commits, contents), *ledger_notes.faults(home, commit)]:
         raise ReleaseError(f"{commit[:9]} ends no whole ledger: {faults[0]}; choose another --commit")
