@@ -92,8 +92,8 @@ def test_more_code_than_may_travel_is_refused_when_a_night_opens_not_after_hours
         )
     message = str(refused.value)
     assert (
-        "would travel to each job, more than night.max_code_mb: 2 allows; the largest: big.bin (2.5 MB), "
-        in message
+        "would travel to each job, more than night.max_code_mb: 2 allows; the largest: "
+        f"{repository}/nights/2025-01-02/big.bin (2.5 MB), " in message
     )
     assert message.endswith(
         "have git ignore what is not code, keep it in a bucket, or raise night.max_code_mb"
@@ -467,7 +467,7 @@ def test_of_many_nights_that_promote_at_the_same_instant_exactly_one_does(reposi
         records.write(replace(night, decide_until=night.started_at), records.RUN)  # so that the next may open
     code = (
         "from daybreak.contract import records; from daybreak.storage import home, ledger; import sys;"
-        "night, release = records.read(records.Night), records.read(records.Release);"
+        "night, release = [records.read(k, records.RUN) for k in (records.Night, records.Release)];"
         "ledger.commit_night(home.Home.here(), night, message='m', release=release)"
     )
     closing = [

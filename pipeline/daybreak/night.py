@@ -102,6 +102,7 @@ def open(
                 _keep_failure(wanted, error)
             raise
     os.chdir(wanted.folder)
+    clock.follow(wanted.folder)
     if warm:
         warm_parent.start(wanted.folder)
     return opened

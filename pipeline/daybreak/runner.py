@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak import airflow_question, hooks, stages, warm_parent
-from daybreak.contract import disk, params, records
+from daybreak.contract import clock, disk, params, records
 from daybreak.contract.backend import Backend
 from daybreak.contract.code_path import source_of
 from daybreak.contract.data_source import Source
@@ -54,6 +54,7 @@ CALL_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the comma
 
 def stage(home: Home, *, name: str, wait: bool = False, explain: bool = False, **given: object) -> int:
     """Runs one stage, unless DVC has the outputs already; `dvc repro` calls this as well."""
+    clock.follow(home.tonight)
     _step_in(home, name)
     chosen, inside_dvc = stages.STAGES[name], os.environ.get("DVC_STAGE") == name
     by_dvc = bool(chosen.dvc) and not inside_dvc and name in snapshots.stages(home.tonight)

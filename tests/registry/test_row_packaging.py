@@ -20,7 +20,7 @@ from daybreak.contract.records import Dataset, Training, Version
 from daybreak.evaluation import evaluator
 from daybreak.evaluation.scores import read_scores, with_prefix
 from daybreak.evaluation.smoke_test import smoke_test
-from daybreak.registry import packaging
+from daybreak.registry import carried_code
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from tests.conftest import make_repository
@@ -77,7 +77,7 @@ def night(request: Any, tmp_path_factory: pytest.TempPathFactory, empty_store: P
 def fetched(into: Path) -> Path:
     version = records.read(Version, records.RUN)
     with session(Home.here()):
-        return packaging.fetch(Home.here(), f"models:/{version.name}/{version.number}", version, into=into)
+        return carried_code.fetch(Home.here(), f"models:/{version.name}/{version.number}", version, into=into)
 
 
 def test_any_client_sends_raw_rows_to_a_version(night: Any, tmp_path: Path) -> None:
@@ -130,6 +130,6 @@ def test_past_that_is_changed_is_not_run(night: Any, tmp_path: Path) -> None:
     part = next((version / "artifacts" / "past").glob("*/part.parquet"))
     shutil.rmtree(part.parent)
     with pytest.raises(ReleaseError, match="have digest"):
-        packaging.verify(
+        carried_code.verify(
             version, model_digest=record.model_digest, files_digest=record.files_digest, uri="here"
         )

@@ -444,7 +444,8 @@ def test_a_clock_that_was_set_since_the_night_was_opened_ends_no_test_early_or_l
         replace(night, decide_until=until, boot=clock.boot(), booted_at=booted_at - hours * HOUR_S),
         records.RUN,
     )
-    monkeypatch.setattr(clock, "_CLOCK", Clock())  # of a process that has not read it in this folder yet
+    monkeypatch.setattr(clock, "_CLOCK", Clock())
+    clock.follow(Path())
     assert waits().startswith("5% of users meet version 2")
     standing = records.read(Live, live_test.FOLDER)
     assert standing.ends_at is not None

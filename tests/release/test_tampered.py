@@ -27,7 +27,7 @@ from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_test import smoke_test
 from daybreak.extensions.care.drill import drill
 from daybreak.extensions.vertex import container
-from daybreak.registry import carried_code, packaging
+from daybreak.registry import carried_code
 from daybreak.serving import day_predictions
 from daybreak.serving.loading import Arrays, VersionLoader
 from daybreak.storage import ledger, mlflow_client
@@ -188,7 +188,7 @@ def test_an_archive_that_holds_a_pickle_or_is_none_is_refused(files: Path) -> No
 
     def verify() -> None:
         model_digest, files_digest = records.digest(files / carried_code.MODEL), records.digest(files)
-        packaging.verify(files, model_digest=model_digest, files_digest=files_digest, uri="here")
+        carried_code.verify(files, model_digest=model_digest, files_digest=files_digest, uri="here")
 
     verify()
     with zipfile.ZipFile(archive, "a") as packed:

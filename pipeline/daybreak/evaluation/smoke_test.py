@@ -28,9 +28,8 @@ from daybreak.contract.records import Champion, Check, Release, Version
 from daybreak.contract.table import Table
 from daybreak.data.features import read_clean
 from daybreak.evaluation.scores import Columns
-from daybreak.registry import carried_code, packaging
-from daybreak.registry.row_packaging import held_out_days
-from daybreak.registry.weights import ARRAYS
+from daybreak.registry import carried_code
+from daybreak.registry.weights import ARRAYS, held_out_days
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from daybreak.workloads.served_rows import as_records, conformed
@@ -166,7 +165,7 @@ def _measured(
     uri = f"models:/{name}/{number}"
     try:
         with session(home):
-            folder = packaging.fetch(home, uri, wanted, into=process.scratch / "version")
+            folder = carried_code.fetch(home, uri, wanted, into=process.scratch / "version")
         case = {
             "version": str(folder),
             "folder": str(arrays.resolve()),

@@ -16,7 +16,6 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from daybreak.contract import records
 from daybreak.contract.errors import ParamsError, ReleaseError
 from daybreak.storage.checkout import git
 
@@ -67,6 +66,8 @@ class Home:
     @property
     def records(self) -> Path:
         """Returns the folder of the records of the night that this process works on."""
+        from daybreak.contract import records  # which the help of a command does without
+
         return self.tonight / records.RUN
 
     @property

@@ -19,8 +19,8 @@ from daybreak.extensions.pages import open_nights, running
 from daybreak.extensions.pages.board import running_rows
 from daybreak.extensions.pages.live import Shown, part
 from daybreak.extensions.pages.running import NightFacts, RunningNight, line
-from tests.extensions.pages import training_night
 from daybreak.storage.home import Home
+from tests.extensions.pages import training_night
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call
 from tests.report.nights import lay, only, whole

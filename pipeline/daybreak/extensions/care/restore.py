@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from daybreak.contract.errors import NothingToDo, PipelineError, ReleaseError, without_password
 from daybreak.contract.params import ModelSections
 from daybreak.extensions.care import audit
-from daybreak.registry import aliases, packaging
+from daybreak.registry import aliases
 from daybreak.rollout import ledger_copy
+from daybreak.rollout.targets import expect_files
 from daybreak.storage import checkout, ledger, ledger_notes, signatures
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
@@ -110,7 +111,7 @@ def _missing_files(home: Home, params: ModelSections, commit: str) -> Iterator[s
         return
     try:
         with session(home) as client:
-            packaging.expect_files(home, client, params.register_.name, serving)
+            expect_files(home, client, params.register_.name, serving)
     except PipelineError as error:
         yield f"look at this first: version {serving.version} would serve, and {error}"
 
