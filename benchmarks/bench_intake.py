@@ -194,9 +194,10 @@ def begin(day: date) -> None:
             trigger="benchmark",
             code_commit="",
             previous="",
-        )
+        ),
+        records.RUN,
     )
-    records.write(Payments.table)
+    records.write(Payments.table, records.RUN)
 
 
 def made(number: int, size: int) -> pa.Table:

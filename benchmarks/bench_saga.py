@@ -106,7 +106,7 @@ class TriedHome:
         os.chdir(make_night(self.home, 0, weight=1.0))
         judge_night()
         made = promote_night()
-        ledger.commit_night(Home.here(), records.read(Night), message="first")
+        ledger.commit_night(Home.here(), records.read(Night, records.RUN), message="first")
         champion = Champion(**vars(made))
         for number in (1, 2):
             os.chdir(make_night(self.home, number, weight=1.0, champion=champion))

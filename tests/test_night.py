@@ -41,9 +41,11 @@ def opened(home: Path, **options: object) -> Night:
 def promoted(version: int, night: Night) -> None:
     records.write(
         Verdict(action="promote", champion=version - 1, challenger=version, effect=0.1, low=0.0, high=0.2,
-                num_samples=10, reason="better")
+                num_samples=10, reason="better"), records.RUN
     )  # fmt: skip
-    records.write(Release(version=version, replaced=version - 1, model_digest="", night=night.id))
+    records.write(
+        Release(version=version, replaced=version - 1, model_digest="", night=night.id), records.RUN
+    )
 
 
 def test_open_fixes_the_deadline_once(repository: Path) -> None:
@@ -67,7 +69,7 @@ def test_a_night_runs_in_a_worktree_with_its_overrides_written_in(repository: Pa
     before = (repository / "params.yaml").read_text()
     night = opened(repository, night="a.b-c", set=["night.train_hours=0.5", "source.first=3"])
     assert Path.cwd() == repository / "nights" / "a.b-c"
-    tonight = params.load()
+    tonight = params.load(Path())
     assert tonight.night.train_hours == 0.5
     assert tonight.source.model_extra == {"first": 3}
     assert night.train_until - night.started_at == timedelta(minutes=30)
@@ -90,8 +92,8 @@ def test_more_code_than_may_travel_is_refused_when_a_night_opens_not_after_hours
         )
     message = str(refused.value)
     assert (
-        "would travel to each job, more than night.max_code_mb: 2 allows; the largest: big.bin (2.5 MB), "
-        in message
+        "would travel to each job, more than night.max_code_mb: 2 allows; the largest: "
+        f"{repository}/nights/2025-01-02/big.bin (2.5 MB), " in message
     )
     assert message.endswith(
         "have git ignore what is not code, keep it in a bucket, or raise night.max_code_mb"
@@ -272,9 +274,7 @@ def test_a_night_that_cannot_be_opened_is_one_of_the_ledger_with_its_cause(
         ("two", True),
         (before.night.id, True),
     ]
-    texts = ledger.texts_at(
-        Home.here(), [c.id for c in ledger.commits(Home.here())], list(map(records.path_of, audit.KINDS))
-    )
+    texts = ledger.texts_at(Home.here(), [c.id for c in ledger.commits(Home.here())], [*audit.PATHS.values()])
     assert not list(
         audit.chain_faults(ledger.commits(Home.here()), [audit.decoded(files) for files in texts])
     )
@@ -363,7 +363,7 @@ def test_a_night_opens_once_no_other_night_of_the_home_may_be_decided(
 def overtaken_night(home: Path) -> Night:
     """A night whose deadline passed before it promoted, as two that was opened after it did."""
     one = opened(home, night="one", day=date(2025, 1, 1))
-    records.write(replace(one, decide_until=one.started_at))
+    records.write(replace(one, decide_until=one.started_at), records.RUN)
     two = opened(home, night="two", day=date(2025, 1, 2))
     promoted(1, two)
     runner.run(Home.here(), "close")
@@ -377,8 +377,8 @@ def test_a_night_that_was_overtaken_closes_and_leaves_the_champion_as_it_is(
 ) -> None:
     one = overtaken_night(repository)
     promoted(1, one)
-    release = records.read(Release)
-    records.path_of(Release).unlink()
+    release = records.read(Release, records.RUN)
+    records.path_of(Release, records.RUN).unlink()
     with pytest.raises(ReleaseError, match="night one was overtaken by night two, by which version 1"):
         ledger.commit_night(Home.here(), one, message="late", release=release)
     with pytest.raises(NothingToDo, match="was overtaken by night two"):
@@ -390,9 +390,7 @@ def test_a_night_that_was_overtaken_closes_and_leaves_the_champion_as_it_is(
     assert newest.verdict and newest.verdict.action == "reject"
     assert newest.verdict.reason.startswith("night one was overtaken by night two, by which version 1")
     assert ledger.champion_at(Home.here(), newest.commit) == ledger.champion_at(Home.here(), before.commit)
-    texts = ledger.texts_at(
-        Home.here(), [newest.commit, before.commit], list(map(records.path_of, audit.KINDS))
-    )
+    texts = ledger.texts_at(Home.here(), [newest.commit, before.commit], [*audit.PATHS.values()])
     assert not list(
         audit.chain_faults(ledger.commits(Home.here()), [audit.decoded(files) for files in texts])
     )
@@ -411,7 +409,7 @@ def test_a_night_that_was_overtaken_is_ended_by_stop_and_holds_up_no_prune(
 ) -> None:
     caplog.set_level("INFO")
     one = overtaken_night(repository)
-    records.write(replace(one, decide_until=one.started_at + timedelta(days=1)))
+    records.write(replace(one, decide_until=one.started_at + timedelta(days=1)), records.RUN)
     os.chdir(repository)
     caplog.clear()
     assert cli.main(["prune"]) == 0
@@ -447,7 +445,7 @@ def test_an_error_that_asks_for_an_edit_names_the_command_that_opens_a_night_wit
 @pytest.mark.slow
 def test_a_night_that_decided_nothing_overtakes_nobody(repository: Path) -> None:
     one = opened(repository, night="one", day=date(2025, 1, 1))
-    records.write(replace(one, decide_until=one.started_at))
+    records.write(replace(one, decide_until=one.started_at), records.RUN)
     opened(repository, night="two", day=date(2025, 1, 2))
     runner.run(Home.here(), "close")
     os.chdir(repository / "nights" / "one")
@@ -465,11 +463,11 @@ def test_of_many_nights_that_promote_at_the_same_instant_exactly_one_does(reposi
     for number, name in enumerate(names, 1):
         night = opened(repository, night=name)
         promoted(number, night)
-        records.write(replace(records.read(Release), replaced=0))
-        records.write(replace(night, decide_until=night.started_at))  # so that the next may open
+        records.write(replace(records.read(Release, records.RUN), replaced=0), records.RUN)
+        records.write(replace(night, decide_until=night.started_at), records.RUN)  # so that the next may open
     code = (
         "from daybreak.contract import records; from daybreak.storage import home, ledger; import sys;"
-        "night, release = records.read(records.Night), records.read(records.Release);"
+        "night, release = [records.read(k, records.RUN) for k in (records.Night, records.Release)];"
         "ledger.commit_night(home.Home.here(), night, message='m', release=release)"
     )
     closing = [
@@ -539,7 +537,7 @@ def test_a_failed_night_that_goes_on_and_is_rejected_is_one_entry_with_its_verdi
     failure.unlink()
     records.write(
         Verdict(action="reject", champion=0, challenger=1, effect=-0.1, low=-0.2, high=0.0, num_samples=10,
-                reason="worse")
+                reason="worse"), records.RUN
     )  # fmt: skip
     for _ in range(2):
         runner.run(Home.here(), "close")
@@ -555,8 +553,8 @@ def test_a_night_whose_promotion_failed_without_a_word_is_closed_as_failed_and_m
     """A stage cannot mark its failure where the disk takes no file any more."""
     night = opened(repository)
     promoted(1, night)
-    release = records.read(Release)
-    records.path_of(Release).unlink()
+    release = records.read(Release, records.RUN)
+    records.path_of(Release, records.RUN).unlink()
     runner.run(Home.here(), "close")
     assert "promote failed: it was ended before version 1 served" in caplog.text
     assert ledger.history(Home.here())[0].serving is None
@@ -575,7 +573,7 @@ def test_a_rollback_has_the_tree_of_the_night_it_goes_back_to(repository: Path) 
     runner.run(Home.here(), "close")
     tip = ledger.ledger_tip(Home.here())
     back = Release(version=1, replaced=2, model_digest="", night=one.id)
-    verdict = records.read(Verdict)
+    verdict = records.read(Verdict, records.RUN)
     event = night_events.rolled_back(back, by="ann", reason="worse", at=two.started_at)
     ledger.commit_rollback(
         Home.here(), first, back, verdict, event, after=tip, message="rollback to 1: worse"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
     from daybreak.backends.local import Local
     from daybreak.backends.place import JobRequest, NotDone, Refused, Rented, RetryPolicy, Unreachable
     from daybreak.backends.renting import Renting
+    from daybreak.backends.several import Several
     from daybreak.contract.backend import Backend, Job, LiveJob, OutOfTime
     from daybreak.contract.backend import State as JobState
     from daybreak.contract.data_source import Source
@@ -147,11 +148,12 @@ __all__ = [  # noqa: RUF022 ordered by what they are for
     "BAGS",  # folder of bags in a home
     "Bag",  # a command that runs over many seeds
     "bags",  # the bags of a home
-    # Where jobs run and models serve; params.yaml names the first five as daybreak:Local
+    # Where jobs run and models serve; params.yaml names the first six as daybreak:Local
     "Local",  # this machine
     "Vertex",  # Vertex AI
     "Slurm",  # a Slurm cluster
     "Kubernetes",  # a Kubernetes cluster
+    "Several",  # many backends as one, which a list in params.yaml stands for
     "Endpoint",  # an endpoint of Vertex AI
     "Backend",  # base class of a place that costs nothing and never queues
     "Renting",  # base class of a place that bills or queues

@@ -166,7 +166,7 @@ def rented(home: Home, loaded: params.Params) -> Iterator[Check]:
     rental, machine = planned(home, loaded, backend)
     yield Check(name="trial", ok=True, text=f"asking for {rental}; Ctrl-C ends it")
     folder = home.var / "trials" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    yield from machine_trial.trial(rental, machine, backend, folder=folder)
+    yield from machine_trial.trial(home, rental, machine, backend, folder=folder)
 
 
 def planned(home: Home, loaded: params.Params, backend: Backend) -> tuple[Rental, Machine]:

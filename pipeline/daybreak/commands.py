@@ -206,7 +206,7 @@ def report(home: Home, *, night: str = "", open: bool = False, all: bool = False
     entries = ledger.history(home, limit=outcome.NIGHTS)
     folder = _newest_here(home, entries, night)
     if json_:
-        print(json.dumps(page.values(folder, entries)))
+        print(json.dumps(page.values(home, folder, entries)))
         return 0
     boards = _boards(home, all=False)
     written = page.write(home, folder, entries)  # again, since it may have been rolled back
@@ -309,7 +309,7 @@ def show(home: Home, record: str, *, night: str = "") -> int:
     kinds = {kind.__name__.lower(): kind for kind in records.OF_A_NIGHT}
     if record not in kinds:
         raise ParamsError(f"{record} is not a record of a night; name one of {', '.join(kinds)}")
-    folder = home.nights / night if night else Path()
+    folder = home.nights / night if night else home.tonight
     written = records.find(kinds[record], folder / records.RUN)
     if written is None:
         raise NothingToDo(f"{folder / records.RUN} has no {record} yet")

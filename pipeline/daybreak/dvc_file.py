@@ -65,7 +65,7 @@ def _written_by(name: str) -> type[Record]:
     return kind
 
 
-def text(folder: Path = Path()) -> str:
+def text(folder: Path) -> str:
     """Returns dvc.yaml of the home in `folder`."""
     declared: dict[str, Any] = {}
     has_code = source_of(folder) is not None
@@ -77,7 +77,7 @@ def text(folder: Path = Path()) -> str:
         read = [kind for kind in hints.values() if isinstance(kind, type) and issubclass(kind, Record)]
         deps = [
             *((rooms(name) if has_code else [stages.FRAME]) if stage.dvc == "cached" else ()),
-            *(records.path_of(kind).as_posix() for kind in read),
+            *(records.path_of(kind, records.RUN).as_posix() for kind in read),
             *stage.reads,
         ]
         declared[name] = {
@@ -87,7 +87,7 @@ def text(folder: Path = Path()) -> str:
             **({"deps": deps} if deps else {}),
             "outs": [
                 *({path: {"persist": True}} if path in stage.persists else path for path in stage.writes),
-                {records.path_of(_written_by(name)).as_posix(): {"cache": False}},
+                {records.path_of(_written_by(name), records.RUN).as_posix(): {"cache": False}},
             ],
         }
     stream = StringIO()
@@ -98,4 +98,4 @@ def text(folder: Path = Path()) -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(text())
+    FILE.write_text(text(Path()))

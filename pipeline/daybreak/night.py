@@ -42,7 +42,6 @@ from daybreak.storage import (
     checkout,
     dvc_cache,
     erasures,
-    last_params,
     ledger,
     night_folders,
     snapshots,
@@ -83,7 +82,7 @@ def open(
     same name opens it again. A person at a terminal who gave wrong params only gets the error. Raises NotYet
     while another night of the home may still be decided.
     """
-    root = Path.cwd() if here else home.folder
+    root = home.tonight if here else home.folder
     if night and not records.names_folder(night):
         raise ParamsError(
             f"--night {night!r} is not a valid name; use up to 200 letters, digits, dots, dashes, underscores"
@@ -104,8 +103,9 @@ def open(
                 _keep_failure(wanted, error)
             raise
     os.chdir(wanted.folder)
+    clock.follow(wanted.folder)
     if warm:
-        warm_parent.start(Path())
+        warm_parent.start(wanted.folder)
     return opened
 
 
@@ -167,9 +167,7 @@ def _keep_failure(wanted: _Wanted, error: Exception) -> None:
             run, previous = wanted.folder / records.RUN, ledger.newest_entry(wanted.home)
             if champion := ledger.champion_at(wanted.home, previous):
                 records.write(champion, run)
-            night = _night(
-                wanted, wanted.day, last_params.load(wanted.home, wanted.root).night, commit, previous
-            )
+            night = _night(wanted, wanted.day, wanted.home.last_params(wanted.root).night, commit, previous)
             records.write(night, run)
             records.replace_text(run / ledger.FAILED_TO_OPEN, sentence(error) + "\n")
     except (PipelineError, OSError) as fault:
@@ -221,11 +219,11 @@ def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments:
         _worktree(root, folder, commit)
         snapshots.share_cache(folder, cache=root / ".dvc" / "cache")
     os.chdir(folder)
-    overridden = params.override(Path(), assignments, into=Path())
-    params.complete(Path())
+    overridden = params.override(folder, assignments, into=folder)
+    params.complete(folder)
     if wanted.here and assignments:
         log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(assignments))
-    _expect_portable_code(overridden)
+    _expect_portable_code(overridden, folder)
     champion = _restore(home, previous, day)
     booted_at = clock.read_anew()
     night = replace(
@@ -239,8 +237,8 @@ def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments:
         for choose in hooks.functions("values"):
             night = replace(night, chosen=choose(home, night, champion, overridden, assignments))
     _warn_of_new_recipe(home, night, champion, overridden)
-    disk.sync(Path())  # the folder is whole before it is one of a night
-    records.write(night)
+    disk.sync(folder)  # the folder is whole before it is one of a night
+    records.write(night, folder / records.RUN)
     return night
 
 
@@ -284,9 +282,9 @@ def _test_hours(home: Home, loaded: params.Params) -> float:
         return 0.0
 
 
-def _expect_portable_code(loaded: params.Params) -> None:
+def _expect_portable_code(loaded: params.Params, folder: Path) -> None:
     """Raises ParamsError where code cannot travel, rather than after hours of training."""
-    for what, files in travelling(loaded, Path()):
+    for what, files in travelling(loaded, folder):
         source_code.expect_portable(files, what=what, max_mb=loaded.night.max_code_mb)
 
 
@@ -309,23 +307,23 @@ def close(home: Home, night: Night, params: CloseSections) -> None:
     overtaken = ledger.overtaken(home, night)
     if not overtaken:
         _mark_lost_promotion(home, night)
-    failures = sorted(records.RUN.glob("*.error"), key=lambda path: path.stat().st_mtime)
+    failures = sorted(home.records.glob("*.error"), key=lambda path: path.stat().st_mtime)
     stage = failures[0].stem if failures else ""
-    stopped = records.find(Stop)
+    stopped = records.find(Stop, home.records)
     failure = f"{stage} failed: {failures[0].read_text().strip()}" if failures else ""
-    verdict = records.find(Verdict)
+    verdict = records.find(Verdict, home.records)
     if verdict is None:
-        verdict = _no_evidence(failure, stage=stage, stop=stopped)
-        records.write(verdict)
+        verdict = _no_evidence(home, failure, stage=stage, stop=stopped)
+        records.write(verdict, home.records)
     if overtaken and not ledger.commit_of(home, night):
         verdict = _void(home, verdict, f"night {night.id} {overtaken}")
-    reason = approval.reason(verdict, records.find(Approval), over=True)
-    if stopped and records.find(Release) is None:
+    reason = approval.reason(verdict, records.find(Approval, home.records), over=True)
+    if stopped and records.find(Release, home.records) is None:
         reason = approval.stopped(stopped)
     if ledger.is_over(home, night):  # by `promote`, or by a call that was killed
         night_events.take_over(home, ledger.commit_of(home, night))
     else:
-        night_events.note(home, over=True)
+        night_events.note(home, home.tonight, over=True)
     commit = ledger.commit_night(home, night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
     try:
         log.info("night %s is commit %s of the ledger", night.id, commit[:9])
@@ -334,7 +332,7 @@ def close(home: Home, night: Night, params: CloseSections) -> None:
         _prune(home)
         _reread(home, params)
     finally:
-        warm_parent.end(Path())
+        warm_parent.end(home.tonight)
     if overtaken:
         again = ledger.new_night(home, night)
         log.warning("night %s %s; for another night of its day: %s", night.id, overtaken, again)
@@ -352,7 +350,7 @@ def _void(home: Home, verdict: Verdict, why: str) -> Verdict:
         approve_until=None,
         reason=f"{why}; {would}{verdict.reason}",
     )
-    records.write(verdict)
+    records.write(verdict, home.records)
     return verdict
 
 
@@ -361,13 +359,13 @@ def _mark_lost_promotion(home: Home, night: Night) -> None:
 
     A stage that fails on a full disk cannot say so, and the night would end as if its champion was to stay.
     """
-    verdict, marks = records.find(Verdict), [*records.RUN.glob("*.error")]
-    if verdict is None or marks or records.find(Stop) or ledger.is_over(home, night):
+    verdict, marks = records.find(Verdict, home.records), [*home.records.glob("*.error")]
+    if verdict is None or marks or records.find(Stop, home.records) or ledger.is_over(home, night):
         return
     with suppress(NothingToDo, NotYet):
-        approval.check_promotion(night, verdict, records.find(Approval), now=clock.utc())
+        approval.check_promotion(night, verdict, records.find(Approval, home.records), now=clock.utc())
         why = f"it was ended before version {verdict.challenger} served"
-        records.replace_text(records.RUN / "promote.error", f"{why}\n")
+        records.replace_text(home.records / "promote.error", f"{why}\n")
 
 
 def _end_experiment(home: Home, night: Night, params: CloseSections) -> None:
@@ -378,7 +376,7 @@ def _end_experiment(home: Home, night: Night, params: CloseSections) -> None:
     users = live_judge()
     if users is None:
         return
-    released, version = records.find(Release), records.find(Version)
+    released, version = records.find(Release, home.records), records.find(Version, home.records)
     if released and version and released.version == version.number:
         version = None
     todo: list[Callable[[], object]] = [partial(users.end, home, night.id, params)]
@@ -390,14 +388,14 @@ def _end_experiment(home: Home, night: Night, params: CloseSections) -> None:
             log.warning("the experiment is left to the next watch: %s", error)
 
 
-def _no_evidence(failure: str, *, stage: str, stop: Stop | None) -> Verdict:
+def _no_evidence(home: Home, failure: str, *, stage: str, stop: Stop | None) -> Verdict:
     """Returns the verdict of a night that did not reach the gate: the champion stays."""
     skips = (
         [approval.stopped(stop)]
         if stop
-        else [path.read_text().strip() for path in sorted(records.RUN.glob("*.skipped"))]
+        else [path.read_text().strip() for path in sorted(home.records.glob("*.skipped"))]
     )
-    champion = records.find(Champion)
+    champion = records.find(Champion, home.records)
     return Verdict(
         action="no data",
         champion=champion.version if champion else 0,
@@ -419,7 +417,7 @@ def _expect_ledger(home: Home, params: CloseSections) -> None:
 
 def _expect_kept_ledger(home: Home, params: CloseSections) -> None:
     """Raises LostLedger where a night that could not be opened would begin a lost ledger anew."""
-    if not ledger.failed_to_open(Path()):
+    if not ledger.failed_to_open(home.tonight):
         return
     try:
         _expect_ledger(home, params)
@@ -494,7 +492,7 @@ def _restore(home: Home, previous: str, day: date) -> Champion | None:
     champion = ledger.champion_at(home, previous)
     if champion:
         champion = _with_chain(home, champion, day)
-        records.write(champion)
+        records.write(champion, home.records)
     lock = ledger.text_at(home, previous, "dvc.lock") if previous else None
     if lock is None:
         return champion

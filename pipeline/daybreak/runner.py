@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak import airflow_question, hooks, stages, warm_parent
-from daybreak.contract import disk, params, records
+from daybreak.contract import clock, disk, params, records
 from daybreak.contract.backend import Backend
 from daybreak.contract.code_path import source_of
 from daybreak.contract.data_source import Source
@@ -41,7 +41,7 @@ from daybreak.evaluation.live_judge import LiveJudge, judge_of
 from daybreak.registry import approval
 from daybreak.report import notifier, publisher
 from daybreak.rollout import night_events
-from daybreak.storage import erasures, last_params, ledger, snapshots
+from daybreak.storage import erasures, ledger, snapshots
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import frame_digest, running_digest
 
@@ -54,25 +54,26 @@ CALL_AGAIN_S = 2.0  # between two calls of a stage that answers 75, on the comma
 
 def stage(home: Home, *, name: str, wait: bool = False, explain: bool = False, **given: object) -> int:
     """Runs one stage, unless DVC has the outputs already; `dvc repro` calls this as well."""
+    clock.follow(home.tonight)
     _step_in(home, name)
     chosen, inside_dvc = stages.STAGES[name], os.environ.get("DVC_STAGE") == name
-    by_dvc = bool(chosen.dvc) and not inside_dvc and name in snapshots.stages()
-    if by_dvc and chosen.dvc == "cached" and _is_current(name):
+    by_dvc = bool(chosen.dvc) and not inside_dvc and name in snapshots.stages(home.tonight)
+    if by_dvc and chosen.dvc == "cached" and _is_current(home, name):
         kind = written_by(name)
-        record = records.read(kind) if kind else None
+        record = records.read(kind, home.records) if kind else None
     else:
         if by_dvc and chosen.reads and snapshots.LOCK.exists():
-            with _marking(name):
+            with _marking(home, name):
                 _expect_intact(home, chosen)
         record = _until_done(home, name, given) if wait else run(home, name, **given)
-        snapshots.make_folders(name)
+        snapshots.make_folders(home.tonight, name)
         if by_dvc and record is not None:
             snapshots.record(home, name)
     if record is None or inside_dvc:
         return 0
     if chosen.explain:
         function = hooks.imported(chosen.explain)
-        text = function(**arguments(home, function))
+        text = function(**arguments(home, function, home.tonight))
         if explain:
             print(text, flush=True)
             return 0
@@ -83,10 +84,10 @@ def stage(home: Home, *, name: str, wait: bool = False, explain: bool = False, *
 
 def _step_in(home: Home, name: str) -> None:
     """Raises ParamsError outside of a night, and writes digests of what lies elsewhere for DVC."""
-    if name in stages.IN_NIGHT[1:] and not records.path_of(Night).exists():
+    if name in stages.IN_NIGHT[1:] and not records.path_of(Night, home.records).exists():
         nights = home.nights
         raise ParamsError(
-            f"{Path.cwd()} is not the folder of a night; name one of {nights} by --night, "
+            f"{home.tonight} is not the folder of a night; name one of {nights} by --night, "
             f"or open one with: daybreak open"
         )
     if name not in stages.CHAIN[1:]:
@@ -99,10 +100,10 @@ def _step_in(home: Home, name: str) -> None:
         stages.PRICES: records.digest(prices) if prices.exists() else "",
         stages.EXTENSIONS: frame_digest("extensions"),
     }
-    if source_of(Path()) is None:  # Daybreak is installed elsewhere
+    if source_of(home.tonight) is None:  # Daybreak is installed elsewhere
         outside[stages.FRAME] = frame_digest()
     with contextlib.suppress(ParamsError):  # the stage that makes the workload reports it
-        outside[stages.WORKLOAD] = running_digest(params.load().workload.use)
+        outside[stages.WORKLOAD] = running_digest(home.params_of(home.tonight).workload.use)
     for path, digest in outside.items():
         if not Path(path).exists() or Path(path).read_text() != f"{digest}\n":
             records.replace_text(Path(path), f"{digest}\n")
@@ -112,11 +113,11 @@ def _step_in(home: Home, name: str) -> None:
 
 def _write_table(home: Home, stage: str) -> None:
     """Writes the table of the workload, unless it is there and newer than the workload's source."""
-    written, source = records.path_of(Table), Path(stages.WORKLOAD)
+    written, source = records.path_of(Table, home.records), Path(stages.WORKLOAD)
     if written.exists() and source.exists() and written.stat().st_mtime_ns > source.stat().st_mtime_ns:
         return
     try:
-        plug = params.load().workload
+        plug = home.params_of(home.tonight).workload
         table = getattr(plug.make(), "table", None)
         if not isinstance(table, Table):
             raise ParamsError(
@@ -124,9 +125,9 @@ def _write_table(home: Home, stage: str) -> None:
             )
     except PipelineError as error:
         _name_new_night(home, stage, error)
-        mark(stage, error=sentence(error))
+        mark(home, stage, error=sentence(error))
         raise
-    records.write(table)
+    records.write(table, home.records)
 
 
 def _expect_intact(home: Home, stage: stages.Stage) -> None:
@@ -139,26 +140,26 @@ def _expect_intact(home: Home, stage: stages.Stage) -> None:
 
         if any(launcher.JOBS.glob("*/")):
             return
-    previous = records.read(Night).previous
+    previous = records.read(Night, home.records).previous
     before = ledger.text_at(home, previous, snapshots.LOCK) if previous else ""
     snapshots.expect_intact(home, stage.reads, before=erasures.now_of_lock(home, before) if before else "")
 
 
 @contextlib.contextmanager
-def _marking(name: str) -> Iterator[None]:
+def _marking(home: Home, name: str) -> Iterator[None]:
     """Marks the stage as failed where a fault is found before it runs."""
     try:
         yield
     except PipelineError as error:
-        mark(name, error=sentence(error))
+        mark(home, name, error=sentence(error))
         raise
 
 
-def _is_current(name: str) -> bool:
-    with _marking(name):
+def _is_current(home: Home, name: str) -> bool:
+    with _marking(home, name):
         current = snapshots.is_current(name)
     if current:
-        mark(name)
+        mark(home, name)
     return current
 
 
@@ -211,7 +212,7 @@ def night(
     try:
         opened = run(home, "open", night=night, day=day, set=set, trigger=trigger, here=here)
     except Exception:
-        if ledger.failed_to_open(Path()):
+        if ledger.failed_to_open(home.tonight):
             _close_unopened(home)
         raise
     assert isinstance(opened, Night)
@@ -225,15 +226,15 @@ def night(
         opened.budget_usd,
     )
     try:
-        failed = _rest_of_night(until)
+        failed = _rest_of_night(home, until)
     except KeyboardInterrupt:
         from daybreak.jobs import launcher
 
-        launcher.end_jobs(home, params.load().backend.make(home))
+        launcher.end_jobs(home, home.params_of(home.tonight).backend.make(home))
         again = f"daybreak night --night {opened.id}"
         log.error("night %s is stopped; go on with: %s", opened.id, again)
         return 130
-    verdict = records.find(Verdict)
+    verdict = records.find(Verdict, home.records)
     log.info(
         "night %s took %.0f s: %s",
         opened.id,
@@ -241,27 +242,27 @@ def night(
         f"{verdict.action}: {verdict.reason}" if verdict else f"stopped after {until}",
     )
     for stage, status in failed.items():  # the first one is the cause
-        notifier.tell(home, night_events.note_failure(stage))
+        notifier.tell(home, night_events.note_failure(stage, home.tonight))
         return FINAL if status == FINAL else 1
     return 0
 
 
 def _close_unopened(home: Home) -> None:
     """Writes the night of this folder, which could not be opened, to the ledger."""
-    notifier.tell(home, night_events.note_failure("open"))
+    notifier.tell(home, night_events.note_failure("open", home.tonight))
     try:
         run(home, "close")
     except PipelineError as error:
         log.error("the night that could not be opened is not in the ledger: %s", sentence(error))
 
 
-def _rest_of_night(until: str) -> dict[str, int]:
+def _rest_of_night(home: Home, until: str) -> dict[str, int]:
     """Runs the stages after `open`, and `close` whatever happened before.
 
     After one that failed, or had nothing to do, no other runs. Returns the exit status of each that failed.
     """
     ended_at, failed = "", {}
-    with warm_parent.running(Path.cwd()), Path(os.devnull).open("w") as nowhere:
+    with warm_parent.running(home.tonight), Path(os.devnull).open("w") as nowhere:
         for name in stages.CHAIN[1 : stages.CHAIN.index(until) + 1]:
             stage = stages.STAGES[name]
             if ended_at and not stage.always:
@@ -269,7 +270,7 @@ def _rest_of_night(until: str) -> dict[str, int]:
             began = time.monotonic()
             words = [name, "--wait"] if stage.waits else [name]
             ended = warm_parent.run(
-                words, folder=Path.cwd(), libraries=stage.libraries, stdout=nowhere.fileno()
+                words, folder=home.tonight, libraries=stage.libraries, stdout=nowhere.fileno()
             )
             how = {0: "done", NothingToDo.exit_status: "nothing to do"}.get(ended.status, "failed")
             log.info("%-9s %6.1f s, %5.1f s of CPU  %s", name, time.monotonic() - began, ended.cpu_s, how)
@@ -322,7 +323,7 @@ def _exit_status(home: Home, command: list[str]) -> int:
 
 
 def arguments(
-    home: Home, function: Callable[..., Any], folder: Path = Path(), *, last: bool = False
+    home: Home, function: Callable[..., Any], folder: Path, *, last: bool = False
 ) -> dict[str, Any]:
     """Returns the arguments that are not options, filled by their types from the folder of a night.
 
@@ -332,7 +333,7 @@ def arguments(
     kinds = {name: kind for name, kind in hints.items() if name != "return" and kind not in OPTION_TYPES}
     loaded = None
     if any(kind is not Home and not _is_record(kind) for kind in kinds.values()):
-        loaded = params.load(folder) if not last else last_params.load(home, folder)
+        loaded = home.last_params(folder) if last else home.params_of(folder)
     return {name: home if kind is Home else _fill(home, kind, loaded, folder) for name, kind in kinds.items()}
 
 
@@ -353,7 +354,9 @@ def run(home: Home, name: str, **given: Any) -> Record | None:
         if name == "promote":
             publisher.publish_ledger(home)
         if stages.STAGES[name].part == "answer" and "AIRFLOW_CTX_DAG_ID" not in os.environ:
-            airflow_question.answer(home, records.read(Night), record)  # which Airflow brings else
+            airflow_question.answer(
+                home, records.read(Night, home.records), record
+            )  # which Airflow brings else
     return record
 
 
@@ -364,20 +367,22 @@ def _run(home: Home, name: str, given: dict[str, Any]) -> Record | None:
     try:
         if name in stages.CHAIN[1:] and not stage.always:
             _expect_undecided(home)
-        record: Record | None = function(**arguments(home, function, last=name in ENDING), **given)
+        record: Record | None = function(
+            **arguments(home, function, home.tonight, last=name in ENDING), **given
+        )
         if record is not None and name in stages.IN_NIGHT:
-            disk.sync(Path())  # what the record says is done
-            records.write(record)
+            disk.sync(home.tonight)  # what the record says is done
+            records.write(record, home.records)
     except NotYet:
         raise
     except NothingToDo as reason:
-        mark(name, skipped=str(reason))
+        mark(home, name, skipped=str(reason))
         raise
     except Exception as error:  # is raised again; `close` and the report read the mark
         _name_new_night(home, name, error)
-        mark(name, error=sentence(error))
+        mark(home, name, error=sentence(error))
         raise
-    mark(name)
+    mark(home, name)
     return record
 
 
@@ -385,8 +390,8 @@ def _name_new_night(home: Home, stage: str, error: Exception) -> None:
     """Adds to an error that asks for an edit that the night keeps its own files, and how to open another."""
     if getattr(error, "exit_status", None) != FINAL or stage not in stages.CHAIN[1:]:
         return
-    night = records.find(Night)
-    if night and Path.cwd() == home.nights / night.id:
+    night = records.find(Night, home.records)
+    if night and home.tonight == home.nights / night.id:
         error.args = (
             f"{error}; night {night.id} keeps the params.yaml, suite and code of its opening, so commit "
             f"an edit and open another: {ledger.new_night(home, night)}",
@@ -395,9 +400,9 @@ def _name_new_night(home: Home, stage: str, error: Exception) -> None:
 
 def _expect_undecided(home: Home) -> None:
     """Raises NothingToDo where a person has stopped the night, or another has overtaken it."""
-    if word := records.find(Stop):
+    if word := records.find(Stop, home.records):
         raise NothingToDo(f"the night was {approval.stopped(word)}; the champion stays")
-    night = records.read(Night)
+    night = records.read(Night, home.records)
     if (overtaken := ledger.overtaken(home, night)) and not ledger.is_over(home, night):
         raise NothingToDo(
             f"night {night.id} {overtaken}; open a new night for its day with: "
@@ -407,8 +412,8 @@ def _expect_undecided(home: Home) -> None:
 
 def _publish(home: Home, stage: str) -> None:
     """Shows what has been decided by now, also by stages before; `close` does so itself."""
-    if stage in stages.IN_NIGHT and records.path_of(Night).exists():
-        publisher.publish_night(home)
+    if stage in stages.IN_NIGHT and records.path_of(Night, home.records).exists():
+        publisher.publish_night(home, home.tonight)
     if stage in ("rollback", "watch"):
         publisher.publish_home(home)
     if stage == "open":
@@ -423,12 +428,12 @@ def written_by(name: str) -> type[Record] | None:
     return kind if _is_record(kind) else None
 
 
-def mark(name: str, **marks: str) -> None:
+def mark(home: Home, name: str, **marks: str) -> None:
     """Leaves the given ones of `<stage>.error` and `<stage>.skipped` in the night's folder, no others."""
-    if name not in stages.CHAIN[1:] or not records.RUN.exists():
+    if name not in stages.CHAIN[1:] or not home.records.exists():
         return  # no stage of a night here: a person's wrong answer is not a failure of it
     for ending in ("error", "skipped"):
-        path = records.RUN / f"{name}.{ending}"
+        path = home.records / f"{name}.{ending}"
         try:
             if ending in marks:
                 records.replace_text(path, marks[ending] + "\n")

@@ -10,6 +10,7 @@ from daybreak.contract.records import Rental
 from daybreak.machines import catalog
 from daybreak.profiling import machine_trial, short_job
 from daybreak.profiling.machine_trial import MachineTrial, judged, trial
+from daybreak.storage.home import Home
 from tests.backends.rented import vertex
 from tests.fakes import ScriptedBackend
 
@@ -33,7 +34,9 @@ def texts(checks):
 
 @pytest.mark.slow
 def test_the_machine_at_hand_is_measured_by_a_job_of_its_own(tmp_path):
-    shown = texts(trial(Rental(machine="local"), catalog.AT_HAND, Local(), folder=tmp_path / "trial"))
+    shown = texts(
+        trial(Home(tmp_path), Rental(machine="local"), catalog.AT_HAND, Local(), folder=tmp_path / "trial")
+    )
     result = records.read(MachineTrial, tmp_path / "trial")
     assert shown["device"] == (True, f"local has {result.devices}; torch {result.torch}" + (
         f" for CUDA {result.cuda}, driver {result.driver}" if result.cuda else ""))  # fmt: skip
@@ -46,7 +49,9 @@ def test_the_machine_at_hand_is_measured_by_a_job_of_its_own(tmp_path):
 def test_a_rented_machine_without_its_gpus_fails_before_a_night_depends_on_it(service, tmp_path):
     backend = vertex(service.url, bucket=f"file://{tmp_path}/bucket")
     rental = Rental(machine=L4.name, region=L4.region)
-    shown = texts(trial(rental, L4, backend, folder=tmp_path / "home" / "var" / "trials" / "one"))
+    shown = texts(
+        trial(Home(tmp_path), rental, L4, backend, folder=tmp_path / "home" / "var" / "trials" / "one")
+    )
     held, text = shown["trial"]
     assert not held
     assert "was given 2 x L4 and sees no GPU" in text
@@ -59,7 +64,9 @@ def test_what_a_rented_machine_measured_comes_back_by_way_of_the_bucket(service,
     cpu = next(machine for machine in backend.machines() if machine.name == "n2-standard-8")
     listed = replace(cpu, flops_per_s=1e9)  # whatever this machine is, it reaches that
     folder = tmp_path / "home" / "var" / "trials" / "one"
-    shown = texts(trial(Rental(machine=cpu.name, region=cpu.region), listed, backend, folder=folder))
+    shown = texts(
+        trial(Home(tmp_path), Rental(machine=cpu.name, region=cpu.region), listed, backend, folder=folder)
+    )
     assert shown["device"] == (True, shown["device"][1])
     assert shown["device"][1].startswith(f"n2-standard-8, in {cpu.region} has CPU; torch 2.")
     assert shown["speed"][0]
@@ -90,7 +97,9 @@ def test_no_speed_of_a_tpu_is_claimed_since_only_its_host_is_measured():
 def test_a_trial_that_gets_no_machine_in_time_is_cancelled_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(machine_trial, "LIMIT_S", 0.0)
     backend = ScriptedBackend("queued")
-    checks = trial(Rental(machine=L4.name, region=L4.region), L4, backend, folder=tmp_path / "trial")
+    checks = trial(
+        Home(tmp_path), Rental(machine=L4.name, region=L4.region), L4, backend, folder=tmp_path / "trial"
+    )
     assert texts(checks)["trial"][0] is False
     assert "the trial on g2-standard-24 was queued after 0 s" in texts(checks)["trial"][1]
     assert backend.cancelled

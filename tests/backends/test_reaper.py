@@ -161,7 +161,7 @@ def test_a_clock_that_was_set_since_a_night_was_opened_neither_ends_its_jobs_nor
     if not night.boot:
         pytest.skip("no name of a boot here")
     until, booted_at = clock.utc() - set_by + left, night.booted_at - set_by.total_seconds()
-    records.write(replace(night, decide_until=until, booted_at=booted_at))
+    records.write(replace(night, decide_until=until, booted_at=booted_at), records.RUN)
     backend = Renting(replace(live_job(), created_at=datetime.now(UTC)))
     reaper.reap(Home.here(), backend=backend)
     assert backend.cancelled == ([] if left > timedelta() else ["n/j"])
@@ -170,7 +170,7 @@ def test_a_clock_that_was_set_since_a_night_was_opened_neither_ends_its_jobs_nor
 def test_a_backend_that_rents_nothing_is_left_alone(repository: Path) -> None:
     opened(repository)
     runner.run(Home.here(), "reap")
-    assert records.find(Night)
+    assert records.find(Night, records.RUN)
 
 
 @pytest.mark.slow

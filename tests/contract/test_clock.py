@@ -47,7 +47,9 @@ def test_a_clock_that_is_set_in_a_night_moves_the_time_of_no_process(
     machine.passes(60)
     machine.wall_s += set_by_s
     machine.passes(60)
-    assert machine.clock().now() - opened_at == opener.now() - opened_at == 120
+    later = machine.clock()
+    later.follow(tmp_path)
+    assert later.now() - opened_at == opener.now() - opened_at == 120
 
 
 @pytest.mark.parametrize("boot", ["", "another"])
@@ -58,6 +60,7 @@ def test_after_a_reboot_or_on_another_machine_a_process_goes_on_from_the_clock_t
     night(tmp_path, booted_at=1.0, boot=boot)
     machine = Machine()
     process = machine.clock()
+    process.follow(tmp_path)
     assert process.now() == machine.wall_s
     machine.wall_s -= HOUR_S
     machine.passes(5)
@@ -76,7 +79,10 @@ def test_the_next_night_in_a_folder_reads_the_clock_anew(
     assert process.now() == machine.wall_s
 
 
-NOW = "import time; from daybreak.contract import clock; print(clock.now(), time.time(), clock.awake())"
+NOW = (
+    "import time; from pathlib import Path; from daybreak.contract import clock; clock.follow(Path()); "
+    "print(clock.now(), time.time(), clock.awake())"
+)
 
 
 def read_by(*command: str) -> list[float]:

@@ -73,7 +73,7 @@ def test_a_record_is_read_by_the_name_that_its_key_had() -> None:
     release = Release(version=4, replaced=3, model_digest="ab12.dir", night="2011-09-30")
     assert records.loads(Release, RELEASE) == release
     assert records.loads(Release, records.dumps(release)) == release  # today's form as it is
-    assert audit.decoded({str(records.path_of(Release)): RELEASE})["release"]["version"] == 4
+    assert audit.decoded({str(records.path_of(Release, records.RUN)): RELEASE})["release"]["version"] == 4
 
 
 def test_a_record_of_no_known_form_is_refused_by_its_key() -> None:

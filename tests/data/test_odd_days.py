@@ -102,13 +102,13 @@ def test_a_night_with_an_odd_day_is_validated_and_prepared(
     assert cli.main(["open", "--day", str(day)]) == 0
     for stage in ("ingest", "validate"):
         assert cli.main([stage]) == 0, caplog.text
-    report = records.read(Report)
+    report = records.read(Report, records.RUN)
     before = 40 * NUM_DAYS  # a first night judges all days
     assert (report.num_rows - before, report.num_clean - before) == (num_rows, num_clean)
     assert Path("data/quarantine").is_dir()
     if num_clean:
         assert cli.main(["prepare"]) == 0, caplog.text
-        assert records.read(Dataset).num_samples > 0
+        assert records.read(Dataset, records.RUN).num_samples > 0
     else:
         assert cli.main(["prepare"]) == 78
         assert "there is no sample on the held-out days" in (records.RUN / "prepare.error").read_text()

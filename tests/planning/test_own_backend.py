@@ -64,7 +64,7 @@ def _in_a_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)  # the home of a ledger
     monkeypatch.chdir(tmp_path)
     for record in (night(hours=2), DATASET, profile(step_s=1e-2)):
-        records.write(record)
+        records.write(record, records.RUN)
 
 
 def planned(backend: str, machines: str) -> Plan:

@@ -29,7 +29,7 @@ def home(tmp_path, monkeypatch):
     (tmp_path / "params.yaml").write_text(PARAMS)
     (tmp_path / "var").mkdir()
     for record in (night(hours=2), DATASET, profile(step_s=1e-2)):
-        records.write(record)
+        records.write(record, records.RUN)
     return tmp_path
 
 
@@ -46,20 +46,20 @@ def test_the_task_log_gets_the_same_and_the_output_ends_with_the_record(home, ca
         assert cli.main(["plan"]) == 0
     assert "90 % interval" in caplog.text
     assert json.loads(capsys.readouterr().out)["rental"]["machine"] == "g2-standard-4"
-    assert records.read(Plan).options
+    assert records.read(Plan, records.RUN).options
 
 
 def test_a_price_that_was_read_later_goes_before_the_shipped_one(home):
     backend = '{use: "daybreak:Vertex", project: p, image: i}'
     (home / "params.yaml").write_text(PARAMS.replace("tests.fakes:ScriptedBackend", backend))
     cli.main(["plan"])
-    before = records.read(Plan)
+    before = records.read(Plan, records.RUN)
     cheaper = home / pricelist.REFRESHED
     cheaper.write_text(
         f"{','.join(pricelist.COLUMNS)}\ng2-standard-8,us-central1,on-demand,0.1,a test,2026-11-21\n"
     )
     cli.main(["plan"])
-    after = records.read(Plan)
+    after = records.read(Plan, records.RUN)
     assert (before.rental.machine, after.rental.machine) == ("g2-standard-4", "g2-standard-8")
     assert after.expected_usd < before.expected_usd
 
@@ -70,10 +70,10 @@ def test_a_negative_price_is_told_with_its_line_and_nothing_is_planned(home, cap
     )
     assert cli.main(["plan"]) == 78
     assert "line 2: usd_per_hour of g2-standard-8 is -1, which is not a valid price" in caplog.text
-    assert records.find(Plan) is None
+    assert records.find(Plan, records.RUN) is None
 
 
 def test_a_plan_that_cannot_be_says_the_least_that_helps(home, caplog):
-    records.write(night(hours=0.01, budget_usd=0))
+    records.write(night(hours=0.01, budget_usd=0), records.RUN)
     assert cli.main(["plan", "--explain"]) == 78
     assert "PlanError: no machine of plan.machines trains on 1,000,000 samples by" in caplog.text

@@ -20,7 +20,7 @@ from daybreak.contract.records import Dataset, Training, Version
 from daybreak.evaluation import evaluator
 from daybreak.evaluation.scores import read_scores, with_prefix
 from daybreak.evaluation.smoke_test import smoke_test
-from daybreak.registry import packaging
+from daybreak.registry import carried_code
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from tests.conftest import make_repository
@@ -58,20 +58,26 @@ def night(request: Any, tmp_path_factory: pytest.TempPathFactory, empty_store: P
         add_version(home, 1, promoted=False, alter=trained(f"tests.workloads.payments:{request.param}"))
         (folder,) = (home / "nights").iterdir()
         with contextlib.chdir(folder):
-            settings = params.load()
+            settings = params.load(Path())
             records.write(
                 evaluator.evaluate(
-                    records.read(Dataset), records.read(Training), None, settings.workload.make(),
-                    settings.evaluate, registered=settings.register_,
-                home=Home.here())
-            )  # fmt: skip
+                    records.read(Dataset, records.RUN),
+                    records.read(Training, records.RUN),
+                    None,
+                    settings.workload.make(),
+                    settings.evaluate,
+                    registered=settings.register_,
+                    home=Home.here(),
+                ),
+                records.RUN,
+            )
             yield folder, request.param
 
 
 def fetched(into: Path) -> Path:
-    version = records.read(Version)
+    version = records.read(Version, records.RUN)
     with session(Home.here()):
-        return packaging.fetch(Home.here(), f"models:/{version.name}/{version.number}", version, into=into)
+        return carried_code.fetch(Home.here(), f"models:/{version.name}/{version.number}", version, into=into)
 
 
 def test_any_client_sends_raw_rows_to_a_version(night: Any, tmp_path: Path) -> None:
@@ -107,7 +113,7 @@ def test_any_client_sends_raw_rows_to_a_version(night: Any, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("night", ["PastPayments"], indirect=True)  # whose version carries the most
 def test_a_version_is_tried_on_the_raw_rows_of_its_samples(night: Any) -> None:
-    columns, version = read_scores() or {}, records.read(Version)
+    columns, version = read_scores() or {}, records.read(Version, records.RUN)
     predicted = with_prefix(columns, "prediction")
     checks = smoke_test(Home.here(), version, None, columns["challenger"], ASKED, predicted=predicted)
     assert [check.name for check in checks] == ["loads", "start", "schema", "parity", "latency", "memory"]
@@ -120,10 +126,10 @@ def test_a_version_is_tried_on_the_raw_rows_of_its_samples(night: Any) -> None:
 
 @pytest.mark.parametrize("night", ["PastPayments"], indirect=True)
 def test_past_that_is_changed_is_not_run(night: Any, tmp_path: Path) -> None:
-    version, record = fetched(tmp_path), records.read(Version)
+    version, record = fetched(tmp_path), records.read(Version, records.RUN)
     part = next((version / "artifacts" / "past").glob("*/part.parquet"))
     shutil.rmtree(part.parent)
     with pytest.raises(ReleaseError, match="have digest"):
-        packaging.verify(
+        carried_code.verify(
             version, model_digest=record.model_digest, files_digest=record.files_digest, uri="here"
         )

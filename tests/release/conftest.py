@@ -63,8 +63,10 @@ def release(home: Path) -> Release_:
             made = promote_night()
         except NothingToDo:
             made = None
-        night = records.read(Night)
-        ledger.commit_night(Home.here(), night, message=f"{night.day}: {records.read(Verdict).action}")
+        night = records.read(Night, records.RUN)
+        ledger.commit_night(
+            Home.here(), night, message=f"{night.day}: {records.read(Verdict, records.RUN).action}"
+        )
         return made
 
     return release
@@ -72,9 +74,9 @@ def release(home: Path) -> Release_:
 
 def judge_night() -> Verdict:
     """Stages evaluate, register and gate, in the folder of a night."""
-    settings = params.load()
-    dataset, training = records.read(Dataset), records.read(Training)
-    champion = records.find(Champion)
+    settings = params.load(Path())
+    dataset, training = records.read(Dataset, records.RUN), records.read(Training, records.RUN)
+    champion = records.find(Champion, records.RUN)
     records.write(
         evaluator.evaluate(
             dataset,
@@ -84,20 +86,21 @@ def judge_night() -> Verdict:
             settings.evaluate,
             registered=settings.register_,
             home=Home.here(),
-        )
+        ),
+        records.RUN,
     )
     register_night()
     verdict = judge.gate(
-        records.read(Night),
-        records.read(Evaluation),
-        records.read(Version),
+        records.read(Night, records.RUN),
+        records.read(Evaluation, records.RUN),
+        records.read(Version, records.RUN),
         champion,
         settings,
         home=Home.here(),
         live=ByUsers(),
     )
-    records.write(verdict)
-    publisher.publish_night(Home.here())
+    records.write(verdict, records.RUN)
+    publisher.publish_night(Home.here(), Path())
     return verdict
 
 
@@ -105,30 +108,30 @@ def register_night() -> Version:
     """Stage register, in the folder of a night."""
     version = register.register(
         Home.here(),
-        records.read(Night),
-        records.read(Dataset),
-        plan=records.read(Plan),
-        training=records.read(Training),
-        evaluation=records.read(Evaluation),
-        champion=records.find(Champion),
-        params=params.load(),
+        records.read(Night, records.RUN),
+        records.read(Dataset, records.RUN),
+        plan=records.read(Plan, records.RUN),
+        training=records.read(Training, records.RUN),
+        evaluation=records.read(Evaluation, records.RUN),
+        champion=records.find(Champion, records.RUN),
+        params=params.load(Path()),
     )
-    records.write(version)
+    records.write(version, records.RUN)
     return version
 
 
 def promote_night() -> Release:
     """Stage promote, in the folder of a night, and what the runner publishes of it."""
     made = promote.promote(
-        records.read(Night),
-        records.read(Version),
-        records.read(Verdict),
-        records.find(Champion),
-        params.load(),
-        refit=records.find(Refit),
+        records.read(Night, records.RUN),
+        records.read(Version, records.RUN),
+        records.read(Verdict, records.RUN),
+        records.find(Champion, records.RUN),
+        params.load(Path()),
+        refit=records.find(Refit, records.RUN),
         home=Home.here(),
     )
-    records.write(made)
-    publisher.publish_night(Home.here())
+    records.write(made, records.RUN)
+    publisher.publish_night(Home.here(), Path())
     publisher.publish_ledger(Home.here())
     return made

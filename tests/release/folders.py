@@ -145,6 +145,6 @@ def halfway() -> None:
         now, hour = datetime.now(UTC), timedelta(hours=1)
         for record, folder in (
             (replace(standing, began_at=now - hour, ends_at=now + hour), FOLDER),
-            (replace(records.read(Night), decide_until=now + hour), records.RUN),
+            (replace(records.read(Night, records.RUN), decide_until=now + hour), records.RUN),
         ):
             records.path_of(type(record), folder).write_text(records.dumps(record))

@@ -119,7 +119,7 @@ def _commit(number: int, written: list[Record], *, code: str) -> str:
     message = f"{night.day}: {verdict.action}: {verdict.reason}\n\nNight: {night.id}\n"
     stamp = int(night.started_at.timestamp())
     lock = LOCK.format(raw=digest_of(number, "raw"), arrays=digest_of(number, "arrays"))
-    files = {str(records.path_of(type(record))): records.dumps(record) for record in written}
+    files = {str(records.path_of(type(record), records.RUN)): records.dumps(record) for record in written}
     files |= {"dvc.lock": lock, "params.yaml": PARAMS}
     changes = "".join(
         f"M 100644 inline {path}\ndata {len(text.encode())}\n{text}\n" for path, text in files.items()

@@ -87,7 +87,7 @@ def prepared(home: Path, number: int) -> None:
 
 
 def close() -> None:
-    night = records.read(Night)
+    night = records.read(Night, records.RUN)
     ledger.commit_night(Home.here(), night, message=f"{night.day}: promote")
 
 
@@ -255,14 +255,14 @@ def test_a_night_that_does_not_promote_leaves_nothing_deployed_that_costs(
     until_done(promote_night)
     close()
     prepared(home_with_endpoint, 1)
-    settings = params.load()
+    settings = params.load(Path())
     settings = settings.model_copy(update={"gate": settings.gate.model_copy(update={"scores": "live"})})
-    made = records.read(Version)
+    made = records.read(Version, records.RUN)
     release = Release(version=2, replaced=1, model_digest=made.model_digest, files_digest=made.files_digest)
     with vertex() as there:
         until_done(lambda: there.prepare(release))
         assert deployed(service) == ["1", "2"]
-        night_stages._end_experiment(Home.here(), records.read(Night), settings)
+        night_stages._end_experiment(Home.here(), records.read(Night, records.RUN), settings)
         until_done(lambda: only(there, service, "1"))
 
 
@@ -326,8 +326,8 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
         champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here())),
     )
     os.chdir(folder)
-    night = replace(records.read(Night), decide_until=datetime.now(UTC) + timedelta(hours=2))
-    records.write(night)
+    night = replace(records.read(Night, records.RUN), decide_until=datetime.now(UTC) + timedelta(hours=2))
+    records.write(night, records.RUN)
     with pytest.raises(NotYet, match="Vertex AI's endpoint of daybreak: upload 2 has begun"):
         judge_night()
     assert (log.traffic().challenger, log.traffic().share) == (2, 0.0)
@@ -350,7 +350,7 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
                     time.sleep(0.2)
         else:
             break
-    verdict = records.read(Verdict)
+    verdict = records.read(Verdict, records.RUN)
     assert verdict.action == ("promote" if liked == 2 else "reject"), verdict.reason
     assert sorted({*shares} - {0}) in ([10], [10, 50])
     assert verdict.live is not None
@@ -389,7 +389,14 @@ def only(there: OnVertex, service: Any, version: str) -> None:
 
 
 def ask_gate() -> None:
-    inputs = [records.read(kind) for kind in (Night, Evaluation, Version)]
+    inputs = [records.read(kind, records.RUN) for kind in (Night, Evaluation, Version)]
     records.write(
-        judge.gate(*inputs, records.find(Champion), params.load(), home=Home.here(), live=ByUsers())
+        judge.gate(
+            *inputs,
+            records.find(Champion, records.RUN),
+            params.load(Path()),
+            home=Home.here(),
+            live=ByUsers(),
+        ),
+        records.RUN,
     )  # type: ignore[arg-type]

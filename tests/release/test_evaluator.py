@@ -165,7 +165,7 @@ def payments(held_out: Callable[[np.ndarray], Any]) -> Evaluation:
     at = datetime(2025, 1, 11, tzinfo=UTC)
     records.write(
         Night(id="n", day=DAY, started_at=at, train_until=at, decide_until=at, budget_usd=1, trigger="t",
-              code_commit="", previous="")
+              code_commit="", previous=""), records.RUN
     )  # fmt: skip
     Path("params.yaml").write_text(PARAMS)
     MODEL.mkdir(parents=True)

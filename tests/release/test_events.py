@@ -38,7 +38,7 @@ def judge(home: Path, number: int, weight: float) -> str:
 
 
 def close() -> None:
-    night.close(Home.here(), records.read(Night), params.load())
+    night.close(Home.here(), records.read(Night, records.RUN), params.load(Path()))
 
 
 def test_the_ledger_has_each_event_once_whatever_was_killed_and_records_say_the_same(
@@ -51,15 +51,15 @@ def test_the_ledger_has_each_event_once_whatever_was_killed_and_records_say_the_
         close()
     assert judge(home, 1, 1.0) == "promote"
     promote_night()
-    records.path_of(records.Release).unlink()  # as if killed once the ledger was moved
-    records.path_of(records.Events).unlink()
+    records.path_of(records.Release, records.RUN).unlink()  # as if killed once the ledger was moved
+    records.path_of(records.Events, records.RUN).unlink()
     close()
-    assert [event.kind for event in events.read()] == ["opened", "planned", "late", "promoted"]
+    assert [event.kind for event in events.read(Path())] == ["opened", "planned", "late", "promoted"]
     assert judge(home, 2, -3.0) == "reject"
     close()
     os.chdir(home)
-    rollback.rollback(Home.here(), params.load(), steps=1, reason="complaints", by="ann")
-    rollback.rollback(Home.here(), params.load(), to=2, reason="better than none")
+    rollback.rollback(Home.here(), params.load(Path()), steps=1, reason="complaints", by="ann")
+    rollback.rollback(Home.here(), params.load(Path()), to=2, reason="better than none")
     forth, back, refused, second, first = ledger.history(Home.here())
     assert first.events == promoted
     assert second.events and second.events.events[-1].version == 2

@@ -51,27 +51,39 @@ def begin(home: Path, number: int, *, bias: float, text: str = LIVE) -> Night:
     )
     os.chdir(folder)
     (folder / "params.yaml").write_text(text)
-    night = replace(records.read(Night), decide_until=datetime.now(UTC) + timedelta(hours=2))
-    records.write(night)
-    training = records.read(Training)
+    night = replace(records.read(Night, records.RUN), decide_until=datetime.now(UTC) + timedelta(hours=2))
+    records.write(night, records.RUN)
+    training = records.read(Training, records.RUN)
     digest = trained(USE, seed=number, bias=bias)(folder)
-    records.write(replace(training, model_digest=digest))
-    settings = params.load()
+    records.write(replace(training, model_digest=digest), records.RUN)
+    settings = params.load(Path())
     records.write(
         evaluator.evaluate(
-            records.read(records.Dataset), records.read(Training), records.find(Champion),
-            settings.workload.make(), settings.evaluate, registered=settings.register_,
-        home=Home.here())
-    )  # fmt: skip
+            records.read(records.Dataset, records.RUN),
+            records.read(Training, records.RUN),
+            records.find(Champion, records.RUN),
+            settings.workload.make(),
+            settings.evaluate,
+            registered=settings.register_,
+            home=Home.here(),
+        ),
+        records.RUN,
+    )
     register_night()
     return night
 
 
 def ask() -> Verdict:
     """Stage gate, in the folder of a night."""
-    inputs = [records.read(kind) for kind in (Night, Evaluation, Version)]
-    verdict = judge.gate(*inputs, records.find(Champion), params.load(), home=Home.here(), live=ByUsers())  # type: ignore[arg-type]
-    records.write(verdict)
+    inputs = [records.read(kind, records.RUN) for kind in (Night, Evaluation, Version)]
+    verdict = judge.gate(
+        *inputs,
+        records.find(Champion, records.RUN),
+        params.load(Path()),
+        home=Home.here(),
+        live=ByUsers(),
+    )  # type: ignore[arg-type]
+    records.write(verdict, records.RUN)
     return verdict
 
 
@@ -100,7 +112,7 @@ def measured(log: Log, experiment: str, arm: str, *, within: tuple[float, float]
 def test_a_worse_challenger_is_stopped_by_the_labels_of_what_it_predicted(home: Path) -> None:
     first(home)
     night = begin(home, 2, bias=4.0)
-    live = records.read(Evaluation).live
+    live = records.read(Evaluation, records.RUN).live
     assert live
     assert (live.use, live.is_first) == ("daybreak.workloads.metrics:LogLoss", True)
     os.chdir(home)
@@ -150,7 +162,7 @@ def test_watch_rolls_back_where_labels_prove_the_replaced_version_better(home: P
     assert promote_night().version == 2
     ledger.commit_night(Home.here(), night, message="promote")
     os.chdir(home)
-    settings = held_back(params.load())
+    settings = held_back(params.load(Path()))
     watch.watch(Home.here(), settings)
     assert (log.traffic().champion, log.traffic().challenger) == (2, 1)
     pass_time(log, 300)

@@ -63,10 +63,13 @@ def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> 
     )
     os.chdir(folder)
     (folder / "params.yaml").write_text(text)
-    night = replace(records.read(Night), decide_until=datetime.now(UTC) + timedelta(hours=2))
-    records.write(night)
-    settings, champion = params.load(), records.find(Champion)
-    dataset, training = records.read(records.Dataset), records.read(records.Training)
+    night = replace(records.read(Night, records.RUN), decide_until=datetime.now(UTC) + timedelta(hours=2))
+    records.write(night, records.RUN)
+    settings, champion = params.load(Path()), records.find(Champion, records.RUN)
+    dataset, training = (
+        records.read(records.Dataset, records.RUN),
+        records.read(records.Training, records.RUN),
+    )
     records.write(
         evaluator.evaluate(
             dataset,
@@ -76,7 +79,8 @@ def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> 
             settings.evaluate,
             registered=settings.register_,
             home=Home.here(),
-        )
+        ),
+        records.RUN,
     )
     register_night()
     return night
@@ -84,9 +88,15 @@ def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> 
 
 def ask() -> Verdict:
     """Stage gate, in the folder of a night."""
-    inputs = [records.read(kind) for kind in (Night, Evaluation, Version)]
-    verdict = judge.gate(*inputs, records.find(Champion), params.load(), home=Home.here(), live=ByUsers())  # type: ignore[arg-type]
-    records.write(verdict)
+    inputs = [records.read(kind, records.RUN) for kind in (Night, Evaluation, Version)]
+    verdict = judge.gate(
+        *inputs,
+        records.find(Champion, records.RUN),
+        params.load(Path()),
+        home=Home.here(),
+        live=ByUsers(),
+    )  # type: ignore[arg-type]
+    records.write(verdict, records.RUN)
     return verdict
 
 
@@ -116,7 +126,10 @@ def come(log: Log, number: int, challenger: Model | None = None) -> None:
 
 def over() -> None:
     """Let the night be over."""
-    records.write(replace(records.read(Night), decide_until=datetime.now(UTC) - timedelta(seconds=1)))
+    records.write(
+        replace(records.read(Night, records.RUN), decide_until=datetime.now(UTC) - timedelta(seconds=1)),
+        records.RUN,
+    )
 
 
 def until_decided(log: Log, challenger: Model, *, number: int = 1500) -> tuple[Verdict, list[float]]:
@@ -150,7 +163,7 @@ def test_a_better_challenger_climbs_the_ramp_and_is_promoted(night: Night, log: 
     assert (verdict.effect, verdict.low) == (verdict.live.effect, verdict.live.low)
     assert "80 % power" in verdict.live.foretold
     assert verdict.reason.startswith("live: proven no worse than the champion by the margin 0.0098")
-    assert 0.5 < live_test.hours_needed(Home.here(), params.load(), hours=24.0) < 24
+    assert 0.5 < live_test.hours_needed(Home.here(), params.load(Path()), hours=24.0) < 24
     assert "held-out scores: refresh: " in verdict.reason
     traffic = log.traffic()
     assert (traffic.challenger, traffic.share, traffic.experiment) == (0, 0.0, "")
@@ -203,7 +216,7 @@ def test_after_a_rollback_in_the_night_its_challenger_meets_nobody(
     come(log, 100)
     waits()
     assert log.traffic().share == 0.05
-    rollback.rollback(Home.here(), params.load(), reason="a test")
+    rollback.rollback(Home.here(), params.load(Path()), reason="a test")
     verdict = ask()
     assert verdict.action == "no data"
     assert verdict.reason == "live: version 1 serves by now, not 2"
@@ -291,7 +304,7 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
 ) -> None:
     waits()
     assert log.traffic().share == 0.05
-    settings = params.load()
+    settings = params.load(Path())
     os.chdir(home)
     assert live_test.clean(Home.here(), settings) == ""
     folder = home / "nights" / night.id
@@ -303,7 +316,7 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
     records.write(night, folder / records.RUN)
     os.chdir(folder)
     waits()
-    night_stages.close(Home.here(), records.read(Night), settings)
+    night_stages.close(Home.here(), records.read(Night, records.RUN), settings)
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
 
 
@@ -311,7 +324,7 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
 def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, log: Log) -> None:
     waits()
     come(log, 500, Model(errors=1.0))
-    assert "ended the experiment 2025-01-11: errors: " in watch.watch(Home.here(), params.load()).reason
+    assert "ended the experiment 2025-01-11: errors: " in watch.watch(Home.here(), params.load(Path())).reason
     assert log.traffic().share == 0
     assert ask().reason.startswith("live: stopped by errors")
 
@@ -319,9 +332,11 @@ def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, lo
 @pytest.mark.slow
 def test_watch_ends_an_experiment_that_cannot_be_judged_and_looks_on(night: Night, log: Log) -> None:
     waits()
-    evaluation = records.read(Evaluation)
-    records.write(replace(evaluation, live=LiveMetric()))  # of a workload whose metrics are all of sets
-    seen = watch.watch(Home.here(), params.load())
+    evaluation = records.read(Evaluation, records.RUN)
+    records.write(
+        replace(evaluation, live=LiveMetric()), records.RUN
+    )  # of a workload whose metrics are all of sets
+    seen = watch.watch(Home.here(), params.load(Path()))
     assert "ended the experiment 2025-01-11: no metric of the workload has a value" in seen.reason
     assert (seen.serving, log.traffic().share) == (1, 0.0)
 
@@ -330,7 +345,7 @@ def test_watch_ends_an_experiment_that_cannot_be_judged_and_looks_on(night: Nigh
 def test_watch_stops_a_challenger_that_users_prove_worse(night: Night, log: Log) -> None:
     waits()
     come(log, 4000, Model(hit=0.2))  # of whom 5 % meet it
-    reason = watch.watch(Home.here(), params.load()).reason
+    reason = watch.watch(Home.here(), params.load(Path())).reason
     assert "ended the experiment 2025-01-11: score: " in reason
     assert ", proven worse: -0." in reason
     assert log.traffic().share == 0
@@ -426,12 +441,16 @@ def test_a_clock_that_was_set_since_the_night_was_opened_ends_no_test_early_or_l
     if not clock.boot():
         pytest.skip("no name of a boot here")
     until, booted_at = night.decide_until - timedelta(hours=hours), time.time() - clock.since_boot()
-    records.write(replace(night, decide_until=until, boot=clock.boot(), booted_at=booted_at - hours * HOUR_S))
-    monkeypatch.setattr(clock, "_CLOCK", Clock())  # of a process that has not read it in this folder yet
+    records.write(
+        replace(night, decide_until=until, boot=clock.boot(), booted_at=booted_at - hours * HOUR_S),
+        records.RUN,
+    )
+    monkeypatch.setattr(clock, "_CLOCK", Clock())
+    clock.follow(Path())
     assert waits().startswith("5% of users meet version 2")
     standing = records.read(Live, live_test.FOLDER)
     assert standing.ends_at is not None
     assert timedelta(minutes=119) < standing.ends_at - standing.began_at <= timedelta(hours=2)
     assert abs(standing.began_at.timestamp() - log.now()) < 60
-    assert live_test.clean(Home.here(), params.load()) == ""
+    assert live_test.clean(Home.here(), params.load(Path())) == ""
     assert log.traffic().share == 0.05

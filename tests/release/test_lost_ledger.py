@@ -38,7 +38,11 @@ def lost(home: Path, release: Any) -> str:
 def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
     home: Path, lost: str, settings: Params, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    night = (records.read(Night), records.read(Evaluation), records.read(Version))  # of the third night
+    night = (
+        records.read(Night, records.RUN),
+        records.read(Evaluation, records.RUN),
+        records.read(Version, records.RUN),
+    )  # of the third night
     with pytest.raises(ReleaseError, match="alias champion names version 2 of daybreak, promoted by"):
         judge.gate(*night, None, settings, home=Home.here())
     monkeypatch.chdir(home)

@@ -55,9 +55,9 @@ def go(home: Path, number: int, weight: float, *, more: str = "") -> None:
     judged = judge_night()
     if judged.action == "promote":
         for _ in range(2):
-            records.write(promote_night())
+            records.write(promote_night(), records.RUN)
     for _ in range(2):
-        night.close(Home.here(), records.read(Night), params.load())
+        night.close(Home.here(), records.read(Night, records.RUN), params.load(Path()))
 
 
 def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
@@ -67,7 +67,7 @@ def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
     go(home, 1, 1.0)
     go(home, 2, -3.0)
     os.chdir(home)
-    rollback.rollback(Home.here(), params.load(), steps=1, reason="complaints", by="ann")
+    rollback.rollback(Home.here(), params.load(Path()), steps=1, reason="complaints", by="ann")
     for _ in range(2):
         publisher.publish_home(Home.here())  # as the hourly watch does, in case whoever made it was killed
     late, first, _, second, _, refused, back = heard()
@@ -86,10 +86,16 @@ def test_a_question_is_told_with_its_reason_and_until_when(home: Path, heard: An
     os.chdir(make_night(home, 0, weight=1.0, champion=champion))
     Path("params.yaml").write_text(f"{PARAMS}release: {{approval: always}}\n")
     asked = judge_night()
-    loaded = params.load()
-    evaluation, version = records.read(records.Evaluation), records.read(records.Version)
-    records.write(judge.gate(records.read(Night), evaluation, version, champion, loaded, home=Home.here()))
-    publisher.publish_night(Home.here())  # as after a clear
+    loaded = params.load(Path())
+    evaluation, version = (
+        records.read(records.Evaluation, records.RUN),
+        records.read(records.Version, records.RUN),
+    )
+    records.write(
+        judge.gate(records.read(Night, records.RUN), evaluation, version, champion, loaded, home=Home.here()),
+        records.RUN,
+    )
+    publisher.publish_night(Home.here(), Path())  # as after a clear
     (question,) = heard()
     assert asked.approve_until
     assert question.startswith(f"Daybreak: version 1 waits for a person until {asked.approve_until:%Y-%m-%d}")
@@ -351,7 +357,7 @@ def test_what_a_kill_left_untold_is_told_by_close(home: Path, heard: Any) -> Non
     promote_night()
     (home / "var" / "messages.json").unlink()  # as if killed before people were told
     for _ in range(2):
-        night.close(Home.here(), records.read(Night), params.load())
+        night.close(Home.here(), records.read(Night, records.RUN), params.load(Path()))
     promoted = [line for line in heard() if "version 1 serves, promoted by gate in night 2025-01-10" in line]
     assert len(promoted) == 2
 
@@ -381,7 +387,7 @@ def test_after_a_rollback_board_status_and_report_show_it(
     go(home, 1, 1.0)
     os.chdir(home)
     caplog.set_level("INFO")
-    rollback.rollback(Home.here(), params.load(), steps=1, reason="complaints")
+    rollback.rollback(Home.here(), params.load(Path()), steps=1, reason="complaints")
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["status"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("20")]

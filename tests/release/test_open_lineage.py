@@ -56,7 +56,7 @@ def test_a_server_is_told_of_data_and_versions_of_nights_and_rollbacks_where_par
     home: Path, server: list[dict[str, Any]]
 ) -> None:
     def close() -> None:
-        night.close(Home.here(), records.read(Night), params.load())
+        night.close(Home.here(), records.read(Night, records.RUN), params.load(Path()))
 
     judge(home, 0, 0.6)
     promote_night()
@@ -65,7 +65,7 @@ def test_a_server_is_told_of_data_and_versions_of_nights_and_rollbacks_where_par
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{openlineage: shop}}\n")
     judge(home, 1, 1.0)
     promote_night()
-    arrays = records.read(Dataset).digest
+    arrays = records.read(Dataset, records.RUN).digest
     for _ in range(2):
         close()
     rollback.rollback(Home.here(), params.load(home), steps=1, reason="worse")
@@ -88,5 +88,5 @@ def test_a_server_that_is_away_fails_no_night(
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT__RETRY", '{"total": 0}')
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{openlineage: shop}}\n")
     judge(home, 0, -3.0)
-    night.close(Home.here(), records.read(Night), params.load())
+    night.close(Home.here(), records.read(Night, records.RUN), params.load(Path()))
     assert "no event was sent to OpenLineage: " in caplog.text

@@ -111,7 +111,7 @@ def test_a_better_challenger_is_promoted_by_a_file_with_no_router_anywhere(home:
         "arms as drawn", "errors", "latency", "labels", "score",
     ]  # fmt: skip
     counted = len(list(team.log.exposures(night.id)))
-    assert own_serving.read(team.log, params.load().live_test, now=datetime.now(UTC)) > counted - 1
+    assert own_serving.read(team.log, params.load(Path()).live_test, now=datetime.now(UTC)) > counted - 1
     assert len(list(team.log.exposures(night.id))) == counted
     began = time.perf_counter()
     assert promote_night().version == 2
@@ -194,7 +194,7 @@ def test_the_example_of_the_docs_reports_to_a_router_by_which_a_challenger_is_pr
     night = night_of(home)
     page = (ROOT / "docs" / "live-test.md").read_text()
     (example,) = [block for _, language, block in FENCE.findall(page) if language == "python"]
-    settings = params.load()
+    settings = params.load(Path())
     with running(home, token="secret", limits=settings.live_test) as router:
         authorized = {"headers": {"Authorization": "Bearer secret"}}
         names = {

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from daybreak import cli
-from daybreak.contract import records
 from daybreak.contract.errors import ParamsError, ReleaseError
 from daybreak.extensions.care import audit
 from daybreak.extensions.lineage import provenance
@@ -123,9 +122,7 @@ def test_the_command_line_answers_in_words(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_chain_of_a_sound_ledger_has_no_fault_and_a_forged_one_has() -> None:
     commits = ledger.commits(Home.here())
-    texts = ledger.texts_at(
-        Home.here(), [commit.id for commit in commits], list(map(records.path_of, audit.KINDS))
-    )
+    texts = ledger.texts_at(Home.here(), [commit.id for commit in commits], [*audit.PATHS.values()])
     nights = [audit.decoded(files) for files in texts]
     assert len(nights) == NUM_NIGHTS
     assert list(audit.chain_faults(commits, nights)) == []

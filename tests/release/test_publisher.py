@@ -54,7 +54,7 @@ def test_a_verdict_that_cannot_be_shown_stands_is_said_once_and_is_shown_by_the_
     os.chdir(make_night(home, 0, weight=1.0, champion=None))
     Path("params.yaml").write_text(PARAMS)
     verdict = judge_night()
-    assert (verdict.action, records.read(Verdict)) == ("promote", verdict)
+    assert (verdict.action, records.read(Verdict, records.RUN)) == ("promote", verdict)
     assert [times_said(what, caplog) for what in ("tell people", "show the verdict in MLflow")] == [1, 1]
     made = runner.run(Home.here(), "promote")
     assert isinstance(made, Release)

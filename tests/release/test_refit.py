@@ -49,21 +49,30 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.e
 
 def refitted(*, timeout_s: float = 120) -> Refit | None:
     """Call the stage refit until it is done, in the folder of a night."""
-    asked, until = params.load(), time.monotonic() + timeout_s
+    asked, until = params.load(Path()), time.monotonic() + timeout_s
     while True:
         try:
             made = stage.refit(
-                records.read(Night), records.read(Dataset), records.read(Plan), records.read(Training),
-                records.read(Evaluation), version=records.read(Version), verdict=records.read(Verdict),
-                backend=Local(), workload=Toy(), params=asked, scoring=asked.evaluate,
-                before=records.find(Refit),
-            home=Home.here())  # fmt: skip
+                records.read(Night, records.RUN),
+                records.read(Dataset, records.RUN),
+                records.read(Plan, records.RUN),
+                records.read(Training, records.RUN),
+                records.read(Evaluation, records.RUN),
+                version=records.read(Version, records.RUN),
+                verdict=records.read(Verdict, records.RUN),
+                backend=Local(),
+                workload=Toy(),
+                params=asked,
+                scoring=asked.evaluate,
+                before=records.find(Refit, records.RUN),
+                home=Home.here(),
+            )
         except NotYet:
             assert time.monotonic() < until, "the refit did not come to an end"
             time.sleep(0.05)
             continue
         if made:
-            records.write(made)
+            records.write(made, records.RUN)
         return made
 
 
@@ -75,13 +84,16 @@ def judged(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Verdict
 
     def judge(*, hours: float = 2, samples: int = 20) -> Verdict:
         os.chdir(make_night(home, 0, weight=0.9))
-        night, now = records.read(Night), datetime.now(UTC)
+        night, now = records.read(Night, records.RUN), datetime.now(UTC)
         records.write(
             replace(
                 night, train_until=now + timedelta(hours=hours), decide_until=now + timedelta(hours=hours)
-            )
+            ),
+            records.RUN,
         )
-        records.write(replace(records.read(Plan), expected_usd=0.0, usd_per_hour=0.0))
+        records.write(
+            replace(records.read(Plan, records.RUN), expected_usd=0.0, usd_per_hour=0.0), records.RUN
+        )
         text = Path("params.yaml").read_text().replace("samples: 0", f"samples: {samples}")
         Path("params.yaml").write_text(f"{text}gate: {{refit_epochs: 1}}\n")
         return judge_night()
@@ -90,7 +102,7 @@ def judged(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Verdict
 
 
 def faults(commits: Any) -> list[str]:
-    texts = ledger.texts_at(Home.here(), [one.id for one in commits], list(map(records.path_of, audit.KINDS)))
+    texts = ledger.texts_at(Home.here(), [one.id for one in commits], [*audit.PATHS.values()])
     contents = [audit.decoded(files) for files in texts]
     return [*audit.release_faults(commits, contents), *audit.chain_faults(commits, contents)]
 
@@ -105,7 +117,7 @@ def test_a_promoted_version_is_trained_on_the_held_out_days_and_serves_as_a_vers
         patch.setattr(stage, "smoke_test", killed)
         with pytest.raises(KeyboardInterrupt):
             refitted()
-    assert records.find(Refit) is None
+    assert records.find(Refit, records.RUN) is None
     made = refitted()
     assert made and made.why_not == ""
     assert made.version and made.version.number == 2
@@ -114,8 +126,10 @@ def test_a_promoted_version_is_trained_on_the_held_out_days_and_serves_as_a_vers
     assert made.training and made.training.num_samples == 200 and made.training.warm
     assert {"predictions", "loads", "parity", "latency"} <= {check.name for check in made.checks}
     facts = json.loads((launcher.REFITTED / "model.json").read_text())
-    assert date.fromisoformat(facts["last_day"]) == records.read(Night).day
-    assert records.digest(stage.MODEL) == records.read(Training).model_digest  # the judged one stays
+    assert date.fromisoformat(facts["last_day"]) == records.read(Night, records.RUN).day
+    assert (
+        records.digest(stage.MODEL) == records.read(Training, records.RUN).model_digest
+    )  # the judged one stays
 
     release = promote_night()
     assert (release.version, release.replaced) == (2, 0)
@@ -181,7 +195,7 @@ def test_a_refit_that_is_killed_goes_on_to_the_same_bits(judged: Callable[..., V
     [job] = [path for path in jobs.iterdir() if path.is_dir()]
     shutil.rmtree(job)
     shutil.rmtree(launcher.REFITTED)
-    records.path_of(Refit).unlink()
+    records.path_of(Refit, records.RUN).unlink()
     undisturbed = refitted()
     assert undisturbed and undisturbed.training
     assert undisturbed.training.num_restarts == 0
@@ -197,7 +211,7 @@ def test_without_the_time_for_it_the_judged_version_serves_and_the_record_says_w
     assert "a refit on 200 samples takes about" in made.why_not
     assert "raise night.decide_hours" in made.why_not
     release = promote_night()
-    assert (release.version, release.model_digest) == (1, records.read(Training).model_digest)
+    assert (release.version, release.model_digest) == (1, records.read(Training, records.RUN).model_digest)
     assert faults(ledger.commits(Home.here())) == []
     assert "serves as it was judged: a refit on 200 samples" in dict(provenance.why(Home.here(), 1))["refit"]
 

@@ -69,12 +69,18 @@ def serving() -> tuple[int, int]:
 
 def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> None:
     made = release(0, 1.0)
-    assert made == Release(version=1, replaced=0, model_digest=made.model_digest, night="2025-01-10",
-                           files_digest=records.read(Version).files_digest, lineage=made.lineage)  # fmt: skip
+    assert made == Release(
+        version=1,
+        replaced=0,
+        model_digest=made.model_digest,
+        night="2025-01-10",
+        files_digest=records.read(Version, records.RUN).files_digest,
+        lineage=made.lineage,
+    )
     assert made.files_digest
     assert serving() == (1, 1)
     version = client().get_model_version("daybreak", "1")
-    night = records.read(Night)
+    night = records.read(Night, records.RUN)
     assert version.description.startswith(
         "**Verdict: promote.** no champion yet: proven better than the baseline"
     )
@@ -106,7 +112,7 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
 def test_registering_again_after_a_kill_makes_no_second_version(home: Path) -> None:
     os.chdir(make_night(home, 0, weight=1.0))
     judge_night()
-    assert register_night() == register_night() == records.read(Version)
+    assert register_night() == register_night() == records.read(Version, records.RUN)
     assert versions() == [1]
     assert len(client().search_runs([client().get_experiment_by_name("daybreak").experiment_id])) == 1
 
@@ -184,27 +190,27 @@ def test_of_two_nights_one_wins_and_the_other_changes_nothing(home: Path) -> Non
     with pytest.raises(ReleaseError, match="nothing is changed"):
         promote_night()
     assert serving() == (2, 2)
-    assert not records.path_of(Release).exists()
+    assert not records.path_of(Release, records.RUN).exists()
 
 
 def test_records_of_another_version_or_model_are_refused(home: Path, release: Any, settings: Params) -> None:
     release(0, 1.0)
-    verdict, version = records.read(Verdict), records.read(Version)
+    verdict, version = records.read(Verdict, records.RUN), records.read(Version, records.RUN)
     other = Version(**{**vars(version), "number": 7})
     with pytest.raises(ReleaseError, match="verdict is on version 1 against 0, but tonight's is 7"):
-        promote.promote(records.read(Night), other, verdict, None, settings, home=Home.here())
+        promote.promote(records.read(Night, records.RUN), other, verdict, None, settings, home=Home.here())
     stale = Verdict(**{**vars(verdict), "action": "reject"})
     with pytest.raises(NothingToDo, match="the champion stays"):
-        promote.promote(records.read(Night), version, stale, None, settings, home=Home.here())
-    before, evaluation = records.read(Training), records.read(Evaluation)
+        promote.promote(records.read(Night, records.RUN), version, stale, None, settings, home=Home.here())
+    before, evaluation = records.read(Training, records.RUN), records.read(Evaluation, records.RUN)
     unlike = replace(evaluation, model_digest="other")
     with pytest.raises(ReleaseError, match="evaluated other; run evaluate"):
-        judge.gate(records.read(Night), unlike, version, None, settings, home=Home.here())
-    records.write(unlike)
+        judge.gate(records.read(Night, records.RUN), unlike, version, None, settings, home=Home.here())
+    records.write(unlike, records.RUN)
     with pytest.raises(ReleaseError, match=r"evaluation.json is of model other"):
         register_night()
-    records.write(evaluation)
-    records.write(replace(before, model_digest="x"))
+    records.write(evaluation, records.RUN)
+    records.write(replace(before, model_digest="x"), records.RUN)
     with pytest.raises(DataError, match=r"training.json says x"):
         register_night()
     assert versions() == [1]
@@ -216,7 +222,10 @@ def judged_night(home: Path, release: Any, settings: Params) -> tuple[Night, tup
     champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
     judge_night()
-    night, inputs = records.read(Night), (records.read(Evaluation), records.read(Version), champion)
+    night, inputs = (
+        records.read(Night, records.RUN),
+        (records.read(Evaluation, records.RUN), records.read(Version, records.RUN), champion),
+    )
     another = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": 9})})
     return night, inputs, another
 
@@ -240,7 +249,7 @@ def test_a_model_of_data_that_ends_before_the_champions_is_not_a_refresh(
     of_champion = ledger.history(Home.here())[0].dataset
     assert of_champion
     earlier = of_champion.last_day - timedelta(days)
-    dataset = replace(records.read(Dataset), last_day=earlier)
+    dataset = replace(records.read(Dataset, records.RUN), last_day=earlier)
     verdict = judge.gate(night, *inputs, settings, dataset=dataset, home=Home.here())
     older = (
         f"its data ends on {earlier}, and that of version 1 on {of_champion.last_day}, so it is not a refresh"
@@ -267,7 +276,7 @@ def test_a_night_that_goes_on_after_it_was_closed_has_the_same_verdict(
     """Its own entry of the ledger is none of an earlier night."""
     night, inputs, another = judged_night(home, release, settings)
     first = judge.gate(night, *inputs, another, home=Home.here())
-    records.write(first)
+    records.write(first, records.RUN)
     ledger.commit_night(Home.here(), night, message="promote failed")
     again = judge.gate(night, *inputs, another, home=Home.here())
     assert (first.false_promotion_chance, replace(again, decided_at=first.decided_at)) == (0.025, first)
@@ -396,7 +405,7 @@ def test_after_a_rollback_the_pages_say_what_serves_now_here_and_in_mlflow(
 ) -> None:
     release(0, 1.0)
     release(1, 1.0)
-    night, version = records.read(Night), records.read(Version)
+    night, version = records.read(Night, records.RUN), records.read(Version, records.RUN)
     publisher.publish_closed(Home.here(), ledger.ledger_tip(Home.here()))
     page = home / "nights" / night.id / links.PAGE
     assert ">Roll back<" in page.read_text()
@@ -432,15 +441,21 @@ def test_the_version_of_a_night_that_failed_before_its_gate_is_no_challenger(
     release(0, 1.0)
     champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
-    inputs = (records.read(Dataset), records.read(Training), champion, settings.workload.make())
+    inputs = (
+        records.read(Dataset, records.RUN),
+        records.read(Training, records.RUN),
+        champion,
+        settings.workload.make(),
+    )
     records.write(
-        evaluator.evaluate(*inputs, settings.evaluate, registered=settings.register_, home=Home.here())
+        evaluator.evaluate(*inputs, settings.evaluate, registered=settings.register_, home=Home.here()),
+        records.RUN,
     )
     register_night()
     assert aliases.alias(client(), "daybreak", "challenger") == 2
-    night = records.read(Night)
+    night = records.read(Night, records.RUN)
     records.write(replace(records.read(Verdict, home / "nights/2025-01-10" / records.RUN), action="no data",
-                          challenger=0, reason="gate failed: no space left"))  # fmt: skip
+                          challenger=0, reason="gate failed: no space left"), records.RUN)  # fmt: skip
     publisher.publish_closed(Home.here(), ledger.commit_night(Home.here(), night, message="gate failed"))
     version = client().get_model_version("daybreak", "2")
     assert (version.tags["status"], aliases.alias(client(), "daybreak", "challenger")) == ("rejected", 0)
@@ -609,15 +624,15 @@ def killed_at_each_write(stage: Callable[[], Any], check: Callable[[], None]) ->
 def test_register_killed_after_any_write_ends_with_one_version(home: Path, settings: Params) -> None:
     os.chdir(make_night(home, 0, weight=1.0))
     evaluation = evaluator.evaluate(
-        records.read(Dataset),
-        records.read(Training),
+        records.read(Dataset, records.RUN),
+        records.read(Training, records.RUN),
         None,
         settings.workload.make(),
         settings.evaluate,
         registered=settings.register_,
         home=Home.here(),
     )
-    records.write(evaluation)
+    records.write(evaluation, records.RUN)
     assert killed_at_each_write(register_night, lambda: None) > 10
     assert versions() == [1]
     assert client().get_model_version("daybreak", "1").tags["status"] == "challenger"

@@ -116,7 +116,9 @@ def waiting(home: Path, release: Any) -> Callable[..., Verdict]:
         another = "" if proven else "train: {rate: 0.5}\n"  # recipe, which has to be better
         Path("params.yaml").write_text(f"{text}{another}release: {{approval: {when}}}\n")
         now = datetime.now(UTC).replace(microsecond=0)
-        records.write(replace(records.read(Night), decide_until=now + timedelta(hours=2)))
+        records.write(
+            replace(records.read(Night, records.RUN), decide_until=now + timedelta(hours=2)), records.RUN
+        )
         return judge_night()
 
     return waiting
@@ -125,20 +127,29 @@ def waiting(home: Path, release: Any) -> Callable[..., Verdict]:
 def promoted() -> Release:
     try:
         made = promote.promote(
-            records.read(Night), records.read(Version), records.read(Verdict), records.find(Champion),
-            params.load(), approval=records.find(Approval), home=Home.here(),
-        )  # fmt: skip
-        records.write(made)
+            records.read(Night, records.RUN),
+            records.read(Version, records.RUN),
+            records.read(Verdict, records.RUN),
+            records.find(Champion, records.RUN),
+            params.load(Path()),
+            approval=records.find(Approval, records.RUN),
+            home=Home.here(),
+        )
+        records.write(made, records.RUN)
     finally:
-        publisher.publish_night(Home.here())
+        publisher.publish_night(Home.here(), Path())
     return made
 
 
 def approve(**given: Any) -> Approval:
     said = review.approve(
-        Home.here(), records.read(Night), records.read(Version), records.read(Verdict), **given
+        Home.here(),
+        records.read(Night, records.RUN),
+        records.read(Version, records.RUN),
+        records.read(Verdict, records.RUN),
+        **given,
     )
-    publisher.publish_night(Home.here())
+    publisher.publish_night(Home.here(), Path())
     return said
 
 
@@ -153,14 +164,14 @@ def test_an_inconclusive_night_waits_is_approved_with_a_reason_only_and_is_kept_
 ) -> None:
     verdict = waiting("inconclusive", proven=False)
     assert (verdict.action, verdict.inconclusive) == ("reject", True)
-    night = records.read(Night)
+    night = records.read(Night, records.RUN)
     assert verdict.approve_until == night.decide_until
     text, tags = described(2)
     assert "**Version 2 waits for a person until" in text
     assert "| arms swapped | ok |" in text
     assert tags["status"] == "challenger"
     assert "![effect](get-artifact?path=effect.svg&run_uuid=" in text
-    run_id = records.read(Version).run_id
+    run_id = records.read(Version, records.RUN).run_id
     shown = {file.path for file in client().list_artifacts(run_id)}
     assert {"effect.svg", "report.html"} <= shown  # before anybody has decided
     with pytest.raises(NotYet, match="waits for a person"):
@@ -182,12 +193,14 @@ def test_an_inconclusive_night_waits_is_approved_with_a_reason_only_and_is_kept_
         "a sale begins",
         "serving",
     )
-    close(Home.here(), night, params.load())
+    close(Home.here(), night, params.load(Path()))
     facts = dict(provenance.why(Home.here(), 2))
     assert facts["verdict"].startswith("reject: inconclusive")
     assert facts["approved"].startswith("it was approved by Ada at")
     assert facts["approved"].endswith("a sale begins")
-    assert ledger.read_at(Home.here(), ledger.ledger_tip(Home.here()), Approval) == records.read(Approval)
+    assert ledger.read_at(Home.here(), ledger.ledger_tip(Home.here()), Approval) == records.read(
+        Approval, records.RUN
+    )
     shown_page = (Path(records.RUN) / "report.html").read_text()
     assert "Promoted: version 2 replaces version 1." in shown_page
     assert "was approved by Ada" in shown_page
@@ -203,21 +216,21 @@ def test_a_promotion_that_waits_may_be_rejected_or_left_and_the_champion_stays(w
     with pytest.raises(NotYet):
         promoted()
     late = replace(verdict, approve_until=datetime.now(UTC))
-    records.write(late)
+    records.write(late, records.RUN)
     with pytest.raises(NothingToDo, match="was to be approved until"):
         approve()
     with pytest.raises(NothingToDo, match="was approved by nobody until"):
         promoted()
     assert described(2)[1]["status"] == "rejected"
     assert "approved by nobody" in described(2)[0]
-    records.write(verdict)
+    records.write(verdict, records.RUN)
     said = approve(reject=True, reason="not on a Friday", by="Ada")
     assert not said.approved
     with pytest.raises(NothingToDo, match=r"was rejected by Ada at .*: not on a Friday"):
         promoted()
     assert serving() == (1, 1)
-    night = records.read(Night)
-    close(Home.here(), night, params.load())
+    night = records.read(Night, records.RUN)
+    close(Home.here(), night, params.load(Path()))
     assert "was rejected by Ada" in dict(provenance.why(Home.here(), 2))["approved"]
     headline = page.page(Home.here(), Path(), ledger.history(Home.here()))
     assert "Version 2 was rejected by Ada at" in headline
@@ -230,16 +243,18 @@ def test_a_failed_gate_cannot_be_overridden_and_a_closed_night_not_reopened(wait
     assert (verdict.action, verdict.approve_until) == ("reject", None)
     with pytest.raises(ReleaseError, match=r"cannot be approved, a failed gate stands: reject: .*worse"):
         approve(reason="I want it")
-    forged = replace(verdict, approve_until=records.read(Night).decide_until)
-    records.write(forged)
+    forged = replace(verdict, approve_until=records.read(Night, records.RUN).decide_until)
+    records.write(forged, records.RUN)
     with pytest.raises(ReleaseError, match="a failed gate stands"):
         approve(reason="I want it")
-    records.write(answer_of(forged))
+    records.write(answer_of(forged), records.RUN)
     with pytest.raises(NothingToDo, match="the champion stays"):
         promoted()
-    records.path_of(Approval).unlink()
-    records.write(replace(forged, inconclusive=True))
-    ledger.commit_night(Home.here(), records.read(Night), message="closed")  # without having failed
+    records.path_of(Approval, records.RUN).unlink()
+    records.write(replace(forged, inconclusive=True), records.RUN)
+    ledger.commit_night(
+        Home.here(), records.read(Night, records.RUN), message="closed"
+    )  # without having failed
     with pytest.raises(NothingToDo, match="is closed, and its champion stays"):
         approve(reason="I want it")
     assert serving() == (1, 1)

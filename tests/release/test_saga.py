@@ -150,7 +150,7 @@ def test_a_target_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
         promote()
     assert standing(shelf) == (1, 1, 1, 1)
     assert not release_journal.journal(Home.here()).path.exists()
-    assert not records.path_of(Release).exists()
+    assert not records.path_of(Release, records.RUN).exists()
     shelf.broken = False
     assert promote().version == 2
 
@@ -232,5 +232,5 @@ def test_the_journal_says_what_is_going_on(home: Path, shelf: Shelf, release: An
         promote()
     journal = release_journal.journal(Home.here()).read()
     assert (journal["kind"], journal["tip"], journal["release"]["version"]) == ("promote", "", 1)
-    assert journal["release"]["night"] == records.read(Night).id
-    assert records.read(Version).number == 1
+    assert journal["release"]["night"] == records.read(Night, records.RUN).id
+    assert records.read(Version, records.RUN).number == 1

@@ -65,12 +65,17 @@ def test_a_version_is_tried_in_a_clean_process_and_no_secret_is_left_anywhere(
     champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
     assert judge_night().action == "promote"
-    version = records.read(Version)
-    settings = params.load()
+    version = records.read(Version, records.RUN)
+    settings = params.load(Path())
     asked = settings.model_copy(update={"smoke_test": ASKED})
-    evaluation = records.read(records.Evaluation)
+    evaluation = records.read(records.Evaluation, records.RUN)
     verdict = judge.gate(
-        records.read(Night), evaluation, version, records.find(Champion), asked, home=Home.here()
+        records.read(Night, records.RUN),
+        evaluation,
+        version,
+        records.find(Champion, records.RUN),
+        asked,
+        home=Home.here(),
     )
     assert verdict.action == "promote", verdict.reason
     assert [check.name for check in verdict.checks[-6:]] == [
@@ -133,7 +138,7 @@ def test_a_model_that_was_only_slow_here_may_be_approved_by_a_person() -> None:
 @pytest.mark.slow
 def test_a_model_that_was_slow_once_is_tried_again(home: Path, release: Any) -> None:
     release(0, 1.0)
-    version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
+    version, scores = records.read(Version, records.RUN), np.asarray(read_scores()["challenger"])
     once = Path(f"/dev/shm/toy-is-slow-once-{os.getpid()}")
     once.touch()
     asked = SmokeTestParams(max_p99_s=0.25, max_start_s=300)
@@ -144,7 +149,7 @@ def test_a_model_that_was_slow_once_is_tried_again(home: Path, release: Any) -> 
 @pytest.mark.slow
 def test_a_version_that_prints_or_exits_early_is_judged_all_the_same(home: Path, release: Any) -> None:
     release(0, 1.0)
-    version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
+    version, scores = records.read(Version, records.RUN), np.asarray(read_scores()["challenger"])
     prints, exits = (Path(f"/dev/shm/toy-{what}-{os.getpid()}") for what in ("prints", "exits"))
     try:
         prints.touch()
@@ -163,7 +168,7 @@ def test_a_version_that_prints_or_exits_early_is_judged_all_the_same(home: Path,
 @pytest.mark.slow
 def test_a_start_is_judged_by_its_cpu_time_and_not_by_how_long_it_waited(home: Path, release: Any) -> None:
     release(0, 1.0)
-    version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
+    version, scores = records.read(Version, records.RUN), np.asarray(read_scores()["challenger"])
     Path(f"/dev/shm/toy-is-slow-once-{os.getpid()}").touch()  # it sleeps five seconds
     began = time.monotonic()
     (_, start, *_) = smoke_test(Home.here(), version, None, scores, ASKED)

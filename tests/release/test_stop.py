@@ -45,15 +45,17 @@ def training(home: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> str:
             home, 1, weight=1.0, champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
         )
     )
-    records.path_of(Training).unlink()
+    records.path_of(Training, records.RUN).unlink()
     shutil.rmtree(records.RUN / "model")
     Path("params.yaml").write_text(WORKLOAD)
     write_curve(Path("data/arrays"), num_samples=1000)
     now = datetime.now(UTC).replace(microsecond=0)
     until = now + timedelta(hours=1)
-    night = replace(records.read(Night), started_at=now, train_until=until, decide_until=until, cold="a test")
-    records.write(night)
-    records.write(nights.plan(num_samples=10**6))
+    night = replace(
+        records.read(Night, records.RUN), started_at=now, train_until=until, decide_until=until, cold="a test"
+    )
+    records.write(night, records.RUN)
+    records.write(nights.plan(num_samples=10**6), records.RUN)
     monkeypatch.setenv("PYTHONPATH", str(nights.ROOT))
     assert cli.main(["train"]) == NOT_YET
     assert job_state() == "running"
@@ -76,7 +78,7 @@ def test_a_stopped_night_ends_its_job_keeps_the_champion_and_says_who_and_why(
     assert cli.main([*words[:3], "--by", "bob"]) == 0  # asked again, the first word stands
     os.chdir(home / "nights" / training)
     assert job_state() != "running"
-    now = running.running(open_nights.facts_of(Path()), now=datetime.now(UTC))
+    now = running.running(open_nights.facts_of(Home.here(), Path()), now=datetime.now(UTC))
     assert "stopped by ann" in running.line(now)
     assert [cli.main([stage]) for stage in ("train", "evaluate", "promote")] == [NOTHING_TO_DO] * 3
     assert cli.main(["close"]) == 0

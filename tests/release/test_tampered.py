@@ -29,7 +29,7 @@ from daybreak.extensions.care.drill import drill
 from daybreak.extensions.router import day_predictions
 from daybreak.extensions.router.loading import Arrays, VersionLoader
 from daybreak.extensions.vertex import container
-from daybreak.registry import carried_code, packaging
+from daybreak.registry import carried_code
 from daybreak.storage import ledger, mlflow_client
 from daybreak.storage.home import Home
 from tests.release.folders import files_of_version
@@ -111,7 +111,7 @@ def test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version(
         tag_as_it_is(client, files)
     with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
         load(home)
-    version, scores = records.read(Version), np.asarray(read_scores()["challenger"])
+    version, scores = records.read(Version, records.RUN), np.asarray(read_scores()["challenger"])
     champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     assert isinstance(champion, Champion)
     loads, rollback = smoke_test(Home.here(), version, champion, scores, params.SmokeTestParams())
@@ -188,7 +188,7 @@ def test_an_archive_that_holds_a_pickle_or_is_none_is_refused(files: Path) -> No
 
     def verify() -> None:
         model_digest, files_digest = records.digest(files / carried_code.MODEL), records.digest(files)
-        packaging.verify(files, model_digest=model_digest, files_digest=files_digest, uri="here")
+        carried_code.verify(files, model_digest=model_digest, files_digest=files_digest, uri="here")
 
     verify()
     with zipfile.ZipFile(archive, "a") as packed:

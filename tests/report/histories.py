@@ -100,6 +100,7 @@ def _commit(entry: Entry, code: str, *, is_first: bool) -> bytes:
         if isinstance(record := getattr(entry, name), records.Record):
             text = records.dumps(record).encode()
             lines.append(
-                f"M 100644 inline {records.path_of(type(record))}\ndata {len(text)}\n".encode() + text
+                f"M 100644 inline {records.path_of(type(record), records.RUN)}\ndata {len(text)}\n".encode()
+                + text
             )
     return b"".join(lines) + b"\n"

@@ -85,8 +85,8 @@ def test_a_night_stands_where_its_events_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    records.write(whole(12).night)
-    assert kinds(night_events.note(Home(tmp_path))) == ["opened", "late"]
+    records.write(whole(12).night, records.RUN)
+    assert kinds(night_events.note(Home(tmp_path), Path())) == ["opened", "late"]
     (records.RUN / "events.json").write_text("{")
-    assert night_events.note(Home(tmp_path)) == ()
+    assert night_events.note(Home(tmp_path), Path()) == ()
     assert "the events of this night are not noted" in caplog.text

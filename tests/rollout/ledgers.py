@@ -52,7 +52,7 @@ def close(number: int, *, after: str, release: Release | None = None, **of_night
         trigger="schedule", code_commit=checkout.git("rev-parse", "HEAD"), previous=after,
         **of_night,
     )  # fmt: skip
-    records.write(night)
+    records.write(night, records.RUN)
     Path("dvc.lock").write_text(f"data of night {number}\n")
     return ledger.commit_night(Home.here(), night, message=f"night {number}", release=release)
 

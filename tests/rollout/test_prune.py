@@ -21,7 +21,7 @@ from daybreak.storage.home import Home
 from daybreak.storage.ledger import Commit
 from daybreak.storage.mlflow_client import session
 
-NAME = params.load().register_.name
+NAME = params.load(Path()).register_.name
 
 
 def commit(number: int, serves: int) -> Commit:
@@ -100,7 +100,7 @@ def close(days_ago: int, monkeypatch: pytest.MonkeyPatch, *, version: int = 0, d
     )  # fmt: skip
     digest = put_folder("always", data or f"data of {name}")
     Path("dvc.lock").write_text(f"stages: {{ingest: {{outs: [{{path: data/raw, md5: {digest}}}]}}}}\n")
-    records.write(night)
+    records.write(night, records.RUN)
     release = Release(version=version, replaced=serving.version if serving else 0, night=name)
     for variable in ("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"):
         monkeypatch.setenv(variable, f"{then:%Y-%m-%dT%H:%M:%S+0000}")
@@ -124,7 +124,7 @@ def home(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sections(**night: float) -> params.Params:
-    loaded = params.load()
+    loaded = params.load(Path())
     return loaded.model_copy(update={"night": loaded.night.model_copy(update={"keep": 1, **night})})
 
 
@@ -158,13 +158,13 @@ def test_data_of_a_worktree_stays_and_an_open_night_stops_it(home: Path) -> None
         id="open", day=now.date(), started_at=now, train_until=now, decide_until=now + timedelta(hours=1),
         budget_usd=1, trigger="manual", code_commit="0", previous=ledger.newest_entry(Home.here()),
     )  # fmt: skip
-    (folder / records.path_of(Night)).write_text(records.dumps(night))
+    (folder / records.path_of(Night, records.RUN)).write_text(records.dumps(night))
     before = cached()
     with pytest.raises(NothingToDo, match="while night open is open"):
         list(prune(Home.here(), sections(keep_days=35)))
     assert cached() == before
     over = records.dumps(night).replace(f"{night.decide_until:%Y-%m-%dT%H}", "2020-01-01T00")
-    (folder / records.path_of(Night)).write_text(over)
+    (folder / records.path_of(Night, records.RUN)).write_text(over)
     digest = put_folder(f"data of {datetime.now(UTC).date() - timedelta(days=200)}")
     (folder / "dvc.lock").write_text(f"stages: {{open: {{outs: [{{path: data, md5: {digest}}}]}}}}\n")
     list(prune(Home.here(), sections(keep_days=35)))

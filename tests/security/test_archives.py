@@ -13,7 +13,7 @@ from daybreak.backends.staging import pull_results, unpack
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ReleaseError
 from daybreak.contract.records import Night
-from daybreak.registry import carried_code, packaging
+from daybreak.registry import carried_code
 from daybreak.storage import jsonl
 from daybreak.storage.bucket import BucketFolder, inside
 
@@ -100,7 +100,7 @@ def version(folder: Path, *entries: tuple[zipfile.ZipInfo, bytes]) -> Path:
 def refused(folder: Path) -> None:
     """No version of these files is in the ledger, so that nothing of them is unpacked."""
     with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
-        packaging.verify(folder, model_digest="of the ledger", files_digest="of the ledger", uri="here")
+        carried_code.verify(folder, model_digest="of the ledger", files_digest="of the ledger", uri="here")
 
 
 def test_a_link_in_an_archive_of_code_is_unpacked_as_a_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from daybreak import cli
 from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.records import Version
-from daybreak.registry import packaging
+from daybreak.registry import carried_code
 from daybreak.storage import ledger, mlflow_client
 from daybreak.storage.home import Home
 from tests.release.folders import files_of_version
@@ -29,7 +29,7 @@ def two(home: Path, release: Any) -> list[Version]:
     made = []
     for number, weight in enumerate((0.2, 1.0)):
         release(number, weight)
-        made.append(records.read(Version))
+        made.append(records.read(Version, records.RUN))
     return made
 
 
@@ -39,7 +39,7 @@ def files_of(number: int) -> Path:
 
 def fetched(version: Version, into: Path) -> Path:
     with mlflow_client.session(Home.here()):
-        return packaging.fetch(Home.here(), f"models:/daybreak/{version.number}", version, into=into)
+        return carried_code.fetch(Home.here(), f"models:/daybreak/{version.number}", version, into=into)
 
 
 def test_an_old_version_under_a_new_number_and_swapped_files_are_refused(

@@ -28,19 +28,25 @@ def add_version(
     champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     folder = make_night(home, number, weight=weight)
     with contextlib.chdir(folder):
-        training = records.read(Training)
+        training = records.read(Training, records.RUN)
         if alter:
             training = records.loads(
                 Training, records.dumps(training).replace(training.model_digest, alter(folder))
             )
-            records.write(training)
-        night, settings = records.read(Night), params.load()
+            records.write(training, records.RUN)
+        night, settings = records.read(Night, records.RUN), params.load(Path())
         evaluation: Evaluation = make_evaluation(training.model_digest)
-        version: Version = register.register(Home.here(),
-            night, records.read(records.Dataset), plan=records.read(Plan), training=training,
-            evaluation=evaluation, champion=champion, params=settings,
-        )  # fmt: skip
-        records.write(version)
+        version: Version = register.register(
+            Home.here(),
+            night,
+            records.read(records.Dataset, records.RUN),
+            plan=records.read(Plan, records.RUN),
+            training=training,
+            evaluation=evaluation,
+            champion=champion,
+            params=settings,
+        )
+        records.write(version, records.RUN)
         if promoted:
             before = champion.version if champion else 0
             verdict = Verdict(
@@ -48,6 +54,6 @@ def add_version(
                 high=0.15, num_samples=100, reason="better",
             )  # fmt: skip
             for record in (evaluation, verdict):
-                records.write(record)
+                records.write(record, records.RUN)
             promote.promote(night, version, verdict, champion, settings, home=Home.here())
     return version.number

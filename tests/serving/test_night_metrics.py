@@ -46,13 +46,13 @@ def close(home: Path, day: int, *, failed: str = "") -> str:
     else:
         records.write(
             Verdict(action="promote", champion=0, challenger=1, effect=None, low=None, high=None,
-                    num_samples=0, reason="better")
+                    num_samples=0, reason="better"), records.RUN
         )  # fmt: skip
         records.write(
             Training(model_digest="d", num_samples=8, num_updates=1, num_restarts=0, elapsed_s=60,
-                     cost_usd=3.5, stopped_by="finished")
+                     cost_usd=3.5, stopped_by="finished"), records.RUN
         )  # fmt: skip
-        records.write(Release(version=1, replaced=0, night=night.id))
+        records.write(Release(version=1, replaced=0, night=night.id), records.RUN)
     runner.run(Home.here(), "close")
     return ledger.ledger_tip(Home.here())
 
@@ -76,7 +76,7 @@ def test_nights_failures_rollbacks_and_dollars_are_counted_once_and_anew_where_t
     assert sample(metrics, 'night_open{model="m",stage="ingest"}') is None
     assert sample(metrics, 'nights_total{model="m",verdict="failed"}') == 1
     assert sample(metrics, 'night_failures_total{model="m",stage="train"}') == 1
-    release, verdict = Release(version=1, replaced=2, night="2025-01-01"), records.read(Verdict)
+    release, verdict = Release(version=1, replaced=2, night="2025-01-01"), records.read(Verdict, records.RUN)
     event = night_events.rolled_back(release, by="ann", reason="worse", at=opened.started_at)
     ledger.commit_rollback(Home.here(), first, release, verdict, event, after=tip, message="back")
     assert sample(metrics, 'rollbacks_total{model="m"}') == 1

@@ -12,7 +12,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import DataError, ReleaseError
 from daybreak.contract.records import Erasure, Note, Release
 from daybreak.data.ingest import without
-from daybreak.registry import carried_code, packaging
+from daybreak.registry import carried_code
 from daybreak.storage import checkout, erasures, ledger
 from daybreak.storage.home import Home
 from tests.rollout.ledgers import close, make_home, release_of
@@ -65,9 +65,9 @@ def test_no_note_beside_the_ledger_chooses_the_code_of_a_version(tmp_path: Path)
     release, forged = versions(tmp_path / "version")
     beside(as_line(erasure(**{release.files_digest: forged})))
     with pytest.raises(ReleaseError, match=f"have digest {forged}, the ledger says {release.files_digest}"):
-        packaging.fetch(Home.here(), str(tmp_path / "version"), release, into=tmp_path / "into")
+        carried_code.fetch(Home.here(), str(tmp_path / "version"), release, into=tmp_path / "into")
     erasures.note(Home.here(), erasure(**{release.files_digest: forged}))  # the ledger may
-    assert packaging.fetch(Home.here(), str(tmp_path / "version"), release, into=tmp_path / "into")
+    assert carried_code.fetch(Home.here(), str(tmp_path / "version"), release, into=tmp_path / "into")
 
 
 def test_an_erasure_that_nobody_signed_has_no_effect_where_signatures_are_required(home: Path) -> None:

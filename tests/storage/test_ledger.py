@@ -56,17 +56,17 @@ def test_a_night_that_was_closed_as_failed_and_promotes_after_all_is_one_entry()
     first = close(1, after="", release=release_of(1))
     failed = closed_as_failed(2, after=first)
     assert close(2, after=first) == failed
-    assert not ledger.is_over(Home.here(), records.read(Night))
+    assert not ledger.is_over(Home.here(), records.read(Night, records.RUN))
     ledger_notes.add(Home.here(), "a note in between", versions=[1])
     promoted = close(2, after=first, release=release_of(2))
     assert close(2, after=first, release=release_of(2)) == close(2, after=first) == promoted
-    assert ledger.is_over(Home.here(), records.read(Night))
+    assert ledger.is_over(Home.here(), records.read(Night, records.RUN))
     assert [commit.id for commit in ledger.commits(Home.here())] == [promoted, first]
     assert [commit.id for commit in ledger.commits(Home.here(), limit=2)] == [promoted, first]
     assert [commit.serves for commit in ledger.releases(Home.here())] == [2, 1]
     third = close(3, after=promoted)
     assert [commit.id for commit in ledger.commits(Home.here())] == [third, promoted, first]
-    texts = ledger.texts_at(Home.here(), [third, promoted, first], list(map(records.path_of, audit.KINDS)))
+    texts = ledger.texts_at(Home.here(), [third, promoted, first], [*audit.PATHS.values()])
     assert not list(
         audit.chain_faults(ledger.commits(Home.here()), [audit.decoded(files) for files in texts])
     )
@@ -76,7 +76,7 @@ def test_a_closed_night_promotes_nothing_where_it_had_not_failed_or_another_was_
     first = close(1, after="", release=release_of(1))
     records.write(
         Verdict(action="reject", champion=1, challenger=2, effect=None, low=None, high=None, num_samples=0,
-                reason="worse")
+                reason="worse"), records.RUN
     )  # fmt: skip
     second = close(2, after=first)
     with pytest.raises(ReleaseError, match=r"is closed, and its champion stays; nothing is changed"):

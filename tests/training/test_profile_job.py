@@ -35,8 +35,8 @@ def _in_a_night(tmp_path, monkeypatch):
 
 def call(*, poison: int = -1) -> Profile:
     Path("params.yaml").write_text(PARAMS.format(poison=poison))
-    records.write(nights.night())
-    records.write(nights.dataset())
+    records.write(nights.night(), records.RUN)
+    records.write(nights.dataset(), records.RUN)
     profile = runner.run(Home.here(), "profile")
     assert isinstance(profile, Profile)
     return profile
@@ -53,7 +53,7 @@ def test_a_job_of_a_backend_brings_the_profile(monkeypatch, capsys):
     monkeypatch.setattr(this_machine, "fingerprint", None)  # a job's machine is known by its name alone
     assert call().evidence["reused"]["from_night"] == "n"
     assert cli.main(["profile", "--explain"]) == 0
-    assert capsys.readouterr().out == explain(records.read(Profile)) + "\n"
+    assert capsys.readouterr().out == explain(records.read(Profile, records.RUN)) + "\n"
 
 
 @pytest.mark.slow

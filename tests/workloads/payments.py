@@ -171,7 +171,7 @@ def trained(use: str, *, num_days: int = 8, seed: int = 0, bias: float = 0.0) ->
             "last_day": str(night.day - timedelta(days=4)),
         }  # fmt: skip
         (MODEL / "model.json").write_text(json.dumps(facts))
-        records.write(workload.table)
+        records.write(workload.table, records.RUN)
         return records.digest(MODEL)
 
     return alter

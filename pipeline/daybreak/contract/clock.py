@@ -1,19 +1,18 @@
 """Tells the time of a night, which runs evenly even if the clock of the machine is set meanwhile.
 
 A night's deadlines are hours from its opening. `open` records when the machine was booted, by its clock of
-that moment; the time of the night is that plus what has passed since the boot, also while a laptop slept. So
-all processes of a night on this machine agree, and a clock that is set in the middle of it neither ends
-training nor makes its heartbeats look old. Another machine, or the same one after a reboot, reads its clock
-once in a process and goes on from there. Code outside of the folder of a night, such as `reap` and `watch`,
-asks for the time of that night (`utc_of`).
+that moment; the time of the night is that plus what has passed since the boot, also while a laptop slept. A
+process that works on a night follows its clock from its entry point on. So all of them agree on this machine,
+and a clock that is set in the middle of the night neither ends training nor makes its heartbeats look old.
+Another machine, or the same one after a reboot, reads its clock once in a process and goes on from there.
+Code that is about another night, such as `reap` and `watch`, asks for the time of that one (`utc_of`).
 """
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -51,10 +50,10 @@ class Clock:
 
     wall: Callable[[], float] = time.time
     passed: Callable[[], float] = since_boot
-    _booted_at: dict[str, float] = field(default_factory=dict)  # by the folder of the night
+    _booted_at: float | None = None  # None: not read yet
 
     def now(self) -> float:
-        """Returns the time of the night in whose folder this process is, in seconds since 1970."""
+        """Returns the time of the night that this process follows, in seconds since 1970."""
         return self.booted_at() + self.passed()
 
     def now_by(self, boot_id: str, booted_at: float) -> float:
@@ -63,15 +62,16 @@ class Clock:
 
     def booted_at(self) -> float:
         """Returns when the machine was booted, by its clock when the night was opened or first asked for."""
-        folder = os.getcwd()  # noqa: PTH109  asked three times an update, for which a Path is too slow
-        if folder not in self._booted_at:
-            self._booted_at[folder] = _recorded(Path(folder)) or self.wall() - self.passed()
-        return self._booted_at[folder]
+        return self.read_anew() if self._booted_at is None else self._booted_at
 
     def read_anew(self) -> float:
         """Reads the wall clock for a night that opens here, and returns when the machine was booted by it."""
-        self._booted_at[os.getcwd()] = self.wall() - self.passed()  # noqa: PTH109
-        return self.booted_at()
+        self._booted_at = self.wall() - self.passed()
+        return self._booted_at
+
+    def follow(self, folder: Path) -> None:
+        """Goes on by the clock of the night in a folder; by today's where it recorded none on this boot."""
+        self._booted_at = _recorded(folder) or self.wall() - self.passed()
 
 
 def _recorded(folder: Path) -> float:
@@ -88,17 +88,17 @@ _CLOCK = Clock()
 
 
 def now() -> float:
-    """Returns the time of the night in whose folder this process is, in seconds since 1970."""
+    """Returns the time of the night that this process follows, in seconds since 1970."""
     return _CLOCK.now()
 
 
 def utc() -> datetime:
-    """Returns the time of the night in whose folder this process is."""
+    """Returns the time of the night that this process follows."""
     return datetime.fromtimestamp(now(), UTC)
 
 
 def utc_of(night: Night) -> datetime:
-    """Returns the time of a night, wherever this process is."""
+    """Returns the time of any night."""
     return datetime.fromtimestamp(now_by(night.boot, night.booted_at), UTC)
 
 
@@ -115,3 +115,8 @@ def booted_at() -> float:
 def read_anew() -> float:
     """Reads the wall clock for a night that opens here, and returns when the machine was booted by it."""
     return _CLOCK.read_anew()
+
+
+def follow(folder: Path) -> None:
+    """Goes on by the clock of the night in a folder, as an entry point of a process has it do."""
+    _CLOCK.follow(folder)

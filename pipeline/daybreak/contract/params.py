@@ -38,7 +38,7 @@ from daybreak.contract.records import EVERY_UPDATE, Sync, replace_text
 FILE = Path("params.yaml")
 MOST_VALUES = 100_000
 A_CENTURY = 36_525  # days; a calendar ends
-SEVERAL = "daybreak.backends.several:Several"  # what a list of backends is made to
+SEVERAL = "daybreak:Several"  # what a list of backends is made to
 CRON = r"^\s*([\d*/,A-Za-z-]+\s+){4}[\d*/,#A-Za-z-]+\s*$"  # five fields; Airflow judges their values
 
 
@@ -739,7 +739,7 @@ class Params(PlanSections, RefitSections, WatchSections, CloseSections):
         return forms.params(values) if isinstance(values, dict) else values
 
 
-def load(folder: Path = Path()) -> Params:
+def load(folder: Path) -> Params:
     """Params of the folder, checked; ParamsError names the key and what is wrong with it."""
     path = folder / FILE
     try:

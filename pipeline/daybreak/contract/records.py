@@ -792,8 +792,8 @@ def _adapter(kind: type[Record]) -> "TypeAdapter[Any]":
     return _ADAPTERS[kind]
 
 
-def path_of(kind: type[Record], folder: Path = RUN) -> Path:
-    """Returns the file of a record: `data/run/plan.json` for `Plan`."""
+def path_of(kind: type[Record], folder: Path) -> Path:
+    """Returns the file of a record in a folder: `data/run/plan.json` for `Plan` and the folder `RUN`."""
     return folder / f"{kind.__name__.lower()}.json"
 
 
@@ -832,14 +832,14 @@ def _in_todays_form(kind: type[Record], text: str) -> str:
     return json.dumps(forms.record(kind.__name__, values)) if isinstance(values, dict) else text
 
 
-def write(record: Record, folder: Path = RUN) -> Path:
+def write(record: Record, folder: Path) -> Path:
     """Writes the record to its file, whole or not at all, and returns the path."""
     path = path_of(type(record), folder)
     replace_text(path, dumps(record))
     return path
 
 
-def read(kind: type[R], folder: Path = RUN) -> R:
+def read(kind: type[R], folder: Path) -> R:
     """Returns the record from its file; raises DataError if the file is missing or wrong."""
     path = path_of(kind, folder)
     try:
@@ -849,7 +849,7 @@ def read(kind: type[R], folder: Path = RUN) -> R:
     return loads(kind, text, source=str(path))
 
 
-def find(kind: type[R], folder: Path = RUN) -> R | None:
+def find(kind: type[R], folder: Path) -> R | None:
     """Returns the record, or None where its file is missing."""
     return read(kind, folder) if path_of(kind, folder).exists() else None
 

@@ -47,8 +47,7 @@ from daybreak.evaluation.held_out import arrays_of, comparable_days
 from daybreak.evaluation.scores import Columns, with_prefix, write_scores
 from daybreak.evaluation.scoring import Arm, check_shape, declared, judged, live_metrics, predict, score
 from daybreak.registry import carried_code
-from daybreak.registry.row_packaging import held_out_days
-from daybreak.registry.weights import ARRAYS, MODEL, batch_of, check_digest, load_model
+from daybreak.registry.weights import ARRAYS, MODEL, batch_of, check_digest, held_out_days, load_model
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import source_digest
 from daybreak.workloads.metrics import Metric

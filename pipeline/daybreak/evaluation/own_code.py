@@ -25,7 +25,7 @@ from daybreak.data import prepare
 from daybreak.evaluation.held_out import arrays_of, keep
 from daybreak.evaluation.scores import Columns
 from daybreak.evaluation.scoring import Arm, declared, predict, score
-from daybreak.registry import carried_code, packaging
+from daybreak.registry import carried_code
 from daybreak.registry.weights import load_model
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
@@ -60,7 +60,7 @@ def columns(
         "out": str(out),
     }
     done = subprocess.run(
-        carried_code.command(home, __name__, scratch=folder.parent, reads=(Path.cwd(),)),
+        carried_code.command(home, __name__, scratch=folder.parent, reads=(home.tonight,)),
         input=json.dumps(case),
         env=carried_code.environment(folder.parent),
         text=True,
@@ -83,7 +83,7 @@ def fetched(home: Home, release: Release, *, name: str) -> Iterator[Path]:
     uri = f"models:/{name}/{release.version}"
     with tempfile.TemporaryDirectory() as scratch:
         with session(home):
-            folder = packaging.fetch(home, uri, release, into=Path(scratch) / "version")
+            folder = carried_code.fetch(home, uri, release, into=Path(scratch) / "version")
         yield folder
 
 

@@ -28,9 +28,8 @@ from daybreak.contract.records import Champion, Check, Release, Version
 from daybreak.contract.table import Table
 from daybreak.data.features import read_clean
 from daybreak.evaluation.scores import Columns
-from daybreak.registry import carried_code, packaging
-from daybreak.registry.row_packaging import held_out_days
-from daybreak.registry.weights import ARRAYS
+from daybreak.registry import carried_code
+from daybreak.registry.weights import ARRAYS, held_out_days
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from daybreak.workloads.served_rows import as_records, conformed
@@ -72,7 +71,7 @@ def smoke_test(
     chosen = np.unique(np.linspace(0, len(scores) - 1, min(params.samples, len(scores))).astype(int))
     numbers = [int(number) for number in chosen]
     try:
-        rows = _rows(chosen, arrays) if predicted else []
+        rows = _rows(home, chosen, arrays) if predicted else []
     except PipelineError as error:
         return (Check(name="loads", ok=False, text=str(error)),)
     # In the order of smoke_process.py.
@@ -95,12 +94,12 @@ def smoke_test(
     return (*checks, Check(name="rollback", ok="error" not in before, text=text))
 
 
-def _rows(chosen: NDArray[Any], arrays: Path) -> list[dict[str, Any]]:
+def _rows(home: Home, chosen: NDArray[Any], arrays: Path) -> list[dict[str, Any]]:
     """Returns the clean rows of these held-out samples, as a client would send them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = records.read(Table)
+    table = records.read(Table, home.records)
     rows = pa.concat_tables([read_clean(day) for day in held_out_days(arrays)])
     if table.label:
         rows = rows.filter(pc.is_valid(rows[table.label.column]))
@@ -166,7 +165,7 @@ def _measured(
     uri = f"models:/{name}/{number}"
     try:
         with session(home):
-            folder = packaging.fetch(home, uri, wanted, into=process.scratch / "version")
+            folder = carried_code.fetch(home, uri, wanted, into=process.scratch / "version")
         case = {
             "version": str(folder),
             "folder": str(arrays.resolve()),

@@ -43,8 +43,7 @@ from daybreak.evaluation.smoke_test import smoke_test
 from daybreak.jobs import launcher
 from daybreak.registry import approval as approvals
 from daybreak.registry.register import register_refit
-from daybreak.registry.row_packaging import held_out_days
-from daybreak.registry.weights import ARRAYS, MODEL, load_model
+from daybreak.registry.weights import ARRAYS, MODEL, held_out_days, load_model
 from daybreak.statistics.output_drift import shifted
 from daybreak.statistics.result import Status
 from daybreak.storage import ledger, snapshots
@@ -91,7 +90,7 @@ def refit(
     except NothingToDo:  # `promote` says why
         return None
     try:
-        if (known := snapshots.stages()) and "refit" not in known:
+        if (known := snapshots.stages(home.tonight)) and "refit" not in known:
             raise ParamsError(
                 "dvc.yaml has no stage refit, so the model would not be kept; write it anew by "
                 "python -m daybreak.dvc_file, and commit it"

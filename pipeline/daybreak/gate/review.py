@@ -57,11 +57,11 @@ def approve(
             f"{name} cannot be approved, {why}: {verdict.action}: {verdict.reason}; "
             f"fix what failed and open a new night"
         )
-    with alone(records.path_of(Approval).with_suffix(".lock")):
-        said = approvals.answer_to(verdict, records.find(Approval))
+    with alone(records.path_of(Approval, home.records).with_suffix(".lock")):
+        said = approvals.answer_to(verdict, records.find(Approval, home.records))
         if said is None:
             said = _answer(home, night, verdict, approved=not reject, by=by, reason=" ".join(reason.split()))
-            records.write(said)
+            records.write(said, home.records)
     if said.approved is reject:
         answer = approvals.words(verdict, said)
         raise ReleaseError(f"{name} {answer}, and the first answer stands; use rollback once it serves")
@@ -83,7 +83,7 @@ def _answer(home: Home, night: Night, verdict: Verdict, *, approved: bool, by: s
             f"night {night.id} is closed, and its champion stays; open a new night with: "
             f"{ledger.new_night(home, night)}"
         )
-    stopped = records.find(Stop)
+    stopped = records.find(Stop, home.records)
     if why := f"was {approvals.stopped(stopped)}" if stopped else ledger.overtaken(home, night):
         raise NothingToDo(f"night {night.id} {why}; open a new night with: {ledger.new_night(home, night)}")
     if approved and verdict.inconclusive and not reason:

@@ -49,12 +49,12 @@ def stop(
         raise NothingToDo(f"version {release.version} of night {night.id} serves; use rollback")
     if ledger.is_over(home, night):
         raise NothingToDo(f"night {night.id} is closed, and its champion stays")
-    with alone(records.path_of(Stop).with_suffix(".lock")):
-        stopped = records.find(Stop)
+    with alone(records.path_of(Stop, home.records).with_suffix(".lock")):
+        stopped = records.find(Stop, home.records)
         if stopped is None:
             now = clock.utc().replace(microsecond=0)
             stopped = Stop(by=by or user(), reason=one_line(reason)[:LONGEST], stopped_at=now)
-            records.write(stopped)
+            records.write(stopped, home.records)
     with alone(launcher.LOCK):  # a call that looks after the job ends first, and none begins after it
         left = launcher.end_jobs(home, backend)
     log.info(

@@ -45,7 +45,7 @@ def _environment(home: Home) -> dict[str, str]:
         mlflow["MLFLOW_TRACKING_URI"] = mlflow_client.tracking_uri(home)
     return {
         **mlflow,
-        **code_path.environment(Path()),
+        **code_path.environment(home.tonight),
         # Else restarted workers may rendezvous by addresses of dead ones (pytorch issue 135712).
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }

@@ -21,6 +21,7 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.records import Check, Record, Rental
 from daybreak.contract.units import HOUR_S
 from daybreak.profiling import short_job
+from daybreak.storage.home import Home
 from daybreak.training import gpus, worker
 from daybreak.training.termination import die_with_parent
 
@@ -42,13 +43,15 @@ class MachineTrial(Record):
     elapsed_s: float  # that the process ran
 
 
-def trial(rental: Rental, machine: Machine, backend: Backend, *, folder: Path) -> tuple[Check, ...]:
+def trial(
+    home: Home, rental: Rental, machine: Machine, backend: Backend, *, folder: Path
+) -> tuple[Check, ...]:
     """Runs the job, and returns what it found as checks; a failure is a check, never an exception.
 
     `folder` is the job's own, and new.
     """
     records.replace_text(folder / "job.json", "{}\n")  # it needs nothing beside its code
-    job = short_job.job_of(folder, rental, module=__name__, machine=machine, timeout_s=LIMIT_S)
+    job = short_job.job_of(home, folder, rental, module=__name__, machine=machine, timeout_s=LIMIT_S)
     began = time.monotonic()
     try:
         handle = short_job.run(job, backend, what=WHAT, otherwise="name another machine in plan.machines")

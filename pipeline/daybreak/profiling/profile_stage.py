@@ -68,7 +68,7 @@ def profile(home: Home, night: Night, dataset: Dataset, backend: Backend, params
     begin = time.perf_counter()
     limit_s = SHARE * (night.train_until - night.started_at).total_seconds()
     workload = params.workload.make()
-    name = _name(workload, params)
+    name = _name(home, workload, params)
     path = _kept_in(home, f"{name}.json")
     kept = _kept(path, dataset)
     if kept and _stands(kept, params.profile):
@@ -86,7 +86,7 @@ def profile(home: Home, night: Night, dataset: Dataset, backend: Backend, params
             train=params.train,
             limit_s=limit_s,
         )
-        measured = _by_job(request, machine, name=name, backend=backend)
+        measured = _by_job(home, request, machine, name=name, backend=backend)
     if kept and _disturbed(measured) and not _disturbed(kept) and params.profile.reuse_days > 0:
         log.info("other processes disturbed the profile: reusing that of night %s", _night(kept))
         return _reused(kept, dataset, since=begin)
@@ -114,14 +114,14 @@ def _known(name: str, backend: Backend) -> Machine:
     return known[name]
 
 
-def _name(workload: Workload, params: ProfileSections) -> str:
+def _name(home: Home, workload: Workload, params: ProfileSections) -> str:
     """Returns a digest of all that has to be the same for a profile to be reused."""
     section = params.profile
     return this_machine.digest(
         {
             "machine": this_machine.fingerprint() if section.machine == HERE else section.machine,
             # Names without folders, as each night has a worktree of its own.
-            "code": sorted({f"{path.name} {records.digest(path)}" for path in _code(workload)}),
+            "code": sorted({f"{path.name} {records.digest(path)}" for path in _code(home, workload)}),
             "workload": params.workload.model_dump(),
             "profile": section.model_dump(exclude={"reuse_days"}),
             "train": params.train.model_dump(),
@@ -130,9 +130,9 @@ def _name(workload: Workload, params: ProfileSections) -> str:
     )
 
 
-def _code(workload: Workload) -> Iterator[Path]:
+def _code(home: Home, workload: Workload) -> Iterator[Path]:
     """Yields the files of code that the stage depends on: those in dvc.yaml, and the workload's package."""
-    listed = [Path(name) for name in snapshots.stages().get("profile", {}).get("deps", ())]
+    listed = [Path(name) for name in snapshots.stages(home.tonight).get("profile", {}).get("deps", ())]
     yield from (file for path in listed if path.parts[0] != "data" for file in _files(path))
     module = inspect.getmodule(type(workload))
     if module and module.__file__:
@@ -227,13 +227,14 @@ def _reused(kept: Profile, dataset: Dataset, *, since: float) -> Profile:
     return replace(kept, evidence=kept.evidence | {"reused": reused})
 
 
-def _by_job(request: Request, machine: Machine, *, name: str, backend: Backend) -> Profile:
+def _by_job(home: Home, request: Request, machine: Machine, *, name: str, backend: Backend) -> Profile:
     """Submits the profiling job, or attaches to a running one, and returns the measured profile."""
     text = records.dumps(request)
     folder = JOBS / this_machine.digest([name, text])
     if not (folder / "job.json").exists():
         records.replace_text(folder / "job.json", text)
     job = short_job.job_of(
+        home,
         folder,
         Rental(machine=machine.name, backend=machine.backend),
         module="daybreak.profiling.profile_job",

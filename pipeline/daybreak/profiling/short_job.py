@@ -12,12 +12,15 @@ from daybreak.contract.backend import Backend, Job
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Rental
+from daybreak.storage.home import Home
 from daybreak.training import gpus, worker_errors
 
 POLL_S = 0.5
 
 
-def job_of(folder: Path, rental: Rental, *, module: str, machine: Machine, timeout_s: float) -> Job:
+def job_of(
+    home: Home, folder: Path, rental: Rental, *, module: str, machine: Machine, timeout_s: float
+) -> Job:
     """Returns the job that runs `module` on `folder`, as one process without torchrun."""
     place = str(folder.resolve())
     return Job(
@@ -28,7 +31,7 @@ def job_of(folder: Path, rental: Rental, *, module: str, machine: Machine, timeo
         folder=place,
         timeout_s=timeout_s,
         environment={
-            **code_path.environment(Path()),
+            **code_path.environment(home.tonight),
             **gpus.environment(machine.name, machine.gpus),
         },
     )

@@ -1,4 +1,4 @@
-"""Packs the code that a version carries, and imports its workload from there and from nowhere else.
+"""Fetches and verifies a version's files, and imports its workload from the code that it carries alone.
 
 A version carries its code as one archive, `code/code.zip`, since MLflow stores, lists and fetches each file
 by itself.
@@ -27,14 +27,17 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from daybreak.contract import records
-from daybreak.contract.errors import ParamsError, ReleaseError
+from daybreak.contract.errors import ParamsError, ReleaseError, without_password
+from daybreak.contract.records import Release, Version
 from daybreak.registry import confined
+from daybreak.storage import erasures
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import FRAME, archived_name, listed, workload_files
 
 MODEL = Path("artifacts/model")  # in the folder of a version
 CODE = Path("code")
 ARCHIVE = "code.zip"  # in that folder
+OF_MLFLOW = ("registered_model_meta",)  # written beside the files by the client that fetches them
 # Variables that a process which runs a version's code is given; all others may be secrets.
 PASSED_ON = (
     "PATH",
@@ -121,6 +124,49 @@ def may_be_pickle(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in PICKLES
 
 
+def fetch(home: Home, uri: str, wanted: Release | Version, *, into: Path) -> Path:
+    """Fetches and verifies a version's files, and returns the folder, from which they may be run.
+
+    Raises ReleaseError where files are missing, differ from the ledger's record, or hold a pickle, which
+    loading would run.
+    """
+    import mlflow.artifacts
+    from mlflow.exceptions import MlflowException
+
+    try:
+        folder = Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(into)))
+    except (MlflowException, OSError) as error:
+        message = without_password(" ".join(str(error).split()))[:200]
+        raise ReleaseError(f"{uri} cannot be fetched: {message}; restore MLflow's artifacts") from None
+    for name in OF_MLFLOW:
+        (folder / name).unlink(missing_ok=True)
+    files_digest = wanted.files_digest
+    if records.digest(folder) != files_digest:
+        files_digest = erasures.now(
+            home, files_digest
+        )  # rows that the version carried may have been erased since
+    verify(folder, model_digest=wanted.model_digest, files_digest=files_digest, uri=uri)
+    return folder
+
+
+def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> None:
+    """Raises ReleaseError as `fetch` does.
+
+    Also looks for pickles in the archive of the version's code, after its digest has been verified.
+    """
+    if linked := sorted(path.name for path in folder.rglob("*") if path.is_symlink()):
+        raise ReleaseError(f"{uri} holds {linked[0]}, a link; restore MLflow's artifacts")
+    for path, expected in ((folder / MODEL, model_digest), (folder, files_digest)):
+        if (digest := records.digest(path)) != expected:
+            raise ReleaseError(
+                f"the files of {uri} have digest {digest}, the ledger says {expected}; "
+                f"restore MLflow's artifacts"
+            )
+    names = [path.name for path in folder.rglob("*")] + file_names(folder)
+    if pickled := sorted(filter(may_be_pickle, names)):
+        raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
+
+
 def pack(files: Mapping[str, Path], archive: Path) -> None:
     """Packs files by their names: the same files make the same bytes."""
     with zipfile.ZipFile(archive, "w") as packed:
@@ -140,7 +186,7 @@ def unpack(version: Path, to: Path) -> None:
 def workload_of(version: Path) -> Any:
     """Makes the workload of the version in this folder, from a copy of its code that outlives the folder.
 
-    The files must have been verified before (`packaging.fetch`).
+    The files must have been verified before (`carried_code.fetch`).
     """
     check_inside(version)
     module, _, name = str(facts(version)["workload"]).partition(":")

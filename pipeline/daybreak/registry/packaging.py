@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract import records
-from daybreak.contract.errors import ReleaseError, without_password
+from daybreak.contract.errors import without_password
 from daybreak.contract.params import RegisterSections
-from daybreak.contract.records import Dataset, Evaluation, Night, Plan, Release, Training, Version
-from daybreak.registry import aliases, carried_code, row_packaging
+from daybreak.contract.records import Dataset, Evaluation, Night, Plan, Training
+from daybreak.registry import carried_code, row_packaging
 from daybreak.registry.weights import ARRAYS, MODEL
-from daybreak.storage import erasures
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import imported_libraries
 from daybreak.workloads.served_rows import serves_rows
@@ -184,60 +183,8 @@ def _samples() -> _Taken:
     return _Taken(signature=signature)
 
 
-def fetch(home: Home, uri: str, wanted: Release | Version, *, into: Path) -> Path:
-    """Fetches and verifies a version's files, and returns the folder, from which they may be run.
-
-    Raises ReleaseError where files are missing, differ from the ledger's record, or hold a pickle, which
-    loading would run.
-    """
-    import mlflow.artifacts
-    from mlflow.exceptions import MlflowException
-
-    try:
-        folder = Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(into)))
-    except (MlflowException, OSError) as error:
-        message = without_password(" ".join(str(error).split()))[:200]
-        raise ReleaseError(f"{uri} cannot be fetched: {message}; restore MLflow's artifacts") from None
-    for name in OF_MLFLOW:
-        (folder / name).unlink(missing_ok=True)
-    files_digest = wanted.files_digest
-    if records.digest(folder) != files_digest:
-        files_digest = erasures.now(
-            home, files_digest
-        )  # rows that the version carried may have been erased since
-    verify(folder, model_digest=wanted.model_digest, files_digest=files_digest, uri=uri)
-    return folder
-
-
-def expect_files(home: Home, client: "MlflowClient", name: str, release: Release) -> None:
-    """Raises ReleaseError unless the version of a release can be loaded: its files are fetched and verified.
-
-    What moves an alias looks here first: else nothing would serve where they are gone.
-    """
-    aliases.expect(client, name, release)
-    with tempfile.TemporaryDirectory() as scratch:
-        fetch(home, f"models:/{name}/{release.version}", release, into=Path(scratch))
-
-
-def verify(folder: Path, *, model_digest: str, files_digest: str, uri: str) -> None:
-    """Raises ReleaseError as `fetch` does.
-
-    Also looks for pickles in the archive of the version's code, after its digest has been verified.
-    """
-    if linked := sorted(path.name for path in folder.rglob("*") if path.is_symlink()):
-        raise ReleaseError(f"{uri} holds {linked[0]}, a link; restore MLflow's artifacts")
-    for path, expected in ((folder / carried_code.MODEL, model_digest), (folder, files_digest)):
-        if (digest := records.digest(path)) != expected:
-            raise ReleaseError(
-                f"the files of {uri} have digest {digest}, the ledger says {expected}; "
-                f"restore MLflow's artifacts"
-            )
-    names = [path.name for path in folder.rglob("*")] + carried_code.file_names(folder)
-    if pickled := sorted(filter(carried_code.may_be_pickle, names)):
-        raise ReleaseError(f"{uri} holds {pickled[0]}, which may be a pickle; register the model again")
-
-
 def log_records(
+    home: Home,
     client: "MlflowClient",
     run_id: str,
     *,
@@ -268,7 +215,7 @@ def log_records(
         metrics=[Metric(key(name), value, stamp, 0) for name, value in metrics.items()],
         params=[Param(name, str(value)[:500]) for name, value in params.items() if name not in logged],
     )
-    for path in sorted(records.RUN.glob("*.json")):
+    for path in sorted(home.records.glob("*.json")):
         client.log_artifact(run_id, str(path), "records")
 
 

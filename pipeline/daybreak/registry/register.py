@@ -53,17 +53,17 @@ def register(
             f"{training.model_digest}; run evaluate again"
         )
     name = params.register_.name
-    records.write(ingredients(params))
+    records.write(ingredients(params), home.records)
     tags = lineage(night, data_digest=dataset.digest, model_digest=training.model_digest, params=params)
     with session(home) as client:
         run_id = find_or_make_run(home, client, night.id)
         text = description.describe(night=night, evaluation=evaluation, champion=champion)
-        number, known = _find_version(client, name, tags), records.find(Version)
+        number, known = _find_version(client, name, tags), records.find(Version, home.records)
         if known and known.number == number and known.model_digest == training.model_digest:
             files_digest, mlmodel = known.files_digest, known.mlmodel
         else:  # also after a killed call: of MLflow's files only those just sent are known to be whole
             packaging.log_records(
-                client, run_id, night=night, plan=plan, training=training, evaluation=evaluation
+                home, client, run_id, night=night, plan=plan, training=training, evaluation=evaluation
             )
             packaging.log_sources(client, run_id, night=night, dataset=dataset, workload=params.workload.use)
             logged = packaging.log_model(client, run_id, params, day=night.day)

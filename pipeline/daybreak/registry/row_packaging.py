@@ -9,11 +9,10 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from daybreak.contract.errors import DataError
 from daybreak.contract.table import AnyColumn, Table
 from daybreak.data.features import CLEAN, read_clean
 from daybreak.data.partitions import part_of, partitions
-from daybreak.registry.weights import ARRAYS, MODEL, PAST, load_rows
+from daybreak.registry.weights import MODEL, PAST, held_out_days, load_rows
 from daybreak.workloads.served_rows import as_records, conformed
 
 if TYPE_CHECKING:
@@ -23,15 +22,6 @@ if TYPE_CHECKING:
 
 NUM_EXAMPLES = 5
 REQUIRED = ("pandas", "pyarrow")
-
-
-def held_out_days(arrays: Path = ARRAYS) -> tuple[date, ...]:
-    """Returns the held-out days of the arrays, in the order of their samples."""
-    path = arrays / "meta.json"
-    try:
-        return tuple(date.fromisoformat(day) for day in json.loads(path.read_text())["test_days"])
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path} names no test_days ({error!r}); run prepare again") from None
 
 
 def past(workload: Any, folder: Path, *, day: date) -> Path | None:

@@ -1,7 +1,8 @@
-"""Loads a model's weights into its workload, and makes batches for it."""
+"""Loads a model's weights into its workload, and makes batches of held-out samples for it."""
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 ARRAYS = Path("data/arrays")
 MODEL = records.RUN / "model"
 PAST = "past"  # folder of the clean rows that a version looks back on, beside its model
+
+
+def held_out_days(arrays: Path = ARRAYS) -> tuple[date, ...]:
+    """Returns the held-out days of the arrays, in the order of their samples."""
+    path = arrays / "meta.json"
+    try:
+        return tuple(date.fromisoformat(day) for day in json.loads(path.read_text())["test_days"])
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path} names no test_days ({error!r}); run prepare again") from None
 
 
 def load_model(workload: Workload, folder: Path) -> "nn.Module":

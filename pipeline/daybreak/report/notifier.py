@@ -26,7 +26,7 @@ from daybreak.contract.errors import DataError, PipelineError
 from daybreak.contract.params import NotifyEvent, NotifyParams
 from daybreak.contract.records import Event, Record
 from daybreak.report import messages
-from daybreak.storage import events, last_params
+from daybreak.storage import events
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
 from daybreak.storage.night_folders import entry_of
@@ -79,7 +79,7 @@ def tell(home: Home, *happened: Event) -> bool:
     """
     if not any(event.kind in TOLD_KINDS for event in happened) and not _read(home).waiting:
         return True
-    loaded = last_params.load(home, home.folder)
+    loaded = home.last_params(home.folder)
     return _tell(home, happened, loaded.notify, zone=loaded.night.time_zone)
 
 
@@ -90,7 +90,7 @@ def alarm(home: Home, text: str) -> None:
 
 def send(home: Home, message: str) -> bool:
     """Hands a message to the notifiers at once; returns False where one of them failed."""
-    given = last_params.load(home, home.folder).notify
+    given = home.last_params(home.folder).notify
     return not _faults(message, given.command, given.urls)
 
 

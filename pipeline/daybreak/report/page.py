@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
-from daybreak.contract import params, records
+from daybreak.contract import records
 from daybreak.contract.errors import ParamsError
 from daybreak.data import data_docs
 from daybreak.data.validator import DOCS
@@ -72,7 +72,7 @@ def renew(home: Home, entry: Entry, history: Sequence[Entry]) -> None:
     if not (folder / FILE).exists():
         return
     text = (folder / FILE).read_text()
-    summary = summary_of(folder, history)
+    summary = summary_of(home, folder, history)
     if str(escape(summary.since)) not in text or _BUTTON.findall(text) != [a.name for a in summary.actions]:
         write(home, folder, history)
         return
@@ -107,13 +107,13 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
     """Returns what each page of the night shows, wherever it is."""
     entry = entry_of(folder, history)
     errors, skips = texts_of(folder, "error"), texts_of(folder, "skipped")
-    margin = _margin(entry, folder)
+    margin = _margin(home, entry, folder)
     now = standing(entry.evaluation, read_scores(folder / SCORES)) if entry.evaluation else None
     return dict(
         hover=True,
         entry=entry,
         errors=errors,
-        summary=summary_of(folder, history),
+        summary=summary_of(home, folder, history),
         around=links.around(entry, history, folder, home=home.folder),
         servers=links.servers(entry),
         chain=outcome.chain(entry, errors, skips),
@@ -152,19 +152,21 @@ def _unbroken(words: str) -> str:
     return _UNIT.sub("\N{NO-BREAK SPACE}", words)
 
 
-def summary_of(folder: Path, history: Sequence[Entry]) -> Summary:
+def summary_of(home: Home, folder: Path, history: Sequence[Entry]) -> Summary:
     """Returns the summary of the night in `folder`, as `page` shows it; raises DataError as `page` does."""
     entry = entry_of(folder, history)
     errors, skips = texts_of(folder, "error"), texts_of(folder, "skipped")
-    return summarize(entry, errors, skips, history, places=links.places(entry), margin=_margin(entry, folder))
+    return summarize(
+        entry, errors, skips, history, places=links.places(entry), margin=_margin(home, entry, folder)
+    )
 
 
-def values(folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
+def values(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
     """Returns the summary and the records of the night in `folder` as JSON values."""
     entry = entry_of(folder, history)
     kept = {kind.__name__.lower(): getattr(entry, kind.__name__.lower()) for kind in records.OF_A_NIGHT}
     return {
-        "summary": asdict(summary_of(folder, history)),
+        "summary": asdict(summary_of(home, folder, history)),
         "records": {name: json.loads(records.dumps(one)) for name, one in kept.items() if one},
     }
 
@@ -198,7 +200,7 @@ def _records(folder: Path) -> dict[str, str]:
 def _ledger_page(home: Home, entry: Entry, folder: Path) -> str:
     """Returns the address of the night's commit at the host of the ledger's remote; "" without one."""
     try:
-        remote = params.load(folder).night.ledger_remote
+        remote = home.params_of(folder).night.ledger_remote
     except ParamsError:
         return ""
     if not remote or not entry.commit:
@@ -213,11 +215,11 @@ def _docs(folder: Path) -> dict[str, str]:
     return {path.stem: quote(str(path.relative_to(folder / records.RUN))) for path in pages}
 
 
-def _margin(entry: Entry, folder: Path) -> float | None:
+def _margin(home: Home, entry: Entry, folder: Path) -> float | None:
     """Returns the non-inferiority margin of the verdict; that of params.yaml where it has none."""
     if entry.verdict and entry.verdict.margin is not None:
         return entry.verdict.margin
     try:
-        return params.load(folder).gate.margin
+        return home.params_of(folder).gate.margin
     except ParamsError:
         return None

@@ -40,15 +40,16 @@ WATCH = "daybreak watch tries again"
 TOLD_WITHIN = timedelta(days=1)  # of a rollback whose process was killed before it told people
 
 
-def publish_night(home: Home, folder: Path = Path()) -> None:
+def publish_night(home: Home, folder: Path) -> None:
     """Shows what the open night in a folder has decided by now: to people, and in MLflow."""
     again = "the next stage and daybreak watch try again"
     _done("tell people", partial(_tell, home, folder), again=again)
     _done("show the verdict in MLflow", partial(_show_verdict, home, folder), again=again)
 
 
-def publish_closed(home: Home, commit: str, folder: Path = Path()) -> None:
-    """Shows the night in a folder, which is over and that commit of the ledger."""
+def publish_closed(home: Home, commit: str) -> None:
+    """Shows tonight, which is over and that commit of the ledger."""
+    folder = home.tonight
     publish_night(home, folder)
     publish_ledger(home)
     again = f"try again: daybreak close --night {records.read(Night, folder / records.RUN).id}"

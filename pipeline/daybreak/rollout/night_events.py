@@ -27,7 +27,7 @@ from daybreak.contract.records import (
 )
 from daybreak.prediction import ledger_history
 from daybreak.registry import approval as approvals
-from daybreak.storage import events, last_params, ledger, night_folders
+from daybreak.storage import events, ledger, night_folders
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from daybreak.storage.night_folders import entry_of
@@ -103,7 +103,7 @@ def said(event: Event) -> str:
     return one_line(": ".join(filter(None, [event.kind, ", ".join(about), event.reason])))
 
 
-def note(home: Home, folder: Path = Path(), *, over: bool = False) -> tuple[Event, ...]:
+def note(home: Home, folder: Path, *, over: bool = False) -> tuple[Event, ...]:
     """Adds events derived from the records of the night in a folder, and returns all events.
 
     `over` says that nothing more will be decided. A night does not fail because events cannot be written.
@@ -121,7 +121,7 @@ def note(home: Home, folder: Path = Path(), *, over: bool = False) -> tuple[Even
         return ()
 
 
-def note_failure(stage: str, folder: Path = Path()) -> Event:
+def note_failure(stage: str, folder: Path) -> Event:
     """Adds to the events of the night in a folder that a stage failed for good; returns that event."""
     run = folder / records.RUN
     event = failed(records.read(Night, run), stage, run)
@@ -155,7 +155,7 @@ def note_open(home: Home) -> list[Event]:
 
 def low_disk(home: Home) -> list[Event]:
     """Returns that the disk of the home is nearly full, where it is; once a day is enough to tell it."""
-    min_free_gb = last_params.load(home, home.folder).notify.min_free_gb
+    min_free_gb = home.last_params(home.folder).notify.min_free_gb
     free, now = shutil.disk_usage(home.folder).free, clock.utc().replace(microsecond=0)
     if free >= min_free_gb * 1e9:
         return []
@@ -168,7 +168,7 @@ def take_over(home: Home, commit: str) -> tuple[Event, ...]:
     """Adds the events of the night's commit to those in this folder, and returns all of them."""
     try:
         committed = ledger.read_at(home, commit, Events)
-        return events.add(committed.events if committed else ())
+        return events.add(committed.events if committed else (), home.tonight)
     except (PipelineError, OSError) as error:
         log.warning("the events of commit %s are not in the folder of its night: %s", commit[:9], error)
         return ()
@@ -251,7 +251,7 @@ def rolled_back(release: Release, *, by: str, reason: str, at: datetime) -> Even
     )
 
 
-def failed(night: Night, stage: str, run: Path = records.RUN) -> Event:
+def failed(night: Night, stage: str, run: Path) -> Event:
     """Returns the event that a stage failed, at the time when it left its sentence in the folder `run`."""
     path = run / f"{stage}.error"
     try:

@@ -21,7 +21,7 @@ from daybreak.contract.errors import DataError, PipelineError, sentence
 from daybreak.contract.params import Params
 from daybreak.contract.records import Refit, Version
 from daybreak.jobs.launcher import JOBS
-from daybreak.registry import aliases, packaging
+from daybreak.registry import aliases, carried_code
 from daybreak.storage import checkout, dvc_cache, ledger
 from daybreak.storage.bucket import BucketFolder
 from daybreak.storage.home import Home
@@ -187,7 +187,7 @@ def in_versions(home: Home, params: Params) -> Iterator[Fault]:
                 continue  # `audit` tells of a version that is missing
             with tempfile.TemporaryDirectory() as scratch:
                 try:
-                    packaging.fetch(home, str(registered.source), version, into=Path(scratch))
+                    carried_code.fetch(home, str(registered.source), version, into=Path(scratch))
                 except (PipelineError, OSError) as error:
                     yield Fault(
                         where=f"version {version.number}: {sentence(error)}", name=str(version.number)
@@ -196,7 +196,7 @@ def in_versions(home: Home, params: Params) -> Iterator[Fault]:
 
 def versions(home: Home) -> list[Version]:
     """Returns the versions that the ledger has, refits among them, each once, the newest first."""
-    made, refitted = str(records.path_of(Version)), str(records.path_of(Refit))
+    made, refitted = str(records.path_of(Version, records.RUN)), str(records.path_of(Refit, records.RUN))
     commits = [one.id for one in ledger.commits(home) if not one.rollback]
     newest_first = []
     for text in ledger.texts_at(home, commits, [made, refitted]):

@@ -6,13 +6,15 @@ The ledger decides which version serves; a target shows the decision to the worl
 """
 
 import logging
+import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from daybreak import hooks
 from daybreak.contract.records import Release, Verdict
-from daybreak.registry import aliases, description, packaging
+from daybreak.registry import aliases, carried_code, description
 from daybreak.storage import ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import existing_log
@@ -22,6 +24,16 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+
+
+def expect_files(home: Home, client: "MlflowClient", name: str, release: Release) -> None:
+    """Raises ReleaseError unless the version of a release can be loaded: its files are fetched and verified.
+
+    What moves an alias looks here first: else nothing would serve where they are gone.
+    """
+    aliases.expect(client, name, release)
+    with tempfile.TemporaryDirectory() as scratch:
+        carried_code.fetch(home, f"models:/{name}/{release.version}", release, into=Path(scratch))
 
 
 class Target(Protocol):
@@ -73,7 +85,7 @@ class Alias:
 
     def prepare(self, release: Release) -> None:
         """Raises ReleaseError unless MLflow has the version, whose files are fetched and verified."""
-        packaging.expect_files(self.home, self.client, self.model, release)
+        expect_files(self.home, self.client, self.model, release)
 
     def show(self, release: Release) -> None:
         """Moves the alias and the tags; after a rollback, writes its reason on both versions' pages."""

@@ -19,7 +19,7 @@ def key(event: Event) -> tuple[str, ...]:
     return (event.kind, event.subject, *([event.at.isoformat()] if event.kind in AGAIN else []))
 
 
-def read(folder: Path = Path()) -> tuple[Event, ...]:
+def read(folder: Path) -> tuple[Event, ...]:
     """Returns the events of the night in a folder, in the order in which they were written."""
     written = records.find(Events, folder / records.RUN)
     return written.events if written else ()
@@ -33,7 +33,7 @@ def with_new(events: Iterable[Event], new: Iterable[Event]) -> tuple[Event, ...]
     return tuple(by_key.values())
 
 
-def add(new: Iterable[Event], folder: Path = Path()) -> tuple[Event, ...]:
+def add(new: Iterable[Event], folder: Path) -> tuple[Event, ...]:
     """Adds those events that the night in a folder does not have yet; returns all that it has then."""
     run = folder / records.RUN
     with alone(records.path_of(Events, run).with_suffix(".lock")):

@@ -2,16 +2,17 @@
 
 The command line makes it once, of `--home`, $DAYBREAK_HOME or the folder that it is called in, and passes it
 on; a process that is started makes its own at its entry point, of the same variable or its folder. Nothing
-else asks where the home is.
+else asks where the home is, which night a process works on, or what params.yaml says.
 
-A stage's working folder is that of its night by design: it reads and writes records below `data/run`, as DVC
-calls it there. All else that a stage needs is in the home, which it is given.
+A stage runs in the folder of its night, as DVC calls it there: `tonight`. Its files have paths below that.
 """
 
+import logging
 import os
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,10 @@ from daybreak.storage.checkout import git
 if TYPE_CHECKING:
     from daybreak.contract.params import Params
 
+log = logging.getLogger(__name__)
+
 VARIABLE = "DAYBREAK_HOME"
+CHANGES = 30  # of params.yaml that are looked at where it cannot be read, newest first
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,18 @@ class Home:
         return None
 
     @property
+    def tonight(self) -> Path:
+        """Returns the folder of the night that this process works on."""
+        return Path.cwd()
+
+    @property
+    def records(self) -> Path:
+        """Returns the folder of the records of the night that this process works on."""
+        from daybreak.contract import records  # which the help of a command does without
+
+        return self.tonight / records.RUN
+
+    @property
     def nights(self) -> Path:
         """Returns the folder with a folder for each night."""
         return self.folder / "nights"
@@ -66,13 +82,55 @@ class Home:
 
     @property
     def params(self) -> "Params":
-        """Returns the home's own params.yaml, which is read again only once it has changed."""
+        """Returns the home's own params.yaml."""
+        return self.params_of(self.folder)
+
+    def params_of(self, folder: Path) -> "Params":
+        """Returns the params.yaml of the folder of a night, which is read again only once it has changed."""
         from daybreak.contract import params
 
         with suppress(OSError):  # of a file that is missing; reading it says so
-            stat = (self.folder / params.FILE).stat()
-            return _params_of(self.folder, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
-        return params.load(self.folder)
+            stat = (folder / params.FILE).stat()
+            return _params_of(folder, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return params.load(folder)
+
+    def last_params(self, folder: Path) -> "Params":
+        """Returns the params of a folder for what goes on in any case: ends of nights, and messages.
+
+        Where they cannot be read, those of the home hold, or of the newest commit whose params.yaml can be
+        read; without one, as in a home whose first commit cannot be read, the defaults.
+        """
+        from daybreak.contract.params import Params, Plug
+
+        try:
+            return self.params_of(folder)
+        except ParamsError as error:
+            fault = str(error)
+        for name, read in self._other_params(folder):
+            try:
+                loaded = read()
+            except (ParamsError, ReleaseError):
+                continue
+            _warn(f"{fault}; until then, that of {name} is read where a night ends")
+            return loaded
+        _warn(f"{fault}; until then, the defaults hold where a night ends")
+        unknown = Plug(use="params:unreadable")
+        return Params(source=unknown, workload=unknown, backend=Plug(use="daybreak:Local"))
+
+    def _other_params(self, folder: Path) -> "Iterator[tuple[str, Callable[[], Params]]]":
+        from daybreak.contract import params
+
+        if folder.resolve() != self.folder.resolve():
+            yield str(self.folder), lambda: self.params
+        words = ("--first-parent", f"--max-count={CHANGES}", "HEAD", "--", str(params.FILE))
+        for commit in git("rev-list", *words, folder=self.folder).split():
+            yield f"commit {commit[:9]}", partial(self._params_at, commit)
+
+    def _params_at(self, commit: str) -> "Params":
+        from daybreak.contract import params
+
+        text = git("show", f"{commit}:{params.FILE}", folder=self.folder)
+        return params.loads(text, source=commit)
 
     def below(self, path: Path) -> Path:
         """Returns a path below the home as it is from there, so that it may be kept; another one as it is."""
@@ -94,3 +152,8 @@ def _params_of(folder: Path, state: tuple[int, ...]) -> "Params":
     from daybreak.contract import params
 
     return params.load(folder)
+
+
+@cache  # once in a process, however often it is asked for
+def _warn(text: str) -> None:
+    log.warning("%s", text)

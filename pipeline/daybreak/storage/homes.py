@@ -153,9 +153,7 @@ def _stays(folder: Path, before: Membership) -> bool:
 
 
 def _model(folder: Path) -> str:
-    from daybreak.contract import params
-
     try:
-        return params.load(folder).register_.name
+        return Home(folder).params.register_.name
     except (PipelineError, OSError, UnicodeDecodeError) as error:
         raise ParamsError(f"{folder} is not a home: {error}") from None

@@ -188,7 +188,7 @@ def text_at(home: Home, commit: str, path: str | Path) -> str | None:
 
 def read_at(home: Home, commit: str, kind: type[R]) -> R | None:
     """Returns a record of a commit, or None if it is missing."""
-    path = records.path_of(kind)
+    path = records.path_of(kind, records.RUN)
     text = text_at(home, commit, path) if commit else None
     return None if text is None else records.loads(kind, text, source=f"{commit[:9]}:{path}")
 
@@ -233,7 +233,7 @@ def releases(home: Home) -> "list[Commit]":
     """Returns the commits that let another version serve, newest first; `serves` is its number."""
     listed = commits(home)
     silent = [commit.id for commit in listed if commit.serves is None]
-    path = records.path_of(Release)
+    path = records.path_of(Release, records.RUN)
     read = dict(zip(silent, texts_at(home, silent, [path]), strict=True))
 
     def serves(commit: Commit) -> int:
@@ -317,11 +317,10 @@ def commit_night(
     night: Night,
     *,
     message: str,
-    folder: Path = Path(),
     release: Release | None = None,
     events: Events | None = None,
 ) -> str:
-    """Commits the night in `folder`, with this release; returns the commit, the same one on a retry.
+    """Commits tonight, with this release; returns the commit, the same one on a retry.
 
     Neither the release nor its events are written to files before, so a release that `close` finds in a
     folder was decided. A night that failed was committed by `close`; if it goes on and is decided after all,
@@ -330,7 +329,7 @@ def commit_night(
     ReleaseError, and changes nothing, for a release of a night that was overtaken, or closed with a verdict
     to keep the champion.
     """
-    made = commit_of(home, night)
+    made, folder = commit_of(home, night), home.tonight
     if made and (
         read_at(home, made, Release) or (release is None and not _says_more(home, night, folder, made))
     ):
@@ -378,13 +377,12 @@ def _tree_of(
     home: Home, night: Night, folder: Path, release: Release | None, events: Events | None, *, data_of: str
 ) -> str:
     """Returns the tree of a night's commit, with the champion and the data of another if that is named."""
-    files = [Path("params.yaml"), *sorted((folder / records.RUN).glob("*.json"))]
-    files += [] if data_of else [Path(LOCK)]
+    files = [folder / "params.yaml", *sorted((folder / records.RUN).glob("*.json"))]
+    files += [] if data_of else [folder / LOCK]
     committing = "promote" if release else "close"  # it may have failed before, and succeeds by this commit
     failed = sorted((folder / records.RUN).glob("*.error"))
     files += [path for path in failed if path.stem != committing]
-    names = [str(f.relative_to(folder) if f.is_absolute() or folder != Path() else f) for f in files]
-    names = [name for name in names if (folder / name).exists()]
+    names = [str(path.relative_to(folder)) for path in files if path.exists()]
     with tempfile.TemporaryDirectory() as scratch:
         index = Path(scratch) / "index"  # the user's own index is left alone, also with --here
         git("read-tree", night.code_commit, folder=folder, index=index)
@@ -443,7 +441,7 @@ def commit_rollback(
 def put_records(home: Home, *optional: Record | None, index: Path) -> None:
     """Puts records into an index of git, without files; None is skipped."""
     for record in filter(None, optional):
-        _put(home, records.path_of(type(record)), records.dumps(record), index=index)
+        _put(home, records.path_of(type(record), records.RUN), records.dumps(record), index=index)
 
 
 def _put(home: Home, path: str | Path, text: str, *, index: Path) -> None:
@@ -648,7 +646,7 @@ def _follows_none(home: Home, commit: str) -> bool:
 
     A night of code that is the ledger's own commit has a single parent, too.
     """
-    text = text_at(home, commit, records.path_of(Night))
+    text = text_at(home, commit, records.path_of(Night, records.RUN))
     return text is not None and bool(json.loads(text).get("previous") == "")
 
 
@@ -679,7 +677,7 @@ def texts_at(home: Home, commits: Sequence[str], paths: Sequence[str | Path]) ->
 
 def _records_at(home: Home, commits: Sequence[Commit]) -> list[dict[str, Any]]:
     """The records of each commit by name."""
-    kinds = {str(records.path_of(kind)): kind for kind in _KINDS}
+    kinds = {str(records.path_of(kind, records.RUN)): kind for kind in _KINDS}
     read: list[dict[str, Any]] = []
     for commit, texts in zip(commits, texts_at(home, [c.id for c in commits], list(kinds)), strict=True):
         read.append({})

@@ -69,7 +69,7 @@ def read(home: Home, tip: str = "") -> tuple[Note, ...]:
 
 @lru_cache(maxsize=4)
 def _read(home: Home, tip: str) -> tuple[Note, ...]:
-    path = str(records.path_of(Note))
+    path = str(records.path_of(Note, records.RUN))
     commits = [one.id for one in reversed(ledger.all_commits(home, tip)) if one.is_note]
     texts = ledger.texts_at(home, commits, [path])
     return tuple(
@@ -83,7 +83,7 @@ def faults(home: Home, tip: str) -> Iterator[str]:
 
     Who serves is read from the newest commit, so a note has to leave all other records as they were.
     """
-    path = str(records.path_of(Note))
+    path = str(records.path_of(Note, records.RUN))
     for one in ledger.all_commits(home, tip) if tip else ():
         if not one.is_note:
             continue

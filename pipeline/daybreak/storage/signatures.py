@@ -11,7 +11,6 @@ from pathlib import Path
 from daybreak.contract import params
 from daybreak.contract.errors import ParamsError, ReleaseError
 from daybreak.contract.params import ReleaseParams
-from daybreak.storage import last_params
 from daybreak.storage.checkout import git
 from daybreak.storage.home import Home
 
@@ -86,4 +85,4 @@ def _wanted(home: Home) -> ReleaseParams:
     try:
         return home.params.release
     except ParamsError:
-        return last_params.load(home, home.folder).release
+        return home.last_params(home.folder).release

@@ -28,19 +28,19 @@ LOCK_WAIT_S = 120.0
 PUSH_TRIES, PUSH_WAIT_S = 3, 2.0  # to the remote; the wait is doubled after each try
 
 
-def stages(folder: Path = Path()) -> dict[str, Any]:
+def stages(folder: Path) -> dict[str, Any]:
     """Returns the stages of dvc.yaml by name; empty if there is no dvc.yaml."""
     path = folder / "dvc.yaml"
     return dict(YAML(typ="safe").load(path.read_text())["stages"]) if path.exists() else {}
 
 
-def make_folders(stage: str) -> None:
+def make_folders(folder: Path, stage: str) -> None:
     """Creates the folders among the stage's declared outputs that the stage left out because they are empty.
 
     DVC fails a stage whose declared output is missing, and there may be no bad row to quarantine.
     """
-    for output in stages().get(stage, {}).get("outs", ()):
-        path = Path(output if isinstance(output, str) else next(iter(output)))
+    for output in stages(folder).get(stage, {}).get("outs", ()):
+        path = folder / (output if isinstance(output, str) else next(iter(output)))
         if not path.suffix:
             path.mkdir(parents=True, exist_ok=True)
 
@@ -132,7 +132,7 @@ def _put_back(home: Home) -> None:
         BEFORE.unlink()
     else:
         BEFORE.replace(LOCK)
-    disk.sync(Path())
+    disk.sync(home.tonight)
 
 
 @contextlib.contextmanager
@@ -146,7 +146,7 @@ def _writing(home: Home) -> Iterator[None]:
         _put_back(home)
         records.replace_text(BEFORE, LOCK.read_text() if LOCK.exists() else "")
         yield
-        disk.sync(Path())
+        disk.sync(home.tonight)
         BEFORE.unlink(missing_ok=True)
         records.sync(BEFORE.parent)  # else a failure of the power could bring it back, and undo later stages
 
@@ -299,7 +299,7 @@ def push(home: Home) -> bool:
             "run dvc push in %s once it answers",
             " ".join(str(error).split())[:200],
             PUSH_TRIES,
-            Path.cwd(),
+            home.tonight,
         )
         return False
     if lost:
@@ -317,7 +317,7 @@ def _nowhere(home: Home) -> list[str]:
     lacking = dvc_cache.missing(home, LOCK.read_text()) if LOCK.exists() else {}
     if not lacking:
         return []
-    with remote(Path()) as odb:
+    with remote(home.tonight) as odb:
         return [path for digest, path in lacking.items() if odb is None or not odb.exists(digest)]
 
 

@@ -56,6 +56,7 @@ WEIGHTS = "model.safetensors"
 
 def main(folder: Path) -> int:
     """Trains the job in `folder` to its end, and returns the exit status."""
+    clock.follow(Path.cwd())
     _die_with_torchrun()
     rank = int(os.environ.get("RANK", "0"))
     _record_errors(folder)

@@ -63,7 +63,7 @@ def settings(repository: Path) -> Params:
     close(1, after="", release=release_of(1))
     Path("dvc.lock").write_text(lock)
     subprocess.run(["git", "update-ref", "-d", ledger.BRANCH], check=True)
-    night = records.read(records.Night)
+    night = records.read(records.Night, records.RUN)
     ledger.commit_night(Home.here(), night, message="a night", release=release_of(1))
     return made
 

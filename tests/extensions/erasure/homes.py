@@ -101,11 +101,11 @@ def run_night(home: Path, day: date, *, with_version: bool = False) -> Night:
     night = runner.run(Home.here(), "open", day=day)
     assert isinstance(night, Night)
     snapshots.record(Home.here(), "open")
-    loaded = params.load()
-    records.write(loaded.workload.make().table)
+    loaded = params.load(Path())
+    records.write(loaded.workload.make().table, records.RUN)
     for stage in ("ingest", "validate", "prepare"):
         runner.run(Home.here(), stage)
-        snapshots.make_folders(stage)
+        snapshots.make_folders(Path(), stage)
         snapshots.record(Home.here(), stage)
     if with_version:
         promote(loaded)
@@ -122,7 +122,7 @@ def promote(loaded: params.Params) -> None:
     save_file(make_model(workload, read_state(ARRAYS)).state_dict(), MODEL / "model.safetensors")
     if (ARRAYS / STATE).exists():
         shutil.copytree(ARRAYS / STATE, MODEL / STATE)
-    dataset = records.read(records.Dataset)
+    dataset = records.read(records.Dataset, records.RUN)
     facts = f'{{"workload": "{loaded.workload.use}", "arguments": {{}}, "seen": 1, "data_digest": "d", '
     (MODEL / "model.json").write_text(facts + f'"last_day": "{dataset.last_day}"}}')
     digest = records.digest(MODEL)
@@ -137,13 +137,13 @@ def promote(loaded: params.Params) -> None:
         stopped_by="finished",
     )  # fmt: skip
     for record in (plan, training, make_evaluation(digest)):
-        records.write(record)
+        records.write(record, records.RUN)
     version, serving = register_night(), ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
     verdict = Verdict(
         action="promote", champion=serving.version if serving else 0, challenger=version.number, effect=None,
         low=None, high=None, num_samples=10, reason="first",
     )  # fmt: skip
-    records.write(verdict)
+    records.write(verdict, records.RUN)
     promote_night()
 
 

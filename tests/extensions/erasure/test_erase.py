@@ -119,11 +119,11 @@ def shop(shop_home: Kept, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def erased(unit: str, *, dry_run: bool = False) -> list[str]:
-    return list(erase(Home.here(), unit, params.load(), dry_run=dry_run))
+    return list(erase(Home.here(), unit, params.load(Path()), dry_run=dry_run))
 
 
 def faults() -> list[str]:
-    return [f"{one.name}: {one.text}" for one in audit(Home.here(), params.load()) if not one.ok]
+    return [f"{one.name}: {one.text}" for one in audit(Home.here(), params.load(Path())) if not one.ok]
 
 
 def killed_at(line: int, work: Callable[[], object]) -> tuple[bool, int]:
@@ -231,7 +231,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     assert homes.places_of(other, fraud)
     left = pq.read_table(next(fraud.glob(f"nights/*/data/clean/day={DAY}/part.parquet")), partitioning=None)
     assert left.equals(kept.filter(pc.not_equal(kept["account"], unit)))  # type: ignore[attr-defined]
-    serving = existing_log(params.load().serving, fraud)
+    serving = existing_log(params.load(Path()).serving, fraud)
     assert serving and [one.id for one in serving.exposures(None)] == ["1"]
     serving.close()
     assert faults() == []
@@ -245,7 +245,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     assert homes.places_of(unit, fraud) == []
     assert faults() == []
     rehearsed = list(
-        drill(Home.here(), params.load())
+        drill(Home.here(), params.load(Path()))
     )  # a rollback to the version of before the erasure, and its data
     assert [one.name for one in rehearsed] == ["model of version 1", "code of version 1", "data of version 1"]
     assert [one.text for one in rehearsed if not one.ok] == []
@@ -299,7 +299,7 @@ def test_a_customer_of_the_shop_goes_and_users_are_answered_from_other_arrays(sh
     erased(unit)
     assert homes.places_of(unit, shop) == []
     folder = shop / "nights" / str(DAY) / "data" / "arrays"
-    workload = params.load().workload.make()
+    workload = params.load(Path()).workload.make()
     assert unit not in workload.dataset(folder, "serve").customers
     assert faults() == []
     assert not list(shop.glob("nights/*/data/work/erasing"))
@@ -314,7 +314,7 @@ def test_a_night_that_is_open_refuses_and_a_key_or_an_erasure_that_is_lost_stops
     shutil.rmtree(shop / "nights" / str(DAY + timedelta(days=1)))
     before = ledger.ledger_tip(Home.here())
     erased(unit)
-    loaded, tip = params.load(), ledger.ledger_tip(Home.here())
+    loaded, tip = params.load(Path()), ledger.ledger_tip(Home.here())
 
     def take_in() -> None:
         ingest(Home.here(), night, loaded.source.make(), loaded.workload.make().table, loaded.ingest)  # type: ignore[arg-type]

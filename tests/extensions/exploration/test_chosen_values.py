@@ -64,7 +64,7 @@ def closed(pattern: Night, key: str, values: Sequence[int], *, worth: float) -> 
             model_digest="m.dir", data_digest="d.dir", num_samples=90, metrics={"score": score}, slices=()
         )
         for record in (opened, DATASET, profile(), PLAN, training, evaluation):
-            records.write(record)
+            records.write(record, records.RUN)
         ledger.commit_night(Home.here(), opened, message="rejected")
 
 
@@ -72,7 +72,7 @@ def opened(home: Path, day: int, **options: object) -> tuple[Night, params.Param
     os.chdir(home)
     night = runner.run(Home.here(), "open", day=FIRST + timedelta(days=day), **options)
     assert isinstance(night, Night)
-    return night, params.load()
+    return night, params.load(Path())
 
 
 def give_up_nights(home: Path) -> None:
@@ -137,9 +137,9 @@ def test_a_width_that_paid_is_a_refresh_of_the_champion_and_one_that_is_only_tri
     def choose(*assignments: str) -> tuple[Chosen, params.Params]:
         folder = Path("params.yaml").read_text()
         after = replace(first, previous=ledger.ledger_tip(Home.here()))
-        chosen = chosen_values.choose_for(Home.here(), after, champion, params.load(), assignments)
+        chosen = chosen_values.choose_for(Home.here(), after, champion, params.load(Path()), assignments)
         assert chosen is not None
-        tonight = params.load()
+        tonight = params.load(Path())
         Path("params.yaml").write_text(folder)
         return chosen, tonight
 

@@ -19,6 +19,7 @@ from daybreak.extensions.pages import open_nights, running
 from daybreak.extensions.pages.board import running_rows
 from daybreak.extensions.pages.live import Shown, part
 from daybreak.extensions.pages.running import NightFacts, RunningNight, line
+from daybreak.storage.home import Home
 from tests.extensions.pages import training_night
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call
@@ -37,7 +38,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def state(folder: Path, *, at_s: float) -> RunningNight:
-    return running.running(open_nights.facts_of(folder), now=NIGHT.started_at + timedelta(seconds=at_s))
+    return running.running(
+        open_nights.facts_of(Home(folder), folder), now=NIGHT.started_at + timedelta(seconds=at_s)
+    )
 
 
 def test_a_page_foretells_what_the_launcher_says_at_the_same_moment(folder: Path) -> None:
@@ -93,7 +96,7 @@ def test_a_long_loss_curve_is_thinned_to_its_last_point(folder: Path) -> None:
 
 def facts(tmp_path: Path, *names: str, **changed: object) -> NightFacts:
     entry = replace(only(whole(), *names), **changed)  # type: ignore[arg-type]
-    return open_nights.facts_of(lay(entry, tmp_path, scores=False))
+    return open_nights.facts_of(Home(tmp_path), lay(entry, tmp_path, scores=False))
 
 
 def at(facts: NightFacts, **hours: float) -> datetime:

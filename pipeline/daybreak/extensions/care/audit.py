@@ -48,7 +48,7 @@ def _checks(home: Home, params: Params) -> Iterator[Check]:
     yield _objects(home)
     signature = _signature(home)
     yield signature
-    texts = ledger.texts_at(home, [commit.id for commit in commits], [*map(records.path_of, KINDS), LOCK])
+    texts = ledger.texts_at(home, [commit.id for commit in commits], [*PATHS.values(), LOCK])
     contents = [decoded(files) for files in texts]
     faults = chain(chain_faults(commits, contents), ledger_notes.faults(home, ledger.ledger_tip(home)))
     yield _check("chain of nights", faults, f"{len(commits):,} entries follow each other")
@@ -76,15 +76,15 @@ def _checks(home: Home, params: Params) -> Iterator[Check]:
 
 
 KINDS = (Night, Version, Verdict, Approval, Refit, Release)
+PATHS = {kind.__name__: str(records.path_of(kind, records.RUN)) for kind in KINDS}  # in a commit
 Contents = dict[str, dict[str, Any]]  # the records of a commit by name, as plain values
 
 
 def decoded(texts: dict[str, str]) -> Contents:
     """Returns the records among the files of a commit, each as a dict, by their names in lower case."""
-    paths = {kind.__name__: str(records.path_of(kind)) for kind in KINDS}
     return {
         name.lower(): forms.record(name, json.loads(texts[path]))
-        for name, path in paths.items()
+        for name, path in PATHS.items()
         if path in texts
     }
 

@@ -16,7 +16,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo, PipelineError, ReleaseError
 from daybreak.contract.params import Params
 from daybreak.contract.records import Check
-from daybreak.registry import aliases, packaging
+from daybreak.registry import aliases, carried_code
 from daybreak.rollout.rollback import promotion_of, steps_back
 from daybreak.storage import checkout, erasures, ledger, snapshots
 from daybreak.storage.home import Home
@@ -54,7 +54,7 @@ def _model(home: Home, made: Entry, params: Params) -> str:
         client.set_registered_model_alias(name, ALIAS, str(release.version))
         try:
             uri = f"models:/{name}@{ALIAS}"
-            folder = packaging.fetch(home, uri, release, into=Path(scratch))
+            folder = carried_code.fetch(home, uri, release, into=Path(scratch))
             num_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         finally:
             client.delete_registered_model_alias(name, ALIAS)

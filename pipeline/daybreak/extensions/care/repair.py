@@ -28,7 +28,7 @@ from daybreak.contract.table import Table
 from daybreak.data import ingest
 from daybreak.data.partitions import RAW
 from daybreak.jobs.launcher import JOBS
-from daybreak.registry import aliases, packaging
+from daybreak.registry import aliases, carried_code, packaging
 from daybreak.registry.carried_code import MODEL
 from daybreak.rollout import ledger_copy, rot
 from daybreak.rollout.prune import needed_by_ledger
@@ -323,7 +323,7 @@ def _versions(home: Home, params: Params) -> Iterator[Check]:
             if others.complete(known[number]):
                 client.log_artifacts(known[number].run_id, str(folder), "model")
                 with tempfile.TemporaryDirectory() as again:
-                    packaging.fetch(home, uris[number], known[number], into=Path(again))
+                    carried_code.fetch(home, uris[number], known[number], into=Path(again))
                 yield _repaired(fault.where, "DVC's cache, its record and other versions")
             else:
                 yield _failed(fault.where, "bring MLflow's artifacts back from a backup, or roll back")
@@ -344,7 +344,7 @@ class _Versions:
             folder.mkdir()
             with suppress(Exception):  # whatever is missing is looked for elsewhere
                 fetched = Path(mlflow.artifacts.download_artifacts(self._uris[number], dst_path=str(folder)))
-                for name in packaging.OF_MLFLOW:
+                for name in carried_code.OF_MLFLOW:
                     (fetched / name).unlink(missing_ok=True)
                 if fetched != folder:
                     shutil.copytree(fetched, folder, dirs_exist_ok=True)

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo, PipelineError, ReleaseError, without_password
 from daybreak.contract.params import ModelSections
 from daybreak.extensions.care import audit
-from daybreak.registry import aliases, packaging
+from daybreak.registry import aliases
 from daybreak.rollout import ledger_copy
+from daybreak.rollout.targets import expect_files
 from daybreak.storage import checkout, ledger, ledger_notes, signatures
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
@@ -111,7 +111,7 @@ def _missing_files(home: Home, params: ModelSections, commit: str) -> Iterator[s
         return
     try:
         with session(home) as client:
-            packaging.expect_files(home, client, params.register_.name, serving)
+            expect_files(home, client, params.register_.name, serving)
     except PipelineError as error:
         yield f"look at this first: version {serving.version} would serve, and {error}"
 
@@ -223,7 +223,7 @@ def _faults(home: Home, commit: str) -> Iterator[str]:
     """
     checkout.git("fsck", "--no-dangling", "--no-reflogs", "--no-progress", commit, folder=home.folder)
     commits = ledger.commits_up_to(home, commit)
-    texts = ledger.texts_at(home, [one.id for one in commits], [*map(records.path_of, audit.KINDS)])
+    texts = ledger.texts_at(home, [one.id for one in commits], [*audit.PATHS.values()])
     contents = [audit.decoded(files) for files in texts]
     if faults := [*audit.chain_faults(commits, contents), *ledger_notes.faults(home, commit)]:
         raise ReleaseError(f"{commit[:9]} ends no whole ledger: {faults[0]}; choose another --commit")

@@ -20,7 +20,7 @@ from contextlib import chdir
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from daybreak.contract import params, records
+from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError, PipelineError, ReleaseError, sentence
 from daybreak.contract.params import Params
 from daybreak.contract.records import Dataset, Erasure, Night
@@ -248,7 +248,7 @@ def _make_arrays_again(home: Home, folder: Path) -> None:
     try:
         if night and dataset:
             with chdir(folder):
-                prepare.make_again(home, dataset, night, params.load(folder))
+                prepare.make_again(home, dataset, night, home.params_of(folder))
             return
     except (PipelineError, OSError, ValueError) as error:
         log.warning(

@@ -20,7 +20,7 @@ from daybreak.contract.table import code
 from daybreak.data.ingest import without
 from daybreak.data.partitions import PART
 from daybreak.extensions.erasure.cached_rows import parquet
-from daybreak.registry import aliases, packaging
+from daybreak.registry import aliases, carried_code, packaging
 from daybreak.rollout import rot
 from daybreak.storage import erasures
 from daybreak.storage.home import Home
@@ -63,7 +63,7 @@ def changed(home: Home, client: "MlflowClient", name: str, *, column: str, unit:
             except (MlflowException, OSError) as error:
                 log.warning("version %s has no files here that could hold rows: %s", version.version, error)
                 continue
-            for of_mlflow in packaging.OF_MLFLOW:
+            for of_mlflow in carried_code.OF_MLFLOW:
                 (folder / of_mlflow).unlink(missing_ok=True)
             number, before = int(version.version), records.digest(folder)
             is_whole = _is_whole(home, folder, of_ledger.get(number))

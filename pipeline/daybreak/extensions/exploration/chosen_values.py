@@ -7,7 +7,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from daybreak.contract import params, records
@@ -57,7 +56,7 @@ def choose_for(
         values=given,
         set_by_person=by_person,
         serving=_serving(choices, arguments),
-        rest=_rest(choices, loaded),
+        rest=_rest(home, choices, loaded),
         warm=warm,
         passes=train.warm_epochs * train.warm_share if warm else train.epochs,
         hours=min(loaded.night.train_hours, loaded.night.decide_hours - night.test_hours),
@@ -66,7 +65,7 @@ def choose_for(
     )
     chosen = choose(choices, tonight, shown(entries, batch_size=train.batch_size))
     changed = [f"{key}={value}" for key, value in chosen.values.items() if value != given[key]]
-    loaded = params.override(Path(), changed, into=Path())
+    loaded = params.override(home.tonight, changed, into=home.tonight)
     if arguments is None or chosen.tried.startswith(OF_THE_WORKLOAD):
         return chosen
     free = {key for key in choices if key not in by_person}
@@ -123,9 +122,9 @@ def _serving(choices: Mapping[str, Sequence[int]], arguments: Mapping[str, Any] 
     return {key: value for key, value in values.items() if value in of_workload[key]}
 
 
-def _rest(choices: Mapping[str, Sequence[int]], loaded: Params) -> str:
+def _rest(home: Home, choices: Mapping[str, Sequence[int]], loaded: Params) -> str:
     """Returns a digest of all that decides the model but these keys: data, workload, training."""
-    alike = params.override(Path(), [f"{key}={listed[0]}" for key, listed in choices.items()])
+    alike = params.override(home.tonight, [f"{key}={listed[0]}" for key, listed in choices.items()])
     prepare = alike.prepare.model_dump_json(exclude_defaults=True)
     return records.text_digest("\n".join((recipe(alike), prepare, loaded.source.model_dump_json())))
 

@@ -61,7 +61,7 @@ def why(home: Home, number: int) -> list[tuple[str, str]]:
     Raises ReleaseError where no night of the ledger made the version.
     """
     commits = ledger.commits(home)
-    paths = [str(records.path_of(kind)) for kind in (Version, Refit)]
+    paths = [str(records.path_of(kind, records.RUN)) for kind in (Version, Refit)]
     texts = ledger.texts_at(home, [commit.id for commit in commits], paths)
     made = [
         commit
@@ -90,7 +90,9 @@ def why(home: Home, number: int) -> list[tuple[str, str]]:
 def _numbers(files: dict[str, str]) -> list[int]:
     """Returns the versions that a night made: tonight's, and its refit; `files` are texts by path."""
     written = [
-        json.loads(files[path]) for kind in (Version, Refit) if (path := str(records.path_of(kind))) in files
+        json.loads(files[path])
+        for kind in (Version, Refit)
+        if (path := str(records.path_of(kind, records.RUN))) in files
     ]
     versions = [record.get("version", record) for record in written]
     return [version["number"] for version in versions if version]
@@ -111,7 +113,7 @@ def who_used(home: Home, what: str) -> list[Use]:
         )
     commits = [commit for commit in ledger.commits(home) if not commit.rollback]
     kinds: Sequence[type[Record]] = (Night, Dataset, Version, Refit) if day else (Night, Version, *_ROLES)
-    paths = [*(str(records.path_of(kind)) for kind in kinds), *([] if day else [LOCK])]
+    paths = [*(str(records.path_of(kind, records.RUN)) for kind in kinds), *([] if day else [LOCK])]
     serving = ledger.champion_at(home, ledger.ledger_tip(home))
     uses = []
     for files in reversed(ledger.texts_at(home, [commit.id for commit in commits], paths)):
@@ -135,7 +137,7 @@ def learned_from(home: Home, days: Collection[date]) -> list[int]:
     A refit is trained on the held-out days too.
     """
     commits = [commit for commit in ledger.commits(home) if not commit.rollback]
-    paths = [str(records.path_of(kind)) for kind in (Night, Dataset, Version, Refit)]
+    paths = [str(records.path_of(kind, records.RUN)) for kind in (Night, Dataset, Version, Refit)]
     numbers = set()
     for files in ledger.texts_at(home, [commit.id for commit in commits], paths):
         night, dataset, version, refit = (json.loads(files.get(path, "null")) for path in paths)
@@ -256,7 +258,7 @@ def _changed_params(home: Home, entry: Entry) -> str:
 
 def _served(home: Home, number: int, commits: Sequence[Commit]) -> list[str]:
     """Returns when the version served: from one commit of the ledger to the next with another version."""
-    path = str(records.path_of(Release))
+    path = str(records.path_of(Release, records.RUN))
     spans: list[str] = []
     since = ""
     texts = ledger.texts_at(home, [commit.id for commit in commits], [path])

@@ -87,7 +87,7 @@ def judge(
         )
         return replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
     try:
-        evaluation, own = records.find(Evaluation), params.live_test.metric
+        evaluation, own = records.find(Evaluation, home.records), params.live_test.metric
         by, rules = score_by(evaluation, params.gate, rules=rules, own=own)
         others = others_by(evaluation, params.gate, own=own)
     except (ParamsError, ReleaseError) as error:

@@ -86,13 +86,13 @@ class OpenVersion:
     def _files(self) -> Iterator[Path]:
         """Yields a folder with the version's files, verified against the ledger."""
         from daybreak.extensions.router.loading import recorded
-        from daybreak.registry import aliases, packaging
+        from daybreak.registry import aliases, carried_code
 
         with session(self.home) as client, tempfile.TemporaryDirectory() as scratch:
             name = self.home.params.register_.name
             night = aliases.existing(client, name, self.number).tags.get("night", "")
             version = recorded(self.home, name, self.number, night=night)
-            yield packaging.fetch(self.home, f"models:/{name}/{self.number}", version, into=Path(scratch))
+            yield carried_code.fetch(self.home, f"models:/{name}/{self.number}", version, into=Path(scratch))
 
 
 def _records(rows: "pd.DataFrame") -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 
 from daybreak.backends.submission_journal import SubmissionJournal
@@ -34,7 +33,7 @@ def states(home: Home, *, now: datetime) -> list[RunningNight]:
     nights = []
     for folder, _ in night_folders.unclosed(home):
         try:
-            facts = facts_of(folder)
+            facts = facts_of(home, folder)
         except (PipelineError, OSError, ValueError, KeyError) as error:  # half of it may be gone
             log.debug("%s is not shown as a running night: %s", folder, error)
             continue
@@ -43,7 +42,7 @@ def states(home: Home, *, now: datetime) -> list[RunningNight]:
     return sorted(nights, key=lambda state: state.night.started_at, reverse=True)
 
 
-def facts_of(folder: Path) -> NightFacts:
+def facts_of(home: Home, folder: Path) -> NightFacts:
     """Returns what the night in a folder has written; PipelineError or OSError where it cannot be read."""
     entry = entry_of(folder)
     job = _job(folder)
@@ -56,7 +55,7 @@ def facts_of(folder: Path) -> NightFacts:
         skips=texts_of(folder, "skipped"),
         job=job,
         usd=usd,
-        confidence=_confidence(folder / params.FILE, _written_at(folder / params.FILE)),
+        confidence=_confidence(home, folder),
         written_at=datetime.fromtimestamp(max(map(_written_at, _written(folder))), UTC),
         has_page=folder.name == entry.night.id and (folder / links.PAGE).exists(),
     )
@@ -90,10 +89,9 @@ def _written_at(path: Path) -> float:
         return 0.0
 
 
-@lru_cache(maxsize=32)
-def _confidence(path: Path, written_at: float) -> float:
-    """Returns `plan.confidence` of a night, whose file was written then."""
+def _confidence(home: Home, folder: Path) -> float:
+    """Returns `plan.confidence` of the night in a folder."""
     try:
-        return params.load(path.parent).plan.confidence
+        return home.params_of(folder).plan.confidence
     except PipelineError:
         return CONFIDENCE

@@ -17,7 +17,7 @@ from daybreak.contract.errors import DataError, JobError, NothingToDo, ParamsErr
 from daybreak.data.features import CLEAN
 from daybreak.data.partitions import part_of
 from daybreak.extensions.router.loading import case_of, recorded
-from daybreak.registry import aliases, packaging
+from daybreak.registry import aliases, carried_code
 from daybreak.serving.version_process import NoAnswer, VersionProcess
 from daybreak.storage import jsonl, ledger
 from daybreak.storage.bucket import options
@@ -79,7 +79,7 @@ def _predicted(home: Home, number: int, day: date, clean: Path) -> "tuple[int, p
         with session(home) as client:
             night = aliases.existing(client, name, number).tags.get("night", "")
             version = recorded(home, name, number, night=night)
-            folder = packaging.fetch(home, f"models:/{name}/{number}", version, into=Path(scratch))
+            folder = carried_code.fetch(home, f"models:/{name}/{number}", version, into=Path(scratch))
         case = case_of(folder, None, online=False)
         process = VersionProcess(number, case, answer_s=DAY_S, home=home, reads=(clean,))
         try:

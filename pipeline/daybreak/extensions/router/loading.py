@@ -21,7 +21,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.records import Night, Refit, Version
 from daybreak.extensions.router.answers import Answers, Predictor, texts
-from daybreak.registry import aliases, packaging
+from daybreak.registry import aliases, carried_code
 from daybreak.registry.weights import ARRAYS
 from daybreak.serving.version_process import NoAnswer, VersionProcess
 from daybreak.storage import ledger
@@ -75,7 +75,9 @@ class VersionLoader:
         version = recorded(self._home, self.name, number, night=night)
         arrays = arrays or arrays_of(self._home, version.night)
         with tempfile.TemporaryDirectory(prefix="serving-") as scratch:
-            folder = packaging.fetch(self._home, f"models:/{self.name}/{number}", version, into=Path(scratch))
+            folder = carried_code.fetch(
+                self._home, f"models:/{self.name}/{number}", version, into=Path(scratch)
+            )
             case = case_of(folder, arrays.folder if arrays else None)
             process = VersionProcess(number, {**case, "threads": 1}, answer_s=self._answer_s, home=self._home)
         return served(process, number, night=arrays.night if arrays else "", top=self._top, keep=self._keep)

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from daybreak.contract import params
 from daybreak.contract.errors import ParamsError, PipelineError
 from daybreak.contract.formats import counted
 from daybreak.contract.table import Table
@@ -28,6 +27,7 @@ from daybreak.extensions.trial.trial_version import OpenedFiles
 from daybreak.registry import packaging
 from daybreak.registry.carried_code import MODEL
 from daybreak.registry.weights import batch_of, load_model
+from daybreak.storage.home import Home
 from daybreak.training.checkpoint import write_tensors
 from daybreak.training.tuning import check_model, check_optimizer, halves, leaves, same_bits, tensors
 from daybreak.workloads.served_rows import predictions, serves_rows
@@ -46,7 +46,7 @@ class ModelChecks:
     def __init__(self, home: Path) -> None:
         self._home, self._folder = home, Path.cwd()
         self._opened = OpenedFiles()
-        self._params = params.load(home)
+        self._params = Home(home).params
         self._began, self._cpu = time.monotonic(), time.process_time()
 
     def try_model(self, state: State) -> None:

@@ -16,9 +16,10 @@ from datetime import date
 from pathlib import Path
 from typing import IO, Any
 
-from daybreak.contract import code_path, errors, params
+from daybreak.contract import code_path, errors
 from daybreak.contract.errors import JobError, PipelineError
 from daybreak.storage import checkout
+from daybreak.storage.home import Home
 
 CODE, FAULT, DOUBTS = "code", "fault.json", "doubts.json"  # in the folder of the process
 
@@ -37,7 +38,7 @@ def rehearse(home: Path, day: date | None = None, *, lines: IO[str] | None = Non
     Raises:
         PipelineError: what the team's code does wrong.
     """
-    params.load(home)
+    Home(home).params_of(home)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch).resolve()
         _copy_code(home, folder / CODE)

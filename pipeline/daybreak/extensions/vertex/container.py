@@ -21,7 +21,7 @@ def lay_out(variables: Mapping[str, str], root: Path) -> None:
     """
     import fsspec
 
-    from daybreak.registry import packaging
+    from daybreak.registry import carried_code
     from daybreak.storage.bucket import WHOLE, BucketFolder, options
 
     uri = variables["AIP_STORAGE_URI"]
@@ -29,7 +29,7 @@ def lay_out(variables: Mapping[str, str], root: Path) -> None:
     files.get(f"{folder}/", f"{root / 'version'}/", recursive=True)
     (root / "version" / WHOLE).unlink(missing_ok=True)  # written beside the version's files by the bucket
     model_digest, files_digest = variables["MODEL_DIGEST"], variables["FILES_DIGEST"]
-    packaging.verify(root / "version", model_digest=model_digest, files_digest=files_digest, uri=uri)
+    carried_code.verify(root / "version", model_digest=model_digest, files_digest=files_digest, uri=uri)
     if variables.get("ARRAYS"):
         BucketFolder(url=variables["ARRAYS_BUCKET"]).bring_thing(variables["ARRAYS"], root / "arrays")
 

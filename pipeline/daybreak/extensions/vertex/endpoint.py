@@ -36,7 +36,7 @@ from daybreak.extensions.vertex.deployments import Deployments
 from daybreak.extensions.vertex.job_spec import Site
 from daybreak.extensions.vertex.operation_journal import OperationJournal, Operations
 from daybreak.extensions.vertex.service import Service
-from daybreak.registry import aliases, packaging
+from daybreak.registry import aliases, carried_code
 from daybreak.statistics.assignment import STALE_S
 from daybreak.storage import erasures, ledger
 from daybreak.storage.bucket import THINGS, BucketFolder
@@ -313,7 +313,7 @@ class OnVertex:
         thing = f"version-{number}-{release.model_digest}"
         with tempfile.TemporaryDirectory() as scratch:
             uri = f"models:/{self.model}/{number}"
-            bucket.send_thing(packaging.fetch(self.home, uri, release, into=Path(scratch)), thing)
+            bucket.send_thing(carried_code.fetch(self.home, uri, release, into=Path(scratch)), thing)
         environment = {
             "MODEL_DIGEST": release.model_digest,
             "FILES_DIGEST": erasures.now(self.home, release.files_digest),
@@ -368,7 +368,7 @@ class OnVertex:
 
             wanted = next((version for version in rot.versions(self.home) if version.number == number), None)
             return (
-                packaging.fetch(self.home, f"models:/{self.model}/{number}", wanted, into=scratch)
+                carried_code.fetch(self.home, f"models:/{self.model}/{number}", wanted, into=scratch)
                 if wanted
                 else None
             )
