@@ -307,24 +307,10 @@ def close(home: Home, night: Night, params: CloseSections) -> None:
     overtaken = ledger.overtaken(home, night)
     if not overtaken:
         _mark_lost_promotion(home, night)
-    failures = sorted(home.records.glob("*.error"), key=lambda path: path.stat().st_mtime)
-    stage = failures[0].stem if failures else ""
-    stopped = records.find(Stop, home.records)
-    failure = f"{stage} failed: {failures[0].read_text().strip()}" if failures else ""
-    verdict = records.find(Verdict, home.records)
-    if verdict is None:
-        verdict = _no_evidence(home, failure, stage=stage, stop=stopped)
-        records.write(verdict, home.records)
-    if overtaken and not ledger.commit_of(home, night):
-        verdict = _void(home, verdict, f"night {night.id} {overtaken}")
-    reason = approval.reason(verdict, records.find(Approval, home.records), over=True)
-    if stopped and records.find(Release, home.records) is None:
-        reason = approval.stopped(stopped)
-    if ledger.is_over(home, night):  # by `promote`, or by a call that was killed
-        night_events.take_over(home, ledger.commit_of(home, night))
-    else:
-        night_events.note(home, home.tonight, over=True)
-    commit = ledger.commit_night(home, night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
+    failure = _first_failure(home)
+    verdict = _final_verdict(home, night, failure, overtaken)
+    _note_events(home, night)
+    commit = _commit(home, night, verdict)
     try:
         log.info("night %s is commit %s of the ledger", night.id, commit[:9])
         publisher.publish_closed(home, commit)
@@ -333,6 +319,56 @@ def close(home: Home, night: Night, params: CloseSections) -> None:
         _reread(home, params)
     finally:
         warm_parent.end(home.tonight)
+    _say_how_to_go_on(home, night, failure, overtaken)
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """A stage that failed, and why."""
+
+    stage: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.stage} failed: {self.why}"
+
+
+def _first_failure(home: Home) -> _Failure | None:
+    """Returns the stage of the night that failed first; None where none did."""
+    marks = sorted(home.records.glob("*.error"), key=lambda path: path.stat().st_mtime)
+    return _Failure(marks[0].stem, marks[0].read_text().strip()) if marks else None
+
+
+def _final_verdict(home: Home, night: Night, failure: _Failure | None, overtaken: str) -> Verdict:
+    """Writes and returns the verdict of a night that ends: the gate's, or why there is none that counts."""
+    verdict = records.find(Verdict, home.records)
+    if verdict is None:
+        verdict = _no_evidence(home, failure, stop=records.find(Stop, home.records))
+        records.write(verdict, home.records)
+    if overtaken and not ledger.commit_of(home, night):
+        verdict = _void(home, verdict, f"night {night.id} {overtaken}")
+    return verdict
+
+
+def _note_events(home: Home, night: Night) -> None:
+    """Notes what happened in the night, or takes it over where the ledger has it."""
+    if ledger.is_over(home, night):  # by `promote`, or by a call that was killed
+        night_events.take_over(home, ledger.commit_of(home, night))
+    else:
+        night_events.note(home, home.tonight, over=True)
+
+
+def _commit(home: Home, night: Night, verdict: Verdict) -> str:
+    """Commits the night to the ledger with the reason of its end, and returns the commit."""
+    reason = approval.reason(verdict, records.find(Approval, home.records), over=True)
+    stopped = records.find(Stop, home.records)
+    if stopped and records.find(Release, home.records) is None:
+        reason = approval.stopped(stopped)
+    return ledger.commit_night(home, night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
+
+
+def _say_how_to_go_on(home: Home, night: Night, failure: _Failure | None, overtaken: str) -> None:
+    """Says how to have another night of the day, where this one was overtaken or failed."""
     if overtaken:
         again = ledger.new_night(home, night)
         log.warning("night %s %s; for another night of its day: %s", night.id, overtaken, again)
@@ -388,7 +424,7 @@ def _end_experiment(home: Home, night: Night, params: CloseSections) -> None:
             log.warning("the experiment is left to the next watch: %s", error)
 
 
-def _no_evidence(home: Home, failure: str, *, stage: str, stop: Stop | None) -> Verdict:
+def _no_evidence(home: Home, failure: _Failure | None, *, stop: Stop | None) -> Verdict:
     """Returns the verdict of a night that did not reach the gate: the champion stays."""
     skips = (
         [approval.stopped(stop)]
@@ -404,8 +440,8 @@ def _no_evidence(home: Home, failure: str, *, stage: str, stop: Stop | None) -> 
         low=None,
         high=None,
         num_samples=0,
-        reason=failure or (skips[0] if skips else "the night was ended before its gate"),
-        failed=stage,
+        reason=str(failure) if failure else skips[0] if skips else "the night was ended before its gate",
+        failed=failure.stage if failure else "",
     )
 
 

@@ -22,7 +22,7 @@ again. Partitions are replaced by a rename and never written to, since they may 
 import json
 import logging
 import shutil
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -66,79 +66,152 @@ def validate(home: Home, night: Night, batch: Batch, table: Table, sections: Val
     when the rules have changed. Raises DataError if the night must stop, ParamsError for a wrong rule.
     """
     shutil.rmtree(REFUSED, ignore_errors=True)  # of a call before
-    params = sections.validate_
-    suite = load(Path(params.suite))
+    suite = load(Path(sections.validate_.suite))
     rules, digest = rules_of(suite, table), rules_digest(suite, table)
-    here = [day for day in partitions(RAW) if _num_rows(part_of(day))]
-    passed = set(partitions(CLEAN)) if RULES.exists() else set()
-    split_from = _split_from(home, raw := _raw_digests(home, here))
-    changed = not RULES.exists() or RULES.read_text().strip() != digest
-    # By other rules or columns all days that passed are judged together, so that no clean row is compared.
-    outdated = {day for day in passed & raw.keys() if split_from[day] != raw[day] and not changed}
-    late = passed.intersection(batch.late_days, here) if passed else here  # others are judged by themselves
-    came_in = {batch.day, *(day for day in late if day <= night.day)}
-    pending = [day for day in here if day < night.day and day not in came_in and day not in passed - outdated]
-    days = sorted({*came_in, *(passed.intersection(here) - set(pending) if changed else ())})
+    agenda = _agenda(home, night, batch, digest)
     judge = Judge()
-    of_schema = _of_schema(judge, [*days, *pending], table)
+    of_schema = _of_schema(judge, [*agenda.tonight, *agenda.pending], table)
     scan = PartitionScan(table, suite, rules, engine=sections.prepare.engine)
     checks = _Checks(
-        table=table, suite=suite, rules=rules, digest=digest, params=params, raw=raw, split_from=split_from
+        table=table, suite=suite, rules=rules, digest=digest, params=sections.validate_, agenda=agenda
     )
-    judged = {day: scan.judge(day) for day in days}
-    again, refused = _judged_again(pending, scan, checks, judge, night, beside=judged, restated=outdated)
+    judged = {day: scan.judge(day) for day in agenda.tonight}
+    again, refused = _judged_again(scan, checks, judge, night, beside=judged)
     judged = dict(sorted((judged | again).items()))
-    days, tonight = list(judged), sorted(came_in)
-    counts = _counts(judged, rules)
-    num_rows = sum(one.num_rows for one in judged.values())
-    of_days = judge.findings(suite.days, _figures(judged))
-    of_rows = judge.findings([_of_count(rule) for rule in rules], counts)
-    data_docs.write(
-        DOCS,
-        {
-            "schema": data_docs.of_types(of_schema),
-            "days": data_docs.of_figures(of_days, _figures(judged), days),
-            "rows": data_docs.of_rows(of_rows, counts, days, num_rows=num_rows),
-        },
-        days,
-    )
-    names = [rule.name for rule in rules]
+    findings = _Findings.of(judge, judged, suite, rules, of_schema=of_schema)
+    findings.write_docs()
     try:
-        distances, note, figures_of_days, unusual = checks.expect(
-            judged, of_days, night, came_in=tonight, by=night.day
-        )
+        passed = checks.expect(judged, findings.of_days, night, came_in=agenda.came_in, by=night.day)
     except DataError:
-        for day in tonight:
-            _write_bad(_rows(day, table), judged[day], names, part_of(day, REFUSED), key=table.key)
+        for day in agenda.came_in:
+            path = part_of(day, REFUSED)
+            _write_bad(_rows(day, table), judged[day], [rule.name for rule in rules], path, key=table.key)
         raise
-    for torn in (*CLEAN.glob(f"day=*/.{PART}"), *QUARANTINE.glob(f"day=*/.{PART}")):
-        torn.unlink()  # left by a call that was killed while it wrote
-    for day in days:
-        _split(day, judged[day], table, names)
-    for gone in set(partitions(CLEAN)) - (set(days) if changed else {*here}):
-        shutil.rmtree(part_of(gone, CLEAN).parent)
-        shutil.rmtree(part_of(gone, QUARANTINE).parent, ignore_errors=True)
-    _note_split_from({**split_from, **{day: raw[day] for day in judged}})
-    if changed:
+    _separate(judged, table, rules)
+    _forget_gone(judged, agenda)
+    _note_split_from({**agenda.split_from, **{day: agenda.raw[day] for day in judged}})
+    if agenda.is_anew:
         disk.sync(CLEAN)
         records.replace_text(RULES, digest + "\n")  # last: a killed call is repeated in full
-    day_history.write(figures_of_days)
-    num_bad = sum(len(one.bad) for one in judged.values())
-    log.info("%d rows of %d days, %d quarantined; %s", num_rows, len(days), num_bad, PAGE)
-    expectations = [_expectation(finding) for finding in (*of_schema, *of_days)]
-    for rule, finding in zip(rules, of_rows, strict=True):
-        num_failed = int(counts[rule.name].sum())
-        expectations.append(
-            Expectation(rule=rule.name, column=rule.blamed, num_failed=num_failed, success=finding.success)
-        )
+    day_history.write(passed.figures)
+    num_rows, num_bad = findings.num_rows, sum(len(one.bad) for one in judged.values())
+    log.info("%d rows of %d days, %d quarantined; %s", num_rows, len(judged), num_bad, PAGE)
     return Report(
         num_rows=num_rows,
         num_clean=num_rows - num_bad,
         num_quarantined=num_bad,
-        expectations=(*expectations, *note, *unusual, *refused),
-        drift=distances,
+        expectations=(*findings.expectations(), *passed.note, *passed.unusual, *refused),
+        drift=passed.drift,
         digest=known_digests.digest(home, CLEAN),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Agenda:
+    """Which days are judged tonight, and of which rows."""
+
+    raw: Mapping[date, str]  # digest of the rows of each day that has some, as they came in
+    split_from: Mapping[date, str]  # digest of the raw rows behind the present clean rows
+    is_anew: bool  # by other rules than before, or for the first time
+    came_in: Sequence[date]  # since the night before, in order
+    tonight: Sequence[date]  # these, and all that passed before where the rules are others
+    pending: Sequence[date]  # came in before and have not passed as they are: each is judged by itself
+    restated: Set[date]  # passed with other rows than those that are here now
+
+
+def _agenda(home: Home, night: Night, batch: Batch, digest: str) -> _Agenda:
+    """Returns the days to judge by the rules of that digest."""
+    here = [day for day in partitions(RAW) if _num_rows(part_of(day))]
+    passed = set(partitions(CLEAN)) if RULES.exists() else set()
+    raw = _raw_digests(home, here)
+    split_from = _split_from(home, raw)
+    is_anew = not RULES.exists() or RULES.read_text().strip() != digest
+    # By other rules or columns all days that passed are judged together, so that no clean row is compared.
+    restated = {day for day in passed & raw.keys() if split_from[day] != raw[day] and not is_anew}
+    late = passed.intersection(batch.late_days, here) if passed else here  # others are judged by themselves
+    came_in = {batch.day, *(day for day in late if day <= night.day)}
+    pending = [day for day in here if day < night.day and day not in came_in and day not in passed - restated]
+    passed_as_is = passed.intersection(here) - set(pending)
+    return _Agenda(
+        raw=raw,
+        split_from=split_from,
+        is_anew=is_anew,
+        came_in=sorted(came_in),
+        tonight=sorted(came_in | passed_as_is if is_anew else came_in),
+        pending=pending,
+        restated=restated,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Findings:
+    """What Great Expectations found in the days that are judged together."""
+
+    rules: Sequence[Rule]
+    figures: "DataFrame"  # a line for each day
+    counts: "DataFrame"  # how many rows of each day fail each rule
+    days: Sequence[date]
+    num_rows: int
+    of_schema: Sequence[Finding]
+    of_days: Sequence[Finding]
+    of_rows: Sequence[Finding]
+
+    @classmethod
+    def of(
+        cls,
+        judge: Judge,
+        judged: Mapping[date, Judged],
+        suite: Suite,
+        rules: Sequence[Rule],
+        *,
+        of_schema: Sequence[Finding],
+    ) -> "_Findings":
+        """Returns the findings on the figures of days, and on how many of their rows fail each rule."""
+        figures, counts = _figures(judged), _counts(judged, rules)
+        return cls(
+            rules=rules,
+            figures=figures,
+            counts=counts,
+            days=list(judged),
+            num_rows=sum(one.num_rows for one in judged.values()),
+            of_schema=of_schema,
+            of_days=judge.findings(suite.days, figures),
+            of_rows=judge.findings([_of_count(rule) for rule in rules], counts),
+        )
+
+    def write_docs(self) -> None:
+        """Writes the pages of what was found."""
+        sections = {
+            "schema": data_docs.of_types(self.of_schema),
+            "days": data_docs.of_figures(self.of_days, self.figures, self.days),
+            "rows": data_docs.of_rows(self.of_rows, self.counts, self.days, num_rows=self.num_rows),
+        }
+        data_docs.write(DOCS, sections, self.days)
+
+    def expectations(self) -> list[Expectation]:
+        """Returns the lines of the report: of the schema, of the days, and of each rule on rows."""
+        return [
+            *(_expectation(finding) for finding in (*self.of_schema, *self.of_days)),
+            *(
+                Expectation(
+                    rule=rule.name,
+                    column=rule.blamed,
+                    num_failed=int(self.counts[rule.name].sum()),
+                    success=finding.success,
+                )
+                for rule, finding in zip(self.rules, self.of_rows, strict=True)
+            ),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Passed:
+    """What the report says of days that passed as a whole, and their figures."""
+
+    drift: tuple[Drift, ...]
+    note: tuple[Expectation, ...]
+    figures: dict[date, day_history.Known]
+    unusual: tuple[Expectation, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +223,7 @@ class _Checks:
     rules: Sequence[Rule]
     digest: str  # of the rules
     params: ValidateParams
-    raw: Mapping[date, str]  # digest of the rows of each day, as they came in
-    split_from: Mapping[date, str]  # digest of the raw rows behind the present clean rows
+    agenda: _Agenda
 
     def expect(
         self,
@@ -161,17 +233,17 @@ class _Checks:
         *,
         came_in: Sequence[date],
         by: date,
-    ) -> "_Passed":
+    ) -> _Passed:
         """Returns what the report says of days that came in; DataError where they have to stop the night.
 
         Labels that are known by the end of the day `by` are judged, too.
         """
-        params, suite = self.params, self.suite
+        params, suite, agenda = self.params, self.suite, self.agenda
         if any(not finding.success for finding in of_days):
             raise DataError(_broken_day(of_days, _figures(judged), list(judged)))
         _refuse_bad_rows([judged[day] for day in came_in], self.rules, limit=params.max_quarantined)
         distances, note = _drift(
-            night.day, judged, self.table, here=self.raw, suite=suite, limit=params.max_drift
+            night.day, judged, self.table, here=agenda.raw, suite=suite, limit=params.max_drift
         )
         figures, unusual = _unusual(
             night,
@@ -182,25 +254,18 @@ class _Checks:
             suite=suite,
             rules=self.digest,
             params=params,
-            of_rows={**self.split_from, **{day: self.raw[day] for day in judged}},
+            of_rows={**agenda.split_from, **{day: agenda.raw[day] for day in judged}},
         )
-        return distances, note, figures, unusual
-
-
-_Passed = tuple[
-    tuple[Drift, ...], tuple[Expectation, ...], dict[date, day_history.Known], tuple[Expectation, ...]
-]
+        return _Passed(drift=distances, note=note, figures=figures, unusual=unusual)
 
 
 def _judged_again(
-    days: Sequence[date],
     scan: PartitionScan,
     checks: _Checks,
     judge: Judge,
     night: Night,
     *,
     beside: Mapping[date, Judged],
-    restated: set[date],
 ) -> tuple[dict[date, Judged], list[Expectation]]:
     """Judges days of `data/raw` that wait to pass; returns those that pass now, and a line for each other.
 
@@ -209,7 +274,7 @@ def _judged_again(
     """
     passed: dict[date, Judged] = {}
     refused = []
-    for day in days:
+    for day in checks.agenda.pending:
         judged = {day: scan.judge(day)}
         try:
             of_days = judge.findings(checks.suite.days, _figures(judged))
@@ -218,7 +283,9 @@ def _judged_again(
             checks.expect(judged | earlier, of_days, alone, came_in=[day], by=night.day)
             passed |= judged
         except DataError as error:
-            stays = "is trained on as it was before" if day in restated else "stays out of training"
+            stays = (
+                "is trained on as it was before" if day in checks.agenda.restated else "stays out of training"
+            )
             log.warning("%s %s: %s", day, stays, error)
             rule = f"{day} came in before and {stays}: {error}"
             refused.append(Expectation(rule=rule, column="(day)", num_failed=1, success=False))
@@ -449,6 +516,22 @@ def _clean_rows(day: date, judged: Mapping[date, Judged]) -> "drift.Rows":
         return rows if good is None else rows.filter(good)
 
     return values
+
+
+def _separate(judged: Mapping[date, Judged], table: Table, rules: Sequence[Rule]) -> None:
+    """Writes the clean and the bad rows of each day."""
+    for torn in (*CLEAN.glob(f"day=*/.{PART}"), *QUARANTINE.glob(f"day=*/.{PART}")):
+        torn.unlink()  # left by a call that was killed while it wrote
+    names = [rule.name for rule in rules]
+    for day, one in judged.items():
+        _split(day, one, table, names)
+
+
+def _forget_gone(judged: Mapping[date, Judged], agenda: _Agenda) -> None:
+    """Removes days that have no rows any more, and by other rules those that did not pass."""
+    for gone in set(partitions(CLEAN)) - (judged.keys() if agenda.is_anew else agenda.raw.keys()):
+        shutil.rmtree(part_of(gone, CLEAN).parent)
+        shutil.rmtree(part_of(gone, QUARANTINE).parent, ignore_errors=True)
 
 
 def _split(day: date, judged: Judged, table: Table, names: Sequence[str]) -> None:

@@ -17,15 +17,15 @@ from typing import Any, NoReturn
 
 from daybreak.contract import clock as night_clock
 from daybreak.contract import records
-from daybreak.contract.backend import LIVE, Backend, Job, LiveJob, OutOfTime, State, label
-from daybreak.contract.errors import JobError, NotYet, PipelineError
-from daybreak.contract.records import Plan, Rental, Rung, Taken, Training
+from daybreak.contract.backend import LIVE, Backend, Job, OutOfTime, State
+from daybreak.contract.errors import JobError, NotYet
+from daybreak.contract.records import Plan, Rung, Taken, Training
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import collector, escalation, moves, sighting
-from daybreak.jobs.backend_job import job_of
 from daybreak.jobs.cost_tracker import CostTracker, spent_usd
 from daybreak.jobs.escalation import Sight
 from daybreak.jobs.heartbeats import Heartbeats
+from daybreak.jobs.rung_jobs import RungJobs
 from daybreak.jobs.submissions import Attempts
 from daybreak.spot import steering
 from daybreak.spot.steering import usd_per_hour
@@ -64,12 +64,21 @@ class Reconciler:
         awake: Callable[[], float],
         into: Path = collector.MODEL,
     ) -> None:
-        self.home, self.into = home, into
+        self.into = into
         self.recipe, self.folder, self.plan, self.first = recipe, folder, plan, first
-        self.backend, self.num_workers = backend, num_workers
+        self.backend = backend
         self.clock, self.awake = clock, awake
         self.confidence, self.budget_usd, self.to_save = confidence, budget_usd, to_save
         self.deadline = recipe.train_until.timestamp()
+        self.jobs = RungJobs(
+            plan,
+            first=first,
+            home=home,
+            folder=folder,
+            backend=backend,
+            num_workers=num_workers,
+            until=self.deadline + 2 * GRACE_S,
+        )
         self.attempts = Attempts(folder)
         self.cost = CostTracker(folder, night=recipe.night)
         moving = folder / MOVING
@@ -86,7 +95,7 @@ class Reconciler:
         now, last = self.clock(), self.attempts.last
         if last and last.live and not last.handle and now < self.deadline:
             # The submitter was killed, or got no reply: attach to the job.
-            self._submit(now, self._job(last.rung, now))
+            self._submit(now, self.jobs.job(last.rung, now))
             last = self.attempts.last
         state = self.backend.state(last.handle) if last and last.live and last.handle else None
         self._pay(now, state)
@@ -101,8 +110,8 @@ class Reconciler:
             return self._end(now, limit=limit)
         if last and last.leaving and state in LIVE:
             self._cancel(now)
-        if last and state in LIVE and (other := self._older(last.name)):
-            self.attempts.leave(now, "older", to=self._rung_of(other))
+        if last and state in LIVE and (other := self.jobs.older(last.name)):
+            self.attempts.leave(now, "older", to=self.jobs.rung_of(other))
             self._cancel(now)
         if state in LIVE:
             self._watch(now, state)
@@ -151,11 +160,16 @@ class Reconciler:
             raise NotYet(f"job {self.folder.name} is past its time")
         rung = self._next_rung(now)
         self._write_recipe(self.recipe.on(rung))
-        job = self._job(rung, now)
+        job = self.jobs.job(rung, now)
         self.attempts.ask(now, name=job.name, rung=rung)
         self._submit(now, job)
         asked = self.attempts.last
-        if asked and asked.handle and len(self._rungs) > 1 and self.backend.state(asked.handle) == "refused":
+        if (
+            asked
+            and asked.handle
+            and len(self.jobs.rungs) > 1
+            and self.backend.state(asked.handle) == "refused"
+        ):
             self._note(now, "refused")
             self._go_on(now)  # the next place, at once
         raise NotYet(f"job {self.folder.name}: queued")
@@ -169,8 +183,8 @@ class Reconciler:
     def _next_rung(self, now: float) -> Rung:
         """Returns the rung to submit the job on; NotYet where there is none now."""
         last = self.attempts.last
-        if other := self._older(last.name if last else ""):
-            if rung := self._rung_of(other):
+        if other := self.jobs.older(last.name if last else ""):
+            if rung := self.jobs.rung_of(other):
                 return rung
             raise NotYet(f"job {self.folder.name}: another host runs it by another plan, as {other.job}")
         if last and last.to:
@@ -189,43 +203,6 @@ class Reconciler:
             log.warning("job %s was ended: %s; restarting it", self.folder.name, why)
         return choice.rung
 
-    def _older(self, name: str) -> LiveJob | None:
-        """Returns the oldest live job of this recipe if it has another name than ours, and ends all others.
-
-        Another host with this home may have submitted a job on another rung, with that rung's name. All hosts
-        keep the same job; of several jobs with one name, the backend keeps one.
-        """
-        if len(self._rungs) == 1:
-            return None
-        regions = [rung.rental.region for rung in self._rungs]
-        try:
-            jobs = [j for j in self.backend.live_in(regions) if j.job.startswith(self.folder.name)]
-        except PipelineError as error:
-            log.warning("whether job %s lives elsewhere, too, is not known: %s", self.folder.name, error)
-            return None
-        if not jobs:
-            return None
-        kept = min(jobs, key=lambda job: (job.created_at, job.handle))
-        for job in jobs:
-            if job.job != kept.job:
-                log.warning("job %s lives twice; ending %s, %s stays", self.folder.name, job.job, kept.job)
-                self.backend.cancel(job.handle)
-        return kept if label(kept.job) != label(name) else None
-
-    @property
-    def _rungs(self) -> tuple[Rung, ...]:
-        return self.first, *self.plan.ladder, *self.plan.cheaper
-
-    def _names(self) -> list[str]:
-        """Returns the names of the job on all rungs."""
-        return [self._job(rung, 0.0).name for rung in self._rungs]
-
-    def _rung_of(self, job: LiveJob) -> Rung | None:
-        """Returns the rung whose job that is."""
-        return next(
-            (rung for rung in self._rungs if label(self._job(rung, 0.0).name) == label(job.job)), None
-        )
-
     def _submit(self, now: float, job: Job) -> None:
         """Submits the job, or attaches to it; NotYet if its deadline has passed meanwhile."""
         try:
@@ -234,22 +211,6 @@ class Reconciler:
             # What was trained so far still counts: the next call takes the newest checkpoint.
             raise NotYet(str(error)) from error
         self.attempts.submit(now, handle=handle)
-
-    def _job(self, rung: Rung, now: float) -> Job:
-        return job_of(
-            self.home,
-            self.folder,
-            rung,
-            planned=rung.rental == self.first.rental,
-            num_workers=self._workers_on(rung.rental),
-            timeout_s=self.deadline - now + 2 * GRACE_S,
-        )
-
-    def _workers_on(self, rental: Rental) -> int:
-        """Returns the number of processes on a machine: by its hardware, or by params on this machine."""
-        names = (rental.machine, rental.backend)
-        machine = next((m for m in self.backend.machines() if (m.name, m.backend) == names), None)
-        return self.num_workers if rental.is_local or machine is None else machine.num_processes
 
     def _note(self, now: float, state: State | None) -> None:
         """Records a state that was seen for the first time."""
@@ -342,7 +303,7 @@ class Reconciler:
 
     def _give_up_if_hopeless(self) -> None:
         """Raises the worker's reason if a restart would not help; the next call counts from zero again."""
-        final = worker_errors.final(self.folder, names=self._names)
+        final = worker_errors.final(self.folder, names=self.jobs.names)
         failed = sum(each.failed for each in self.attempts.all)
         if not final and failed <= MAX_RESTARTS:
             return

@@ -8,18 +8,18 @@ plan whenever it is made.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from daybreak import hooks
 from daybreak.contract.errors import DataError, PlanError
 from daybreak.contract.machine import Machine
-from daybreak.contract.records import Champion, Dataset, Night, Plan, Portion, Profile, Rung, Tuning
-from daybreak.machines import catalog
+from daybreak.contract.records import Champion, Dataset, Night, Plan, Portion, Profile
 from daybreak.planning import fallback
 from daybreak.planning.batch_growth import sizes
-from daybreak.planning.candidates import Job, Way, allowed, candidates, everything, hindrance, way_of
+from daybreak.planning.candidates import Job, way_of
 from daybreak.planning.considered import basis, options, portions
 from daybreak.planning.infeasible import (
     epochs_that_help,
@@ -28,11 +28,11 @@ from daybreak.planning.infeasible import (
     nothing_runs,
     of_epochs,
 )
-from daybreak.planning.search import Candidate, Choice, Limits, relax, search
+from daybreak.planning.search import Candidate, Choice, Limits, Objective, relax, search
+from daybreak.planning.search_space import Problem, SearchSpace, search_space
 from daybreak.prediction.calibration import Calibration
-from daybreak.prediction.efficiency import Efficiency, alike, complete
+from daybreak.prediction.efficiency import complete
 from daybreak.prediction.time_budget import Window, window, windows
-from daybreak.profiling import remedies
 from daybreak.training.recipe import Course, course
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
@@ -68,23 +68,19 @@ def plan(
     if chosen and chosen.tried:  # tonight finds out about nothing else
         explored_usd = max(explored_usd, params.plan.explore_usd)
 
-    def planned(tonight: Course, *, shorten: bool) -> Plan:
-        return _planned(
-            tonight,
-            night,
-            dataset,
-            profile,
-            params,
-            available=available,
-            listed=listed,
-            known=known,
-            explored_usd=explored_usd,
-            shorten=shorten,
-        )
-
+    problem = Problem(
+        night=night,
+        dataset=dataset,
+        profile=profile,
+        params=params,
+        available=available,
+        listed=listed,
+        known=known,
+        left_usd=params.plan.explore_usd - explored_usd,
+    )
     num_left_out = 0
     try:
-        made = planned(recipe, shorten=True)
+        made = _planned(problem, recipe)
     except PlanError as error:
         if not recipe.num_missed:
             raise
@@ -94,7 +90,7 @@ def plan(
             f"{recipe.num_missed:,}",
         )
         num_left_out, recipe = recipe.num_missed, recipe.without_missed()
-        made = replace(planned(recipe, shorten=True), num_left_out=num_left_out)
+        made = replace(_planned(problem, recipe), num_left_out=num_left_out)
 
     def longer(length: float) -> Plan | None:
         tonight = replace(
@@ -102,7 +98,9 @@ def plan(
         )
         try:
             return replace(
-                planned(tonight, shorten=False), base_samples=tonight.num_samples, num_left_out=num_left_out
+                _planned(problem, tonight, shorten=False),
+                base_samples=tonight.num_samples,
+                num_left_out=num_left_out,
             )
         except PlanError:  # nothing is in time and within the budget with so many
             return None
@@ -116,179 +114,122 @@ def plan(
             profile=profile,
             known=known,
             params=params,
-            left_usd=params.plan.explore_usd - explored_usd,
+            left_usd=problem.left_usd,
         )
     return made
 
 
-def _warn_of_one_update(batch_size: int, tonight: Course) -> None:
-    """Says that a batch is larger than all samples to train on."""
-    if batch_size > tonight.num_samples:
-        log.warning(
-            "a batch of %s samples (train.batch_size) is larger than the %s to train on, so that training is "
-            "one update of these; lower train.batch_size, or raise the epochs",
-            f"{batch_size:,}",
-            f"{tonight.num_samples:,}",
-        )
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """Candidates, and the limits of a window that one of them is to keep."""
+
+    offered: list[Candidate]
+    window: Window
+    limits: Limits
+    objective: Objective
+
+    @cached_property
+    def choice(self) -> Choice | None:
+        """The best that keeps the limits; None where nothing does."""
+        return search(self.offered, limits=self.limits, objective=self.objective)
 
 
-def _planned(
-    tonight: Course,
-    night: Night,
-    dataset: Dataset,
-    profile: Profile,
-    params: "PlanSections",
-    *,
-    available: Sequence[Machine],
-    listed: Sequence[Machine],
-    known: Calibration | None,
-    explored_usd: float,
-    shorten: bool,
-) -> Plan:
+def _planned(problem: Problem, tonight: Course, *, shorten: bool = True) -> Plan:
     """Returns the plan for a course; for fewer epochs where only these are feasible, if `shorten`."""
-    planning, training = params.plan, params.train
-    here = next((machine for machine in available if machine.is_local), catalog.AT_HAND)
-    at_hand = catalog.local(profile, today=night.day, own=here)
-    available = tuple(
-        replace(at_hand, backend=machine.backend) if machine.is_local else machine for machine in available
+    space = search_space(problem, tonight)
+    weighed = _with_others(space, _beside_live_test(problem, space), problem.params)
+    epochs = None
+    if weighed.choice is None and shorten:
+        epochs = epochs_that_help(space.candidates, tonight, weighed.limits)
+        weighed = _shortened(space, weighed, epochs, problem.params)
+    if weighed.choice is None:
+        relaxation = relax(weighed.offered, limits=weighed.limits)
+        raise PlanError(infeasible(problem.night, tonight, weighed.window, relaxation, epochs))
+    choice, explore_usd = _explored(
+        weighed.choice,
+        weighed.offered,
+        weighed.limits,
+        space.params,
+        job=space.job,
+        left_usd=problem.left_usd,
     )
-    machines = allowed(everything(available, (at_hand, *listed)), planning, available=available)
-    obtainable = frozenset(available)
-    profile, tuning = remedies.apply_kept(
-        profile,
-        epochs=tonight.epochs,
-        num_samples=tonight.num_samples,
-        at_hand=all(machine.is_local for machine in machines if machine in obtainable),
+    made = replace(_written(problem, space, weighed, choice), explore_usd=explore_usd)
+    return fallback.on_spot(
+        made,
+        choice.best,
+        space.job.profile,
+        problem.known,
+        until_s=weighed.window.until_s,
+        budget_usd=problem.night.budget_usd,
     )
-    batch_size = training.batch_size
-    if any(remedy.name == remedies.SMALLER_BATCH and remedy.kept for remedy in profile.remedies):
-        batch_size = max(1, batch_size // 2)
-    _warn_of_one_update(batch_size, tonight)
+
+
+def _beside_live_test(problem: Problem, space: SearchSpace) -> _Search:
+    """Returns the search in the window beside the most of the live test that leaves time for some candidate.
+
+    Where none does, the window reserves nothing for the test. Raises PlanError where the later stages alone
+    do not fit, and where no machine could run the job at once, however late.
+    """
+    night, params = problem.night, problem.params
     whole = window(
         night,
-        dataset,
-        profile,
+        problem.dataset,
+        space.job.profile,
         test_days=params.prepare.test_days,
-        confidence=planning.confidence,
-        decided=known.decided if known else (),
+        confidence=space.params.confidence,
+        decided=problem.known.decided if problem.known else (),
         refit_epochs=params.gate.refit_epochs,
     )
-    nights = alike(
-        known.reached if known else (),
-        profile=profile,
-        num_samples=tonight.num_samples,
-        batch_size=batch_size,
-    )
-    job = Job(
-        profile=profile,
-        at_hand=replace(at_hand, dated=dataset.last_day),
-        dataset=dataset,
-        batch_size=batch_size,
-        num_workers=training.num_workers,
-        known=known,
-        sync=training.fixed_sync,
-        grows=training.batch_growth == "goodput",
-        # Gradients are noisier towards the end of training than where a profile looks, at its beginning.
-        efficiency=Efficiency(noise_scale=(nights[-1] if nights else profile).noise_scale, nights=nights),
-    )
-
-    left_usd = planning.explore_usd - explored_usd
-
-    def candidates_for(count: int, among: Collection[Way] | None = None, job: Job = job) -> list[Candidate]:
-        return list(
-            candidates(
-                job,
-                machines,
-                planning,
-                available=obtainable,
-                num_samples=count,
-                among=among,
-                # Numbers of machines that seem dominated are what exploring finds out about.
-                dominated=left_usd > 0,
-            )
+    offered = space.candidates(space.course.num_samples)
+    _expect_runnable(space, offered)
+    for there in windows(night, whole):
+        limits = Limits(
+            deadline_s=there.deadline_s,
+            budget_usd=night.budget_usd,
+            confidence=space.params.confidence,
+            usd_per_hour_saved=space.params.usd_per_hour_saved,
         )
+        beside = _Search(offered=offered, window=there, limits=limits, objective=space.params.ranking)
+        if beside.choice:
+            break
+    return beside
 
-    offered = candidates_for(tonight.num_samples)
+
+def _expect_runnable(space: SearchSpace, offered: Sequence[Candidate]) -> None:
+    """Raises PlanError where no candidate can run, or where each has to be waited for."""
     runnable = [candidate for candidate in offered if not candidate.hindrance]
     if not runnable:
-        usable = [machine for machine in machines if not hindrance(machine, obtainable)]
-        raise PlanError(nothing_runs(job, usable, planning.batch_sizes or (batch_size,)))
+        sizes = space.params.batch_sizes or (space.job.batch_size,)
+        raise PlanError(nothing_runs(space.job, space.usable, sizes))
     if all(candidate.rental.is_queued for candidate in runnable):
         raise PlanError(nothing_at_once(runnable))
-    there, limits, choice = _split(windows(night, whole), offered, night, planning)
+
+
+def _with_others(space: SearchSpace, weighed: _Search, params: "PlanSections") -> _Search:
+    """Returns the search with the candidates that extensions have, such as machines of two kinds."""
     further = [
         each
         for candidates_of in hooks.functions("candidates")
         for each in candidates_of(
-            job,
-            machines,
+            space.job,
+            space.machines,
             params,
-            available=obtainable,
-            num_samples=tonight.num_samples,
-            limits=limits,
-            than=choice,
+            available=space.available,
+            num_samples=space.course.num_samples,
+            limits=weighed.limits,
+            than=weighed.choice,
         )
     ]
-    if further:
-        offered += further
-        choice = search(offered, limits=limits, objective=planning.ranking)
-    if choice is None:
-        epochs = epochs_that_help(candidates_for, tonight, limits) if shorten else None
-        if epochs is not None and params.profile.quality_remedies == "allow":
-            log.warning("%g epochs instead of %g, as profile.quality_remedies allows", epochs, tonight.epochs)
-            offered = candidates_for(of_epochs(epochs, tonight))
-            choice = search(offered, limits=limits, objective=planning.ranking)
-        if choice is None:
-            raise PlanError(infeasible(night, tonight, there, relax(offered, limits=limits), epochs))
-    choice, explore_usd = _explored(choice, offered, limits, planning, job=job, left_usd=left_usd)
-    rest = offered
-    if (
-        job.sync is None and choice.best.estimate.sync.every > 1
-    ):  # a checkpoint only fits jobs that agree alike
-        times = choice.best.num_samples / job.samples(tonight.num_samples, choice.best.estimate.batch_size)
-        again = candidates_for(
-            round(times * tonight.num_samples), job=replace(job, sync=choice.best.estimate.sync)
-        )
-        rest = [each for each in again if way_of(each) != way_of(choice.best)]
-    rungs = fallback.rungs(fallback.ladder(choice, rest, limits), job, night, limits, there)
-    slower = fallback.cheaper(choice.best, rest, limits) if planning.ranking == "cost" else []
-    made = _plan(choice, limits, rungs, tuning, checkpoint_every_s=training.checkpoint_every_s)
-    portioned = replace(made, portions=portions(choice.best))
-    spot = fallback.on_spot(
-        portioned, choice.best, profile, known, until_s=there.until_s, budget_usd=night.budget_usd
-    )
-    return replace(
-        spot,
-        options=options(offered, choice=choice, limits=limits, objective=planning.ranking),
-        after=tuple(
-            Portion(name=part.name, expected_s=part.seconds, expected_usd=0.0) for part in there.after
-        ),
-        basis=basis(choice.best, job=job, offered=offered),
-        sync=choice.best.estimate.sync,
-        sizes=sizes(job, choice.best),
-        explore_usd=explore_usd,
-        cheaper=fallback.rungs(slower, job, night, limits, there),
-    )
+    return replace(weighed, offered=[*weighed.offered, *further]) if further else weighed
 
 
-def _split(
-    splits: Iterable[Window], offered: Sequence[Candidate], night: Night, params: "PlanParams"
-) -> tuple[Window, Limits, Choice | None]:
-    """Returns the first of these windows, beside the most of the live test, that a way is in time for.
-
-    Where there is none it returns the last one, with no choice.
-    """
-    for there in splits:
-        limits = Limits(
-            deadline_s=there.deadline_s,
-            budget_usd=night.budget_usd,
-            confidence=params.confidence,
-            usd_per_hour_saved=params.usd_per_hour_saved,
-        )
-        choice = search(offered, limits=limits, objective=params.ranking)
-        if choice:
-            break
-    return there, limits, choice
+def _shortened(space: SearchSpace, weighed: _Search, epochs: float | None, params: "PlanSections") -> _Search:
+    """Returns the search with so few epochs, where some number helps and params allow it."""
+    if epochs is None or params.profile.quality_remedies != "allow":
+        return weighed
+    tonight = space.course
+    log.warning("%g epochs instead of %g, as profile.quality_remedies allows", epochs, tonight.epochs)
+    return replace(weighed, offered=space.candidates(of_epochs(epochs, tonight)))
 
 
 def _explored(
@@ -307,28 +248,27 @@ def _explored(
     return choice, more_usd
 
 
-def _plan(
-    choice: Choice,
-    limits: Limits,
-    rungs: tuple[Rung, ...],
-    tuning: Tuning,
-    *,
-    checkpoint_every_s: float | None,
-) -> Plan:
-    best, estimate = choice.best, choice.best.estimate
+def _written(problem: Problem, space: SearchSpace, weighed: _Search, choice: Choice) -> Plan:
+    """Returns the record of a choice: what is rented, what to fall back on, and why it is that."""
+    night, job, there, limits = problem.night, space.job, weighed.window, weighed.limits
+    best, estimate, tuning = choice.best, choice.best.estimate, space.tuning
     source, dated = best.machine.price_source(best.rental.strategy)
     if not best.rental.is_local:  # on other machines the useful number of loaders is predicted, not measured
         tuning = replace(tuning, num_loaders=estimate.num_loaders)
+    successors = _successors(space, weighed, best)
+    ladder = fallback.ladder(choice, successors, limits)
+    slower = fallback.cheaper(best, successors, limits) if space.params.ranking == "cost" else []
     return Plan(
         rental=best.rental,
         batch_size=estimate.batch_size,
         micro_batch_size=estimate.micro_batch_size,
         num_samples=best.num_samples,
-        checkpoint_every_s=checkpoint_every_s or estimate.checkpoint_every_s,
+        checkpoint_every_s=problem.params.train.checkpoint_every_s or estimate.checkpoint_every_s,
         expected_s=best.expected_s,
         expected_usd=best.expected_usd,
         interval=best.interval,
-        ladder=rungs,
+        ladder=fallback.rungs(ladder, job, night, limits, there),
+        cheaper=fallback.rungs(slower, job, night, limits, there),
         runner_up=choice.runner_up,
         tuning=tuning,
         chance=best.chance(limits.deadline_s),
@@ -337,7 +277,26 @@ def _plan(
         price_dated=dated,
         widened=estimate.widened,
         gpus=best.machine.gpus,
+        sync=estimate.sync,
+        sizes=sizes(job, best),
+        portions=portions(best),
+        after=tuple(
+            Portion(name=part.name, expected_s=part.seconds, expected_usd=0.0) for part in there.after
+        ),
+        options=options(weighed.offered, choice=choice, limits=limits, objective=weighed.objective),
+        basis=basis(best, job=job, offered=weighed.offered),
     )
+
+
+def _successors(space: SearchSpace, weighed: _Search, best: Candidate) -> list[Candidate]:
+    """Returns what may go on from a checkpoint of the best: only jobs whose workers agree as often."""
+    sync = best.estimate.sync
+    if space.job.sync is not None or sync.every == 1:
+        return weighed.offered
+    num_samples = space.course.num_samples
+    times = best.num_samples / space.job.samples(num_samples, best.estimate.batch_size)
+    again = space.agreeing(sync).candidates(round(times * num_samples))
+    return [each for each in again if way_of(each) != way_of(best)]
 
 
 def _course(night: Night, dataset: Dataset, champion: Champion | None, params: "PlanSections") -> Course:

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING
 from daybreak.contract.errors import NothingToDo, ParamsError, ReleaseError
 from daybreak.contract.formats import one_line, short_id
 from daybreak.contract.params import ModelSections
-from daybreak.contract.records import (
-    Release,
-    Verdict,
-)
+from daybreak.contract.records import Champion, Release, Verdict
 from daybreak.contract.user import user
 from daybreak.registry import aliases
 from daybreak.rollout import night_events, release_journal, saga
@@ -20,7 +17,7 @@ from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.rollout.targets import Target, release_targets
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
-from daybreak.storage.ledger import Commit
+from daybreak.storage.ledger import Commit, Entry
 from daybreak.storage.mlflow_client import session
 
 if TYPE_CHECKING:
@@ -66,57 +63,69 @@ def rollback(
         targets = release_targets(home, client, name)
         if finished := _finished(home, client, name, targets):
             return finished
-        after, newest = ledger.newest_entry(home), next(iter(ledger.history(home, limit=1)), None)
-        serving = newest.serving if newest else None
-        if serving is None:
-            expect_ledger(home, params)
-            raise ReleaseError("no version was ever promoted; there is nothing to roll back")
+        tip = ledger.newest_entry(home)
+        serving = _serving(home, params)
         if once and (done := _done(home, once)):
             return done
-        releases = ledger.releases(home)
-        number = version_of(home, str(to or 0)) or steps_back(releases, steps)
-        if number == serving.version:
-            raise NothingToDo(f"version {number} serves already")
-        (made,) = ledger.entries_of(home, [promotion_of(releases, number)])
-        asked = release_journal.journal(home).path.exists()  # before a target got ready
-        if not (yes or asked):
-            _ask(name, serving=serving.version, number=number, night=made.night.id)
+        night = _to_serve_again(home, serving, to=to, steps=steps)
+        if not (yes or release_journal.journal(home).path.exists()):  # asked before a target got ready
+            _ask(name, night, serving=serving)
         why = f"{reason}{f' ({once})' if once else ''}"
-        verdict = Verdict(
-            action="reject",
-            champion=number,
-            challenger=serving.version,
-            effect=None,
-            low=None,
-            high=None,
-            num_samples=0,
-            reason=f"rolled back from version {serving.version} to {number}: {why}",
-        )
-        assert made.release is not None
-        release = Release(
-            version=number,
-            replaced=serving.version,
-            model_digest=made.release.model_digest,
-            files_digest=made.release.files_digest,
-            night=made.night.id,
-            lineage=made.release.lineage,
-        )
-        event = night_events.rolled_back(
-            release,
-            by=by or user(),
-            reason=one_line(why),
-            at=datetime.now(UTC).replace(microsecond=0),
-        )
-        move = saga.Move(
-            kind="rollback",
-            release=release,
-            tip=after,
-            commit=lambda: ledger.commit_rollback(
-                home, made.commit, release, verdict, event, after=after, message=verdict.reason[:200]
-            ),
-        )
+        move = _move(home, night, serving, tip=tip, why=why, by=by or user())
         saga.run(home, move, targets)
-        return release
+        return move.release
+
+
+def _serving(home: Home, params: ModelSections) -> Release | Champion:
+    """Returns the release that serves; raises ReleaseError where none does, or where the ledger is lost."""
+    newest = next(iter(ledger.history(home, limit=1)), None)
+    if newest and newest.serving:
+        return newest.serving
+    expect_ledger(home, params)
+    raise ReleaseError("no version was ever promoted; there is nothing to roll back")
+
+
+def _to_serve_again(home: Home, serving: Release | Champion, *, to: int | str, steps: int) -> Entry:
+    """Returns the night that promoted the version which is to serve; NothingToDo where that one serves."""
+    releases = ledger.releases(home)
+    number = version_of(home, str(to or 0)) or steps_back(releases, steps)
+    if number == serving.version:
+        raise NothingToDo(f"version {number} serves already")
+    (night,) = ledger.entries_of(home, [promotion_of(releases, number)])
+    return night
+
+
+def _move(home: Home, night: Entry, serving: Release | Champion, *, tip: str, why: str, by: str) -> saga.Move:
+    """Returns the move back to the version of a night, with what the ledger is to say of it."""
+    assert night.release is not None
+    release = Release(
+        version=night.release.version,
+        replaced=serving.version,
+        model_digest=night.release.model_digest,
+        files_digest=night.release.files_digest,
+        night=night.night.id,
+        lineage=night.release.lineage,
+    )
+    verdict = Verdict(
+        action="reject",
+        champion=release.version,
+        challenger=serving.version,
+        effect=None,
+        low=None,
+        high=None,
+        num_samples=0,
+        reason=f"rolled back from version {serving.version} to {release.version}: {why}",
+    )
+    at = datetime.now(UTC).replace(microsecond=0)
+    event = night_events.rolled_back(release, by=by, reason=one_line(why), at=at)
+    return saga.Move(
+        kind="rollback",
+        release=release,
+        tip=tip,
+        commit=lambda: ledger.commit_rollback(
+            home, night.commit, release, verdict, event, after=tip, message=verdict.reason[:200]
+        ),
+    )
 
 
 def _finished(home: Home, client: "MlflowClient", name: str, targets: Sequence[Target]) -> Release | None:
@@ -134,17 +143,19 @@ def _finished(home: Home, client: "MlflowClient", name: str, targets: Sequence[T
     return newest.release
 
 
-def _ask(name: str, *, serving: int, number: int, night: str) -> None:
+def _ask(name: str, night: Entry, *, serving: Release | Champion) -> None:
     """Asks a person at a terminal whether it is to be done; raises NothingToDo unless the answer is yes."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
+    assert night.release is not None
     question = (
-        f"Version {serving} of {name} serves. Let version {number}, of night {night}, serve again? [y/N] "
+        f"Version {serving.version} of {name} serves. "
+        f"Let version {night.release.version}, of night {night.night.id}, serve again? [y/N] "
     )
     sys.stderr.write(question)  # the record is on standard output
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise NothingToDo(f"nothing is changed: version {serving} serves on")
+        raise NothingToDo(f"nothing is changed: version {serving.version} serves on")
 
 
 def _done(home: Home, once: str) -> Release | None:

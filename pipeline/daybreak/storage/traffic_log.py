@@ -20,7 +20,6 @@ mode by default, or PostgreSQL by `serving.log`. What is committed here is on th
 Routers need a moment to follow: an exposure records the version and the share that it was drawn with.
 """
 
-import contextlib
 import functools
 import itertools
 import json
@@ -31,110 +30,32 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
-from daybreak.contract import disk
 from daybreak.contract.clock import Clock, boot
-from daybreak.contract.errors import JobError, ParamsError, ReleaseError
+from daybreak.contract.errors import ParamsError, ReleaseError
 from daybreak.contract.params import ServingParams
 from daybreak.storage.bucket import options
 from daybreak.storage.checkout import membership
+from daybreak.storage.traffic_database import (
+    CLOCKS,
+    ENDPOINTS,
+    EXPOSURES,
+    METADATA,
+    MOVES,
+    OUTCOMES,
+    PREDICTIONS,
+    ROUTERS,
+    STOPS,
+    TRAFFIC,
+    TrafficDatabase,
+)
 
 ALIVE_S = 10.0  # a router without a heartbeat for longer is gone
 LOG = Path("var") / "serving.db"  # in the home, unless serving.log names another
-BUSY_S = 30.0  # how long a writer waits for another one
 NUM_TRIES = 20
 MAX_ROWS = 500  # of a statement; SQLite takes 32,766 values
-
-_metadata = sa.MetaData()
-_exposures = sa.Table(
-    "exposures",
-    _metadata,
-    sa.Column("id", sa.String(32), primary_key=True),
-    sa.Column("time", sa.Double, nullable=False),  # seconds since 1970
-    sa.Column("experiment", sa.String(200), nullable=False),
-    sa.Column("unit", sa.String(16), nullable=False),
-    sa.Column("arm", sa.String(16), nullable=False),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("share", sa.Double, nullable=False),
-    sa.Column("propensity", sa.Double, nullable=False),
-    sa.Column("items", sa.Text, nullable=False),  # JSON, best first
-    sa.Column("latency_s", sa.Double, nullable=False),
-    sa.Column("error", sa.String(200), nullable=False),
-    sa.Column("fallback", sa.Boolean, nullable=False),
-    sa.Index("exposures_by_experiment", "experiment", "time"),
-)
-_outcomes = sa.Table(
-    "outcomes",
-    _metadata,
-    sa.Column("exposure", sa.String(32), primary_key=True),
-    sa.Column("time", sa.Double, nullable=False),
-    sa.Column("items", sa.Text, nullable=False),  # JSON
-)
-_predictions = sa.Table(
-    "predictions",
-    _metadata,
-    sa.Column("exposure", sa.String(32), primary_key=True),
-    sa.Column("predicted", sa.Text, nullable=False),  # JSON
-)
-_traffic = sa.Table(
-    "traffic",
-    _metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("revision", sa.Integer, nullable=False),
-    sa.Column("champion", sa.Integer, nullable=False),
-    sa.Column("challenger", sa.Integer, nullable=False),
-    sa.Column("share", sa.Double, nullable=False),
-    sa.Column("experiment", sa.String(200), nullable=False),
-    sa.Column("ready", sa.Integer, nullable=False),
-    sa.Column("changed_at", sa.Double, nullable=False),
-    sa.Column("secret", sa.String(64), nullable=False),
-)
-_moves = sa.Table(
-    "moves",
-    _metadata,
-    sa.Column("revision", sa.Integer, primary_key=True),
-    *(
-        sa.Column(column.name, column.type, nullable=False)
-        for column in _traffic.columns
-        if column.name not in ("id", "revision", "secret")
-    ),
-)
-_routers = sa.Table(
-    "routers",
-    _metadata,
-    sa.Column("id", sa.String(100), primary_key=True),
-    sa.Column("revision", sa.Integer, nullable=False),
-    sa.Column("champion", sa.Integer, nullable=False),
-    sa.Column("challenger", sa.Integer, nullable=False),
-    sa.Column("share", sa.Double, nullable=False),
-    sa.Column("loaded", sa.Text, nullable=False),  # JSON
-    sa.Column("fault", sa.Text, nullable=False),
-    sa.Column("seen_at", sa.Double, nullable=False),
-)
-_stops = sa.Table(
-    "stops",
-    _metadata,
-    sa.Column("experiment", sa.String(200), primary_key=True),
-    sa.Column("why", sa.Text, nullable=False),
-    sa.Column("time", sa.Double, nullable=False),
-)
-_clocks = sa.Table(
-    "clocks",
-    _metadata,
-    sa.Column("boot", sa.String(100), primary_key=True),
-    sa.Column("booted_at", sa.Double, nullable=False),
-)
-_endpoints = sa.Table(
-    "endpoints",
-    _metadata,
-    sa.Column("id", sa.String(300), primary_key=True),
-    sa.Column("revision", sa.Integer, nullable=False),
-    sa.Column("since", sa.Double, nullable=False),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +139,57 @@ class Outcome:
     time: float
 
 
+class _LogClock:
+    """The clock of a log: the server's, or this machine's as it was when a SQLite file was last set by it."""
+
+    def __init__(self, database: TrafficDatabase, here: Clock) -> None:
+        self._database, self._here = database, here
+        self._booted_at = 0.0
+
+    def now(self) -> float:
+        """Returns the seconds since 1970, without asking the database."""
+        return self._booted_at + self._here.passed()
+
+    def in_sql(self) -> sa.ColumnElement[float]:
+        """Returns the seconds since 1970 as an expression, so that no router is judged by its own clock."""
+        if self._database.is_sqlite:
+            return sa.literal(self.now(), sa.Double)
+        return sa.literal_column(
+            "(CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS double precision))", sa.Double
+        )
+
+    def read(self, connection: sa.Connection) -> None:
+        """Reads when this machine was booted by the clock of the log."""
+        if not self._database.is_sqlite:
+            now = float(connection.execute(sa.select(self.in_sql())).scalar_one())
+            self._booted_at = now - self._here.passed()
+            return
+        kept = connection.execute(sa.select(CLOCKS.c.booted_at).where(CLOCKS.c.boot == boot())).scalar()
+        self._booted_at = self._booted_at if kept is None else float(kept)
+
+    def set(self, connection: sa.Connection, traffic: Traffic) -> None:
+        """Sets the clock of a SQLite file by the machine's, but not while a night's experiment is on.
+
+        What is known of live routers is moved along, so that none looks dead, or alive, by that alone.
+        """
+        if not self._database.is_sqlite:  # each process reads the clock once
+            self.read(connection)
+            return
+        booted_at = self._here.wall() - self._here.passed()
+        if not boot():
+            self._booted_at = booted_at
+            return
+        connection.execute(self._database.insert(CLOCKS).values(boot=boot(), booted_at=booted_at))
+        self.read(connection)
+        before = self._booted_at
+        if before == booted_at or (traffic.experiment and not traffic.is_holdback):
+            return
+        self._booted_at = booted_at
+        connection.execute(sa.update(CLOCKS).where(CLOCKS.c.boot == boot()).values(booted_at=booted_at))
+        moved = ROUTERS.c.seen_at + (booted_at - before)
+        connection.execute(sa.update(ROUTERS).values(seen_at=moved))
+
+
 def open_log(url: str) -> "Log":
     """Returns the log at a database URL, created if it does not exist; JobError if it does not answer."""
     return Log(url)
@@ -228,21 +200,15 @@ class Log:
 
     def __init__(self, url: str, clock_here: Clock | None = None) -> None:
         """Opens or creates it; tests give it another clock of the machine."""
-        self.url, self._clock = sa.make_url(url), clock_here or Clock()
-        self._is_sqlite = self.url.get_backend_name() == "sqlite"
-        if self._is_sqlite and self.url.database:
-            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
-        options: dict[str, Any] = {"connect_args": {"timeout": BUSY_S}} if self._is_sqlite else {}
-        self._engine = sa.create_engine(self.url, **options)
-        if self._is_sqlite:
-            sa.event.listen(self._engine, "connect", _set_up_sqlite)
-        self._one_row = str(self._insert(_exposures).compile(dialect=self._engine.dialect))
-        self._booted_at = 0.0
+        self._database = TrafficDatabase(url)
+        self._clock = _LogClock(self._database, clock_here or Clock())
+        self.url = self._database.url
+        self._one_row = self._database.text_of(self._database.insert(EXPOSURES))
         self._secret = bytes.fromhex(self._begin())
 
     def close(self) -> None:
         """Releases the connections."""
-        self._engine.dispose()
+        self._database.close()
 
     def unit_of(self, user: str) -> str:
         """Returns the unit of a user: a hash of the name, keyed by this log's own secret."""
@@ -259,7 +225,7 @@ class Log:
         It is the server's; for a SQLite file it is this machine's, which runs evenly during a night's
         experiment even if the clock is set meanwhile: users count by the hours since they came.
         """
-        return self._booted_at + self._clock.passed()
+        return self._clock.now()
 
     def expose(self, exposure: Exposure) -> None:
         """Records an exposure."""
@@ -272,7 +238,7 @@ class Log:
 
     def write(self, exposures: Sequence[Exposure], outcomes: Sequence[Outcome]) -> list[bool]:
         """Records everything in one commit; returns for each outcome whether the exposure is known."""
-        with self._writing() as connection:
+        with self._database.writing() as connection:
             if exposures:
                 self._insert_exposures(connection, exposures)
             if not outcomes:
@@ -280,7 +246,7 @@ class Log:
             ids = sorted({outcome.exposure for outcome in outcomes})
             known: set[str] = set()
             for start in range(0, len(ids), 500):
-                some = sa.select(_exposures.c.id).where(_exposures.c.id.in_(ids[start : start + 500]))
+                some = sa.select(EXPOSURES.c.id).where(EXPOSURES.c.id.in_(ids[start : start + 500]))
                 known |= set(connection.execute(some).scalars())
             rows = [
                 {"exposure": outcome.exposure, "time": outcome.time, "items": json.dumps(outcome.items)}
@@ -288,54 +254,54 @@ class Log:
                 if outcome.exposure in known
             ]
             if rows:
-                connection.execute(self._insert(_outcomes), rows)
+                connection.execute(self._database.insert(OUTCOMES), rows)
         return [outcome.exposure in known for outcome in outcomes]
 
     def known(self, ids: Sequence[str]) -> dict[str, bool]:
         """Returns the known exposures among `ids`, and for each whether the outcome is known."""
-        both = _exposures.outerjoin(_outcomes, _outcomes.c.exposure == _exposures.c.id)
-        query = sa.select(_exposures.c.id, _outcomes.c.exposure.is_not(None)).select_from(both)
+        both = EXPOSURES.outerjoin(OUTCOMES, OUTCOMES.c.exposure == EXPOSURES.c.id)
+        query = sa.select(EXPOSURES.c.id, OUTCOMES.c.exposure.is_not(None)).select_from(both)
         has_outcomes: dict[str, bool] = {}
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             for start in range(0, len(ids), MAX_ROWS):
-                some = query.where(_exposures.c.id.in_(ids[start : start + MAX_ROWS]))
+                some = query.where(EXPOSURES.c.id.in_(ids[start : start + MAX_ROWS]))
                 has_outcomes |= {name: has_outcome for name, has_outcome in connection.execute(some)}
         return has_outcomes
 
     def exposures(self, experiment: str | None, *, since: float = 0.0) -> Iterator[Exposure]:
         """Yields the exposures of an experiment, or of all, since a time, oldest first, with outcomes."""
-        both = _exposures.outerjoin(_outcomes, _outcomes.c.exposure == _exposures.c.id)
-        both = both.outerjoin(_predictions, _predictions.c.exposure == _exposures.c.id)
+        both = EXPOSURES.outerjoin(OUTCOMES, OUTCOMES.c.exposure == EXPOSURES.c.id)
+        both = both.outerjoin(PREDICTIONS, PREDICTIONS.c.exposure == EXPOSURES.c.id)
         query = (
             sa.select(
-                *_exposures.columns,
-                _predictions.c.predicted,
-                _outcomes.c["items"].label("taken"),
-                _outcomes.c.time.label("taken_at"),
+                *EXPOSURES.columns,
+                PREDICTIONS.c.predicted,
+                OUTCOMES.c["items"].label("taken"),
+                OUTCOMES.c.time.label("taken_at"),
             )
             .select_from(both)
-            .where(_exposures.c.time >= since)
-            .order_by(_exposures.c.time, _exposures.c.id)
+            .where(EXPOSURES.c.time >= since)
+            .order_by(EXPOSURES.c.time, EXPOSURES.c.id)
         )
         if experiment is not None:
-            query = query.where(_exposures.c.experiment == experiment)
-        with self._reading() as connection:
+            query = query.where(EXPOSURES.c.experiment == experiment)
+        with self._database.reading() as connection:
             for row in connection.execution_options(yield_per=10_000).execute(query).mappings():
                 taken = None if row["taken"] is None else tuple(json.loads(row["taken"]))
                 yield Exposure(**{**row, "items": tuple(json.loads(row["items"])), "taken": taken})
 
     def traffic(self) -> Traffic:
         """Returns what routers are to serve now."""
-        query = sa.select(*(_traffic.c[column.name] for column in fields(Traffic)))
-        with self._reading() as connection:
+        query = sa.select(*(TRAFFIC.c[column.name] for column in fields(Traffic)))
+        with self._database.reading() as connection:
             return Traffic(**connection.execute(query).mappings().one())
 
     def moves(self, *, since: float = 0.0) -> tuple[Traffic, ...]:
         """Returns the traffic as it stood at a time, and as each move since then left it, oldest first."""
-        then = sa.select(sa.func.max(_moves.c.revision)).where(_moves.c.changed_at <= since)
+        then = sa.select(sa.func.max(MOVES.c.revision)).where(MOVES.c.changed_at <= since)
         first = sa.func.coalesce(then.scalar_subquery(), 0)
-        query = sa.select(_moves).where(_moves.c.revision >= first).order_by(_moves.c.revision)
-        with self._reading() as connection:
+        query = sa.select(MOVES).where(MOVES.c.revision >= first).order_by(MOVES.c.revision)
+        with self._database.reading() as connection:
             return tuple(Traffic(**row) for row in connection.execute(query).mappings())
 
     def set_traffic(self, traffic: Traffic) -> Traffic:
@@ -345,11 +311,11 @@ class Log:
         """
         _check(traffic)
         moved = replace(traffic, revision=traffic.revision + 1, changed_at=self.now())
-        with self._writing() as connection:
-            where = _traffic.c.revision == traffic.revision
-            done = connection.execute(sa.update(_traffic).where(where).values(**asdict(moved)))
+        with self._database.writing() as connection:
+            where = TRAFFIC.c.revision == traffic.revision
+            done = connection.execute(sa.update(TRAFFIC).where(where).values(**asdict(moved)))
             if done.rowcount == 1:
-                connection.execute(self._insert(_moves), asdict(moved))
+                connection.execute(self._database.insert(MOVES), asdict(moved))
         if done.rowcount != 1:
             raise ReleaseError(
                 f"the traffic is at revision {self.traffic().revision}, not at {traffic.revision}, since "
@@ -374,129 +340,95 @@ class Log:
     def stop(self, experiment: str, why: str) -> None:
         """Ends an experiment at once, and records why; the first reason stands."""
         row = {"experiment": experiment, "why": why, "time": self.now()}
-        insert = self._dialect.insert(_stops)
-        with self._writing() as connection:
+        insert = self._database.insert_into(STOPS)
+        with self._database.writing() as connection:
             connection.execute(insert.on_conflict_do_nothing(), row)
         self.change_traffic(lambda traffic: traffic.without(experiment))
 
     def why_stopped(self, experiment: str) -> str:
         """Returns why a router stopped an experiment; "" where none did."""
-        query = sa.select(_stops.c.why).where(_stops.c.experiment == experiment)
-        with self._reading() as connection:
+        query = sa.select(STOPS.c.why).where(STOPS.c.experiment == experiment)
+        with self._database.reading() as connection:
             why: str | None = connection.execute(query).scalar()
         return why or ""
 
     def beat(self, state: RouterState) -> None:
         """Records the state of a router, as of now by the clock of the database."""
-        with self._writing() as connection:
-            self._booted_at = self._read_clock(connection)
-            row = {**asdict(state), "loaded": json.dumps(state.loaded), "seen_at": self._now}
-            insert = self._dialect.insert(_routers).values(row)
+        with self._database.writing() as connection:
+            self._clock.read(connection)
+            row = {**asdict(state), "loaded": json.dumps(state.loaded), "seen_at": self._clock.in_sql()}
+            insert = self._database.insert_into(ROUTERS).values(row)
             connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=row))
 
     def routers(self, *, within_s: float = ALIVE_S) -> tuple[RouterState, ...]:
         """Returns the live routers, by id."""
-        query = sa.select(_routers).where(_routers.c.seen_at > self._now - within_s).order_by(_routers.c.id)
-        with self._reading() as connection:
+        query = (
+            sa.select(ROUTERS)
+            .where(ROUTERS.c.seen_at > self._clock.in_sql() - within_s)
+            .order_by(ROUTERS.c.id)
+        )
+        with self._database.reading() as connection:
             rows = connection.execute(query).mappings().all()
         return tuple(RouterState(**{**row, "loaded": tuple(json.loads(row["loaded"]))}) for row in rows)
 
     def follow(self, endpoint: str, revision: int, *, since: float) -> None:
         """Records that an endpoint follows the traffic at that revision, since a time."""
         row = {"id": endpoint, "revision": revision, "since": since}
-        insert = self._dialect.insert(_endpoints)
-        with self._writing() as connection:
+        insert = self._database.insert_into(ENDPOINTS)
+        with self._database.writing() as connection:
             connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=row), row)
 
     def followed(self, endpoint: str) -> tuple[int, float]:
         """Returns the revision of the traffic that an endpoint follows, and since when; -1 if none."""
-        query = sa.select(_endpoints.c.revision, _endpoints.c.since).where(_endpoints.c.id == endpoint)
-        with self._reading() as connection:
+        query = sa.select(ENDPOINTS.c.revision, ENDPOINTS.c.since).where(ENDPOINTS.c.id == endpoint)
+        with self._database.reading() as connection:
             row = connection.execute(query).one_or_none()
         return (row.revision, row.since) if row else (-1, 0.0)
 
     def leave(self, router: str) -> None:
         """Removes a router that ends, and those whose heartbeat ended long ago."""
-        gone = (_routers.c.id == router) | (_routers.c.seen_at < self._now - 100 * ALIVE_S)
-        with self._writing() as connection:
-            connection.execute(sa.delete(_routers).where(gone))
+        gone = (ROUTERS.c.id == router) | (ROUTERS.c.seen_at < self._clock.in_sql() - 100 * ALIVE_S)
+        with self._database.writing() as connection:
+            connection.execute(sa.delete(ROUTERS).where(gone))
 
     def forget(self, *, before: float) -> int:
         """Removes exposures from before a time, with their outcomes; returns the number of exposures."""
-        old = sa.select(_exposures.c.id).where(_exposures.c.time < before)
-        with self._writing() as connection:
-            for table in (_outcomes, _predictions):
+        old = sa.select(EXPOSURES.c.id).where(EXPOSURES.c.time < before)
+        with self._database.writing() as connection:
+            for table in (OUTCOMES, PREDICTIONS):
                 connection.execute(sa.delete(table).where(table.c.exposure.in_(old)))
-            return connection.execute(sa.delete(_exposures).where(_exposures.c.time < before)).rowcount
+            return connection.execute(sa.delete(EXPOSURES).where(EXPOSURES.c.time < before)).rowcount
 
     def erase(self, user: str, *, dry_run: bool = False) -> int:
         """Removes all that a user met and did; returns the number of exposures."""
-        theirs = _exposures.c.unit == self.unit_of(user)
-        ids = sa.select(_exposures.c.id).where(theirs)
+        theirs = EXPOSURES.c.unit == self.unit_of(user)
+        ids = sa.select(EXPOSURES.c.id).where(theirs)
         if dry_run:
-            with self._reading() as connection:
+            with self._database.reading() as connection:
                 return connection.execute(sa.select(sa.func.count()).where(theirs)).scalar_one()
-        with self._writing() as connection:
-            if self._is_sqlite:  # else the rows would stay in the file until something is written over them
+        with self._database.writing() as connection:
+            if (
+                self._database.is_sqlite
+            ):  # else the rows would stay in the file until something is written over them
                 connection.exec_driver_sql("PRAGMA secure_delete = ON")
-            for table in (_outcomes, _predictions):
+            for table in (OUTCOMES, PREDICTIONS):
                 connection.execute(sa.delete(table).where(table.c.exposure.in_(ids)))
-            num = connection.execute(sa.delete(_exposures).where(theirs)).rowcount
-        if self._is_sqlite:
-            with self._reading() as connection:
+            num = connection.execute(sa.delete(EXPOSURES).where(theirs)).rowcount
+        if self._database.is_sqlite:
+            with self._database.reading() as connection:
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         return num
-
-    @property
-    def _now(self) -> sa.ColumnElement[float]:
-        """Seconds since 1970 by the clock of the log, so that no router is judged by its own."""
-        if self._is_sqlite:
-            return sa.literal(self.now(), sa.Double)
-        return sa.literal_column(
-            "(CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS double precision))", sa.Double
-        )
-
-    def _read_clock(self, connection: sa.Connection) -> float:
-        """Returns when this machine was booted by the clock of the log, in seconds since 1970."""
-        if not self._is_sqlite:
-            return float(connection.execute(sa.select(self._now)).scalar_one()) - self._clock.passed()
-        kept = connection.execute(sa.select(_clocks.c.booted_at).where(_clocks.c.boot == boot())).scalar()
-        return self._booted_at if kept is None else float(kept)
-
-    def _set_clock(self, connection: sa.Connection, traffic: Traffic) -> None:
-        """Sets the clock of a SQLite file by the machine's, but not while a night's experiment is on.
-
-        What is known of live routers is moved along, so that none looks dead, or alive, by that alone.
-        """
-        booted_at = self._clock.wall() - self._clock.passed()
-        if not self._is_sqlite or not boot():  # then each process reads the clock once
-            self._booted_at = booted_at if self._is_sqlite else self._read_clock(connection)
-            return
-        insert = self._dialect.insert(_clocks).values(boot=boot(), booted_at=booted_at)
-        connection.execute(insert.on_conflict_do_nothing())
-        before = self._booted_at = self._read_clock(connection)
-        if before == booted_at or (traffic.experiment and not traffic.is_holdback):
-            return
-        self._booted_at = booted_at
-        connection.execute(sa.update(_clocks).where(_clocks.c.boot == boot()).values(booted_at=booted_at))
-        moved = _routers.c.seen_at + (booted_at - before)
-        connection.execute(sa.update(_routers).values(seen_at=moved))
-
-    @property
-    def _dialect(self) -> Any:
-        """The SQLAlchemy dialect that has `insert ... on conflict` of this database."""
-        return sqlite if self._is_sqlite else postgresql
 
     def _insert_exposures(self, connection: sa.Connection, exposures: Sequence[Exposure]) -> None:
         predicted = [
             {"exposure": one.id, "predicted": one.predicted} for one in exposures if one.predicted is not None
         ]
         if predicted:
-            connection.execute(self._insert(_predictions), predicted)
+            connection.execute(self._database.insert(PREDICTIONS), predicted)
         rows = [(*row[:_ITEMS], _text(row[_ITEMS]), *row[_ITEMS + 1 :]) for row in map(_row, exposures)]
-        if not self._is_sqlite:
+        if not self._database.is_sqlite:
             connection.execute(
-                self._insert(_exposures), [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+                self._database.insert(EXPOSURES), [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
             )
             return
         # Many rows in one statement, which runs without Python's lock: the event loop goes on meanwhile.
@@ -506,59 +438,23 @@ class Log:
             statement = self._one_row.replace(marks, ", ".join([marks] * len(some)))
             connection.exec_driver_sql(statement, tuple(itertools.chain.from_iterable(some)))
 
-    def _insert(self, table: sa.Table) -> Any:
-        """An insert statement that leaves existing rows as they are."""
-        return self._dialect.insert(table).on_conflict_do_nothing()
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        """A transaction that is committed at the end of the block."""
-        with self._translating_errors(), self._engine.begin() as connection:
-            if self._is_sqlite:  # the lock at once: a reader cannot become a writer if another one wrote
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
-            yield connection
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[sa.Connection]:
-        with self._translating_errors(), self._engine.connect() as connection:
-            yield connection
-
-    @contextlib.contextmanager
-    def _translating_errors(self) -> Iterator[None]:
-        """Raises JobError, without the password, if the database does not answer."""
-        try:
-            yield
-        except sa.exc.DBAPIError as error:
-            message = " ".join(str(error.orig).split())[:200]
-            path = self.url.database or ""
-            if self._is_sqlite and (number := disk.number_in(message, at=Path(path))):
-                place = OSError(number, message, path)
-                raise JobError(f"the log of serving is not written: {disk.fault(place)}") from error
-            raise JobError(
-                f"the log of serving at {self.url.render_as_string()} does not answer: {message}; "
-                f"start its database, or fix serving.log"
-            ) from error
-
     def _begin(self) -> str:
         """Creates the tables and the traffic row if missing; returns the secret."""
         first = {**asdict(Traffic()), "id": 1, "secret": secrets.token_hex(32)}
-        with self._writing() as connection:
-            if not self._is_sqlite:  # of routers that start at once, one creates the tables
+        with self._database.writing() as connection:
+            if not self._database.is_sqlite:  # of routers that start at once, one creates the tables
                 connection.exec_driver_sql("SELECT pg_advisory_xact_lock(74565)")
-            _metadata.create_all(connection)
-            connection.execute(self._insert(_traffic), first)
-            row = connection.execute(sa.select(_traffic)).mappings().one()
-            connection.execute(self._insert(_moves), {column.name: row[column.name] for column in _moves.c})
-            self._set_clock(connection, Traffic(**{one.name: row[one.name] for one in fields(Traffic)}))
+            METADATA.create_all(connection)
+            connection.execute(self._database.insert(TRAFFIC), first)
+            row = connection.execute(sa.select(TRAFFIC)).mappings().one()
+            connection.execute(
+                self._database.insert(MOVES), {column.name: row[column.name] for column in MOVES.c}
+            )
+            self._clock.set(connection, Traffic(**{one.name: row[one.name] for one in fields(Traffic)}))
             return str(row["secret"])
 
 
-def _set_up_sqlite(connection: Any, _: object) -> None:
-    connection.execute("PRAGMA journal_mode=WAL")  # readers and the writer do not wait for each other
-    connection.execute("PRAGMA synchronous=FULL")  # what is committed is on the disk
-
-
-_COLUMNS = tuple(column.name for column in _exposures.columns)
+_COLUMNS = tuple(column.name for column in EXPOSURES.columns)
 _row = operator.attrgetter(*_COLUMNS)
 _ITEMS = _COLUMNS.index("items")
 

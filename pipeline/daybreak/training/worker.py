@@ -22,10 +22,11 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -69,40 +70,82 @@ def main(folder: Path) -> int:
         if rank == 0:
             note_start(folder)
             stack.enter_context(_tracking(folder, recipe))
-        outcome, warm, engine, epochs = _train(folder, recipe)
-        stack.callback(engine.close)
-        if outcome.stopped_by == "terminated":
+        trained = _train(folder, recipe)
+        stack.callback(trained.engine.close)
+        if trained.outcome.stopped_by == "terminated":
             return 128 + signal.SIGTERM
-        weights = engine.weights()
+        weights = trained.engine.weights()
         if rank == 0:
             _check_attempt(folder)
-            _check_finite(weights, _parameters(engine), update=outcome.num_updates)
-            _export(folder, recipe, weights, outcome, warm=warm, epochs=epochs, engine=engine)
+            _check_finite(weights, _parameters(trained.engine), update=trained.outcome.num_updates)
+            _export(folder, recipe, weights, trained)
     return 0
 
 
-def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngine", tuple[Epoch, ...]]:
-    from daybreak.training import column_files, micro_batch
+@dataclass(frozen=True, kw_only=True)
+class _Trained:
+    """A run that has ended, and what it took its updates with."""
+
+    engine: "TorchEngine"
+    outcome: "RunOutcome"
+    warm: bool  # it began from the champion's weights
+    epochs: tuple[Epoch, ...]  # whose samples are proven
+
+
+def _train(folder: Path, recipe: Recipe) -> _Trained:
+    """Trains from the newest checkpoint, or from the start, until the run ends or is told to stop."""
     from daybreak.training.checkpoint_copies import CheckpointCopies
     from daybreak.training.devices import peak_memory_bytes
     from daybreak.training.trainer import Trainer
 
     gpus.check()
+    supervision = _Supervision(folder, hang_after_s=recipe.hang_after_s)
+    engine, dataset = _engine(recipe, supervision.alive)
+    warm = _start_warm(engine, recipe) if recipe.warm_from else False
+    copies = CheckpointCopies(recipe.copies) if recipe.copies else None
+    trainer = Trainer(
+        engine,
+        recipe,
+        folder=folder / "checkpoints",
+        epoch_samples=len(dataset),
+        block=getattr(dataset, "block", 1),
+        parameters=_parameters(engine),
+        told_to_stop=supervision.told_to_stop,
+        report=partial(supervision.report, engine),
+        memory_bytes=lambda: max(peak_memory_bytes(), engine.peak_bytes),
+        copies=copies,
+        end_by=supervision.end_by,
+    )
+    path = _newest(trainer.saver.folder, folder, recipe, engine, copies)
+    if path:
+        trainer.resume(path)
+    how = "going on" if path else "beginning"
+    log.info("%s from %d of %d samples", how, trainer.seen, recipe.num_samples)
+    supervision.begin(update=lambda: trainer.num_updates + 1)
+    outcome = trainer.run()
+    supervision.end()
+    epochs: tuple[Epoch, ...] = ()
+    if outcome.stopped_by != "terminated":
+        engine.finish()
+        trainer.save()
+        trainer.saver.wait()
+        epochs = trainer.audit.proven() if engine.rank == 0 else ()
+    return _Trained(engine=engine, outcome=outcome, warm=warm, epochs=epochs)
+
+
+def _engine(recipe: Recipe, alive: Callable[[], None]) -> tuple["TorchEngine", Sized]:
+    """Returns what takes the updates of a job, with the samples that it trains on.
+
+    The micro-batches are those that fitted this machine before. Raises DataError where there is no sample.
+    """
+    from daybreak.training import column_files, micro_batch
+
     home = Home.here_or_none()
     workload = Plug(use=recipe.workload, **recipe.arguments).make()
     with sigterm_blocked():
         dataset = workload.dataset(Path(recipe.arrays), recipe.split)
     if not len(dataset):
         raise DataError(f"{recipe.arrays} holds no sample to train on; look at prepare.window_days")
-    watchdog = Watchdog(
-        hang_after_s=recipe.hang_after_s,
-        on_hang=lambda message: worker_errors.leave(folder, message, rank=int(os.environ.get("RANK", "0"))),
-    )
-
-    def alive() -> None:
-        watchdog.beat()
-        (folder / MOVING).touch()
-
     engine = _engine_class(recipe, alive)(
         workload,
         dataset,
@@ -121,52 +164,57 @@ def _train(folder: Path, recipe: Recipe) -> tuple["RunOutcome", bool, "TorchEngi
         else None,
         follow_memory=recipe.follow_memory,
     )
-    warm = _start_warm(engine, recipe) if recipe.warm_from else False
-    termination = Termination()
-    copies = CheckpointCopies(recipe.copies) if recipe.copies else None
-    limit = _Limit(folder)
-    device_use = _DeviceUse()
+    return engine, dataset
 
-    def told_to_stop() -> bool:
-        watchdog.beat()  # this runs before each update
-        return termination()
 
-    def report(progress: Progress) -> None:
-        limit.poll()
-        use = device_use.since_last(progress.time.timestamp(), waited_s=engine.waited_s)
-        _report(folder, replace(progress, device=engine.devices, device_use=use))
+class _Supervision:
+    """Tells others how training goes on, and training when it has to end.
 
-    trainer = Trainer(
-        engine,
-        recipe,
-        folder=folder / "checkpoints",
-        epoch_samples=len(dataset),
-        block=getattr(dataset, "block", 1),
-        parameters=_parameters(engine),
-        told_to_stop=told_to_stop,
-        report=report,
-        memory_bytes=lambda: max(peak_memory_bytes(), engine.peak_bytes),
-        copies=copies,
-        end_by=lambda: limit.time,
-    )
-    path = _newest(trainer.saver.folder, folder, recipe, engine, copies)
-    if path:
-        trainer.resume(path)
-    how = "going on" if path else "beginning"
-    log.info("%s from %d of %d samples", how, trainer.seen, recipe.num_samples)
-    termination.listen()
-    watchdog.start()
-    _record_errors(folder, update=lambda: trainer.num_updates + 1)
-    outcome = trainer.run()
-    _record_errors(folder)
-    watchdog.stop()
-    epochs: tuple[Epoch, ...] = ()
-    if outcome.stopped_by != "terminated":
-        engine.finish()
-        trainer.save()
-        trainer.saver.wait()
-        epochs = trainer.audit.proven() if engine.rank == 0 else ()
-    return outcome, warm, engine, epochs
+    The watchdog ends a worker that hangs, SIGTERM one that is to save first, and the launcher may set a time.
+    """
+
+    def __init__(self, folder: Path, *, hang_after_s: float) -> None:
+        rank = int(os.environ.get("RANK", "0"))
+        self._folder = folder
+        self._watchdog = Watchdog(
+            hang_after_s=hang_after_s,
+            on_hang=lambda message: worker_errors.leave(folder, message, rank=rank),
+        )
+        self._termination = Termination()
+        self._limit = _Limit(folder)
+        self._device_use = _DeviceUse()
+
+    def begin(self, *, update: Callable[[], int]) -> None:
+        """Holds SIGTERM back and watches for hangs from now on; an error is recorded with its update."""
+        self._limit.poll()
+        self._termination.listen()
+        self._watchdog.start()
+        _record_errors(self._folder, update=update)
+
+    def end(self) -> None:
+        """Stops watching, after the last update."""
+        _record_errors(self._folder)
+        self._watchdog.stop()
+
+    def alive(self) -> None:
+        """Shows that a worker without an update is not a hang."""
+        self._watchdog.beat()
+        (self._folder / MOVING).touch()
+
+    def told_to_stop(self) -> bool:
+        """Returns whether SIGTERM has come; called before each update, which the watchdog sees by it."""
+        self._watchdog.beat()
+        return self._termination()
+
+    def end_by(self) -> float:
+        """Returns the time to end by, in seconds since 1970; infinity where the launcher has set none."""
+        return self._limit.time
+
+    def report(self, engine: "TorchEngine", progress: Progress) -> None:
+        """Writes a heartbeat, and reads the time to end by again."""
+        self._limit.poll()
+        use = self._device_use.since_last(progress.time.timestamp(), waited_s=engine.waited_s)
+        _report(self._folder, replace(progress, device=engine.devices, device_use=use))
 
 
 def _newest(
@@ -229,19 +277,11 @@ def _start_warm(engine: "TorchEngine", recipe: Recipe) -> bool:
     return warm
 
 
-def _export(
-    folder: Path,
-    recipe: Recipe,
-    weights: dict[str, "Tensor"],
-    outcome: "RunOutcome",
-    *,
-    warm: bool,
-    epochs: tuple[Epoch, ...],
-    engine: "TorchEngine",
-) -> None:
+def _export(folder: Path, recipe: Recipe, weights: dict[str, "Tensor"], trained: _Trained) -> None:
     """Writes the model, then the result, each whole or not at all."""
     from daybreak.training import checkpoint
 
+    engine, outcome = trained.engine, trained.outcome
     fresh = folder / f".model.{os.getpid()}"
     fresh.mkdir()
     checkpoint.write_tensors(fresh / "model.safetensors", weights)
@@ -254,9 +294,9 @@ def _export(
         num_samples=outcome.seen,
         num_updates=outcome.num_updates,
         stopped_by="finished" if outcome.stopped_by == "finished" else ended_early_by(folder, recipe),
-        warm=warm,
+        warm=trained.warm,
         ended_at=clock.utc(),
-        epochs=epochs,
+        epochs=trained.epochs,
         noise_scale=outcome.noise_scale,
         device=engine.devices,
         sync=engine.sync,

@@ -1,0 +1,79 @@
+"""Names the jobs that a recipe may have, one for each rung, and keeps one of those that live.
+
+Another host with this home may have submitted a job on another rung, with that rung's name. All hosts keep
+the same job; of several jobs with one name, the backend keeps one.
+"""
+
+import logging
+from pathlib import Path
+
+from daybreak.contract.backend import Backend, Job, LiveJob, label
+from daybreak.contract.errors import PipelineError
+from daybreak.contract.records import Plan, Rental, Rung
+from daybreak.jobs.backend_job import job_of
+from daybreak.storage.home import Home
+
+log = logging.getLogger(__name__)
+
+
+class RungJobs:
+    """The jobs by which a plan may be carried out, one for each rung."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        first: Rung,
+        home: Home,
+        folder: Path,
+        backend: Backend,
+        num_workers: int,
+        until: float,
+    ) -> None:
+        self.rungs = (first, *plan.ladder, *plan.cheaper)
+        self._home, self._folder, self._backend = home, folder, backend
+        self._num_workers, self._until = num_workers, until  # seconds since 1970, when a job is ended
+
+    def job(self, rung: Rung, now: float = 0.0) -> Job:
+        """Returns the job on a rung, as it is submitted now; its name is the same at any time."""
+        return job_of(
+            self._home,
+            self._folder,
+            rung,
+            planned=rung.rental == self.rungs[0].rental,
+            num_workers=self._workers_on(rung.rental),
+            timeout_s=self._until - now,
+        )
+
+    def names(self) -> list[str]:
+        """Returns the names of the job on all rungs."""
+        return [self.job(rung).name for rung in self.rungs]
+
+    def rung_of(self, job: LiveJob) -> Rung | None:
+        """Returns the rung whose job that is."""
+        return next((rung for rung in self.rungs if label(self.job(rung).name) == label(job.job)), None)
+
+    def older(self, name: str) -> LiveJob | None:
+        """Returns the oldest live job if it has another name than that, and ends all others."""
+        if len(self.rungs) == 1:
+            return None
+        regions = [rung.rental.region for rung in self.rungs]
+        try:
+            jobs = [j for j in self._backend.live_in(regions) if j.job.startswith(self._folder.name)]
+        except PipelineError as error:
+            log.warning("whether job %s lives elsewhere, too, is not known: %s", self._folder.name, error)
+            return None
+        if not jobs:
+            return None
+        kept = min(jobs, key=lambda job: (job.created_at, job.handle))
+        for job in jobs:
+            if job.job != kept.job:
+                log.warning("job %s lives twice; ending %s, %s stays", self._folder.name, job.job, kept.job)
+                self._backend.cancel(job.handle)
+        return kept if label(kept.job) != label(name) else None
+
+    def _workers_on(self, rental: Rental) -> int:
+        """Returns the number of processes on a machine: by its hardware, or by params on this machine."""
+        names = (rental.machine, rental.backend)
+        machine = next((m for m in self._backend.machines() if (m.name, m.backend) == names), None)
+        return self._num_workers if rental.is_local or machine is None else machine.num_processes
