@@ -32,13 +32,13 @@ from benchmarks.step_times import APPS, DEVICES, steps
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Rental
 from daybreak.machines.catalog import rented
-from daybreak.machines.startup import Part
-from daybreak.planning.candidates import Job
-from daybreak.planning.search import Candidate, Limits, Objective, search
-from daybreak.prediction.calibration import Past
+from daybreak.machines.startup import StartupPart
+from daybreak.planning.candidates import TrainingTask
+from daybreak.planning.search import Candidate, Objective, PlanLimits, search
+from daybreak.prediction.calibration import PastUpdateTime
 from daybreak.prediction.costs import Estimate, predict_counts
 from daybreak.prediction.efficiency import Efficiency, Reached
-from daybreak.prediction.measurements import Setting
+from daybreak.prediction.measurements import StepSetting
 from daybreak.prediction.priors import Priors
 from daybreak.prediction.update_time import at, by_profile
 from tests.planning.jobs import DATASET
@@ -141,7 +141,7 @@ def outcome(app: str, candidate: Candidate) -> Outcome:
     way = way_of(candidate)
     training_s = measured(app)[way] * trained(app).num_samples(way[2]) / way[2]
     before = [part for part in candidate.estimate.parts if part.name in ("queue", "start-up", "data")]
-    parts = (*before, Part(seconds=training_s, spread=0.0))
+    parts = (*before, StartupPart(seconds=training_s, spread=0.0))
     return Outcome(seconds=sum(part.seconds for part in parts), usd=candidate.estimate.usd(parts))
 
 
@@ -158,14 +158,14 @@ class Planner:
         self.runs = trained(app)
         self.at_hand = machines()[NAMES["t4"][1]][1]
         self.profile = replace(bench_throughput.profile((app, "t4")), noise_scale=self.runs.first_noise)
-        self.past: list[Past] = []
+        self.past: list[PastUpdateTime] = []
         self.reached: list[Reached] = []
 
     def offered(self) -> Iterator[Candidate]:
         """Yields all configurations that were measured, as the planner predicts them tonight."""
         known = bench_throughput.after(self.past, self.priors)
         nights = tuple(self.reached)
-        job = Job(
+        job = TrainingTask(
             profile=self.profile,
             at_hand=self.at_hand,
             dataset=replace(DATASET, num_bytes=10**9),
@@ -203,13 +203,13 @@ class Planner:
         name, count, batch_size = way = way_of(candidate)
         machine = self.at_hand if name == self.at_hand.name else machines()[name][1]
         num_workers = machine.num_workers * count
-        setting = Setting(
+        setting = StepSetting(
             workers=(machine.num_workers,) * count, micro_batch_size=batch_size / num_workers, num_passes=1
         )
         before = bench_throughput.after((), self.priors)
         plain_s = at(self.profile, machine, measured=self.at_hand, setting=setting, known=before).seconds
         self.past.append(
-            Past(
+            PastUpdateTime(
                 machine=name,
                 device=machine.device,
                 measured_here=machine is self.at_hand,
@@ -232,7 +232,7 @@ class Planner:
 
 def best(offered: Sequence[Candidate], objective: Objective) -> Candidate:
     """The plan of a night."""
-    limits = Limits(deadline_s=DEADLINE_S, budget_usd=float("inf"), confidence=CONFIDENCE)
+    limits = PlanLimits(deadline_s=DEADLINE_S, budget_usd=float("inf"), confidence=CONFIDENCE)
     choice = search(offered, limits=limits, objective=objective)
     assert choice
     return choice.best
@@ -360,12 +360,12 @@ def scavenger(model: Literal["resnet18", "resnet50"], objective: Objective) -> t
                     micro_batch_size=1,
                     num_loaders=0,
                     checkpoint_every_s=600.0,
-                    parts=(Part(seconds=3600 * forecast.hours, spread=forecast.late),),
+                    parts=(StartupPart(seconds=3600 * forecast.hours, spread=forecast.late),),
                     deviation_s=0.0,
                 )
             )
         )
-    limits = Limits(deadline_s=float("inf"), budget_usd=float("inf"), confidence=CONFIDENCE)
+    limits = PlanLimits(deadline_s=float("inf"), budget_usd=float("inf"), confidence=CONFIDENCE)
     choice = search(offered, limits=limits, objective=objective)
     assert choice
     actual = [Outcome(seconds=3600 * run.hours, usd=run.hours * run.workers * bench_grid.USD) for run in runs]

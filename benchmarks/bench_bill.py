@@ -27,7 +27,7 @@ from benchmarks import frame, invoice
 from daybreak.backends import billing
 from daybreak.backends.submission_journal import Submission, SubmissionJournal, stretches
 from daybreak.contract import params
-from daybreak.contract.backend import Job, State
+from daybreak.contract.backend import Job, JobState
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import Params
 from daybreak.contract.records import Night, Plan, Training
@@ -68,7 +68,7 @@ class Metered(cloud.Cloud):
             )
         return handle
 
-    def state(self, handle: str) -> State:
+    def state(self, handle: str) -> JobState:
         """Look at the job, and write down what is said."""
         live = self._live(handle)
         began = live.begins <= self.now

@@ -38,10 +38,10 @@ from benchmarks.bench_nights import SOURCE
 from benchmarks.bench_plausibility import Scores, judge, ok
 from daybreak.contract.params import ValidateParams
 from daybreak.data import drift
-from daybreak.data.daily_limits import AGAIN, DAYS_PER_YEAR, QUARANTINED, Limits, learn
+from daybreak.data.daily_limits import AGAIN, DAYS_PER_YEAR, QUARANTINED, DayLimits, learn
 from daybreak.data.day_figures import WINDOW, Figure, figures_of
 from daybreak.data.day_sample import SKETCH, Sample, sample_of, similarity, sketch_of
-from daybreak.data.partition_scan import Judged, PartitionScan
+from daybreak.data.partition_scan import PartitionFindings, PartitionScan
 from daybreak.data.partitions import part_of
 from daybreak.data.suite import load, rules_of
 from daybreak.examples.shop.sold_lines import LINES, products
@@ -221,7 +221,7 @@ class Shop:
         print(f"{day}: {reasons.most_common(8)}", flush=True)
         return cases
 
-    def _limits(self, day: date) -> Limits:
+    def _limits(self, day: date) -> DayLimits:
         return learn(self.figures, day, false_alarms_per_year=PARAMS.false_alarms_per_year)
 
     def _spoiled(self, fault: spoiled_days.Fault, place: int, number: int) -> pd.DataFrame:
@@ -234,13 +234,13 @@ class Shop:
         last = [self._sold(as_delivered(self.delivered[other])) for other in lasting_days(place)]
         return [*self.sold[: lasting_days(place).start], *last]
 
-    def _judged(self, day: date, rows: pa.Table) -> Judged:
+    def _judged(self, day: date, rows: pa.Table) -> PartitionFindings:
         part = part_of(day)
         part.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(rows, part)
         return self._scan.judge(day)
 
-    def _breaks_rules(self, judged: Judged) -> bool:
+    def _breaks_rules(self, judged: PartitionFindings) -> bool:
         """Whether too many rows go to quarantine, or a figure of the suite is impossible."""
         if len(judged.bad) > PARAMS.max_quarantined * judged.num_rows:
             return True
@@ -260,7 +260,7 @@ class Shop:
         distances = drift.distances(rows.column, before, LINES, limits=limits, limit=PARAMS.max_drift)
         return not distances or any(one.value > one.limit for one in distances)
 
-    def _outside(self, place: int, limits: Limits, rows: pa.Table, judged: Judged) -> list[str]:
+    def _outside(self, place: int, limits: DayLimits, rows: pa.Table, judged: PartitionFindings) -> list[str]:
         """The learned limits that a delivery breaks."""
         day = self.days[place]
         sample = sample_of(day, rows, LINES, with_label=True)
@@ -270,7 +270,7 @@ class Shop:
         return [limit.name for limit in limits.of(figures) if not limit.holds]
 
     def _completed(
-        self, own: dict[str, Figure], place: int, sample: Sample, judged: Judged
+        self, own: dict[str, Figure], place: int, sample: Sample, judged: PartitionFindings
     ) -> dict[str, Figure]:
         """Figures with those that pipeline/daybreak/data/day_history.py adds."""
         sketch = sketch_of(sample, LINES)

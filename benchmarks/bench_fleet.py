@@ -22,7 +22,7 @@ from benchmarks.catalogs import CONFIDENCE, PLUGS
 from benchmarks.frame import QUICK, Target, finish
 from daybreak.contract.params import Params, PlanParams, TrainParams
 from daybreak.extensions.fleets import evening
-from daybreak.extensions.fleets.sharing import Demand, Share, Way, divide
+from daybreak.extensions.fleets.sharing import EveningDemand, Share, Way, divide
 from daybreak.machines.catalog import rented
 from daybreak.planning import planner
 from tests.planning.jobs import DATASET, line, night, profile
@@ -44,7 +44,7 @@ class Evening:
     """What is drawn: the machines, the models' demands, and what each takes beside what is expected."""
 
     machines: dict[str, int]
-    demands: list[Demand]
+    demands: list[EveningDemand]
     factors: dict[str, float]
 
 
@@ -88,7 +88,7 @@ def drawn(seed: int) -> Evening:
         )
         if ways:
             demands.append(
-                Demand(model=f"m{number}", ways=ways, deadline_s=0.0, value=chance.choice([1, 1, 2]))
+                EveningDemand(model=f"m{number}", ways=ways, deadline_s=0.0, value=chance.choice([1, 1, 2]))
             )
             spread = max(way.late_s / way.seconds for way in ways) ** (1 / 2.33)
             factors[f"m{number}"] = min(spread, 1.5) ** chance.gauss(0, 1)
@@ -101,7 +101,7 @@ def drawn(seed: int) -> Evening:
     return Evening(machines=machines, demands=demands, factors=factors)
 
 
-def fastest(demand: Demand) -> Way:
+def fastest(demand: EveningDemand) -> Way:
     return min(demand.ways, key=lambda way: (way.seconds, way.usd))
 
 

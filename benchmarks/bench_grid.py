@@ -24,9 +24,9 @@ from benchmarks import frame
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Line, Profile
 from daybreak.machines.catalog import rented
-from daybreak.prediction.calibration import Calibration, Past
+from daybreak.prediction.calibration import CostCalibration, PastUpdateTime
 from daybreak.prediction.efficiency import Efficiency, Reached
-from daybreak.prediction.measurements import Setting
+from daybreak.prediction.measurements import StepSetting
 from daybreak.prediction.update_time import at, by_profile
 
 Z90 = 1.6449
@@ -61,9 +61,9 @@ class Run:
         return self.hours * 3600 / (self.num_samples / self.batch_size)
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> StepSetting:
         """How its updates were taken: a worker a machine."""
-        return Setting(workers=(1,) * self.workers, micro_batch_size=self.batch_size / self.workers)
+        return StepSetting(workers=(1,) * self.workers, micro_batch_size=self.batch_size / self.workers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,10 +152,10 @@ class Nights:
         self.runs = runs
         self.profile = profile(model, first)
         plain = by_profile(self.profile, WORKER, measured=PROFILED)
-        nothing = Calibration()
-        self.known = Calibration(
+        nothing = CostCalibration()
+        self.known = CostCalibration(
             past=[
-                Past(
+                PastUpdateTime(
                     machine=WORKER.name,
                     device=WORKER.device,
                     measured_here=False,
@@ -181,7 +181,7 @@ class Nights:
             ),
         )
 
-    def timed(self, setting: Setting, known: Calibration) -> tuple[float, float]:
+    def timed(self, setting: StepSetting, known: CostCalibration) -> tuple[float, float]:
         """Seconds of an update and the deviation of their logarithm."""
         forecast = at(self.profile, WORKER, measured=PROFILED, setting=setting, known=known)
         high = sum(part.seconds * np.exp(Z90 * part.spread) for part in forecast.parts)

@@ -24,7 +24,7 @@ import torch
 
 from benchmarks import frame
 from daybreak.contract.records import Tuning
-from daybreak.training.engine import Step, TorchEngine
+from daybreak.training.engine import TorchEngine, UpdateResult
 from daybreak.training.sample_order import Indices
 from daybreak.training.trainer import Trainer
 from tests.training.recipes import recipe
@@ -161,7 +161,7 @@ class Recorded(TorchEngine):
         self.size = 0
         self.began = time.perf_counter()
 
-    def step(self, indices: Indices, **options: Any) -> Step:
+    def step(self, indices: Indices, **options: Any) -> UpdateResult:
         step = super().step(indices, **options)
         self.losses.append(step.loss)
         self.ended_s.append(time.perf_counter() - self.began)

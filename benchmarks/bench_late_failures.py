@@ -19,7 +19,7 @@ from daybreak.contract.units import HOUR_S
 from daybreak.extensions.live_test.live_test import pace
 from daybreak.extensions.live_test.observations import observe
 from daybreak.extensions.live_test.ramp import step
-from daybreak.extensions.live_test.readout import Limits, guardrails
+from daybreak.extensions.live_test.readout import GuardrailLimits, guardrails
 from daybreak.extensions.router.kill_switch import KillSwitch
 from daybreak.statistics.assignment import CHALLENGER, arm_of, propensity
 from daybreak.storage.traffic_log import Exposure
@@ -108,7 +108,7 @@ def hours_until_stopped(failure: Failure, *, seed: int) -> tuple[float, str]:
     switch = KillSwitch(max_errors=LIMITS.max_errors, max_rise_s=LIMITS.max_p99_rise_s)
     shown: list[Exposure] = []
     share, changed_at, looked_at = LIMITS.ramp[0], 0.0, 0.0
-    limits = Limits(
+    limits = GuardrailLimits(
         errors=LIMITS.max_errors,
         fallbacks=LIMITS.max_fallbacks,
         p99_s=LIMITS.max_p99_rise_s,

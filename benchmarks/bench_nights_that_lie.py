@@ -22,7 +22,7 @@ from benchmarks import frame
 from benchmarks.bench_throughput import Z90, nights, predicted
 from benchmarks.fit_priors import CELLS, Cell, without
 from benchmarks.step_times import APPS, steps
-from daybreak.prediction.calibration import Calibration, Past
+from daybreak.prediction.calibration import CostCalibration, PastUpdateTime
 from daybreak.prediction.measurements import Measurement
 from daybreak.prediction.priors import priors
 
@@ -32,13 +32,15 @@ NIGHT = priors().assumed.night
 LIES = ("wrong clocks", "one bad night", "changed batch", "changed network", "nothing")
 
 
-def lasting(cell: Cell, row: Measurement, rng: np.random.Generator, *, number: int = 1) -> list[Past]:
+def lasting(
+    cell: Cell, row: Measurement, rng: np.random.Generator, *, number: int = 1
+) -> list[PastUpdateTime]:
     """True nights in the setting of a step: each takes as long, but for what nights differ by."""
     took = np.exp(NIGHT * rng.normal(size=number))
     return nights(cell, [replace(row, step_s=row.step_s * t) for t in took], without(app=cell[0]), on=cell[1])
 
 
-def lies(kind: str, cell: Cell, row: Measurement, rng: np.random.Generator) -> list[Past]:
+def lies(kind: str, cell: Cell, row: Measurement, rng: np.random.Generator) -> list[PastUpdateTime]:
     """The nights before the true ones."""
     if kind == "wrong clocks":
         wrong = rng.choice([1 / 13, 1 / 3, 3, 13])
@@ -59,10 +61,10 @@ def lies(kind: str, cell: Cell, row: Measurement, rng: np.random.Generator) -> l
 
 
 def holds(
-    known: Sequence[Past], cell: Cell, row: Measurement, rng: np.random.Generator
+    known: Sequence[PastUpdateTime], cell: Cell, row: Measurement, rng: np.random.Generator
 ) -> tuple[bool, float]:
     """Whether the next true night is in the interval, and the error of the forecast."""
-    calibration = Calibration.of(known, priors=without(app=cell[0]), overlapped=True)
+    calibration = CostCalibration.of(known, priors=without(app=cell[0]), overlapped=True)
     seconds, spread = predicted(cell, row, on=cell[1], known=calibration)
     took = row.step_s * float(np.exp(NIGHT * rng.normal()))
     return abs(np.log(took / seconds)) <= Z90 * spread, abs(seconds / took - 1)

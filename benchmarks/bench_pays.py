@@ -37,7 +37,7 @@ from daybreak.contract import params
 from daybreak.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
 from daybreak.data.features import UNIT
 from daybreak.evaluation.scores import Columns
-from daybreak.evaluation.scoring import Arm, score
+from daybreak.evaluation.scoring import ScoredModel, score
 from daybreak.gate import chain as chains
 from daybreak.gate.judge import LOOKED_AT, decide, guardrails_of, rules_of, success_of
 from daybreak.gate.plausibility import NAME as PLAUSIBLE
@@ -368,7 +368,9 @@ def columns_of(shop: Shop, place: int, models: Mapping[str, Trained]) -> Columns
     """Returns what each model scores on a day, with the metrics, slices and units that the gate reads."""
     samples = shop.held_out(place)
     arms = [
-        Arm(name=name, workload=shop.workload, model=load_model(shop.workload, one.folder), samples=samples)
+        ScoredModel(
+            name=name, workload=shop.workload, model=load_model(shop.workload, one.folder), samples=samples
+        )
         for name, one in models.items()
     ]
     with torch.inference_mode():

@@ -33,7 +33,7 @@ from benchmarks import frame
 from daybreak.extensions.simulation import traces
 from daybreak.extensions.simulation.baselines import BASELINES, greedy, uniform_progress
 from daybreak.extensions.simulation.optimum import optimum_usd
-from daybreak.extensions.simulation.replay import Job, Luck, Outcome, replay
+from daybreak.extensions.simulation.replay import Luck, ReplayedNight, SimulatedJob, replay
 from daybreak.extensions.simulation.simulator import draw_luck
 from daybreak.spot.policies import decide
 from daybreak.spot.states import OUTAGE_S, Policy
@@ -162,7 +162,7 @@ def median_outage_s(*markets: Sequence[traces.Trace]) -> float:
 
 
 def by_window(
-    name: str, starts: Sequence[int], outcomes: Sequence[Outcome], published: dict[str, list[float]]
+    name: str, starts: Sequence[int], outcomes: Sequence[ReplayedNight], published: dict[str, list[float]]
 ) -> list[dict[str, object]]:
     """What was paid in each window beside what was published, and what our policy did there."""
     return [
@@ -198,13 +198,13 @@ def on_aws(ours: Policy) -> dict[str, float]:
     )
     missed = 0
 
-    def outcomes(policy: Policy, zones: list[traces.Trace], windows: Sequence[int]) -> list[Outcome]:
+    def outcomes(policy: Policy, zones: list[traces.Trace], windows: Sequence[int]) -> list[ReplayedNight]:
         nonlocal missed
         each = [replay(policy, task, zones, start=AWS_TICKS * window) for window in windows]
         missed += sum(outcome.missed for outcome in each) if policy is ours else 0
         return each
 
-    def usd(outcomes: list[Outcome]) -> float:
+    def usd(outcomes: list[ReplayedNight]) -> float:
         return mean(outcome.usd for outcome in outcomes)
 
     three, nine = [market[zone] for zone in AWS_ZONES], list(market.values())
@@ -261,9 +261,9 @@ def aws_traces() -> dict[str, traces.Trace]:
     }
 
 
-def job(ratio: float, *, notice: bool = True, doubt: float = 0.0, every_s: float = 0.0) -> Job:
+def job(ratio: float, *, notice: bool = True, doubt: float = 0.0, every_s: float = 0.0) -> SimulatedJob:
     """The published job, or one that knows less."""
-    return Job(
+    return SimulatedJob(
         work_s=TICKS * 600 / ratio,
         deadline_s=TICKS * 600.0,
         restart_s=720.0,
@@ -288,7 +288,7 @@ def costs(rows: Rows, strategy: str, ratio: float) -> list[float]:
     ]
 
 
-def dollars(policy: Policy, task: Job, zones: list[traces.Trace], starts: list[int]) -> str:
+def dollars(policy: Policy, task: SimulatedJob, zones: list[traces.Trace], starts: list[int]) -> str:
     """Mean over the windows, and how many were missed, if any."""
     outcomes = [replay(policy, task, zones, start=start) for start in starts]
     missed = sum(outcome.missed for outcome in outcomes)
@@ -366,7 +366,7 @@ def harsher(market: list[traces.Trace], ours: Policy) -> dict[str, float]:
     }
 
 
-def harsh_nights(around: list[traces.Trace]) -> Iterator[tuple[Job, list[traces.Trace], int, Luck]]:
+def harsh_nights(around: list[traces.Trace]) -> Iterator[tuple[SimulatedJob, list[traces.Trace], int, Luck]]:
     """Each with its own seed."""
     for number in range(NUM_HARSH):
         rng = np.random.default_rng([7, number])

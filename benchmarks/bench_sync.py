@@ -37,7 +37,7 @@ from daybreak.extensions.averaging.local_sgd import LocalSgdEngine
 from daybreak.machines import catalog
 from daybreak.machines.startup import Z90
 from daybreak.prediction import local_updates
-from daybreak.prediction.calibration import Calibration, Past
+from daybreak.prediction.calibration import CostCalibration, PastUpdateTime
 from daybreak.prediction.update_time import TimedUpdate, by_profile, updates
 from daybreak.training.engine import TorchEngine
 from daybreak.training.tuning import new_model
@@ -113,9 +113,9 @@ class Forecast:
         )
         here = catalog.local(self._profile, today=date(2026, 3, 4))
         self._machine = replace(here, network_bytes_per_s=bytes_per_s)
-        self._known = Calibration()
+        self._known = CostCalibration()
         plain = self.update(EVERY_UPDATE)
-        past = Past(
+        past = PastUpdateTime(
             machine=self._machine.name,
             device=self._machine.device,
             measured_here=True,
@@ -123,7 +123,7 @@ class Forecast:
             update=by_profile(self._profile, self._machine, measured=self._machine),
             ratio=night["seconds"] / night["updates"] / plain.seconds,
         )
-        self._known = Calibration.of([past])
+        self._known = CostCalibration.of([past])
 
     def update(self, sync: Sync) -> TimedUpdate:
         """The time of an update with workers that agree so."""

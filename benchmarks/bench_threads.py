@@ -37,9 +37,9 @@ from benchmarks import frame
 from daybreak.contract.records import Tuning
 from daybreak.examples.images.digits import mnist
 from daybreak.extensions.threads.asynchronous import AsynchronousEngine
-from daybreak.extensions.threads.asynchronous_workers import Gradient, Part
+from daybreak.extensions.threads.asynchronous_workers import BatchPart, Gradient
 from daybreak.extensions.threads.free_cores import FreeCores
-from daybreak.extensions.threads.thread_policy import LONGEST, SHORTEST, Setting, ThreadPolicy
+from daybreak.extensions.threads.thread_policy import LONGEST, SHORTEST, ThreadPolicy, ThreadSetting
 from daybreak.training.trainer import Trainer
 from tests.training.recipes import recipe
 from tests.training.virtual_cores import UpdateCost, VirtualCores
@@ -236,7 +236,7 @@ class Unadjusted(ThreadPolicy):
         return LONGEST if self.num_windows else SHORTEST  # then workers rarely wait for each other
 
     def judge(self, window: Any, *, free_cores: float, **_: Any) -> tuple[ThreadPolicy, bool]:
-        setting = Setting(num_workers=int(free_cores), is_asynchronous=True)
+        setting = ThreadSetting(num_workers=int(free_cores), is_asynchronous=True)
         return replace(self, setting=setting, num_windows=self.num_windows + 1), False
 
 
@@ -256,7 +256,7 @@ class UnadjustedEngine(AsynchronousEngine):
 class SynchronousCores(VirtualCores):
     """Divides each batch among all cores of the moment, which end together."""
 
-    def gradient_s(self, gradient: Gradient, part: Part) -> float:
+    def gradient_s(self, gradient: Gradient, part: BatchPart) -> float:
         share = math.ceil(len(part.indices) / self.at(self.time))
         return self.cost.pass_s * gradient.num_passes + self.cost.sample_s * share
 
@@ -266,7 +266,7 @@ class Run:
     """The held-out loss over virtual time."""
 
     losses: tuple[tuple[float, float, float], ...]  # seconds, share of the samples, loss
-    settings: dict[Setting, int]
+    settings: dict[ThreadSetting, int]
     undone: int
 
     @property
@@ -300,7 +300,7 @@ def train(problem: Problem, way: str, *, seed: int, cost: UpdateCost, trace: Tra
         policy = Unadjusted if way == "unadjusted" else Fixed
         engine.policy = policy(batch_size=problem.batch_size)
     losses: list[tuple[float, float, float]] = []
-    settings: dict[Setting, int] = {}
+    settings: dict[ThreadSetting, int] = {}
     looks = 0
 
     def look() -> None:
@@ -361,7 +361,7 @@ def measured_cost(problem: Problem) -> UpdateCost:
         times = []
         for number in range(20):
             indices = np.arange(number * size, (number + 1) * size) % len(rows)
-            part = Part(
+            part = BatchPart(
                 number=number,
                 indices=indices,
                 epoch=0,

@@ -22,8 +22,8 @@ from benchmarks.step_times import APPS, CLUSTERS, DEVICES, PARAMETERS, line, ste
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Line, Profile
 from daybreak.machines.catalog import rented
-from daybreak.prediction.calibration import Calibration, Past
-from daybreak.prediction.measurements import Measurement, Setting
+from daybreak.prediction.calibration import CostCalibration, PastUpdateTime
+from daybreak.prediction.measurements import Measurement, StepSetting
 from daybreak.prediction.priors import Priors
 from daybreak.prediction.update_time import at, by_profile
 
@@ -74,34 +74,34 @@ def profile(cell: Cell) -> Profile:
     )
 
 
-def predicted(cell: Cell, setting: Setting, *, on: str, known: Calibration) -> tuple[float, float]:
+def predicted(cell: Cell, setting: StepSetting, *, on: str, known: CostCalibration) -> tuple[float, float]:
     """Seconds of an update and the deviation of their logarithm, by the profile of that cell."""
     timed = at(
         profile(cell),
         machine(on),
         measured=machine(cell[1]),
         known=known,
-        setting=Setting(workers=setting.workers, micro_batch_size=setting.micro_batch_size),
+        setting=StepSetting(workers=setting.workers, micro_batch_size=setting.micro_batch_size),
     )
     high = sum(part.seconds * np.exp(Z90 * part.spread) for part in timed.parts)
     return timed.seconds, float(np.log(high / timed.seconds)) / Z90
 
 
-def after(nights: Sequence[Past], priors: Priors) -> Calibration:
+def after(nights: Sequence[PastUpdateTime], priors: Priors) -> CostCalibration:
     """What is known after some nights of a trainer that sums gradients while it computes others."""
-    return Calibration.of(nights, priors=priors, overlapped=True, night=priors.residual.noise)
+    return CostCalibration.of(nights, priors=priors, overlapped=True, night=priors.residual.noise)
 
 
-def nights(cell: Cell, rows: Sequence[Measurement], priors: Priors, *, on: str) -> list[Past]:
+def nights(cell: Cell, rows: Sequence[Measurement], priors: Priors, *, on: str) -> list[PastUpdateTime]:
     """The nights that took as long as these steps, as the ledger's reader would tell them."""
     plain = by_profile(profile(cell), machine(on), measured=machine(cell[1]))
     return [
-        Past(
+        PastUpdateTime(
             machine=on,
             device=DEVICES[on].name,
             measured_here=on == cell[1],
             update=plain,
-            setting=Setting(workers=row.workers, micro_batch_size=row.micro_batch_size),
+            setting=StepSetting(workers=row.workers, micro_batch_size=row.micro_batch_size),
             ratio=row.step_s / predicted(cell, row, on=on, known=after((), priors))[0],
         )
         for row in rows
@@ -109,7 +109,7 @@ def nights(cell: Cell, rows: Sequence[Measurement], priors: Priors, *, on: str) 
 
 
 def judged(
-    cell: Cell, rest: Sequence[Measurement], known: Calibration, *, on: str, rng: np.random.Generator
+    cell: Cell, rest: Sequence[Measurement], known: CostCalibration, *, on: str, rng: np.random.Generator
 ) -> np.ndarray:
     """Median error, coverage and half-width of intervals on some of the rest."""
     chosen = [rest[k] for k in rng.permutation(len(rest))[:MOST]]

@@ -14,8 +14,8 @@ from daybreak.contract.records import LOCAL, Night, Plan, Rental
 from daybreak.machines import catalog
 from daybreak.machines.catalog import rented
 from daybreak.planning import planner
-from daybreak.planning.candidates import Job, candidates
-from daybreak.planning.search import Candidate, Limits, relax
+from daybreak.planning.candidates import TrainingTask, candidates
+from daybreak.planning.search import Candidate, PlanLimits, relax
 from daybreak.prediction.costs import predict
 from daybreak.prediction.efficiency import Efficiency
 from daybreak.prediction.time_budget import BEFORE_TRAINING
@@ -247,7 +247,7 @@ def _fewest(job: dict[str, Any], said: str, deadline_s: float) -> bool:
 
 
 def _ours(job: dict[str, Any], deadline_s: float) -> tuple[float | None, float | None]:
-    limits = Limits(deadline_s=deadline_s, budget_usd=job["night"].budget_usd, confidence=CONFIDENCE)
+    limits = PlanLimits(deadline_s=deadline_s, budget_usd=job["night"].budget_usd, confidence=CONFIDENCE)
     least = relax(list(candidates_of(job)), limits=limits)
     return least.deadline_s, least.budget_usd
 
@@ -256,7 +256,7 @@ def candidates_of(job: dict[str, Any], *, dominated: bool = False) -> Iterator[C
     """What the planner weighs, or all that there is."""
     here = replace(catalog.local(job["profile"], today=date(2011, 9, 1)), dated=job["dataset"].last_day)
     sections: Params = job["params"]
-    whole = Job(
+    whole = TrainingTask(
         profile=job["profile"],
         at_hand=here,
         dataset=job["dataset"],

@@ -33,7 +33,7 @@ from unittest.mock import patch
 from benchmarks import frame
 from daybreak.backends.ownership import home_token
 from daybreak.backends.submission_journal import SubmissionJournal
-from daybreak.contract.backend import LIVE, Backend, Job, State
+from daybreak.contract.backend import LIVE, Backend, Job, JobState
 from daybreak.contract.records import Rental
 from daybreak.jobs.reaper import orphans
 from daybreak.storage.home import Home
@@ -53,7 +53,7 @@ class End:
     """A way in which a job ends, what has to be said of it, and how it is brought about."""
 
     name: str
-    state: State
+    state: JobState
     words: str = ""  # that the reason has in it
     script: str = "exec sleep 60"
     rental: Mapping[str, object] | None = None  # beside the machine
@@ -275,9 +275,9 @@ class _Until:
     """A backend whose jobs are over once they are in a state."""
 
     backend: Backend
-    wanted: State
+    wanted: JobState
 
-    def state(self, handle: str) -> State:
+    def state(self, handle: str) -> JobState:
         state = self.backend.state(handle)
         return "queued" if state in LIVE and state != self.wanted else "succeeded"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from daybreak.contract.backend import Backend, Job, State
+from daybreak.contract.backend import Backend, Job, JobState
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Release, replace_text
@@ -167,7 +167,7 @@ class ScriptedBackend(Backend):
     One that was cancelled is gone; where the backend is `slow_to_end`, from the look after next on.
     """
 
-    def __init__(self, *script: State) -> None:
+    def __init__(self, *script: JobState) -> None:
         self.script = list(script)
         self.jobs: list[Job] = []
         self.cancelled: list[str] = []
@@ -179,7 +179,7 @@ class ScriptedBackend(Backend):
         self._ending.pop(job.folder, None)
         return job.folder
 
-    def state(self, handle: str) -> State:
+    def state(self, handle: str) -> JobState:
         if handle in self._ending:
             self._ending[handle] -= 1
             return "running" if self._ending[handle] >= 0 else "preempted"
@@ -234,7 +234,7 @@ class CountingEngine:
         pass
 
     def step(self, indices: Any, *, batch_size: int, rate: float, signals: Any) -> Any:
-        from daybreak.training.engine import Step
+        from daybreak.training.engine import UpdateResult
 
         np.add.at(self.count, indices, 1)
         self.rates.append(rate)
@@ -242,7 +242,7 @@ class CountingEngine:
         self.now += self.step_s
         if self.save_every and len(self.rates) % self.save_every == 0:
             signals = replace(signals, save=1)
-        return Step(loss=self.loss, signals=signals, times_s=self.times_s, noise=self.noise)
+        return UpdateResult(loss=self.loss, signals=signals, times_s=self.times_s, noise=self.noise)
 
     def rescale(self, *, batch_size: int, base_size: int, rule: Any, micro_batch_size: Any = None) -> Any:
         from daybreak.training.learning_rate import scaled
@@ -257,10 +257,10 @@ class CountingEngine:
     def save(self) -> Any:
         import torch
 
-        from daybreak.training.checkpoint import State
+        from daybreak.training.checkpoint import TrainingState
 
         counts = self.total(self.count)
-        return State(tensors={"model": {"count": torch.from_numpy(counts.copy())}})
+        return TrainingState(tensors={"model": {"count": torch.from_numpy(counts.copy())}})
 
     def load(self, state: Any) -> None:
         if self.rank == 0:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from daybreak import airflow_health
-from daybreak.commands import status
 from daybreak.contract.errors import NothingToDo
+from daybreak.extensions.pages.commands import status
 from daybreak.storage.home import Home
 
 

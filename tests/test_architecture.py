@@ -1,5 +1,6 @@
 """The house's rules: rooms in order, light imports, one signature per stage, one order in all graphs."""
 
+import ast
 import doctest
 import importlib
 import re
@@ -144,6 +145,14 @@ def test_no_file_is_named_after_nothing(module: str) -> None:
 
 def test_no_two_rooms_have_a_file_of_the_same_name() -> None:
     names = Counter(path.stem for path in MODULES.values() if path.stem not in ("__init__", "commands"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_two_files_define_a_class_of_the_same_name() -> None:
+    """Examples are left out: each stands for the repository of another team."""
+    files = [path for path in MODULES.values() if path not in EXAMPLES]
+    trees = (ast.parse(path.read_bytes()).body for path in files)
+    names = Counter(node.name for body in trees for node in body if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []
 
 

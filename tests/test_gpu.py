@@ -17,7 +17,7 @@ from daybreak.profiling.harness import Harness
 from daybreak.profiling.timeline import timeline
 from daybreak.registry import confined
 from daybreak.training import checkpoint
-from daybreak.training.checkpoint import State
+from daybreak.training.checkpoint import TrainingState
 from daybreak.training.checkpoint_saver import Saver
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
@@ -150,7 +150,9 @@ def test_a_checkpoint_is_of_the_weights_as_they_were_when_it_was_begun(tmp_path)
     saver = Saver(tmp_path, identity="job", every_s=1.0, mean_time_to_loss_s=None, clock=time.monotonic)
     for seen in (1, 2):  # the second time into the memory that is kept
         weights.fill_(seen)
-        saver.begin(State(tensors={"model": {"w": weights, "t": taken}}), seen=seen, began=time.monotonic())
+        saver.begin(
+            TrainingState(tensors={"model": {"w": weights, "t": taken}}), seen=seen, began=time.monotonic()
+        )
         weights.fill_(9.0)
         saver.wait()
         path = checkpoint.newest(tmp_path, identity="job")

@@ -18,8 +18,7 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
     from daybreak.backends.place import JobRequest, NotDone, Refused, Rented, RetryPolicy, Unreachable
     from daybreak.backends.renting import Renting
     from daybreak.backends.several import Several
-    from daybreak.contract.backend import Backend, Job, LiveJob, OutOfTime
-    from daybreak.contract.backend import State as JobState
+    from daybreak.contract.backend import Backend, Job, JobState, LiveJob, OutOfTime
     from daybreak.contract.data_source import Source
     from daybreak.contract.errors import (
         DataError,
@@ -71,7 +70,7 @@ if TYPE_CHECKING:  # and for `_origins`, which reads them
     from daybreak.machines.catalog import rented as rented_machines
     from daybreak.machines.own_machines import read as read_machines
     from daybreak.statistics.ranking import ndcg
-    from daybreak.statistics.result import Result, Status
+    from daybreak.statistics.result import Conclusion, Status
     from daybreak.storage.home import home_folder
     from daybreak.workloads.image_columns import ImageModel, decodes, pixels
     from daybreak.workloads.metrics import (
@@ -197,7 +196,7 @@ __all__ = [  # noqa: RUF022 ordered by what they are for
     "load_params",  # params.yaml of a home
     "rules_of",  # what the gate goes by
     "judge_metrics",  # what it says of the metrics of two models
-    "Result",  # that
+    "Conclusion",  # what that says, with its effect
     "Status",  # better, no worse, worse or not known
 ]
 

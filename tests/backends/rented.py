@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.backends.place import RetryPolicy
-from daybreak.contract.backend import Job, State
+from daybreak.contract.backend import Job, JobState
 from daybreak.contract.records import Rental
 from daybreak.extensions.vertex.vertex import Vertex
 
@@ -38,12 +38,12 @@ def wait(condition: Callable[[], Any], *, timeout_s: float = 30) -> Any:
     return value
 
 
-def end(backend: Any, handle: str, *, timeout_s: float = 60) -> State:
+def end(backend: Any, handle: str, *, timeout_s: float = 60) -> JobState:
     """The state that the job ends in."""
 
-    def ended() -> State | None:
-        state: State = backend.state(handle)
+    def ended() -> JobState | None:
+        state: JobState = backend.state(handle)
         return None if state in ("queued", "running") else state
 
-    last: State = wait(ended, timeout_s=timeout_s)
+    last: JobState = wait(ended, timeout_s=timeout_s)
     return last

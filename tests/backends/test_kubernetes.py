@@ -74,9 +74,9 @@ def name_of(handle: str) -> str:
 
 def manifest_of(asked: Job) -> dict[str, Any]:
     """A JobSet of two machines."""
-    part = manifest.Part(machine=catalog.rented()[0], count=2, selector={})
-    site = manifest.Site(namespace="default", image="eu.example/trainer:1")
-    attempt = manifest.Attempt(
+    part = manifest.MachineGroup(machine=catalog.rented()[0], count=2, selector={})
+    site = manifest.KubernetesSite(namespace="default", image="eu.example/trainer:1")
+    attempt = manifest.JobTemplate(
         job=asked, name="daybreak-set-1", staged="job", labels={}, annotations={}, left_s=60, until=0
     )
     return manifest.job_set(attempt, [part], site=site, of_jobs={})
@@ -377,7 +377,7 @@ def test_of_events_the_newest_counts_and_of_one_moment_what_came_of_the_warning(
         made = {"creationTimestamp": "2026-01-02T03:00:00Z"}
         return {"metadata": made, "reason": reason, "type": kind, **times}
 
-    starting = pod_status.Seen(cause="starting")
+    starting = pod_status.JobObservation(cause="starting")
     mount = event("FailedMount", "Warning", firstTimestamp="2026-01-02T03:00:01Z",
                   lastTimestamp="2026-01-02T03:00:09Z")  # fmt: skip
     seen = pod_status.explained(starting, [mount, event("Pulling", "Normal")])

@@ -8,7 +8,7 @@ from daybreak.check import _serving, findings
 from daybreak.contract import params
 from daybreak.contract.errors import ParamsError
 from daybreak.extensions.vertex.image import manifest_of
-from daybreak.extensions.vertex.job_spec import Site
+from daybreak.extensions.vertex.job_spec import VertexSite
 from daybreak.extensions.vertex.preflight import preflight
 from daybreak.extensions.vertex.service import Service
 from daybreak.storage.home import Home
@@ -169,7 +169,7 @@ def test_google_s_machines_need_a_bucket_and_those_of_a_service_on_loopback_none
     (tmp_path / "key.json").write_text(json.dumps(key))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
     at_google = Service(project="p", endpoint="", retry=QUICK)
-    site = Site(project="p", region="us-central1", image="127.0.0.1:1/x:1", bucket=bucket)
+    site = VertexSite(project="p", region="us-central1", image="127.0.0.1:1/x:1", bucket=bucket)
     by_subject = {what: (ok, text) for what, ok, text in preflight(site, at_google, regions=[])}
     ok, text = by_subject["bucket"]
     assert not ok

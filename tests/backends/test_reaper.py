@@ -17,7 +17,7 @@ from daybreak.contract.errors import JobError
 from daybreak.contract.params import SEVERAL, Plug
 from daybreak.contract.records import Night
 from daybreak.jobs import reaper
-from daybreak.jobs.reaper import YOUNG, Standing, orphans
+from daybreak.jobs.reaper import YOUNG, JobOwner, orphans
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from tests.backends.rented import job, vertex
@@ -35,11 +35,11 @@ def live_job(night: str = "n", *, hours_ago: float = 1.0, name: str = "j") -> Li
 @pytest.mark.parametrize(
     ("nights", "wanted"),
     [
-        ({"n": Standing()}, True),
-        ({"n": Standing(is_over=True)}, False),
-        ({"n": Standing(closed_at=NOW - HOUR / 2)}, False),
-        ({"n": Standing(closed_at=NOW - 2 * HOUR)}, True),  # gone on with since
-        ({"other": Standing()}, False),  # its folder is gone
+        ({"n": JobOwner()}, True),
+        ({"n": JobOwner(is_over=True)}, False),
+        ({"n": JobOwner(closed_at=NOW - HOUR / 2)}, False),
+        ({"n": JobOwner(closed_at=NOW - 2 * HOUR)}, True),  # gone on with since
+        ({"other": JobOwner()}, False),  # its folder is gone
     ],
 )
 def test_a_job_belongs_to_a_night_that_is_open(nights, wanted):
@@ -52,21 +52,21 @@ def test_a_job_of_a_night_that_is_just_being_opened_is_left_alone():
 
 
 def test_of_two_jobs_of_a_name_the_younger_goes():
-    nights = {"n": Standing(), "m": Standing()}
+    nights = {"n": JobOwner(), "m": JobOwner()}
     younger = replace(live_job(hours_ago=0.5), handle="younger")
     others = [live_job(), live_job("m"), live_job(name="another")]
     assert orphans([younger, *others], nights, now=NOW) == [younger]
 
 
 moments = st.integers(-48, 48).map(lambda hours: NOW + hours * HOUR)
-standings = st.builds(Standing, is_over=st.booleans(), closed_at=st.none() | moments)
+standings = st.builds(JobOwner, is_over=st.booleans(), closed_at=st.none() | moments)
 
 
 @given(st.dictionaries(st.sampled_from("abc"), standings), st.lists(st.sampled_from("abcd")))
 def test_no_orphan_lives_in_a_night_that_was_never_closed_and_has_time(nights, jobs):
     live = [live_job(night, name=f"j{number}") for number, night in enumerate(jobs)]
     ended = orphans(live, nights, now=NOW)
-    assert all(one.night not in nights or nights[one.night] != Standing() for one in ended)
+    assert all(one.night not in nights or nights[one.night] != JobOwner() for one in ended)
     left = [one for one in live if one not in ended]
     assert not any(nights[one.night].is_over for one in left)
 

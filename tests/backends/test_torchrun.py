@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 
-from daybreak.backends.torchrun import LOSSES, RESTARTS, Place, command, threads
+from daybreak.backends.torchrun import LOSSES, RESTARTS, NodeRank, command, threads
 
 WORKER = ["-m", "worker", "folder"]
 
@@ -20,7 +20,7 @@ def test_a_module_without_workers_runs_by_itself() -> None:
 
 
 def test_torchrun_gets_nodes_place_and_master() -> None:
-    place = Place(num_nodes=3, rank=2, host="b1", master="a:2222")
+    place = NodeRank(num_nodes=3, rank=2, host="b1", master="a:2222")
     words = command("worker", ["folder"], num_workers=2, place=place, meeting="j")
     assert {"--nnodes=3", "--rdzv-endpoint=a:2222", "--rdzv-id=j", "--local-addr=b1",
             "--rdzv-conf=is_host=false"} < set(words)  # fmt: skip
@@ -34,7 +34,7 @@ def test_workers_share_the_cores() -> None:
 
 
 def test_a_job_that_goes_on_with_fewer_gives_torchrun_a_range_and_outlives_losses() -> None:
-    place = Place(num_nodes=4, rank=1, host="b", master="a:1", min_nodes=2)
+    place = NodeRank(num_nodes=4, rank=1, host="b", master="a:1", min_nodes=2)
     words = command("m", (), num_workers=1, place=place, meeting="x")
     assert "--nnodes=2:4" in words
     assert f"--max-restarts={LOSSES}" in words

@@ -9,7 +9,7 @@ import pytest
 
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.data import day_sample
-from daybreak.data.daily_limits import Limits, family, learn
+from daybreak.data.daily_limits import DayLimits, family, learn
 from daybreak.data.day_figures import Figure, figures_of
 from daybreak.data.day_sample import Sample, sample_of, similarity, sketch_of
 
@@ -57,13 +57,13 @@ def samples() -> list[Sample]:
 
 
 @pytest.fixture(scope="module")
-def limits(samples: list[Sample]) -> Limits:
+def limits(samples: list[Sample]) -> DayLimits:
     """Of the last day, by those before it."""
     known = figures_of(samples, PAYMENTS, [one.day for one in samples])
     return learn(known, samples[-1].day, false_alarms_per_year=2)
 
 
-def outside(samples: list[Sample], limits: Limits, table: pa.Table) -> set[str]:
+def outside(samples: list[Sample], limits: DayLimits, table: pa.Table) -> set[str]:
     """Names of the figures that are outside where this is the last day's delivery."""
     spoiled = [*samples[:-1], sample(limits.day, table)]
     return {
@@ -73,11 +73,11 @@ def outside(samples: list[Sample], limits: Limits, table: pa.Table) -> set[str]:
     }
 
 
-def test_a_sound_day_is_within_its_limits(samples: list[Sample], limits: Limits) -> None:
+def test_a_sound_day_is_within_its_limits(samples: list[Sample], limits: DayLimits) -> None:
     assert outside(samples, limits, rows(limits.day)) == set()
 
 
-def test_lost_rows_are_told_with_what_was_expected(samples: list[Sample], limits: Limits) -> None:
+def test_lost_rows_are_told_with_what_was_expected(samples: list[Sample], limits: DayLimits) -> None:
     few = sample(limits.day, rows(limits.day).slice(0, 61))
     figures = figures_of([*samples[:-1], few], PAYMENTS, [limits.day])[limits.day]
     (volume,) = (limit for limit in limits.of(figures) if limit.name == "rows")
@@ -86,14 +86,14 @@ def test_lost_rows_are_told_with_what_was_expected(samples: list[Sample], limits
     assert str(volume).endswith(" expected")
 
 
-def test_an_item_has_its_usual_price(samples: list[Sample], limits: Limits) -> None:
+def test_an_item_has_its_usual_price(samples: list[Sample], limits: DayLimits) -> None:
     dearer = rows(limits.day, price=lambda values: [1.2 * value for value in values])
     assert outside(samples, limits, dearer) >= {"price by item"}
     others = rows(limits.day, price=lambda values: values[1:] + values[:1])
     assert "far price by item" in outside(samples, limits, others)
 
 
-def test_an_infinite_price_moves_no_usual_one(samples: list[Sample], limits: Limits) -> None:
+def test_an_infinite_price_moves_no_usual_one(samples: list[Sample], limits: DayLimits) -> None:
     earlier = samples[-2].day
 
     def relations(price: float | None) -> dict[str, Figure]:
@@ -105,34 +105,34 @@ def test_an_infinite_price_moves_no_usual_one(samples: list[Sample], limits: Lim
     assert relations(float("inf")) == relations(None)
 
 
-def test_an_account_has_its_country(samples: list[Sample], limits: Limits) -> None:
+def test_an_account_has_its_country(samples: list[Sample], limits: DayLimits) -> None:
     moved = rows(limits.day, country=lambda values: values[::-1])
     assert "new account with country" in outside(samples, limits, moved)
 
 
-def test_new_names_are_noticed(samples: list[Sample], limits: Limits) -> None:
+def test_new_names_are_noticed(samples: list[Sample], limits: DayLimits) -> None:
     renamed = rows(limits.day, item=lambda values: [f"N{value}" for value in values])
     assert "new item" in outside(samples, limits, renamed)
 
 
-def test_rows_that_come_twice_under_new_ids_are_noticed(samples: list[Sample], limits: Limits) -> None:
+def test_rows_that_come_twice_under_new_ids_are_noticed(samples: list[Sample], limits: DayLimits) -> None:
     once = rows(limits.day)
     again = once.set_column(0, "id", pa.array([f"new {number}" for number in range(len(once))]))
     assert "copies" in outside(samples, limits, pa.concat_tables([once, again]))
 
 
-def test_wrong_labels_are_noticed_by_slice_as_well(samples: list[Sample], limits: Limits) -> None:
+def test_wrong_labels_are_noticed_by_slice_as_well(samples: list[Sample], limits: DayLimits) -> None:
     spoiled = rows(limits.day, fraud=lambda values: [1 - value for value in values])
     assert {"mean fraud", "label where country = at home"} <= outside(samples, limits, spoiled)
 
 
-def test_a_category_that_is_gone_is_noticed(samples: list[Sample], limits: Limits) -> None:
+def test_a_category_that_is_gone_is_noticed(samples: list[Sample], limits: DayLimits) -> None:
     table = rows(limits.day)
     abroad = table.filter(pa.compute.equal(table["country"], "abroad"))
     assert "country = at home" in outside(samples, limits, abroad)
 
 
-def test_a_lost_afternoon_is_noticed(samples: list[Sample], limits: Limits) -> None:
+def test_a_lost_afternoon_is_noticed(samples: list[Sample], limits: DayLimits) -> None:
     table = rows(limits.day)
     morning = table.filter(pa.compute.less(pa.compute.hour(table["ts"]), 13))
     assert "last hour" in outside(samples, limits, morning)
@@ -151,7 +151,7 @@ def test_a_column_and_a_figure_can_be_switched_off(samples: list[Sample]) -> Non
     assert "rows" not in learned.learned
 
 
-def test_the_rate_is_shared_by_families_and_their_figures(limits: Limits) -> None:
+def test_the_rate_is_shared_by_families_and_their_figures(limits: DayLimits) -> None:
     sides = sum(
         chance * (1 if family(name) == "repetition" else 2) for name, chance in limits.chances.items()
     )

@@ -11,9 +11,9 @@ import pytest
 
 from daybreak.contract.table import Float, Table, Time
 from daybreak.data import data_docs
-from daybreak.data.data_docs import Line, of_figures, of_rows, of_types
+from daybreak.data.data_docs import RuleLine, of_figures, of_rows, of_types
 from daybreak.data.row_rules import BETWEEN
-from daybreak.data.suite import Finding, Judge, Rule, schema_rules
+from daybreak.data.suite import Judge, Rule, RuleResult, schema_rules
 from daybreak.data.validator import _of_count
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -30,7 +30,7 @@ def rule(kind: str, column: str, **kwargs: Any) -> Rule:
     return Rule(name=f"{kind} of {column}", type=kind, kwargs={"column": column, **kwargs})
 
 
-def found(lines: list[Line]) -> list[tuple[bool, str]]:
+def found(lines: list[RuleLine]) -> list[tuple[bool, str]]:
     return [(line.holds, line.found) for line in lines]
 
 
@@ -74,8 +74,8 @@ def test_a_rule_on_types_says_the_other_types_and_the_new_columns(judge: Judge) 
 
 def test_a_page_shows_what_fails_first_and_names_as_they_are(tmp_path: Path) -> None:
     lines = [
-        Line(rule="b & <c> holds", holds=True, found=""),
-        Line(rule="a fails", holds=False, found="3 rows"),
+        RuleLine(rule="b & <c> holds", holds=True, found=""),
+        RuleLine(rule="a fails", holds=False, found="3 rows"),
     ]
     data_docs.write(tmp_path, {"rows": lines, "days": []}, DAYS)
     text = (tmp_path / "rows.html").read_text()
@@ -94,8 +94,8 @@ def test_a_long_list_of_days_is_cut_off_and_counted() -> None:
     assert line.found.endswith(", 1 on 2026-12-12, and on 5 more days")
 
 
-def finding(name: str) -> Finding:
-    return Finding(rule=Rule(name=name, type=BETWEEN), success=False, rows=(), details={})
+def finding(name: str) -> RuleResult:
+    return RuleResult(rule=Rule(name=name, type=BETWEEN), success=False, rows=(), details={})
 
 
 def test_names_of_columns_that_are_compared_grow_with_the_rules_and_not_by_their_square(judge: Judge) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from daybreak.contract.table import Float, Table, Time
 from daybreak.data.engines import read_parts
-from daybreak.data.partition_scan import Judged, PartitionScan
+from daybreak.data.partition_scan import PartitionFindings, PartitionScan
 from daybreak.data.partitions import part_of
 from daybreak.data.source import write_partition
 from daybreak.data.suite import OF_TYPE, Rule, Suite, load, rules_of
@@ -31,7 +31,7 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def compare(one: Judged, other: Judged, rules: tuple[Rule, ...]) -> None:
+def compare(one: PartitionFindings, other: PartitionFindings, rules: tuple[Rule, ...]) -> None:
     for number, rule in enumerate(rules):
         failed = one.bad[one.failed[:, number]].tolist()
         assert other.bad[other.failed[:, number]].tolist() == failed, rule.name

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from daybreak.gate.all_metrics import judge_metrics
 from daybreak.statistics.paired import Rules
-from daybreak.statistics.result import Result, Status
+from daybreak.statistics.result import Conclusion, Status
 
 N = 400
 NOTHING = np.zeros(N)
@@ -27,7 +27,7 @@ BETTER, SAME, WORSE = (drawn(mean, seed=seed) for seed, mean in enumerate((0.05,
 
 def judged(
     values: dict[str, Any], *, guardrails: dict[str, float] | None = None, rules: Rules = CHANGED, **more: Any
-) -> Result:
+) -> Conclusion:
     """Challengers' values against zeros; metrics that are no guardrail are success metrics."""
     limits = guardrails or {}
     given = {"success": [name for name in values if name not in limits], "guardrails": limits} | more

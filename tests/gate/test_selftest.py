@@ -15,7 +15,7 @@ from daybreak.gate.all_metrics import judge_metrics
 from daybreak.gate.selftest import selftest
 from daybreak.statistics import paired, together
 from daybreak.statistics.paired import Rules
-from daybreak.statistics.result import Result
+from daybreak.statistics.result import Conclusion
 
 N = 300
 
@@ -67,7 +67,7 @@ def test_the_gate_passes_on_scores_of_any_spread(
     assert [check for check in checks if not check.ok] == []
 
 
-def mutant(module: types.ModuleType, old: str, new: str) -> Callable[..., Result]:
+def mutant(module: types.ModuleType, old: str, new: str) -> Callable[..., Conclusion]:
     """The gate with one piece of its source changed."""
     assert module.__file__ and all_metrics.__file__
     source = Path(module.__file__).read_text()
@@ -75,11 +75,11 @@ def mutant(module: types.ModuleType, old: str, new: str) -> Callable[..., Result
     changed: dict[str, Any] = {"__name__": module.__name__}
     exec(compile(source.replace(old, new), f"mutant of {module.__file__}", "exec"), changed)
     if module is all_metrics:
-        return cast(Callable[..., Result], changed["judge_metrics"])
+        return cast(Callable[..., Conclusion], changed["judge_metrics"])
     gate: dict[str, Any] = {"__name__": all_metrics.__name__}
     exec(compile(Path(all_metrics.__file__).read_text(), all_metrics.__file__, "exec"), gate)
     gate |= {name: changed[name] for name in ("judge", "together") if name in changed}
-    return cast(Callable[..., Result], gate["judge_metrics"])
+    return cast(Callable[..., Conclusion], gate["judge_metrics"])
 
 
 MUTANTS = [

@@ -15,7 +15,7 @@ from math import exp, inf, log
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.contract.backend import Backend, Job, LiveJob, State
+from daybreak.contract.backend import Backend, Job, JobState, LiveJob
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import Params
@@ -93,7 +93,7 @@ class Live:
     begins: float = inf  # when training goes on
     lost: float = inf
     refused: float = inf  # when the cloud says that there is no machine
-    state: State = "queued"
+    state: JobState = "queued"
     told_at: float = inf  # when it was told to end
     ended: float = inf
 
@@ -138,7 +138,7 @@ class Cloud(Backend):
         self._perhaps_killed()
         return live.handle
 
-    def state(self, handle: str) -> State:
+    def state(self, handle: str) -> JobState:
         """What the job is doing."""
         return self._live(handle).state
 
@@ -315,7 +315,7 @@ class Cloud(Backend):
         jsonl.append(folder / "errors.jsonl", line)
         self._finish(live, "failed")
 
-    def _finish(self, live: Live, state: State, *, at: float | None = None) -> None:
+    def _finish(self, live: Live, state: JobState, *, at: float | None = None) -> None:
         live.state, live.ended = state, self.now if at is None else at
         if live.granted < live.ended:
             usd = self.usd_per_s(live) * (live.ended - live.granted)

@@ -15,8 +15,8 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.params import Params
 from daybreak.contract.records import Night, Plan
 from daybreak.planning.planner import plan
-from daybreak.prediction.calibration import Calibration, Past, Update
-from daybreak.prediction.measurements import Setting
+from daybreak.prediction.calibration import CostCalibration, PastUpdateTime, Update
+from daybreak.prediction.measurements import StepSetting
 from tests.planning import jobs
 from tests.training import nights
 
@@ -52,7 +52,7 @@ def planned(
     *,
     share: float,
     available: Sequence[Machine] = (),
-    taught: Calibration | None = None,
+    taught: CostCalibration | None = None,
 ) -> Plan:
     """The plan of the night, where machine a takes `share` of the time until training has to end."""
     whole_s = share * (night.train_until - night.started_at).total_seconds()
@@ -79,12 +79,12 @@ def rented() -> tuple[Machine, ...]:
     )  # fmt: skip
 
 
-def known() -> Calibration:
+def known() -> CostCalibration:
     """What earlier nights on each machine taught: that they are as fast as the catalog says."""
-    setting = Setting(workers=(1,), micro_batch_size=BATCH_SIZE, num_passes=1)
-    return Calibration(
+    setting = StepSetting(workers=(1,), micro_batch_size=BATCH_SIZE, num_passes=1)
+    return CostCalibration(
         past=[
-            Past(
+            PastUpdateTime(
                 machine=name,
                 device=name.upper(),
                 measured_here=False,

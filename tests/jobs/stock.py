@@ -19,8 +19,8 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.params import Params
 from daybreak.contract.records import Rental
 from daybreak.contract.units import HOUR_S
-from daybreak.prediction.calibration import Calibration, Past, Update
-from daybreak.prediction.measurements import Setting
+from daybreak.prediction.calibration import CostCalibration, PastUpdateTime, Update
+from daybreak.prediction.measurements import StepSetting
 from tests.jobs import plans
 from tests.planning import jobs
 from tests.training import nights
@@ -185,12 +185,12 @@ def params_of(night: Drawn) -> Params:
     return params.check(given)
 
 
-def known() -> Calibration:
+def known() -> CostCalibration:
     """What earlier nights on each machine taught: that they are as fast as the catalog says."""
-    setting = Setting(workers=(1,), micro_batch_size=plans.BATCH_SIZE, num_passes=1)
-    return Calibration(
+    setting = StepSetting(workers=(1,), micro_batch_size=plans.BATCH_SIZE, num_passes=1)
+    return CostCalibration(
         past=[
-            Past(
+            PastUpdateTime(
                 machine=name,
                 device=name.upper(),
                 measured_here=False,

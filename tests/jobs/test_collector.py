@@ -16,10 +16,10 @@ from daybreak.contract.workload import make_model, write_state
 from daybreak.jobs import escalation, launcher
 from daybreak.jobs.collector import MODEL
 from daybreak.jobs.launcher import JOBS, recipe_of
-from daybreak.jobs.submissions import Attempts
+from daybreak.jobs.submissions import JobAttempts
 from daybreak.registry.weights import load_model
 from daybreak.training import checkpoint
-from daybreak.training.checkpoint import State
+from daybreak.training.checkpoint import TrainingState
 from daybreak.training.checkpoint_copies import CheckpointCopies
 from daybreak.training.recipe import Recipe
 from daybreak.training.sample_audit import SampleAudit
@@ -38,7 +38,7 @@ def submitted(night: Night) -> tuple[Recipe, Path]:
     recipe = recipe_of(night, nights.dataset(), nights.plan(), None, nights.make_params())
     path = JOBS / launcher.name_of(recipe, RUNG.rental, num_workers=1)
     path.mkdir(parents=True)
-    asked = Attempts(path)
+    asked = JobAttempts(path)
     asked.ask(0.0, name="j", rung=RUNG)
     asked.submit(0.0, handle="h")
     return recipe, path
@@ -51,7 +51,7 @@ def test_past_the_deadline_the_model_of_a_checkpoint_is_proven_as_far_as_it_goes
     tally.add(0, indices(seed=recipe.seed, num_samples=1000, start=0, stop=1320))
     for seen, name in ((1320, "right"), (1321, "wrong")):
         tally.settle(seen=seen, total=lambda own: own)
-        state = State(
+        state = TrainingState(
             tensors={"model": {"w": torch.ones(2)}}, scalars={"num_updates": 41, "tally": tally.save()}
         )
         checkpoint.save(path / "checkpoints", state, seen=seen, identity=recipe.identity)
@@ -69,7 +69,7 @@ def test_past_the_deadline_the_last_good_checkpoint_is_the_model():
     backend = ScriptedBackend("running")
     recipe, path = submitted(night)
     for seen in (320, 640):
-        state = State(
+        state = TrainingState(
             tensors={"model": {"w": torch.full((2,), float(seen))}, "optimizer": {}},
             scalars={"num_updates": seen // 32, "device": "NVIDIA L4"},
         )
@@ -94,7 +94,7 @@ def test_the_model_of_a_checkpoint_is_loaded_though_it_is_made_from_what_fit_has
     recipe = recipe_of(night, nights.dataset(), nights.plan(), None, params)
     weights = make_model(Payments(), fitted).state_dict()
     path = JOBS / launcher.name_of(recipe, RUNG.rental, num_workers=1)
-    state = State(tensors={"model": weights}, scalars={"num_updates": 10})
+    state = TrainingState(tensors={"model": weights}, scalars={"num_updates": 10})
     checkpoint.save(path / "checkpoints", state, seen=320, identity=recipe.identity)
     call(ScriptedBackend("running"), night=night, params=params)
     loaded = load_model(Payments(), MODEL).cpu().state_dict()
@@ -105,7 +105,9 @@ def test_past_the_deadline_a_checkpoint_whose_weights_are_not_finite_is_not_the_
     night = nights.night(seconds=-60)
     recipe, path = submitted(night)
     for seen, weight in ((320, 1.0), (640, torch.nan)):
-        state = State(tensors={"model": {"w": torch.tensor([weight])}}, scalars={"num_updates": seen // 32})
+        state = TrainingState(
+            tensors={"model": {"w": torch.tensor([weight])}}, scalars={"num_updates": seen // 32}
+        )
         checkpoint.save(path / "checkpoints", state, seen=seen, identity=recipe.identity)
     assert call(ScriptedBackend("running"), night=night).num_samples == 320
     assert nights.weights()["w"].tolist() == [1]
@@ -117,7 +119,9 @@ def test_past_the_deadline_the_copy_that_outlived_its_machine_is_the_model(tmp_p
         update={"train": params.train.model_copy(update={"checkpoints": str(tmp_path / "copies")})}
     )
     recipe = recipe_of(night, nights.dataset(), nights.plan(), None, params)
-    state = State(tensors={"model": {"w": torch.ones(2)}, "optimizer": {}}, scalars={"num_updates": 10})
+    state = TrainingState(
+        tensors={"model": {"w": torch.ones(2)}, "optimizer": {}}, scalars={"num_updates": 10}
+    )
     path = checkpoint.save(tmp_path / "lost", state, seen=320, identity=recipe.identity)
     assert path
     assert CheckpointCopies(recipe.copies).send(path)
@@ -140,7 +144,7 @@ def test_where_the_storage_of_copies_fails_by_an_error_of_its_own_the_checkpoint
     )
     recipe = recipe_of(night, nights.dataset(), nights.plan(), None, params)
     path = JOBS / launcher.name_of(recipe, RUNG.rental, num_workers=1)
-    state = State(tensors={"model": {"w": torch.ones(2)}}, scalars={"num_updates": 10})
+    state = TrainingState(tensors={"model": {"w": torch.ones(2)}}, scalars={"num_updates": 10})
     checkpoint.save(path / "checkpoints", state, seen=320, identity=recipe.identity)
     monkeypatch.setattr(MemoryFileSystem, "find", fail)
     assert call(ScriptedBackend("running"), night=night, params=params).num_samples == 320
@@ -155,7 +159,9 @@ def test_a_job_whose_time_passed_while_it_was_submitted_leaves_the_checkpoint_to
     night = nights.night(seconds=600)
     recipe, path = submitted(night)
     (path / "submissions.jsonl").unlink()
-    state = State(tensors={"model": {"w": torch.ones(2)}, "optimizer": {}}, scalars={"num_updates": 10})
+    state = TrainingState(
+        tensors={"model": {"w": torch.ones(2)}, "optimizer": {}}, scalars={"num_updates": 10}
+    )
     checkpoint.save(path / "checkpoints", state, seen=320, identity=recipe.identity)
     with pytest.raises(NotYet, match="was not taken before training has to end"):
         call(Late("running"), night=night)

@@ -54,7 +54,7 @@ def test_the_plan_itself_is_the_first_rung_and_as_sure_as_its_interval():
 
 def test_what_goes_as_planned_stays_where_it_is():
     plan = plan_of(share=0.6)
-    assert choose(plan, sight(plan)) == escalation.Choice(rung=sight(plan).rung)
+    assert choose(plan, sight(plan)) == escalation.FallbackChoice(rung=sight(plan).rung)
     midway = running(plan, hours=1.2, share=0.45)
     assert choose(plan, midway).rung == midway.rung
 
@@ -155,7 +155,7 @@ def refused(plan: Plan, *rungs: Rung, minutes: float = 0.0) -> Sight:
     return sight(plan, now=now, state=state, rung=rungs[-1], refused=when)
 
 
-def where(choice: escalation.Choice) -> tuple[str, str, str]:
+def where(choice: escalation.FallbackChoice) -> tuple[str, str, str]:
     assert choice.rung
     rental = choice.rung.rental
     return rental.machine, rental.region, rental.strategy
@@ -353,7 +353,7 @@ def test_a_plan_of_spot_that_cannot_be_bought_asks_for_spot_again():
     plan = planned(strategy="spot")
     alone = replace(plan, ladder=tuple(rung for rung in plan.ladder if rung.rental.is_spot))
     asked = sight(alone, state="refused")
-    assert choose(alone, asked) == escalation.Choice(rung=asked.rung)
+    assert choose(alone, asked) == escalation.FallbackChoice(rung=asked.rung)
     assert choose(alone, asked).usd == 0
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from daybreak.contract.errors import NotYet
 from daybreak.contract.records import Rental, Rung
-from daybreak.jobs.submissions import Attempts
+from daybreak.jobs.submissions import JobAttempts
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, job_folder
 from tests.training import nights
@@ -81,7 +81,7 @@ def test_a_job_that_runs_on_spot_is_left_in_steps_and_only_then_bought():
     with pytest.raises(NotYet, match="queued"):
         call(backend, plan=on_spot(), night=night, at_s=1620)
     assert [job.rental.strategy for job in backend.jobs] == ["spot", "on-demand"]
-    (taken,) = Attempts(job_folder()).taken
+    (taken,) = JobAttempts(job_folder()).taken
     assert (taken.name, taken.usd) == ("on-demand", 6.0)
     with pytest.raises(NotYet, match="starting"):
         call(backend, plan=on_spot(), night=night, at_s=1740)

@@ -10,7 +10,7 @@ import pytest
 from daybreak.contract.backend import label
 from daybreak.contract.errors import NotYet
 from daybreak.jobs import launcher
-from daybreak.jobs.submissions import Attempts
+from daybreak.jobs.submissions import JobAttempts
 from daybreak.storage.home import Home
 from tests.jobs import plans
 from tests.jobs.cloud import KILL_S, TICK_S, Cloud, Luck, night_of
@@ -41,7 +41,7 @@ class Hosts:
 
     def job_of(self, host: str) -> str:
         (path,) = (path for path in (self.folder / host / launcher.JOBS).iterdir() if path.is_dir())
-        last = Attempts(path).last
+        last = JobAttempts(path).last
         assert last
         return last.name
 

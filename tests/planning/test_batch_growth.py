@@ -27,7 +27,7 @@ from benchmarks.frame import DATA
 from benchmarks.step_times import APPS, steps
 from daybreak.contract.records import Rental, Size
 from daybreak.planning.batch_growth import sizes
-from daybreak.planning.candidates import Job
+from daybreak.planning.candidates import TrainingTask
 from daybreak.planning.search import Candidate
 from daybreak.prediction.costs import predict_counts
 from daybreak.prediction.efficiency import Efficiency
@@ -93,7 +93,7 @@ def planned_sizes(app: str, way: Way) -> tuple[Size, ...]:
     listed, known = machines()[NAMES[cluster][devices]][1], bench_throughput.after((), priors())
     # No larger passes were measured on A100 either, though they would fit.
     machine = replace(listed, device_memory_bytes=at_hand.device_memory_bytes)
-    job = Job(
+    job = TrainingTask(
         profile=profile, at_hand=at_hand, dataset=replace(DATASET, num_bytes=10**9), batch_size=PLANNED[app],
         num_workers=1, known=known, efficiency=Efficiency(noise_scale=1000.0), grows=True,
     )  # fmt: skip

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from daybreak.contract.params import PlanParams
 from daybreak.machines.catalog import local, rented
-from daybreak.planning.candidates import Job, candidates, line_of
-from daybreak.planning.search import Candidate, Limits, relax, search
-from daybreak.prediction.calibration import Calibration, Past
+from daybreak.planning.candidates import TrainingTask, candidates, line_of
+from daybreak.planning.search import Candidate, PlanLimits, relax, search
+from daybreak.prediction.calibration import CostCalibration, PastUpdateTime
 from daybreak.prediction.efficiency import Efficiency
 from daybreak.prediction.update_time import by_profile, update
 from tests.planning.jobs import DATASET, machine, profile
@@ -40,9 +40,9 @@ def jobs(draw):
             )
             for count in (1, 2)
         ]
-        known = Calibration(
+        known = CostCalibration(
             past=[
-                Past(
+                PastUpdateTime(
                     machine=on.name, device=on.device, measured_here=False, setting=each.setting,
                     update=by_profile(measured, on, measured=here), ratio=draw(st.floats(0.5, 2)),
                 )
@@ -50,7 +50,7 @@ def jobs(draw):
                 if each
             ]
         )  # fmt: skip
-    job = Job(
+    job = TrainingTask(
         profile=measured, at_hand=here, dataset=DATASET, batch_size=256, num_workers=1, known=known,
         efficiency=Efficiency(noise_scale=1000),
     )  # fmt: skip
@@ -79,7 +79,7 @@ def near(one: float | None, other: float | None) -> bool:
 @given(jobs(), st.floats(-1, 1.5), st.floats(-2, 3), st.sampled_from(["cost", "time", "knee"]))
 def test_what_is_left_out_is_never_the_best_nor_the_least_that_helps(case, hours, dollars, objective):
     every, some = (ways(*case, dominated=each) for each in (True, False))
-    limits = Limits(deadline_s=3600 * 10**hours, budget_usd=10**dollars, confidence=CONFIDENCE)
+    limits = PlanLimits(deadline_s=3600 * 10**hours, budget_usd=10**dollars, confidence=CONFIDENCE)
     result, expected = (search(each, limits=limits, objective=objective) for each in (some, every))
     assert (result is None) == (expected is None)
     if result and expected:
@@ -108,10 +108,10 @@ def test_of_each_line_what_is_left_out_is_beaten_in_every_way_by_one_that_stays(
             )
 
 
-def small_job() -> Job:
+def small_job() -> TrainingTask:
     """A job of seconds, most of whose time is the start, which several machines only make longer."""
     measured = profile(step_s=1e-6)
-    return Job(
+    return TrainingTask(
         profile=measured, at_hand=local(measured, today=date(2011, 9, 1)), dataset=DATASET, batch_size=256,
         num_workers=1, efficiency=Efficiency(noise_scale=1000),
     )  # fmt: skip

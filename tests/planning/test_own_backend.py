@@ -10,7 +10,7 @@ import pytest
 from daybreak import runner
 from daybreak.backends.local import Local
 from daybreak.contract import records
-from daybreak.contract.backend import Backend, Job, State
+from daybreak.contract.backend import Backend, Job, JobState
 from daybreak.contract.errors import ParamsError, PlanError
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Plan, Rental
@@ -37,7 +37,7 @@ class Cellar(Backend):
     def submit(self, job: Job) -> str:
         return job.folder
 
-    def state(self, handle: str) -> State:
+    def state(self, handle: str) -> JobState:
         return "running"
 
     def cancel(self, handle: str) -> None:

@@ -25,7 +25,7 @@ from daybreak.planning.planner import plan
 from daybreak.planning.rationale import rationale, sentences
 from daybreak.prediction.update_time import update
 from daybreak.spot.states import Place
-from daybreak.spot.steering import Attempt, Facts, place, zone_of
+from daybreak.spot.steering import Facts, SpotAttempt, place, zone_of
 from daybreak.training import recipe
 from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
 
@@ -222,7 +222,7 @@ def test_a_plan_on_spot_can_fall_back_on_its_own_machines_on_demand():
     assert own.usd_per_hour > made.usd_per_hour
     assert place(made, Facts(
         now=6 * 3600 - 2 * made.expected_s, deadline=6 * 3600, seen=0, samples_per_s=None,
-        attempts=(Attempt(at=0.0, strategy="spot"),), queued=True,
+        attempts=(SpotAttempt(at=0.0, strategy="spot"),), queued=True,
     )) == Place(zone_of(made.rental), spot=False)  # fmt: skip
 
 

@@ -8,9 +8,9 @@ from daybreak.contract.params import Params, PlanParams, TrainParams
 from daybreak.contract.records import Plan
 from daybreak.planning.planner import plan
 from daybreak.planning.rationale import around, picture, rationale, rows
-from daybreak.prediction.calibration import Calibration, Past, Update
+from daybreak.prediction.calibration import CostCalibration, PastUpdateTime, Update
 from daybreak.prediction.efficiency import Reached
-from daybreak.prediction.measurements import Setting
+from daybreak.prediction.measurements import StepSetting
 from tests.planning.jobs import DATASET, EVERYTHING, night, profile
 
 PLUGS = dict.fromkeys(("source", "workload", "backend"), "some.module:Class")
@@ -96,15 +96,21 @@ def test_the_noise_that_training_met_takes_the_place_of_what_the_profile_saw():
         flops_per_sample=profile().flops_per_sample,
     )  # fmt: skip
     corrected = plan(
-        night(), DATASET, profile(), None, params, available=EVERYTHING, known=Calibration(reached=[reached])
+        night(),
+        DATASET,
+        profile(),
+        None,
+        params,
+        available=EVERYTHING,
+        known=CostCalibration(reached=[reached]),
     )
     assert "(noise scale 4,000)" in corrected.basis
     assert corrected.num_samples < asked.num_samples
 
 
 def test_earlier_nights_take_the_place_of_the_prior():
-    setting = Setting(workers=(1,), micro_batch_size=256)
-    past = Past(
+    setting = StepSetting(workers=(1,), micro_batch_size=256)
+    past = PastUpdateTime(
         machine="local",
         device="cpu",
         measured_here=True,
@@ -114,6 +120,12 @@ def test_earlier_nights_take_the_place_of_the_prior():
     )
     params = Params(**PLUGS, plan=PlanParams(machines=("local",)), train=TrainParams(batch_size=256))
     corrected = plan(
-        night(), DATASET, profile(), None, params, available=EVERYTHING, known=Calibration(past=(past, past))
+        night(),
+        DATASET,
+        profile(),
+        None,
+        params,
+        available=EVERYTHING,
+        known=CostCalibration(past=(past, past)),
     )
     assert corrected.basis == "the profile on cpu, corrected by 2 nights on it"

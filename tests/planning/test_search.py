@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.records import Rental
-from daybreak.machines.startup import Part
+from daybreak.machines.startup import StartupPart
 from daybreak.planning.search import (
     Candidate,
-    Limits,
+    PlanLimits,
     feasible,
     frontier,
     label,
@@ -43,7 +43,7 @@ def candidate(
         micro_batch_size=1,
         num_loaders=0,
         checkpoint_every_s=1,
-        parts=(Part(seconds=seconds, spread=spread),),
+        parts=(StartupPart(seconds=seconds, spread=spread),),
         deviation_s=0,
     )
     return Candidate(estimate=estimate)
@@ -58,11 +58,11 @@ hours = st.floats(0.01, 30)
 dollars = st.floats(0, 500)
 
 
-def limits(deadline_h: float, budget_usd: float) -> Limits:
-    return Limits(deadline_s=deadline_h * 3600, budget_usd=budget_usd, confidence=CONFIDENCE)
+def limits(deadline_h: float, budget_usd: float) -> PlanLimits:
+    return PlanLimits(deadline_s=deadline_h * 3600, budget_usd=budget_usd, confidence=CONFIDENCE)
 
 
-def brute_force(offered: list[Candidate], within: Limits, value) -> float | None:
+def brute_force(offered: list[Candidate], within: PlanLimits, value) -> float | None:
     best = None
     for c in offered:
         feasible = c.time_s(CONFIDENCE) <= within.deadline_s and c.expected_usd <= within.budget_usd
@@ -191,7 +191,7 @@ def test_the_runner_up_is_named_with_the_number_that_decided():
     )
 
 
-AS_LIKELY_AS_NOT = Limits(deadline_s=7200, budget_usd=10, confidence=0.5)  # so that a time is its median
+AS_LIKELY_AS_NOT = PlanLimits(deadline_s=7200, budget_usd=10, confidence=0.5)  # so that a time is its median
 
 
 @pytest.mark.parametrize(("wait_s", "taken"), [(3600, True), (3601, False)])

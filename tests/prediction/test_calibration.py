@@ -11,27 +11,29 @@ from hypothesis import strategies as st
 from daybreak.contract.records import Rental
 from daybreak.machines.catalog import local, rented
 from daybreak.machines.startup import Z90
-from daybreak.prediction.calibration import Calibration, Past, Update, ratio
+from daybreak.prediction.calibration import CostCalibration, PastUpdateTime, Update, ratio
 from daybreak.prediction.costs import predict
-from daybreak.prediction.measurements import Setting
+from daybreak.prediction.measurements import StepSetting
 from daybreak.prediction.update_time import by_profile, update
 from tests.planning.jobs import machine, profile
 
 PROFILE = profile()
 LOCAL = local(PROFILE, today=date(2011, 9, 1))
 UPDATE = Update(fixed_s=0.01, per_sample_s=1e-3, within_s=0.02, across_s=0.1)
-ONE = Setting(workers=(1,), micro_batch_size=256)
+ONE = StepSetting(workers=(1,), micro_batch_size=256)
 
 
-def night(ratio_: float, *, name="a-1", device="A", here=False, setting=ONE, least=0.0, by=UPDATE) -> Past:
-    return Past(
+def night(
+    ratio_: float, *, name="a-1", device="A", here=False, setting=ONE, least=0.0, by=UPDATE
+) -> PastUpdateTime:
+    return PastUpdateTime(
         machine=name, device=device, measured_here=here, setting=setting, update=by, ratio=ratio_,
         least_ratio=least,
     )  # fmt: skip
 
 
 def correction(past, *, name="a-1", device="A", setting=ONE):
-    return Calibration.of(past).correction(name, device, setting, UPDATE, here=False)
+    return CostCalibration.of(past).correction(name, device, setting, UPDATE, here=False)
 
 
 def test_a_machine_that_took_longer_is_expected_to_take_longer():
@@ -50,7 +52,7 @@ def test_one_night_counts_less_than_many():
 def test_a_count_that_was_not_tried_is_known_less_well_than_one_that_was():
     past = [night(1.5)] * 5
     same = correction(past)
-    other = correction(past, setting=Setting(workers=(1,) * 8, micro_batch_size=32))
+    other = correction(past, setting=StepSetting(workers=(1,) * 8, micro_batch_size=32))
     assert other.spread > same.spread
     assert other.shift > 0  # what one device does alone carries over
 
@@ -76,13 +78,13 @@ def test_without_nights_nothing_is_corrected():
             num_workers=1,
             num_samples=10**6, num_bytes=10**9, known=known,
         )
-        for known in (Calibration(), None)
+        for known in (CostCalibration(), None)
     )  # fmt: skip
     assert known == plain
 
 
 def test_a_night_faster_than_its_operations_is_left_out():
-    known = Calibration.of([night(1 / 13, least=0.1), night(1.2, least=0.1)])
+    known = CostCalibration.of([night(1 / 13, least=0.1), night(1.2, least=0.1)])
     assert [each.ratio for each in known.past] == [1.2]
     assert known.left_out == [
         "a-1: an update of 0.0769 times the predicted time is left out; "
@@ -92,13 +94,13 @@ def test_a_night_faster_than_its_operations_is_left_out():
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
 def test_what_is_not_a_time_is_left_out(seconds):
-    known = Calibration.of([night(seconds), night(1.2)])
+    known = CostCalibration.of([night(seconds), night(1.2)])
     assert [each.ratio for each in known.past] == [1.2]
     assert "it is not a valid time" in known.left_out[0]
 
 
 def test_a_night_that_several_newer_ones_contradict_is_left_out():
-    known = Calibration.of([night(13.0), *[night(each) for each in (1.0, 1.05, 0.97)]])
+    known = CostCalibration.of([night(13.0), *[night(each) for each in (1.0, 1.05, 0.97)]])
     assert [each.ratio for each in known.past] == [1.0, 1.05, 0.97]
     assert known.left_out == [
         "a-1: an update of 13 times the predicted time is left out; "
@@ -107,15 +109,15 @@ def test_a_night_that_several_newer_ones_contradict_is_left_out():
 
 
 def test_nights_that_all_contradict_the_forecast_are_believed():
-    other = Setting(workers=(1,), micro_batch_size=64)
-    known = Calibration.of([night(1.0)] * 5 + [night(2.0, setting=other)] * 5)
+    other = StepSetting(workers=(1,), micro_batch_size=64)
+    known = CostCalibration.of([night(1.0)] * 5 + [night(2.0, setting=other)] * 5)
     assert not known.left_out
     slower = known.correction("a-1", "A", other, UPDATE, here=False)
     assert math.exp(slower.shift) == pytest.approx(2, rel=0.1)
 
 
 def test_what_changed_for_good_is_believed_and_what_was_before_is_not():
-    known = Calibration.of([night(1.0)] * 9 + [night(2.0 + 0.01 * k) for k in range(4)])
+    known = CostCalibration.of([night(1.0)] * 9 + [night(2.0 + 0.01 * k) for k in range(4)])
     assert math.exp(known.correction("a-1", "A", ONE, UPDATE, here=False).shift) == pytest.approx(2, rel=0.1)
 
 
@@ -135,9 +137,9 @@ def test_one_night_that_took_far_longer_is_covered_and_does_not_forbid_the_next(
 
 
 def test_what_the_network_takes_is_not_blamed_on_the_device():
-    many = Setting(workers=(1,) * 8, micro_batch_size=32)
+    many = StepSetting(workers=(1,) * 8, micro_batch_size=32)
     slow = Update(fixed_s=0.01, per_sample_s=1e-3, within_s=0.02, across_s=1.0)
-    known = Calibration.of([night(2.0, setting=many, by=slow)] * 5)
+    known = CostCalibration.of([night(2.0, setting=many, by=slow)] * 5)
     alone, together = (known.correction("a-1", "A", at, slow, here=False).shift for at in (ONE, many))
     assert together == pytest.approx(math.log(2), abs=0.1)
     assert abs(alone) < 0.1
@@ -161,8 +163,8 @@ def test_intervals_learn_how_much_nights_differ(deviation):
 
 
 def test_of_two_nights_against_two_none_is_left_out():
-    assert Calibration.of([night(each) for each in (1.0, 1.0, 2.0, 2.0)]).left_out == []
-    assert len(Calibration.of([night(each) for each in (1.0, 1.0, 2.0, 2.0, 2.0)]).left_out) == 2
+    assert CostCalibration.of([night(each) for each in (1.0, 1.0, 2.0, 2.0)]).left_out == []
+    assert len(CostCalibration.of([night(each) for each in (1.0, 1.0, 2.0, 2.0, 2.0)]).left_out) == 2
 
 
 @pytest.mark.slow
@@ -170,7 +172,7 @@ def test_of_two_nights_against_two_none_is_left_out():
 @given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=8), st.integers(1, 4))
 def test_corrections_stay_within_what_nights_saw(ratios, count):
     corrected = correction(
-        [night(each) for each in ratios], setting=Setting(workers=(1,) * count, micro_batch_size=64)
+        [night(each) for each in ratios], setting=StepSetting(workers=(1,) * count, micro_batch_size=64)
     )
     low, high = min(0.0, *map(math.log, ratios)), max(0.0, *map(math.log, ratios))
     assert low - 0.05 <= corrected.shift <= high + 0.05
@@ -190,7 +192,7 @@ def hours(where, past=(), *, widen=1.0, count=1):
         PROFILE, where, measured=LOCAL, batch_size=256,
         rental=Rental(machine=where.name, num_machines=count, region=where.region),
         num_workers=where.num_workers, num_samples=10**7, num_bytes=10**9,
-        known=Calibration.of(past, widen=widen),
+        known=CostCalibration.of(past, widen=widen),
     )  # fmt: skip
 
 
@@ -226,6 +228,6 @@ def test_a_night_that_was_mostly_its_start_tells_nothing():
 
 
 def test_an_interval_that_is_wide_enough_is_not_widened_twice():
-    calibration = Calibration(widen=4.0, needed=0.3)
+    calibration = CostCalibration(widen=4.0, needed=0.3)
     narrow, wide, unneeded = (calibration.widened(spread) for spread in (0.01, 0.2, 0.5))
     assert (narrow, wide, unneeded) == (4.0, pytest.approx(1.5), 1.0)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from daybreak.contract.records import Rental, Sync
 from daybreak.machines.catalog import local, rented
-from daybreak.machines.startup import FIVEFOLD, TWICE, Part, slowest
+from daybreak.machines.startup import FIVEFOLD, TWICE, StartupPart, slowest
 from daybreak.prediction import local_updates
-from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.calibration import CostCalibration
 from daybreak.prediction.costs import Estimate, predict, predict_counts, time_to_save_s
 from daybreak.spot.hazard import Hazard
 from daybreak.spot.lifetimes import Exponential
@@ -136,7 +136,7 @@ def test_a_queue_is_what_is_least_certain():
     assert there["queue"] == max(there.values())
 
 
-def plain(*parts: Part, deviation_s: float = 0.0, **rented_as) -> Estimate:
+def plain(*parts: StartupPart, deviation_s: float = 0.0, **rented_as) -> Estimate:
     """An estimate of these parts alone, on a machine of 3 dollars an hour, 1 on spot."""
     on = replace(machine(), usd_per_hour=3.0, spot=True, spot_usd_per_hour=1.0)
     return Estimate(
@@ -145,11 +145,11 @@ def plain(*parts: Part, deviation_s: float = 0.0, **rented_as) -> Estimate:
     )  # fmt: skip
 
 
-WORK = Part(seconds=3600, spread=0.2)
+WORK = StartupPart(seconds=3600, spread=0.2)
 
 
 def test_parts_are_taken_as_late_together():
-    both = plain(WORK, Part(seconds=100, spread=1.0, name="start-up"))
+    both = plain(WORK, StartupPart(seconds=100, spread=1.0, name="start-up"))
     assert both.expected_s == both.time_s(0.5) == 3700
     late = NormalDist().inv_cdf(0.9)
     assert both.time_s(0.9) == pytest.approx(3600 * exp(0.2 * late) + 100 * exp(late))
@@ -171,7 +171,7 @@ def test_the_chance_is_that_of_the_normal_distribution_of_the_logarithm(seconds,
 
 
 def test_a_rental_is_billed_at_its_own_price_for_all_machines_but_not_for_the_queue():
-    parts = (WORK, Part(seconds=1800, spread=1.0, name="queue"))
+    parts = (WORK, StartupPart(seconds=1800, spread=1.0, name="queue"))
     assert plain(*parts).expected_usd == 3
     assert plain(*parts, num_machines=2, strategy="spot").expected_usd == 2
     assert plain(*parts).usd(parts[1:]) == 0
@@ -212,11 +212,11 @@ def test_only_spot_is_uncertain_by_its_losses():
 
 
 def test_lives_that_nights_have_seen_take_the_place_of_the_prior_on_spot_alone():
-    hourly = Calibration(hazard=Hazard(lifetime=Exponential(mean_s=3600.0), says="an hour each"))
+    hourly = CostCalibration(hazard=Hazard(lifetime=Exponential(mean_s=3600.0), says="an hour each"))
     spot = estimate(machine(), strategy="spot", known=hourly)
     assert spot.checkpoint_every_s == pytest.approx((2 * 0.65 * 3600) ** 0.5)
     assert (
-        estimate(machine(), strategy="spot", known=Calibration()).checkpoint_every_s
+        estimate(machine(), strategy="spot", known=CostCalibration()).checkpoint_every_s
         > 2 * spot.checkpoint_every_s
     )
     steady = estimate(machine(), known=hourly)
@@ -224,30 +224,32 @@ def test_lives_that_nights_have_seen_take_the_place_of_the_prior_on_spot_alone()
 
 
 def test_starts_that_nights_have_seen_count_for_their_machine_alone():
-    slow = Calibration(starts={machine().name: [3.0, 3.0]})
+    slow = CostCalibration(starts={machine().name: [3.0, 3.0]})
     named = {part.name: part for part in estimate(machine(), known=slow).parts}
     assert (named["queue"].seconds, named["data"].seconds) == pytest.approx((90, 15))
     assert named["queue"].spread == named["data"].spread
-    known = Calibration(starts={"other": [3.0]})
+    known = CostCalibration(starts={"other": [3.0]})
     other = {part.name: part for part in estimate(machine(), known=known).parts}
     assert other["queue"].seconds == 30
 
 
 def test_an_interval_is_widened_as_nights_have_shown_that_it_must_be():
-    plain_one = estimate(machine(), known=Calibration())
-    wide = estimate(machine(), known=Calibration(widen=1.5))
+    plain_one = estimate(machine(), known=CostCalibration())
+    wide = estimate(machine(), known=CostCalibration(widen=1.5))
     assert (plain_one.widened, wide.widened) == (1.0, 1.5)
     for before, after in zip(plain_one.parts, wide.parts, strict=True):
         assert (after.seconds, after.spread) == pytest.approx((before.seconds, 1.5 * before.spread))
-    spot, wide_spot = (estimate(machine(), strategy="spot", known=Calibration(widen=w)) for w in (1.0, 1.5))
+    spot, wide_spot = (
+        estimate(machine(), strategy="spot", known=CostCalibration(widen=w)) for w in (1.0, 1.5)
+    )
     assert wide_spot.deviation_s == pytest.approx(1.5 * spot.deviation_s)
 
 
 def test_an_interval_is_widened_no_further_than_is_needed():
     """Of a spread that is the mean of all parts', each by its seconds."""
-    parts = estimate(machine(), known=Calibration()).parts
+    parts = estimate(machine(), known=CostCalibration()).parts
     spread = sum(p.seconds * p.spread for p in parts) / sum(p.seconds for p in parts)
-    enough = estimate(machine(), known=Calibration(widen=9.0, needed=1.2 * spread))
+    enough = estimate(machine(), known=CostCalibration(widen=9.0, needed=1.2 * spread))
     assert enough.widened == pytest.approx(1.2)
 
 

@@ -15,7 +15,7 @@ from daybreak.machines.startup import BEFORE_WORK, IN_RUN_S
 from daybreak.planning import planner
 from daybreak.planning.plan_stage import plan
 from daybreak.prediction import ledger_history
-from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.calibration import CostCalibration
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from tests.fakes import ScriptedBackend
@@ -29,7 +29,7 @@ PARAMS = Params(
 )
 
 
-def learned(entries: Sequence[ledger.Entry]) -> Calibration:
+def learned(entries: Sequence[ledger.Entry]) -> CostCalibration:
     return ledger_history.known(entries, machines=EVERYTHING, num_workers=1)
 
 
@@ -207,7 +207,7 @@ def after(made: Plan, *, number: int, **changes: object) -> ledger.Entry:
     )  # fmt: skip
 
 
-def on_spot(known: Calibration | None = None) -> Plan:
+def on_spot(known: CostCalibration | None = None) -> Plan:
     job = profile(step_s=0.1, sample_bytes=1e3)
     return planner.plan(night(), DATASET, job, None, SPOT, available=EVERYTHING, known=known)
 

@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from daybreak.contract.formats import percent
 from daybreak.contract.records import Plan, Rental, Training
-from daybreak.prediction.scorecard import NIGHTS, Z90, Outcome, outcome, scorecard
+from daybreak.prediction.scorecard import NIGHTS, Z90, PredictionOutcome, outcome, scorecard
 
 
-def night(z: float, *, number: int = 0, spread: float = 0.1, widened: float = 1.0, **changes) -> Outcome:
+def night(
+    z: float, *, number: int = 0, spread: float = 0.1, widened: float = 1.0, **changes
+) -> PredictionOutcome:
     """A night that took `z` plain deviations longer than predicted."""
     wide = math.exp(Z90 * spread * widened)
-    plain = Outcome(
+    plain = PredictionOutcome(
         night=str(number), predicted_s=100, low_s=100 / wide,
         high_s=100 * wide, actual_s=100 * math.exp(z * spread), predicted_usd=1, actual_usd=1,
         widened=widened,
@@ -24,7 +26,7 @@ def night(z: float, *, number: int = 0, spread: float = 0.1, widened: float = 1.
     return replace(plain, **changes)
 
 
-def nights(scale: float, *, count: int = 60, widened: float = 1.0, seed: int = 0) -> list[Outcome]:
+def nights(scale: float, *, count: int = 60, widened: float = 1.0, seed: int = 0) -> list[PredictionOutcome]:
     drawn = scale * np.random.default_rng(seed).normal(size=count)
     return [night(float(z), number=k, widened=widened) for k, z in enumerate(drawn)]
 

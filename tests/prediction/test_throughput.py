@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daybreak.prediction.measurements import Measurement, Setting
+from daybreak.prediction.measurements import Measurement, StepSetting
 from daybreak.prediction.priors import priors
 from daybreak.prediction.step_time import FIXED, MANY, ONE, PER_SAMPLE, TWO
 from daybreak.prediction.throughput import MachineKind, StepTime
@@ -55,13 +55,13 @@ def test_settings_that_were_measured_are_met():
 
 def test_a_setting_between_those_measured_is_met_too():
     model = fit(steps(*EVERYWHERE, noise=0.02))
-    seconds, _ = model.predict([Setting(workers=(3, 3), micro_batch_size=100)], HERE)
+    seconds, _ = model.predict([StepSetting(workers=(3, 3), micro_batch_size=100)], HERE)
     assert seconds[0] == pytest.approx(true_s((3, 3), 100), rel=0.1)
 
 
 def test_more_passes_take_longer_by_what_their_gradients_take():
     model = fit(steps(*EVERYWHERE))
-    one, four = (Setting(workers=(2, 2, 2), micro_batch_size=64, num_passes=k) for k in (1, 4))
+    one, four = (StepSetting(workers=(2, 2, 2), micro_batch_size=64, num_passes=k) for k in (1, 4))
     seconds = model.predict([one, four], HERE)[0]
     assert seconds[1] - seconds[0] == pytest.approx(3 * 0.084, rel=0.1)
 
@@ -69,7 +69,7 @@ def test_more_passes_take_longer_by_what_their_gradients_take():
 def test_intervals_widen_with_the_distance_from_what_was_measured():
     model = fit(steps(*((w, m) for w, m in EVERYWHERE if sum(w) <= 4), noise=0.02))
     wide = model.predict(
-        [Setting(workers=w, micro_batch_size=64) for w in ((1, 1, 1), (4, 4, 4), (4,) * 16, (8,) * 64)],
+        [StepSetting(workers=w, micro_batch_size=64) for w in ((1, 1, 1), (4, 4, 4), (4,) * 16, (8,) * 64)],
         HERE,
     )[1]
     assert list(wide) == sorted(wide)
@@ -77,7 +77,7 @@ def test_intervals_widen_with_the_distance_from_what_was_measured():
 
 
 def test_a_first_measurement_narrows_the_interval():
-    at = [Setting(workers=(4, 4, 4), micro_batch_size=64)]
+    at = [StepSetting(workers=(4, 4, 4), micro_batch_size=64)]
     before, after = (fit(rows).predict(at, HERE)[1][0] for rows in ([], steps(((4, 4, 4), 32))))
     assert after < before / 2
 
@@ -88,7 +88,7 @@ def test_a_kind_of_machine_learns_from_another_with_the_same_device():
     ran = replace(HERE, name="ran", profiled=False)
     known = [replace(each, step_s=2 * each.step_s) for each in steps(*EVERYWHERE)]
     model = StepTime(known, machine_of=[0] * len(known), machines=[ran], priors=PRIORS)
-    at = [Setting(workers=(1,), micro_batch_size=64)]
+    at = [StepSetting(workers=(1,), micro_batch_size=64)]
     (one, narrow), (two, wide) = model.predict(at, kin), model.predict(at, other)
     plain = fit([]).predict(at, HERE)[0][0]
     assert plain < two[0] < one[0]
@@ -102,7 +102,7 @@ def test_a_size_whose_kernels_are_slow_says_little_of_the_others():
         for workers, micro in EVERYWHERE
         for each in steps((workers, micro), **({"compute": slow} if micro == 64 else {}), sync=0.01)
     ]
-    at = [Setting(workers=(3, 3), micro_batch_size=micro) for micro in (64, 16)]
+    at = [StepSetting(workers=(3, 3), micro_batch_size=micro) for micro in (64, 16)]
     seconds, _ = fit(odd).predict(at, HERE)
     assert seconds[0] == pytest.approx(true_s((3, 3), 64, compute=slow, sync=0.01), rel=0.15)
     assert seconds[1] == pytest.approx(true_s((3, 3), 16, sync=0.01), rel=0.15)
@@ -111,13 +111,13 @@ def test_a_size_whose_kernels_are_slow_says_little_of_the_others():
 def test_a_step_that_was_disturbed_hardly_counts():
     known = steps(*EVERYWHERE, noise=0.02)
     spoilt = [*known, Measurement(workers=(2, 2), micro_batch_size=64, step_s=10 * true_s((2, 2), 64))]
-    at = [Setting(workers=(2, 2), micro_batch_size=64)]
+    at = [StepSetting(workers=(2, 2), micro_batch_size=64)]
     assert fit(spoilt).predict(at, HERE)[0][0] == pytest.approx(fit(known).predict(at, HERE)[0][0], rel=0.1)
 
 
 def test_steps_that_differ_more_from_run_to_run_have_wider_intervals():
     quiet, loud = (fit(steps(*EVERYWHERE, noise=noise)) for noise in (0.01, 0.3))
-    at = [Setting(workers=(3, 3), micro_batch_size=100)]
+    at = [StepSetting(workers=(3, 3), micro_batch_size=100)]
     assert loud.noise > quiet.noise
     assert loud.predict(at, HERE)[1][0] > 1.5 * quiet.predict(at, HERE)[1][0]
 
@@ -133,7 +133,7 @@ def test_the_unit_of_time_does_not_matter(unit):
         [replace(each, step_s=each.step_s * unit) for each in known],
         machine_of=[0] * len(known), machines=[there], priors=PRIORS,
     )  # fmt: skip
-    at = [Setting(workers=(4, 4, 4), micro_batch_size=100)]
+    at = [StepSetting(workers=(4, 4, 4), micro_batch_size=100)]
     (one, wide), (two, as_wide) = fit(known).predict(at, HERE), other.predict(at, there)
     assert two[0] / one[0] == pytest.approx(unit, rel=1e-3)
     assert as_wide[0] == pytest.approx(wide[0], rel=1e-2)

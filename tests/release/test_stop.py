@@ -16,7 +16,7 @@ from daybreak.contract.errors import NothingToDo
 from daybreak.contract.records import Night, Training
 from daybreak.extensions.pages import open_nights, running
 from daybreak.jobs import launcher
-from daybreak.jobs.submissions import Attempts
+from daybreak.jobs.submissions import JobAttempts
 from daybreak.report.night_rows import row_of
 from daybreak.rollout import night_events
 from daybreak.storage import ledger
@@ -66,7 +66,7 @@ def training(home: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 def job_state() -> str:
     """The state of the only job of the night in this folder."""
     (path,) = launcher.JOBS.glob("*/submissions.jsonl")
-    last = Attempts(path.parent).last
+    last = JobAttempts(path.parent).last
     return Local(home=Home.here()).state(last.handle) if last and last.handle else ""
 
 

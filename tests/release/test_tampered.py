@@ -27,7 +27,7 @@ from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_test import smoke_test
 from daybreak.extensions.care.drill import drill
 from daybreak.extensions.router import day_predictions
-from daybreak.extensions.router.loading import Arrays, VersionLoader
+from daybreak.extensions.router.loading import NightArrays, VersionLoader
 from daybreak.extensions.vertex import container
 from daybreak.registry import carried_code
 from daybreak.storage import ledger, mlflow_client
@@ -50,7 +50,7 @@ def files(home: Path, release: Any) -> Path:
 def load(home: Path, number: int = 1) -> Any:
     """Have a router load the version."""
     folder = home / "nights" / "2025-01-10"
-    arrays = Arrays("2025-01-10", folder / "data" / "arrays")
+    arrays = NightArrays("2025-01-10", folder / "data" / "arrays")
     with mlflow_client.session(Home.here()) as client:
         loader = VersionLoader("daybreak", home=Home(home), top=5, keep=10, answer_s=60)
         return loader.load(client, number, arrays=arrays)

@@ -172,7 +172,7 @@ def test_a_checkpoint_of_pickles_runs_nothing_also_where_its_hashes_agree(
     import torch
 
     monkeypatch.chdir(tmp_path)
-    state = checkpoint.State(tensors={"model": {"x": torch.zeros(1)}})
+    state = checkpoint.TrainingState(tensors={"model": {"x": torch.zeros(1)}})
     made = checkpoint.save(tmp_path / "saved", state, seen=8, identity="job")
     assert made
     weights = made / "model.safetensors"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.extensions.simulation.replay import Job
+from daybreak.extensions.simulation.replay import SimulatedJob
 from daybreak.extensions.simulation.traces import Trace
 
 DATA = Path(os.environ.get("DAYBREAK_DATA", Path(__file__).parents[3] / "shared" / "data")) / "spot"
@@ -22,9 +22,11 @@ def trace(up: str, *, zone: str = "here-1-a", spot: float = 1.0, on_demand: floa
     )
 
 
-def job(*, work: float, deadline: float, restart: float = 1.2, **changes) -> Job:
+def job(*, work: float, deadline: float, restart: float = 1.2, **changes) -> SimulatedJob:
     """All in ticks."""
-    return Job(work_s=work * TICK_S, deadline_s=deadline * TICK_S, restart_s=restart * TICK_S, **changes)
+    return SimulatedJob(
+        work_s=work * TICK_S, deadline_s=deadline * TICK_S, restart_s=restart * TICK_S, **changes
+    )
 
 
 def measured(name: str) -> Path:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from daybreak.extensions.simulation.baselines import greedy, on_demand
 from daybreak.extensions.simulation.replay import Luck, replay
 from daybreak.spot.policies import cheapest_on_demand, decide, long_run, safety_margin
-from daybreak.spot.states import Place, Sightings, State, Zone
+from daybreak.spot.states import Place, Sightings, SpotState, Zone
 from tests.spot.markets import TICK_S, job, trace
 
 HOUR_S = 3600.0
@@ -21,12 +21,12 @@ CHEAP = Zone(name="cheap-1-a", spot_usd_per_hour=1.0, on_demand_usd_per_hour=5.0
 DEARER = Zone(name="dear-1-a", spot_usd_per_hour=2.0, on_demand_usd_per_hour=6.0)
 
 
-def state(**changes) -> State:
+def state(**changes) -> SpotState:
     known = dict(
         now_s=0.0, deadline_s=18 * HOUR_S, tick_s=TICK_S, work_s=12 * HOUR_S, done_s=0.0,
         zones=(CHEAP, DEARER), restart_s=600.0, doubt=0.0,
     )  # fmt: skip
-    return State(**(known | changes))
+    return SpotState(**(known | changes))
 
 
 @st.composite
@@ -140,7 +140,7 @@ NEVER = Sightings(down_s=1e9)  # capacity that is as good as never there
 NOWHERE = {"zones": (replace(CHEAP, sightings=NEVER),), "refused": frozenset({"cheap-1-a"})}
 
 
-def with_spare(spare_s: float, **changes) -> State:
+def with_spare(spare_s: float, **changes) -> SpotState:
     """A state in which so much time is left beyond the work."""
     return state(now_s=6 * HOUR_S - spare_s, **changes)
 

@@ -12,8 +12,8 @@ from daybreak.spot.states import Place
 from daybreak.spot.steering import (
     RESTART_S,
     TICK_S,
-    Attempt,
     Facts,
+    SpotAttempt,
     _sightings,
     place,
     restart_s,
@@ -32,7 +32,7 @@ PLAN = Plan(
     runner_up="",
 )  # fmt: skip
 BEGUN = Facts(now=0, deadline=18 * HOUR_S, seen=0, samples_per_s=None, attempts=(), queued=False)
-ONCE = (Attempt(at=0.0, strategy="spot"),)
+ONCE = (SpotAttempt(at=0.0, strategy="spot"),)
 
 
 def test_it_asks_for_spot_and_stays_in_the_queue_while_there_is_time():
@@ -136,7 +136,9 @@ def test_all_regions_of_the_plan_are_zones_and_the_cheapest_is_asked_that_was_no
     names = [zone_of(rung.rental) for rung in (home, ladder[1], ladder[3])]
     assert names == ["a2, in us-east4", "a2, in us-west1", "a2, in us-east5"]
     assert place(plan, BEGUN) == Place(names[0], spot=True)
-    refused = replace(BEGUN, now=600, attempts=(Attempt(at=0.0, strategy="spot", came=False),), queued=True)
+    refused = replace(
+        BEGUN, now=600, attempts=(SpotAttempt(at=0.0, strategy="spot", came=False),), queued=True
+    )
     assert place(plan, refused) is None  # it may be back soon, and there is time
     longer = replace(refused, now=3 * HOUR_S)
     assert place(plan, longer) == Place(names[1], spot=True)
@@ -150,7 +152,7 @@ def test_all_regions_of_the_plan_are_zones_and_the_cheapest_is_asked_that_was_no
 
 def test_a_zone_that_was_lost_often_is_trusted_less_and_one_that_never_came_was_not_lost():
     facts = replace(BEGUN, now=4 * HOUR_S)
-    lost = [Attempt(at=hour * HOUR_S, strategy="spot", zone="x") for hour in range(4)]
+    lost = [SpotAttempt(at=hour * HOUR_S, strategy="spot", zone="x") for hour in range(4)]
     never = [replace(attempt, came=False) for attempt in lost]
     assert _sightings(replace(facts, attempts=lost), "x", here="a2").num_losses == 3
     assert _sightings(replace(facts, attempts=never), "x", here="a2").num_losses == 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daybreak.spot.steering import TICK_S, Attempt, Facts, place, restart_s
+from daybreak.spot.steering import TICK_S, Facts, SpotAttempt, place, restart_s
 from daybreak.spot.survival import HOUR_S
 from daybreak.spot.worst_case import WorstCase, worst_case
 from tests.spot.test_steering import BOUGHT, PLAN
@@ -26,7 +26,7 @@ def night(works: list[bool]) -> float:
     while done_s < PLAN.expected_s and now < UNTIL_S:
         facts = Facts(
             now=now, deadline=UNTIL_S, seen=int(done_s / PLAN.expected_s * PLAN.num_samples), queued=False,
-            samples_per_s=None, attempts=(Attempt(at=0.0, strategy="spot"),),
+            samples_per_s=None, attempts=(SpotAttempt(at=0.0, strategy="spot"),),
         )  # fmt: skip
         chosen = place(PRICED, facts)
         if chosen is not None and not chosen.spot:

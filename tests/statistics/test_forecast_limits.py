@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from daybreak.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS, Forecast, forecast
+from daybreak.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS, SeriesForecast, forecast
 
 NOISES = {
     "normal": lambda draw, shape: draw.normal(size=shape),
@@ -73,7 +73,7 @@ def test_a_short_history_has_no_limits_and_then_wide_ones() -> None:
     chances=st.tuples(st.floats(1e-6, 0.1), st.floats(1e-6, 0.1)),
 )
 def test_a_smaller_chance_never_reaches_less(errors: list[float], chances: tuple[float, float]) -> None:
-    known = Forecast(expected=0.0, errors=np.array(errors))
+    known = SeriesForecast(expected=0.0, errors=np.array(errors))
     rare, often = (known.reach(chance) for chance in sorted(chances))
     assert rare[0] >= often[0] >= 0
     assert rare[1] >= often[1] >= 0

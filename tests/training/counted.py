@@ -16,14 +16,14 @@ from torch import nn
 
 from daybreak.contract.records import Tuning
 from daybreak.extensions.threads.asynchronous import AsynchronousEngine
-from daybreak.extensions.threads.thread_policy import Setting, ThreadPolicy
+from daybreak.extensions.threads.thread_policy import ThreadPolicy, ThreadSetting
 from daybreak.training import checkpoint
 from daybreak.training.trainer import Trainer
 from tests.training.recipes import recipe
 
 NUM_SAMPLES, EPOCHS, BATCH = 100, 4, 8
 TWO = {
-    name: Setting(num_workers=2, num_parts=2, is_asynchronous=name == "apart")
+    name: ThreadSetting(num_workers=2, num_parts=2, is_asynchronous=name == "apart")
     for name in ("apart", "together")
 }
 

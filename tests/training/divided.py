@@ -16,7 +16,7 @@ from daybreak.contract.records import Tuning
 from daybreak.extensions.fsdp.fsdp import FsdpEngine
 from daybreak.training import checkpoint, worker
 from daybreak.training import engine as engines
-from daybreak.training.checkpoint import State
+from daybreak.training.checkpoint import TrainingState
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
 from tests.fakes import LineWorkload
@@ -95,7 +95,7 @@ def main(folder: Path) -> None:
         again = made(folder, kind)
         again.load(checkpoint.load(path))
         losses += go(again, SAVED, len(BATCHES))
-        end: State = again.save()
+        end: TrainingState = again.save()
         warm = made(folder, kind)
         shares = [None] * first.world_size
         torch.distributed.all_gather_object(shares, held(again))

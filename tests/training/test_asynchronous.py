@@ -14,7 +14,7 @@ from daybreak.contract.errors import NotFinite, ParamsError
 from daybreak.contract.params import TrainParams
 from daybreak.contract.records import Tuning
 from daybreak.extensions.threads.asynchronous import AsynchronousEngine
-from daybreak.extensions.threads.thread_policy import TRIAL, Setting, ThreadPolicy
+from daybreak.extensions.threads.thread_policy import TRIAL, ThreadPolicy, ThreadSetting
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
 from tests.fakes import LineWorkload
@@ -22,7 +22,7 @@ from tests.training import counted, nights
 from tests.training.nights import ROOT
 from tests.training.virtual_cores import UpdateCost, VirtualCores
 
-FOUR = Setting(num_workers=4, num_parts=4, is_asynchronous=True)
+FOUR = ThreadSetting(num_workers=4, num_parts=4, is_asynchronous=True)
 
 
 class Momentum(LineWorkload):
@@ -114,7 +114,7 @@ def test_workers_together_take_the_updates_of_one(folder):
     data = workload.dataset(folder, "train")
     one, three = (
         made(workload, data),
-        made(workload, data, cores=3, setting=Setting(num_workers=3, num_parts=3)),
+        made(workload, data, cores=3, setting=ThreadSetting(num_workers=3, num_parts=3)),
     )
     for engine in (one, three):
         train(engine, batches=7)
@@ -128,7 +128,7 @@ def test_a_window_that_does_harm_is_undone_and_its_samples_are_trained_on_again(
     workload = Momentum()
     engine = made(workload, workload.dataset(folder, "train"), cores=1)
     train(engine, batches=8 + 2 * TRIAL)
-    wild = Setting(num_workers=4, num_parts=1, is_asynchronous=True)
+    wild = ThreadSetting(num_workers=4, num_parts=1, is_asynchronous=True)
     engine._cores.at = lambda time: 4
     engine.policy = replace(engine.policy, setting=wild, accepted=wild, checked_late=4.0)
     before = {name: weight.clone() for name, weight in engine.weights().items()}

@@ -12,12 +12,12 @@ import torch
 
 from daybreak.contract.errors import JobError
 from daybreak.training import checkpoint
-from daybreak.training.checkpoint import State
+from daybreak.training.checkpoint import TrainingState
 from tests.disk import Disk, Tree, restored
 
 
-def state(value: float, *, size: int = 8) -> State:
-    return State(
+def state(value: float, *, size: int = 8) -> TrainingState:
+    return TrainingState(
         tensors={"model": {"w": torch.full((size,), value)}, "optimizer": {"0": torch.ones(2)}},
         scalars={"value": value},
     )
@@ -67,7 +67,7 @@ def test_one_with_a_weight_that_is_not_finite_is_passed_over_where_that_is_asked
     mask = torch.tensor([0.0, -torch.inf])
     for seen, weight in ((1, 1.0), (2, odd)):
         model = {"w": torch.tensor([2.0, weight]), "mask": mask}
-        whole = State(tensors={"model": model}, scalars={"parameters": ["w"]})
+        whole = TrainingState(tensors={"model": model}, scalars={"parameters": ["w"]})
         checkpoint.save(tmp_path, whole, seen=seen, identity="job")
     older, newer = sorted(tmp_path.iterdir())
     assert checkpoint.newest(tmp_path, identity="job") == newer
@@ -164,7 +164,9 @@ def test_the_state_of_any_optimizer_survives_without_pickle(tmp_path, kind):
     model, optimizer = made()
     update(model, optimizer)
     tensors, tree = checkpoint.pack(optimizer.state_dict())
-    part = State(tensors={"model": dict(model.state_dict()), "optimizer": tensors}, scalars={"tree": tree})
+    part = TrainingState(
+        tensors={"model": dict(model.state_dict()), "optimizer": tensors}, scalars={"tree": tree}
+    )
     path = checkpoint.save(tmp_path, part, seen=1, identity="job")
     assert path
     again, its_optimizer = made()
@@ -180,7 +182,7 @@ def test_the_state_of_any_optimizer_survives_without_pickle(tmp_path, kind):
 
 def test_tied_weights_are_saved_twice(tmp_path):
     weight = torch.ones(4)
-    tied = State(tensors={"model": {"a": weight, "b": weight}})
+    tied = TrainingState(tensors={"model": {"a": weight, "b": weight}})
     path = checkpoint.save(tmp_path, tied, seen=1, identity="job")
     assert path
     assert set(checkpoint.load(path).tensors["model"]) == {"a", "b"}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from daybreak.training import checkpoint
-from daybreak.training.checkpoint import State
+from daybreak.training.checkpoint import TrainingState
 from daybreak.training.checkpoint_copies import CheckpointCopies
 from daybreak.training.trainer import Trainer
 from tests import cloud_storage
@@ -27,7 +27,7 @@ def url(request, tmp_path) -> Iterator[str]:
 
 
 def saved(folder: Path, *seen: int) -> list[Path]:
-    state = [State(tensors={"model": {"w": torch.full((4,), float(n))}}) for n in seen]
+    state = [TrainingState(tensors={"model": {"w": torch.full((4,), float(n))}}) for n in seen]
     paths = [
         checkpoint.save(folder, each, seen=n, identity="job") for each, n in zip(state, seen, strict=True)
     ]
@@ -64,7 +64,7 @@ def test_a_machine_without_a_checkpoint_gets_the_newest_copy(tmp_path, url):
 def test_a_machine_gets_the_older_copy_where_weights_of_the_newer_are_not_finite(tmp_path, url):
     bucket = CheckpointCopies(url)
     for seen, weight in ((1, 1.0), (2, torch.nan)):
-        whole = State(tensors={"model": {"w": torch.tensor([weight])}}, scalars={"parameters": ["w"]})
+        whole = TrainingState(tensors={"model": {"w": torch.tensor([weight])}}, scalars={"parameters": ["w"]})
         path = checkpoint.save(tmp_path / "one", whole, seen=seen, identity="job")
         assert path
         assert bucket.send(path)

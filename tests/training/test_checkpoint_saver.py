@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from daybreak.training import checkpoint
-from daybreak.training.checkpoint import State
+from daybreak.training.checkpoint import TrainingState
 from daybreak.training.checkpoint_saver import RETRY_S, Saver
 from tests.fakes import AtOnce
 
@@ -41,7 +41,7 @@ def saver(folder: Path, clock: Clock, aside: Executor, **changes: Any) -> Saver:
 def begin(made: Saver, clock: Clock, weights: torch.Tensor, *, seen: int = 8, blocked_s: float = 0.0) -> None:
     began = clock.now
     clock.now += blocked_s
-    made.begin(State(tensors={"model": {"w": weights}}), seen=seen, began=began)
+    made.begin(TrainingState(tensors={"model": {"w": weights}}), seen=seen, began=began)
 
 
 def weights_at(folder: Path) -> list[float]:

@@ -16,7 +16,7 @@ from daybreak.contract.errors import DataError, JobError, ParamsError
 from daybreak.contract.records import Tuning
 from daybreak.training import checkpoint
 from daybreak.training import engine as engines
-from daybreak.training.checkpoint import State
+from daybreak.training.checkpoint import TrainingState
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
 from daybreak.training.tuning import to
@@ -287,7 +287,7 @@ def test_a_state_of_pure_numbers_needs_no_optimizer_tensors():
     )
     assert tensors == {}
     assert checkpoint.unpack({}, tree)["param_groups"][0]["betas"] == (0.9, 0.99)
-    assert State(tensors={}).scalars == {}
+    assert TrainingState(tensors={}).scalars == {}
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 0), (2, 2), (-1, 1)])

@@ -14,7 +14,7 @@ import numpy as np
 
 from daybreak.contract.records import Tuning
 from daybreak.training import checkpoint
-from daybreak.training.engine import Step, TorchEngine
+from daybreak.training.engine import TorchEngine, UpdateResult
 from daybreak.training.sample_order import Indices
 from daybreak.training.trainer import Trainer
 from tests.fakes import LineWorkload
@@ -44,7 +44,7 @@ class Slow:
 class Recorded(TorchEngine):
     """Keeps the size of this worker's share of each update."""
 
-    def step(self, indices: Indices, **options: Any) -> Step:
+    def step(self, indices: Indices, **options: Any) -> UpdateResult:
         self.taken = [*getattr(self, "taken", []), len(indices)]
         return super().step(indices, **options)
 

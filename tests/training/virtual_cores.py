@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from daybreak.extensions.threads.asynchronous import AsynchronousEngine
-from daybreak.extensions.threads.asynchronous_workers import Done, Gradient, Part
+from daybreak.extensions.threads.asynchronous_workers import BatchPart, Done, Gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class UpdateCost:
     apply_s: float
     add_s: float  # of a part of an update that lacks others
 
-    def gradient_s(self, gradient: Gradient, part: Part) -> float:
+    def gradient_s(self, gradient: Gradient, part: BatchPart) -> float:
         return self.pass_s * gradient.num_passes + self.sample_s * len(part.indices)
 
 
@@ -32,7 +32,7 @@ class VirtualCores:
         self.at, self.cost, self.limit = at, cost, limit
         self.time = 0.0
         self._engine: AsynchronousEngine
-        self._parts: dict[int, deque[Part]] = {}
+        self._parts: dict[int, deque[BatchPart]] = {}
         self._events: list[tuple[float, int, int, Gradient]] = []  # end of a gradient, order, worker
         self._num_events = 0
         self._unlocked = 0.0  # when the lock of the weights is free again
@@ -51,13 +51,13 @@ class VirtualCores:
     def free(self, *, pids: Sequence[int], wants: int) -> float:
         return self.at(self.time)
 
-    def send(self, worker: int, part: Part) -> None:
+    def send(self, worker: int, part: BatchPart) -> None:
         parts = self._parts.setdefault(worker, deque())
         parts.append(part)
         if len(parts) == 1:
             self._begin(worker)
 
-    def gradient_s(self, gradient: Gradient, part: Part) -> float:
+    def gradient_s(self, gradient: Gradient, part: BatchPart) -> float:
         """Seconds from now until a gradient that begins now is there."""
         return self.cost.gradient_s(gradient, part)
 

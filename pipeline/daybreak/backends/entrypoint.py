@@ -22,18 +22,18 @@ from pathlib import Path
 
 from daybreak.backends import node
 from daybreak.backends.node import Task
-from daybreak.backends.torchrun import Place
+from daybreak.backends.torchrun import NodeRank
 from daybreak.contract import code_path
 
 SPEC = "CLUSTER_SPEC"
 
 
-def place(text: str) -> Place | None:
+def place(text: str) -> NodeRank | None:
     """Returns the place of this machine by the JSON of CLUSTER_SPEC; None if it is the only machine.
 
     >>> place('{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2222"]},'
     ...       ' "task": {"type": "workerpool1", "index": 1}}')
-    Place(num_nodes=3, rank=2, host='c', master='a:2222', min_nodes=0)
+    NodeRank(num_nodes=3, rank=2, host='c', master='a:2222', min_nodes=0)
     """
     if not text:
         return None
@@ -43,7 +43,7 @@ def place(text: str) -> Place | None:
     machines = [(name, number) for name in pools for number in range(len(cluster[name]))]
     if len(machines) == 1:
         return None
-    return Place(
+    return NodeRank(
         num_nodes=len(machines),
         rank=machines.index((pool, index)),
         host=cluster[pool][index].rpartition(":")[0],
@@ -60,7 +60,7 @@ class Staging:
     folder: str  # of the job, as its arguments name it
 
 
-def run_staged(task: Task, staging: Staging, *, here: Place | None) -> int:
+def run_staged(task: Task, staging: Staging, *, here: NodeRank | None) -> int:
     """Runs the module on a machine that has to fetch the night from the bucket; returns its exit status."""
     from daybreak.backends.staging import CODE, unpack
     from daybreak.backends.sync import BucketSync
@@ -81,7 +81,7 @@ def run_staged(task: Task, staging: Staging, *, here: Place | None) -> int:
     return status
 
 
-def main(words: Sequence[str], *, here: Place | None) -> int:
+def main(words: Sequence[str], *, here: NodeRank | None) -> int:
     """Runs what the command line says, in that place among the job's machines; returns the exit status."""
     parser = argparse.ArgumentParser(description="Run a module as one machine of a job.")
     parser.add_argument("--until", type=float, default=float("inf"), help="seconds since 1970")

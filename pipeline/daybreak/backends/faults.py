@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
 
-from daybreak.contract.backend import State
+from daybreak.contract.backend import JobState
 from daybreak.contract.records import Rental
 
 CANCELLED, GONE, NOT_TAKEN = "cancelled", "gone", "not taken"
@@ -20,7 +20,7 @@ NEXT = "the plan's next machine is asked for"
 class Fault:
     """A cause for which a job ends without a model, or waits in vain."""
 
-    state: State  # that a backend reports for it
+    state: JobState  # that a backend reports for it
     text: str  # what happened, and what to do; the names in braces are those of `sentence`
     final: bool = False  # a retry of the same request would fail in the same way
     patience_s: float = inf  # for which a job may wait for this cause

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from daybreak.backends import torchrun
-from daybreak.contract.backend import Backend, Job, State
+from daybreak.contract.backend import Backend, Job, JobState
 from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import LOCAL, Rental, replace_text
@@ -95,7 +95,7 @@ class Local(Backend):
             ).start()  # so that no zombie is left while we live
         return handle
 
-    def state(self, handle: str) -> State:
+    def state(self, handle: str) -> JobState:
         """Returns what the job is doing; preempted if it was killed rather than failed."""
         folder = self._folder_of(handle)
         if not folder.exists():

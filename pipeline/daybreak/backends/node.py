@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from daybreak.backends import torchrun
-from daybreak.backends.torchrun import Place
+from daybreak.backends.torchrun import NodeRank
 from daybreak.contract.clock import Clock
 
 STOP_S = 30.0  # from the request to end to the kill
@@ -32,7 +32,7 @@ class Task:
     until: float  # seconds since 1970
 
 
-def run(task: Task, *, place: Place | None = None) -> int:
+def run(task: Task, *, place: NodeRank | None = None) -> int:
     """Runs the module until it ends or time is up; returns the exit status as a shell reports it.
 
     `place` is the place of this machine among the job's machines, None for a single machine.

@@ -38,7 +38,7 @@ from daybreak.backends.place import (
 )
 from daybreak.backends.submission_journal import Submission, SubmissionJournal
 from daybreak.contract import clock
-from daybreak.contract.backend import LIVE, Backend, Job, LiveJob, State
+from daybreak.contract.backend import LIVE, Backend, Job, JobState, LiveJob
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Rental, replace_text
@@ -239,7 +239,7 @@ class Renting(Backend):
             pause_s = min(2 * pause_s, 8.0)
         return rented
 
-    def state(self, handle: str) -> State:
+    def state(self, handle: str) -> JobState:
         """Returns what the job is doing.
 
         If the place does not answer, it is the last known state, or `running` if none is known.
@@ -257,7 +257,7 @@ class Renting(Backend):
             return "running"  # so that no second one is submitted
         return rented.state if rented and rented.state != "ended" else "preempted"
 
-    def _known(self, journal: SubmissionJournal, submission: Submission) -> State:
+    def _known(self, journal: SubmissionJournal, submission: Submission) -> JobState:
         """Returns the state of a submission, asking the place where that may have changed."""
         if submission.state not in LIVE:
             return submission.state
@@ -307,7 +307,7 @@ class Renting(Backend):
 
     def _record(
         self, journal: SubmissionJournal, submission: Submission, rented: Rented | None, *, cause: str = ""
-    ) -> State:
+    ) -> JobState:
         """Records the state of a job with its times, or why the job ended, and returns the state."""
         if rented and rented.is_alive and self._waits_in_vain(rented, submission):
             cause, said = rented.cause, rented.said
@@ -315,7 +315,7 @@ class Renting(Backend):
         alive = rented and rented.is_alive and not cause
         self._exchange(journal, alive=bool(alive))
         if rented and alive:
-            state: State = "running" if rented.state == "running" else "queued"
+            state: JobState = "running" if rented.state == "running" else "queued"
             waits = " ".join(rented.said.split())[:300] if state == "queued" else ""
             journal.change(submission.attempt, state=state, waits=waits, **rented.times)
             return state
@@ -345,7 +345,7 @@ class Renting(Backend):
         *,
         said: str = "",
         status: int | None = None,
-    ) -> State:
+    ) -> JobState:
         """Records why a job ended, in its submission and where the launcher looks for reasons."""
         fault = self.faults[cause]
         logs = self.logs(f"{submission.resource} {journal.folder}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.backends import submission_journal
-from daybreak.contract.backend import Backend, Job, LiveJob, State
+from daybreak.contract.backend import Backend, Job, JobState, LiveJob
 from daybreak.contract.errors import JobError
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import Plug
@@ -45,7 +45,7 @@ class Several(Backend):
             )
         return f"{name}:{self.backends[name].submit(job)}"
 
-    def state(self, handle: str) -> State:
+    def state(self, handle: str) -> JobState:
         """Returns what the job is doing."""
         backend, own = self._of(handle)
         return backend.state(own)

@@ -16,7 +16,7 @@ from pathlib import Path
 from daybreak.backends import billing
 from daybreak.backends.billing import Stretch
 from daybreak.contract import clock, records
-from daybreak.contract.backend import State
+from daybreak.contract.backend import JobState
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Record, Rental
@@ -37,7 +37,7 @@ class Submission(Record):
     rental: Rental
     asked_at: str  # ISO; of the last request
     resource: str = ""  # the service's name of the job; "" while that is not known
-    state: State = "queued"
+    state: JobState = "queued"
     there_at: str = ""  # when its machines were there, where the place says so
     started_at: str = ""
     ended_at: str = ""

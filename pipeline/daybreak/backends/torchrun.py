@@ -17,7 +17,7 @@ SILENT_S, LAST_CALL_S = 6, 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class NodeRank:
     """The place of this machine among those of the job."""
 
     num_nodes: int
@@ -33,7 +33,12 @@ class Place:
 
 
 def command(
-    module: str, arguments: Sequence[str], *, num_workers: int, place: Place | None = None, meeting: str = ""
+    module: str,
+    arguments: Sequence[str],
+    *,
+    num_workers: int,
+    place: NodeRank | None = None,
+    meeting: str = "",
 ) -> list[str]:
     """Returns the command for this machine, alone or in its place among others, with this interpreter.
 

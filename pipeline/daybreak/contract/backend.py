@@ -12,8 +12,8 @@ from daybreak.contract.errors import JobError
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Rental
 
-State = Literal["queued", "running", "succeeded", "failed", "preempted", "refused"]
-LIVE: tuple[State, ...] = ("queued", "running")
+JobState = Literal["queued", "running", "succeeded", "failed", "preempted", "refused"]
+LIVE: tuple[JobState, ...] = ("queued", "running")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class LiveJob:
     handle: str
     job: str  # its name
     night: str  # its id, or the label of it
-    state: State
+    state: JobState
     created_at: datetime
 
 
@@ -77,7 +77,7 @@ class Backend(Protocol):
         left.
         """
 
-    def state(self, handle: str) -> State:
+    def state(self, handle: str) -> JobState:
         """Returns what the job is doing now.
 
         A `preempted` job was ended from outside and may be submitted again as it is; a `refused` one got no

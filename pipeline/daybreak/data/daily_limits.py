@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from daybreak.contract.formats import percents
 from daybreak.data.day_figures import Figure, Kind
-from daybreak.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS, SETTLED, Forecast, forecast
+from daybreak.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS, SETTLED, SeriesForecast, forecast
 
 DAYS = 365  # that are learned from
 DAYS_PER_YEAR = 365
@@ -125,12 +125,12 @@ class Limit:
 class Learned(NamedTuple):
     """What the days before say of a figure."""
 
-    forecast: Forecast
+    forecast: SeriesForecast
     num_units: float  # that the share of all these days together is of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class DayLimits:
     """The limits of a day's figures, learned from the days before.
 
     Attributes:
@@ -166,7 +166,9 @@ class Limits:
         return ""
 
 
-def learn(history: History, day: date, *, false_alarms_per_year: float, off: Collection[str] = ()) -> Limits:
+def learn(
+    history: History, day: date, *, false_alarms_per_year: float, off: Collection[str] = ()
+) -> DayLimits:
     """Returns the limits of the figures of `day`, learned from earlier days of the history.
 
     Args:
@@ -188,7 +190,7 @@ def learn(history: History, day: date, *, false_alarms_per_year: float, off: Col
     sizes = Counter(map(family, learned))
     a_day = false_alarms_per_year / DAYS_PER_YEAR / max(1, len(sizes))
     chances = {name: a_day / sizes[family(name)] / (1 if family(name) in UPWARDS else 2) for name in learned}
-    return Limits(day=day, num_days=len(days), learned=learned, chances=chances)
+    return DayLimits(day=day, num_days=len(days), learned=learned, chances=chances)
 
 
 def family(name: str) -> str:

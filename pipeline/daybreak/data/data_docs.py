@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader
 
 from daybreak.contract import formats
-from daybreak.data.suite import Finding
+from daybreak.data.suite import RuleResult
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -26,7 +26,7 @@ SHOWN = 20  # days of a rule that fails
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class RuleLine:
     """A rule of a group, whether the rule holds, and the observed values."""
 
     rule: str
@@ -34,10 +34,10 @@ class Line:
     found: str
 
 
-def of_types(findings: Sequence[Finding]) -> list[Line]:
+def of_types(findings: Sequence[RuleResult]) -> list[RuleLine]:
     """Returns the lines of rules on the columns of partitions."""
 
-    def found(finding: Finding) -> str:
+    def found(finding: RuleResult) -> str:
         if finding.success:
             return ""
         mismatched = finding.details.get("details", {}).get("mismatched", {})
@@ -50,10 +50,10 @@ def of_types(findings: Sequence[Finding]) -> list[Line]:
     return _lines(findings, found)
 
 
-def of_figures(findings: Sequence[Finding], figures: "DataFrame", days: Sequence[date]) -> list[Line]:
+def of_figures(findings: Sequence[RuleResult], figures: "DataFrame", days: Sequence[date]) -> list[RuleLine]:
     """Returns the lines of rules on figures of days; `figures` has a line for each day."""
 
-    def found(finding: Finding) -> str:
+    def found(finding: RuleResult) -> str:
         column = finding.rule.kwargs.get("column")
         if finding.details.get("observed_value") is not None:  # of a rule on all days together
             return _in_words(finding.details["observed_value"])
@@ -68,11 +68,11 @@ def of_figures(findings: Sequence[Finding], figures: "DataFrame", days: Sequence
 
 
 def of_rows(
-    findings: Sequence[Finding], counts: "DataFrame", days: Sequence[date], *, num_rows: int
-) -> list[Line]:
+    findings: Sequence[RuleResult], counts: "DataFrame", days: Sequence[date], *, num_rows: int
+) -> list[RuleLine]:
     """Returns the lines of rules on rows; `counts` has a line for each day: how many rows fail each rule."""
 
-    def found(finding: Finding) -> str:
+    def found(finding: RuleResult) -> str:
         of_rule = counts[finding.rule.name]
         num_bad = int(of_rule.sum())
         if not num_bad:
@@ -84,7 +84,7 @@ def of_rows(
     return _lines(findings, found)
 
 
-def write(folder: Path, groups: Mapping[str, Sequence[Line]], days: Sequence[date]) -> None:
+def write(folder: Path, groups: Mapping[str, Sequence[RuleLine]], days: Sequence[date]) -> None:
     """Writes the pages of what was judged on these days, by the names of the groups, and the first page."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -100,8 +100,8 @@ def write(folder: Path, groups: Mapping[str, Sequence[Line]], days: Sequence[dat
         (folder / f"{name}.html").write_text(text)
 
 
-def _lines(findings: Sequence[Finding], found: Callable[[Finding], str]) -> list[Line]:
-    return [Line(rule=one.rule.name, holds=one.success, found=found(one)) for one in findings]
+def _lines(findings: Sequence[RuleResult], found: Callable[[RuleResult], str]) -> list[RuleLine]:
+    return [RuleLine(rule=one.rule.name, holds=one.success, found=found(one)) for one in findings]
 
 
 def _by_day(values: "Series", shown: Any, days: Sequence[date]) -> str:

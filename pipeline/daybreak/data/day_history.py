@@ -23,7 +23,7 @@ from daybreak.contract.params import ValidateParams
 from daybreak.contract.records import Expectation, Night
 from daybreak.contract.table import Table
 from daybreak.data import day_figures, day_sample
-from daybreak.data.daily_limits import AGAIN, QUARANTINED, Limit, Limits, learn
+from daybreak.data.daily_limits import AGAIN, QUARANTINED, DayLimits, Limit, learn
 from daybreak.data.day_figures import WINDOW, Figure, figures_of
 from daybreak.data.day_sample import SKETCH, Sample, read_sample, sample_of, similarity, sketch_of
 from daybreak.data.features import is_ripe
@@ -50,11 +50,11 @@ class Known:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Day:
+class JudgedDay:
     """A day to be judged, with the limits learned from the days before."""
 
     day: date
-    known: Limits
+    known: DayLimits
     limits: Sequence[Limit]
 
     @property
@@ -152,7 +152,7 @@ def judged(
     label: str,
     false_alarms_per_year: float,
     off: Collection[str],
-) -> list[Day]:
+) -> list[JudgedDay]:
     """Returns the days to be judged with their limits: the night's, and other `days` that came in with it.
 
     Of the first night's history only the night's own day is judged, and of a day that was judged before what
@@ -179,7 +179,7 @@ def judged(
         of_labels = f"missing {label}"
         if of_labels not in {*off, *(limit.name for limit in limits)}:
             limits += _without_labels(of_labels, day, figures)
-        judged_days.append(Day(day=day, known=known, limits=limits))
+        judged_days.append(JudgedDay(day=day, known=known, limits=limits))
     return judged_days
 
 
@@ -191,7 +191,7 @@ def _without_labels(name: str, day: date, figures: Mapping[date, Mapping[str, Fi
 
 
 def expectations(
-    days: Sequence[Day], night: Night, suite: Suite, params: ValidateParams, *, is_first: bool
+    days: Sequence[JudgedDay], night: Night, suite: Suite, params: ValidateParams, *, is_first: bool
 ) -> tuple[Expectation, ...]:
     """Returns the expectations of these days for the report; `is_first` where no night has passed a day yet.
 
@@ -222,7 +222,7 @@ def _severity(name: str, suite: Suite, params: ValidateParams) -> str:
     return own or params.unusual_day
 
 
-def _stopped(day: Day, limits: Sequence[Limit], night: Night, *, may_be_accepted: bool) -> str:
+def _stopped(day: JudgedDay, limits: Sequence[Limit], night: Night, *, may_be_accepted: bool) -> str:
     way = "or change its severity (validate.unusual_day, or limits of the suite)"
     if may_be_accepted:
         way = (
@@ -242,7 +242,7 @@ def in_words(limits: Sequence[Limit]) -> str:
     return "; ".join(map(str, limits[:SHOWN])) + more
 
 
-def _expectations(day: Day) -> Iterator[Expectation]:
+def _expectations(day: JudgedDay) -> Iterator[Expectation]:
     """Yields what the report says of a day: each figure that is outside, the volume, and a short history."""
     for limit in day.outside:
         yield Expectation(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class PartitionFindings:
     """What the rules say of a partition."""
 
     num_rows: int
@@ -64,7 +64,7 @@ class PartitionScan:
         self._engine = engine_of(engine)  # first, as Ibis compiles for a backend by its options
         self.queries = Queries(table, suite, rules, predicates=self._predicates, engine=self._engine.name)
 
-    def judge(self, day: date) -> Judged:
+    def judge(self, day: date) -> PartitionFindings:
         """Returns which rows of the day's partition fail which rules, and the figures of the day."""
         import pyarrow.parquet as pq
 
@@ -95,7 +95,9 @@ class PartitionScan:
             }
         if fails:
             bad, failed = self._with(fails, bad, failed)
-        return Judged(num_rows=num_rows, bad=bad, failed=failed, figures={NUM_ROWS: num_rows} | figures)
+        return PartitionFindings(
+            num_rows=num_rows, bad=bad, failed=failed, figures={NUM_ROWS: num_rows} | figures
+        )
 
     def _failed(self) -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
         import numpy as np

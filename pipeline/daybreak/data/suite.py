@@ -96,7 +96,7 @@ class Suite(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class RuleResult:
     """The result of one rule: the numbers of the lines that failed it, and the values found instead."""
 
     rule: Rule
@@ -285,7 +285,7 @@ class Judge:
         asset = context.data_sources.add_pandas("data").add_dataframe_asset("lines")
         self._lines = asset.add_batch_definition_whole_dataframe("lines")
 
-    def findings(self, rules: Sequence[Rule], frame: "DataFrame") -> list[Finding]:
+    def findings(self, rules: Sequence[Rule], frame: "DataFrame") -> list[RuleResult]:
         """Judges the frame by the rules; returns one finding per rule, in their order.
 
         Raises ParamsError if a rule does not exist, refuses its arguments, or cannot be judged.
@@ -340,14 +340,14 @@ def _expectation(rule: Rule) -> Any:
         ) from None
 
 
-def _finding(rule: Rule, result: Any) -> Finding:
+def _finding(rule: Rule, result: Any) -> RuleResult:
     exceptions = result.exception_info or {}
     for info in [exceptions] if "raised_exception" in exceptions else exceptions.values():
         if info["raised_exception"]:
             raise ParamsError(
                 f"rule {rule.name!r} cannot be judged: {info['exception_message']}; fix it in the suite"
             )
-    return Finding(
+    return RuleResult(
         rule=rule,
         success=bool(result.success),
         details=result.result,

@@ -38,9 +38,9 @@ from daybreak.data import data_docs, day_history, drift
 from daybreak.data.bad_cells import AS_DELIVERED, without_texts
 from daybreak.data.day_sample import columns_of
 from daybreak.data.features import is_ripe
-from daybreak.data.partition_scan import Judged, PartitionScan
+from daybreak.data.partition_scan import PartitionFindings, PartitionScan
 from daybreak.data.partitions import PART, RAW, part_of, partitions
-from daybreak.data.suite import Finding, Judge, Rule, Suite, load, rules_digest, rules_of, schema_rules
+from daybreak.data.suite import Judge, Rule, RuleResult, Suite, load, rules_digest, rules_of, schema_rules
 from daybreak.storage import erasures, known_digests
 from daybreak.storage.home import Home
 
@@ -152,19 +152,19 @@ class _Findings:
     counts: "DataFrame"  # how many rows of each day fail each rule
     days: Sequence[date]
     num_rows: int
-    of_schema: Sequence[Finding]
-    of_days: Sequence[Finding]
-    of_rows: Sequence[Finding]
+    of_schema: Sequence[RuleResult]
+    of_days: Sequence[RuleResult]
+    of_rows: Sequence[RuleResult]
 
     @classmethod
     def of(
         cls,
         judge: Judge,
-        judged: Mapping[date, Judged],
+        judged: Mapping[date, PartitionFindings],
         suite: Suite,
         rules: Sequence[Rule],
         *,
-        of_schema: Sequence[Finding],
+        of_schema: Sequence[RuleResult],
     ) -> "_Findings":
         """Returns the findings on the figures of days, and on how many of their rows fail each rule."""
         figures, counts = _figures(judged), _counts(judged, rules)
@@ -227,8 +227,8 @@ class _Checks:
 
     def expect(
         self,
-        judged: Mapping[date, Judged],
-        of_days: Sequence[Finding],
+        judged: Mapping[date, PartitionFindings],
+        of_days: Sequence[RuleResult],
         night: Night,
         *,
         came_in: Sequence[date],
@@ -265,14 +265,14 @@ def _judged_again(
     judge: Judge,
     night: Night,
     *,
-    beside: Mapping[date, Judged],
-) -> tuple[dict[date, Judged], list[Expectation]]:
+    beside: Mapping[date, PartitionFindings],
+) -> tuple[dict[date, PartitionFindings], list[Expectation]]:
     """Judges days of `data/raw` that wait to pass; returns those that pass now, and a line for each other.
 
     Each day is judged by the days before, some of which are judged anew too (`beside`), and by the labels
     that are known tonight.
     """
-    passed: dict[date, Judged] = {}
+    passed: dict[date, PartitionFindings] = {}
     refused = []
     for day in checks.agenda.pending:
         judged = {day: scan.judge(day)}
@@ -292,7 +292,7 @@ def _judged_again(
     return passed, refused
 
 
-def _figures(judged: Mapping[date, Judged]) -> "DataFrame":
+def _figures(judged: Mapping[date, PartitionFindings]) -> "DataFrame":
     """One line per partition: the figures of the day."""
     import pandas as pd
 
@@ -321,7 +321,7 @@ def _note_split_from(digests: Mapping[date, str]) -> None:
     records.replace_text(OF_RAW, json.dumps(noted, indent=0) + "\n")
 
 
-def _of_schema(judge: Judge, days: Sequence[date], table: Table) -> list[Finding]:
+def _of_schema(judge: Judge, days: Sequence[date], table: Table) -> list[RuleResult]:
     """Returns what the rules on the columns of partitions say; DataError where one fails."""
     types = _types(days, table)
     findings = judge.findings(schema_rules(table), types)
@@ -359,7 +359,7 @@ def _types(days: Sequence[date], table: Table) -> "DataFrame":
     return pd.DataFrame(types, columns=list(names)).fillna("absent")
 
 
-def _broken_schema(findings: Sequence[Finding], types: "DataFrame", days: Sequence[date]) -> str:
+def _broken_schema(findings: Sequence[RuleResult], types: "DataFrame", days: Sequence[date]) -> str:
     changes = []
     for finding in findings:
         if finding.success:
@@ -383,7 +383,7 @@ def _of_count(rule: Rule) -> Rule:
     return Rule(name=rule.name, type="expect_column_sum_to_be_between", kwargs=kwargs)
 
 
-def _counts(judged: Mapping[date, Judged], rules: Sequence[Rule]) -> "DataFrame":
+def _counts(judged: Mapping[date, PartitionFindings], rules: Sequence[Rule]) -> "DataFrame":
     """One line per partition: how many of its rows fail each rule."""
     import pandas as pd
 
@@ -391,7 +391,7 @@ def _counts(judged: Mapping[date, Judged], rules: Sequence[Rule]) -> "DataFrame"
     return pd.DataFrame(counts, columns=[rule.name for rule in rules]).astype("int64")
 
 
-def _broken_day(findings: Sequence[Finding], figures: "DataFrame", days: Sequence[date]) -> str:
+def _broken_day(findings: Sequence[RuleResult], figures: "DataFrame", days: Sequence[date]) -> str:
     failures = []
     for finding in (finding for finding in findings if not finding.success):
         figure = finding.rule.kwargs.get("column")
@@ -403,7 +403,7 @@ def _broken_day(findings: Sequence[Finding], figures: "DataFrame", days: Sequenc
     )
 
 
-def _refuse_bad_rows(judged: Sequence[Judged], rules: Sequence[Rule], *, limit: float) -> None:
+def _refuse_bad_rows(judged: Sequence[PartitionFindings], rules: Sequence[Rule], *, limit: float) -> None:
     num_bad, num_rows = sum(len(one.bad) for one in judged), sum(one.num_rows for one in judged)
     if num_bad <= limit * num_rows:
         return
@@ -425,7 +425,7 @@ def _refuse_bad_rows(judged: Sequence[Judged], rules: Sequence[Rule], *, limit: 
 
 def _drift(
     day: date,
-    judged: Mapping[date, Judged],
+    judged: Mapping[date, PartitionFindings],
     table: Table,
     *,
     here: Container[date],
@@ -454,7 +454,7 @@ def _drift(
 
 def _unusual(
     night: Night,
-    judged: Mapping[date, Judged],
+    judged: Mapping[date, PartitionFindings],
     table: Table,
     *,
     came_in: Sequence[date],
@@ -502,7 +502,7 @@ def _unusual(
     return history | later, day_history.expectations(unusual_days, night, suite, params, is_first=not kept)
 
 
-def _clean_rows(day: date, judged: Mapping[date, Judged]) -> "drift.Rows":
+def _clean_rows(day: date, judged: Mapping[date, PartitionFindings]) -> "drift.Rows":
     """The clean values of a column of the day, which may not yet be in `data/clean`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -518,7 +518,7 @@ def _clean_rows(day: date, judged: Mapping[date, Judged]) -> "drift.Rows":
     return values
 
 
-def _separate(judged: Mapping[date, Judged], table: Table, rules: Sequence[Rule]) -> None:
+def _separate(judged: Mapping[date, PartitionFindings], table: Table, rules: Sequence[Rule]) -> None:
     """Writes the clean and the bad rows of each day."""
     for torn in (*CLEAN.glob(f"day=*/.{PART}"), *QUARANTINE.glob(f"day=*/.{PART}")):
         torn.unlink()  # left by a call that was killed while it wrote
@@ -527,14 +527,14 @@ def _separate(judged: Mapping[date, Judged], table: Table, rules: Sequence[Rule]
         _split(day, one, table, names)
 
 
-def _forget_gone(judged: Mapping[date, Judged], agenda: _Agenda) -> None:
+def _forget_gone(judged: Mapping[date, PartitionFindings], agenda: _Agenda) -> None:
     """Removes days that have no rows any more, and by other rules those that did not pass."""
     for gone in set(partitions(CLEAN)) - (judged.keys() if agenda.is_anew else agenda.raw.keys()):
         shutil.rmtree(part_of(gone, CLEAN).parent)
         shutil.rmtree(part_of(gone, QUARANTINE).parent, ignore_errors=True)
 
 
-def _split(day: date, judged: Judged, table: Table, names: Sequence[str]) -> None:
+def _split(day: date, judged: PartitionFindings, table: Table, names: Sequence[str]) -> None:
     """Writes the day's clean rows, and the others with the rule that they failed."""
     import pyarrow as pa
 
@@ -563,7 +563,7 @@ def _rows(day: date, table: Table) -> "pa.Table":
 
 
 def _write_bad(
-    rows: "pa.Table", judged: Judged, names: Sequence[str], path: Path, *, key: tuple[str, ...]
+    rows: "pa.Table", judged: PartitionFindings, names: Sequence[str], path: Path, *, key: tuple[str, ...]
 ) -> None:
     """Writes the day's bad rows, each with the first rule that it failed; where there is none, no file."""
     import pyarrow as pa
@@ -598,7 +598,7 @@ def _replace(table: "pa.Table", path: Path, *, dictionaries: list[str]) -> None:
     unfinished.replace(path)
 
 
-def _expectation(finding: Finding) -> Expectation:
+def _expectation(finding: RuleResult) -> Expectation:
     num_failed = len(finding.rows) or int(not finding.success)
     return Expectation(
         rule=finding.rule.name, column=finding.rule.blamed, num_failed=num_failed, success=finding.success

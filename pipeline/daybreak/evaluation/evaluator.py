@@ -45,7 +45,15 @@ from daybreak.contract.workload import STATE, UNIT, Workload
 from daybreak.evaluation import own_code
 from daybreak.evaluation.held_out import arrays_of, comparable_days
 from daybreak.evaluation.scores import Columns, with_prefix, write_scores
-from daybreak.evaluation.scoring import Arm, check_shape, declared, judged, live_metrics, predict, score
+from daybreak.evaluation.scoring import (
+    ScoredModel,
+    check_shape,
+    declared,
+    judged,
+    live_metrics,
+    predict,
+    score,
+)
 from daybreak.registry import carried_code
 from daybreak.registry.weights import ARRAYS, MODEL, batch_of, check_digest, held_out_days, load_model
 from daybreak.storage.home import Home
@@ -82,7 +90,9 @@ def evaluate(
     arrays = arrays_of(days)
     samples = workload.dataset(arrays, "test")
     num_samples = len(samples)  # type: ignore[arg-type]
-    arms = [Arm(name="challenger", workload=workload, model=load_model(workload, MODEL), samples=samples)]
+    arms = [
+        ScoredModel(name="challenger", workload=workload, model=load_model(workload, MODEL), samples=samples)
+    ]
     facts: dict[str, float] = {}
     theirs: dict[str, Columns] = {}  # of versions that score by their own code
     if champion is not None:
@@ -133,13 +143,15 @@ def columns_of(workload: Workload, model: Path, arrays: Path, *, batch_size: int
     import torch
 
     samples = workload.dataset(arrays, "test")
-    arm = Arm(name="challenger", workload=workload, model=load_model(workload, model), samples=samples)
+    arm = ScoredModel(
+        name="challenger", workload=workload, model=load_model(workload, model), samples=samples
+    )
     with torch.inference_mode():
         return _scored([arm], {}, batch_size=batch_size)[0]
 
 
 def _scored(
-    arms: list[Arm], theirs: Mapping[str, Columns], *, batch_size: int
+    arms: list[ScoredModel], theirs: Mapping[str, Columns], *, batch_size: int
 ) -> tuple[Columns, tuple[LiveMetric, ...]]:
     """Returns the columns of the scores, and the metrics for users where the workload names metrics."""
     if declared(arms[0].workload):
@@ -175,7 +187,7 @@ def _by_own_code(
 
 def _add_references(
     home: Home,
-    arms: list[Arm],
+    arms: list[ScoredModel],
     theirs: dict[str, Columns],
     champion: Champion,
     *,
@@ -215,7 +227,7 @@ def _add_references(
 
 
 def _judged(
-    arms: list[Arm], theirs: Mapping[str, Columns], *, batch_size: int
+    arms: list[ScoredModel], theirs: Mapping[str, Columns], *, batch_size: int
 ) -> tuple[Columns, tuple[LiveMetric, ...]]:
     """Returns the columns of the metrics that the challenger's workload names, and those for users."""
     workload, samples = arms[0].workload, arms[0].samples
@@ -247,7 +259,7 @@ def _predicted(named: Columns) -> Columns:
     return {f"prediction/{name}": values for name, values in named.items()}
 
 
-def _sliced(workload: Any, arm: Arm, *, batch_size: int) -> Columns:
+def _sliced(workload: Any, arm: ScoredModel, *, batch_size: int) -> Columns:
     """Returns the masks of the workload's slices, shape [n] each."""
     masks: dict[str, list[Any]] = {}
     for start in range(0, len(arm.samples), batch_size):

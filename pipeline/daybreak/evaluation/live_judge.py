@@ -15,14 +15,14 @@ from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
     from daybreak.statistics.paired import Rules
-    from daybreak.statistics.result import Result
+    from daybreak.statistics.result import Conclusion
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
     """The result of the serving version, by users, against the version that some users are held back on."""
 
-    result: "Result"  # WORSE where a guardrail is broken; MISMATCH where nothing can be believed
+    result: "Conclusion"  # WORSE where a guardrail is broken; MISMATCH where nothing can be believed
     num_users: int
 
 

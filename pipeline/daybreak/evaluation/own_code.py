@@ -24,7 +24,7 @@ from daybreak.contract.records import Release
 from daybreak.data import prepare
 from daybreak.evaluation.held_out import arrays_of, keep
 from daybreak.evaluation.scores import Columns
-from daybreak.evaluation.scoring import Arm, declared, predict, score
+from daybreak.evaluation.scoring import ScoredModel, declared, predict, score
 from daybreak.registry import carried_code
 from daybreak.registry.weights import load_model
 from daybreak.storage.home import Home
@@ -103,7 +103,7 @@ def main() -> None:
             prepare.remake(workload, version / carried_code.MODEL, Path(scratch))
             keep(days, Path(scratch))
         samples = workload.dataset(Path(scratch) if remade else arrays_of(days), "test")
-        arm = Arm(name=case["arm"], workload=workload, model=model, samples=samples)
+        arm = ScoredModel(name=case["arm"], workload=workload, model=model, samples=samples)
         if declared(workload):
             predictions = predict(arm, batch_size=batch_size)
             scored = {f"prediction/{name}": values for name, values in predictions.items()}

@@ -34,7 +34,7 @@ RANGE = (0.001, 0.999)  # quantiles; one odd sample would stretch the range of a
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arm:
+class ScoredModel:
     """A model, and the workload and samples to score it with."""
 
     name: str
@@ -43,7 +43,7 @@ class Arm:
     samples: Any
 
 
-def score(arms: list[Arm], num_samples: int, *, batch_size: int) -> Columns:
+def score(arms: list[ScoredModel], num_samples: int, *, batch_size: int) -> Columns:
     """Returns scores, metrics, slice masks and units, shape [n] each.
 
     Arms with the same samples share batches.
@@ -64,7 +64,7 @@ def score(arms: list[Arm], num_samples: int, *, batch_size: int) -> Columns:
     return columns
 
 
-def _values(arm: Arm, batch: Any) -> dict[str, "Tensor"]:
+def _values(arm: ScoredModel, batch: Any) -> dict[str, "Tensor"]:
     """Returns the values of an arm for a batch, by column; slices and units by the challenger alone."""
     values = {arm.name: arm.workload.score(arm.model, batch)}
     if callable(getattr(arm.workload, "metrics", None)):
@@ -102,7 +102,7 @@ def _check_names(names: Iterable[str], workload: Any) -> None:
             )
 
 
-def predict(arm: Arm, *, batch_size: int) -> "dict[str, NDArray[Any]]":
+def predict(arm: ScoredModel, *, batch_size: int) -> "dict[str, NDArray[Any]]":
     """Returns what the model predicts of all samples, shape [n, ...] each, by the workload's names.
 
     Raises ParamsError where that is not one prediction a sample.

@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 
 from daybreak.statistics.paired import Rules, judge
-from daybreak.statistics.result import Result, Status
+from daybreak.statistics.result import Conclusion, Status
 from daybreak.statistics.together import together
 
 Pair = tuple[ArrayLike | None, ArrayLike | None]  # challenger and champion; higher is better
@@ -27,7 +27,7 @@ def judge_metrics(
     slices: Mapping[str, NDArray[Any]] | None = None,
     against: str = "the champion",
     units: NDArray[Any] | None = None,
-) -> Result:
+) -> Conclusion:
     """Returns what the paired values of all metrics, shape [n] each, prove; the effect is the first's.
 
     Args:
@@ -72,5 +72,5 @@ def judge_metrics(
     return together(results, held, refresh=rules.refresh)
 
 
-def _no(sentence: str) -> Result:
-    return Result(status=Status.NO_DATA, sentence=sentence)
+def _no(sentence: str) -> Conclusion:
+    return Conclusion(status=Status.NO_DATA, sentence=sentence)

@@ -47,7 +47,7 @@ from daybreak.registry import approval
 from daybreak.registry.lineage import is_declared_equal, is_refresh, what_changed
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.statistics.paired import Rules, judge
-from daybreak.statistics.result import Result, Status
+from daybreak.statistics.result import Conclusion, Status
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from daybreak.workloads.served_rows import serves_rows
@@ -289,9 +289,9 @@ def decide(
     checks: tuple[Check, ...] = ()
     if champion is not None and evaluation.metrics.get("champion_has_seen"):
         seen = f"version {champion.version} was trained on held-out days, so its scores prove nothing"
-        result, why = Result(status=Status.NO_DATA, sentence=seen), ""
+        result, why = Conclusion(status=Status.NO_DATA, sentence=seen), ""
     elif evaluation.cannot_judge:
-        result, why = Result(status=Status.NO_DATA, sentence=evaluation.cannot_judge), ""
+        result, why = Conclusion(status=Status.NO_DATA, sentence=evaluation.cannot_judge), ""
     elif champion is None and not with_prefix(scores, "baseline"):
         result, why = _judge_alone(scores.get("challenger"), rules), ""
     else:
@@ -308,7 +308,7 @@ def decide(
             if lost
             else "evaluation.json has no metric named score"
         )
-        result = Result(status=Status.INVALID, sentence=sentence)
+        result = Conclusion(status=Status.INVALID, sentence=sentence)
     if champion is None:  # there is nothing that was scored before
         believed = None
     if believed and not believed.ok and result.status is not Status.NO_DATA:
@@ -397,13 +397,13 @@ def _pairs(scores: Columns) -> dict[str, Pair]:
     return pairs
 
 
-def _judge_alone(ours: NDArray[Any] | None, rules: Rules) -> Result:
+def _judge_alone(ours: NDArray[Any] | None, rules: Rules) -> Conclusion:
     """Returns NO_WORSE, for want of anything to compare with, where the scores are enough and finite."""
     itself = judge(ours, ours, rules=rules)
     if itself.effect is None:
         return replace(itself, sentence=f"no champion yet: {itself.sentence}")
     sentence = "no champion yet, and the workload has no baseline to beat"
-    return Result(status=Status.NO_WORSE, sentence=sentence)
+    return Conclusion(status=Status.NO_WORSE, sentence=sentence)
 
 
 def rules_of(params: GateParams, *, refresh: bool, evaluation: Evaluation | None = None) -> Rules:

@@ -15,7 +15,7 @@ import numpy as np
 
 from daybreak.contract.records import Check, Evaluation
 from daybreak.evaluation.scores import Columns, with_prefix
-from daybreak.statistics.control_chart import Band, Mean, expected
+from daybreak.statistics.control_chart import ControlBand, Mean, expected
 from daybreak.storage.ledger import Entry
 
 NAME = "plausible"
@@ -101,7 +101,7 @@ def _standard_error(values: "np.ndarray[tuple[int], np.dtype[np.float32]]") -> f
     return float(np.std(values)) / sqrt(len(values))
 
 
-def _comparison(name: str, value: float, band: Band) -> str:
+def _comparison(name: str, value: float, band: ControlBand) -> str:
     who = f"the {name}" if name in ("champion", "anchor") else f"the baseline {name}"
     return (
         f"{who} scores {value:.4g}, where {band.num_nights} nights lead one to expect {band.low:.4g} to "

@@ -21,7 +21,7 @@ from scipy import stats
 from daybreak.contract.records import Check
 from daybreak.gate.all_metrics import Pair, judge_metrics
 from daybreak.statistics.paired import Rules
-from daybreak.statistics.result import Effect, Result
+from daybreak.statistics.result import Conclusion, Effect
 
 NUM_TRIES = 60
 CHANCE = 1e-5  # that a sound gate fails a night's self-test
@@ -37,7 +37,7 @@ def selftest(
     slices: Mapping[str, NDArray[Any]] | None = None,
     against: str = "the champion",
     units: NDArray[Any] | None = None,
-    judged: Callable[..., Result] = judge_metrics,
+    judged: Callable[..., Conclusion] = judge_metrics,
 ) -> tuple[Check, ...]:
     """Returns a check for each trial, on values that the gate has just judged; `judged` is the gate."""
     names = (*success, *guardrails)
@@ -48,7 +48,7 @@ def selftest(
     fine = _lifted(values, {**dict.fromkeys(success, rules.margin), **guardrails})
     plain = replace(rules, resamples=0)  # the bootstrap only ever makes the gate more cautious
 
-    def ask(values: Mapping[str, Pair], *, refresh: bool = rules.refresh, sliced: bool = True) -> Result:
+    def ask(values: Mapping[str, Pair], *, refresh: bool = rules.refresh, sliced: bool = True) -> Conclusion:
         size = len(np.asarray(next(iter(values.values()))[1])) if values else 0
         return judged(
             values,
@@ -69,7 +69,7 @@ def selftest(
     )
 
 
-def _swapped(values: Arrays, ask: Callable[..., Result]) -> Check:
+def _swapped(values: Arrays, ask: Callable[..., Conclusion]) -> Check:
     ours = ask(values, refresh=False)
     theirs = ask({name: (b, a) for name, (a, b) in values.items()}, refresh=False)
     if ours.status.is_proof and theirs.status.is_proof:
@@ -85,7 +85,7 @@ def _swapped(values: Arrays, ask: Callable[..., Result]) -> Check:
 def _permuted(
     values: Arrays,
     fine: Arrays,
-    ask: Callable[..., Result],
+    ask: Callable[..., Conclusion],
     *,
     success: Sequence[str],
     rules: Rules,
@@ -116,7 +116,7 @@ def _permuted(
     return Check(name="labels permuted", ok=promoted <= most, text=text)
 
 
-def _dropped(fine: Arrays, ask: Callable[..., Result], *, min_samples: int) -> Check:
+def _dropped(fine: Arrays, ask: Callable[..., Conclusion], *, min_samples: int) -> Check:
     few = max(min_samples - 1, 0)
     for name, (ours, theirs) in fine.items():
         gone: dict[str, dict[str, Pair]] = {
@@ -135,7 +135,7 @@ def _dropped(fine: Arrays, ask: Callable[..., Result], *, min_samples: int) -> C
 
 def _worse(
     fine: Arrays,
-    ask: Callable[..., Result],
+    ask: Callable[..., Conclusion],
     *,
     guardrails: Mapping[str, float],
     slices: Mapping[str, NDArray[Any]],
@@ -168,7 +168,7 @@ def _spoils(
             yield f"on slice {name}", {**fine, first: (lowered, theirs)}
 
 
-def _better(fine: Arrays, ask: Callable[..., Result]) -> Check:
+def _better(fine: Arrays, ask: Callable[..., Conclusion]) -> Check:
     result = ask(fine)
     text = "promoted" if result.status.is_proof else f"not promoted: {result.sentence}"
     return Check(name="made better", ok=result.status.is_proof, text=text)

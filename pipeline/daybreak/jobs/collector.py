@@ -11,7 +11,7 @@ from typing import Any
 from daybreak.contract import records
 from daybreak.contract.errors import JobError
 from daybreak.contract.records import Training
-from daybreak.jobs.submissions import Attempts
+from daybreak.jobs.submissions import JobAttempts
 from daybreak.spot import observed_lifetimes
 from daybreak.storage import jsonl
 from daybreak.training import checkpoint, worker_errors
@@ -96,7 +96,9 @@ def _before_restart(
     return round(ran_s, 3), first[-1]["num_updates"]
 
 
-def collect(folder: Path, attempts: Attempts, *, cost_usd: float, logs: str, into: Path = MODEL) -> Training:
+def collect(
+    folder: Path, attempts: JobAttempts, *, cost_usd: float, logs: str, into: Path = MODEL
+) -> Training:
     """Copies the model to the folder `into`, whole or not at all, and returns the record of the training.
 
     Raises JobError if the model does not match the digest in its result.

@@ -76,7 +76,7 @@ class Sight:
     batch_size: int = 0  # of its newest update; 0: none is known
     largest_batch_size: int = 0  # of all its updates
     noise_scale: float | None = None  # of its gradients; None: too few measurements
-    attempts: Sequence[steering.Attempt] = ()  # all of the job
+    attempts: Sequence[steering.SpotAttempt] = ()  # all of the job
     refused: Mapping[Rental, float] = field(default_factory=dict)  # when each was last refused
     earlier: Mapping[Rental, Rate] = field(default_factory=dict)  # measured on rungs that it was on before
     left: Collection[Rental] = ()  # that it has run on before
@@ -87,7 +87,7 @@ class Sight:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class FallbackChoice:
     """The rung to be on; None: wait. If it is a change of rung, its name, cost and reason, too."""
 
     rung: Rung | None
@@ -112,7 +112,7 @@ def first(plan: Plan, *, train_until: datetime, confidence: float) -> Rung:
     )
 
 
-def choose(plan: Plan, sight: Sight) -> Choice:
+def choose(plan: Plan, sight: Sight) -> FallbackChoice:
     """Returns the rung to be on now."""
     if _is_in_vain(plan, sight):
         refused = {**sight.refused, sight.rung.rental: sight.now}
@@ -129,7 +129,7 @@ def _is_in_vain(plan: Plan, sight: Sight) -> bool:
     return waits and sight.now - sight.since >= max(PATIENCE_S, 3 * usual_s)
 
 
-def _choose(plan: Plan, sight: Sight) -> Choice:
+def _choose(plan: Plan, sight: Sight) -> FallbackChoice:
     here = sight.rung
     best = _steered(plan, sight)
     other = _elsewhere(plan, sight, best)
@@ -137,9 +137,9 @@ def _choose(plan: Plan, sight: Sight) -> Choice:
         reason = (
             f"{here.rental} cannot be had; {other.rental} takes {_rest_s(plan, sight, other):,.0f} s at most"
         )
-        return Choice(rung=other, name="next rung", usd=_more_usd(plan, sight, other), reason=reason)
+        return FallbackChoice(rung=other, name="next rung", usd=_more_usd(plan, sight, other), reason=reason)
     if best is None or (sight.state in ("none", "refused") and _is_fresh(sight, best.rental)):
-        return Choice(rung=None)
+        return FallbackChoice(rung=None)
     if not (best.rental.is_spot and on_demand(_named(plan, sight, best))):
         faster = _up(plan, sight, best)
         if faster:
@@ -149,10 +149,10 @@ def _choose(plan: Plan, sight: Sight) -> Choice:
                 reason = f"{best.rental} was waited for {sight.now - sight.since:,.0f} s"
             reason += f"; {faster.rental} takes {_rest_s(plan, sight, faster):,.0f} s at most"
             name: Literal["next rung", "scale up"] = "next rung" if sight.state == "queued" else "scale up"
-            return Choice(rung=faster, name=name, usd=_more_usd(plan, sight, faster), reason=reason)
+            return FallbackChoice(rung=faster, name=name, usd=_more_usd(plan, sight, faster), reason=reason)
     if best.rental == here.rental or best.rental.strategy != "on-demand":
-        return Choice(rung=best)
-    return Choice(
+        return FallbackChoice(rung=best)
+    return FallbackChoice(
         rung=best,
         name="on-demand",
         usd=_more_usd(plan, sight, best),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from daybreak.contract import clock as night_clock
-from daybreak.contract.backend import LIVE, Backend, State
+from daybreak.contract.backend import LIVE, Backend, JobState
 from daybreak.contract.errors import JobError, NotYet, PipelineError
 from daybreak.contract.formats import duration
 from daybreak.contract.params import TrainSections
@@ -26,7 +26,7 @@ from daybreak.jobs import collector, escalation, submissions
 from daybreak.jobs.backend_job import job_of
 from daybreak.jobs.cost_tracker import CostTracker
 from daybreak.jobs.reconciler import Reconciler
-from daybreak.jobs.submissions import Attempt, Attempts
+from daybreak.jobs.submissions import JobAttempt, JobAttempts
 from daybreak.spot.preemptions import mean_time_to_loss_s
 from daybreak.spot.steering import TICK_S, usd_per_hour
 from daybreak.storage.home import Home
@@ -295,8 +295,8 @@ def _alone(name: str) -> Iterator[None]:
 
 
 def _attached(
-    home: Home, backend: Backend, folder: Path, attempts: Attempts, *, now: float
-) -> Attempt | None:
+    home: Home, backend: Backend, folder: Path, attempts: JobAttempts, *, now: float
+) -> JobAttempt | None:
     """Returns the newest attempt with a handle, which is missing if a kill came before the backend's reply.
 
     A second submission gets the handle, since a backend attaches to a job of the same name; if there is no
@@ -324,7 +324,7 @@ def end_jobs(
     """
     alive, left = [], []
     for path in JOBS.glob(f"*/{submissions.FILE}"):
-        folder, attempts = path.parent, Attempts(path.parent)
+        folder, attempts = path.parent, JobAttempts(path.parent)
         last = attempts.last
         if folder.name == but or last is None or not last.live:
             continue
@@ -350,7 +350,7 @@ def end_jobs(
     return alive
 
 
-def _cancelled(backend: Backend, handle: str, *, name: str, why: str) -> State:
+def _cancelled(backend: Backend, handle: str, *, name: str, why: str) -> JobState:
     """Cancels a job that is alive, and returns its state."""
     if backend.state(handle) in LIVE:
         log.warning("ending job %s: %s", name, why)

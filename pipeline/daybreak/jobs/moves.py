@@ -25,7 +25,7 @@ from daybreak.contract.formats import dollars, duration
 from daybreak.contract.records import Plan, Rung
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import escalation
-from daybreak.jobs.escalation import PATIENCE_S, Choice, Sight, forecast, start_s
+from daybreak.jobs.escalation import PATIENCE_S, FallbackChoice, Sight, forecast, start_s
 from daybreak.spot.steering import usd_per_hour
 
 MOST_MOVES = 2
@@ -36,7 +36,7 @@ OF_THE_JOB = 0.5  # of the logarithm by which training is faster than planned; t
 TRIAL_S = 600.0  # until a machine is known to be slow, and has done next to nothing
 
 
-def choose(plan: Plan, sight: Sight) -> Choice:
+def choose(plan: Plan, sight: Sight) -> FallbackChoice:
     """Returns the rung to be on now: what is forced, else what pays."""
     forced = escalation.choose(plan, sight)
     stays = forced.rung is not None and forced.rung.rental == sight.rung.rental
@@ -48,7 +48,7 @@ def choose(plan: Plan, sight: Sight) -> Choice:
     return _undo(plan, sight) or (_step_down(plan, sight) if stays else None) or forced
 
 
-def _undo(plan: Plan, sight: Sight) -> Choice | None:
+def _undo(plan: Plan, sight: Sight) -> FallbackChoice | None:
     """Returns the rung before, where the move from it did not pay or hurt the loss; None to stay."""
     before = sight.before
     if before is None or before.rental not in sight.earlier or before.rental in sight.refused:
@@ -68,7 +68,7 @@ def _undo(plan: Plan, sight: Sight) -> Choice | None:
     return _moved(plan, sight, before, "undo", why)
 
 
-def _step_down(plan: Plan, sight: Sight) -> Choice | None:
+def _step_down(plan: Plan, sight: Sight) -> FallbackChoice | None:
     """Returns the rung on which the rest costs least, where that pays for the restart; None to stay."""
     if not sight.to_save:
         return None
@@ -153,6 +153,10 @@ def _beside(plan: Plan, sight: Sight, rung: Rung) -> str:
     return f"{dollars(there_usd)} there and {dollars(here_usd)} on {sight.rung.rental},"
 
 
-def _moved(plan: Plan, sight: Sight, rung: Rung, name: Literal["step down", "undo"], why: str) -> Choice:
+def _moved(
+    plan: Plan, sight: Sight, rung: Rung, name: Literal["step down", "undo"], why: str
+) -> FallbackChoice:
     more_usd = _rest_usd(plan, sight, rung) - _rest_usd(plan, sight, sight.rung)
-    return Choice(rung=rung, name=name, usd=more_usd, reason=f"to {rung.rental}, as {why.rstrip(',')}")
+    return FallbackChoice(
+        rung=rung, name=name, usd=more_usd, reason=f"to {rung.rental}, as {why.rstrip(',')}"
+    )

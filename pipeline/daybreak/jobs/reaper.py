@@ -29,14 +29,14 @@ YOUNG = timedelta(minutes=5)  # clocks differ, and a night is opened before its 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class JobOwner:
     """The facts that decide whether a night, or what an extension has instead, may have jobs."""
 
     is_over: bool = False  # by the night's own clock
     closed_at: datetime | None = None
 
 
-def orphans(jobs: Iterable[LiveJob], nights: Mapping[str, Standing], *, now: datetime) -> list[LiveJob]:
+def orphans(jobs: Iterable[LiveJob], nights: Mapping[str, JobOwner], *, now: datetime) -> list[LiveJob]:
     """Returns the jobs that belong to no open night, and all but the oldest of a name; `nights` by labels."""
     oldest: set[tuple[str, str]] = set()
     lost = []
@@ -48,7 +48,7 @@ def orphans(jobs: Iterable[LiveJob], nights: Mapping[str, Standing], *, now: dat
     return lost
 
 
-def _wanted(job: LiveJob, night: Standing | None, *, now: datetime) -> bool:
+def _wanted(job: LiveJob, night: JobOwner | None, *, now: datetime) -> bool:
     if night is None:
         return now - job.created_at < YOUNG
     if night.is_over:
@@ -102,7 +102,7 @@ def _end(jobs: Iterable[LiveJob], backend: Backend) -> None:
         raise JobError("; ".join(left))
 
 
-def standings(home: Home) -> dict[str, Standing]:
+def standings(home: Home) -> dict[str, JobOwner]:
     """Returns the owners of jobs, nights and runs of extensions, by the label that their jobs carry."""
     closed: dict[str, datetime] = {}
     for commit in ledger.commits(home):
@@ -113,7 +113,7 @@ def standings(home: Home) -> dict[str, Standing]:
         night = records.find(Night, folder / records.RUN)
         if night:
             is_over = clock.utc_of(night) > night.decide_until
-            nights[label(night.id)] = Standing(is_over=is_over, closed_at=closed.get(night.id))
+            nights[label(night.id)] = JobOwner(is_over=is_over, closed_at=closed.get(night.id))
     for standings_of in hooks.functions("jobs"):
         nights |= standings_of(home)
     return nights

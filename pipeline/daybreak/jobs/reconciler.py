@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from daybreak.contract import clock as night_clock
 from daybreak.contract import records
-from daybreak.contract.backend import LIVE, Backend, Job, OutOfTime, State
+from daybreak.contract.backend import LIVE, Backend, Job, JobState, OutOfTime
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.records import Plan, Rung, Taken, Training
 from daybreak.contract.units import HOUR_S
@@ -26,7 +26,7 @@ from daybreak.jobs.cost_tracker import CostTracker, spent_usd
 from daybreak.jobs.escalation import Sight
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.rung_jobs import RungJobs
-from daybreak.jobs.submissions import Attempts
+from daybreak.jobs.submissions import JobAttempts
 from daybreak.spot import steering
 from daybreak.spot.steering import usd_per_hour
 from daybreak.storage import jsonl
@@ -79,7 +79,7 @@ class Reconciler:
             num_workers=num_workers,
             until=self.deadline + 2 * GRACE_S,
         )
-        self.attempts = Attempts(folder)
+        self.attempts = JobAttempts(folder)
         self.cost = CostTracker(folder, night=recipe.night)
         moving = folder / MOVING
         self.heartbeats = Heartbeats(
@@ -117,7 +117,7 @@ class Reconciler:
             self._watch(now, state)
         return self._go_on(now)
 
-    def _watch(self, now: float, state: State | None) -> NoReturn:
+    def _watch(self, now: float, state: JobState | None) -> NoReturn:
         """Lets a live job go on, or moves it off its machines; always raises NotYet."""
         last, beat = self.attempts.last, self.heartbeats.last
         assert last
@@ -212,7 +212,7 @@ class Reconciler:
             raise NotYet(str(error)) from error
         self.attempts.submit(now, handle=handle)
 
-    def _note(self, now: float, state: State | None) -> None:
+    def _note(self, now: float, state: JobState | None) -> None:
         """Records a state that was seen for the first time."""
         last = self.attempts.last
         if not last or not last.live or state is None:
@@ -222,7 +222,7 @@ class Reconciler:
         elif state == "running" and not last.run_at:
             self.attempts.run(now)
 
-    def _pay(self, now: float, state: State | None) -> None:
+    def _pay(self, now: float, state: JobState | None) -> None:
         """Updates the cost: what is billed, else that of the machines held until now or the job's end."""
         last = self.attempts.last
         if not usd_per_hour(last.rung if last else self.first):
@@ -254,7 +254,7 @@ class Reconciler:
             records.replace_text(path, json.dumps({"time": end_by}) + "\n")
         return end_by
 
-    def _sight(self, now: float, state: State | None) -> Sight:
+    def _sight(self, now: float, state: JobState | None) -> Sight:
         return sighting.sight_of(
             self.recipe,
             self.plan,
@@ -318,7 +318,7 @@ class Reconciler:
             f"look at {logs} and run train again"
         )
 
-    def _taken(self, now: float, choice: escalation.Choice) -> Taken | None:
+    def _taken(self, now: float, choice: escalation.FallbackChoice) -> Taken | None:
         if not choice.name:
             return None
         return self._rung(now, choice.name, usd=choice.usd, reason=choice.reason)

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from math import inf
 
-from daybreak.contract.backend import LIVE, State
+from daybreak.contract.backend import LIVE, JobState
 from daybreak.contract.records import Plan, Rung
 from daybreak.jobs import escalation
 from daybreak.jobs.escalation import Sight, Standing
 from daybreak.jobs.heartbeats import Heartbeats
-from daybreak.jobs.submissions import Attempts
+from daybreak.jobs.submissions import JobAttempts
 from daybreak.spot import steering
 from daybreak.training.recipe import Recipe
 
@@ -20,9 +20,9 @@ def sight_of(
     plan: Plan,
     *,
     first: Rung,
-    attempts: Attempts,
+    attempts: JobAttempts,
     heartbeats: Heartbeats,
-    state: State | None,
+    state: JobState | None,
     now: float,
     confidence: float,
     left_usd: float,
@@ -73,7 +73,7 @@ def sight_of(
         largest_batch_size=max(heartbeats.batch_sizes),
         noise_scale=heartbeats.last.noise_scale if heartbeats.last else None,
         attempts=[
-            steering.Attempt(
+            steering.SpotAttempt(
                 at=each.at,
                 strategy=each.rung.rental.strategy,
                 zone=steering.zone_of(each.rung.rental),
@@ -104,7 +104,7 @@ class Stay:
     until: float
 
 
-def _stays(attempts: Attempts) -> list[Stay]:
+def _stays(attempts: JobAttempts) -> list[Stay]:
     """Returns the rungs that machines came for, in order; the last one lasts."""
     ran = [each for each in attempts.all if each.run_at]
     changes = [n for n, each in enumerate(ran) if not n or each.rung.rental != ran[n - 1].rung.rental]
@@ -113,13 +113,13 @@ def _stays(attempts: Attempts) -> list[Stay]:
     return [Stay(rung=rung, since=at, until=end) for (rung, at), end in zip(begins, ends, strict=True)]
 
 
-def was_refused(attempts: Attempts, now: float) -> bool:
+def was_refused(attempts: JobAttempts, now: float) -> bool:
     """Returns whether the last request for machines was refused a short time ago."""
     last = attempts.last
     return last is not None and last.ended == "refused" and now < last.ended_at + escalation.PATIENCE_S
 
 
-def state_of(attempts: Attempts) -> State | None:
+def state_of(attempts: JobAttempts) -> JobState | None:
     """Returns the state of the job that lives, as the newest look wrote it down; None where none does."""
     last = attempts.last
     if last is None or not last.live:

@@ -23,7 +23,7 @@ Why = Literal["rung", "hang", "told", "older"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
+class JobAttempt:
     """One request for machines. Times are seconds since 1970; "", None and 0 mean not yet."""
 
     name: str
@@ -48,25 +48,25 @@ class Attempt:
         return self.hung or (not self.leaving and self.ended in ("failed", "succeeded"))
 
 
-class Attempts:
+class JobAttempts:
     """The events of one job."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
-        self.all: list[Attempt] = []
+        self.all: list[JobAttempt] = []
         self.taken: list[Taken] = []
         for line in jsonl.whole(self._path):
             self._fold(line)
 
     @property
-    def last(self) -> Attempt | None:
+    def last(self) -> JobAttempt | None:
         """The newest attempt."""
         return self.all[-1] if self.all else None
 
     @property
-    def on_this_rung(self) -> Sequence[Attempt]:
+    def on_this_rung(self) -> Sequence[JobAttempt]:
         """The newest attempts, as far back as they were on the same rung."""
-        here: list[Attempt] = []
+        here: list[JobAttempt] = []
         for attempt in reversed(self.all):
             if here and attempt.rung.rental != here[0].rung.rental:
                 break
@@ -126,7 +126,7 @@ class Attempts:
             self.taken.append(records.loads(Taken, json.dumps(line["taken"]), source=str(self._path)))
         if event == "ask":
             rung = records.loads(Rung, json.dumps(line["rung"]), source=str(self._path))
-            self.all.append(Attempt(name=line["name"], rung=rung, at=now))
+            self.all.append(JobAttempt(name=line["name"], rung=rung, at=now))
         elif event == "submit":
             self._change(handle=line["handle"])
         elif event == "run":

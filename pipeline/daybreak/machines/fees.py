@@ -26,7 +26,7 @@ FEE, BOOT_DISK = "management fee", "boot disk"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class FeeRule:
     """A row of `fees.csv`; `of`, `region` and `strategy` are patterns, and the first row that fits counts."""
 
     charge: str
@@ -40,14 +40,14 @@ class Rule:
 
 
 @cache
-def rules() -> tuple[Rule, ...]:
+def rules() -> tuple[FeeRule, ...]:
     """Returns the rows of `fees.csv`."""
     return tuple(_rows(files("daybreak.machines").joinpath("fees.csv").read_text()))
 
 
-def _rows(text: str) -> Iterator[Rule]:
+def _rows(text: str) -> Iterator[FeeRule]:
     for row in csv.DictReader(text.splitlines()):
-        yield Rule(**{**row, "amount": float(row["amount"])})  # type: ignore[arg-type]
+        yield FeeRule(**{**row, "amount": float(row["amount"])})  # type: ignore[arg-type]
 
 
 def fee(
@@ -68,7 +68,7 @@ def boot_disk(kind: str, region: str, *, size_gib: float) -> Charge:
     return Charge(usd_per_hour=size_gib * rule.amount / HOURS_A_MONTH, source=_source(rule))
 
 
-def _rule(charge: str, of: str, region: str, strategy: Strategy) -> Rule:
+def _rule(charge: str, of: str, region: str, strategy: Strategy) -> FeeRule:
     return next(
         rule
         for rule in rules()
@@ -79,5 +79,5 @@ def _rule(charge: str, of: str, region: str, strategy: Strategy) -> Rule:
     )
 
 
-def _source(rule: Rule) -> str:
+def _source(rule: FeeRule) -> str:
     return f"{rule.source}, {rule.dated}"

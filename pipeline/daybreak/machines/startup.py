@@ -32,16 +32,16 @@ PSEUDO_NIGHTS = 2  # nights of the prior, which differ by a factor of two
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class StartupPart:
     """Seconds (median) of one thing that takes time, and the standard deviation of their logarithm."""
 
     seconds: float
     spread: float
     name: str = "training"  # or queue, start-up, data, all-reduce
 
-    def times(self, factor: float) -> "Part":
+    def times(self, factor: float) -> "StartupPart":
         """Returns this part `factor` times, with fully correlated delays."""
-        return Part(seconds=self.seconds * factor, spread=self.spread, name=self.name)
+        return StartupPart(seconds=self.seconds * factor, spread=self.spread, name=self.name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ how many samples fit a pass, and how long an update takes.
 from math import ceil
 
 from daybreak.contract.records import Size
-from daybreak.planning.candidates import Job
+from daybreak.planning.candidates import TrainingTask
 from daybreak.planning.search import Candidate
 from daybreak.prediction.update_time import updates
 
@@ -15,7 +15,7 @@ MOST_TIMES = 16  # largest batch as a multiple of the planned one; each is twice
 LEAST_UPDATES = 50  # that a run in batches of that size alone must have
 
 
-def sizes(job: Job, candidate: Candidate) -> tuple[Size, ...]:
+def sizes(job: TrainingTask, candidate: Candidate) -> tuple[Size, ...]:
     """Returns the planned batch size and its doublings, as far as the number of updates allows.
 
     None where the batch stays, as on unlike machines, and where not even one sample fits the memory.

@@ -20,7 +20,7 @@ from daybreak.machines import catalog
 from daybreak.machines.pricelist import STRATEGIES
 from daybreak.planning.dominance import undominated
 from daybreak.planning.search import Candidate
-from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.calibration import CostCalibration
 from daybreak.prediction.costs import Estimate, predict_counts
 from daybreak.prediction.efficiency import Efficiency
 
@@ -31,7 +31,7 @@ NAMED = 5  # most machines that a sentence lists
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class TrainingTask:
     """What is to be trained, as far as all candidates share it."""
 
     profile: Profile
@@ -41,7 +41,7 @@ class Job:
     num_workers: int  # training processes on the machine at hand
     efficiency: Efficiency
     grows: bool = False  # the batch may, within a run
-    known: Calibration | None = None  # what earlier nights taught
+    known: CostCalibration | None = None  # what earlier nights taught
     sync: Sync | None = (
         EVERY_UPDATE  # when workers agree; None: whenever is best, on more samples as they need
     )
@@ -72,7 +72,7 @@ def line_of(candidate: Candidate) -> Way:
 
 
 def candidates(
-    job: Job,
+    job: TrainingTask,
     machines: Sequence[Machine],
     params: "PlanParams",
     *,
@@ -132,7 +132,7 @@ def _rental(machine: Machine, strategy: Strategy, params: "PlanParams", *, num_m
 
 
 def _estimates(
-    job: Job,
+    job: TrainingTask,
     machine: Machine,
     params: "PlanParams",
     *,

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from daybreak.contract.records import Option, Portion
-from daybreak.machines.startup import Part
-from daybreak.planning.candidates import Job
+from daybreak.machines.startup import StartupPart
+from daybreak.planning.candidates import TrainingTask
 from daybreak.planning.search import (
     Candidate,
-    Choice,
-    Limits,
     Objective,
+    PlanChoice,
+    PlanLimits,
     by_cost,
     by_time,
     feasible,
@@ -24,7 +24,7 @@ NUM_MACHINES = 12  # each at its cheapest, so that the choice of the machine can
 
 
 def options(
-    offered: Sequence[Candidate], *, choice: Choice, limits: Limits, objective: Objective
+    offered: Sequence[Candidate], *, choice: PlanChoice, limits: PlanLimits, objective: Objective
 ) -> tuple[Option, ...]:
     """Returns the plan, then the other feasible options, best first, then the rest and why not.
 
@@ -66,7 +66,7 @@ def portions(best: Candidate) -> tuple[Portion, ...]:
     """
     wait_s = best.rental.max_wait_s
     portioned = [Portion(name="wait, at most", expected_s=wait_s, expected_usd=0.0)] if wait_s else []
-    named: dict[str, list[Part]] = {}
+    named: dict[str, list[StartupPart]] = {}
     for part in best.estimate.parts:
         named.setdefault(part.name, []).append(part)
     portioned += [
@@ -80,7 +80,7 @@ def portions(best: Candidate) -> tuple[Portion, ...]:
     return tuple(portioned)
 
 
-def basis(best: Candidate, *, job: Job, offered: Sequence[Candidate]) -> str:
+def basis(best: Candidate, *, job: TrainingTask, offered: Sequence[Candidate]) -> str:
     """Returns what a candidate's time and samples rest on: measurements, and priors for the rest."""
     machine, past = best.machine, job.known.past if job.known else ()
     here = best.rental.is_local

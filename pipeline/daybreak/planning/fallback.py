@@ -28,11 +28,11 @@ from typing import Protocol
 
 from daybreak.contract.records import Night, Plan, Pool, Profile, Rung
 from daybreak.planning.batch_growth import sizes
-from daybreak.planning.candidates import Job, Way, way_of
-from daybreak.planning.search import Candidate, Choice, Limits, by_cost
-from daybreak.prediction.calibration import Calibration
+from daybreak.planning.candidates import TrainingTask, Way, way_of
+from daybreak.planning.search import Candidate, PlanChoice, PlanLimits, by_cost
+from daybreak.prediction.calibration import CostCalibration
 from daybreak.prediction.costs import time_to_save_s
-from daybreak.prediction.time_budget import Window
+from daybreak.prediction.time_budget import NightWindow
 from daybreak.spot import steering
 from daybreak.spot.hazard import PRIOR, saves
 from daybreak.spot.worst_case import worst_case
@@ -68,7 +68,7 @@ class Weighed(Protocol):
         """Returns the probability that it is done within these seconds."""
 
 
-def ladder(choice: Choice, offered: Sequence[Candidate], limits: Limits) -> list[Candidate]:
+def ladder(choice: PlanChoice, offered: Sequence[Candidate], limits: PlanLimits) -> list[Candidate]:
     """Returns the rungs to fall back on: the plan's own machines on demand, then the others, cheapest first.
 
     The plan's own machines come first: the launcher continues on them where spot fails.
@@ -101,7 +101,7 @@ def ladder(choice: Choice, offered: Sequence[Candidate], limits: Limits) -> list
     return [*own, *rest]
 
 
-def cheaper(best: Candidate, offered: Sequence[Candidate], limits: Limits) -> list[Candidate]:
+def cheaper(best: Candidate, offered: Sequence[Candidate], limits: PlanLimits) -> list[Candidate]:
     """Returns what the whole job would cost less on, and is not sure to be in time: one for each place."""
     slow = [
         c
@@ -115,7 +115,7 @@ def cheaper(best: Candidate, offered: Sequence[Candidate], limits: Limits) -> li
     return sorted(islice(_elsewhere([best], slow), NUM_CHEAPER), key=by_cost)
 
 
-def _bought(candidate: Candidate, by_way: Mapping[Way, Candidate], limits: Limits) -> list[Candidate]:
+def _bought(candidate: Candidate, by_way: Mapping[Way, Candidate], limits: PlanLimits) -> list[Candidate]:
     """Returns the same machines on demand; [] if they already are, or would not be in time."""
     if candidate.rental.strategy == "on-demand":
         return []
@@ -123,7 +123,7 @@ def _bought(candidate: Candidate, by_way: Mapping[Way, Candidate], limits: Limit
     return [bought] if bought and limits.in_time(bought) and not bought.hindrance else []
 
 
-def _faster(held: Sequence[Candidate], others: Sequence[Candidate], limits: Limits) -> list[Candidate]:
+def _faster(held: Sequence[Candidate], others: Sequence[Candidate], limits: PlanLimits) -> list[Candidate]:
     """Returns the candidates that can start much later than all cheaper ones; the last can wait longest.
 
     Where the plan itself may be late, the first one is what could save the night.
@@ -196,7 +196,7 @@ def on_spot(
     made: Plan,
     best: Candidate,
     profile: Profile,
-    known: Calibration | None,
+    known: CostCalibration | None,
     *,
     until_s: float,
     budget_usd: float,
@@ -245,7 +245,7 @@ def on_spot(
 
 
 def rungs(
-    candidates: Iterable[Candidate], job: Job, night: Night, limits: Limits, there: Window
+    candidates: Iterable[Candidate], job: TrainingTask, night: Night, limits: PlanLimits, there: NightWindow
 ) -> tuple[Rung, ...]:
     """Returns candidates as rungs."""
     return tuple(

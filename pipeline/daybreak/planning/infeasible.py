@@ -8,13 +8,13 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.records import Night
 from daybreak.contract.units import HOUR_S
 from daybreak.machines.catalog import HEADROOM
-from daybreak.planning.candidates import Job, Way, line_of
-from daybreak.planning.search import Candidate, Limits, Relaxation, feasible
-from daybreak.prediction.time_budget import LONGEST_S, Window
+from daybreak.planning.candidates import TrainingTask, Way, line_of
+from daybreak.planning.search import Candidate, PlanLimits, Relaxation, feasible
+from daybreak.prediction.time_budget import LONGEST_S, NightWindow
 from daybreak.training.recipe import Course
 
 
-def nothing_runs(job: Job, machines: Sequence[Machine], batch_sizes: Sequence[int]) -> str:
+def nothing_runs(job: TrainingTask, machines: Sequence[Machine], batch_sizes: Sequence[int]) -> str:
     """Returns the sentence that no machine runs the job: a batch is smaller than the workers, or memory is.
 
     Too small a batch is the cause wherever a machine has memory enough for one sample.
@@ -60,7 +60,9 @@ def nothing_at_once(waiting: Sequence[Candidate]) -> str:
 
 
 def epochs_that_help(
-    candidates_for: Callable[[int, Collection[Way] | None], list[Candidate]], tonight: Course, limits: Limits
+    candidates_for: Callable[[int, Collection[Way] | None], list[Candidate]],
+    tonight: Course,
+    limits: PlanLimits,
 ) -> float | None:
     """Returns the most epochs, to 0.01, with which some candidate is feasible; None if 0.01 is too many.
 
@@ -89,7 +91,7 @@ def of_epochs(epochs: float, tonight: Course) -> int:
 
 
 def infeasible(
-    night: Night, tonight: Course, window: Window, relaxation: Relaxation, epochs: float | None
+    night: Night, tonight: Course, window: NightWindow, relaxation: Relaxation, epochs: float | None
 ) -> str:
     """Returns the sentence that nothing is in time and within the budget, with the least that helps.
 
@@ -124,7 +126,7 @@ def _usd(dollars: float) -> float:
     return ceil(dollars * 100) / 100
 
 
-def _hours(window: Window, deadline_s: float) -> str:
+def _hours(window: NightWindow, deadline_s: float) -> str:
     """Returns `night.train_hours` that leaves so many seconds to training, and `decide_hours` if needed."""
     train_hours, decide_hours = window.hours(deadline_s)
     text = f"night.train_hours {train_hours:g}"

@@ -19,7 +19,7 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.records import Champion, Dataset, Night, Plan, Portion, Profile
 from daybreak.planning import fallback
 from daybreak.planning.batch_growth import sizes
-from daybreak.planning.candidates import Job, way_of
+from daybreak.planning.candidates import TrainingTask, way_of
 from daybreak.planning.considered import basis, options, portions
 from daybreak.planning.infeasible import (
     epochs_that_help,
@@ -28,11 +28,11 @@ from daybreak.planning.infeasible import (
     nothing_runs,
     of_epochs,
 )
-from daybreak.planning.search import Candidate, Choice, Limits, Objective, relax, search
+from daybreak.planning.search import Candidate, Objective, PlanChoice, PlanLimits, relax, search
 from daybreak.planning.search_space import Problem, SearchSpace, search_space
-from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.calibration import CostCalibration
 from daybreak.prediction.efficiency import complete
-from daybreak.prediction.time_budget import Window, window, windows
+from daybreak.prediction.time_budget import NightWindow, window, windows
 from daybreak.training.recipe import Course, course
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
@@ -50,7 +50,7 @@ def plan(
     *,
     available: Sequence[Machine],
     listed: Sequence[Machine] = (),
-    known: Calibration | None = None,
+    known: CostCalibration | None = None,
     explored_usd: float = 0.0,
 ) -> Plan:
     """Returns the plan of the night on the available machines, given what earlier nights taught.
@@ -124,12 +124,12 @@ class _Search:
     """Candidates, and the limits of a window that one of them is to keep."""
 
     offered: list[Candidate]
-    window: Window
-    limits: Limits
+    window: NightWindow
+    limits: PlanLimits
     objective: Objective
 
     @cached_property
-    def choice(self) -> Choice | None:
+    def choice(self) -> PlanChoice | None:
         """The best that keeps the limits; None where nothing does."""
         return search(self.offered, limits=self.limits, objective=self.objective)
 
@@ -183,7 +183,7 @@ def _beside_live_test(problem: Problem, space: SearchSpace) -> _Search:
     offered = space.candidates(space.course.num_samples)
     _expect_runnable(space, offered)
     for there in windows(night, whole):
-        limits = Limits(
+        limits = PlanLimits(
             deadline_s=there.deadline_s,
             budget_usd=night.budget_usd,
             confidence=space.params.confidence,
@@ -233,14 +233,14 @@ def _shortened(space: SearchSpace, weighed: _Search, epochs: float | None, param
 
 
 def _explored(
-    choice: Choice,
+    choice: PlanChoice,
     offered: Sequence[Candidate],
-    limits: Limits,
+    limits: PlanLimits,
     params: "PlanParams",
     *,
-    job: Job,
+    job: TrainingTask,
     left_usd: float,
-) -> tuple[Choice, float]:
+) -> tuple[PlanChoice, float]:
     """Returns the choice with the way for tonight as its best, and the extra dollars of exploring."""
     more_usd = 0.0
     for explored in hooks.functions("choice") if left_usd > 0 else ():
@@ -248,7 +248,7 @@ def _explored(
     return choice, more_usd
 
 
-def _written(problem: Problem, space: SearchSpace, weighed: _Search, choice: Choice) -> Plan:
+def _written(problem: Problem, space: SearchSpace, weighed: _Search, choice: PlanChoice) -> Plan:
     """Returns the record of a choice: what is rented, what to fall back on, and why it is that."""
     night, job, there, limits = problem.night, space.job, weighed.window, weighed.limits
     best, estimate, tuning = choice.best, choice.best.estimate, space.tuning

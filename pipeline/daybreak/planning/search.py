@@ -95,7 +95,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class PlanLimits:
     """The limits that a candidate must keep."""
 
     deadline_s: float
@@ -117,7 +117,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class PlanChoice:
     """The best candidate, the feasible ones best first, and why not the next."""
 
     best: Candidate
@@ -134,7 +134,7 @@ class Relaxation:
     both: tuple[float, float]  # deadline_s and budget_usd together, for when neither helps alone
 
 
-def search(offered: Sequence[Candidate], *, limits: Limits, objective: Objective) -> Choice | None:
+def search(offered: Sequence[Candidate], *, limits: PlanLimits, objective: Objective) -> PlanChoice | None:
     """Returns the best feasible candidate, or None; ties go to the cheaper, the faster, the first by name."""
     in_limits = feasible(offered, limits)
     if not in_limits:
@@ -154,23 +154,23 @@ def search(offered: Sequence[Candidate], *, limits: Limits, objective: Objective
     if other is not None:
         reason = why_not(other, best=best, limits=limits, objective=objective, offered=offered)
         runner_up = f"{label(other, best)}: {reason}"
-    return Choice(best=best, ranked=tuple(ranked), runner_up=runner_up)
+    return PlanChoice(best=best, ranked=tuple(ranked), runner_up=runner_up)
 
 
-def feasible(offered: Iterable[Candidate], limits: Limits) -> list[Candidate]:
+def feasible(offered: Iterable[Candidate], limits: PlanLimits) -> list[Candidate]:
     """Returns the candidates that keep to the limits, in the order they were offered."""
     held = [candidate for candidate in offered if limits.hold(candidate)]
     latest_s = _latest_s(held, limits)
     return [c for c in held if not c.rental.is_queued or c.rental.max_wait_s <= latest_s]
 
 
-def _latest_s(held: Iterable[Candidate], limits: Limits) -> float:
+def _latest_s(held: Iterable[Candidate], limits: PlanLimits) -> float:
     """Returns the latest start of a candidate rented at once: the longest that another may wait before it."""
     needed = (c.time_s(limits.confidence) for c in held if not c.rental.is_queued)
     return limits.deadline_s - min(needed, default=float("inf"))
 
 
-def relax(offered: Sequence[Candidate], *, limits: Limits) -> Relaxation:
+def relax(offered: Sequence[Candidate], *, limits: PlanLimits) -> Relaxation:
     """Returns the smallest deadline, budget, or both together, with which some candidate is feasible.
 
     At least one of the candidates must be able to run here and be rented at once.
@@ -243,7 +243,7 @@ def why_not(
     candidate: Candidate,
     *,
     best: Candidate,
-    limits: Limits,
+    limits: PlanLimits,
     objective: Objective,
     offered: Iterable[Candidate] = (),
 ) -> str:
@@ -257,7 +257,7 @@ def why_not(
     return _apart(candidate, best, limits=limits, objective=objective)
 
 
-def _apart(candidate: Candidate, best: Candidate, *, limits: Limits, objective: Objective) -> str:
+def _apart(candidate: Candidate, best: Candidate, *, limits: PlanLimits, objective: Objective) -> str:
     """Returns the dollars or the time of a feasible candidate beside the best one's, whichever decided."""
     dollars = " rather than ".join(formats.told_apart(candidate.expected_usd, best.expected_usd))
     hours = f"{formats.duration(candidate.expected_s)} rather than {formats.duration(best.expected_s)}"
@@ -272,7 +272,7 @@ def _apart(candidate: Candidate, best: Candidate, *, limits: Limits, objective: 
     return f"{per_hour} for an hour saved is over plan.usd_per_hour_saved {rate:g}"
 
 
-def _fault(candidate: Candidate, limits: Limits, offered: Iterable[Candidate]) -> str:
+def _fault(candidate: Candidate, limits: PlanLimits, offered: Iterable[Candidate]) -> str:
     """Returns the limit that it does not keep, with the number; "" for a feasible one."""
     if not limits.in_budget(candidate):
         return f"{formats.dollars(candidate.expected_usd)} is over night.budget_usd {limits.budget_usd:.2f}"

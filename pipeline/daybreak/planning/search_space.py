@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Dataset, Night, Profile, Sync, Tuning
 from daybreak.machines import catalog
-from daybreak.planning.candidates import Job, Way, allowed, candidates, everything, hindrance
+from daybreak.planning.candidates import TrainingTask, Way, allowed, candidates, everything, hindrance
 from daybreak.planning.search import Candidate
-from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.calibration import CostCalibration
 from daybreak.prediction.efficiency import Efficiency, alike
 from daybreak.profiling import remedies
 from daybreak.training.recipe import Course
@@ -35,7 +35,7 @@ class Problem:
     params: "PlanSections"
     available: Sequence[Machine]  # what the backend has
     listed: Sequence[Machine] = ()  # weighed so that the plan can name them, and never chosen
-    known: Calibration | None = None  # what earlier nights taught
+    known: CostCalibration | None = None  # what earlier nights taught
     left_usd: float = 0.0  # of plan.explore_usd
 
 
@@ -44,7 +44,7 @@ class SearchSpace:
     """A job, the machines that may run it, and how many of each are worth weighing."""
 
     course: Course
-    job: Job
+    job: TrainingTask
     tuning: Tuning
     params: "PlanParams"
     machines: tuple[Machine, ...]  # that params name, available or not
@@ -107,7 +107,7 @@ def search_space(problem: Problem, course: Course) -> SearchSpace:
     )
 
 
-def _job(problem: Problem, course: Course, at_hand: Machine) -> Job:
+def _job(problem: Problem, course: Course, at_hand: Machine) -> TrainingTask:
     """Returns the job of a course, by a profile with its remedies."""
     profile, training, known = problem.profile, problem.params.train, problem.known
     batch_size = training.batch_size
@@ -120,7 +120,7 @@ def _job(problem: Problem, course: Course, at_hand: Machine) -> Job:
         num_samples=course.num_samples,
         batch_size=batch_size,
     )
-    return Job(
+    return TrainingTask(
         profile=profile,
         at_hand=replace(at_hand, dated=problem.dataset.last_day),
         dataset=problem.dataset,

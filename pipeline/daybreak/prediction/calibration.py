@@ -21,7 +21,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from daybreak.machines.startup import Z90
-from daybreak.prediction.measurements import Measurement, Setting
+from daybreak.prediction.measurements import Measurement, StepSetting
 from daybreak.prediction.priors import NAMES, Priors, priors
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ LEAST_SHARE = 0.02  # of a pass, that either part of it is given
 
 
 @dataclass(frozen=True, kw_only=True)
-class Past:
+class PastUpdateTime:
     """Measured seconds of an update in an earlier night, relative to that night's prediction."""
 
     machine: str
     device: str
     measured_here: bool  # the profile was measured on that machine
-    setting: Setting
+    setting: StepSetting
     update: "Update"  # by profile and roofline of that night
     ratio: float  # seconds of an update / those predicted by profile and roofline, uncorrected
     least_ratio: float = 0.0  # of its operations at the device's peak rate; 0: not known
@@ -72,10 +72,10 @@ class Correction:
 
 
 @dataclass
-class Calibration:
+class CostCalibration:
     """What earlier nights taught, by `of`; `widen` and `needed` come from the scorecard."""
 
-    past: Sequence[Past] = ()  # that are believed
+    past: Sequence[PastUpdateTime] = ()  # that are believed
     widen: float = 1.0
     needed: float = float("inf")
     runs: Mapping[tuple[str, int, int], int] = field(default_factory=dict)  # machine, batch size, count
@@ -87,11 +87,11 @@ class Calibration:
     priors: Priors | None = None  # None: priors.json
     overlapped: bool = False  # gradients are summed while others are still computed
     night: float | None = None  # deviation from night to night; None: that of the priors
-    _corrections: dict[tuple[str, Setting, Update], Correction] = field(default_factory=dict)
+    _corrections: dict[tuple[str, StepSetting, Update], Correction] = field(default_factory=dict)
     _fit: "StepTime | None" = None
 
     @classmethod
-    def of(cls, past: Sequence[Past], **known: Any) -> "Calibration":
+    def of(cls, past: Sequence[PastUpdateTime], **known: Any) -> "CostCalibration":
         """Returns what nights taught that may be true, and why others are left out."""
         kept, left_out = believed(past)
         return cls(past=kept, left_out=left_out, **known)
@@ -101,7 +101,7 @@ class Calibration:
         return min(self.widen, max(1.0, self.needed / spread)) if spread > 0 else 1.0
 
     def correction(
-        self, machine: str, device: str, setting: Setting, update: Update, *, here: bool
+        self, machine: str, device: str, setting: StepSetting, update: Update, *, here: bool
     ) -> Correction:
         """Returns how a machine differs from profile and roofline in a setting.
 
@@ -110,7 +110,7 @@ class Calibration:
         return self.corrections(machine, device, [setting], update, here=here)[0]
 
     def corrections(
-        self, machine: str, device: str, settings: Sequence[Setting], update: Update, *, here: bool
+        self, machine: str, device: str, settings: Sequence[StepSetting], update: Update, *, here: bool
     ) -> list[Correction]:
         """Returns how a machine differs from profile and roofline; computed once per setting."""
         new = [each for each in settings if (machine, each, update) not in self._corrections]
@@ -120,13 +120,13 @@ class Calibration:
         return [self._corrections[machine, each, update] for each in settings]
 
     def _corrected(
-        self, name: str, device: str, settings: Sequence[Setting], update: Update, *, here: bool
-    ) -> dict[Setting, Correction]:
+        self, name: str, device: str, settings: Sequence[StepSetting], update: Update, *, here: bool
+    ) -> dict[StepSetting, Correction]:
         import numpy as np
 
         model, num_nights = self._fitted(), self._num_nights[name]
         ran = next((each for each in model.machines if each.name == name), None)
-        kinds: dict[MachineKind, list[Setting]] = {}
+        kinds: dict[MachineKind, list[StepSetting]] = {}
         for setting in settings:
             there = ran or _machine(name, device, update, setting.micro_batch_size, profiled=here)
             kinds.setdefault(there, []).append(setting)
@@ -194,9 +194,9 @@ class Calibration:
         return with_noise if self.overlapped else with_noise.without_overlap()
 
 
-def believed(past: Sequence[Past]) -> tuple[list[Past], list[str]]:
+def believed(past: Sequence[PastUpdateTime]) -> tuple[list[PastUpdateTime], list[str]]:
     """Returns the nights that may be true, oldest first as given, and a sentence for each that may not."""
-    kept: list[Past] = []
+    kept: list[PastUpdateTime] = []
     left_out: list[str] = []
     for each in past:
         if not (isfinite(each.ratio) and each.ratio > each.least_ratio):
@@ -210,7 +210,7 @@ def believed(past: Sequence[Past]) -> tuple[list[Past], list[str]]:
             )
         else:
             kept.append(each)
-    believed_: list[Past] = []
+    believed_: list[PastUpdateTime] = []
     for each in kept:
         others = [other for other in kept if other is not each and _same_setting(each, other)][-NEWEST:]
         reason = _contradicted(each, others)
@@ -221,11 +221,11 @@ def believed(past: Sequence[Past]) -> tuple[list[Past], list[str]]:
     return believed_, left_out
 
 
-def _same_setting(one: Past, other: Past) -> bool:
+def _same_setting(one: PastUpdateTime, other: PastUpdateTime) -> bool:
     return one.machine == other.machine and one.setting == other.setting
 
 
-def _contradicted(night: Past, others: Sequence[Past]) -> str:
+def _contradicted(night: PastUpdateTime, others: Sequence[PastUpdateTime]) -> str:
     """Returns in words that the newest others at the same setting contradict a night; or ""."""
     if len(others) < 3:
         return ""
@@ -274,6 +274,6 @@ def ratio(*, elapsed_s: float, start_s: float, num_updates: int, update_s: float
 
 
 @cache
-def nothing() -> Calibration:
+def nothing() -> CostCalibration:
     """Returns what is known without nights."""
-    return Calibration()
+    return CostCalibration()

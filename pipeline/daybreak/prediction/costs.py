@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import EVERY_UPDATE, Profile, Rental, Sync
 from daybreak.contract.units import HOUR_S
-from daybreak.machines.startup import BEFORE_WORK, DATA, QUEUE, START, Part, Wait, waits
+from daybreak.machines.startup import BEFORE_WORK, DATA, QUEUE, START, StartupPart, Wait, waits
 from daybreak.prediction import local_updates
-from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.calibration import CostCalibration
 from daybreak.prediction.update_time import PARTS, Updates, updates
 from daybreak.spot.preemptions import (
     checkpoint_interval_s,
@@ -32,7 +32,7 @@ from daybreak.spot.preemptions import (
 if TYPE_CHECKING:
     from daybreak.prediction.update_time import Array
 
-__all__ = ["Estimate", "Estimates", "Part", "predict", "predict_counts"]
+__all__ = ["Estimate", "Estimates", "StartupPart", "predict", "predict_counts"]
 
 NORMAL = NormalDist()
 NAMES = (QUEUE, START, DATA, *PARTS)
@@ -50,7 +50,7 @@ class Estimate:
     micro_batch_size: int
     num_loaders: int
     checkpoint_every_s: float
-    parts: tuple[Part, ...]
+    parts: tuple[StartupPart, ...]
     deviation_s: float  # standard deviation of the time that preemptions add
     widened: float = 1.0  # multiple of the plain interval (scorecard.py)
     others: tuple[tuple[Machine, int], ...] = ()  # the other kinds of the rental, and how many of each
@@ -77,7 +77,7 @@ class Estimate:
         """90 % interval of the time, in seconds."""
         return self.time_s(0.05), self.time_s(0.95)
 
-    def usd(self, parts: Iterable[Part]) -> float:
+    def usd(self, parts: Iterable[StartupPart]) -> float:
         """Returns the dollars for some of the parts on all machines; the queue costs nothing."""
         billed_s = sum(part.seconds for part in parts if part.name != QUEUE)
         return billed_s / HOUR_S * self.rental.num_machines * (self.usd_per_hour or 0.0)
@@ -163,7 +163,7 @@ class Estimates:
                 num_loaders=int(self.timed.num_loaders[place]),
                 checkpoint_every_s=self.every_s[place],
                 parts=tuple(
-                    Part(name=name, seconds=part_s, spread=part_spread)
+                    StartupPart(name=name, seconds=part_s, spread=part_spread)
                     for name, part_s, part_spread in zip(NAMES, part_seconds, part_spreads, strict=True)
                     if part_s
                 ),
@@ -186,7 +186,7 @@ def predict(
     num_workers: int,
     num_samples: int,
     num_bytes: int,
-    known: Calibration | None = None,
+    known: CostCalibration | None = None,
     sync: Sync = EVERY_UPDATE,
     noise_scale: float = float("inf"),
 ) -> Estimate | None:
@@ -226,7 +226,7 @@ def predict_counts(
     num_workers: int,
     num_samples: int,
     num_bytes: int,
-    known: Calibration | None = None,
+    known: CostCalibration | None = None,
     sync: Sync | None = EVERY_UPDATE,
     noise_scale: float = float("inf"),
 ) -> list[Estimates]:
@@ -296,7 +296,7 @@ def _rented(
     num_samples: int,
     noise_scale: float,
     save_s: float,
-    known: Calibration | None,
+    known: CostCalibration | None,
 ) -> Estimates:
     """Returns the estimates of machines rented one way, with what saving and losses add."""
     import numpy as np

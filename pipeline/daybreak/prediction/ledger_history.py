@@ -14,7 +14,7 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.records import Night, Plan, Profile, Rental, Training
 from daybreak.machines import catalog
 from daybreak.machines.startup import IN_RUN_S, wait
-from daybreak.prediction.calibration import NIGHTS_AHEAD, Calibration, Past, ratio
+from daybreak.prediction.calibration import NIGHTS_AHEAD, CostCalibration, PastUpdateTime, ratio
 from daybreak.prediction.efficiency import Reached
 from daybreak.prediction.scorecard import NIGHTS, Scorecard, outcome, scorecard
 from daybreak.prediction.time_budget import Decided
@@ -31,7 +31,7 @@ ELSEWHERE = ("on-demand", "next rung", "scale up", "step down", "undo")  # chang
 LEAST_S = 120.0  # before a restart, from which an update's time is learned
 
 
-def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers: int) -> Calibration:
+def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers: int) -> CostCalibration:
     """Returns what nights taught, given oldest first, on machines that are still in the catalog.
 
     `num_workers` is train.num_workers, of the machine at hand.
@@ -40,7 +40,7 @@ def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers:
     if card and card.warning:
         log.warning("%s", card.warning)
     past = [_past(entry, machines=machines, num_workers=num_workers) for entry in entries]
-    calibration = Calibration.of(
+    calibration = CostCalibration.of(
         tuple(each for each in past if each),
         runs=Counter(
             (e.plan.rental.machine, e.plan.batch_size, e.plan.rental.num_machines)
@@ -84,7 +84,7 @@ def card_of(entries: Sequence[Entry]) -> Scorecard | None:
     return scorecard([each for each in outcomes if each])
 
 
-def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Past | None:
+def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> PastUpdateTime | None:
     """Returns a night's update relative to its profile's prediction; None where there is no usable ratio."""
     plan, training, profile = entry.plan, entry.training, entry.profile
     if not (plan and training and profile and entry.dataset):
@@ -118,7 +118,7 @@ def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> Pas
     times = ratio(elapsed_s=elapsed_s, start_s=IN_RUN_S, num_updates=num_updates, update_s=predicted.seconds)
     if times is None:
         return None
-    return Past(
+    return PastUpdateTime(
         machine=machine.name,
         device=machine.device,
         measured_here=here,

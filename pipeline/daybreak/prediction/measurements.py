@@ -8,7 +8,7 @@ AVERAGED = 3  # times the bytes of the gradients that an average sends: weights 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class StepSetting:
     """How a step is taken: workers on each machine, samples per worker and pass, passes per update, sums."""
 
     workers: tuple[int, ...]  # on each machine, one number a machine
@@ -33,7 +33,7 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement(Setting):
+class Measurement(StepSetting):
     """Seconds of an update in a setting."""
 
     step_s: float

@@ -25,7 +25,7 @@ UNLIKELY = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class PredictionOutcome:
     """What was predicted for a night's training, and what happened."""
 
     night: str
@@ -63,7 +63,7 @@ class Outcome:
 class Scorecard:
     """How good the predictions of the last nights were."""
 
-    outcomes: tuple[Outcome, ...]  # oldest first
+    outcomes: tuple[PredictionOutcome, ...]  # oldest first
     coverage: float  # share of nights whose interval held
     error: float  # median of |actual / predicted - 1|
     bias: float  # median of actual / predicted - 1
@@ -83,11 +83,11 @@ def held(plan: Plan, training: Training) -> bool:
     return training.stopped_by == "finished" and plan.interval[0] <= training.took_s <= plan.interval[1]
 
 
-def outcome(night: str, plan: Plan, training: Training) -> Outcome | None:
+def outcome(night: str, plan: Plan, training: Training) -> PredictionOutcome | None:
     """Returns what was predicted and what happened; None where there is nothing to compare."""
     if min(plan.expected_s, *plan.interval, training.elapsed_s) <= 0:
         return None
-    return Outcome(
+    return PredictionOutcome(
         night=night,
         predicted_s=plan.expected_s,
         low_s=plan.interval[0],
@@ -100,7 +100,7 @@ def outcome(night: str, plan: Plan, training: Training) -> Outcome | None:
     )
 
 
-def scorecard(outcomes: Sequence[Outcome]) -> Scorecard | None:
+def scorecard(outcomes: Sequence[PredictionOutcome]) -> Scorecard | None:
     """Returns the scorecard of the last nights, given oldest first; None without any."""
     last = tuple(outcomes)[-NIGHTS:]
     if not last:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from daybreak.prediction.measurements import Setting
+from daybreak.prediction.measurements import StepSetting
 from daybreak.prediction.priors import NAMES
 
 Array = NDArray[np.float64]
@@ -51,7 +51,7 @@ class Points:
     late: NDArray[np.bool_]  # without a barrier
 
     @classmethod
-    def of(cls, settings: Sequence[Setting], machines: Sequence[int]) -> "Points":
+    def of(cls, settings: Sequence[StepSetting], machines: Sequence[int]) -> "Points":
         """Returns the settings as arrays."""
         return cls(
             np.array([s.num_workers for s in settings], float),

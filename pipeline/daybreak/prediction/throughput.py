@@ -22,7 +22,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
 from scipy.special import ndtri
 
-from daybreak.prediction.measurements import Measurement, Setting
+from daybreak.prediction.measurements import Measurement, StepSetting
 from daybreak.prediction.priors import NAMES, Priors
 from daybreak.prediction.step_time import MIX, Array, Points, form, slopes
 
@@ -53,7 +53,7 @@ class MachineKind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast:
+class UpdateTimeForecast:
     """Logarithm of the median seconds of an update and its deviation, after and before the measurements."""
 
     log_s: Array
@@ -136,12 +136,12 @@ class StepTime:
         inverse: Array = cho_solve(self._factor, np.eye(len(self._log)))
         return float(np.median(np.abs(self._weights / np.diag(inverse))))
 
-    def predict(self, settings: Sequence[Setting], machine: MachineKind) -> tuple[Array, Array]:
+    def predict(self, settings: Sequence[StepSetting], machine: MachineKind) -> tuple[Array, Array]:
         """Returns the median seconds of an update and the deviation of their logarithm, per setting."""
         forecast = self.forecast(settings, machine)
         return np.exp(forecast.log_s), forecast.spread
 
-    def forecast(self, settings: Sequence[Setting], machine: MachineKind) -> Forecast:
+    def forecast(self, settings: Sequence[StepSetting], machine: MachineKind) -> UpdateTimeForecast:
         """Returns what is expected after the measurements, and what was before, per setting."""
         known = next((k for k, each in enumerate(self.machines) if each == machine), -1)
         at = Points.of(settings, [known] * len(settings))
@@ -156,7 +156,7 @@ class StepTime:
         doubt = np.sqrt(by_constants + residual + anew)
         log = fitted + steep @ (mean - here)
         if not len(self._log):
-            return Forecast(log_s=log, spread=doubt, before_log_s=before, before_spread=doubt)
+            return UpdateTimeForecast(log_s=log, spread=doubt, before_log_s=before, before_spread=doubt)
         across = np.hstack([self._shared_by(machine, each) for each in self.machines])
         common = steep @ (across * loose) @ self._slopes.T
         common += self._residual(_nearness(at, self._at, self._priors), share, self._share)
@@ -164,7 +164,7 @@ class StepTime:
         variance = by_constants * loose + residual - np.sum(np.square(explained), axis=0)
         seen = self._at.placement[self._at.machine == known]
         stretch = np.where(np.isin(at.placement, seen), self._stretch, self._stretch_beyond)
-        return Forecast(
+        return UpdateTimeForecast(
             log_s=log + common @ self._weights,
             spread=stretch * np.sqrt(np.maximum(variance, 0.0) + anew),
             before_log_s=before,

@@ -18,7 +18,7 @@ from daybreak.contract import formats
 from daybreak.contract.errors import PlanError
 from daybreak.contract.records import Dataset, Night, Profile
 from daybreak.contract.units import HOUR_S
-from daybreak.machines.startup import IN_RUN_S, Part, typical
+from daybreak.machines.startup import IN_RUN_S, StartupPart, typical
 
 BEFORE_TRAINING = 0.05  # share of the time from opening to end of training that other stages take
 EVALUATION, GATE, REFIT, TEST = "evaluation", "register and gate", "refit", "live test"
@@ -41,12 +41,12 @@ class Decided:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class NightWindow:
     """Seconds from the opening of the night to its two deadlines, and the time of what follows."""
 
     train_s: float
     decide_s: float
-    after: tuple[Part, ...]
+    after: tuple[StartupPart, ...]
     confidence: float
     num_nights: int = 0  # nights from which the latter was learned
 
@@ -77,13 +77,13 @@ class Window:
         return until - timedelta(seconds=ceil(seconds))
 
 
-def windows(night: Night, there: Window) -> Iterator[Window]:
+def windows(night: Night, there: NightWindow) -> Iterator[NightWindow]:
     """Yields windows for training: first beside the whole live test, then beside less and less of it.
 
     The last window is `there`, which reserves nothing for the test.
     """
     for share in TEST_SHARES if night.test_hours else (0.0,):
-        test = Part(seconds=share * night.test_hours * HOUR_S, spread=0.0, name=TEST)
+        test = StartupPart(seconds=share * night.test_hours * HOUR_S, spread=0.0, name=TEST)
         beside = replace(there, after=(*there.after, test)) if share else there
         if beside.until_s > 0:
             yield beside
@@ -98,7 +98,7 @@ def window(
     confidence: float,
     decided: Sequence[Decided] = (),
     refit_epochs: float = 0.0,
-) -> Window:
+) -> NightWindow:
     """Returns the time left for training; raises PlanError if the later stages alone do not fit."""
     days = max(1, (dataset.last_day - dataset.first_day).days + 1)
     num_held_out = dataset.num_samples * test_days / days
@@ -116,7 +116,7 @@ def window(
         prior_s = IN_RUN_S + refit_epochs * num_held_out * step_s
         took_s = [d.refit_s + REGISTER_S for d in decided if d.refit_s]
         after.append(_part(REFIT, prior_s + REGISTER_S, took_s))
-    there = Window(
+    there = NightWindow(
         train_s=(night.train_until - night.started_at).total_seconds(),
         decide_s=(night.decide_until - night.started_at).total_seconds(),
         after=tuple(after),
@@ -134,11 +134,11 @@ def window(
     return there
 
 
-def _part(name: str, prior_s: float, took_s: Sequence[float]) -> Part:
+def _part(name: str, prior_s: float, took_s: Sequence[float]) -> StartupPart:
     """Returns a stage with its prior time, or with the median of the nights that measured it."""
     measured = [each for each in took_s if each > 0]
     seconds, spread = typical(measured)
-    return Part(seconds=seconds if measured else prior_s, spread=spread, name=name)
+    return StartupPart(seconds=seconds if measured else prior_s, spread=spread, name=name)
 
 
 def _up(hours: float) -> float:

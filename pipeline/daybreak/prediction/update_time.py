@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import EVERY_UPDATE, Profile, Sync
 from daybreak.machines.catalog import HEADROOM, PAGE_CACHE
-from daybreak.machines.startup import Z90, Part
-from daybreak.prediction.calibration import Calibration, Update, nothing
-from daybreak.prediction.measurements import Setting
+from daybreak.machines.startup import Z90, StartupPart
+from daybreak.prediction.calibration import CostCalibration, Update, nothing
+from daybreak.prediction.measurements import StepSetting
 from daybreak.prediction.priors import priors
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ PARTS = ("training", "training", "training", "all-reduce")  # loading, what is f
 class TimedUpdate:
     """How an update is split into passes on a machine, and the parts of its time."""
 
-    setting: Setting
+    setting: StepSetting
     num_loaders: int
-    parts: tuple[Part, ...]
+    parts: tuple[StartupPart, ...]
 
     @property
     def seconds(self) -> float:
@@ -59,7 +59,7 @@ class TimedUpdate:
 class Updates:
     """Updates on one kind of machine in several settings; a part that a setting lacks takes 0 seconds."""
 
-    settings: Sequence[Setting]
+    settings: Sequence[StepSetting]
     num_loaders: "NDArray[np.int_]"  # [settings]
     seconds: "Array"  # medians, [parts, settings], the parts in the order of `PARTS`
     spread: "Array"  # of their logarithms, likewise
@@ -81,7 +81,7 @@ class Updates:
             setting=self.settings[place],
             num_loaders=int(self.num_loaders[place]),
             parts=tuple(
-                Part(name=name, seconds=float(seconds), spread=float(spread))
+                StartupPart(name=name, seconds=float(seconds), spread=float(spread))
                 for name, seconds, spread in zip(
                     PARTS, self.seconds[:, place], self.spread[:, place], strict=True
                 )
@@ -99,7 +99,7 @@ def update(
     batch_size: int,
     num_workers: int,
     num_bytes: int = 0,
-    known: Calibration | None = None,
+    known: CostCalibration | None = None,
     sync: Sync = EVERY_UPDATE,
 ) -> TimedUpdate | None:
     """Returns one update on a machine; None if not even one sample fits the memory.
@@ -129,7 +129,7 @@ def updates(
     batch_sizes: Sequence[int],
     num_workers: int,
     num_bytes: int = 0,
-    known: Calibration | None = None,
+    known: CostCalibration | None = None,
     syncs: Sequence[Sync] = (),
 ) -> Updates | None:
     """Returns one update on each number of machines; None if not even one sample fits the memory.
@@ -150,7 +150,7 @@ def updates(
             return None
         shares.append(samples)
         settings.append(
-            Setting(
+            StepSetting(
                 workers=(num_workers,) * count,
                 micro_batch_size=micro,
                 num_passes=ceil(samples / micro),
@@ -188,8 +188,8 @@ def at(
     machine: Machine,
     *,
     measured: Machine,
-    setting: Setting,
-    known: Calibration | None = None,
+    setting: StepSetting,
+    known: CostCalibration | None = None,
 ) -> TimedUpdate:
     """Returns one update in a setting, whether or not it fits the memory."""
     import numpy as np
@@ -212,11 +212,11 @@ def _timed(
     machine: Machine,
     *,
     measured: Machine,
-    settings: Sequence[Setting],
+    settings: Sequence[StepSetting],
     samples: "Array",
     sharing: float,
     num_bytes: int,
-    known: Calibration | None,
+    known: CostCalibration | None,
 ) -> Updates:
     """Returns updates in some settings; `samples` are those of a worker, whose last pass may have fewer."""
     import numpy as np
@@ -349,10 +349,10 @@ def _relative(error: float, value: float) -> float:
 def _summing(
     profile: Profile,
     machine: Machine,
-    settings: Sequence[Setting],
+    settings: Sequence[StepSetting],
     *,
     compute_s: "Array",
-    known: Calibration | None,
+    known: CostCalibration | None,
 ) -> "tuple[Array, Array]":
     """Returns the seconds that summing gradients adds to the last pass, and their spread, for each setting.
 

@@ -142,7 +142,7 @@ def room(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class BoundVerdict:
     """What binds the job; `mixed` names the two largest gains where they do not confirm the bound."""
 
     bound: Bound
@@ -160,7 +160,7 @@ def judge(
     fits: bool,
     gains: Mapping[Bound, float],
     dispatch_share: float = 0.0,
-) -> Verdict:
+) -> BoundVerdict:
     """Returns the verdict by the shares, checked against the gains measured with each cause removed.
 
     `dispatch_share` is the share of the step that dispatching its operators takes.
@@ -174,7 +174,7 @@ def judge(
         "memory": (1 - io) * memory_share,
     }
     if not fits:
-        return Verdict(bound="memory", kind="capacity", shares=shares, gains=dict(gains), mixed=())
+        return BoundVerdict(bound="memory", kind="capacity", shares=shares, gains=dict(gains), mixed=())
     bound: Bound = max(shares, key=lambda name: shares[name])
     first, second, _ = sorted(gains, key=lambda name: -gains[name])
     dispatched = bound == "compute" and dispatch_share >= DISPATCHED
@@ -182,7 +182,7 @@ def judge(
         "bandwidth" if bound == "memory" else "dispatch" if dispatched else ""
     )
     proven = first == bound and gains[first] - gains[second] > CLOSE
-    return Verdict(
+    return BoundVerdict(
         bound=bound,
         kind=kind,
         shares=shares,
@@ -198,7 +198,7 @@ def input_bound(share: float) -> Literal["highly", "moderately", "not"]:
 
 def symptoms(
     *,
-    verdict: Verdict,
+    verdict: BoundVerdict,
     room: Room,
     load_busy: float,
     input_bytes: float,

@@ -21,7 +21,7 @@ from daybreak.contract.workload import Workload
 from daybreak.machines import this_machine
 from daybreak.machines.catalog import HEADROOM
 from daybreak.profiling import all_reduce, bounds, counterfactuals, line_fit, memory, memory_fit
-from daybreak.profiling.bounds import Operator, Room, Verdict
+from daybreak.profiling.bounds import BoundVerdict, Operator, Room
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Diagnosis:
     most_samples: int  # in a pass; fewer than the batch where that does not fit
     timed_samples: int  # of a batch that is measured; fewer than the batch where that would take too long
     changes: "Changes"
-    verdict: Verdict
+    verdict: BoundVerdict
     flops_per_sample: float
     dispatch_share: float  # of the step, in which its operators are dispatched
     activation_share: float  # of the step, in activations that cost more than a ReLU
@@ -247,7 +247,7 @@ def _times(harness: "Harness", sizes: Sequence[int], num_rounds: int) -> Times:
     return Times(batch_sizes=batch_sizes, load_s=load_s, step_s=step_s)
 
 
-def _shares(verdict: Verdict) -> dict[str, Any]:
+def _shares(verdict: BoundVerdict) -> dict[str, Any]:
     """Returns the shares of the update, and those between which the verdict is mixed."""
     io, compute, of_memory = (verdict.shares[bound] for bound in ("io", "compute", "memory"))
     return {
@@ -260,7 +260,7 @@ def _shares(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _counterfactual(changes: "Changes", verdict: Verdict) -> dict[str, Any]:
+def _counterfactual(changes: "Changes", verdict: BoundVerdict) -> dict[str, Any]:
     return {
         **{name: value for name, value in asdict(changes).items() if name.endswith("gain")},
         "update_s": changes.update_s,

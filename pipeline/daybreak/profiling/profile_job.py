@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.profiling.profile_stage import Request
+from daybreak.profiling.profile_stage import ProfileRequest
 from daybreak.storage.home import Home
 from daybreak.training import gpus, worker
 from daybreak.training.termination import die_with_parent
@@ -22,7 +22,7 @@ def main(folder: Path) -> None:
     from daybreak.profiling import profiler  # torch takes seconds to import
 
     path = folder / "job.json"
-    request = records.loads(Request, path.read_text(), source=str(path))
+    request = records.loads(ProfileRequest, path.read_text(), source=str(path))
     profile = profiler.profile(
         Home.here_or_none(),
         request.dataset,

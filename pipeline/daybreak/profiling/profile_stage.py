@@ -49,7 +49,7 @@ ONLY_TONIGHT = "the noise scale, and whether the loss is finite: they depend on 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(Record):
+class ProfileRequest(Record):
     """`job.json` of a profile that a job measures, with all that its worker needs."""
 
     night: str
@@ -78,7 +78,7 @@ def profile(home: Home, night: Night, dataset: Dataset, backend: Backend, params
         measured = profiler.profile(home, dataset, workload, params.profile, params.train, limit_s=limit_s)
     else:
         machine = _known(params.profile.machine, backend)
-        request = Request(
+        request = ProfileRequest(
             night=night.id,
             dataset=dataset,
             workload=params.workload,
@@ -227,7 +227,7 @@ def _reused(kept: Profile, dataset: Dataset, *, since: float) -> Profile:
     return replace(kept, evidence=kept.evidence | {"reused": reused})
 
 
-def _by_job(home: Home, request: Request, machine: Machine, *, name: str, backend: Backend) -> Profile:
+def _by_job(home: Home, request: ProfileRequest, machine: Machine, *, name: str, backend: Backend) -> Profile:
     """Submits the profiling job, or attaches to a running one, and returns the measured profile."""
     text = records.dumps(request)
     folder = JOBS / this_machine.digest([name, text])

@@ -152,7 +152,7 @@ def sync(uri: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Taken:
+class _ModelInput:
     """The input of a version: signature, example, and past days for features that look back."""
 
     signature: "ModelSignature"
@@ -160,13 +160,15 @@ class _Taken:
     past: Path | None = None
 
 
-def _rows(workload: Any, scratch: Path, *, day: date) -> _Taken:
+def _rows(workload: Any, scratch: Path, *, day: date) -> _ModelInput:
     example = row_packaging.example(workload.table)
     past = row_packaging.past(workload, scratch, day=day)
-    return _Taken(signature=row_packaging.signature(workload, example, scratch), example=example, past=past)
+    return _ModelInput(
+        signature=row_packaging.signature(workload, example, scratch), example=example, past=past
+    )
 
 
-def _samples() -> _Taken:
+def _samples() -> _ModelInput:
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
@@ -180,7 +182,7 @@ def _samples() -> _Taken:
             ]
         ),
     )
-    return _Taken(signature=signature)
+    return _ModelInput(signature=signature)
 
 
 def log_records(

@@ -22,7 +22,7 @@ from daybreak.storage.ledger import Entry
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class TimelineEntry:
     """Something that happened in a night, or a limit of it, which is `planned`."""
 
     at: datetime
@@ -139,34 +139,34 @@ def bottleneck(profile: Profile) -> Bottleneck:
     )
 
 
-def timeline(entry: Entry) -> list[Moment]:
+def timeline(entry: Entry) -> list[TimelineEntry]:
     """Returns what happened when, in order, and the limits of the night."""
     events: tuple[Event, ...] = ()  # of an open night that noted none, nobody knows when they were
     if entry.events or entry.closed_at:
         events = night_events.of_entry(entry)
-    moments = [Moment(at=event.at, what=night_events.said(event)) for event in events]
+    moments = [TimelineEntry(at=event.at, what=night_events.said(event)) for event in events]
     if not moments:
-        moments = [Moment(at=entry.night.started_at, what=f"opened: {entry.night.trigger}")]
+        moments = [TimelineEntry(at=entry.night.started_at, what=f"opened: {entry.night.trigger}")]
     return sorted([*moments, *_moments(entry)], key=lambda moment: moment.at)
 
 
-def _moments(entry: Entry) -> Iterator[Moment]:
+def _moments(entry: Entry) -> Iterator[TimelineEntry]:
     """Yields what is not an event: the limits, how long training took, and when the night was closed."""
     night, training, verdict = entry.night, entry.training, entry.verdict
-    yield Moment(at=night.train_until, what="deadline of training", planned=True)
-    yield Moment(at=night.decide_until, what="deadline of the decision", planned=True)
+    yield TimelineEntry(at=night.train_until, what="deadline of training", planned=True)
+    yield TimelineEntry(at=night.decide_until, what="deadline of the decision", planned=True)
     if training:
         ended = training.ended_at or night.started_at + timedelta(seconds=training.elapsed_s)
         began = ended - timedelta(seconds=training.elapsed_s)
-        yield Moment(at=max(began, night.started_at), what="training began")
-        yield Moment(at=ended, what=f"training ended ({_STOPPED[training.stopped_by]})")
+        yield TimelineEntry(at=max(began, night.started_at), what="training began")
+        yield TimelineEntry(at=ended, what=f"training ended ({_STOPPED[training.stopped_by]})")
         for rung in training.rungs:
             more = formats.dollars(rung.usd)
-            yield Moment(at=rung.time, what=f"{rung.name}, for {more} more: {rung.reason}")
+            yield TimelineEntry(at=rung.time, what=f"{rung.name}, for {more} more: {rung.reason}")
     if verdict and verdict.live:
-        yield Moment(at=verdict.live.began_at, what="test on live traffic began")
+        yield TimelineEntry(at=verdict.live.began_at, what="test on live traffic began")
     if entry.closed_at:
-        yield Moment(at=entry.closed_at, what="closed")
+        yield TimelineEntry(at=entry.closed_at, what="closed")
 
 
 _STOPPED = {"finished": "to its end", "deadline": "by the deadline", "budget": "by the budget"}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from daybreak.contract import formats
-from daybreak.prediction.scorecard import Outcome, Scorecard, outcome, scorecard
+from daybreak.prediction.scorecard import PredictionOutcome, Scorecard, outcome, scorecard
 from daybreak.report.charts import canvas
 from daybreak.report.svg import ACCENT, INK, MUTED, RULE, inline, styled
 from daybreak.storage.ledger import Entry
@@ -15,7 +15,7 @@ def card(entry: Entry, history: Sequence[Entry]) -> Scorecard | None:
     return scorecard(outcomes(entry, history))
 
 
-def outcomes(entry: Entry, history: Sequence[Entry]) -> list[Outcome]:
+def outcomes(entry: Entry, history: Sequence[Entry]) -> list[PredictionOutcome]:
     """Returns the outcomes of the plans of this night and all before it, oldest first, without rollbacks."""
     at = entry.night.started_at
     earlier = [e for e in history if e.night.id != entry.night.id and e.night.started_at <= at]

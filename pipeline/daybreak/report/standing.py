@@ -20,7 +20,7 @@ _OTHERS = ("baseline/", "anchor", "predecessor")  # of simple rules and of earli
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mean:
+class MeanScore:
     """A mean with its interval; no interval where the spread is not known."""
 
     value: float
@@ -29,23 +29,23 @@ class Mean:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class SliceRow:
     """One slice of the held-out samples; None where the champion was not scored on it."""
 
     name: str
     num_samples: int
-    challenger: Mean
-    champion: Mean | None = None
-    difference: Mean | None = None
+    challenger: MeanScore
+    champion: MeanScore | None = None
+    difference: MeanScore | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
     """All samples, their slices, the simple rules on all samples (best first), and other metrics."""
 
-    overall: Row | None
-    slices: tuple[Row, ...]
-    baselines: dict[str, Mean]
+    overall: SliceRow | None
+    slices: tuple[SliceRow, ...]
+    baselines: dict[str, MeanScore]
     metrics: dict[str, tuple[float | None, float | None]]  # name -> challenger, champion
     champion_has_seen: bool
     num_not_finite: int
@@ -111,9 +111,9 @@ def _of_slice(name: str, columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArr
     return {arm: columns[arm][mask.astype(bool)] for arm in ("challenger", "champion") if arm in columns}
 
 
-def _row(part: Slice, columns: Mapping[str, NDArray[Any]]) -> Row:
+def _row(part: Slice, columns: Mapping[str, NDArray[Any]]) -> SliceRow:
     ours, theirs = columns.get("challenger"), columns.get("champion")
-    row = Row(name=part.name, num_samples=part.num_samples, challenger=_mean(part.score, ours))
+    row = SliceRow(name=part.name, num_samples=part.num_samples, challenger=_mean(part.score, ours))
     if part.champion_score is None:
         return row
     paired = None if ours is None or theirs is None else ours.astype(np.float64) - theirs
@@ -124,12 +124,12 @@ def _row(part: Slice, columns: Mapping[str, NDArray[Any]]) -> Row:
     )
 
 
-def _mean(value: float, column: NDArray[Any] | None) -> Mean:
+def _mean(value: float, column: NDArray[Any] | None) -> MeanScore:
     """Returns the mean on record with the interval that the samples of the column give it."""
     if column is None or column.size < 2:
-        return Mean(value=value)
+        return MeanScore(value=value)
     samples = column.astype(np.float64)
     if not np.isfinite(samples).all():
-        return Mean(value=value)
+        return MeanScore(value=value)
     width = Z * float(samples.std(ddof=1)) / float(np.sqrt(samples.size))
-    return Mean(value=value, low=value - width, high=value + width)
+    return MeanScore(value=value, low=value - width, high=value + width)

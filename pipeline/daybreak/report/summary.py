@@ -23,7 +23,7 @@ BY_HAND = "#by-hand"  # of the page, where the commands are
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effect:
+class JudgedEffect:
     """The difference that the gate judged, in units of the score; `margin` is what a refresh may lose.
 
     An end of the interval that is not bounded is None.
@@ -66,7 +66,7 @@ class Summary:
     headline: str
     reason: str
     since: str
-    effect: Effect | None
+    effect: JudgedEffect | None
     facts: tuple[Fact, ...]
     actions: tuple[Action, ...]
 
@@ -127,14 +127,14 @@ def brief(text: str, most: int = WORDS) -> str:
     return shown
 
 
-def effect(entry: Entry, margin: float | None = None) -> Effect | None:
+def effect(entry: Entry, margin: float | None = None) -> JudgedEffect | None:
     """Returns the effect that the gate judged; None where there is no evidence."""
     verdict = entry.verdict
     if verdict is None or verdict.effect is None:
         return None
     live = verdict.live is not None and verdict.live.effect == verdict.effect
     allowed = verdict.margin if verdict.margin is not None else margin
-    return Effect(
+    return JudgedEffect(
         value=verdict.effect,
         low=_finite(verdict.low),
         high=_finite(verdict.high),

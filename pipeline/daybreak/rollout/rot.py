@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class DamagedBytes:
     """Bytes that are not what a record says."""
 
     where: str  # for a person
@@ -45,7 +45,7 @@ class Fault:
         return self.where
 
 
-def in_cache(home: Home, digests: Sequence[str]) -> Iterator[Fault]:
+def in_cache(home: Home, digests: Sequence[str]) -> Iterator[DamagedBytes]:
     """Yields damaged objects of DVC's cache among `digests`: bytes that do not match the digest.
 
     A missing object is not damaged, since another night's `prune` may run meanwhile; `missing` finds needed
@@ -53,19 +53,19 @@ def in_cache(home: Home, digests: Sequence[str]) -> Iterator[Fault]:
     """
     for digest in digests:
         if not dvc_cache.is_intact(home, digest) and dvc_cache.path_of(home, digest).exists():
-            yield Fault(where=f"object {digest} of DVC's cache", name=digest)
+            yield DamagedBytes(where=f"object {digest} of DVC's cache", name=digest)
 
 
-def missing(home: Home, locks: Sequence[str]) -> Iterator[Fault]:
+def missing(home: Home, locks: Sequence[str]) -> Iterator[DamagedBytes]:
     """Yields the objects that these texts of dvc.lock name and the cache lacks."""
     lacking: dict[str, str] = {}
     for lock in dict.fromkeys(locks):
         lacking |= dvc_cache.missing(home, lock)
     for digest, path in lacking.items():
-        yield Fault(where=f"{path} ({digest}), which DVC's cache lacks", name=digest)
+        yield DamagedBytes(where=f"{path} ({digest}), which DVC's cache lacks", name=digest)
 
 
-def in_nights(home: Home) -> Iterator[Fault]:
+def in_nights(home: Home) -> Iterator[DamagedBytes]:
     """Yields files in the folders of nights that differ from their dvc.lock.
 
     Links into the cache are the cache's; where a disk knows no links, nights have copies.
@@ -82,7 +82,7 @@ def in_nights(home: Home) -> Iterator[Fault]:
                 and _identity(file) not in known
                 and not dvc_cache.is_intact(home, digest, file)
             ):
-                yield Fault(where=str(file), name=digest)
+                yield DamagedBytes(where=str(file), name=digest)
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -90,14 +90,14 @@ def _identity(path: Path) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
-def in_git(home: Home) -> Iterator[Fault]:
+def in_git(home: Home) -> Iterator[DamagedBytes]:
     """Yields faults that git finds in its objects and in the ledger's history."""
     for path in damaged_objects(home):
-        yield Fault(where=f"{path.relative_to(home.folder)} of git", name=str(path))
+        yield DamagedBytes(where=f"{path.relative_to(home.folder)} of git", name=str(path))
     words = ["git", "fsck", "--full", "--no-dangling", "--no-reflogs", "--no-progress"]
     done = subprocess.run(words, cwd=home.folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        yield Fault(
+        yield DamagedBytes(
             where=f"git fsck: {' '.join(done.stderr.split() + done.stdout.split())[:300]}", name="fsck"
         )
 
@@ -131,15 +131,15 @@ def _is_whole(path: Path) -> bool:
     return whole and new_hash(kind, content, usedforsecurity=False).hexdigest() == name
 
 
-def in_checkpoints(home: Home) -> Iterator[Fault]:
+def in_checkpoints(home: Home) -> Iterator[DamagedBytes]:
     """Yields checkpoints in the folders of nights, and copies of them elsewhere, that are not whole."""
     for folder in sorted(home.nights.glob(f"*/{JOBS}/*")):
         for path in sorted(folder.glob("checkpoints/seen=*")):
             if wrong := checkpoint.fault(path):
-                yield Fault(where=f"{path}: {wrong}", name=str(path))
+                yield DamagedBytes(where=f"{path}: {wrong}", name=str(path))
     for url in copies(home):
         for copy, wrong in CheckpointCopies(url).faults():
-            yield Fault(where=f"{url}/{copy}: {wrong}", name=f"{url}/{copy}")
+            yield DamagedBytes(where=f"{url}/{copy}: {wrong}", name=f"{url}/{copy}")
 
 
 def copies(home: Home) -> list[str]:
@@ -158,16 +158,16 @@ def copies_of(folder: Path) -> str:
         return ""
 
 
-def in_buckets(home: Home, params: Params) -> Iterator[Fault]:
+def in_buckets(home: Home, params: Params) -> Iterator[DamagedBytes]:
     """Yields damaged job inputs in the backends' buckets: files that differ from the files sent."""
     for bucket in buckets(home, params):
         yield from in_bucket(bucket)
 
 
-def in_bucket(bucket: BucketFolder) -> Iterator[Fault]:
+def in_bucket(bucket: BucketFolder) -> Iterator[DamagedBytes]:
     """Yields those of one bucket."""
     for thing, file in bucket.damaged():
-        yield Fault(where=f"{bucket.url}/things/{thing}/{file}", name=thing)
+        yield DamagedBytes(where=f"{bucket.url}/things/{thing}/{file}", name=thing)
 
 
 def buckets(home: Home, params: Params) -> list[BucketFolder]:
@@ -177,7 +177,7 @@ def buckets(home: Home, params: Params) -> list[BucketFolder]:
     return [BucketFolder(url=url) for url in urls if url]
 
 
-def in_versions(home: Home, params: Params) -> Iterator[Fault]:
+def in_versions(home: Home, params: Params) -> Iterator[DamagedBytes]:
     """Yields versions whose files in MLflow differ from the ledger's record."""
     with session(home) as client:
         have = {int(one.version): one for one in aliases.versions(client, params.register_.name)}
@@ -189,7 +189,7 @@ def in_versions(home: Home, params: Params) -> Iterator[Fault]:
                 try:
                     carried_code.fetch(home, str(registered.source), version, into=Path(scratch))
                 except (PipelineError, OSError) as error:
-                    yield Fault(
+                    yield DamagedBytes(
                         where=f"version {version.number}: {sentence(error)}", name=str(version.number)
                     )
 
@@ -206,7 +206,7 @@ def versions(home: Home) -> list[Version]:
     return list({version.number: version for version in newest_first}.values())
 
 
-def in_database(home: Home) -> Iterator[Fault]:
+def in_database(home: Home) -> Iterator[DamagedBytes]:
     """Yields what SQLite finds wrong with the database of MLflow, where it is a file here."""
     if not tracking_uri(home).startswith("sqlite:///"):
         return
@@ -218,4 +218,4 @@ def in_database(home: Home) -> Iterator[Fault]:
         lines = [str(error)]
     for line in lines:
         if line != "ok":
-            yield Fault(where=f"{path}: {' '.join(line.split())}", name=str(path))
+            yield DamagedBytes(where=f"{path}: {' '.join(line.split())}", name=str(path))

@@ -67,7 +67,7 @@ def run(home: Home, move: Move, targets: Sequence[Target]) -> str:
         if until is None:
             _recover(home, targets)
             end = clock.utc() + PREPARE_LIMIT
-            until = _Limit(until=end, boot=clock.boot(), booted_at=clock.booted_at())
+            until = _WaitLimit(until=end, boot=clock.boot(), booted_at=clock.booted_at())
             _step("write the journal")
             _write(home, move)
         else:
@@ -190,7 +190,7 @@ def _decided(home: Home, tip: str, release: Release) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Limit:
+class _WaitLimit:
     """When a saga stops waiting for a target, by the clock of the process that began it."""
 
     until: datetime
@@ -210,10 +210,10 @@ class _Entry:
     kind: str
     tip: str
     release: Release
-    until: _Limit | None
+    until: _WaitLimit | None
 
 
-def _waits(home: Home, move: Move) -> _Limit | None:
+def _waits(home: Home, move: Move) -> _WaitLimit | None:
     """Returns until when the release of `move` may wait for targets; None unless its saga is under way."""
     if not journal(home).path.exists():
         return None
@@ -222,7 +222,7 @@ def _waits(home: Home, move: Move) -> _Limit | None:
     return entry.until if same and not _decided(home, entry.tip, entry.release) else None
 
 
-def _give_up_after(limit: _Limit, pending: NotYet, target: Target) -> None:
+def _give_up_after(limit: _WaitLimit, pending: NotYet, target: Target) -> None:
     if limit.is_over:
         raise ReleaseError(
             f"{target.name} is not ready at {limit.until:%Y-%m-%d %H:%M} UTC: {pending}; nothing was "
@@ -230,7 +230,7 @@ def _give_up_after(limit: _Limit, pending: NotYet, target: Target) -> None:
         ) from pending
 
 
-def _write(home: Home, move: Move, *, until: _Limit | None = None) -> None:
+def _write(home: Home, move: Move, *, until: _WaitLimit | None = None) -> None:
     document: dict[str, Any] = {"kind": move.kind, "tip": move.tip}
     document["release"] = json.loads(records.dumps(move.release))
     document["until"] = until.until.isoformat() if until else ""
@@ -247,7 +247,7 @@ def _read(home: Home) -> _Entry:
         until = None
         if document.get("until"):
             at, boot, booted_at = document["until"], document.get("boot", ""), document.get("booted_at", 0.0)
-            until = _Limit(until=datetime.fromisoformat(at), boot=str(boot), booted_at=float(booted_at))
+            until = _WaitLimit(until=datetime.fromisoformat(at), boot=str(boot), booted_at=float(booted_at))
         return _Entry(kind=str(document["kind"]), tip=str(document["tip"]), release=release, until=until)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is not a valid journal ({error!r}); remove it and run watch") from None

@@ -55,7 +55,7 @@ class Observed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class LifetimeFit:
     """The family that best predicts held-out machines, fitted to all machines, and the score of each family.
 
     A score is the mean log-likelihood of a held-out machine, time in hours.
@@ -66,7 +66,7 @@ class Choice:
     scores: dict[str, float]
 
 
-def choose(observed: Observed, *, seed: int = 0, published: Sequence[Lifetime] = ()) -> Choice:
+def choose(observed: Observed, *, seed: int = 0, published: Sequence[Lifetime] = ()) -> LifetimeFit:
     """Fits all families and scores them on held-out folds; `published` curves are scored as they are."""
     import numpy as np
 
@@ -78,7 +78,7 @@ def choose(observed: Observed, *, seed: int = 0, published: Sequence[Lifetime] =
         scores[fits[0][fit].name] = sum(parts) / len(observed.lived_s)
     scores |= {curve.name: log_likelihood(curve, observed) / len(observed.lived_s) for curve in published}
     fitted = {curve.name: curve for curve in (fit(observed) for fit in FITS)}
-    return Choice(best=fitted[max(fitted, key=scores.__getitem__)], fitted=fitted, scores=scores)
+    return LifetimeFit(best=fitted[max(fitted, key=scores.__getitem__)], fitted=fitted, scores=scores)
 
 
 def log_likelihood(lifetime: Lifetime, observed: Observed) -> float:

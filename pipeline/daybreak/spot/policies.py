@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 from math import exp, expm1
 
 from daybreak.contract.units import HOUR_S
-from daybreak.spot.states import OUTAGE_S, Place, State, Zone
+from daybreak.spot.states import OUTAGE_S, Place, SpotState, Zone
 
 MARGIN = 0.006  # least gain that justifies a move, as a share of the on-demand price
 
@@ -53,7 +53,7 @@ class SafetyMargin:
     stay: bool  # on spot
 
 
-def safety_margin(state: State) -> SafetyMargin:
+def safety_margin(state: SpotState) -> SafetyMargin:
     """Returns which moves still reach the deadline, whatever happens."""
     d = state.restart_s
     # Time at the place is lost until work goes on there, so the rest of the start is not spare time.
@@ -67,12 +67,12 @@ def safety_margin(state: State) -> SafetyMargin:
     )
 
 
-def decide(state: State, *, outage_s: float = OUTAGE_S) -> Place | None:
+def decide(state: SpotState, *, outage_s: float = OUTAGE_S) -> Place | None:
     """Returns the place to be in for the next tick, or None to wait; `outage_s` is the median outage.
 
     >>> from dataclasses import replace
     >>> zone = Zone(name="us-east1-b", spot_usd_per_hour=1, on_demand_usd_per_hour=3)
-    >>> state = State(
+    >>> state = SpotState(
     ...     now_s=0, deadline_s=64_800, tick_s=600, work_s=43_200, done_s=0, zones=(zone,), restart_s=600,
     ...     doubt=0
     ... )
@@ -121,7 +121,7 @@ class LongRun:
     time_usd_per_hour: float
 
 
-def long_run(state: State, *, spare_s: float, outage_s: float = OUTAGE_S) -> LongRun:
+def long_run(state: SpotState, *, spare_s: float, outage_s: float = OUTAGE_S) -> LongRun:
     """Returns the fixed point of the cost of later work and the cost of time."""
     on_demand_usd, work_h, start_h = (
         state.on_demand_usd_per_hour,
@@ -158,7 +158,7 @@ def long_run(state: State, *, spare_s: float, outage_s: float = OUTAGE_S) -> Lon
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class PlaceOffer:
     """A place to be in: dollars until work goes on there and per hour, and hours until it is lost."""
 
     start_usd: float
@@ -178,17 +178,17 @@ class Offer:
         return self.start_usd + held_h * (more_usd + sum(rate * usd for rate, usd in better))
 
 
-def _offer(state: State, zone: Zone, prices: LongRun, *, spot: bool = True) -> Offer:
+def _offer(state: SpotState, zone: Zone, prices: LongRun, *, spot: bool = True) -> PlaceOffer:
     usd_per_hour = zone.spot_usd_per_hour if spot else zone.on_demand_usd_per_hour
     start_usd = state.restart_s / HOUR_S * (usd_per_hour + prices.time_usd_per_hour) + state.egress(zone)
     held_s = state.todo_s
     if spot:  # until it is lost or the work is done
         life_s = zone.sightings.lifetime_s(now_s=state.now_s)
         held_s = -life_s * expm1(-state.todo_s / life_s)
-    return Offer(start_usd, usd_per_hour, max(held_s, 1.0) / HOUR_S)
+    return PlaceOffer(start_usd, usd_per_hour, max(held_s, 1.0) / HOUR_S)
 
 
-def cheapest_on_demand(state: State) -> Place:
+def cheapest_on_demand(state: SpotState) -> Place:
     """Returns the cheapest on-demand place to the end; where the job runs already, no start is paid."""
 
     def usd(zone: Zone) -> float:

@@ -117,7 +117,7 @@ class Zone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class SpotState:
     """All that is known at a tick. Work is in seconds at the planned throughput."""
 
     now_s: float
@@ -180,10 +180,10 @@ class State:
         return next(zone for zone in self.zones if zone.name == name)
 
 
-Policy = Callable[[State], Place | None]
+Policy = Callable[[SpotState], Place | None]
 
 
-def refuse(state: State, zone: str) -> State:
+def refuse(state: SpotState, zone: str) -> SpotState:
     """Returns the state after a zone turned out to have no spot capacity now."""
     return replace(
         state, zones=look(state.zones, zone, up=False, now_s=state.now_s), refused=state.refused | {zone}

@@ -16,7 +16,7 @@ from daybreak.contract.records import Plan, Rental, Rung, Strategy
 from daybreak.contract.units import HOUR_S
 from daybreak.machines.startup import BEFORE_WORK
 from daybreak.spot.policies import decide
-from daybreak.spot.states import Place, Sightings, State, Zone
+from daybreak.spot.states import Place, Sightings, SpotState, Zone
 
 TICK_S = 120.0  # the launcher decides at least this often
 RESTART_S = (
@@ -25,7 +25,7 @@ RESTART_S = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
+class SpotAttempt:
     """One submission of the job."""
 
     at: float
@@ -42,7 +42,7 @@ class Facts:
     deadline: float
     seen: int  # samples trained on, as last reported
     samples_per_s: float | None  # as trained so far
-    attempts: Sequence[Attempt]
+    attempts: Sequence[SpotAttempt]
     queued: bool  # the last of them is not running yet
     running: bool = False  # on spot
     starting_s: float = 0.0  # remaining time of its start
@@ -72,7 +72,7 @@ def place(plan: Plan, facts: Facts) -> Place | None:
     done_s = max(0.0, facts.seen / plan.num_samples * plan.expected_s - unsaved_s)
     planned = plan.num_samples / plan.expected_s
     return decide(
-        State(
+        SpotState(
             now_s=facts.now,
             deadline_s=facts.deadline,
             tick_s=TICK_S,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from daybreak.contract.records import Plan
 from daybreak.contract.units import HOUR_S
 from daybreak.spot.states import DOUBT
-from daybreak.spot.steering import TICK_S, Attempt, Facts, place, restart_s
+from daybreak.spot.steering import TICK_S, Facts, SpotAttempt, place, restart_s
 
 NUM_SHARES, NUM_TICKS = 20, 100
 
@@ -50,7 +50,7 @@ def _usd(plan: Plan, share: float, *, bought_usd_per_hour: float, until_s: float
             deadline=until_s,
             seen=round(share * plan.num_samples),
             samples_per_s=None,
-            attempts=(Attempt(at=0.0, strategy="spot"),),
+            attempts=(SpotAttempt(at=0.0, strategy="spot"),),
             queued=False,
         )
         chosen = place(plan, facts)

@@ -24,7 +24,7 @@ class Mean:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Band:
+class ControlBand:
     """What is expected of a new mean: it lies between `low` and `high` but for a share `alpha` of nights."""
 
     low: float
@@ -35,7 +35,7 @@ class Band:
         return self.low <= value <= self.high
 
 
-def expected(past: Sequence[Mean], *, error: float, alpha: float) -> Band:
+def expected(past: Sequence[Mean], *, error: float, alpha: float) -> ControlBand:
     """Returns the band expected of a mean with standard error `error`, from two or more earlier means."""
     values = np.array([mean.value for mean in past])
     errors = np.array([mean.error for mean in past])
@@ -45,7 +45,7 @@ def expected(past: Sequence[Mean], *, error: float, alpha: float) -> Band:
     centre = float((weights * values).sum() / weights.sum())
     spread = sqrt(between + error**2 + 1 / float(weights.sum()))
     reach = float(stats.t.ppf(1 - alpha / 2, len(past) - 1)) * spread
-    return Band(low=centre - reach, high=centre + reach, num_nights=len(past))
+    return ControlBand(low=centre - reach, high=centre + reach, num_nights=len(past))
 
 
 def _between(

@@ -20,7 +20,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from daybreak.statistics.result import Result, Status
+from daybreak.statistics.result import Conclusion, Status
 
 STAKES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.9)
 ALPHA = 0.001  # a false alarm stops a whole test, so it has to be rare
@@ -57,7 +57,7 @@ def alarm(
     margin: float,
     alpha: float = ALPHA,
     num_tests: int = 1,
-) -> Result:
+) -> Conclusion:
     """Returns WORSE where the challenger was ever proven worse by more than the margin, else OPEN.
 
     Arguments as of `log_evidence`. False alarms over all looks together: at most alpha, also of `num_tests`
@@ -66,11 +66,11 @@ def alarm(
     """
     evidence = log_evidence(treated, chance, values, margin=margin)
     if not evidence.size:
-        return Result(status=Status.NO_DATA, sentence="no user has come yet", p_value=1.0)
+        return Conclusion(status=Status.NO_DATA, sentence="no user has come yet", p_value=1.0)
     p_value = min(num_tests * math.exp(-float(evidence.max())), 1.0)
     if p_value > alpha:
-        return Result(
+        return Conclusion(
             status=Status.OPEN, sentence=f"not proven worse by more than {margin:g}", p_value=p_value
         )
     sentence = f"worse by more than {margin:g} (p {p_value:.2g})"
-    return Result(status=Status.WORSE, sentence=sentence, p_value=p_value)
+    return Conclusion(status=Status.WORSE, sentence=sentence, p_value=p_value)

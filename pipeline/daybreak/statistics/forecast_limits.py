@@ -30,7 +30,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast:
+class SeriesForecast:
     """What is expected of a value, and the errors that such expectations had before."""
 
     expected: float
@@ -41,7 +41,7 @@ class Forecast:
         return _reach(-self.errors, chance), _reach(self.errors, chance)
 
 
-def forecast(values: Sequence[float], weekdays: Sequence[int], *, weekday: int) -> Forecast | None:
+def forecast(values: Sequence[float], weekdays: Sequence[int], *, weekday: int) -> SeriesForecast | None:
     """Returns what is expected after these values, the newest last; None where there are too few.
 
     Args:
@@ -61,7 +61,7 @@ def forecast(values: Sequence[float], weekdays: Sequence[int], *, weekday: int) 
     if len(errors) < LEAST_ERRORS:
         return None
     expected = _expected(_level(series, len(series)), beside, days, weekday)
-    return Forecast(expected=expected, errors=errors)
+    return SeriesForecast(expected=expected, errors=errors)
 
 
 def _level(series: Numbers, place: int) -> float:

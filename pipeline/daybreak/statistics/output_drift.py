@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from daybreak.statistics.e_process import alarm
-from daybreak.statistics.result import Result
+from daybreak.statistics.result import Conclusion
 
 CHANCE = 0.5  # of a user's list being the other model's
 
@@ -45,7 +45,7 @@ def witnessed(treated: ArrayLike, lists: Sequence[Sequence[str]]) -> NDArray[np.
     return shares
 
 
-def shifted(judged: Sequence[Sequence[str]], other: Sequence[Sequence[str]], *, margin: float) -> Result:
+def shifted(judged: Sequence[Sequence[str]], other: Sequence[Sequence[str]], *, margin: float) -> Conclusion:
     """Returns WORSE where the other model's lists are proven further away than the margin, else OPEN.
 
     Both are of the same users, in the same order; NO_DATA where there are none.

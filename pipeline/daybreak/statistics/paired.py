@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
 from daybreak.contract.formats import counted
-from daybreak.statistics.result import Effect, Result, Status
+from daybreak.statistics.result import Conclusion, Effect, Status
 from daybreak.statistics.sequential import mixture_bound, mixture_rho
 
 POWER = 0.8
@@ -213,7 +213,7 @@ def judge(
     slices: Mapping[str, NDArray[Any]] | None = None,
     against: str = "the champion",
     units: NDArray[Any] | None = None,
-) -> Result:
+) -> Conclusion:
     """Returns what paired scores, shape [n] each, prove; every input has an answer.
 
     `horizon` is the number of units that are coming, all of them here by default. Before it, what is not
@@ -239,7 +239,7 @@ def judge(
     evidence = f"{effect}; {_power(effect, planned, rules)}"
     status = status_of(effect, rules)
     if status is Status.WORSE:
-        return Result(status=status, effect=effect, sentence=f"worse than {against}: {evidence}")
+        return Conclusion(status=status, effect=effect, sentence=f"worse than {against}: {evidence}")
     bad = worse_slices(
         samples,
         slices or {},
@@ -250,13 +250,13 @@ def judge(
     )
     if bad:
         sentence = f"worse by more than the margin {rules.margin:g} on {', '.join(bad)}: {evidence}"
-        return Result(status=Status.WORSE, effect=effect, sentence=sentence)
+        return Conclusion(status=Status.WORSE, effect=effect, sentence=sentence)
     if status.is_proof:
-        return Result(status=status, effect=effect, sentence=f"proven {goal}: {evidence}")
+        return Conclusion(status=status, effect=effect, sentence=f"proven {goal}: {evidence}")
     if effect.num_samples < planned:
-        return Result(status=Status.OPEN, effect=effect, sentence=f"not yet proven {goal}: {evidence}")
+        return Conclusion(status=Status.OPEN, effect=effect, sentence=f"not yet proven {goal}: {evidence}")
     sentence = f"inconclusive: not proven {goal}: {evidence}"
-    return Result(status=Status.INCONCLUSIVE, effect=effect, sentence=sentence)
+    return Conclusion(status=Status.INCONCLUSIVE, effect=effect, sentence=sentence)
 
 
 def _paired(
@@ -266,11 +266,11 @@ def _paired(
     *,
     units: NDArray[Any] | None,
     rules: Rules,
-) -> tuple[Floats, Result | None]:
+) -> tuple[Floats, Conclusion | None]:
     """Returns the differences challenger - champion, and the result where they do not suffice for a test."""
 
-    def no(status: Status, sentence: str) -> tuple[Floats, Result]:
-        return np.empty(0), Result(status=status, sentence=sentence)
+    def no(status: Status, sentence: str) -> tuple[Floats, Conclusion]:
+        return np.empty(0), Conclusion(status=status, sentence=sentence)
 
     if challenger is None or champion is None:
         return no(Status.NO_DATA, f"no scores of the {'challenger' if challenger is None else 'champion'}")
@@ -289,7 +289,7 @@ def _paired(
         least = f"{rules.min_samples:,}"
         if units is not None:
             here, least = f"{here} of {counted(num_units, 'unit')}", counted(rules.min_samples, "unit")
-        few = Result(status=Status.NO_DATA, sentence=f"{here}; gate.min_samples asks for {least}")
+        few = Conclusion(status=Status.NO_DATA, sentence=f"{here}; gate.min_samples asks for {least}")
     return ours - theirs, few
 
 

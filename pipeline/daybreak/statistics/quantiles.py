@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from daybreak.statistics.result import Effect, Result, Status
+from daybreak.statistics.result import Conclusion, Effect, Status
 from daybreak.statistics.srm import concentration
 
 Floats = NDArray[np.float64]
@@ -76,7 +76,7 @@ def guard(
     alpha: float,
     min_samples: int,
     unit: str = "s",
-) -> Result:
+) -> Conclusion:
     """Returns whether this quantile of the challenger is above the champion's by more than the margin.
 
     Lower is better: NO_WORSE within the margin, WORSE beyond it, OPEN while neither is proven. The arms are
@@ -102,12 +102,12 @@ def guard(
     elif effect.high < -margin:
         status, how = Status.WORSE, "more than the margin"
     rise = f"{name} is higher by {-effect.mean:.4g} {unit} (from {-effect.high:.4g} to {-effect.low:.4g})"
-    return Result(status=status, effect=effect, sentence=f"{rise}, {how} {margin:g} {unit}")
+    return Conclusion(status=status, effect=effect, sentence=f"{rise}, {how} {margin:g} {unit}")
 
 
 def _problem(
     challenger: ArrayLike | None, champion: ArrayLike | None, *, margin: float, min_samples: int
-) -> Result | None:
+) -> Conclusion | None:
     """Returns the result where the values do not suffice for a test, or None where they do."""
     if not margin > 0:
         return _no("it has no margin; give it one above 0")
@@ -118,7 +118,7 @@ def _problem(
         array = np.asarray(values, dtype=np.float64)
         if lost := int((~np.isfinite(array)).sum()):
             status = Status.INVALID if arm == "challenger" else Status.NO_DATA
-            return Result(status=status, sentence=f"{lost:,} values of the {arm} are not finite")
+            return Conclusion(status=status, sentence=f"{lost:,} values of the {arm} are not finite")
         sizes.append(array.size)
     if min(sizes) < max(min_samples, 1):
         return _no(f"{min(sizes):,} values in the smaller arm, {min_samples:,} are asked for")
@@ -131,5 +131,5 @@ def _mode(num_values: int, *, quantile: float, k: float) -> float:
     return float(counts[int(np.argmin(evidence(counts, num_values, quantile=quantile, k=k)))])
 
 
-def _no(sentence: str) -> Result:
-    return Result(status=Status.NO_DATA, sentence=sentence)
+def _no(sentence: str) -> Conclusion:
+    return Conclusion(status=Status.NO_DATA, sentence=sentence)

@@ -46,7 +46,7 @@ class Effect:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class Conclusion:
     """The answer of a test or a comparison."""
 
     status: Status

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from daybreak.statistics.result import Result, Status
+from daybreak.statistics.result import Conclusion, Status
 from daybreak.statistics.sequential import mixture_rho
 
 Floats = NDArray[np.float64]
@@ -45,7 +45,9 @@ def log_evidence(counts: ArrayLike, shares: Sequence[float], *, concentration: f
     return np.asarray(posterior - before - special.xlogy(seen, shares).sum(-1))
 
 
-def check(treated: ArrayLike, chance: ArrayLike, *, alpha: float = ALPHA, tuned_at: int = TUNED_AT) -> Result:
+def check(
+    treated: ArrayLike, chance: ArrayLike, *, alpha: float = ALPHA, tuned_at: int = TUNED_AT
+) -> Conclusion:
     """Returns MISMATCH where the arms do not fit the chances they were drawn with, else OPEN.
 
     False alarms over all looks together: at most alpha. NO_DATA before the first user.
@@ -60,7 +62,7 @@ def check(treated: ArrayLike, chance: ArrayLike, *, alpha: float = ALPHA, tuned_
     if not ((p > 0) & (p < 1)).all():
         raise ValueError("a chance is not between 0 and 1")
     if not arm.size:
-        return Result(status=Status.NO_DATA, sentence="no user has come yet")
+        return Conclusion(status=Status.NO_DATA, sentence="no user has come yet")
     k = concentration(tuned_at, alpha=alpha)
     groups = [(one, int(arm[p == one].sum()), int((p == one).sum())) for one in np.unique(p)]
     evidence = sum(
@@ -70,6 +72,6 @@ def check(treated: ArrayLike, chance: ArrayLike, *, alpha: float = ALPHA, tuned_
     p_value = math.exp(-max(evidence, 0.0))
     sentence = f"{int(arm.sum()):,} users met the challenger, {float(p.sum()):,.1f} were due"
     if p_value > alpha:
-        return Result(status=Status.OPEN, sentence=sentence, p_value=p_value)
+        return Conclusion(status=Status.OPEN, sentence=sentence, p_value=p_value)
     sentence += f" (p {p_value:.2g}); look at the assignment"
-    return Result(status=Status.MISMATCH, sentence=sentence, p_value=p_value)
+    return Conclusion(status=Status.MISMATCH, sentence=sentence, p_value=p_value)

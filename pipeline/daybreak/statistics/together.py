@@ -10,14 +10,16 @@ to be shared among the success metrics (Bonferroni); since all guardrails must h
 from collections.abc import Mapping
 from dataclasses import replace
 
-from daybreak.statistics.result import Result, Status
+from daybreak.statistics.result import Conclusion, Status
 
 # In this order, a guardrail of the first status that there is decides.
 _FAILED = (Status.NO_DATA, Status.INVALID, Status.WORSE)
 _UNPROVEN = (Status.INCONCLUSIVE, Status.OPEN)
 
 
-def together(success: Mapping[str, Result], guardrails: Mapping[str, Result], *, refresh: bool) -> Result:
+def together(
+    success: Mapping[str, Conclusion], guardrails: Mapping[str, Conclusion], *, refresh: bool
+) -> Conclusion:
     """Returns the result of all metrics together, with the effect of the first success metric.
 
     Args:
@@ -38,7 +40,7 @@ def together(success: Mapping[str, Result], guardrails: Mapping[str, Result], *,
     return replace(won, effect=effect, sentence=won.sentence if unproven else won.sentence + held)
 
 
-def _succeeded(results: Mapping[str, Result], *, refresh: bool) -> Result:
+def _succeeded(results: Mapping[str, Conclusion], *, refresh: bool) -> Conclusion:
     """Returns what the success metrics say together.
 
     None may be worse; one must be better or, of a refresh, all no worse.

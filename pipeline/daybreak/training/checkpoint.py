@@ -30,14 +30,14 @@ MANIFEST, SCALARS = "manifest.json", "state.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class TrainingState:
     """The whole state of a run: tensors by part ("model", "optimizer") and JSON scalars."""
 
     tensors: dict[str, dict[str, "Tensor"]]
     scalars: dict[str, Any] = field(default_factory=dict)
 
 
-def save(folder: Path, state: State, *, seen: int, identity: str) -> Path | None:
+def save(folder: Path, state: TrainingState, *, seen: int, identity: str) -> Path | None:
     """Writes `folder/seen=N`, removes all but the newest two, and returns its path.
 
     Where the disk is full or read-only it logs a warning and returns None: training goes on, and the caller
@@ -87,12 +87,12 @@ def take_place(fresh: Path, path: Path) -> None:
     sync(path.parent)
 
 
-def load(path: Path) -> State:
+def load(path: Path) -> TrainingState:
     """Returns the state in a checkpoint that `newest` returned, with tensors on the CPU."""
     from safetensors.torch import load_file
 
     tensors = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
-    return State(tensors=tensors, scalars=scalars(path))
+    return TrainingState(tensors=tensors, scalars=scalars(path))
 
 
 def scalars(path: Path) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def write_tensors(path: Path, tensors: dict[str, "Tensor"]) -> None:
     sync(path)
 
 
-def _write(folder: Path, state: State, *, seen: int, identity: str) -> None:
+def _write(folder: Path, state: TrainingState, *, seen: int, identity: str) -> None:
     for part, tensors in state.tensors.items():
         write_tensors(folder / f"{part}.safetensors", tensors)
     (folder / SCALARS).write_text(json.dumps({**state.scalars, "seen": seen, "identity": identity}))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from daybreak.spot.preemptions import checkpoint_interval_s
 from daybreak.training import checkpoint
-from daybreak.training.checkpoint import State
+from daybreak.training.checkpoint import TrainingState
 from daybreak.training.checkpoint_copies import CheckpointCopies
 
 if TYPE_CHECKING:
@@ -81,10 +81,10 @@ class Saver:
         """Returns whether it is time for the next checkpoint, and the one before is written."""
         return not self.busy and self._clock() >= self._next
 
-    def begin(self, state: State, *, seen: int, began: float) -> None:
+    def begin(self, state: TrainingState, *, seen: int, began: float) -> None:
         """Copies the state and starts to write it; the loop was blocked since `began`, by the clock."""
         self.wait()
-        copied = State(tensors=self._copied(state.tensors), scalars=state.scalars)
+        copied = TrainingState(tensors=self._copied(state.tensors), scalars=state.scalars)
         self._began, self._blocked_until = began, self._clock()
         self.blocked_s.append(self._blocked_until - began)
         log.debug("checkpoint at %d samples: begun", seen)
@@ -127,7 +127,7 @@ class Saver:
             torch.cuda.current_stream().synchronize()
         return copied
 
-    def _write(self, state: State, seen: int) -> WriteResult:
+    def _write(self, state: TrainingState, seen: int) -> WriteResult:
         began_s = time.thread_time()
         path = checkpoint.save(self.folder, state, seen=seen, identity=self._identity)
         succeeded = path is not None and (self.copies is None or self.copies.send(path))

@@ -37,7 +37,7 @@ CLEAN = Path("data/clean")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Day:
+class DaySamples:
     """The samples of a day, from `start` to before `stop`, and the digest of what they are made of."""
 
     name: str
@@ -72,7 +72,7 @@ def open_files(
     for name, number in days.items():
         own = [[path.name, digests[path]] for path in made_of[name]]
         digest = this_machine.digest([*common, number, own])
-        known.append(Day(name=str(name), start=start, stop=start + number, digest=digest))
+        known.append(DaySamples(name=str(name), start=start, stop=start + number, digest=digest))
         start += number
     return ColumnFiles(home.var / "columns", known)
 
@@ -84,20 +84,20 @@ def _files(*folders: Path) -> list[Path]:
 class ColumnFiles:
     """The files of the days of a data set."""
 
-    def __init__(self, folder: Path, days: Sequence[Day]) -> None:
+    def __init__(self, folder: Path, days: Sequence[DaySamples]) -> None:
         self._folder, self._days = folder, [day for day in days if day.stop > day.start]
         self._starts = np.array([day.start for day in self._days])
-        self._tried: set[Day] = set()  # to read
-        self._written: set[Day] = set()  # now or earlier
+        self._tried: set[DaySamples] = set()  # to read
+        self._written: set[DaySamples] = set()  # now or earlier
         self.is_trusted = True
         self._remove_old()
 
-    def days(self, samples: Tensor) -> list[Day]:
+    def days(self, samples: Tensor) -> list[DaySamples]:
         """Returns the days of these samples."""
         places = np.searchsorted(self._starts, samples.numpy(), side="right") - 1
         return [self._days[place] for place in np.unique(places).tolist()]
 
-    def read(self, day: Day) -> list[Tensor] | None:
+    def read(self, day: DaySamples) -> list[Tensor] | None:
         """Returns the columns of a day; None where there is no whole file, and on any later call."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -114,7 +114,7 @@ class ColumnFiles:
         self._written.add(day)
         return [columns[str(number)] for number in range(len(columns))]
 
-    def write(self, day: Day, columns: Sequence[Tensor]) -> None:
+    def write(self, day: DaySamples, columns: Sequence[Tensor]) -> None:
         """Writes the columns of a day, unless there is such a file; a full disk is only logged."""
         from safetensors import SafetensorError
 
@@ -132,7 +132,7 @@ class ColumnFiles:
                 unfinished.unlink()
             log.warning("the samples of %s are parsed again the next night: %s", day.name, error)
 
-    def distrust(self, day: Day) -> None:
+    def distrust(self, day: DaySamples) -> None:
         """Stops all use: the samples of that day are made of something else than its rows."""
         self.is_trusted = False
         log.warning(
@@ -141,7 +141,7 @@ class ColumnFiles:
             day.name,
         )
 
-    def _path(self, day: Day) -> Path:
+    def _path(self, day: DaySamples) -> Path:
         return self._folder / f"{day.digest}.safetensors"
 
     def _remove_old(self) -> None:

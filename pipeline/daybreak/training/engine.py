@@ -27,7 +27,7 @@ from daybreak.contract.errors import JobError, is_out_of_memory
 from daybreak.contract.records import EVERY_UPDATE, Sync, Tuning
 from daybreak.contract.workload import Batch, Workload
 from daybreak.training import process_group
-from daybreak.training.checkpoint import State, pack, unpack
+from daybreak.training.checkpoint import TrainingState, pack, unpack
 from daybreak.training.column_files import ColumnFiles
 from daybreak.training.devices import device, together
 from daybreak.training.gradients import Gradients, Signals
@@ -56,7 +56,7 @@ LOOK_EVERY, HALVE_EVERY = 25, 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class UpdateResult:
     """The result of an update, the same on all workers."""
 
     loss: float  # mean per sample of the global batch
@@ -75,7 +75,7 @@ class Engine(Protocol):
     def prepare(self, indices: Indices, *, epoch: int = 0) -> None:
         """Starts to load a share of an epoch that `step` will soon be called with."""
 
-    def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> Step:
+    def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> UpdateResult:
         """Takes one update from this worker's share `indices` of a batch of `batch_size` samples.
 
         A loss that is not finite leaves the model unchanged.
@@ -92,10 +92,10 @@ class Engine(Protocol):
     def total(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the sum over workers, which all call it together."""
 
-    def save(self) -> State:
+    def save(self) -> TrainingState:
         """Returns the state of model and optimizer; all workers call it together."""
 
-    def load(self, state: State) -> None:
+    def load(self, state: TrainingState) -> None:
         """Restores a state that `save` returned, on any number of workers."""
 
 
@@ -234,7 +234,7 @@ class TorchEngine:
         self._prepared.append((indices, epoch))
         self._loader.prepare(self._passes(indices), epoch=epoch)
 
-    def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> Step:
+    def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> UpdateResult:
         """Takes one update; see the protocol. Raises JobError where memory does not suffice for it."""
         self._take_epoch(indices)
         short, timer = 1, self._timer
@@ -267,7 +267,7 @@ class TorchEngine:
                 group["lr"] = rate * part
             self._update()
         times_s = sums.times_s if timer else ()
-        return Step(loss=mean, signals=sums.signals, times_s=times_s, noise=sums.noise)
+        return UpdateResult(loss=mean, signals=sums.signals, times_s=times_s, noise=sums.noise)
 
     def _take_epoch(self, indices: Indices) -> None:
         """Finds the epoch of a share; one that was not prepared is of the epoch of the update before."""
@@ -429,10 +429,10 @@ class TorchEngine:
         """Returns the whole model on worker 0; all workers call it together."""
         return dict(self.model.state_dict())
 
-    def save(self) -> State:
+    def save(self) -> TrainingState:
         """Returns model and optimizer as references, valid until the next step."""
         tensors, tree = pack(self._moments())
-        return State(
+        return TrainingState(
             tensors={"model": self.weights(), "optimizer": tensors},
             scalars={
                 "optimizer": tree,
@@ -442,7 +442,7 @@ class TorchEngine:
             },
         )
 
-    def load(self, state: State) -> None:
+    def load(self, state: TrainingState) -> None:
         """Restores model and optimizer."""
         self._load_weights(state.tensors["model"])
         tree = unpack(state.tensors.get("optimizer", {}), state.scalars["optimizer"])

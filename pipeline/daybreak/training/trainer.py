@@ -164,7 +164,7 @@ class Trainer:
         if self._parameters is not None:
             scalars["parameters"] = list(self._parameters)
         self.saver.begin(
-            checkpoint.State(tensors=state.tensors, scalars=scalars), seen=self.seen, began=began
+            checkpoint.TrainingState(tensors=state.tensors, scalars=scalars), seen=self.seen, began=began
         )
 
     def _update(self) -> Signals:

@@ -26,7 +26,7 @@ from daybreak import hooks
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.records import Tuning
 from daybreak.contract.workload import Batch, State, Workload, make_model
-from daybreak.training.column_files import ColumnFiles, Day
+from daybreak.training.column_files import ColumnFiles, DaySamples
 from daybreak.training.learning_rate import Kind
 from daybreak.training.sample_order import Indices
 
@@ -102,7 +102,7 @@ class Columns(Dataset[Any]):
         self._columns: Any = None
         self._enabled = True
         self._lock, self._file_lock = threading.Lock(), threading.Lock()
-        self._from_files: list[Day] = []
+        self._from_files: list[DaySamples] = []
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -146,7 +146,7 @@ class Columns(Dataset[Any]):
                         self._fill(list(range(day.start, day.stop)), batch, values=values)
                         self._from_files.append(day)
 
-    def _forget(self, days: list[Day]) -> None:
+    def _forget(self, days: list[DaySamples]) -> None:
         """Has the samples of these days read again."""
         with self._lock:
             self.is_full = False

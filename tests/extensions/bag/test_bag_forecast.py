@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from daybreak.contract.errors import ParamsError
-from daybreak.extensions.bag.bag_forecast import Setting, forecast
+from daybreak.extensions.bag.bag_forecast import BagScenario, forecast
 from daybreak.extensions.bag.reuse import Reuse, Runs, paid_s, reuse
 from daybreak.spot.survival import PUBLISHED, Exponential
 
 HOUR_S = 3600.0
 KEPT = Reuse(num_runs=1000, replace_at_s=float("inf"))
-SAFE = Setting(
+SAFE = BagScenario(
     num_runs=12, num_needed=12, num_machines=4, durations_s=(100.0,), boot_s=10.0,
     lifetime=Exponential(mean_s=1e12), reuse=KEPT,
 )  # fmt: skip
@@ -32,7 +32,7 @@ def test_spare_seeds_cost_the_machines_that_are_at_work_on_them_at_the_end() -> 
 def test_a_long_bag_takes_the_machine_time_of_the_formula() -> None:
     runs = Runs(run_s=HOUR_S, boot_s=300.0)
     rule = reuse(PUBLISHED, runs, num_runs=1000)
-    setting = Setting(
+    setting = BagScenario(
         num_runs=1000, num_needed=1000, num_machines=2, durations_s=(HOUR_S,), boot_s=300.0,
         lifetime=PUBLISHED, reuse=rule,
     )  # fmt: skip

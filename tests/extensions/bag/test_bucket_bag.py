@@ -16,7 +16,7 @@ from daybreak.contract.errors import JobError
 from daybreak.contract.records import Rental
 from daybreak.extensions.bag.bucket_bag import opened
 from daybreak.extensions.bag.folder import LOG, Bag, BagFolder, Event
-from daybreak.extensions.bag.state import State
+from daybreak.extensions.bag.state import BagState
 from tests import cloud_storage
 
 RUNS, MACHINES = 9, 3
@@ -45,7 +45,7 @@ def seen_by(folder: Path, bag: Bag) -> BagFolder:
 
 
 def taken(machine: BagFolder, lease: str) -> int | None:
-    def take(state: State) -> Event | None:
+    def take(state: BagState) -> Event | None:
         seed = state.next_seed(lease, age_s=0.0, replace_at_s=1.0)
         return None if seed is None else {"event": "take", "lease": lease, "seed": seed, "time": 1.0}
 

@@ -17,9 +17,9 @@ from daybreak.backends.local import Local
 from daybreak.contract import records
 from daybreak.contract.errors import JobError
 from daybreak.contract.records import LOCAL, Rental
-from daybreak.extensions.bag.dispatcher import Dispatcher, Outcome, Setup
+from daybreak.extensions.bag.dispatcher import BagOutcome, Dispatcher, Setup
 from daybreak.extensions.bag.folder import BAGS, Bag
-from daybreak.extensions.bag.state import State
+from daybreak.extensions.bag.state import BagState
 from daybreak.jobs.reaper import orphans, standings
 from daybreak.machines.catalog import AT_HAND
 from daybreak.storage.home import Home
@@ -40,15 +40,15 @@ def dispatcher(folder: Path, bag: Bag, *, machines: int = 2, run_s: float = 0.0)
     return Dispatcher(folder, bag, setup)
 
 
-def nothing(_: State) -> None:
+def nothing(_: BagState) -> None:
     """Shows nothing."""
 
 
-def killing(folder: Path, *, number: int) -> Callable[[State], None]:
+def killing(folder: Path, *, number: int) -> Callable[[BagState], None]:
     """Kills that many machines, each in its first run that is seen."""
     killed: set[str] = set()
 
-    def show(state: State) -> None:
+    def show(state: BagState) -> None:
         for lease, _ in list(state.taken.values()):
             if len(killed) < number and lease not in killed:
                 killed.add(lease)
@@ -64,7 +64,7 @@ def results(folder: Path) -> dict[int, str]:
 @pytest.mark.slow
 def test_runs_of_machines_that_are_killed_are_run_again_and_each_seed_counts_once(tmp_path: Path) -> None:
     runner = dispatcher(tmp_path, bag(tmp_path, SLEEP))
-    outcome: Outcome = runner.run(killing(tmp_path, number=2))
+    outcome: BagOutcome = runner.run(killing(tmp_path, number=2))
     assert (outcome.num_done, outcome.num_preempted, outcome.num_lost) == (4, 2, 2)
     assert results(tmp_path) == {seed: f"{seed}\n" for seed in range(4)}
     assert not any((tmp_path / "work").iterdir())
@@ -77,7 +77,7 @@ def test_a_run_that_saves_goes_on_from_what_it_left(tmp_path: Path, by_bucket: b
     saving = bag(tmp_path, script, runs=1, needed=1, save_s=0.1)
     kill = killing(tmp_path, number=1)
 
-    def show(state: State) -> None:
+    def show(state: BagState) -> None:
         if state.things or (tmp_path / "work/0/result").exists():
             kill(state)
 
@@ -139,7 +139,7 @@ def test_a_run_that_ends_before_its_machine_hears_of_the_preemption_is_lost_and_
 def test_a_bag_is_run_by_one_process_at_a_time(tmp_path: Path) -> None:
     refused: list[str] = []
 
-    def second(_: State) -> None:
+    def second(_: BagState) -> None:
         try:
             dispatcher(tmp_path, bag(tmp_path, "true", runs=1, needed=1)).run(nothing)
         except JobError as error:
@@ -206,7 +206,7 @@ def test_a_rented_machine_is_billed_and_reaped_as_any_job(
     setup = Setup(backend=rack, machine=MACHINE, num_machines=1)
     orphaned: list[list[str]] = []
 
-    def show(state: State) -> None:
+    def show(state: BagState) -> None:
         if state.taken:
             there = records.read(Bag, folder)
             closed = replace(there, closed_at=datetime.now(UTC) + timedelta(seconds=1))

@@ -14,14 +14,14 @@ from daybreak.contract.errors import ParamsError
 from daybreak.contract.records import LOCAL, Rental
 from daybreak.extensions.bag.dispatcher import Dispatcher
 from daybreak.extensions.bag.folder import BAGS, Bag, BagFolder
-from daybreak.extensions.bag.request import Request, dispatcher
+from daybreak.extensions.bag.request import BagRequest, dispatcher
 from daybreak.machines.catalog import AT_HAND
 from daybreak.storage.home import Home
 from tests.backends.small_place import MACHINE, Cloud, SmallPlace
 from tests.extensions.bag.test_dispatcher import SharedRack
 
 HOUR_S = 3600.0
-ASKED = Request(command="echo {seed}", num_runs=10, num_machines=2)
+ASKED = BagRequest(command="echo {seed}", num_runs=10, num_machines=2)
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def way(request: Request, *, lives: list[tuple[float, bool]], spot: bool = True) -> str:
+def way(request: BagRequest, *, lives: list[tuple[float, bool]], spot: bool = True) -> str:
     rental = Rental(machine=MACHINE.name, region=MACHINE.region)
     made = dispatcher(
         Home.here(),
@@ -44,7 +44,7 @@ def way(request: Request, *, lives: list[tuple[float, bool]], spot: bool = True)
     return made.bag.rental.strategy
 
 
-def here(request: Request) -> None:
+def here(request: BagRequest) -> None:
     made = dispatcher(
         Home.here(),
         request,

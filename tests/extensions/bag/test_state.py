@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.extensions.bag.state import State
+from daybreak.extensions.bag.state import BagState
 
 NEVER = float("inf")
 
 
-def state(*events: tuple[str, str, dict[str, object]], runs: int = 3, needed: int = 3) -> State:
-    each = State(num_runs=runs, num_needed=needed)
+def state(*events: tuple[str, str, dict[str, object]], runs: int = 3, needed: int = 3) -> BagState:
+    each = BagState(num_runs=runs, num_needed=needed)
     each.fold({"event": event, "lease": lease, "time": 1.0 + number, **facts}
               for number, (event, lease, facts) in enumerate(events))  # fmt: skip
     return each
@@ -57,7 +57,7 @@ def test_no_machine_is_asked_for_that_would_find_no_seed() -> None:
 @given(st.data())
 def test_whatever_happens_enough_seeds_are_done_once_each(data: st.DataObject) -> None:
     runs = data.draw(st.integers(1, 6))
-    bag = State(num_runs=runs, num_needed=data.draw(st.integers(1, runs)))
+    bag = BagState(num_runs=runs, num_needed=data.draw(st.integers(1, runs)))
     done: list[int] = []
     for number in range(400):
         if bag.enough:

@@ -226,7 +226,7 @@ def test_a_torn_checkpoint_is_removed_and_the_one_before_is_named(settings: Para
     import torch
 
     folder = repository / "nights" / "a" / "data/work/jobs" / "job" / "checkpoints"
-    state = checkpoint.State(tensors={"model": {"weight": torch.ones(3)}})
+    state = checkpoint.TrainingState(tensors={"model": {"weight": torch.ones(3)}})
     older, newer = (checkpoint.save(folder, state, seen=seen, identity="x") for seen in (1, 2))
     assert older
     assert newer
@@ -243,7 +243,7 @@ def test_a_torn_checkpoint_comes_back_from_its_copy(
     import torch
 
     job = repository / "nights" / "a" / "data/work/jobs" / "job"
-    state = checkpoint.State(tensors={"model": {"weight": torch.ones(3)}})
+    state = checkpoint.TrainingState(tensors={"model": {"weight": torch.ones(3)}})
     path = checkpoint.save(job / "checkpoints", state, seen=1, identity="x")
     assert path
     copies = CheckpointCopies(str(tmp_path / "copies"))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
-from daybreak.extensions.exploration.exploration import Step, next_step, of_ways
+from daybreak.extensions.exploration.exploration import ExplorationStep, next_step, of_ways
 from daybreak.extensions.exploration.trials import trial_of
 
 ROOMY_USD = 1e9
@@ -46,7 +46,7 @@ def step_of(
     objective: str = "cost",
     late: tuple[Way, ...] = (),
     deadline_hours: float = 6.0,
-) -> Step:
+) -> ExplorationStep:
     trials = [trial_of(way, ways, deadline_s=deadline_hours * 3600, confidence=0.9) for way in late]
     num_ways = len(ways) + len(late)
     prospects = of_ways(

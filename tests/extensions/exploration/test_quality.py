@@ -7,7 +7,7 @@ from daybreak.contract.params import Params, PlanParams, TrainParams
 from daybreak.contract.records import Plan
 from daybreak.planning.planner import plan
 from daybreak.planning.rationale import rationale
-from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.calibration import CostCalibration
 from daybreak.prediction.efficiency import Reached
 from tests.planning.jobs import DATASET, EVERYTHING, night, profile
 
@@ -34,7 +34,7 @@ def planned(
     sections = Params(**PLUGS, plan=params, train=TrainParams(epochs=1, batch_size=256))
     return plan(
         night(hours=hours, budget_usd=budget_usd), DATASET, profile(), None, sections,
-        available=EVERYTHING, known=Calibration(reached=reached),
+        available=EVERYTHING, known=CostCalibration(reached=reached),
     )  # fmt: skip
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from daybreak.contract.params import Params, PlanParams, TrainParams
 from daybreak.contract.records import Chosen
-from daybreak.extensions.exploration.learning_curve import Shown
+from daybreak.extensions.exploration.learning_curve import QualityNight
 from daybreak.extensions.exploration.quality import MOST_TRIES
 from daybreak.extensions.exploration.quality_choices import Choices, Tonight, choose
 from daybreak.planning.planner import plan
 from daybreak.planning.rationale import rationale
-from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.calibration import CostCalibration
 from tests.extensions.exploration.test_quality import EPOCH, PLUGS, nights
 from tests.planning.jobs import DATASET, EVERYTHING, night, profile
 
@@ -33,15 +33,15 @@ Worth = Callable[[Mapping[str, int]], float]
 def history(
     num_nights: int, worth: Worth, *, choices: Choices = WINDOW, tonight: Tonight = TONIGHT, seed: int = 0,
     trend: float = 0.0, hours: Worth = lambda values: 1.0, usd: Worth = lambda values: 1.0,
-) -> list[Shown]:  # fmt: skip
+) -> list[QualityNight]:  # fmt: skip
     """Nights whose values are chosen by those before, with noise that is alike from night to night."""
     rng, error = np.random.default_rng(seed), 0.0
-    past: list[Shown] = []
+    past: list[QualityNight] = []
     for number in range(num_nights):
         chosen = choose(choices, tonight, past)
         error = 0.3 * error + rng.standard_t(4) / 2**0.5
         past.append(
-            Shown(
+            QualityNight(
                 chosen=chosen, passes=tonight.passes, warm=tonight.warm, usd=usd(chosen.values),
                 score=0.3 + worth(chosen.values) + 0.01 * error + trend * number, hours=hours(chosen.values),
             )
@@ -49,7 +49,7 @@ def history(
     return past
 
 
-def of(key: str, past: list[Shown]) -> list[int]:
+def of(key: str, past: list[QualityNight]) -> list[int]:
     return [night.chosen.values[key] for night in past]
 
 
@@ -179,7 +179,7 @@ def test_a_night_that_tries_a_value_tries_no_more_samples_and_its_plan_says_what
 
     def planned(chosen: Chosen, values: Mapping[str, int]):
         tonight = replace(night(), chosen=chosen)
-        known = Calibration(reached=[replace(each, values=values) for each in lengths])
+        known = CostCalibration(reached=[replace(each, values=values) for each in lengths])
         made = plan(
             tonight, DATASET, profile(), None, sections, available=EVERYTHING, known=known
         )  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daybreak.extensions.fleets.sharing import ROOM, Demand, Share, Way, divide
+from daybreak.extensions.fleets.sharing import ROOM, EveningDemand, Share, Way, divide
 
 MACHINES = {"a": 2, "b": 1}
 
@@ -20,8 +20,8 @@ def way(
     )
 
 
-def demand(model: str, *ways: Way, hours: float = 24, **given: float) -> Demand:
-    return Demand(model=model, ways=ways, deadline_s=3600 * hours, **given)
+def demand(model: str, *ways: Way, hours: float = 24, **given: float) -> EveningDemand:
+    return EveningDemand(model=model, ways=ways, deadline_s=3600 * hours, **given)
 
 
 ways = st.builds(
@@ -36,7 +36,7 @@ evenings = st.lists(st.lists(ways, min_size=1, max_size=4), min_size=1, max_size
 @settings(max_examples=40, deadline=None)
 @given(evenings)
 def test_no_machine_is_used_by_more_than_it_has_room_for_and_nobody_is_left_out(
-    demands: list[Demand],
+    demands: list[EveningDemand],
 ) -> None:
     division = divide(demands, machines=MACHINES)
     could = {d.model for d in demands if any(w.num_machines <= MACHINES[w.machine] for w in d.ways)}
@@ -52,7 +52,9 @@ def test_no_machine_is_used_by_more_than_it_has_room_for_and_nobody_is_left_out(
 
 @settings(max_examples=40, deadline=None)
 @given(evenings, st.floats(0.1, 30))
-def test_the_dollars_of_all_together_suffice_for_the_shares(demands: list[Demand], budget_usd: float) -> None:
+def test_the_dollars_of_all_together_suffice_for_the_shares(
+    demands: list[EveningDemand], budget_usd: float
+) -> None:
     division = divide(demands, machines=MACHINES, budget_usd=budget_usd)
     assert sum(share.way.usd for share in division.shares) <= budget_usd + 1e-6
 

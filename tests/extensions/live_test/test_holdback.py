@@ -8,14 +8,14 @@ import pytest
 
 from daybreak.extensions.live_test.holdback import _outcomes_of_each
 from daybreak.extensions.live_test.observations import observe
-from daybreak.extensions.live_test.readout import Finding, Limits, find
+from daybreak.extensions.live_test.readout import GuardrailLimits, Readout, find
 from daybreak.statistics.paired import Rules
 from daybreak.storage.traffic_log import Exposure
 from tests.statistics.streams import Model, exposures, users
 
 DAY = 24 * 3600.0
 RULES = Rules(alpha=0.05, margin=0.03, min_samples=20, refresh=True)
-LIMITS = Limits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.03)
+LIMITS = GuardrailLimits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.03)
 
 
 def visits(number: int, *, days: int, lost: float) -> Iterator[list[Exposure]]:
@@ -35,7 +35,7 @@ def visits(number: int, *, days: int, lost: float) -> Iterator[list[Exposure]]:
         ]  # fmt: skip
 
 
-def looks(number: int, *, days: int = 24, every: int = 4, lost: float = 0.0) -> Iterator[Finding]:
+def looks(number: int, *, days: int = 24, every: int = 4, lost: float = 0.0) -> Iterator[Readout]:
     """What the watch finds of all that served, every few days."""
     shown: list[Exposure] = []
     for day, of_day in enumerate(visits(number, days=days, lost=lost), 1):

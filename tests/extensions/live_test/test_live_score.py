@@ -19,7 +19,7 @@ from daybreak.extensions.live_test.forecast import volume
 from daybreak.extensions.live_test.live_score import LISTS, RowScore
 from daybreak.extensions.live_test.live_test import look, others_by, score_by
 from daybreak.extensions.live_test.observations import observe
-from daybreak.extensions.live_test.readout import Finding, Limits, Metric, find
+from daybreak.extensions.live_test.readout import GuardrailLimits, Readout, UserMetric, find
 from daybreak.statistics.assignment import CHALLENGER
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Status
@@ -38,7 +38,7 @@ from tests.statistics.streams import Model, exposures, users
 
 BY = RowScore(metric=LogLoss(), has_label=True, low=0.01, high=3.0)
 RULES = Rules(alpha=0.05, margin=0.01, min_samples=30, refresh=True)
-LIMITS = Limits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.01)
+LIMITS = GuardrailLimits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.01)
 
 
 def shown(predicted: Any, labels: Sequence[Any] | None, *, at: float = 5.0) -> Exposure:
@@ -65,12 +65,12 @@ def stream(
         yield replace(one, items=(), predicted=kept, taken=taken, taken_at=one.time + 5 if taken else None)
 
 
-def finding_of(log: Any, by: RowScore = BY) -> Finding:
+def finding_of(log: Any, by: RowScore = BY) -> Readout:
     return find(observe(log, window_s=60), rules=RULES, limits=LIMITS, window_s=60, now=1e9,
                 by=by)  # fmt: skip
 
 
-def broken(finding: Finding) -> list[str]:
+def broken(finding: Readout) -> list[str]:
     return [check.name for check in finding.checks if not check.ok]
 
 
@@ -133,12 +133,12 @@ def with_amounts(number: int, *, better: float = 0.0, worse: float = 0.0) -> lis
     return log
 
 
-def guard(margin: float, *, is_guardrail: bool = True) -> Metric:
+def guard(margin: float, *, is_guardrail: bool = True) -> UserMetric:
     by = RowScore(metric=AbsoluteError(prediction="amount"), has_label=True, low=0.0, high=2.0)
-    return Metric(name="absolute error", by=by, margin=margin, is_guardrail=is_guardrail)
+    return UserMetric(name="absolute error", by=by, margin=margin, is_guardrail=is_guardrail)
 
 
-def by_both(log: list[Exposure], other: Metric, *, refresh: bool = True) -> Finding:
+def by_both(log: list[Exposure], other: UserMetric, *, refresh: bool = True) -> Readout:
     rules = replace(RULES, refresh=refresh, margin=0.05)
     return find(observe(log, window_s=60), rules=rules, limits=replace(LIMITS, margin=0.05), window_s=60,
                 now=1e9, by=BY, others=(other,))  # fmt: skip

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from daybreak.extensions.live_test.forecast import forecast, volume
 from daybreak.extensions.live_test.observations import observe
-from daybreak.extensions.live_test.ramp import Pace, Step
-from daybreak.extensions.live_test.readout import Decision, Finding, Limits, decide, find
+from daybreak.extensions.live_test.ramp import Pace, RampStep
+from daybreak.extensions.live_test.readout import Decision, GuardrailLimits, Readout, decide, find
 from daybreak.statistics.assignment import CHALLENGER
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Status
@@ -18,16 +18,16 @@ from daybreak.storage.traffic_log import Exposure
 from tests.statistics.streams import Model, exposures, users
 
 RULES = Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=True)
-LIMITS = Limits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.03)
+LIMITS = GuardrailLimits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.03)
 PACE = Pace(shares=(0.01, 0.5), units=50, hours=1.0)
 OTHER = tuple(f"other{number}" for number in range(20))
 
 
-def finding_of(log: Iterable[Exposure], *, now: float = 1e9, rules: Rules = RULES) -> Finding:
+def finding_of(log: Iterable[Exposure], *, now: float = 1e9, rules: Rules = RULES) -> Readout:
     return find(observe(log, window_s=60), rules=rules, limits=LIMITS, window_s=60, now=now)
 
 
-def decided(finding: Finding, *, rules: Rules = RULES, **given: object) -> tuple[Decision, Step]:
+def decided(finding: Readout, *, rules: Rules = RULES, **given: object) -> tuple[Decision, RampStep]:
     asked = {"mode": "live", "share": 0.5, "units": 100, "hours": 2, "over": False, **given}
     return decide(finding, rules=rules, pace=PACE, **asked)  # type: ignore[arg-type]
 
@@ -124,7 +124,7 @@ def test_a_challenger_proven_worse_is_stopped_also_where_it_is_within_the_margin
     rules = Rules(alpha=0.05, margin=0.5, min_samples=30, refresh=True)
     finding = find(
         observe(stream(Model(hit=0.3)), window_s=60), rules=rules, window_s=60, now=1e9,
-        limits=Limits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.5),
+        limits=GuardrailLimits(errors=0.01, fallbacks=0.05, p99_s=0.1, shift=0.5, margin=0.5),
     )  # fmt: skip
     assert [check.name for check in finding.checks if not check.ok] == ["score"]
     decision, step = decided(finding, rules=rules, share=0.01, units=10)

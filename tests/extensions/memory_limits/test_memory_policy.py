@@ -5,25 +5,31 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.extensions.memory_limits.memory_policy import RESERVE, RESERVE_BYTES, MemoryPolicy, Rung, ladder
+from daybreak.extensions.memory_limits.memory_policy import (
+    RESERVE,
+    RESERVE_BYTES,
+    MemoryPolicy,
+    PassSetting,
+    ladder,
+)
 
 MIB = 1 << 20
-OWN = Rung(micro_batch_size=64)
+OWN = PassSetting(micro_batch_size=64)
 IDLE = 200 * MIB
 SAMPLE = 10 * MIB
 
 
-def true_peak(rung: Rung) -> int:
+def true_peak(rung: PassSetting) -> int:
     """What a rung takes in these tests: half of it is of no use to recomputing."""
     again = 0.7 if rung.recompute else 1.0
     return int(IDLE + rung.micro_batch_size * SAMPLE * again * (1 - rung.band_rate))
 
 
-def taking(policy: MemoryPolicy, limits: list[int]) -> list[Rung]:
+def taking(policy: MemoryPolicy, limits: list[int]) -> list[PassSetting]:
     """The rungs of updates under these limits; a rung that does not fit is taken again, on another."""
     now, taken = policy.rungs[0], []
     for limit in limits:
-        failed: list[Rung] = []
+        failed: list[PassSetting] = []
         while True:
             now = policy.choose(now, own_bytes=IDLE, free_bytes=limit - IDLE, failed=failed)
             if true_peak(now) <= limit or now == policy.rungs[-1]:
@@ -41,7 +47,7 @@ def test_a_rung_goes_down_with_the_limit_and_up_again():
     taken = taking(policy, [whole] * 2 + [half] * 3 + [whole] * 2)
     assert [rung == OWN for rung in taken] == [True] * 2 + [False] * 3 + [True] * 2
     assert {rung.band_rate for rung in taken} == {0.0}
-    assert taken[2] == Rung(micro_batch_size=32)  # smaller passes would take more time
+    assert taken[2] == PassSetting(micro_batch_size=32)  # smaller passes would take more time
 
 
 def test_computing_activations_again_is_expected_to_save_nothing_until_it_has_been_tried():
@@ -57,7 +63,7 @@ def test_computing_activations_again_is_expected_to_save_nothing_until_it_has_be
 
 
 def test_the_model_is_changed_only_where_nothing_else_fits():
-    rungs = ladder(Rung(micro_batch_size=1), can_recompute=False, band_rates=(0.5, 0.75))
+    rungs = ladder(PassSetting(micro_batch_size=1), can_recompute=False, band_rates=(0.5, 0.75))
     policy = MemoryPolicy(rungs)
     policy.observe(rungs[0], peak_bytes=IDLE + 400 * MIB)
     chosen = [
@@ -68,7 +74,7 @@ def test_the_model_is_changed_only_where_nothing_else_fits():
 
 def test_a_rung_that_keeps_more_is_expected_to_take_no_less_than_one_that_was_measured():
     whole, half, quarter = rungs = ladder(
-        Rung(micro_batch_size=1), can_recompute=False, band_rates=(0.5, 0.75)
+        PassSetting(micro_batch_size=1), can_recompute=False, band_rates=(0.5, 0.75)
     )
     policy = MemoryPolicy(rungs)
     policy.observe(whole, peak_bytes=IDLE + 100 * MIB)
@@ -83,8 +89,8 @@ def test_a_rung_that_keeps_more_is_expected_to_take_no_less_than_one_that_was_me
     st.integers(1, 100),
 )
 def test_no_update_is_taken_on_a_rung_known_not_to_fit_where_another_is_known_to(limits, again, size):
-    policy = MemoryPolicy(ladder(Rung(micro_batch_size=size), can_recompute=again))
-    known: dict[Rung, int] = {}
+    policy = MemoryPolicy(ladder(PassSetting(micro_batch_size=size), can_recompute=again))
+    known: dict[PassSetting, int] = {}
     for limit in limits:
         (rung,) = taking(policy, [limit])
         known[rung] = true_peak(rung)
@@ -97,7 +103,7 @@ def test_no_update_is_taken_on_a_rung_known_not_to_fit_where_another_is_known_to
 def test_what_is_slow_by_measure_gives_way_to_what_may_be_faster():
     policy = MemoryPolicy(ladder(OWN, can_recompute=True))
     policy.observe(OWN, peak_bytes=true_peak(OWN), sample_s=1.0)
-    eighth = Rung(micro_batch_size=8)
+    eighth = PassSetting(micro_batch_size=8)
     policy.observe(eighth, peak_bytes=true_peak(eighth), sample_s=5.0)
     free = true_peak(eighth) + 2 * RESERVE_BYTES - IDLE
     assert policy.choose(eighth, own_bytes=IDLE, free_bytes=free).recompute

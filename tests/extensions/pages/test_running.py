@@ -17,7 +17,7 @@ from daybreak.contract.errors import NotYet
 from daybreak.contract.records import Plan, Taken, Verdict
 from daybreak.extensions.pages import open_nights, running
 from daybreak.extensions.pages.board import running_rows
-from daybreak.extensions.pages.live import Shown, part
+from daybreak.extensions.pages.live import RunningPage, part
 from daybreak.extensions.pages.running import NightFacts, RunningNight, line
 from daybreak.storage.home import Home
 from tests.extensions.pages import training_night
@@ -80,7 +80,7 @@ def test_a_training_night_shows_its_stage_its_loss_and_its_rungs(folder: Path) -
     assert "next rung" in words
     (row,) = running_rows([now])
     assert (row["stage"], row["rungs"], json.dumps(row)) == ("train", ["next rung"], json.dumps(row))
-    html = part([Shown(state=now)], at=NIGHT.started_at)
+    html = part([RunningPage(state=now)], at=NIGHT.started_at)
     assert '<li class="now">train</li>' in html
     assert "<path" in html
     assert "there are none" in html

@@ -16,9 +16,9 @@ from daybreak.extensions.threads.thread_policy import (
     WAITING,
     CostLine,
     Costs,
-    Setting,
     ThreadPolicy,
-    Window,
+    ThreadSetting,
+    ThreadTiming,
     momentum_left,
 )
 
@@ -26,7 +26,7 @@ BATCH = 64
 COSTS = Costs(pass_s=1e-6, sample_s=1e-4, apply_s=1e-5)
 DEAR = Costs(pass_s=1e-2, sample_s=1e-6, apply_s=1e-6)  # a part costs as much as the whole batch
 settings = st.builds(
-    lambda n, parts: Setting(num_workers=n, num_parts=parts or n, is_asynchronous=bool(parts)),
+    lambda n, parts: ThreadSetting(num_workers=n, num_parts=parts or n, is_asynchronous=bool(parts)),
     st.integers(2, 16), st.integers(0, 16),
 ) | st.just(ALONE)  # fmt: skip
 policies = st.builds(
@@ -36,7 +36,7 @@ policies = st.builds(
     settings, st.floats(0.5, 16),
 )  # fmt: skip
 windows = st.builds(
-    lambda losses, seconds: Window(
+    lambda losses, seconds: ThreadTiming(
         first=1, num_samples=32 * BATCH, elapsed_s=seconds, losses=tuple(losses)
     ),
     st.lists(st.floats(-10, 10), min_size=8, max_size=8) | st.just([math.nan] * 8), st.floats(1e-3, 100),
@@ -47,25 +47,25 @@ costs = st.builds(
 )
 
 
-def together(n: int) -> Setting:
-    return Setting(num_workers=n, num_parts=n)
+def together(n: int) -> ThreadSetting:
+    return ThreadSetting(num_workers=n, num_parts=n)
 
 
-def apart(n: int, parts: int) -> Setting:
-    return Setting(num_workers=n, num_parts=parts, is_asynchronous=True)
+def apart(n: int, parts: int) -> ThreadSetting:
+    return ThreadSetting(num_workers=n, num_parts=parts, is_asynchronous=True)
 
 
-def window(loss: float, *, fall: float = 0.0, speed: float = 1e4, first: int = 1) -> Window:
+def window(loss: float, *, fall: float = 0.0, speed: float = 1e4, first: int = 1) -> ThreadTiming:
     """32 batches, whose losses alternate about a line that falls by so much from each to the next."""
     losses = tuple(loss - fall * n + 0.01 * (-1) ** n for n in range(32))
-    return Window(first=first, num_samples=32 * BATCH, elapsed_s=32 * BATCH / speed, losses=losses)
+    return ThreadTiming(first=first, num_samples=32 * BATCH, elapsed_s=32 * BATCH / speed, losses=losses)
 
 
 def judged(policy, seen, *, free=16.0, costs=COSTS, may_undo=True):
     return policy.judge(seen, free_cores=free, costs=costs, may_undo=may_undo)
 
 
-def paired(late: Window, reference: Window) -> ThreadPolicy:
+def paired(late: ThreadTiming, reference: ThreadTiming) -> ThreadPolicy:
     """Eight workers have trained together; then lateness was tried, and its batches trained on as before."""
     policy = ThreadPolicy(batch_size=BATCH, setting=together(8), accepted=together(8), num_windows=5)
     policy, _ = judged(policy, window(1.0), free=8.0, costs=DEAR)

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 
 from daybreak.contract.errors import ParamsError
-from daybreak.extensions.trial.trial_updates import Trial, note_of_rate, try_updates
+from daybreak.extensions.trial.trial_updates import TrialModel, note_of_rate, try_updates
 from daybreak.training.tuning import check_model
 
 SIZE = 8
@@ -213,7 +213,7 @@ FAULTS = {
 }
 
 
-def tried(workload: type[Right]) -> Trial:
+def tried(workload: type[Right]) -> TrialModel:
     """Returns a trial after some updates of this class."""
     COUNT[0] = 0
     return try_updates(workload, {}, copy.deepcopy(BATCH), size=SIZE, seed=0, rate=0.1)

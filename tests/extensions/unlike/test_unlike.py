@@ -14,12 +14,12 @@ from daybreak.contract.records import Plan, Pool, Rental, dumps, loads
 from daybreak.extensions.unlike.unlike import _counts, _may_meet, cheaper, divided, joined
 from daybreak.machines import catalog
 from daybreak.machines.catalog import rented
-from daybreak.planning.candidates import Job
+from daybreak.planning.candidates import TrainingTask
 from daybreak.planning.planner import plan
-from daybreak.planning.search import Candidate, Choice, Limits
-from daybreak.prediction.calibration import Calibration, Past, Update
+from daybreak.planning.search import Candidate, PlanChoice, PlanLimits
+from daybreak.prediction.calibration import CostCalibration, PastUpdateTime, Update
 from daybreak.prediction.efficiency import Efficiency
-from daybreak.prediction.measurements import Setting
+from daybreak.prediction.measurements import StepSetting
 from tests.planning.jobs import DATASET, machine, night, profile
 
 FAST = replace(
@@ -112,7 +112,7 @@ def test_equal_shares_join_no_unlike_machines():
         )
 
 
-def by_brute_force(job: Job, machines: list[Machine], limits: Limits) -> list[Candidate]:
+def by_brute_force(job: TrainingTask, machines: list[Machine], limits: PlanLimits) -> list[Candidate]:
     """All unlike machines that keep the limits, without a bound."""
     ways = [
         (kinds, counts)
@@ -129,7 +129,7 @@ def by_brute_force(job: Job, machines: list[Machine], limits: Limits) -> list[Ca
     return [each for each in every if each and limits.hold(each)]
 
 
-def drawn(seed: int) -> tuple[Job, list[Machine], Limits]:
+def drawn(seed: int) -> tuple[TrainingTask, list[Machine], PlanLimits]:
     """A job, some machines whose speeds, memories and prices differ, and limits that some of them keep."""
     chance = random.Random(seed)
     sample_bytes, batch_size = 10 ** chance.uniform(3, 8), chance.choice([24, 96, 250, 1000])
@@ -150,20 +150,20 @@ def drawn(seed: int) -> tuple[Job, list[Machine], Limits]:
             )
         )  # fmt: skip
     nights = [
-        Past(
+        PastUpdateTime(
             machine=ran.name, device=ran.device, measured_here=False, ratio=10 ** chance.uniform(-0.3, 0.3),
             update=Update(fixed_s=0.01, per_sample_s=1e-3, within_s=0.01, across_s=0.01),
-            setting=Setting(workers=(ran.num_workers,), micro_batch_size=batch_size / ran.num_workers),
+            setting=StepSetting(workers=(ran.num_workers,), micro_batch_size=batch_size / ran.num_workers),
         )
         for ran in chance.choices(machines, k=chance.choice([0, 0, 3]))
     ]  # fmt: skip
     at_hand = replace(catalog.local(job, today=date(2011, 9, 1)), dated=DATASET.last_day)
-    found = Job(
+    found = TrainingTask(
         profile=job, at_hand=at_hand, dataset=DATASET, batch_size=batch_size, num_workers=1,
-        efficiency=Efficiency(noise_scale=1000), known=Calibration(past=nights),
+        efficiency=Efficiency(noise_scale=1000), known=CostCalibration(past=nights),
     )  # fmt: skip
     hours = 10 ** chance.uniform(-0.5, 1.5)
-    return found, machines, Limits(deadline_s=3600 * hours, budget_usd=1e6, confidence=0.9)
+    return found, machines, PlanLimits(deadline_s=3600 * hours, budget_usd=1e6, confidence=0.9)
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_the_bounds_leave_out_nothing_that_keeps_the_limits_for_less(seed):
     for than in (None, *every[len(every) // 4 :: max(1, len(every) // 2)]):
         weighed = cheaper(
             job, machines, params, available=machines, num_samples=NUM_SAMPLES, limits=limits,
-            than=Choice(best=than, ranked=(than,), runner_up="") if than else None,
+            than=PlanChoice(best=than, ranked=(than,), runner_up="") if than else None,
         )  # fmt: skip
         less = {
             str(each.rental): each.expected_usd

@@ -15,19 +15,19 @@ from daybreak.contract.backend import Job, OutOfTime, label
 from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Pool
-from daybreak.extensions.vertex.job_spec import Site, custom_job, disk_bytes_per_s
+from daybreak.extensions.vertex.job_spec import VertexSite, custom_job, disk_bytes_per_s
 from daybreak.machines.catalog import rented
 from daybreak.training import gpus
 from tests.backends import rented as jobs
 
 NOW = datetime(2026, 1, 2, 3, tzinfo=UTC)
 LETTERS = "aB7-_ .é"
-SITE = Site(
+SITE = VertexSite(
     project="p", region="us-central1", image="eu.example/daybreak:1", tpu_image="eu.example/daybreak:1-tpu"
 )
 
 
-def asked(job: Job, *, site: Site = SITE, region: str = "us-central1") -> Any:
+def asked(job: Job, *, site: VertexSite = SITE, region: str = "us-central1") -> Any:
     job = replace(job, rental=replace(job.rental, region=region))
     known = [replace(machine, joins=not machine.is_tpu) for machine in rented()]
     machines = machines_of(job, known=known, place="Vertex AI")

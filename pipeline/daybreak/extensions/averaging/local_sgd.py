@@ -43,9 +43,9 @@ from torch import Tensor
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.records import Sync, Tuning
-from daybreak.extensions.threads.thread_policy import Window, pays
-from daybreak.training.checkpoint import State
-from daybreak.training.engine import Step, TorchEngine
+from daybreak.extensions.threads.thread_policy import ThreadTiming, pays
+from daybreak.training.checkpoint import TrainingState
+from daybreak.training.engine import TorchEngine, UpdateResult
 from daybreak.training.gradients import SIGNALS, Gradients, Signals
 from daybreak.training.sample_order import Indices
 
@@ -101,7 +101,7 @@ class _Average:
 class _Trial:
     """Averages on trial, and what is needed to undo them."""
 
-    before: State
+    before: TrainingState
     began: float
     # Share, its epoch, batch size, rate.
     batches: list[tuple[Indices, int, int, float]] = field(default_factory=list)
@@ -153,7 +153,7 @@ class LocalSgdEngine(TorchEngine):
         self._anchor: list[Tensor] = []  # weights after the last average
         self._momentum: list[Tensor] = []
         self._pending: _Average | None = None  # without a barrier, of the interval before
-        self._first: State | None = None  # without a barrier, the beginning of the first interval
+        self._first: TrainingState | None = None  # without a barrier, the beginning of the first interval
 
     def _join(self, *, together: bool) -> None:
         self._together = together
@@ -168,7 +168,7 @@ class LocalSgdEngine(TorchEngine):
         """When workers agree now."""
         return Sync() if self._together else Sync(every=self._every, is_late=self._is_late)
 
-    def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> Step:
+    def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> UpdateResult:
         """Takes one update of this worker; with every H-th, all workers average."""
         if (
             self._try_after is not None
@@ -188,9 +188,11 @@ class LocalSgdEngine(TorchEngine):
         if len(self._trial.batches) < TRIAL * self._every:
             return replace(step, loss=self._trial.loss)
         loss = self._decide(self._trial)
-        return Step(loss=loss, signals=replace(step.signals, save=step.signals.save + 1))
+        return UpdateResult(loss=loss, signals=replace(step.signals, save=step.signals.save + 1))
 
-    def _step_apart(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> Step:
+    def _step_apart(
+        self, indices: Indices, *, batch_size: int, rate: float, signals: Signals
+    ) -> UpdateResult:
         if not self._anchor:
             self._anchor = [weight.detach().clone() for weight in self._weights()]
             if self._is_late and not self._pending:
@@ -206,7 +208,9 @@ class LocalSgdEngine(TorchEngine):
         if self._updates % self._every:
             return step
         sums, times_s = self._synchronize(signals, time_s=before_s)
-        return Step(loss=step.loss, signals=sums, times_s=times_s if self._timer else (), noise=step.noise)
+        return UpdateResult(
+            loss=step.loss, signals=sums, times_s=times_s if self._timer else (), noise=step.noise
+        )
 
     def _decide(self, trial: _Trial) -> float:
         """Takes the batches of the trial again with sums at each update, and goes on as pays.
@@ -241,13 +245,13 @@ class LocalSgdEngine(TorchEngine):
         self._join(together=not does_pay)
         return losses[-1]
 
-    def _window(self, trial: _Trial, *, losses: Sequence[float], is_own: bool) -> Window:
+    def _window(self, trial: _Trial, *, losses: Sequence[float], is_own: bool) -> ThreadTiming:
         """Returns what the batches gave on all workers, the same for each of them."""
         shared = torch.tensor([time.monotonic() - trial.began, *losses], dtype=torch.float64)
         shared = shared.to(self.device, torch.float32)
         dist.all_reduce(shared)
         elapsed_s, *sums = shared.tolist()
-        return Window(
+        return ThreadTiming(
             first=0,
             num_samples=sum(size for _, _, size, _ in trial.batches),
             elapsed_s=elapsed_s / self.world_size,
@@ -264,7 +268,7 @@ class LocalSgdEngine(TorchEngine):
             self._take_up(average)
         self._pending = None
 
-    def save(self) -> State:
+    def save(self) -> TrainingState:
         """Returns model, optimizer and outer momentum, after all workers have averaged."""
         if self._since:
             self.finish()
@@ -280,7 +284,7 @@ class LocalSgdEngine(TorchEngine):
             state.scalars["together"] = self._together
         return state
 
-    def load(self, state: State) -> None:
+    def load(self, state: TrainingState) -> None:
         """Restores model, optimizer and outer momentum."""
         super().load(state)
         self._forget()
@@ -297,7 +301,7 @@ class LocalSgdEngine(TorchEngine):
             steps = [each.to(own.device) for each, own in zip(held[number:], self._steps(), strict=True)]
             self._pending = _Average(tensors=held[:number], steps=steps, num_weights=len(self._weights()))
 
-    def _copy(self) -> State:
+    def _copy(self) -> TrainingState:
         """Returns a copy of model and optimizer."""
         state = super().save()
         tensors = {
@@ -306,7 +310,7 @@ class LocalSgdEngine(TorchEngine):
         }
         return replace(state, tensors=tensors)
 
-    def _idle(self) -> Step:
+    def _idle(self) -> UpdateResult:
         """Takes an update without samples: moments exist and counts rise as on the other workers."""
         self._gradients.clear()
         for weight in self._weights():
@@ -315,7 +319,7 @@ class LocalSgdEngine(TorchEngine):
             group["lr"] = 0.0
         self._update()
         self._updates += 1
-        return Step(loss=0.0, signals=Signals())
+        return UpdateResult(loss=0.0, signals=Signals())
 
     def _synchronize(self, signals: Signals, *, time_s: float) -> tuple[Signals, tuple[float, ...]]:
         """Averages over workers and goes on from there; returns sums of signals, and times."""

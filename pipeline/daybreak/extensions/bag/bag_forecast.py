@@ -30,7 +30,7 @@ NUM_DRAWS, LEAST_DRAWS, MOST_PLAYED = 400, 60, 200_000  # the last in runs of al
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class BagScenario:
     """What is drawn: a bag of runs on machines that live that long."""
 
     num_runs: int
@@ -58,14 +58,14 @@ class Interval(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast(Record):
+class BagForecast(Record):
     """The seconds until enough runs are done, and those of all machines together."""
 
     elapsed_s: Interval
     machine_s: Interval
 
 
-def forecast(setting: Setting, *, seed: int = 0) -> Forecast:
+def forecast(setting: BagScenario, *, seed: int = 0) -> BagForecast:
     """Returns the forecast by draws from that seed.
 
     Raises:
@@ -78,10 +78,10 @@ def forecast(setting: Setting, *, seed: int = 0) -> Forecast:
     rng = np.random.default_rng(seed)
     number = max(LEAST_DRAWS, min(NUM_DRAWS, MOST_PLAYED // setting.num_needed))
     played = np.array([_Bag(setting, rng).played() for _ in range(number)])
-    return Forecast(elapsed_s=_interval(played[:, 0]), machine_s=_interval(played[:, 1]))
+    return BagForecast(elapsed_s=_interval(played[:, 0]), machine_s=_interval(played[:, 1]))
 
 
-def _check_lives(setting: Setting) -> None:
+def _check_lives(setting: BagScenario) -> None:
     import numpy as np
 
     run_s = min(setting.durations_s)
@@ -133,7 +133,7 @@ def run_takes_s(work_s: float, intervals_s: Sequence[float], *, save_s: float) -
 class _Bag:
     """One draw."""
 
-    def __init__(self, setting: Setting, rng: "np.random.Generator") -> None:
+    def __init__(self, setting: BagScenario, rng: "np.random.Generator") -> None:
         self._setting = setting
         known = setting.num_losses
         self._scale = 1.0 if known == inf else known / rng.gamma(known)

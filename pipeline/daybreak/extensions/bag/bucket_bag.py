@@ -29,7 +29,7 @@ from typing import TypeVar
 from daybreak.backends.place import AT_ONCE, RetryPolicy
 from daybreak.contract.errors import DataError, JobError
 from daybreak.extensions.bag.folder import LOG, Bag, BagFolder, Event
-from daybreak.extensions.bag.state import State
+from daybreak.extensions.bag.state import BagState
 from daybreak.storage import jsonl
 from daybreak.storage.bucket import BucketFolder
 from daybreak.storage.journal import alone
@@ -56,7 +56,7 @@ class BucketBag(BagFolder):
         self._sent: Stats = {}  # the files of the run, as they were sent last
         self._fetched: set[str] = set()  # things that runs that failed left
 
-    def refreshed(self) -> State:
+    def refreshed(self) -> BagState:
         """Returns the state with all events that have come meanwhile, which are kept here, too."""
         if not self.path.exists():  # a bag that is only predicted
             return self.state
@@ -71,7 +71,7 @@ class BucketBag(BagFolder):
                     return super().refreshed()
                 size = min(2 * size, MOST_AT_ONCE)
 
-    def decide(self, choose: Callable[[State], Event | None]) -> Event | None:
+    def decide(self, choose: Callable[[BagState], Event | None]) -> Event | None:
         """Adds the event that `choose` makes of the state in which nothing else has happened."""
         while event := choose(self.refreshed()):
             if self._answered(partial(self._added, json.dumps(event))):

@@ -40,13 +40,13 @@ def bag(
 
     from daybreak.check import NUM_NIGHTS, planned
     from daybreak.extensions.bag import request, words
-    from daybreak.extensions.bag.state import State
+    from daybreak.extensions.bag.state import BagState
     from daybreak.prediction.ledger_history import spot_lives
 
     loaded = home.params
     backend = loaded.backend.make(home)
     rental, machine = planned(home, loaded, backend)
-    asked = request.Request(
+    asked = request.BagRequest(
         command=program,
         num_runs=runs,
         num_needed=needed,
@@ -72,7 +72,7 @@ def bag(
     if not dry_run:
         with tqdm(total=needed or runs, desc="bag", unit="run", disable=not sys.stderr.isatty()) as bar:
 
-            def show(state: State) -> None:
+            def show(state: BagState) -> None:
                 bar.n = len(state.done)
                 bar.set_postfix(machines=len(state.live), lost=len(state.lost))
 

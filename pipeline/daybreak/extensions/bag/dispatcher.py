@@ -28,12 +28,12 @@ from daybreak.contract.errors import JobError, NotYet, PipelineError
 from daybreak.contract.formats import counted
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import Record, Rental
-from daybreak.extensions.bag.bag_forecast import Forecast, Setting, forecast
+from daybreak.extensions.bag.bag_forecast import BagForecast, BagScenario, forecast
 from daybreak.extensions.bag.bucket_bag import opened
 from daybreak.extensions.bag.folder import LOG, Bag
 from daybreak.extensions.bag.reuse import Reuse, Runs, reuse
 from daybreak.extensions.bag.seed_worker import ORDER, LeaseOrder
-from daybreak.extensions.bag.state import Lease, State
+from daybreak.extensions.bag.state import BagState, Lease
 from daybreak.machines import startup
 from daybreak.spot.hazard import PRIOR_LOSSES, learned
 from daybreak.spot.preemptions import MEAN_TIME_TO_FAILURE_S, MEAN_TIME_TO_INTERRUPTION_S
@@ -67,7 +67,7 @@ class Setup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome(Record):
+class BagOutcome(Record):
     """What a bag came to."""
 
     name: str
@@ -101,7 +101,7 @@ class Dispatcher:
         """Returns the folder of the bag."""
         return self._folder.path
 
-    def run(self, show: Callable[[State], None]) -> Outcome:
+    def run(self, show: Callable[[BagState], None]) -> BagOutcome:
         """Runs the bag until enough runs are done; `show` is called with the state at each look.
 
         Raises JobError if too many seeds fail, workers fail, the backend refuses machines for good, time is
@@ -120,7 +120,7 @@ class Dispatcher:
             raise JobError(f"bag {self.bag.name} is run by another process; wait for it") from None
         return self._outcome()
 
-    def _run(self, show: Callable[[State], None]) -> None:
+    def _run(self, show: Callable[[BagState], None]) -> None:
         self._folder.add("open")
         state = self._folder.state
         while not state.enough:
@@ -135,13 +135,13 @@ class Dispatcher:
             self._folder.refreshed()
         show(state)
 
-    def forecast(self) -> Forecast | None:
+    def forecast(self) -> BagForecast | None:
         """Returns what the runs that are left take; None if nobody knows how long one is."""
         state = self._folder.refreshed()
         durations_s = self._durations_s(state)
         if not durations_s or state.enough:
             return None
-        setting = Setting(
+        setting = BagScenario(
             num_runs=self.bag.num_runs - len(state.done) - len(state.given_up),
             num_needed=self.bag.num_needed - len(state.done),
             num_machines=self._setup.num_machines,
@@ -154,12 +154,12 @@ class Dispatcher:
         )
         return forecast(setting)
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> BagOutcome:
         state = self._folder.refreshed()
         began_at = min((lease.asked_at for lease in state.leases.values()), default=state.done_at)
         bills = [self._setup.backend.usd(self._folder.lease(name)) for name in state.leases]
         known = [usd for usd in bills if usd is not None]
-        return Outcome(
+        return BagOutcome(
             name=self.bag.name,
             folder=str(self._folder.path),
             num_done=len(state.done),
@@ -234,7 +234,7 @@ class Dispatcher:
             return
         self._folder.add("handle", lease=name, handle=handle)
 
-    def _complain(self, state: State) -> None:
+    def _complain(self, state: BagState) -> None:
         """Raises JobError if the bag cannot go on."""
         bag = self.bag
         done = f"{len(state.done)} of {counted(bag.num_needed, 'run')} done"
@@ -281,12 +281,12 @@ class Dispatcher:
 
     # What is known of machines and runs
 
-    def _durations_s(self, state: State) -> tuple[float, ...]:
+    def _durations_s(self, state: BagState) -> tuple[float, ...]:
         if self._setup.run_s and len(state.done) < ENOUGH_RUNS:
             return (self._setup.run_s,)
         return tuple(state.done.values()) if len(state.done) >= ENOUGH_RUNS else ()
 
-    def _boot_s(self, state: State) -> float:
+    def _boot_s(self, state: BagState) -> float:
         """Returns the mean seconds from asking for a machine to its first run; as listed until measured."""
         if measured := state.start_s():
             return sum(measured) / len(measured)
@@ -294,7 +294,7 @@ class Dispatcher:
             return LOCAL_START_S
         return startup.wait(self._setup.machine, num_bytes=0).start_s
 
-    def _reuse(self, state: State) -> Reuse:
+    def _reuse(self, state: BagState) -> Reuse:
         """Returns the rule for machines, computed anew once runs are measured, or ten machines have ended."""
         durations_s = self._durations_s(state)
         if not durations_s:
@@ -306,13 +306,13 @@ class Dispatcher:
             self._rule = based_on, reuse(self._lifetime(state), runs, num_runs=self.bag.num_runs)
         return self._rule[1]
 
-    def _lives(self, state: State) -> Lives:
+    def _lives(self, state: BagState) -> Lives:
         return [*self._setup.lives, *state.lives()]
 
-    def _lifetime(self, state: State) -> Lifetime:
+    def _lifetime(self, state: BagState) -> Lifetime:
         return self._setup.lifetime or lifetime_of(self.bag.rental, lives=self._lives(state))
 
-    def _num_losses(self, state: State) -> float:
+    def _num_losses(self, state: BagState) -> float:
         if self._setup.lifetime:
             return float("inf")
         return PRIOR_LOSSES + sum(preempted for _, preempted in self._lives(state))

@@ -18,8 +18,8 @@ from typing import Any
 from daybreak.contract import clock, records
 from daybreak.contract.backend import label
 from daybreak.contract.records import Record, Rental
-from daybreak.extensions.bag.state import State
-from daybreak.jobs.reaper import Standing
+from daybreak.extensions.bag.state import BagState
+from daybreak.jobs.reaper import JobOwner
 from daybreak.storage import jsonl
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
@@ -55,17 +55,17 @@ class BagFolder:
 
     def __init__(self, path: Path, bag: Bag) -> None:
         self.path, self.bag = path, bag
-        self.state = State(num_runs=bag.num_runs, num_needed=bag.num_needed)
+        self.state = BagState(num_runs=bag.num_runs, num_needed=bag.num_needed)
         self.num_events = self._position = 0
 
-    def refreshed(self) -> State:
+    def refreshed(self) -> BagState:
         """Returns the state with all events that have come meanwhile."""
         events, self._position = jsonl.after(self._events, self._position)
         self.num_events += len(events)
         self.state.fold(events)
         return self.state
 
-    def decide(self, choose: Callable[[State], Event | None]) -> Event | None:
+    def decide(self, choose: Callable[[BagState], Event | None]) -> Event | None:
         """Adds the event that `choose` makes of the state, while nobody else adds one; returns it.
 
         There is none if `choose` returns None. It may be called again, with a newer state.
@@ -95,7 +95,7 @@ class BagFolder:
     def end(self, event: Event) -> None:
         """Adds how a run ended, unless it is another machine's by now, and keeps the result of one done."""
 
-        def ended(state: State) -> Event | None:
+        def ended(state: BagState) -> Event | None:
             if not state.holds(event["lease"], event["seed"]):
                 return None
             if event["event"] == "done":
@@ -144,9 +144,9 @@ def bags(home: Path) -> Sequence[Bag]:
     return [records.read(Bag, path.parent) for path in sorted((home / BAGS).glob("*/bag.json"))]
 
 
-def standings(home: Home) -> dict[str, Standing]:
+def standings(home: Home) -> dict[str, JobOwner]:
     """Returns the bags of a home by their labels: each may have jobs until it is over or closed."""
     return {
-        label(bag.night): Standing(is_over=clock.utc() > bag.until, closed_at=bag.closed_at)
+        label(bag.night): JobOwner(is_over=clock.utc() > bag.until, closed_at=bag.closed_at)
         for bag in bags(home.folder)
     }

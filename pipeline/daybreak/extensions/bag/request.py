@@ -26,7 +26,7 @@ from daybreak.storage.home import Home
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class BagRequest:
     """What a person asked for; 0 and "" mean that the default is wanted."""
 
     command: str
@@ -69,7 +69,7 @@ class Request:
 
 def dispatcher(
     home: Home,
-    request: Request,
+    request: BagRequest,
     *,
     backend: Backend,
     machine: Machine,
@@ -145,7 +145,7 @@ def _url(path: Path, before: Bag | None, backend: Backend, rental: Rental) -> st
 
 
 def _rental(
-    request: Request, planned: Rental, machine: Machine, *, spot: bool, lives: Sequence[tuple[float, bool]]
+    request: BagRequest, planned: Rental, machine: Machine, *, spot: bool, lives: Sequence[tuple[float, bool]]
 ) -> Rental:
     """Returns how one machine is rented: as spot, unless runs of that length cost less on demand."""
     one = replace(planned.one, strategy="on-demand", max_wait_s=0.0)

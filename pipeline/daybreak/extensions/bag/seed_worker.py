@@ -29,7 +29,7 @@ from daybreak.contract.records import Record
 from daybreak.extensions.bag.bucket_bag import opened
 from daybreak.extensions.bag.folder import LOG, Bag, Event
 from daybreak.extensions.bag.reuse import Reuse
-from daybreak.extensions.bag.state import State
+from daybreak.extensions.bag.state import BagState
 from daybreak.training import worker
 from daybreak.training.termination import die_with_parent
 
@@ -92,7 +92,7 @@ class Worker:
     def _event(self, event: str, **facts: object) -> Event:
         return {"event": event, "lease": self._name, "time": time.time(), **facts}
 
-    def _begin(self, state: State) -> Event:
+    def _begin(self, state: BagState) -> Event:
         if self._name not in state.leases:
             raise JobError(f"{self._order.bag.url} has lost events of the bag; start its command again")
         return self._event("begin")
@@ -100,7 +100,7 @@ class Worker:
     def _next(self) -> int | None:
         """Takes a seed and prepares its folder."""
 
-        def take(state: State) -> Event | None:
+        def take(state: BagState) -> Event | None:
             seed = state.next_seed(self._name, age_s=self._age_s(), replace_at_s=self._reuse.replace_at_s)
             return None if seed is None else self._event("take", seed=seed)
 

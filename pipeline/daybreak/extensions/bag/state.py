@@ -37,7 +37,7 @@ class Lease:
         return not self.ended_at
 
 
-class State:
+class BagState:
     """What is known of a bag."""
 
     def __init__(self, *, num_runs: int, num_needed: int) -> None:
@@ -169,13 +169,13 @@ class State:
 
 
 _FOLDS = {
-    "open": State._open,
-    "lease": State._lease,
-    "handle": State._handle,
-    "begin": State._begin,
-    "end": State._end,
-    "take": State._take,
-    "done": State._done,
-    "failed": State._failed,
-    "saved": State._saved,
+    "open": BagState._open,
+    "lease": BagState._lease,
+    "handle": BagState._handle,
+    "begin": BagState._begin,
+    "end": BagState._end,
+    "take": BagState._take,
+    "done": BagState._done,
+    "failed": BagState._failed,
+    "saved": BagState._saved,
 }

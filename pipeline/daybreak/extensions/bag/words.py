@@ -6,12 +6,12 @@ from dataclasses import asdict
 from daybreak.contract.formats import counted, dollars, duration
 from daybreak.contract.machine import Machine
 from daybreak.contract.units import HOUR_S
-from daybreak.extensions.bag.bag_forecast import Forecast, Interval
-from daybreak.extensions.bag.dispatcher import Outcome
+from daybreak.extensions.bag.bag_forecast import BagForecast, Interval
+from daybreak.extensions.bag.dispatcher import BagOutcome
 from daybreak.extensions.bag.folder import Bag
 
 
-def prediction(bag: Bag, forecast: Forecast | None, machine: Machine, *, num_machines: int) -> str:
+def prediction(bag: Bag, forecast: BagForecast | None, machine: Machine, *, num_machines: int) -> str:
     """Returns what is predicted, or why nothing is."""
     needed = f"{bag.num_needed} of {counted(bag.num_runs, 'run')}"
     where = f"{needed} on up to {counted(num_machines, 'machine')} of {bag.rental}"
@@ -25,13 +25,13 @@ def prediction(bag: Bag, forecast: Forecast | None, machine: Machine, *, num_mac
     return f"bag {bag.name}: {where}, {duration(forecast.elapsed_s.mean)} ({time}), {paid}; 90 % intervals"
 
 
-def dollars_of(bag: Bag, forecast: Forecast, machine: Machine) -> Interval | None:
+def dollars_of(bag: Bag, forecast: BagForecast, machine: Machine) -> Interval | None:
     """Returns the predicted dollars; None where the machine has no price."""
     price = machine.price(bag.rental.strategy)
     return forecast.machine_s.times(price / HOUR_S) if price else None
 
 
-def ending(outcome: Outcome) -> str:
+def ending(outcome: BagOutcome) -> str:
     """Returns what a bag came to."""
     failed = f", {counted(len(outcome.given_up), 'seed')} failed" if outcome.given_up else ""
     lost = f"{counted(outcome.num_preempted, 'machine')} lost, {counted(outcome.num_lost, 'run')} run again"
@@ -42,7 +42,9 @@ def ending(outcome: Outcome) -> str:
     )
 
 
-def document(bag: Bag, forecast: Forecast | None, machine: Machine, outcome: Outcome | None = None) -> str:
+def document(
+    bag: Bag, forecast: BagForecast | None, machine: Machine, outcome: BagOutcome | None = None
+) -> str:
     """Returns the prediction and the outcome as JSON."""
     usd = dollars_of(bag, forecast, machine) if forecast else None
     return json.dumps(

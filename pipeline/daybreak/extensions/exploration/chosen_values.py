@@ -14,7 +14,7 @@ from daybreak.contract.errors import ParamsError
 from daybreak.contract.params import Params, Plug
 from daybreak.contract.records import Champion, Chosen, Night
 from daybreak.contract.units import HOUR_S
-from daybreak.extensions.exploration.learning_curve import Shown
+from daybreak.extensions.exploration.learning_curve import QualityNight
 from daybreak.extensions.exploration.quality_choices import OF_THE_WORKLOAD, Tonight, choose
 from daybreak.prediction import ledger_history
 from daybreak.prediction.efficiency import theory
@@ -129,7 +129,7 @@ def _rest(home: Home, choices: Mapping[str, Sequence[int]], loaded: Params) -> s
     return records.text_digest("\n".join((recipe(alike), prepare, loaded.source.model_dump_json())))
 
 
-def shown(entries: Sequence[Entry], *, batch_size: int) -> list[Shown]:
+def shown(entries: Sequence[Entry], *, batch_size: int) -> list[QualityNight]:
     """Returns what nights showed of the values that they had of `plan.quality_choices`.
 
     Those that failed before their training, or at something that no value is the cause of, are left out.
@@ -141,14 +141,14 @@ def shown(entries: Sequence[Entry], *, batch_size: int) -> list[Shown]:
     return [each for entry in entries if (each := _shown(entry, batch_size=batch_size))]
 
 
-def _shown(entry: Entry, *, batch_size: int) -> Shown | None:
+def _shown(entry: Entry, *, batch_size: int) -> QualityNight | None:
     chosen, plan, training = entry.night.chosen, entry.plan, entry.training
     if chosen is None:
         return None
     if training is None:
         is_too_much = entry.verdict is not None and entry.verdict.failed in CAUSED
         return (
-            Shown(chosen=chosen, passes=None, warm=None, score=None, hours=inf, usd=inf)
+            QualityNight(chosen=chosen, passes=None, warm=None, score=None, hours=inf, usd=inf)
             if is_too_much
             else None
         )
@@ -159,7 +159,7 @@ def _shown(entry: Entry, *, batch_size: int) -> Shown | None:
     if plan and entry.profile and entry.dataset and entry.dataset.num_samples and not plan.sizes:
         noise = training.noise_scale or entry.profile.noise_scale
         passes = training.num_samples / theory(noise, plan.batch_size, batch_size) / entry.dataset.num_samples
-    return Shown(
+    return QualityNight(
         chosen=chosen,
         passes=passes,
         warm=training.warm,

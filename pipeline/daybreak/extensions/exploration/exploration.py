@@ -27,9 +27,9 @@ from scipy.special import ndtr, ndtri
 from daybreak.contract.records import EVERY_UPDATE, Sync
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.exploration.trials import CERTAIN, Trial, trial_of
-from daybreak.planning.candidates import Job
+from daybreak.planning.candidates import TrainingTask
 from daybreak.planning.fallback import Weighed
-from daybreak.planning.search import Candidate, Choice, Limits, frontier, label
+from daybreak.planning.search import Candidate, PlanChoice, PlanLimits, frontier, label
 from daybreak.prediction.calibration import NIGHTS_AHEAD
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
@@ -57,7 +57,7 @@ class Prospects:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ExplorationStep:
     """The way for tonight by its index, and its extra cost over the best known way."""
 
     taken: int
@@ -107,7 +107,7 @@ def of_ways(
     )
 
 
-def next_step(known: Prospects, *, objective: Objective, explore_usd: float) -> Step:
+def next_step(known: Prospects, *, objective: Objective, explore_usd: float) -> ExplorationStep:
     """Returns the way for tonight, given what is known and what is left to spend on exploring."""
     best = known.best
     value = known.usd if objective == "cost" else known.hours
@@ -125,7 +125,7 @@ def next_step(known: Prospects, *, objective: Objective, explore_usd: float) -> 
     if taken != best:
         may = f"${saved[taken]:.2f}" if objective == "cost" else f"{saved[taken]:.2f} h"
         reason = f"{known.names[taken]} may save {may} a night, and trying costs ${price[taken]:.2f}"
-    return Step(
+    return ExplorationStep(
         taken=taken,
         best=best,
         explore_usd=float(price[taken]),
@@ -146,14 +146,14 @@ def _improvement(value: Array, spread: Array, *, most: Array, best: float) -> Ar
 
 
 def explored(
-    choice: Choice,
+    choice: PlanChoice,
     offered: Sequence[Candidate],
-    limits: Limits,
+    limits: PlanLimits,
     params: "PlanParams",
     *,
-    job: Job,
+    job: TrainingTask,
     left_usd: float,
-) -> tuple[Choice, float]:
+) -> tuple[PlanChoice, float]:
     """Returns the choice with the way to explore tonight as its best, and the extra dollars of exploring.
 
     The extra is negative where a way that may be late is cheaper when it is in time.
@@ -195,7 +195,7 @@ def explored(
 
 
 def _trials(
-    offered: Iterable[Candidate], ranked: Sequence[Candidate], limits: Limits, *, sync: Sync | None
+    offered: Iterable[Candidate], ranked: Sequence[Candidate], limits: PlanLimits, *, sync: Sync | None
 ) -> list[Trial[Candidate]]:
     """Returns the trials of ways on demand that may be late; a rung of the plan could save each night.
 

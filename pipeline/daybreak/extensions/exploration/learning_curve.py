@@ -91,7 +91,7 @@ class LearningCurve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class QualityNight:
     """What a night showed of the values that it had of `plan.quality_choices`."""
 
     chosen: Chosen

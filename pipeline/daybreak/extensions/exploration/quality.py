@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from daybreak.contract.formats import counted, dollars
 from daybreak.contract.records import Night, Plan, Profile
 from daybreak.extensions.exploration.learning_curve import LENGTHS, Gain, LearningCurve, learning_curve
-from daybreak.prediction.calibration import Calibration
+from daybreak.prediction.calibration import CostCalibration
 from daybreak.prediction.time_budget import TEST
 from daybreak.training.recipe import Course
 
@@ -30,7 +30,7 @@ def lengthened(
     night: Night,
     recipe: Course,
     profile: Profile,
-    known: Calibration | None,
+    known: CostCalibration | None,
     params: "PlanSections",
     left_usd: float,
 ) -> Plan:

@@ -21,7 +21,7 @@ from statistics import median_high
 from daybreak.contract.formats import dollars, duration
 from daybreak.contract.records import Chosen
 from daybreak.contract.units import HOUR_S
-from daybreak.extensions.exploration.learning_curve import Gain, LearningCurve, Shown, length_of
+from daybreak.extensions.exploration.learning_curve import Gain, LearningCurve, QualityNight, length_of
 from daybreak.extensions.exploration.quality import MOST_TRIES
 from daybreak.prediction.efficiency import Choices, complete
 
@@ -45,7 +45,7 @@ class Tonight:
     left_usd: float  # of `plan.explore_usd`
 
 
-def choose(choices: Choices, tonight: Tonight, nights: Sequence[Shown]) -> Chosen:
+def choose(choices: Choices, tonight: Tonight, nights: Sequence[QualityNight]) -> Chosen:
     """Returns the values of tonight, and why; `nights` are those before, oldest first."""
     alike = [
         night for night in nights if night.chosen.rest == tonight.rest and night.warm in (tonight.warm, None)
@@ -78,7 +78,7 @@ def choose(choices: Choices, tonight: Tonight, nights: Sequence[Shown]) -> Chose
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Taken:
+class _NightCost:
     """Hours until training ended, and what it cost."""
 
     hours: float
@@ -89,7 +89,7 @@ class _Taken:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Trial:
+class _TriedValue:
     """A value that tonight may try, the dollars of such a night, and those of a usual night."""
 
     value: int
@@ -98,7 +98,7 @@ class _Trial:
 
 
 def _best(
-    key: str, choices: Choices, values: Values, tonight: Tonight, nights: Sequence[Shown]
+    key: str, choices: Choices, values: Values, tonight: Tonight, nights: Sequence[QualityNight]
 ) -> tuple[int, str]:
     """Returns the value of a key that is known to be best, beside those of the others, and why."""
     value, curve = values[key], _curve(key, choices, tonight, nights)
@@ -121,8 +121,8 @@ def _best(
 
 
 def _trial(
-    key: str, choices: Choices, values: Values, tonight: Tonight, nights: Sequence[Shown]
-) -> _Trial | None:
+    key: str, choices: Choices, values: Values, tonight: Tonight, nights: Sequence[QualityNight]
+) -> _TriedValue | None:
     """Returns the value of a key that tonight may find out about; None where there is none, or none tonight.
 
     A value that no night has had is expected to take as many times as long as it is larger; of the arguments
@@ -139,14 +139,14 @@ def _trial(
     if is_settled or not was_usual or num_tries >= curve.num_nights[now]:
         return None
     times = (larger / now) ** (2 if key.startswith(OF_THE_WORKLOAD) else 1)
-    expected = _Taken(hours=usual.hours * times, usd=usual.usd * times)
+    expected = _NightCost(hours=usual.hours * times, usd=usual.usd * times)
     takes = _took(nights, {**values, key: larger}, choices) or expected
     if not takes.fits(tonight) or takes.usd - usual.usd > tonight.left_usd:
         return None
-    return _Trial(value=larger, usd=takes.usd, usual_usd=usual.usd)
+    return _TriedValue(value=larger, usd=takes.usd, usual_usd=usual.usd)
 
 
-def _curve(key: str, choices: Choices, tonight: Tonight, nights: Sequence[Shown]) -> LearningCurve:
+def _curve(key: str, choices: Choices, tonight: Tonight, nights: Sequence[QualityNight]) -> LearningCurve:
     """Returns the scores of nights by the value of a key, and what else differed among them."""
     levels, scores, others = [], [], []
     for night in nights:
@@ -166,16 +166,16 @@ def _judged(curve: LearningCurve, value: int, base: int) -> Gain | None:
     return curve.until(value, MOST_TRIES).gain(value, base=base)
 
 
-def _took(nights: Sequence[Shown], values: Values, choices: Choices) -> _Taken | None:
+def _took(nights: Sequence[QualityNight], values: Values, choices: Choices) -> _NightCost | None:
     """Returns what most of the last nights with these values took, at most; None where there were none."""
     last = [night for night in nights if complete(night.chosen.values, choices) == values][-LOOKED_AT:]
     if not last:
         return None
     hours, usd = median_high(night.hours for night in last), median_high(night.usd for night in last)
-    return _Taken(hours=hours, usd=usd)
+    return _NightCost(hours=hours, usd=usd)
 
 
-def _too_much(took: _Taken | None, tonight: Tonight) -> str:
+def _too_much(took: _NightCost | None, tonight: Tonight) -> str:
     """Returns what nights did that took more than tonight has; "" if they did not."""
     if took is None or took.fits(tonight):
         return ""

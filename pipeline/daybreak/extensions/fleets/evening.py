@@ -33,7 +33,7 @@ from daybreak.contract.records import (
     Verdict,
 )
 from daybreak.contract.units import HOUR_S
-from daybreak.extensions.fleets.sharing import Demand, Share, Way, divide
+from daybreak.extensions.fleets.sharing import EveningDemand, Share, Way, divide
 from daybreak.machines.catalog import HEADROOM
 from daybreak.storage import homes
 from daybreak.storage.home import Home
@@ -279,8 +279,8 @@ def standing(lead: Path) -> dict[str, str]:
     return words
 
 
-def _demand(model: str, entry: Mapping[str, Any], fleet: "Fleet", *, now: float) -> Demand:
-    return Demand(
+def _demand(model: str, entry: Mapping[str, Any], fleet: "Fleet", *, now: float) -> EveningDemand:
+    return EveningDemand(
         model=model,
         ways=tuple(Way(**way) for way in entry["ways"]),
         deadline_s=entry["deadline"] - now,

@@ -35,7 +35,7 @@ class Way:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demand:
+class EveningDemand:
     """What a model needs this evening, in seconds from now."""
 
     model: str
@@ -80,7 +80,7 @@ Score = tuple[float, float, float, float]
 
 
 def divide(
-    demands: Sequence[Demand],
+    demands: Sequence[EveningDemand],
     *,
     machines: Mapping[str, int],
     budget_usd: float | None = None,
@@ -120,7 +120,7 @@ def divide(
     )
 
 
-def _possible(demand: Demand, machines: Mapping[str, int]) -> Demand:
+def _possible(demand: EveningDemand, machines: Mapping[str, int]) -> EveningDemand:
     """Returns the demand with the ways that there are machines for, and that no other beats in all."""
     there = [way for way in demand.ways if way.num_machines <= machines.get(way.machine, way.num_machines)]
 
@@ -140,7 +140,7 @@ def _possible(demand: Demand, machines: Mapping[str, int]) -> Demand:
     return replace(demand, ways=tuple(dict.fromkeys(way for way in there if not is_beaten(way))))
 
 
-def _affordable(demands: Sequence[Demand], budget_usd: float | None) -> list[Demand]:
+def _affordable(demands: Sequence[EveningDemand], budget_usd: float | None) -> list[EveningDemand]:
     """Returns the demands whose cheapest ways the dollars suffice for."""
     ranked = sorted(demands, key=lambda d: (-d.left_out, -d.value / max(d.least_usd, 1e-9), d.model))
     if budget_usd is None:
@@ -153,10 +153,10 @@ def _affordable(demands: Sequence[Demand], budget_usd: float | None) -> list[Dem
     return kept
 
 
-Order = list[tuple[Demand, Way]]
+Order = list[tuple[EveningDemand, Way]]
 
 
-def _lists(demands: Sequence[Demand], budget_usd: float | None) -> Iterator[Order]:
+def _lists(demands: Sequence[EveningDemand], budget_usd: float | None) -> Iterator[Order]:
     """Yields lists to begin with: by deadline or longest first, in cheapest, most sparing or fastest ways.
 
     Where the dollars do not suffice for the latter two, only the cheapest are left.

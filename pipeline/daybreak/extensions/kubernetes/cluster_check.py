@@ -17,7 +17,7 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.records import Rental
 from daybreak.extensions.kubernetes import manifest, node_labels, pod_status
 from daybreak.extensions.kubernetes.cluster_api import JOBSET_VERBS, KUEUE, ClusterApi
-from daybreak.extensions.kubernetes.manifest import JOBSET, Attempt, Part, Site
+from daybreak.extensions.kubernetes.manifest import JOBSET, JobTemplate, KubernetesSite, MachineGroup
 from daybreak.extensions.kubernetes.pod_entrypoint import SET_STEM, STEM
 from daybreak.extensions.vertex.image import look_up
 from daybreak.machines.own_machines import OwnMachine
@@ -33,7 +33,7 @@ OF_KUEUE = ((KUEUE, "workloads", "list"), (KUEUE, "localqueues", "list"))
 
 
 def findings(
-    site: Site, api: ClusterApi, *, machines: Callable[[], Sequence[OwnMachine]], file: str
+    site: KubernetesSite, api: ClusterApi, *, machines: Callable[[], Sequence[OwnMachine]], file: str
 ) -> Iterator[tuple[str, bool, str]]:
     """Yields checks as (name, passed, result or remedy).
 
@@ -72,7 +72,7 @@ def findings(
         yield "bucket", False, str(error)
 
 
-def _kind(site: Site, api: ClusterApi) -> tuple[bool, str]:
+def _kind(site: KubernetesSite, api: ClusterApi) -> tuple[bool, str]:
     """Returns whether jobs run as JobSets or, which is no error, as Indexed Jobs."""
     if api.makes_job_sets:
         return True, "jobs run as JobSets"
@@ -83,7 +83,7 @@ def _kind(site: Site, api: ClusterApi) -> tuple[bool, str]:
     return True, f"jobs run as Indexed Jobs{queued}: {why}"
 
 
-def _queue(site: Site, api: ClusterApi) -> tuple[bool, str]:
+def _queue(site: KubernetesSite, api: ClusterApi) -> tuple[bool, str]:
     """Returns whether Kueue has the queue of the settings, and admits jobs from it."""
     name, where = site.queue, f"namespace {site.namespace}"
     try:
@@ -98,7 +98,7 @@ def _queue(site: Site, api: ClusterApi) -> tuple[bool, str]:
 
 
 def _machines(
-    site: Site, api: ClusterApi, *, machines: Callable[[], Sequence[OwnMachine]], file: str
+    site: KubernetesSite, api: ClusterApi, *, machines: Callable[[], Sequence[OwnMachine]], file: str
 ) -> Iterator[tuple[str, bool, str]]:
     """Yields which machines there are, and whether the cluster would take a job on each."""
     try:
@@ -125,7 +125,7 @@ def _machines(
 
 
 def _job(
-    site: Site,
+    site: KubernetesSite,
     api: ClusterApi,
     machine: Machine,
     selector: Mapping[str, str],
@@ -137,8 +137,8 @@ def _job(
     job = Job(
         name="check", module="daybreak", rental=Rental(machine=machine.name), folder="check", timeout_s=60
     )
-    part = Part(machine=machine, count=1, selector=selector)
-    attempt = Attempt(
+    part = MachineGroup(machine=machine, count=1, selector=selector)
+    attempt = JobTemplate(
         job=job, name=f"{STEM}check", staged="check", labels={}, annotations={}, left_s=60, until=0
     )
     of_set = replace(attempt, name=f"{SET_STEM}check")

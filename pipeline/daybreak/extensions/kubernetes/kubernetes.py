@@ -22,9 +22,9 @@ from daybreak.contract.code_path import AT_HOME
 from daybreak.contract.errors import ParamsError
 from daybreak.extensions.kubernetes import cluster_check, manifest, node_labels, pod_status
 from daybreak.extensions.kubernetes.cluster_api import ClusterApi
-from daybreak.extensions.kubernetes.manifest import Attempt, Part, Site
+from daybreak.extensions.kubernetes.manifest import JobTemplate, KubernetesSite, MachineGroup
 from daybreak.extensions.kubernetes.pod_entrypoint import NAME, NUM_PODS, SET_STEM, STEM, is_job_set
-from daybreak.extensions.kubernetes.pod_status import Seen
+from daybreak.extensions.kubernetes.pod_status import JobObservation
 from daybreak.machines.nodes import Node
 from daybreak.machines.own_machines import OwnMachine
 from daybreak.storage.home import Home
@@ -63,7 +63,7 @@ class Kubernetes(Cluster):
         or `image` where that is "".
         """
         super().__init__(machines=machines, bucket=bucket, retry=replace(AT_ONCE, cancel_s=END_S), home=home)
-        self.site = Site(
+        self.site = KubernetesSite(
             namespace=namespace,
             image=image,
             tpu_image=tpu_image,
@@ -159,7 +159,7 @@ class Kubernetes(Cluster):
         is_set = self._api.makes_job_sets
         name, job = f"{SET_STEM if is_set else STEM}{request.attempt}", request.job
         notes = {JOB: job.name, NIGHT: job.night, FOLDER: str(request.folder), UNTIL: str(request.until)}
-        attempt = Attempt(
+        attempt = JobTemplate(
             job=job,
             name=name,
             staged=request.folder.name,
@@ -181,7 +181,7 @@ class Kubernetes(Cluster):
             raise Unreachable(f"the cluster does not answer: it has job {name}, and does not list it")
         return there[0]
 
-    def _make_jobs(self, attempt: Attempt, parts: Sequence[Part]) -> dict[str, Any] | None:
+    def _make_jobs(self, attempt: JobTemplate, parts: Sequence[MachineGroup]) -> dict[str, Any] | None:
         made = self._api.create(manifest.indexed_job(attempt, parts[0], site=self.site))
         try:
             if made:
@@ -213,7 +213,7 @@ class Kubernetes(Cluster):
         """Creates the Jobs of machines of other kinds, with the time of the first Job, which owns them."""
         meta = made["metadata"]
         notes = meta["annotations"]
-        attempt = Attempt(
+        attempt = JobTemplate(
             job=job,
             name=meta["name"],
             staged=Path(notes[FOLDER]).name,
@@ -226,15 +226,17 @@ class Kubernetes(Cluster):
         for part in self._parts(job)[1:]:
             self._api.create(manifest.indexed_job(attempt, part, site=self.site, owners=owners))
 
-    def _parts(self, job: Job) -> list[Part]:
+    def _parts(self, job: Job) -> list[MachineGroup]:
         """Returns the machines of the job by kind."""
-        parts: list[Part] = []
+        parts: list[MachineGroup] = []
         machines = machines_of(job, known=self.machines(), place=self.place)
         for machine, pool in zip(machines, job.rental.pools, strict=True):
             words = self.options(machine.name, job.rental.strategy)
             first = sum(part.count for part in parts)
             selector = manifest.chosen(words)
-            parts.append(Part(machine=machine, count=pool.num_machines, selector=selector, first=first))
+            parts.append(
+                MachineGroup(machine=machine, count=pool.num_machines, selector=selector, first=first)
+            )
         return parts
 
     def find(self, regions: Iterable[str], **labels: str) -> list[Rented]:
@@ -309,7 +311,10 @@ def _found(made: Mapping[str, Any]) -> Rented:
 
 
 def _rented(
-    head: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], seen: Seen
+    head: Mapping[str, Any],
+    jobs: Sequence[Mapping[str, Any]],
+    pods: Sequence[Mapping[str, Any]],
+    seen: JobObservation,
 ) -> Rented:
     """Returns the job described by its JobSet or first Job (`head`), all Jobs, and all pods."""
     meta = head["metadata"]

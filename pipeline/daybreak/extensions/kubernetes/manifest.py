@@ -36,7 +36,7 @@ SHARE = 0.9  # of a node's cores and memory, as the system of the node takes its
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class KubernetesSite:
     """Where jobs run and under which account: the settings of the backend in params.yaml."""
 
     namespace: str
@@ -49,7 +49,7 @@ class Site:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class MachineGroup:
     """The machines of one kind among those of a job."""
 
     machine: Machine
@@ -59,7 +59,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
+class JobTemplate:
     """The parts of a request that are the same for all machines of an attempt."""
 
     job: Job
@@ -72,7 +72,11 @@ class Attempt:
 
 
 def indexed_job(
-    attempt: Attempt, part: Part, *, site: Site, owners: Sequence[Mapping[str, Any]] = ()
+    attempt: JobTemplate,
+    part: MachineGroup,
+    *,
+    site: KubernetesSite,
+    owners: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Returns the Job that a part of the job's machines are; it is deleted with its `owners`."""
     name = job_name(attempt.name, first=part.first)
@@ -83,7 +87,7 @@ def indexed_job(
 
 
 def job_set(
-    attempt: Attempt, parts: Sequence[Part], *, site: Site, of_jobs: Mapping[str, str]
+    attempt: JobTemplate, parts: Sequence[MachineGroup], *, site: KubernetesSite, of_jobs: Mapping[str, str]
 ) -> dict[str, Any]:
     """Returns the JobSet that the job is: each part of its machines is a Job of it, with labels `of_jobs`.
 
@@ -114,7 +118,7 @@ def job_set(
 
 
 def _object(
-    version: str, kind: str, name: str, spec: Mapping[str, Any], *, attempt: Attempt, site: Site
+    version: str, kind: str, name: str, spec: Mapping[str, Any], *, attempt: JobTemplate, site: KubernetesSite
 ) -> dict[str, Any]:
     """Returns a Job or JobSet, which waits in the queue if the site has one."""
     queued = {"suspend": True} if site.queue else {}
@@ -131,7 +135,7 @@ def _object(
     }
 
 
-def _spec(attempt: Attempt, part: Part, *, site: Site) -> dict[str, Any]:
+def _spec(attempt: JobTemplate, part: MachineGroup, *, site: KubernetesSite) -> dict[str, Any]:
     """Returns what a Job by itself and one of a JobSet have in common."""
     count = part.count
     is_elastic = 0 < site.min_machines < count and not attempt.job.rental.others
@@ -165,7 +169,7 @@ def _spec(attempt: Attempt, part: Part, *, site: Site) -> dict[str, Any]:
     return spec
 
 
-def _pod(attempt: Attempt, part: Part, *, site: Site) -> dict[str, Any]:
+def _pod(attempt: JobTemplate, part: MachineGroup, *, site: KubernetesSite) -> dict[str, Any]:
     job, machine, selector = attempt.job, part.machine, part.selector
     asked: dict[str, str] = {
         "cpu": f"{int(1000 * SHARE * machine.vcpus)}m",

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 
 from daybreak.backends import entrypoint
-from daybreak.backends.torchrun import Place
+from daybreak.backends.torchrun import NodeRank
 
 NUM_PODS, NAME = "DAYBREAK_NUM_PODS", "DAYBREAK_JOB_NAME"  # set by the backend
 MIN_PODS = "DAYBREAK_MIN_PODS"  # by the manifest of a job that goes on with fewer
@@ -37,14 +37,14 @@ def job_name(name: str, *, first: int) -> str:
     return f"{name}-others" if first else name
 
 
-def place(variables: Mapping[str, str]) -> Place | None:
+def place(variables: Mapping[str, str]) -> NodeRank | None:
     """Returns the place of this pod among the pods of the Job; None for a single pod.
 
     >>> place({"DAYBREAK_NUM_PODS": "2", "DAYBREAK_JOB_NAME": "j", "JOB_COMPLETION_INDEX": "1"})
-    Place(num_nodes=2, rank=1, host='j-1.j', master='j-0.j:29400', min_nodes=0)
+    NodeRank(num_nodes=2, rank=1, host='j-1.j', master='j-0.j:29400', min_nodes=0)
     >>> place({"DAYBREAK_NUM_PODS": "3", "DAYBREAK_JOB_NAME": "j", "JOB_COMPLETION_INDEX": "0",
     ...        "DAYBREAK_FIRST_POD": "2"})
-    Place(num_nodes=3, rank=2, host='j-others-0.j', master='j-0.j:29400', min_nodes=0)
+    NodeRank(num_nodes=3, rank=2, host='j-others-0.j', master='j-0.j:29400', min_nodes=0)
     >>> place({"DAYBREAK_NUM_PODS": "2", "DAYBREAK_JOB_NAME": "daybreak-set-1",
     ...        "JOB_COMPLETION_INDEX": "1"}).host
     'daybreak-set-1-first-0-1.daybreak-set-1'
@@ -53,7 +53,7 @@ def place(variables: Mapping[str, str]) -> Place | None:
     if count == 1:
         return None
     index, first = int(variables["JOB_COMPLETION_INDEX"]), int(variables.get(FIRST_POD, "0"))
-    return Place(
+    return NodeRank(
         num_nodes=count,
         rank=first + index,
         host=f"{job_name(name, first=first)}-{index}.{name}",

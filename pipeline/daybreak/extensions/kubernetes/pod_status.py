@@ -60,7 +60,7 @@ SIGNALS = 128  # exit statuses above it are signals
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class JobObservation:
     """What was seen of a Job."""
 
     cause: Cause
@@ -75,7 +75,7 @@ def seen(
     pods: Sequence[Mapping[str, Any]],
     *,
     workload: Mapping[str, Any] | None = None,
-) -> Seen:
+) -> JobObservation:
     """Returns the state that the objects of a job, as the API has them, imply.
 
     Args:
@@ -86,7 +86,7 @@ def seen(
     """
     conditions = _true(head)
     if DONE & conditions.keys() or "SuccessCriteriaMet" in conditions:
-        return Seen(cause="done")
+        return JobObservation(cause="done")
     # A Job has the reason of a failure; a JobSet only says that a Job has failed.
     failures = [each["Failed"] for each in map(_true, jobs) if "Failed" in each]
     failures += [each["FailureTarget"] for each in map(_true, jobs) if "FailureTarget" in each]
@@ -94,7 +94,7 @@ def seen(
     if failures:
         return _failed(failures[0], pods)
     if "Suspended" in conditions or head["spec"].get("suspend"):
-        return _queued(workload) or Seen(
+        return _queued(workload) or JobObservation(
             cause="suspended", text=conditions.get("Suspended", {}).get("message", "")
         )
     return _under_way(head, jobs, pods)
@@ -102,18 +102,18 @@ def seen(
 
 def _under_way(
     head: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]
-) -> Seen:
+) -> JobObservation:
     """Returns how far a job is that has neither ended nor waits for its turn."""
     specs = _specs(head, jobs)
     running = [pod for pod in pods if pod.get("status", {}).get("phase") in ("Running", "Succeeded")]
     if "successPolicy" in specs[0] and any(_is_first(pod) for pod in running):
-        return Seen(cause="running")  # it goes on without the others
+        return JobObservation(cause="running")  # it goes on without the others
     if hindered := _hindered(pods):
         return hindered
     if len(jobs) < len(specs) and "deletionTimestamp" not in head["metadata"]:
-        return Seen(cause="no pods", since=moment(head["metadata"]["creationTimestamp"]))
+        return JobObservation(cause="no pods", since=moment(head["metadata"]["creationTimestamp"]))
     whole = len(running) >= sum(spec["completions"] for spec in specs)
-    return Seen(cause="running" if whole else "starting")
+    return JobObservation(cause="running" if whole else "starting")
 
 
 def _specs(head: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -122,18 +122,18 @@ def _specs(head: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> list[M
     return of_set or [job["spec"] for job in jobs]
 
 
-def _queued(workload: Mapping[str, Any] | None) -> Seen | None:
+def _queued(workload: Mapping[str, Any] | None) -> JobObservation | None:
     """Returns what Kueue waits for; None where it says nothing."""
     if workload is None:
         return None
     conditions = {each["type"]: each for each in workload.get("status", {}).get("conditions") or ()}
     evicted, quota = conditions.get("Evicted", {}), conditions.get("QuotaReserved", {})
     if not workload["spec"].get("active", True):
-        return Seen(cause="not admitted", text=_words(evicted), since=_since(evicted))
+        return JobObservation(cause="not admitted", text=_words(evicted), since=_since(evicted))
     if quota.get("status") == "False":
         cause: Cause = "not admitted" if quota.get("reason") in NEVER else "suspended"
         was = [_words(evicted)] if evicted.get("status") == "True" else []
-        return Seen(cause=cause, text="; ".join([*was, _words(quota)]), since=_since(quota))
+        return JobObservation(cause=cause, text="; ".join([*was, _words(quota)]), since=_since(quota))
     return None
 
 
@@ -164,7 +164,7 @@ def puzzling(
     return next((str(each["metadata"]["uid"]) for each in (*lacking, *waiting)), "")
 
 
-def explained(seen: Seen, events: Sequence[Mapping[str, Any]]) -> Seen:
+def explained(seen: JobObservation, events: Sequence[Mapping[str, Any]]) -> JobObservation:
     """Returns the observed state, with the text of the newest event of one object added."""
     if seen.cause == "unschedulable":
         events = [event for event in events if event.get("reason") in AUTOSCALER]
@@ -176,7 +176,7 @@ def explained(seen: Seen, events: Sequence[Mapping[str, Any]]) -> Seen:
     if newest.get("type") != "Warning" or seen.cause in ("unschedulable", "no pods"):
         return replace(seen, text=text)
     cause: Cause = "no pods" if newest.get("reason") == NO_POD else "not started"
-    return Seen(cause=cause, text=text, since=_first(newest))
+    return JobObservation(cause=cause, text=text, since=_first(newest))
 
 
 def _words(thing: Mapping[str, Any]) -> str:
@@ -200,40 +200,42 @@ def _last(event: Mapping[str, Any]) -> datetime:
     return moment(at) if at else _first(event)
 
 
-def _hindered(pods: Sequence[Mapping[str, Any]]) -> Seen | None:
+def _hindered(pods: Sequence[Mapping[str, Any]]) -> JobObservation | None:
     """Returns what keeps a pod from starting; None if nothing does."""
     for pod in pods:
         for container in _containers(pod):
             waiting = container.get("state", {}).get("waiting", {})
             if waiting.get("reason") in STUCK:
                 text = f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
-                return Seen(cause="no image", text=text, since=moment(pod["metadata"]["creationTimestamp"]))
+                return JobObservation(
+                    cause="no image", text=text, since=moment(pod["metadata"]["creationTimestamp"])
+                )
         for condition in pod.get("status", {}).get("conditions", ()):
             if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
                 since = moment(condition.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
-                return Seen(cause="unschedulable", text=condition.get("message", ""), since=since)
+                return JobObservation(cause="unschedulable", text=condition.get("message", ""), since=since)
     return None
 
 
-def _failed(condition: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Seen:
+def _failed(condition: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> JobObservation:
     text = str(condition.get("message", ""))
     ended = [each.get("state", {}).get("terminated") or {} for pod in pods for each in _containers(pod)]
     disrupted = [target for pod in pods if (target := _true(pod).get("DisruptionTarget"))]
     if condition.get("reason") == "DeadlineExceeded":
-        return Seen(cause="overtime", text=text)
+        return JobObservation(cause="overtime", text=text)
     if any(each.get("reason") == "OOMKilled" for each in ended):
-        return Seen(cause="out of memory", text=text)
+        return JobObservation(cause="out of memory", text=text)
     if disrupted or any(pod.get("status", {}).get("reason") in LOST for pod in pods):
         first = disrupted[0] if disrupted else {}
         said = f"{first.get('reason', '')}: {first.get('message', '')}" if first else text
-        return Seen(cause="disrupted", text=said)
+        return JobObservation(cause="disrupted", text=said)
     statuses = [int(each["exitCode"]) for each in ended if each.get("exitCode")]
     own = [status for status in statuses if status <= SIGNALS]  # the others were ended because of it
     if own:
-        return Seen(cause="error", text=text, status=own[0])
+        return JobObservation(cause="error", text=text, status=own[0])
     if not pods:  # they went with their node
-        return Seen(cause="gone", text=text)
-    return Seen(cause="killed", text=text, status=statuses[0] if statuses else None)
+        return JobObservation(cause="gone", text=text)
+    return JobObservation(cause="killed", text=text, status=statuses[0] if statuses else None)
 
 
 def is_over(job: Mapping[str, Any]) -> bool:

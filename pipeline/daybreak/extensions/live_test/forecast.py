@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daybreak.contract.units import DAY_S, HOUR_S
-from daybreak.extensions.live_test.live_score import LISTS, LiveScore, Shown
+from daybreak.extensions.live_test.live_score import LISTS, LiveScore, ShownExposure
 from daybreak.extensions.live_test.looks import NUM_LOOKS, last_bound
 from daybreak.extensions.live_test.ramp import Pace, clock_by
 from daybreak.statistics import unpaired
@@ -30,7 +30,7 @@ class Volume:
     days: float  # looked at
 
 
-def volume(exposures: Iterable[Shown], *, now: float, days: float, by: LiveScore = LISTS) -> Volume:
+def volume(exposures: Iterable[ShownExposure], *, now: float, days: float, by: LiveScore = LISTS) -> Volume:
     """Returns users an hour and the spread of their scores, by exposures of the last `days`, oldest first.
 
     Of users who are shown predictions, only those with a label count, as in `readout`.
@@ -97,7 +97,7 @@ def hours_needed(before: Volume, *, pace: Pace, alpha: float, margin: float, lon
     return high
 
 
-def scores_before(exposures: Iterable[Shown], *, by: LiveScore = LISTS) -> dict[str, float]:
+def scores_before(exposures: Iterable[ShownExposure], *, by: LiveScore = LISTS) -> dict[str, float]:
     """Returns the mean score of each unit that has one; of lists, that is 0 where nothing was taken."""
     scores: dict[str, list[float]] = {}
     for shown in exposures:

@@ -28,12 +28,12 @@ from daybreak.contract.records import Evaluation, Release
 from daybreak.contract.units import HOUR_S
 from daybreak.evaluation.live_judge import Held
 from daybreak.extensions.live_test import live_test, own_serving
-from daybreak.extensions.live_test.observations import Seen, observe
-from daybreak.extensions.live_test.readout import Finding
+from daybreak.extensions.live_test.observations import ObservationLog, observe
+from daybreak.extensions.live_test.readout import Readout
 from daybreak.extensions.live_test.traffic import open_log, share_out
 from daybreak.rollout.targets import endpoint
 from daybreak.statistics.paired import Rules
-from daybreak.statistics.result import Result, Status
+from daybreak.statistics.result import Conclusion, Status
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import holdback_name
@@ -59,7 +59,7 @@ def judge(
         by, rules = live_test.score_by(evaluation, params.gate, rules=rules, own=own)
         others = live_test.others_by(evaluation, params.gate, own=own)
     except (DataError, ParamsError, ReleaseError) as error:
-        return Held(result=Result(status=Status.NO_DATA, sentence=str(error)), num_users=0)
+        return Held(result=Conclusion(status=Status.NO_DATA, sentence=str(error)), num_users=0)
     shown = _shown(home, traffic_log, before)
     began = _served_since(home, traffic_log, serving, before)
     of_this = [one for one in shown if one.time >= began]
@@ -70,26 +70,26 @@ def judge(
         whole = _outcomes_of_each(shown, window_s=window_s, now=now.timestamp())
         seen[f"all that served since, against {before.version}"] = observe(whole, window_s=math.inf)
 
-    def look_at(log_of: Seen) -> Finding:
+    def look_at(log_of: ObservationLog) -> Readout:
         return live_test.look(log_of.swapped, params, rules=rules, now=now, by=by, others=others)
 
     try:
         findings = {what: look_at(log_of) for what, log_of in seen.items() if log_of.observations}
     except DataError as error:
-        return Held(result=Result(status=Status.NO_DATA, sentence=str(error)), num_users=0)
+        return Held(result=Conclusion(status=Status.NO_DATA, sentence=str(error)), num_users=0)
     return _told(findings) if findings else None
 
 
-def _told(findings: dict[str, Finding]) -> Held:
+def _told(findings: dict[str, Readout]) -> Held:
     """Combines findings: the result of an untrusted finding comes first, then that of a broken guardrail."""
-    results: list[Result] = []
+    results: list[Conclusion] = []
     for what, finding in findings.items():
         status = Status.WORSE if finding.broken else finding.result.status
         sentence = "; ".join(finding.broken) or finding.result.sentence
         if not finding.is_trusted:
             status, sentence = Status.MISMATCH, finding.broken[0]
         effect = finding.result.effect if finding.is_trusted else None
-        results.append(Result(status=status, effect=effect, sentence=f"{what}: {sentence}"))
+        results.append(Conclusion(status=status, effect=effect, sentence=f"{what}: {sentence}"))
     num_users = max(finding.num_ours for finding in findings.values())
     for status in (Status.MISMATCH, Status.WORSE):
         if decisive := [result for result in results if result.status is status]:

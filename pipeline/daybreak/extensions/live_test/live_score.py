@@ -33,7 +33,7 @@ LEAST_MARGIN = 1e-9
 METRIC = '{"metric"'  # begins the value of a team's metric in the log; no item that a client tells may
 
 
-class Shown(Protocol):
+class ShownExposure(Protocol):
     """An exposure with its outcome, as the traffic log has both (daybreak/storage/traffic_log.py)."""
 
     @property
@@ -92,7 +92,7 @@ class LiveScore(Protocol):
     def has_label(self) -> bool:
         """Whether a score needs an outcome."""
 
-    def of(self, exposures: Sequence[Shown], *, until: float) -> float | None:
+    def of(self, exposures: Sequence[ShownExposure], *, until: float) -> float | None:
         """Returns the score of a user's exposures by the outcomes until then; None without any."""
 
     def losses(self, scores: Floats) -> Floats:
@@ -111,7 +111,7 @@ class ListScore:
     of_lists = True
     has_label = True
 
-    def of(self, exposures: Sequence[Shown], *, until: float) -> float | None:
+    def of(self, exposures: Sequence[ShownExposure], *, until: float) -> float | None:
         """Returns the mean over the exposures that have an outcome."""
         reported = [
             list_score(shown.items, shown.taken)
@@ -161,7 +161,7 @@ class RowScore:
     classes: tuple[str, ...] = ()
     of_lists = False
 
-    def of(self, exposures: Sequence[Shown], *, until: float) -> float | None:
+    def of(self, exposures: Sequence[ShownExposure], *, until: float) -> float | None:
         """Returns the mean over the rows that have a label by then."""
         values = np.concatenate([np.zeros(0), *(self._values(shown, until) for shown in exposures)])
         return self._sign * float(values.mean()) if values.size else None
@@ -193,7 +193,7 @@ class RowScore:
         beyond = self.high - self.low or max(abs(self.low), 1.0)
         return np.clip(values[~np.isnan(values)], self.low - beyond, self.high + beyond)
 
-    def _values(self, shown: Shown, until: float) -> Floats:
+    def _values(self, shown: ShownExposure, until: float) -> Floats:
         """Returns the metric's values of the rows of an exposure whose label is known by then, clipped."""
         nothing = np.zeros(0)
         predicted = json.loads(shown.predicted).get(self.metric.prediction) if shown.predicted else None
@@ -234,7 +234,7 @@ class OwnScore(RowScore):
 
     has_label: bool = True
 
-    def _values(self, shown: Shown, until: float) -> Floats:
+    def _values(self, shown: ShownExposure, until: float) -> Floats:
         values = [value for text in shown.taken or () if (value := reported(text)) is not None]
         return self._clipped(np.array(values, dtype=np.float64))
 

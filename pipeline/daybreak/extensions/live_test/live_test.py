@@ -28,8 +28,16 @@ from daybreak.evaluation.metric_roles import guardrails_of, success_of
 from daybreak.extensions.live_test import forecast, own_serving, ramp
 from daybreak.extensions.live_test.live_score import LEAST_MARGIN, LISTS, LiveScore, OwnScore, RowScore
 from daybreak.extensions.live_test.looks import Looks
-from daybreak.extensions.live_test.observations import Seen, observe
-from daybreak.extensions.live_test.readout import NOTHING, Decision, Finding, Limits, Metric, decide, find
+from daybreak.extensions.live_test.observations import ObservationLog, observe
+from daybreak.extensions.live_test.readout import (
+    NOTHING,
+    Decision,
+    GuardrailLimits,
+    Readout,
+    UserMetric,
+    decide,
+    find,
+)
 from daybreak.extensions.live_test.traffic import end, move, open_log, share_out
 from daybreak.rollout.targets import endpoint
 from daybreak.statistics.paired import Rules
@@ -119,7 +127,7 @@ def _look(
     *,
     rules: Rules,
     by: LiveScore,
-    others: Sequence[Metric],
+    others: Sequence[UserMetric],
     first: Verdict,
     standing: Live,
     log: "Log",
@@ -204,7 +212,7 @@ def score_by(
 
 def others_by(
     evaluation: Evaluation | None, params: GateParams, *, own: OwnMetricParams | None = None
-) -> tuple[Metric, ...]:
+) -> tuple[UserMetric, ...]:
     """Returns the other metrics by which users judge: further success metrics, and guardrails.
 
     Those of a set, such as AUC, are judged on held-out samples alone; where a team serves by itself, it
@@ -222,7 +230,9 @@ def others_by(
     asked = [(one, one.margin or LEAST_MARGIN, False) for one in success]
     asked += [(one, margin, True) for one, margin in held]
     return tuple(
-        Metric(name=one.name.removeprefix("-"), by=_row_score(one), margin=margin, is_guardrail=is_guardrail)
+        UserMetric(
+            name=one.name.removeprefix("-"), by=_row_score(one), margin=margin, is_guardrail=is_guardrail
+        )
         for one, margin, is_guardrail in asked
     )
 
@@ -244,7 +254,7 @@ def _row_score(live: LiveMetric) -> RowScore:
 
 
 def look(
-    seen: Seen,
+    seen: ObservationLog,
     params: LiveSections,
     *,
     rules: Rules,
@@ -252,14 +262,14 @@ def look(
     by: LiveScore,
     looks: Looks | None = None,
     before: Mapping[str, float] = NOTHING,
-    others: Sequence[Metric] = (),
-) -> Finding:
+    others: Sequence[UserMetric] = (),
+) -> Readout:
     """Returns what the log of an experiment says by now; arguments as of `readout.find`.
 
     Raises DataError where a metric cannot be computed of what users were shown and told.
     """
     limit = params.live_test
-    limits = Limits(
+    limits = GuardrailLimits(
         errors=limit.max_errors,
         fallbacks=limit.max_fallbacks,
         p99_s=limit.max_p99_rise_s,
@@ -456,7 +466,7 @@ def _before(folder: Path) -> dict[str, float]:
     return scores
 
 
-def _standing(before: Live, finding: Finding, decision: Decision, *, share: float) -> Live:
+def _standing(before: Live, finding: Readout, decision: Decision, *, share: float) -> Live:
     """Returns how the experiment stands after a look."""
     effect = finding.result.effect
     return replace(
@@ -490,7 +500,7 @@ def _verdict(first: Verdict, decision: Decision, standing: Live, *, both: bool) 
 
 
 def _sentence(
-    standing: Live, decision: Decision, step: ramp.Step, log: "Log", traffic: "Traffic", *, own: bool
+    standing: Live, decision: Decision, step: ramp.RampStep, log: "Log", traffic: "Traffic", *, own: bool
 ) -> str:
     """Says how the experiment stands, and what comes next."""
     routers = log.routers()

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from daybreak.extensions.live_test.live_score import LISTS, LiveScore, Shown
+from daybreak.extensions.live_test.live_score import LISTS, LiveScore, ShownExposure
 
 CHALLENGER = "challenger"
 Floats = NDArray[np.float64]
@@ -41,10 +41,12 @@ class Observation:
     chance: float  # to meet it
     share: float
     time: float  # of the first exposure
-    exposures: list[Shown] = field(default_factory=list)  # within the window
-    later: list[Shown] = field(default_factory=list)  # after it, at the same share and in the same arm
+    exposures: list[ShownExposure] = field(default_factory=list)  # within the window
+    later: list[ShownExposure] = field(
+        default_factory=list
+    )  # after it, at the same share and in the same arm
 
-    def until(self, after_s: float) -> list[Shown]:
+    def until(self, after_s: float) -> list[ShownExposure]:
         """Returns the exposures within so many seconds of the first."""
         shown = (*self.exposures, *self.later)
         return [one for one in shown if one.time <= self.time + after_s]
@@ -55,7 +57,7 @@ class Observation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class ObservationLog:
     """All observations of an experiment, in order of time."""
 
     observations: tuple[Observation, ...]
@@ -75,13 +77,13 @@ class Seen:
         return np.array([one.chance for one in self.observations], dtype=np.float64)
 
     @property
-    def swapped(self) -> "Seen":
+    def swapped(self) -> "ObservationLog":
         """The same with the arms exchanged: is the champion worse than the challenger?"""
 
         def swapped(observations: tuple[Observation, ...]) -> tuple[Observation, ...]:
             return tuple(replace(one, treated=not one.treated, chance=1 - one.chance) for one in observations)
 
-        return Seen(
+        return ObservationLog(
             observations=swapped(self.observations),
             impossible=self.impossible,
             latencies_s={not ours: values for ours, values in self.latencies_s.items()},
@@ -94,7 +96,7 @@ class Seen:
         return sum(at), len(at) - sum(at)
 
 
-def observe(exposures: Iterable[Shown], *, window_s: float) -> Seen:
+def observe(exposures: Iterable[ShownExposure], *, window_s: float) -> ObservationLog:
     """Returns the observations among an experiment's exposures, which come oldest first."""
     places: dict[str, tuple[float, float]] = {}
     first: dict[str, Observation] = {}
@@ -130,7 +132,7 @@ def observe(exposures: Iterable[Shown], *, window_s: float) -> Seen:
                 back = Observation(treated=ours, chance=coin, share=shown.share, time=shown.time)
                 again[shown.unit, shown.share] = back
             (back.exposures if shown.time <= back.time + window_s else back.later).append(shown)
-    return Seen(
+    return ObservationLog(
         observations=tuple(observations),
         impossible=impossible,
         latencies_s={ours: np.array([*of.values()], dtype=np.float64) for ours, of in latencies.items()},

@@ -24,7 +24,7 @@ class Pace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class RampStep:
     """What to do with the share now."""
 
     action: Literal["hold", "raise", "stop", "done"]
@@ -32,7 +32,7 @@ class Step:
     reason: str
 
 
-def step(pace: Pace, *, share: float, units: int, hours: float, broken: Sequence[str] = ()) -> Step:
+def step(pace: Pace, *, share: float, units: int, hours: float, broken: Sequence[str] = ()) -> RampStep:
     """Returns the next step of a ramp.
 
     Args:
@@ -43,19 +43,21 @@ def step(pace: Pace, *, share: float, units: int, hours: float, broken: Sequence
         broken: what is wrong, in words.
     """
     if broken:
-        return Step(action="stop", share=0.0, reason="; ".join(broken))
+        return RampStep(action="stop", share=0.0, reason="; ".join(broken))
     if share <= 0:
-        return Step(action="raise", share=pace.shares[0], reason=f"begin at {pace.shares[0]:.0%}")
+        return RampStep(action="raise", share=pace.shares[0], reason=f"begin at {pace.shares[0]:.0%}")
     if units < pace.units:
         reason = f"{units:,} of {pace.units:,} users have met the challenger at {share:.0%}"
-        return Step(action="hold", share=share, reason=reason)
+        return RampStep(action="hold", share=share, reason=reason)
     if hours < pace.hours:
         reason = f"{hours:.1f} of {pace.hours:g} hours at {share:.0%} are over"
-        return Step(action="hold", share=share, reason=reason)
+        return RampStep(action="hold", share=share, reason=reason)
     higher = [one for one in pace.shares if one > share]
     if not higher:
-        return Step(action="done", share=share, reason=f"{share:.0%} were held")
-    return Step(action="raise", share=higher[0], reason=f"{share:.0%} were held, go on to {higher[0]:.0%}")
+        return RampStep(action="done", share=share, reason=f"{share:.0%} were held")
+    return RampStep(
+        action="raise", share=higher[0], reason=f"{share:.0%} were held, go on to {higher[0]:.0%}"
+    )
 
 
 def clock_by(pace: Pace, *, units_per_hour: float, hours: float) -> float:

@@ -32,14 +32,14 @@ from numpy.typing import NDArray
 
 from daybreak.contract.formats import percents
 from daybreak.contract.records import Action, Check
-from daybreak.extensions.live_test.live_score import LISTS, LiveScore, Shown
+from daybreak.extensions.live_test.live_score import LISTS, LiveScore, ShownExposure
 from daybreak.extensions.live_test.looks import Looks
-from daybreak.extensions.live_test.observations import Observation, Seen
-from daybreak.extensions.live_test.ramp import Pace, Step, step
+from daybreak.extensions.live_test.observations import Observation, ObservationLog
+from daybreak.extensions.live_test.ramp import Pace, RampStep, step
 from daybreak.statistics import e_process, quantiles, srm
 from daybreak.statistics.output_drift import witnessed
 from daybreak.statistics.paired import Rules, status_of
-from daybreak.statistics.result import Result, Status
+from daybreak.statistics.result import Conclusion, Status
 from daybreak.statistics.together import together
 from daybreak.statistics.unpaired import adjusted, effect
 
@@ -51,7 +51,7 @@ Mode = Literal["live", "both"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class GuardrailLimits:
     """How much worse than the champion the challenger may be."""
 
     errors: float  # share of users whose model did not answer
@@ -62,7 +62,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric:
+class UserMetric:
     """A metric by which users judge."""
 
     name: str
@@ -72,11 +72,11 @@ class Metric:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Readout:
     """What the log says of an experiment now."""
 
-    result: Result  # of the score, on the scale of users with an outcome
-    arms: Result  # MISMATCH where users did not meet the arms they were drawn for
+    result: Conclusion  # of the score, on the scale of users with an outcome
+    arms: Conclusion  # MISMATCH where users did not meet the arms they were drawn for
     checks: tuple[Check, ...]  # the guardrails
     num_ours: int  # users whose arm was left to chance, by arm
     num_theirs: int
@@ -102,17 +102,17 @@ class Decision:
 
 
 def find(
-    seen: Seen,
+    seen: ObservationLog,
     *,
     rules: Rules,
-    limits: Limits,
+    limits: GuardrailLimits,
     window_s: float,
     now: float,
     looks: Looks | None = None,
     before: Mapping[str, float] = NOTHING,
     by: LiveScore = LISTS,
-    others: Sequence[Metric] = (),
-) -> Finding:
+    others: Sequence[UserMetric] = (),
+) -> Readout:
     """Returns guardrails and effect of an experiment; every log has an answer.
 
     Args:
@@ -129,11 +129,11 @@ def find(
     num_ours, num_theirs = seen.counts()
     over = [one for one in seen.observations if one.time + window_s <= now]
     arms = _as_drawn(seen)
-    success: dict[str, Result] = {}
-    held: dict[str, Result] = {}
+    success: dict[str, Conclusion] = {}
+    held: dict[str, Conclusion] = {}
     checks: list[Check] = []
     num_success = 1 + sum(not one.is_guardrail for one in others)
-    for metric in (Metric(name="score", by=by, margin=limits.margin, is_guardrail=False), *others):
+    for metric in (UserMetric(name="score", by=by, margin=limits.margin, is_guardrail=False), *others):
         asked = replace(rules, margin=metric.margin)
         if metric.is_guardrail:
             asked = replace(asked, refresh=True)
@@ -149,7 +149,7 @@ def find(
     if not by.of_lists and by.has_label:
         labelled, _ = _labelled(over, [one.score(by, window_s=window_s) for one in over])
         labels = (_check("labels", srm.check(_arm(labelled), _chance(labelled))),)
-    return Finding(
+    return Readout(
         result=together(success, held, refresh=rules.refresh),
         arms=arms,
         checks=(
@@ -164,7 +164,7 @@ def find(
 
 
 def guardrails(
-    seen: Seen, *, limits: Limits, window_s: float, now: float, of_lists: bool = True
+    seen: ObservationLog, *, limits: GuardrailLimits, window_s: float, now: float, of_lists: bool = True
 ) -> tuple[Check, ...]:
     """Returns a check for each guardrail that needs no outcome; arguments as of `find`.
 
@@ -230,7 +230,7 @@ def _over(observations: Sequence[Observation], after_s: float, now: float) -> li
     return [one for one in observations if one.time + after_s <= now]
 
 
-def _values(users: list[Observation], answers: list[list[Shown]]) -> dict[str, list[float]]:
+def _values(users: list[Observation], answers: list[list[ShownExposure]]) -> dict[str, list[float]]:
     """By guardrail, a value in [0, 1] per user, higher is worse, of these answers to them."""
     lists = [[item for one in of for item in one.items] for of in answers]
     return {
@@ -241,7 +241,7 @@ def _values(users: list[Observation], answers: list[list[Shown]]) -> dict[str, l
 
 
 def decide(
-    finding: Finding,
+    finding: Readout,
     *,
     rules: Rules,
     mode: Mode,
@@ -250,7 +250,7 @@ def decide(
     units: int,
     hours: float,
     over: bool,
-) -> tuple[Decision, Step]:
+) -> tuple[Decision, RampStep]:
     """Returns what to do with challenger and share now.
 
     Args:
@@ -267,11 +267,11 @@ def decide(
     decision = _decision(finding, rules=rules, mode=mode, done=next_step.action == "done", over=over)
     if decision.action != "wait":
         ended: Literal["stop", "done"] = "stop" if finding.broken else "done"
-        return decision, Step(action=ended, share=0.0, reason=decision.reason)
+        return decision, RampStep(action=ended, share=0.0, reason=decision.reason)
     return decision, next_step
 
 
-def _decision(finding: Finding, *, rules: Rules, mode: Mode, done: bool, over: bool) -> Decision:
+def _decision(finding: Readout, *, rules: Rules, mode: Mode, done: bool, over: bool) -> Decision:
     """Returns the decision of one look; `done`: the last share was held as long as it has to be."""
     broken, measured = "; ".join(finding.broken), finding.result.sentence
     if not finding.is_trusted:
@@ -301,7 +301,7 @@ def _compared(
     looks: Looks | None,
     before: Mapping[str, float],
     by: LiveScore,
-) -> Result:
+) -> Conclusion:
     """Returns what the scores prove, the effect on the scale of users with an outcome; or NO_DATA and why.
 
     Where looks are planned, that is what was known at the newest of them.
@@ -319,7 +319,7 @@ def _compared(
             f"{num_ours:,} users of the challenger and {num_theirs:,} of the champion have had "
             f"time for an outcome; gate.min_samples asks for {rules.min_samples:,} of each"
         )
-        return Result(status=Status.NO_DATA, sentence=sentence)
+        return Conclusion(status=Status.NO_DATA, sentence=sentence)
     reported = np.array([score is not None for score in scores])
     if min(int(reported[arm].sum()), int(reported[~arm].sum())) < rules.min_samples:
         sentence = (
@@ -327,14 +327,14 @@ def _compared(
             f"and of {int(reported[~arm].sum()):,} of {num_theirs:,} of the champion; gate.min_samples "
             f"asks for {rules.min_samples:,} of each, look at the clients that post to /outcomes"
         )
-        return Result(status=Status.NO_DATA, sentence=sentence)
+        return Conclusion(status=Status.NO_DATA, sentence=sentence)
     rate = float(reported.mean())
     if not by.of_lists:
         over, scores = _labelled(over, scores)
         rate = 1.0
     values = np.array([score or 0.0 for score in scores])
     if rare := too_rare(_arm(over), values, least=rules.min_samples):
-        return Result(status=Status.NO_DATA, sentence=rare)
+        return Conclusion(status=Status.NO_DATA, sentence=rare)
     earlier = [before.get(one.exposures[0].unit, math.nan) for one in over]
     values, foretold = adjusted(values, earlier, _chance(over))
     bound = look.bound if look else None
@@ -344,12 +344,12 @@ def _compared(
     )
     if not plain.sd > 0 or not math.isfinite(scaled.high - scaled.low):
         sentence = f"the scores of {plain.num_samples:,} users do not differ, or are too few for an interval"
-        return Result(status=Status.NO_DATA, sentence=sentence)
+        return Conclusion(status=Status.NO_DATA, sentence=sentence)
     sentence = str(scaled)
     if foretold >= LEAST_FORETOLD:
         times = 1 / max(1 - foretold, LEAST_FORETOLD)
         sentence += f", worth {times:.2f} times the users by what they scored before"
-    return Result(status=status_of(scaled, rules), effect=scaled, sentence=sentence)
+    return Conclusion(status=status_of(scaled, rules), effect=scaled, sentence=sentence)
 
 
 def too_rare(arm: NDArray[np.bool_], values: Floats, *, least: int) -> str:
@@ -373,13 +373,13 @@ def too_rare(arm: NDArray[np.bool_], values: Floats, *, least: int) -> str:
     )
 
 
-def _as_drawn(seen: Seen) -> Result:
+def _as_drawn(seen: ObservationLog) -> Conclusion:
     """Returns MISMATCH where users met another arm than they could, or the arms do not fit the chances."""
     if seen.impossible:
         sentence = (
             f"{seen.impossible:,} answers came from an arm that the user could not be in; look at the routers"
         )
-        return Result(status=Status.MISMATCH, sentence=sentence)
+        return Conclusion(status=Status.MISMATCH, sentence=sentence)
     return srm.check(seen.treated, seen.chance)
 
 
@@ -391,7 +391,9 @@ def _labelled(
     return [over[place] for place in known], [scores[place] for place in known]
 
 
-def _score(over: list[Observation], scores: list[float | None], result: Result, metric: Metric) -> Check:
+def _score(
+    over: list[Observation], scores: list[float | None], result: Conclusion, metric: UserMetric
+) -> Check:
     """Returns a metric's guardrail: not worse by more than the margin, nor proven worse at all."""
     if not metric.by.of_lists:
         over, scores = _labelled(over, scores)
@@ -404,7 +406,7 @@ def _score(over: list[Observation], scores: list[float | None], result: Result, 
     return replace(check, ok=False, text=f"{check.text}, proven worse: {result.effect}")
 
 
-def _check(name: str, result: Result, *, shown: str = "") -> Check:
+def _check(name: str, result: Conclusion, *, shown: str = "") -> Check:
     """Returns a guardrail, broken where the result is WORSE, INVALID or MISMATCH.
 
     `shown` has the measured values, where the result's sentence lacks them.

@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 
 from daybreak.contract.records import Tuning
 from daybreak.extensions.memory_limits.free_memory import FreeMemory
-from daybreak.extensions.memory_limits.memory_policy import MemoryPolicy, Rung, ladder
+from daybreak.extensions.memory_limits.memory_policy import MemoryPolicy, PassSetting, ladder
 from daybreak.training.tuning import band_limit, blocks, keep_activations, limitable, recompute
 
 log = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ class MemoryGuard:
         if self._band_rates:
             memory.give_back_at_once()
         self._can_recompute = bool(blocks(model))
-        self._policy = MemoryPolicy((Rung(micro_batch_size=0),))  # until the first update begins
+        self._policy = MemoryPolicy((PassSetting(micro_batch_size=0),))  # until the first update begins
         self._began = self._looked = -1.0
         self._num_samples = self._num_begun = 0
         self.rung = self._policy.rungs[0]
@@ -157,7 +157,9 @@ class MemoryGuard:
         self._layer_bytes = 0.0  # the most that was taken between two looks, for each sample of the pass
         self._hooks: list[RemovableHandle] = []  # on each layer, where memory may become short within a pass
 
-    def begin(self, micro_batch_size: int, *, num_samples: int, failed: Iterable[Rung] = ()) -> Rung:
+    def begin(
+        self, micro_batch_size: int, *, num_samples: int, failed: Iterable[PassSetting] = ()
+    ) -> PassSetting:
         """Chooses and applies the rung of an update that begins.
 
         Args:
@@ -193,7 +195,7 @@ class MemoryGuard:
         return self.rung == self._policy.rungs[-1]
 
     def _start(self, micro_batch_size: int) -> None:
-        own = Rung(
+        own = PassSetting(
             micro_batch_size=micro_batch_size,
             recompute=self._tuning.recompute,
             band_rate=self._tuning.band_rate,
@@ -205,7 +207,7 @@ class MemoryGuard:
     def _observe(self, *, sample_s: float) -> None:
         self._policy.observe(self.rung, peak_bytes=self._memory.peak_bytes(), sample_s=sample_s)
 
-    def _choose(self, failed: Iterable[Rung]) -> None:
+    def _choose(self, failed: Iterable[PassSetting]) -> None:
         own, free = self._memory.own_bytes(), self._memory.free_bytes()
         if free is None:
             return
@@ -243,7 +245,7 @@ class MemoryGuard:
             while self._hooks:
                 self._hooks.pop().remove()
 
-    def _apply(self, rung: Rung) -> None:
+    def _apply(self, rung: PassSetting) -> None:
         """Has the model take its passes on this rung."""
         if rung.recompute != self.rung.recompute and not self._tuning.recompute:
             (recompute if rung.recompute else keep_activations)(self._model)
@@ -251,7 +253,7 @@ class MemoryGuard:
             band_limit(self._model, rung.band_rate)
         self.rung = rung
 
-    def _counted(self) -> Rung:
+    def _counted(self) -> PassSetting:
         if self.rung != self._policy.rungs[0]:
             self.taken[str(self.rung)] += 1
         return self.rung

@@ -32,7 +32,7 @@ RECENT = 8  # updates whose highest peak counts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rung:
+class PassSetting:
     """How the passes of an update are taken."""
 
     micro_batch_size: int
@@ -61,7 +61,9 @@ class Rung:
         return again * limited / math.pow(HALVED_TIME, math.log2(self.micro_batch_size))
 
 
-def ladder(own: Rung, *, can_recompute: bool, band_rates: Iterable[float] = ()) -> tuple[Rung, ...]:
+def ladder(
+    own: PassSetting, *, can_recompute: bool, band_rates: Iterable[float] = ()
+) -> tuple[PassSetting, ...]:
     """Returns the recipe's own rung, then all others: smaller passes, each with and without the rest.
 
     Args:
@@ -75,7 +77,7 @@ def ladder(own: Rung, *, can_recompute: bool, band_rates: Iterable[float] = ()) 
     rates = [own.band_rate, *(rate for rate in band_rates if rate > own.band_rate)]
     again = [own.recompute] if own.recompute or not can_recompute else [False, True]
     return tuple(
-        Rung(micro_batch_size=size, recompute=recompute, band_rate=rate)
+        PassSetting(micro_batch_size=size, recompute=recompute, band_rate=rate)
         for rate in rates
         for recompute in again
         for size in sizes
@@ -86,20 +88,20 @@ def ladder(own: Rung, *, can_recompute: bool, band_rates: Iterable[float] = ()) 
 class MemoryPolicy:
     """Chooses among rungs by what they took so far."""
 
-    rungs: tuple[Rung, ...]
-    _peaks: dict[Rung, deque[int]] = field(default_factory=dict)
-    _seconds: dict[Rung, float] = field(default_factory=dict)
+    rungs: tuple[PassSetting, ...]
+    _peaks: dict[PassSetting, deque[int]] = field(default_factory=dict)
+    _seconds: dict[PassSetting, float] = field(default_factory=dict)
 
-    def observe(self, rung: Rung, *, peak_bytes: int, sample_s: float = math.inf) -> None:
+    def observe(self, rung: PassSetting, *, peak_bytes: int, sample_s: float = math.inf) -> None:
         """Records an update: the most bytes that the process used, and seconds of a sample."""
         self._peaks.setdefault(rung, deque(maxlen=RECENT)).append(peak_bytes)
         self._seconds[rung] = min(sample_s, self._seconds.get(rung, math.inf))
 
-    def is_known(self, rung: Rung) -> bool:
+    def is_known(self, rung: PassSetting) -> bool:
         """Returns whether an update was observed on this rung."""
         return rung in self._peaks
 
-    def peak(self, rung: Rung, *, own_bytes: int) -> int:
+    def peak(self, rung: PassSetting, *, own_bytes: int) -> int:
         """Returns the most that the process uses on a rung, where it uses `own_bytes` between passes."""
         if rung in self._peaks:
             return max(own_bytes, *self._peaks[rung])
@@ -112,12 +114,14 @@ class MemoryPolicy:
         smaller = [max(peaks) for known, peaks in self._peaks.items() if known.memory < rung.memory]
         return max(own_bytes + math.ceil(growth * memory / nearest.memory), *smaller, 0)
 
-    def fits(self, rung: Rung, *, own_bytes: int, free_bytes: int, reserves: float = 1.0) -> bool:
+    def fits(self, rung: PassSetting, *, own_bytes: int, free_bytes: int, reserves: float = 1.0) -> bool:
         """Returns whether an update on this rung leaves so many reserves."""
         peak = self.peak(rung, own_bytes=own_bytes)
         return peak + reserves * max(RESERVE_BYTES, RESERVE * peak) <= own_bytes + free_bytes
 
-    def choose(self, now: Rung, *, own_bytes: int, free_bytes: int, failed: Iterable[Rung] = ()) -> Rung:
+    def choose(
+        self, now: PassSetting, *, own_bytes: int, free_bytes: int, failed: Iterable[PassSetting] = ()
+    ) -> PassSetting:
         """Returns the rung for the next update; where none fits, the one that takes least.
 
         Args:
@@ -142,7 +146,7 @@ class MemoryPolicy:
             return min(left, key=lambda rung: (self.peak(rung, own_bytes=own_bytes), rung.memory))
         return min(fitting, key=lambda rung: (rung != self.rungs[0], rung.band_rate, self._time(rung)))
 
-    def _time(self, rung: Rung) -> float:
+    def _time(self, rung: PassSetting) -> float:
         """Returns seconds of a sample, as measured; else as the best of those measured would have it.
 
         So a rung that has not been taken looks no worse than it may be, and is tried where others are slow.

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from daybreak.contract import formats
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.pages import live, night_charts
-from daybreak.extensions.pages.live import Shown
+from daybreak.extensions.pages.live import RunningPage
 from daybreak.extensions.pages.night_charts import Chart
 from daybreak.extensions.pages.running import RunningNight, line
 from daybreak.extensions.pages.selection import OUTCOMES, PER_PAGE, Query, select
@@ -59,7 +59,7 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class ModelSummary:
     """A model's nights in short."""
 
     name: str
@@ -84,7 +84,7 @@ class Summary:
 
 
 def files(
-    models: Sequence[Model], *, name: str, at: datetime, running: Sequence[Shown] = ()
+    models: Sequence[Model], *, name: str, at: datetime, running: Sequence[RunningPage] = ()
 ) -> dict[str, str]:
     """Returns the board as files that need no server, by their names: NAME.html, NAME-2.html and so on."""
     num_pages = -(-sum(len(model.rows) for model in models) // PER_PAGE) or 1
@@ -99,7 +99,7 @@ def board(
     *,
     query: Query,
     at: datetime,
-    running: Sequence[Shown] = (),
+    running: Sequence[RunningPage] = (),
     source: str = "",
     file: str = "",
 ) -> str:
@@ -144,12 +144,12 @@ def board(
     )
 
 
-def _summary(model: Model, *, at: datetime) -> Summary:
+def _summary(model: Model, *, at: datetime) -> ModelSummary:
     nights = [row for row in model.rows if not row.is_rollback]
     week_ago = (at - timedelta(days=7)).timestamp()
     served = ledger.served([row.release[0] for row in model.rows if row.release])
     predicted = [row.held for row in nights if row.held is not None][:SCORED]
-    return Summary(
+    return ModelSummary(
         name=model.name,
         fault=model.fault,
         serves=model.rows[0].serves if model.rows else 0,

@@ -9,7 +9,7 @@ from daybreak.report.templates import render
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class ComparedFigure:
     """A figure of both nights; the difference is "" where there is none, or nothing to subtract."""
 
     name: str
@@ -41,20 +41,20 @@ _WORDS: tuple[tuple[str, Callable[[NightRow], str]], ...] = (
 )
 
 
-def figures(first: NightRow, second: NightRow) -> list[Figure]:
+def figures(first: NightRow, second: NightRow) -> list[ComparedFigure]:
     """Returns the figures of two nights, with what the second has more."""
-    words = [Figure(name=name, first=text(first), second=text(second)) for name, text in _WORDS]
+    words = [ComparedFigure(name=name, first=text(first), second=text(second)) for name, text in _WORDS]
     return words + [_number(name, value(first), value(second), show) for name, value, show in _NUMBERS]
 
 
 def _number(
     name: str, first: float | None, second: float | None, show: Callable[[float | None], str]
-) -> Figure:
+) -> ComparedFigure:
     difference = ""
     if first is not None and second is not None and show(first) != show(second):
         more = second - first
         difference = f"{'+' if more > 0 and not show(more).startswith('+') else ''}{show(more)}"
-    return Figure(name=name, first=show(first), second=show(second), difference=difference)
+    return ComparedFigure(name=name, first=show(first), second=show(second), difference=difference)
 
 
 def page(first: tuple[str, NightRow], second: tuple[str, NightRow]) -> str:

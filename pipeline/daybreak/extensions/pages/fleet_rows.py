@@ -9,7 +9,7 @@ from daybreak.contract.errors import PipelineError
 from daybreak.contract.records import replace_text
 from daybreak.extensions.pages import board, open_nights
 from daybreak.extensions.pages.board import Model
-from daybreak.extensions.pages.live import Shown
+from daybreak.extensions.pages.live import RunningPage
 from daybreak.report import links
 from daybreak.report.night_rows import NightRow, NightRows
 from daybreak.storage import homes
@@ -41,7 +41,7 @@ class FleetRows:
         return Model(name=home.model, rows=rows, pages=pages(home, rows))
 
 
-def running(members: Sequence[FleetHome], *, now: datetime, pages: bool = False) -> list[Shown]:
+def running(members: Sequence[FleetHome], *, now: datetime, pages: bool = False) -> list[RunningPage]:
     """Returns the running nights of these homes, each with the address of its page where there are `pages`.
 
     A home whose ledger cannot be read has none.
@@ -51,7 +51,9 @@ def running(members: Sequence[FleetHome], *, now: datetime, pages: bool = False)
         with contextlib.suppress(PipelineError):
             for state in open_nights.states(home.home, now=now):
                 href = links.served(home.model, state.night.id) if pages else ""
-                shown.append(Shown(state=state, model=home.model if len(members) > 1 else "", href=href))
+                shown.append(
+                    RunningPage(state=state, model=home.model if len(members) > 1 else "", href=href)
+                )
     return shown
 
 

@@ -16,7 +16,7 @@ from daybreak.report.templates import render
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class RunningPage:
     """A running night, with model and address of the page; "" where unnamed or without a page."""
 
     state: RunningNight
@@ -29,7 +29,7 @@ class Shown:
         return night_charts.loss_curve(self.state.loss, end=self.state.num_samples)
 
 
-def part(running: Sequence[Shown], *, at: datetime) -> Markup:
+def part(running: Sequence[RunningPage], *, at: datetime) -> Markup:
     """Returns the running nights as a part of a page, as they are at a moment; "" where none runs."""
     return Markup(
         render(
@@ -42,7 +42,7 @@ def part(running: Sequence[Shown], *, at: datetime) -> Markup:
     )
 
 
-def page(shown: Shown, *, source: str, at: datetime) -> str:
+def page(shown: RunningPage, *, source: str, at: datetime) -> str:
     """Returns the page of a running night, which goes on by the stream at the address `source`."""
     return render(
         "pages/live.html",

@@ -38,10 +38,10 @@ from daybreak.contract.params import ServingParams
 from daybreak.data.validator import DOCS
 from daybreak.extensions.pages import board, comparison, fleet_rows, live
 from daybreak.extensions.pages.fleet_rows import FleetRows
-from daybreak.extensions.pages.live import Shown
+from daybreak.extensions.pages.live import RunningPage
 from daybreak.extensions.pages.selection import query_of
 from daybreak.extensions.router import server
-from daybreak.extensions.router.limits import Limits
+from daybreak.extensions.router.limits import RequestLimiter
 from daybreak.report import links
 from daybreak.report.night_rows import NightRow
 from daybreak.storage import homes, ledger
@@ -89,7 +89,7 @@ class NightPages:
         self._rows = FleetRows()
         self._alone = threading.Lock()
         self._homes: tuple[float, tuple[FleetHome, ...]] = (float("-inf"), ())
-        self._look: tuple[float, list[Shown], str] = (float("-inf"), [], "")
+        self._look: tuple[float, list[RunningPage], str] = (float("-inf"), [], "")
 
     def board(self, asked: Mapping[str, str]) -> str:
         """Returns the board that the parameters of an address ask for."""
@@ -99,7 +99,7 @@ class NightPages:
             running = fleet_rows.running(self.homes(), now=now, pages=True)
         return board.board(models, query=query_of(asked), at=now, running=running, source=LIVE)
 
-    def look(self) -> tuple[list[Shown], str]:
+    def look(self) -> tuple[list[RunningPage], str]:
         """Returns the running nights, and a text that changes with each commit of a ledger."""
         with self._alone:
             at, running, tips = self._look
@@ -124,7 +124,7 @@ class NightPages:
             ]
             source = f"{LIVE}?{urlencode({'model': model, 'night': night})}"
             if running and not running[0].shows_evidence:
-                page = live.page(Shown(state=running[0], model=model), source=source, at=now)
+                page = live.page(RunningPage(state=running[0], model=model), source=source, at=now)
                 return _html(page, scripts=True)
             rows = [row for row in self._rows.models([home], pages=_pages)[0].rows if not row.is_rollback]
             path = home.folder / "nights" / night / links.PAGE
@@ -213,7 +213,9 @@ def _tip(member: FleetHome) -> str:
     return ""
 
 
-def make_app(lead: Path, settings: ServingParams, *, token: str = "", loopback: bool = True) -> Limits:
+def make_app(
+    lead: Path, settings: ServingParams, *, token: str = "", loopback: bool = True
+) -> RequestLimiter:
     """Returns the app of the pages of a home and its fleet; `loopback`: it listens nowhere else."""
     app, pages = FastAPI(title="Daybreak's nights", docs_url=None, openapi_url=None), NightPages(lead)
 
@@ -237,7 +239,7 @@ def make_app(lead: Path, settings: ServingParams, *, token: str = "", loopback: 
     if loopback and not token:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*server.LOOPBACK, "[::1]"])
     app.add_middleware(GZipMiddleware)
-    return Limits(
+    return RequestLimiter(
         app,
         token=token,
         browser=True,
@@ -270,7 +272,7 @@ def _add_pages(app: FastAPI, pages: NightPages) -> None:
 
 
 async def _events(
-    look: Callable[[], tuple[list[Shown], str]], request: Request, *, model: str, night: str
+    look: Callable[[], tuple[list[RunningPage], str]], request: Request, *, model: str, night: str
 ) -> AsyncIterator[str]:
     """Yields what has changed, as server-sent events: the part with the running nights, the ledger's tips."""
     sent: dict[str, str] = {}

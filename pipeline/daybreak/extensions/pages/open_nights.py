@@ -10,12 +10,12 @@ from daybreak.backends.submission_journal import SubmissionJournal
 from daybreak.contract import params, records
 from daybreak.contract.errors import PipelineError
 from daybreak.extensions.pages import running
-from daybreak.extensions.pages.running import JobFacts, NightFacts, RunningNight
+from daybreak.extensions.pages.running import NightFacts, RunningJob, RunningNight
 from daybreak.jobs import submissions
 from daybreak.jobs.cost_tracker import spent_usd
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.launcher import JOBS
-from daybreak.jobs.submissions import Attempts
+from daybreak.jobs.submissions import JobAttempts
 from daybreak.report import links
 from daybreak.report.outcome import texts_of
 from daybreak.storage import jsonl, night_folders
@@ -61,16 +61,16 @@ def facts_of(home: Home, folder: Path) -> NightFacts:
     )
 
 
-def _job(folder: Path) -> JobFacts | None:
+def _job(folder: Path) -> RunningJob | None:
     """Returns the facts of the job that was asked for last; None before the first."""
     asked = list((folder / JOBS).glob(f"*/{submissions.FILE}"))
     if not asked:
         return None
     path = max(asked, key=_written_at).parent
     text = (path / "job.json").read_text()
-    return JobFacts(
+    return RunningJob(
         recipe=records.loads(Recipe, text, source=str(path / "job.json")),
-        attempts=Attempts(path),
+        attempts=JobAttempts(path),
         heartbeats=Heartbeats(jsonl.newest(path / "progress.jsonl")),
         waits=next((each.waits for each in SubmissionJournal(path).submissions()[-1:]), ""),
     )

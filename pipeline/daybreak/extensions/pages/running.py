@@ -13,7 +13,7 @@ from daybreak.contract import formats
 from daybreak.contract.records import Night, Plan, Taken
 from daybreak.jobs import escalation, sighting
 from daybreak.jobs.heartbeats import Heartbeats
-from daybreak.jobs.submissions import Attempts
+from daybreak.jobs.submissions import JobAttempts
 from daybreak.planning.rationale import percent
 from daybreak.registry import approval
 from daybreak.report import outcome
@@ -27,11 +27,11 @@ QUIET = timedelta(hours=1)  # after its deadline, without a word, a night is giv
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobFacts:
+class RunningJob:
     """What the newest job of a night has written."""
 
     recipe: Recipe
-    attempts: Attempts
+    attempts: JobAttempts
     heartbeats: Heartbeats
     waits: str = ""  # what it waits for, in the words of the place that rents
 
@@ -43,7 +43,7 @@ class NightFacts:
     entry: Entry
     errors: Mapping[str, str]
     skips: Mapping[str, str]
-    job: JobFacts | None
+    job: RunningJob | None
     usd: float  # what its jobs have cost
     confidence: float  # `plan.confidence`
     written_at: datetime  # when it last wrote something
@@ -132,7 +132,7 @@ def _text(facts: NightFacts, stage: str) -> str:
     return _of_job(facts.job)
 
 
-def _of_job(job: JobFacts) -> str:
+def _of_job(job: RunningJob) -> str:
     last = job.attempts.last
     if last is None or not last.live:
         return "asks for machines"
@@ -150,7 +150,7 @@ def _asked_until(entry: Entry) -> datetime | None:
 
 
 def _with_job(
-    state: RunningNight, job: JobFacts, plan: Plan, facts: NightFacts, *, now: datetime
+    state: RunningNight, job: RunningJob, plan: Plan, facts: NightFacts, *, now: datetime
 ) -> RunningNight:
     """Returns the state with how far the job is; a forecast only while training runs, by its own plan."""
     beats, total = job.heartbeats, job.recipe.num_samples

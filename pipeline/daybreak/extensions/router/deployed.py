@@ -14,7 +14,7 @@ import time
 
 from daybreak.contract.errors import PipelineError
 from daybreak.extensions.router.answers import Answers, Predictor
-from daybreak.extensions.router.model_manager import WARM_USERS, Standing, warm
+from daybreak.extensions.router.model_manager import WARM_USERS, ServedVersions, warm
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION, STALE_S
 from daybreak.storage.traffic_log import Log, RouterState
 
@@ -28,18 +28,18 @@ class Deployed:
 
     def __init__(self, answers: Answers | Predictor, traffic_log: Log | None, *, endpoint: str) -> None:
         self.fault = ""
-        self._alone = Standing(champion=answers)
+        self._alone = ServedVersions(champion=answers)
         self._followed, self._read_at = self._alone, 0.0
         self._answers, self._log, self._endpoint = answers, traffic_log, endpoint
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="deployed", daemon=True)
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ServedVersions:
         """Returns what serves now; outside of any experiment if the traffic row was not read lately."""
         return self._followed if time.monotonic() < self._read_at + STALE_S else self._alone
 
-    def draw(self, user: str, now: Standing) -> tuple[str, str]:
+    def draw(self, user: str, now: ServedVersions) -> tuple[str, str]:
         """Returns a new unit for this request, and the arm of this version."""
         return secrets.token_hex(8), CHALLENGER if now.challenger else CHAMPION
 
@@ -83,7 +83,7 @@ class Deployed:
         number = self._answers.version
         counts = revision == traffic.revision and self._log.now() >= since
         if counts and traffic.experiment and number in (traffic.champion, traffic.challenger):
-            self._followed = Standing(
+            self._followed = ServedVersions(
                 champion=self._answers,
                 challenger=self._answers if number == traffic.challenger else None,
                 share=traffic.share,

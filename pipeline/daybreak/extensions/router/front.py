@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from daybreak.extensions.router.limits import Limits, Message, Receive, Send, refuse
+from daybreak.extensions.router.limits import Message, Receive, RequestLimiter, Send, refuse
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ MODELS = "/models/"
 class Front:
     """Passes a request to the router of its model."""
 
-    def __init__(self, own: Limits, others: Mapping[str, Limits]) -> None:
+    def __init__(self, own: RequestLimiter, others: Mapping[str, RequestLimiter]) -> None:
         self.own, self._others = own, dict(others)
         self._faults: dict[str, str] = {}
 
@@ -69,6 +69,6 @@ class Front:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def _app(limits: Limits) -> Any:
+def _app(limits: RequestLimiter) -> Any:
     """Returns the app of FastAPI inside of a router's layers."""
     return limits.app.app  # type: ignore[attr-defined]

@@ -46,7 +46,7 @@ class Buckets:
         return granted
 
 
-class Limits:
+class RequestLimiter:
     """Passes requests within the limits on to the app, and answers the others with an error."""
 
     def __init__(

@@ -34,14 +34,14 @@ NIGHTS_BACK = 30
 
 
 @dataclass(frozen=True)
-class Arrays:
+class NightArrays:
     """The arrays of a night, which versions answer from."""
 
     night: str
     folder: Path
 
 
-def newest_arrays(home: Home) -> Arrays | None:
+def newest_arrays(home: Home) -> NightArrays | None:
     """Returns the arrays of the newest closed night; None if there are none yet.
 
     Raises ReleaseError where the ledger has to be signed, and is not.
@@ -53,12 +53,12 @@ def newest_arrays(home: Home) -> Arrays | None:
     return None
 
 
-def arrays_of(home: Home, night: str) -> Arrays | None:
+def arrays_of(home: Home, night: str) -> NightArrays | None:
     """Returns the arrays of a night; None if its folder is not here any more."""
     for folder in (home.nights / night, home.folder):  # home itself after a night with --here
         record = records.find(Night, folder / records.RUN)
         if record and record.id == night and (folder / ARRAYS / "meta.json").exists():
-            return Arrays(night, folder / ARRAYS)
+            return NightArrays(night, folder / ARRAYS)
     return None
 
 
@@ -69,7 +69,7 @@ class VersionLoader:
         self._home = home
         self.name, self._top, self._keep, self._answer_s = name, top, keep, answer_s
 
-    def load(self, client: "MlflowClient", number: int, *, arrays: Arrays | None) -> Answers | Predictor:
+    def load(self, client: "MlflowClient", number: int, *, arrays: NightArrays | None) -> Answers | Predictor:
         """Returns the version, ready to answer from these arrays; PipelineError if it cannot be loaded."""
         night = aliases.existing(client, self.name, number).tags.get("night", "")
         version = recorded(self._home, self.name, number, night=night)

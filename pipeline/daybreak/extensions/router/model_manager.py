@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from daybreak.contract.errors import PipelineError, ReleaseError
 from daybreak.contract.units import DAY_S, HOUR_S
 from daybreak.extensions.router.answers import Answers, Predictor
-from daybreak.extensions.router.loading import Arrays, VersionLoader, newest_arrays
+from daybreak.extensions.router.loading import NightArrays, VersionLoader, newest_arrays
 from daybreak.serving.version_process import NoAnswer
 from daybreak.statistics.assignment import arm_of
 from daybreak.storage import ledger, mlflow_client
@@ -44,7 +44,7 @@ WARM_BATCH = 8  # users at once: each batch delays the users who are served mean
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class ServedVersions:
     """The versions that a router serves at a moment, and the experiment they are in."""
 
     champion: Answers | Predictor | None = None
@@ -74,12 +74,12 @@ class ModelManager:
 
     def __init__(self, traffic_log: Log, models: VersionLoader, *, home: Home, keep_days: float) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self.standing = Standing()
+        self.standing = ServedVersions()
         self.loaded: dict[int, Answers | Predictor] = {}
         self.fault = "nothing is loaded yet"
         self._log, self._models = traffic_log, models
         self._home, self._keep_days = home, keep_days
-        self._arrays: Arrays | None = None
+        self._arrays: NightArrays | None = None
         self._promoted = 0  # by the ledger
         self._looked_at, self._tried_at, self._forgot_at = -1e9, -1e9, -1e9
         self._tried: tuple[object, ...] = ()
@@ -108,7 +108,7 @@ class ModelManager:
         except PipelineError as error:
             log.warning("%s", error)
 
-    def draw(self, user: str, now: Standing) -> tuple[str, str]:
+    def draw(self, user: str, now: ServedVersions) -> tuple[str, str]:
         """Returns the user's unit, and the arm that the hash of the unit gives it."""
         unit = self._log.unit_of(user)
         return unit, arm_of(unit, experiment=now.experiment, share=now.share)
@@ -192,7 +192,7 @@ class ModelManager:
         challenger = self.loaded.get(wanted.challenger)
         tests = champion is not None and challenger is not None and champion.version == wanted.champion
         tests = tests and wanted.experiment not in self._stopped
-        after = Standing(
+        after = ServedVersions(
             champion=champion,
             challenger=challenger if tests else None,
             share=wanted.share if tests else 0.0,

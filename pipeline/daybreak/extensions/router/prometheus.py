@@ -11,7 +11,7 @@ from daybreak.statistics.assignment import CHALLENGER, CHAMPION
 BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
-class Arm:
+class ArmMetrics:
     """The metrics of one arm."""
 
     def __init__(self, metrics: "Metrics", model: str, arm: str) -> None:
@@ -54,7 +54,7 @@ class Metrics:
         self.share = plain("share", "Share of the challenger")
         self.champion = plain("champion", "Version of the champion; 0: none")
         self.challenger = plain("challenger", "Version of the challenger; 0: none")
-        self.arms = {arm: Arm(self, model, arm) for arm in (CHAMPION, CHALLENGER)}
+        self.arms = {arm: ArmMetrics(self, model, arm) for arm in (CHAMPION, CHALLENGER)}
 
     def collect(self) -> Iterable[Metric]:
         """Yields what each metric is now."""

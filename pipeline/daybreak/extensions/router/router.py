@@ -52,9 +52,9 @@ from daybreak.extensions.router.bodies import (
 )
 from daybreak.extensions.router.exposure_ids import ID, ExposureIds
 from daybreak.extensions.router.kill_switch import KillSwitch
-from daybreak.extensions.router.limits import Limits, Message, Receive, Send
+from daybreak.extensions.router.limits import Message, Receive, RequestLimiter, Send
 from daybreak.extensions.router.loading import VersionLoader
-from daybreak.extensions.router.model_manager import ModelManager, Standing
+from daybreak.extensions.router.model_manager import ModelManager, ServedVersions
 from daybreak.extensions.router.night_metrics import NightMetrics
 from daybreak.extensions.router.prometheus import Metrics, Together
 from daybreak.extensions.router.writer import FLUSH_S, NoLog, Writer
@@ -87,10 +87,10 @@ class VersionSource(Protocol):
     fault: str
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ServedVersions:
         """Returns what serves now."""
 
-    def draw(self, user: str, now: Standing) -> tuple[str, str]:
+    def draw(self, user: str, now: ServedVersions) -> tuple[str, str]:
         """Returns the unit and the arm of a user's request."""
 
     def stop(self, experiment: str, why: str) -> None:
@@ -169,7 +169,7 @@ class Router:
         )
         return f'{{"items": {text}{shown}, "version": {answers.version}}}'
 
-    def _drawn(self, user: str) -> tuple[Standing, str, str, Answers | Predictor]:
+    def _drawn(self, user: str) -> tuple[ServedVersions, str, str, Answers | Predictor]:
         """Returns what serves, the user's unit and arm, and the version that answers there."""
         now = self.versions.standing
         if now.champion is None:
@@ -262,7 +262,7 @@ class Router:
 
     def _expose(
         self,
-        now: Standing,
+        now: ServedVersions,
         *,
         user: str,
         unit: str,
@@ -457,7 +457,7 @@ def make_app(
     home: Home,
     token: str = "",
     limits: LiveTestParams | None = None,
-) -> Limits:
+) -> RequestLimiter:
     """Returns the app of a router for the model of that name, with its log and the limits of live tests."""
 
     @contextlib.asynccontextmanager
@@ -485,7 +485,7 @@ def make_app(
             openapi_extra=extra,
             response_class=Response,
         )
-    return Limits(
+    return RequestLimiter(
         ShortCut(app),
         token=token,
         max_body_bytes=params.max_body_bytes,

@@ -20,7 +20,7 @@ from daybreak.storage.traffic_log import Log, log_url, open_log
 if TYPE_CHECKING:
     import uvicorn
 
-    from daybreak.extensions.router.limits import Limits
+    from daybreak.extensions.router.limits import RequestLimiter
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def serve(home: Home, *, host: str = "", port: int | None = None) -> None:
         listening.close()
 
 
-def _members(lead: Home, logs: list[Log], *, token: str) -> Iterator[tuple[str, "Limits"]]:
+def _members(lead: Home, logs: list[Log], *, token: str) -> Iterator[tuple[str, "RequestLimiter"]]:
     """Yields the routers of the other homes of the fleet, by model, and adds their logs to `logs`.
 
     One that cannot be made, or whose home has a fault, is left out with a warning: the others serve.

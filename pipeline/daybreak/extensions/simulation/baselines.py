@@ -8,17 +8,17 @@ from math import ceil, floor, inf
 
 from daybreak.contract.units import HOUR_S
 from daybreak.spot.policies import MARGIN, cheapest_on_demand
-from daybreak.spot.states import Place, State, Zone
+from daybreak.spot.states import Place, SpotState, Zone
 
 ROUNDING = 1e-9
 
 
-def on_demand(state: State) -> Place | None:
+def on_demand(state: SpotState) -> Place | None:
     """Returns the cheapest place on demand, always."""
     return cheapest_on_demand(state)
 
 
-def greedy(state: State) -> Place | None:
+def greedy(state: SpotState) -> Place | None:
     """Returns the cheapest spot there is; without any, waits until only on demand to the end is in time."""
     here = state.place
     if here is not None and not here.spot:
@@ -28,7 +28,7 @@ def greedy(state: State) -> Place | None:
     return here or _cheapest_spot(state)
 
 
-def uniform_progress(state: State) -> Place | None:
+def uniform_progress(state: SpotState) -> Place | None:
     """Returns spot if there is any; else waits, or buys if progress is below the straight line."""
     here, d = state.place, state.restart_s
     pace = state.work_s / state.deadline_s
@@ -47,7 +47,7 @@ def uniform_progress(state: State) -> Place | None:
     return place
 
 
-def skynomad(state: State) -> Place | None:
+def skynomad(state: SpotState) -> Place | None:
     """Returns the place of highest utility; V = C_od (t / (T - t)) ((P - p) / p) looks back on progress."""
     here = state.place
     if here is not None and not here.spot and _must_buy(state, restarts=1):
@@ -83,7 +83,7 @@ BASELINES = {
 }
 
 
-def _worth(state: State, zone: Zone, *, value: float) -> float:
+def _worth(state: SpotState, zone: Zone, *, value: float) -> float:
     """Returns the dollars per hour that spot in a zone gains over waiting: U = V (L - d)+ / L - C - E / L.
 
     A job that runs nowhere yet has to start once, so a machine that outlives it is not charged its start.
@@ -94,7 +94,7 @@ def _worth(state: State, zone: Zone, *, value: float) -> float:
     return value * share - zone.spot_usd_per_hour - state.egress(zone) / (life_s / HOUR_S)
 
 
-def _cheapest_spot(state: State) -> Place | None:
+def _cheapest_spot(state: SpotState) -> Place | None:
     there = [zone for zone in state.zones if zone.name not in state.refused]
     hours = max(state.todo_s / HOUR_S, ROUNDING)
     if not there:
@@ -103,12 +103,12 @@ def _cheapest_spot(state: State) -> Place | None:
     return Place(best.name, spot=True)
 
 
-def _must_buy(state: State, *, restarts: int) -> bool:
+def _must_buy(state: SpotState, *, restarts: int) -> bool:
     """Whether whole ticks of work and `restarts` restarts take all whole ticks that are left."""
     need = ceil((state.todo_s + restarts * state.restart_s) / state.tick_s - ROUNDING)
     return need >= floor(state.left_s / state.tick_s + ROUNDING)
 
 
-def _runs(state: State) -> bool:
+def _runs(state: SpotState) -> bool:
     """Whether the machine has started, so that work goes on."""
     return state.starting_s < 1e-3

@@ -11,7 +11,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from daybreak.contract.units import HOUR_S
-from daybreak.extensions.simulation.replay import Job
+from daybreak.extensions.simulation.replay import SimulatedJob
 from daybreak.extensions.simulation.traces import Trace
 from daybreak.spot.states import egress_usd
 
@@ -23,7 +23,7 @@ UNIT_S = 120.0
 
 
 def optimum_usd(
-    job: Job,
+    job: SimulatedJob,
     traces: Sequence[Trace],
     *,
     start: int = 0,

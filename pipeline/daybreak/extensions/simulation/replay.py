@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.simulation.traces import Trace
-from daybreak.spot.states import Place, Policy, Sightings, State, Zone, look, refuse
+from daybreak.spot.states import Place, Policy, Sightings, SpotState, Zone, look, refuse
 
 ENOUGH_S = 1e-3  # less work than this left counts as none
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class SimulatedJob:
     """The work of a night: seconds at the planned throughput, until `deadline_s` after the start."""
 
     work_s: float
@@ -42,7 +42,7 @@ class Luck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class ReplayedNight:
     """The result of a night."""
 
     usd: float
@@ -60,8 +60,8 @@ class Outcome:
 
 
 def replay(
-    policy: Policy, job: Job, traces: Sequence[Trace], *, start: int = 0, luck: Luck | None = None
-) -> Outcome:
+    policy: Policy, job: SimulatedJob, traces: Sequence[Trace], *, start: int = 0, luck: Luck | None = None
+) -> ReplayedNight:
     """Returns the result of following `policy` at each tick from tick `start` of the traces."""
     return _Night(job, traces, start=start, luck=luck or Luck()).run(policy)
 
@@ -69,10 +69,10 @@ def replay(
 class _Night:
     """One replay: the state that the policy sees, and the bill."""
 
-    def __init__(self, job: Job, traces: Sequence[Trace], *, start: int, luck: Luck) -> None:
+    def __init__(self, job: SimulatedJob, traces: Sequence[Trace], *, start: int, luck: Luck) -> None:
         self.job, self.traces, self.start, self.luck = job, {t.zone: t for t in traces}, start, luck
         self.tick_s = traces[0].tick_s
-        self.state = State(
+        self.state = SpotState(
             now_s=0.0,
             deadline_s=job.deadline_s,
             tick_s=self.tick_s,
@@ -99,7 +99,7 @@ class _Night:
         self.num_losses = self.num_moves = 0
         self.places: list[Place | None] = []
 
-    def run(self, policy: Policy) -> Outcome:
+    def run(self, policy: Policy) -> ReplayedNight:
         num_ticks = int(self.job.deadline_s / self.tick_s + 1e-9)
         finished_s: float | None = None
         for tick in range(num_ticks):
@@ -108,7 +108,7 @@ class _Night:
             finished_s = self._work(place, tick)
             if finished_s is not None:
                 break
-        return Outcome(
+        return ReplayedNight(
             usd=self.usd,
             finished_s=finished_s,
             num_losses=self.num_losses,

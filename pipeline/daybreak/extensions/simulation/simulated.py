@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class PolicyRow:
     """All nights of one policy."""
 
     policy: str
@@ -37,7 +37,7 @@ LEGEND = (
 )
 
 
-def rows(tallies: Sequence[Tally]) -> list[Row]:
+def rows(tallies: Sequence[Tally]) -> list[PolicyRow]:
     """Returns one row a policy, by missed deadlines, then by dollars."""
     import numpy as np
 
@@ -49,7 +49,7 @@ def rows(tallies: Sequence[Tally]) -> list[Row]:
         done = [tally for tally in own if not tally.missed and not optimum[tally.night].missed]
         least = sum(optimum[tally.night].usd for tally in done)
         summaries.append(
-            Row(
+            PolicyRow(
                 policy=policy,
                 num_nights=len(own),
                 num_missed=sum(tally.missed for tally in own),
@@ -66,7 +66,7 @@ def rows(tallies: Sequence[Tally]) -> list[Row]:
     return sorted(summaries, key=lambda row: (row.num_missed, row.usd))
 
 
-def table(summaries: Sequence[Row]) -> "Table":
+def table(summaries: Sequence[PolicyRow]) -> "Table":
     """Returns a table for the terminal; hours are a night's mean, except for the least hours to spare."""
     from rich.table import Table
 
@@ -91,7 +91,7 @@ def table(summaries: Sequence[Row]) -> "Table":
     return shown
 
 
-def document(summaries: Sequence[Row], tallies: Sequence[Tally], *, about: dict[str, object]) -> str:
+def document(summaries: Sequence[PolicyRow], tallies: Sequence[Tally], *, about: dict[str, object]) -> str:
     """Returns everything as JSON: what was simulated, a row a policy, and each night."""
     nights = [asdict(tally) for tally in tallies]
     return json.dumps({**about, "policies": [asdict(row) for row in summaries], "tallies": nights}, indent=1)

@@ -17,7 +17,7 @@ from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.simulation.baselines import BASELINES
 from daybreak.extensions.simulation.optimum import optimum_usd
-from daybreak.extensions.simulation.replay import Job, Luck, replay
+from daybreak.extensions.simulation.replay import Luck, SimulatedJob, replay
 from daybreak.extensions.simulation.traces import Trace
 from daybreak.machines.startup import TWICE
 from daybreak.spot.policies import decide
@@ -57,14 +57,14 @@ class Tally:
     waited_s: float = 0.0
 
 
-def nightly_job(*, work_hours: float, deadline_hours: float) -> Job:
+def nightly_job(*, work_hours: float, deadline_hours: float) -> SimulatedJob:
     """Returns the job of a night; ParamsError if it could never be done in time."""
     if not 0 < work_hours < deadline_hours:
         raise ParamsError(
             f"--work-hours {work_hours:g} does not fit between 0 and --deadline-hours {deadline_hours:g}; "
             f"raise --deadline-hours or lower --work-hours"
         )
-    return Job(
+    return SimulatedJob(
         work_s=work_hours * HOUR_S,
         deadline_s=deadline_hours * HOUR_S,
         restart_s=RESTART_S,
@@ -77,7 +77,12 @@ def nightly_job(*, work_hours: float, deadline_hours: float) -> Job:
 
 
 def simulate(
-    job: Job, traces: Sequence[Trace], *, num_nights: int, seed: int = 0, num_processes: int | None = None
+    job: SimulatedJob,
+    traces: Sequence[Trace],
+    *,
+    num_nights: int,
+    seed: int = 0,
+    num_processes: int | None = None,
 ) -> Iterator[list[Tally]]:
     """Yields the tallies of each night: all policies and the optimum. The seed decides the whole year."""
     num_ticks = int(job.deadline_s / traces[0].tick_s)
@@ -98,7 +103,9 @@ def simulate(
         yield from pool.map(play, range(num_nights), chunksize=CHUNK)
 
 
-def one_night(job: Job, traces: Sequence[Trace], night: int, *, seed: int, num_starts: int) -> list[Tally]:
+def one_night(
+    job: SimulatedJob, traces: Sequence[Trace], night: int, *, seed: int, num_starts: int
+) -> list[Tally]:
     """Returns the tallies of all policies and of the optimum on night `night`, drawn by `seed`."""
     import numpy as np
 
@@ -136,7 +143,7 @@ def one_night(job: Job, traces: Sequence[Trace], night: int, *, seed: int, num_s
 
 
 def draw_luck(
-    rng: "np.random.Generator", *, num_ticks: int, tick_s: float, job: Job, off: float | None = None
+    rng: "np.random.Generator", *, num_ticks: int, tick_s: float, job: SimulatedJob, off: float | None = None
 ) -> Luck:
     """Draws the random events of a night; `off` is the share of the planned throughput, drawn if left out."""
     import numpy as np

@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from daybreak.backends import node
-from daybreak.backends.torchrun import Place
+from daybreak.backends.torchrun import NodeRank
 from daybreak.contract.records import replace_text
 
 SIGNALS = 128  # exit statuses from it on are signals
 PORTS = range(20_000, 60_000)  # by the id of the job, since jobs may share a node
 
 
-def place(variables: Mapping[str, str]) -> Place | None:
+def place(variables: Mapping[str, str]) -> NodeRank | None:
     """Returns the place of this node by the variables of Slurm; None if it is the only one."""
     if num_parts := int(variables.get("SLURM_HET_SIZE", "0")):  # of a heterogeneous job
         of_parts = [variables[f"SLURM_JOB_NODELIST_HET_GROUP_{part}"] for part in range(num_parts)]
@@ -35,7 +35,7 @@ def place(variables: Mapping[str, str]) -> Place | None:
     else:
         return None
     port = PORTS[int(job) % len(PORTS)]
-    return Place(
+    return NodeRank(
         num_nodes=len(names), rank=rank, host=_address(names[rank]), master=f"{_address(names[0])}:{port}"
     )
 

@@ -28,18 +28,18 @@ from torch import Tensor
 
 from daybreak.contract.errors import NotFinite, ParamsError
 from daybreak.contract.records import Tuning
-from daybreak.extensions.threads.asynchronous_workers import Done, Gradient, Part, Pool, Processes
+from daybreak.extensions.threads.asynchronous_workers import BatchPart, Done, Gradient, Processes, WorkerPool
 from daybreak.extensions.threads.shared_weights import SharedWeights
 from daybreak.extensions.threads.thread_policy import (
     ALONE,
     CostLine,
-    Setting,
     ThreadPolicy,
-    Window,
+    ThreadSetting,
+    ThreadTiming,
     momentum_left,
 )
-from daybreak.training.checkpoint import State
-from daybreak.training.engine import SCALED, Step, TorchEngine
+from daybreak.training.checkpoint import TrainingState
+from daybreak.training.engine import SCALED, TorchEngine, UpdateResult
 from daybreak.training.gradients import Signals
 from daybreak.training.learning_rate import scaled
 from daybreak.training.sample_order import Indices
@@ -97,7 +97,7 @@ class AsynchronousEngine(TorchEngine):
         *args: Any,
         tuning: Tuning,
         cores: Cores,
-        pool: "Callable[[AsynchronousEngine], Pool] | None" = None,
+        pool: "Callable[[AsynchronousEngine], WorkerPool] | None" = None,
         **kwargs: Any,
     ) -> None:
         # Workers read for themselves. What is compiled or read into memory would be so in each of them.
@@ -112,8 +112,8 @@ class AsynchronousEngine(TorchEngine):
                 f"set train.threads to fixed"
             )
         self._cores = cores
-        self._make_pool: Callable[[AsynchronousEngine], Pool] = pool or Processes
-        self._pool: Pool | None = None
+        self._make_pool: Callable[[AsynchronousEngine], WorkerPool] = pool or Processes
+        self._pool: WorkerPool | None = None
         self._looks = False  # whether the part of this worker measures the noise
         self._shared = SharedWeights(self.model, self.optimizer)
         self._tuned = self._read_tuned()
@@ -144,7 +144,7 @@ class AsynchronousEngine(TorchEngine):
         """Notes the epoch of a share; workers load it themselves."""
         self._epochs.append(epoch)
 
-    def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> Step:
+    def step(self, indices: Indices, *, batch_size: int, rate: float, signals: Signals) -> UpdateResult:
         """Hands out a batch; the loss is that of the updates that ended meanwhile."""
         epoch = self._epochs.popleft() if self._epochs else 0
         if self.policy is None:
@@ -170,7 +170,7 @@ class AsynchronousEngine(TorchEngine):
             self._loss = sum(loss for loss, _ in self._newest) / sum(number for _, number in self._newest)
             self._newest = []
         noise, self._noise = self._noise, None
-        return Step(loss=self._loss, signals=signals, noise=noise)
+        return UpdateResult(loss=self._loss, signals=signals, noise=noise)
 
     def _hand_out(self, batch: _Batch) -> None:
         """Sends the parts of a batch to workers; if all parts make one update, waits for the update."""
@@ -185,11 +185,11 @@ class AsynchronousEngine(TorchEngine):
                 self._shared.forget()
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> ThreadSetting:
         """The setting that the policy has chosen."""
         return self.policy.setting if self.policy else ALONE
 
-    def _workers(self) -> Pool:
+    def _workers(self) -> WorkerPool:
         if self._pool is None:
             self._pool = self._make_pool(self)
         return self._pool
@@ -201,9 +201,9 @@ class AsynchronousEngine(TorchEngine):
         self._window_from, self._losses = self._workers().now(), {}
         self._copy = self._shared.copy() if self.setting.is_asynchronous else []
 
-    def _seen(self) -> Window:
+    def _seen(self) -> ThreadTiming:
         """Returns what the batches of this window gave so far."""
-        return Window(
+        return ThreadTiming(
             first=self._since[self._judged].number,
             num_samples=sum(number for _, number in self._losses.values()),
             elapsed_s=max(self._workers().now() - self._window_from, 1e-9),
@@ -269,7 +269,7 @@ class AsynchronousEngine(TorchEngine):
             first = self._number < LOOK_EVERY * NUM_FIRST
             pool.send(
                 worker,
-                Part(
+                BatchPart(
                     number=self._number,
                     indices=piece.indices,
                     epoch=piece.batch.epoch,
@@ -289,7 +289,7 @@ class AsynchronousEngine(TorchEngine):
             if any(self._sent.values()):
                 self._collect(self._workers())
 
-    def _collect(self, pool: Pool) -> None:
+    def _collect(self, pool: WorkerPool) -> None:
         for worker, done in pool.wait(POLL_S):
             self._take(self._sent[worker].popleft(), done)
         self._look_at_cores()
@@ -378,7 +378,7 @@ class AsynchronousEngine(TorchEngine):
         names = (*SCALED, "momentum")
         return [{name: group.get(name) for name in names} for group in self.optimizer.param_groups]
 
-    def gradient(self, part: Part) -> Gradient:
+    def gradient(self, part: BatchPart) -> Gradient:
         """Returns the gradient of a part at the shared weights of this moment; a worker calls it."""
         began = thread_time()
         self._shared.read()
@@ -408,7 +408,7 @@ class AsynchronousEngine(TorchEngine):
     def _measures_noise(self, num_samples: int) -> bool:
         return self._looks
 
-    def apply(self, gradient: Gradient, part: Part) -> Done:
+    def apply(self, gradient: Gradient, part: BatchPart) -> Done:
         """Changes the shared weights, unless the loss is not finite; one worker at a time calls it."""
         began, is_update = thread_time(), False
         if not gradient.short and math.isfinite(gradient.loss):
@@ -432,7 +432,7 @@ class AsynchronousEngine(TorchEngine):
         """Returns the whole model."""
         return self._shared.named()
 
-    def save(self) -> State:
+    def save(self) -> TrainingState:
         """Returns model and optimizer once all that was handed out is trained on, and nothing is undone."""
         self._drain()
         if self._overflowed and not self._copy:
@@ -451,9 +451,9 @@ class AsynchronousEngine(TorchEngine):
         self._since, self._judged = [], 0  # a window with a pause in it is not judged
         self._updates = self._number
         state = super().save()
-        return State(tensors=state.tensors, scalars={**state.scalars, "batches": self._num_batches})
+        return TrainingState(tensors=state.tensors, scalars={**state.scalars, "batches": self._num_batches})
 
-    def load(self, state: State) -> None:
+    def load(self, state: TrainingState) -> None:
         """Restores model and optimizer; workers begin anew."""
         self._end_workers()
         super().load(state)

@@ -22,7 +22,7 @@ from daybreak.training.termination import die_with_parent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class BatchPart:
     """Part of a batch, as a worker gets it."""
 
     number: int  # of the update
@@ -64,14 +64,14 @@ class Done:
 class Trainee(Protocol):
     """Computes gradients and applies them; both run in the process of a worker."""
 
-    def gradient(self, part: Part) -> Gradient:
+    def gradient(self, part: BatchPart) -> Gradient:
         """Returns the gradient of a part at the shared weights of this moment."""
 
-    def apply(self, gradient: Gradient, part: Part) -> Done:
+    def apply(self, gradient: Gradient, part: BatchPart) -> Done:
         """Changes the shared weights; one worker at a time."""
 
 
-class Pool(Protocol):
+class WorkerPool(Protocol):
     """Numbered workers; a worker starts when the first part is sent to it."""
 
     def now(self) -> float:
@@ -80,7 +80,7 @@ class Pool(Protocol):
     def pids(self) -> list[int]:
         """Returns the processes of the workers."""
 
-    def send(self, worker: int, part: Part) -> None:
+    def send(self, worker: int, part: BatchPart) -> None:
         """Gives a worker a part, after those that it has."""
 
     def wait(self, timeout_s: float) -> list[tuple[int, Done]]:
@@ -110,7 +110,7 @@ class Processes:
         """Returns the processes of the workers."""
         return [process.pid for process, _ in self._workers.values()]
 
-    def send(self, worker: int, part: Part) -> None:
+    def send(self, worker: int, part: BatchPart) -> None:
         """Gives a worker a part; begins its process if there is none."""
         if worker not in self._workers:
             here, there = self._context.Pipe()

@@ -51,7 +51,7 @@ GIVE_UP_BELOW, TAKE_FROM = 0.5, 0.75  # parts of a core that have to be free, to
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class ThreadSetting:
     """How a batch is trained on."""
 
     num_workers: int = 1
@@ -69,7 +69,7 @@ class Setting:
         return self.num_workers / self.num_parts if self.is_asynchronous else 0.0
 
 
-ALONE = Setting()  # as tuned
+ALONE = ThreadSetting()  # as tuned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Costs:
     apply_s: float  # changing the weights, one worker at a time
     add_s: float = 0.0  # adding the gradient of a part to those of others, one worker at a time
 
-    def samples_per_s(self, setting: Setting, *, batch_size: int) -> float:
+    def samples_per_s(self, setting: ThreadSetting, *, batch_size: int) -> float:
         """Returns the speed of all workers of a setting, each on a core of its own."""
         size, n = batch_size / setting.num_parts, setting.num_workers
         gradient_s = self.pass_s + size * self.sample_s
@@ -92,7 +92,7 @@ class Costs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class ThreadTiming:
     """What a few batches gave, all by one setting."""
 
     first: int  # number of the first batch
@@ -121,7 +121,7 @@ def _error(values: Sequence[float]) -> float:
     return math.sqrt(sum((each - mean) ** 2 for each in values)) / len(values)
 
 
-def pays(late: Window, window: Window, *, every: int = 1, behind: float = 0.0) -> bool:
+def pays(late: ThreadTiming, window: ThreadTiming, *, every: int = 1, behind: float = 0.0) -> bool:
     """Returns whether what is faster and late pays, by windows on the same batches, with it and without.
 
     Losses of the second half of the batches are compared, of which each `every`-th can be. `behind`: updates
@@ -200,10 +200,12 @@ class ThreadPolicy:
     """The state of the decision; each method returns the next one."""
 
     batch_size: int
-    setting: Setting = ALONE
-    accepted: Setting = ALONE  # to go back to, while `setting` is on trial
-    late: tuple[Setting, Window] | None = None  # was tried and undone; `accepted` trains on the same batches
-    slower: tuple[Setting, ...] = ()  # were no faster lately
+    setting: ThreadSetting = ALONE
+    accepted: ThreadSetting = ALONE  # to go back to, while `setting` is on trial
+    late: tuple[ThreadSetting, ThreadTiming] | None = (
+        None  # was tried and undone; `accepted` trains on the same batches
+    )
+    slower: tuple[ThreadSetting, ...] = ()  # were no faster lately
     most_late: float = math.inf  # more lateness did not pay lately
     checked_late: float = 0.0  # lateness that paid
     num_checks: int = 0
@@ -259,7 +261,7 @@ class ThreadPolicy:
         return replace(self, setting=fewer, accepted=fewer, late=None, speed=0.0, num_settled=0)
 
     def judge(
-        self, window: Window, *, free_cores: float, costs: Costs | None, may_undo: bool
+        self, window: ThreadTiming, *, free_cores: float, costs: Costs | None, may_undo: bool
     ) -> tuple["ThreadPolicy", bool]:
         """Returns the next state after a window of the setting, and whether the window has to be undone.
 
@@ -296,7 +298,7 @@ class ThreadPolicy:
             state = replace(state, accepted=self.setting, speed=window.speed)
         return replace(state, late=None)._choose(free_cores=free_cores, costs=costs), False
 
-    def harms(self, window: Window) -> bool:
+    def harms(self, window: ThreadTiming) -> bool:
         """Returns whether the loss rose by more than chance explains."""
         if not math.isfinite(window.loss):
             return True
@@ -306,7 +308,7 @@ class ThreadPolicy:
         usual = min(window.error, MOST_ERROR * self.before_error)  # a loss that explodes varies as much
         return window.loss - loss > HARM * math.hypot(usual, error)
 
-    def _may_fall(self, window: Window) -> bool:
+    def _may_fall(self, window: ThreadTiming) -> bool:
         """Returns whether a loss that rose is expected to be where it was within the time left for that.
 
         Where the curvature is more than late gradients bear, the loss rises, the weights move to where the
@@ -331,7 +333,7 @@ class ThreadPolicy:
         """Returns the state after windows that did harm, the last of them in so many seconds."""
         cost_s = self._risen_s + elapsed_s
         n = self.setting.num_workers
-        together = Setting(num_workers=n, num_parts=n) if n > 1 else ALONE
+        together = ThreadSetting(num_workers=n, num_parts=n) if n > 1 else ALONE
         kept = together if self.accepted.is_asynchronous else self.accepted
         state = replace(
             self,
@@ -349,14 +351,14 @@ class ThreadPolicy:
         """Returns how many cores this run would use of so many, for those who share them."""
         return self.best(limit, costs=costs).num_workers
 
-    def goodput(self, setting: Setting, *, costs: Costs) -> float:
+    def goodput(self, setting: ThreadSetting, *, costs: Costs) -> float:
         """Returns the predicted progress a second, in samples of one worker."""
         if setting.lateness > self.most_late or setting in self.slower:
             return 0.0
         calibration = self.calibrations[setting.kind] or self.calibrations[0] or 1.0
         return calibration * costs.samples_per_s(setting, batch_size=self.batch_size)
 
-    def best(self, cores: int, *, costs: Costs | None, most_late: float = math.inf) -> Setting:
+    def best(self, cores: int, *, costs: Costs | None, most_late: float = math.inf) -> ThreadSetting:
         """Returns the setting with the fewest workers whose predicted goodput is nearly the best."""
         if costs is None:
             return ALONE
@@ -398,7 +400,7 @@ class ThreadPolicy:
         trial_s = self._trial * self.batch_size / self.speed if self.speed else math.inf
         return self.checked_s + trial_s <= CHECKING * self.elapsed_s
 
-    def _paired(self, setting: Setting, late: Window, window: Window) -> "ThreadPolicy":
+    def _paired(self, setting: ThreadSetting, late: ThreadTiming, window: ThreadTiming) -> "ThreadPolicy":
         """Returns the state after both windows of a trial of lateness, on the same batches."""
         if not pays(late, window, behind=(setting.num_workers - 1) / setting.num_parts):
             return replace(self, speed=window.speed)._refused(setting, cost_s=late.elapsed_s)
@@ -415,7 +417,7 @@ class ThreadPolicy:
             checked_s=self.checked_s + window.elapsed_s,
         )
 
-    def _refused(self, late: Setting, *, cost_s: float) -> "ThreadPolicy":
+    def _refused(self, late: ThreadSetting, *, cost_s: float) -> "ThreadPolicy":
         """Returns the state after a setting whose lateness does not pay; half of it is tried next."""
         # Harm may show only after cores were taken away, and then does not count against fewer cores.
         most_late = late.lateness / 2 if late.is_asynchronous else self.most_late
@@ -434,7 +436,7 @@ class ThreadPolicy:
             return self
         return replace(self, slower=(), most_late=math.inf, calibrations=(self.calibrations[0], 0.0, 0.0))
 
-    def _seen(self, window: Window, costs: Costs | None) -> "ThreadPolicy":
+    def _seen(self, window: ThreadTiming, costs: Costs | None) -> "ThreadPolicy":
         """Returns the state that knows loss and speed of this window of `self.setting`."""
         level, kept = self.level or (window.loss, window.error), 1 - LEVEL
         level = kept * level[0] + LEVEL * window.loss, math.hypot(kept * level[1], LEVEL * window.error)
@@ -448,11 +450,11 @@ class ThreadPolicy:
         )
 
 
-def _settings(num_workers: int) -> list[Setting]:
+def _settings(num_workers: int) -> list[ThreadSetting]:
     """Returns the settings of so many workers: together, and with more or fewer parts in flight."""
     if num_workers == 1:
         return [ALONE]
     parts = {math.ceil(num_workers / 2**halvings) for halvings in range(num_workers.bit_length() + 1)}
-    return [Setting(num_workers=num_workers, num_parts=num_workers)] + [
-        Setting(num_workers=num_workers, num_parts=each, is_asynchronous=True) for each in sorted(parts)
+    return [ThreadSetting(num_workers=num_workers, num_parts=num_workers)] + [
+        ThreadSetting(num_workers=num_workers, num_parts=each, is_asynchronous=True) for each in sorted(parts)
     ]

@@ -22,7 +22,7 @@ from daybreak.data import prepare
 from daybreak.evaluation.scoring import check_shape, declared, judged
 from daybreak.extensions.trial import trial_version
 from daybreak.extensions.trial.rehearsal import CODE
-from daybreak.extensions.trial.trial_updates import CLOSE, Trial, close, note_of_rate, try_updates
+from daybreak.extensions.trial.trial_updates import CLOSE, TrialModel, close, note_of_rate, try_updates
 from daybreak.extensions.trial.trial_version import OpenedFiles
 from daybreak.registry import packaging
 from daybreak.registry.carried_code import MODEL
@@ -105,7 +105,7 @@ class ModelChecks:
         self._say("model", f"{type(model).__name__}, {num:,} parameters")
         return model
 
-    def _update(self, model: nn.Module, state: State, batch: Any) -> Trial:
+    def _update(self, model: nn.Module, state: State, batch: Any) -> TrialModel:
         """Returns a trial after some updates, as training takes them."""
         model.train()
         with self._method("optimizer"):
@@ -157,7 +157,7 @@ class ModelChecks:
             raise self._wrong("loss", what, "look for a log or a division of 0, and for labels out of range")
         return losses
 
-    def _predictions(self, trial: Trial, batch: Any) -> dict[str, Tensor]:
+    def _predictions(self, trial: TrialModel, batch: Any) -> dict[str, Tensor]:
         """Predicts without the label, and judges that by the metrics."""
         trial.model.eval()
         predicted: dict[str, Tensor] = {}
@@ -194,7 +194,7 @@ class ModelChecks:
         self._say("metrics", ", ".join(means))
         return predicted
 
-    def _check_predicted(self, trial: Trial, batch: Any, predicted: dict[str, Tensor]) -> None:
+    def _check_predicted(self, trial: TrialModel, batch: Any, predicted: dict[str, Tensor]) -> None:
         """Raises ParamsError for predictions that no metric can take, or that the rest of a batch decides."""
         size = _size(batch)
         half = halves(batch, size)[0]

@@ -30,7 +30,7 @@ PLAIN = (*NUMBERS, str, list, tuple, dict, set, Tensor)  # values that a module 
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # attributes that each module has
 
 
-class Trial:
+class TrialModel:
     """A model in training: as `workload` makes it, from a seed; `notes` say what may be meant."""
 
     def __init__(self, workload: Any, state: State, *, seed: int, rate: float) -> None:
@@ -63,13 +63,13 @@ class Trial:
         self.optimizer.step()
         self.losses.append(float(loss.detach()))
 
-    def resume(self, other: "Trial") -> None:
+    def resume(self, other: "TrialModel") -> None:
         """Takes over what a checkpoint holds of another."""
         self.model.load_state_dict(copy.deepcopy(other.model.state_dict()))
         self.optimizer.load_state_dict(unpack(*copy.deepcopy(pack(other.optimizer.state_dict()))))
         self._num_updates = other._num_updates
 
-    def is_like(self, other: "Trial") -> bool:
+    def is_like(self, other: "TrialModel") -> bool:
         """Returns whether both had the same loss in the newest update, and have the same weights."""
         ours, theirs = self.model.state_dict(), other.model.state_dict()
         return (
@@ -81,15 +81,15 @@ class Trial:
 
 def try_updates(
     make: Callable[[], Any], state: State, batch: Batch, *, size: int, seed: int, rate: float
-) -> Trial:
+) -> TrialModel:
     """Returns a trial after some updates of a batch of `size` samples.
 
     Raises ParamsError where an assumption of training does not hold. `make` makes the workload anew, as a new
     process would.
     """
     torch.use_deterministic_algorithms(True, warn_only=True)
-    trial = Trial(make(), state, seed=seed, rate=rate)
-    again = Trial(make(), state, seed=seed, rate=rate)
+    trial = TrialModel(make(), state, seed=seed, rate=rate)
+    again = TrialModel(make(), state, seed=seed, rate=rate)
     _expect_trained_rate(trial, rate)
     if not again.is_like(trial):
         raise _wrong(
@@ -119,7 +119,7 @@ def try_updates(
             "numbers from torch",
         )
     del again
-    restarted = Trial(make(), state, seed=seed, rate=rate)
+    restarted = TrialModel(make(), state, seed=seed, rate=rate)
     restarted.resume(trial)
     trial.update(batch)
     restarted.update(batch)
@@ -143,7 +143,7 @@ def try_updates(
     return trial
 
 
-def _expect_trained_rate(trial: Trial, rate: float) -> None:
+def _expect_trained_rate(trial: TrialModel, rate: float) -> None:
     """Raises ParamsError where the team's code sets a rate that no update takes."""
     if trial.loses_rate:
         what = "has a scheduler, whose rate" if schedules_rate(trial.optimizer) else "is given a rate, which"
@@ -155,7 +155,7 @@ def _expect_trained_rate(trial: Trial, rate: float) -> None:
         )
 
 
-def _update_first(trial: Trial, batch: Batch) -> None:
+def _update_first(trial: TrialModel, batch: Batch) -> None:
     """Takes the first update; raises ParamsError, or notes, where it leaves parameters as they are."""
     before = {name: value.detach().clone() for name, value in trial.model.named_parameters()}
     trial.update(batch)
@@ -245,7 +245,7 @@ def _rates(optimizer: Optimizer) -> list[float | None]:
     return [None if rate is None else float(rate) for rate in named]
 
 
-def _check_independent(trial: Trial, batch: Batch, size: int) -> None:
+def _check_independent(trial: TrialModel, batch: Batch, size: int) -> None:
     """Raises ParamsError where the loss of a sample depends on which others are in its pass.
 
     Where it is drawn at random, or moves buffers, as mixup and running means do, that is a note: passes of
@@ -286,7 +286,7 @@ def _check_independent(trial: Trial, batch: Batch, size: int) -> None:
     model.eval()
 
 
-def _losses(trial: Trial, batch: Batch, state: Mapping[str, Tensor], *, seed: int = 0) -> Tensor:
+def _losses(trial: TrialModel, batch: Batch, state: Mapping[str, Tensor], *, seed: int = 0) -> Tensor:
     """Returns the losses of a batch by the model in this state."""
     trial.model.load_state_dict(state)
     torch.manual_seed(seed)
@@ -303,13 +303,13 @@ def close(some: Tensor, others: Tensor) -> bool:
     return torch.allclose(some, others, rtol=CLOSE, atol=CLOSE * scale, equal_nan=True)
 
 
-def _differing(one: Trial, other: Trial, *, kinds: tuple[type, ...] = PLAIN) -> list[str]:
+def _differing(one: TrialModel, other: TrialModel, *, kinds: tuple[type, ...] = PLAIN) -> list[str]:
     """Returns the attributes of these kinds in which the modules and the workloads of two trials differ."""
     ours, theirs = _attributes(one, kinds), _attributes(other, kinds)
     return [f"{name} ({value})" for name, value in ours.items() if theirs.get(name) != value][:3]
 
 
-def _attributes(trial: Trial, kinds: tuple[type, ...]) -> Mapping[str, str]:
+def _attributes(trial: TrialModel, kinds: tuple[type, ...]) -> Mapping[str, str]:
     holders: dict[str, Any] = {type(trial.workload).__name__: trial.workload}
     root = type(trial.model).__name__
     holders |= {f"{root}.{name}" if name else root: module for name, module in trial.model.named_modules()}
@@ -321,5 +321,5 @@ def _attributes(trial: Trial, kinds: tuple[type, ...]) -> Mapping[str, str]:
     }
 
 
-def _wrong(trial: Trial, method: str, what: str, wanted: str) -> ParamsError:
+def _wrong(trial: TrialModel, method: str, what: str, wanted: str) -> ParamsError:
     return ParamsError(f"{type(trial.workload).__name__}.{method} {what}; {wanted}")

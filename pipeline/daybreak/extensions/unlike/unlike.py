@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING
 from daybreak.contract.machine import Machine
 from daybreak.contract.records import EVERY_UPDATE, Pool, Rental
 from daybreak.contract.units import HOUR_S
-from daybreak.planning.candidates import Job, hindrance
-from daybreak.planning.search import Candidate, Choice, Limits
+from daybreak.planning.candidates import TrainingTask, hindrance
+from daybreak.planning.search import Candidate, PlanChoice, PlanLimits
 from daybreak.prediction.costs import Estimate, predict, predict_counts
 from daybreak.prediction.update_time import HARDLY, largest_pass, updates
 
@@ -47,14 +47,14 @@ ROUNDS = 8  # of the shares, which then stand still to a sample
 
 
 def candidates(
-    job: Job,
+    job: TrainingTask,
     machines: Sequence[Machine],
     params: "PlanSections",
     *,
     available: Collection[Machine],
     num_samples: int,
-    limits: Limits,
-    than: Choice | None,
+    limits: PlanLimits,
+    than: PlanChoice | None,
 ) -> Iterator[Candidate]:
     """Yields `cheaper` rentals, where `train.batching` lets machines of unlike speed share a batch."""
     if params.train.batching != "even":
@@ -70,14 +70,14 @@ def candidates(
 
 
 def cheaper(
-    job: Job,
+    job: TrainingTask,
     machines: Sequence[Machine],
     params: "PlanParams",
     *,
     available: Collection[Machine],
     num_samples: int,
-    limits: Limits,
-    than: Choice | None,
+    limits: PlanLimits,
+    than: PlanChoice | None,
 ) -> Iterator[Candidate]:
     """Yields the rentals of unlike machines that keep the limits for less than any of machines alike.
 
@@ -135,12 +135,12 @@ class _Alone:
 class _Joined:
     """Rentals of unlike machines in batches of one size; a machine is equally fast in all regions."""
 
-    def __init__(self, job: Job, *, batch_size: int, num_samples: int, most: int) -> None:
+    def __init__(self, job: TrainingTask, *, batch_size: int, num_samples: int, most: int) -> None:
         self._job, self._batch_size, self._num_samples, self._most = job, batch_size, num_samples, most
         self._known_alone: dict[tuple[str, str], _Alone | None] = {}
         self._known: dict[tuple[object, ...], Candidate | None] = {}
 
-    def may_pay(self, kinds: Kinds, limits: Limits, least_usd: float) -> bool:
+    def may_pay(self, kinds: Kinds, limits: PlanLimits, least_usd: float) -> bool:
         """Returns whether some numbers of both may keep the deadline, for less."""
         first, other = kinds
         alone = self._alone(first), self._alone(other)
@@ -152,7 +152,7 @@ class _Joined:
         usd = start_s * (_price(first) + _price(other)) + whole * work_usd
         return start_s + whole * fastest_s <= limits.deadline_s and usd / HOUR_S < least_usd
 
-    def may_keep(self, kinds: Kinds, counts: Counts, limits: Limits, least_usd: float) -> bool:
+    def may_keep(self, kinds: Kinds, counts: Counts, limits: PlanLimits, least_usd: float) -> bool:
         """Returns whether so many machines may keep the deadline, for less, by what each does alone."""
         first, other = self._alone(kinds[0]), self._alone(kinds[1])
         assert first
@@ -161,7 +161,7 @@ class _Joined:
         seconds = _start_s(first, other) + self._whole(sum(counts)) / together
         return self._keeps(seconds, kinds, counts, limits, least_usd)
 
-    def candidates(self, ways: Sequence[Way], limits: Limits, least_usd: float) -> Iterator[Candidate]:
+    def candidates(self, ways: Sequence[Way], limits: PlanLimits, least_usd: float) -> Iterator[Candidate]:
         """Yields those of the ways that may keep the limits by the time of their updates."""
         unlike = {_speeds_of(way): way for way in ways}  # whatever the region
         timed = dict(
@@ -189,7 +189,9 @@ class _Joined:
             if candidate := known[key]:
                 yield _at(candidate, kinds, counts)
 
-    def _keeps(self, seconds: float, kinds: Kinds, counts: Counts, limits: Limits, least_usd: float) -> bool:
+    def _keeps(
+        self, seconds: float, kinds: Kinds, counts: Counts, limits: PlanLimits, least_usd: float
+    ) -> bool:
         usd_per_hour = sum(number * _price(machine) for machine, number in zip(kinds, counts, strict=True))
         return seconds <= limits.deadline_s and seconds / HOUR_S * usd_per_hour < least_usd
 
@@ -211,7 +213,9 @@ class _Joined:
         return self._known_alone[key]
 
 
-def _alone(job: Job, machine: Machine, *, batch_size: int, num_samples: int, most: int) -> _Alone | None:
+def _alone(
+    job: TrainingTask, machine: Machine, *, batch_size: int, num_samples: int, most: int
+) -> _Alone | None:
     counts = range(1, 1 + (most if job.known and job.known.past else 1))
     estimated = predict_counts(
         job.profile,
@@ -243,7 +247,7 @@ def _start_s(first: _Alone, other: _Alone) -> float:
     return max(0.0, min(first.start_s, other.start_s) - abs(first.queue_s - other.queue_s))
 
 
-def _may_meet(job: Job, first: Machine, other: Machine) -> bool:
+def _may_meet(job: TrainingTask, first: Machine, other: Machine) -> bool:
     """Returns whether a job may have both, and they are not the same machine under two names."""
     if _hardware(first) == _hardware(other):
         return False
@@ -281,7 +285,7 @@ def _at(candidate: Candidate, kinds: Kinds, counts: Counts) -> Candidate:
 
 
 def joined(
-    job: Job,
+    job: TrainingTask,
     kinds: Kinds,
     counts: Counts,
     shares: tuple[int, int],
@@ -337,7 +341,7 @@ class Divided:
     update_s: float
 
 
-def divided(job: Job, ways: Sequence[Way], *, batch_size: int) -> list[Divided | None]:
+def divided(job: TrainingTask, ways: Sequence[Way], *, batch_size: int) -> list[Divided | None]:
     """Returns how each way divides a batch, all of them at once.
 
     None where a worker would have no sample, or memory does not suffice for one.
@@ -358,7 +362,7 @@ def divided(job: Job, ways: Sequence[Way], *, batch_size: int) -> list[Divided |
 
 
 def _updates_s(
-    job: Job, ways: Sequence[Way], shares: Sequence[tuple[float, float]]
+    job: TrainingTask, ways: Sequence[Way], shares: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
     """Returns the seconds of an update on each of the two kinds of all ways; infinite where none fits."""
     asked: dict[tuple[str, str], list[tuple[int, int]]] = {}  # way and place in it, by machine

@@ -33,7 +33,7 @@ from daybreak.contract.records import Dataset, Release
 from daybreak.extensions.vertex import preflight
 from daybreak.extensions.vertex.client import Denied
 from daybreak.extensions.vertex.deployments import Deployments
-from daybreak.extensions.vertex.job_spec import Site
+from daybreak.extensions.vertex.job_spec import VertexSite
 from daybreak.extensions.vertex.operation_journal import OperationJournal, Operations
 from daybreak.extensions.vertex.service import Service
 from daybreak.registry import aliases, carried_code
@@ -92,7 +92,7 @@ class Endpoint:
 
     def preflight(self) -> Iterator[tuple[str, bool, str]]:
         """Yields checks of everything that the endpoint needs as (name, passed, result or remedy)."""
-        site = Site(project=self.project, region=self.region, image=self.image, bucket=self.bucket)
+        site = VertexSite(project=self.project, region=self.region, image=self.image, bucket=self.bucket)
         service = Service(
             project=self.project, endpoint=self.address, retry=replace(self.retry, give_up_s=5.0)
         )

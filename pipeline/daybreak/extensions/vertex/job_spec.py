@@ -34,7 +34,7 @@ ATTACHMENT = re.compile(r"projects/[^/]+/regions/([a-z0-9-]+)/networkAttachments
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class VertexSite:
     """Where jobs run and under which account: the settings of the backend in params.yaml."""
 
     project: str
@@ -60,7 +60,7 @@ def custom_job(
     job: Job,
     machines: Sequence[Machine],
     *,
-    site: Site,
+    site: VertexSite,
     labels: Mapping[str, str],
     attempt: str,
     now: datetime,
@@ -99,7 +99,7 @@ def custom_job(
     return {"display_name": name[:128], "job_spec": spec, "labels": named}
 
 
-def unattached(site: Site, region: str) -> str:
+def unattached(site: VertexSite, region: str) -> str:
     """Returns why jobs of a region do not reach the network of the attachment; "" where they do, or need not.
 
     Raises ParamsError where the attachment's name is not a full one.
@@ -139,7 +139,7 @@ def _times(job: Job, *, left_s: float) -> tuple[timedelta, timedelta | None]:
 
 
 def _pools(
-    job: Job, machines: Sequence[Machine], site: Site, attempt: str, end: datetime
+    job: Job, machines: Sequence[Machine], site: VertexSite, attempt: str, end: datetime
 ) -> list[dict[str, Any]]:
     """Returns the worker pools: a first machine alone, then the others by kind; for TPUs a single machine."""
     made: list[dict[str, Any]] = []
@@ -154,7 +154,7 @@ def _pools(
     return made
 
 
-def _pool(job: Job, machine: Machine, site: Site, attempt: str, end: datetime) -> dict[str, Any]:
+def _pool(job: Job, machine: Machine, site: VertexSite, attempt: str, end: datetime) -> dict[str, Any]:
     """Returns a pool of one machine."""
     environment = {name: value for name, value in job.environment.items() if name not in AT_HOME}
     store = environment.get("MLFLOW_TRACKING_URI", "")
@@ -212,7 +212,7 @@ def key_of(job: Job) -> str:
     return PurePath(job.folder).name
 
 
-def _machine(job: Job, machine: Machine, site: Site) -> dict[str, Any]:
+def _machine(job: Job, machine: Machine, site: VertexSite) -> dict[str, Any]:
     spec: dict[str, Any] = {"machine_type": machine.machine_type}
     if machine.is_tpu:
         spec["tpu_topology"] = _topology(job, machine)
@@ -228,7 +228,7 @@ def _machine(job: Job, machine: Machine, site: Site) -> dict[str, Any]:
     return spec
 
 
-def _image(job: Job, machine: Machine, site: Site) -> str:
+def _image(job: Job, machine: Machine, site: VertexSite) -> str:
     if not machine.is_tpu:
         return site.image
     if not site.tpu_image:

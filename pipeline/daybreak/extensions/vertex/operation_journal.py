@@ -28,7 +28,7 @@ RETRIABLE = (4, 8, 10, 13, 14)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class OperationRequest:
     """A request that starts a long-running operation."""
 
     at: float  # seconds since 1970, by the clock of the process that made it
@@ -49,16 +49,16 @@ class OperationJournal:
         self._journal = Journal(path, empty={"asked": {}, "unwanted": []})
         self.alone = self._journal.alone
 
-    def request(self, name: str) -> Request | None:
+    def request(self, name: str) -> OperationRequest | None:
         """Returns the request of that name, unless its operation is known to have ended."""
         entry = self._journal.read()["asked"].get(name)
-        return Request(**entry) if entry else None
+        return OperationRequest(**entry) if entry else None
 
     def operations(self) -> set[str]:
         """Returns the names of the operations that are known to be ours."""
         return {entry["operation"] for entry in self._journal.read()["asked"].values()} - {""}
 
-    def record(self, name: str, request: Request) -> None:
+    def record(self, name: str, request: OperationRequest) -> None:
         """Records a request before it is sent, or with the operation that the reply named."""
         document = self._journal.read()
         self._journal.write({**document, "asked": {**document["asked"], name: asdict(request)}})
@@ -116,7 +116,7 @@ class Operations:
             request = self._adopted(name, parent, request)
         if request:
             self._check(name, request)
-        request = Request(at=clock.now(), boot=clock.boot(), booted_at=clock.booted_at())
+        request = OperationRequest(at=clock.now(), boot=clock.boot(), booted_at=clock.booted_at())
         self.journal.record(name, request)
         try:
             operation = call()
@@ -128,7 +128,7 @@ class Operations:
         self.journal.record(name, replace(request, operation=operation))
         raise NotYet(f"{self.who}: {name} has begun")
 
-    def _adopted(self, name: str, parent: str, request: Request) -> Request | None:
+    def _adopted(self, name: str, parent: str, request: OperationRequest) -> OperationRequest | None:
         """Returns a request without a reply with its operation, one that no other request has.
 
         None where the request never arrived. Raises NotYet while it may still arrive.
@@ -145,11 +145,11 @@ class Operations:
             raise NotYet(f"{self.who}: whether the request to {name} has arrived is not known yet")
         return None
 
-    def _may_still_arrive(self, request: Request) -> bool:
+    def _may_still_arrive(self, request: OperationRequest) -> bool:
         """Returns whether a request was made so lately; one of another boot that is dated later was not."""
         return 0 <= request.age_s < self.settle_s
 
-    def _check(self, name: str, request: Request) -> NoReturn:
+    def _check(self, name: str, request: OperationRequest) -> NoReturn:
         operation = self.deployments.operation(request.operation)
         if operation and not operation.done:
             raise NotYet(f"{self.who}: {name} has been running for {request.age_s:,.0f} s")

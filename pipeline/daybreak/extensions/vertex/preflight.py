@@ -11,11 +11,13 @@ from daybreak.backends.staging import writable
 from daybreak.contract.errors import JobError, ParamsError, PipelineError
 from daybreak.extensions.vertex.client import credentials
 from daybreak.extensions.vertex.image import look_up
-from daybreak.extensions.vertex.job_spec import Site, unattached
+from daybreak.extensions.vertex.job_spec import VertexSite, unattached
 from daybreak.extensions.vertex.service import Service
 
 
-def preflight(site: Site, service: Service, *, regions: Sequence[str]) -> Iterator[tuple[str, bool, str]]:
+def preflight(
+    site: VertexSite, service: Service, *, regions: Sequence[str]
+) -> Iterator[tuple[str, bool, str]]:
     """Yields checks as (name, passed, result or remedy).
 
     Without credentials nothing else is checked; other failures do not stop the checks after them.
@@ -42,7 +44,7 @@ def _who(endpoint: str) -> str:
     return str(getattr(given, "service_account_email", "") or type(given).__module__)
 
 
-def _reach(site: Site, service: Service, region: str) -> Callable[[], str]:
+def _reach(site: VertexSite, service: Service, region: str) -> Callable[[], str]:
     def check() -> str:
         service.find(region, daybreak="check")
         if why := unattached(site, region):

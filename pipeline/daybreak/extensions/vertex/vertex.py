@@ -20,7 +20,7 @@ from daybreak.contract.machine import Machine
 from daybreak.extensions.vertex import error_codes, preflight
 from daybreak.extensions.vertex.client import Denied
 from daybreak.extensions.vertex.error_codes import NEVER
-from daybreak.extensions.vertex.job_spec import Site, boot_disk, custom_job, disk_bytes_per_s
+from daybreak.extensions.vertex.job_spec import VertexSite, boot_disk, custom_job, disk_bytes_per_s
 from daybreak.extensions.vertex.service import STATES, NoQuota, Service, state_name
 from daybreak.machines import catalog, fees, pricelist
 from daybreak.storage.home import Home
@@ -64,7 +64,7 @@ class Vertex(Renting):
         home: Home | None = None,
     ) -> None:
         super().__init__(region=region, bucket=bucket, retry=retry or RetryPolicy(), home=home)
-        self.site = Site(
+        self.site = VertexSite(
             project=project,
             region=region,
             image=image,

@@ -32,7 +32,7 @@ from fastapi.responses import JSONResponse
 
 from daybreak.contract.params import ServingParams
 from daybreak.extensions.router.deployed import Deployed
-from daybreak.extensions.router.limits import Limits
+from daybreak.extensions.router.limits import RequestLimiter
 from daybreak.extensions.router.loading import case_of, served
 from daybreak.extensions.router.router import Router, read, sentence
 from daybreak.serving.version_process import NoAnswer, VersionProcess, answer_s
@@ -175,4 +175,4 @@ def app(root: Path, variables: Mapping[str, str], *, log: str) -> Any:
     made.add_route(variables.get("AIP_HEALTH_ROUTE", "/health"), health, methods=["GET"])
     made.add_route(variables.get("AIP_PREDICT_ROUTE", "/predict"), predict, methods=["POST"])
     made.add_route("/metrics", metrics, methods=["GET"])
-    return Limits(made, token="", max_body_bytes=MAX_BYTES, max_requests_per_s=0)
+    return RequestLimiter(made, token="", max_body_bytes=MAX_BYTES, max_requests_per_s=0)
