@@ -37,7 +37,7 @@ ACTING = {
     "planning.plan_stage",
 }  # in those rooms, and read the ledger
 PURE = {
-    "contract.formats", "contract.source_code", "contract.units",
+    "contract.formats", "contract.units",
     "extensions.bag.bag_forecast", "extensions.bag.reuse", "extensions.bag.state",
     "extensions.fleets.sharing",
     "backends.billing", "backends.faults", "extensions.vertex.error_codes", "extensions.vertex.job_spec",
@@ -299,6 +299,7 @@ FIND_HOME = {
 
 # Modules that ask for the folder of their process: Home, entry points, and what a person typed in a folder.
 ASK_FOLDER = {
+    "backends.node": 1,  # entry point of a machine of a job
     "backends.renting": 1,  # of a team's own backend, whose constructor may take no home
     "cli": 1,
     "contract.code_path": 3,  # entry point of every process

@@ -22,12 +22,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BEGINNINGS = {
     "trainer": [
         "training.worker", "profiling.profile_job", "profiling.machine_trial", "backends.entrypoint",
-        "extensions.kubernetes.pod_entrypoint", "workloads.table_workload", "workloads.samples",
+        "extensions.kubernetes.pod_entrypoint", "extensions.memory_limits.memory_guard",
+        "extensions.band_limits.band_limited", "workloads.table_workload", "workloads.samples",
         "examples.shop.recommender", "examples.shop.regression", "examples.fraud.fraud",
     ],
     "serving": [
-        "serving.server", "extensions.vertex.container", "extensions.pages.night_pages", "registry.served",
-        "workloads.served_rows", "evaluation.smoke_process", "examples.shop.recommender",
+        "extensions.router.server", "extensions.vertex.container", "extensions.pages.night_pages",
+        "registry.served", "workloads.served_rows", "evaluation.smoke_process", "examples.shop.recommender",
         "examples.fraud.fraud",
     ],
 }  # fmt: skip

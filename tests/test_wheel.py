@@ -31,6 +31,8 @@ def test_a_wheel_carries_dags_examples_and_the_command(tmp_path: Path) -> None:
         "daybreak/dags/retrain.py",
         "daybreak/machines/machines.csv",
         "daybreak/report/page.html",
+        "daybreak/extensions/pages/board.html",
+        "daybreak/extensions/pages/board.js",
     } <= names
     for example in ("fraud", "demand", "language"):
         folder = f"daybreak/examples/{example}"

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.backends.entrypoint import place
+from daybreak.contract import clock
+from daybreak.contract.units import HOUR_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +35,7 @@ def test_a_machine_alone_meets_nobody():
     assert place("") is place(alone) is None
 
 
-def run(script: str, *, until: float = 1e12) -> subprocess.Popen[str]:
+def run(script: str, *, until: float = 1e12, folder: Path | None = None) -> subprocess.Popen[str]:
     words = [
         sys.executable,
         "-m",
@@ -45,7 +47,7 @@ def run(script: str, *, until: float = 1e12) -> subprocess.Popen[str]:
         script,
     ]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(words, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True)
 
 
 def test_how_the_command_ended_is_told_as_a_shell_tells_it():
@@ -69,3 +71,16 @@ def test_who_is_told_to_end_may_still_save():
         process.terminate()
         assert process.stdout.readline() == "saved\n"
         assert process.wait(30) == 128 + signal.SIGTERM
+
+
+def test_a_machine_that_opened_the_night_ends_by_its_clock(tmp_path):
+    """The machine's clock was set back by six hours since."""
+    if not clock.boot():
+        pytest.skip("no name of a boot here")
+    (tmp_path / "data/run").mkdir(parents=True)
+    booted_at = time.time() - clock.since_boot() + 6 * HOUR_S
+    night = {"boot": clock.boot(), "booted_at": booted_at}
+    (tmp_path / "data/run/night.json").write_text(json.dumps(night))
+    process = run("exec sleep 60", until=time.time() + 6 * HOUR_S + 0.5, folder=tmp_path)
+    assert process.wait(30) == 128 + signal.SIGTERM
+    process.communicate()

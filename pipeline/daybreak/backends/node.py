@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from daybreak.backends import torchrun
 from daybreak.backends.torchrun import NodeRank
@@ -59,6 +60,7 @@ class _Runs:
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], *, until: float) -> None:
         self._words, self._environment, self._until = words, environment, until
         self._clock = Clock()  # that nobody sets meanwhile
+        self._clock.follow(Path.cwd())  # of the night, where the node is on the host that opened it
         self._process: subprocess.Popen[bytes] | None = None
         self.stopped: list[float] = []  # when it was asked to end
 

@@ -49,7 +49,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen(Record):
-    """Values that a night has of the keys in `plan.quality_choices` (planning/quality_choices.py)."""
+    """Values that a night has of the keys in `plan.quality_choices` (extensions/exploration)."""
 
     values: dict[str, int]  # by key
     rest: str  # digest of all else that decides the model: nights are compared where it is the same

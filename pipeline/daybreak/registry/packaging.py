@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from mlflow.models import ModelSignature
 
 DESCRIPTION = "MLmodel"  # MLflow's file of what the version is
-OF_MLFLOW = ("registered_model_meta",)  # written beside the files by the client that fetches them
 REQUIRED = ("mlflow", "torch", "safetensors", "numpy", "pydantic", "ruamel.yaml")
 
 
