@@ -1,0 +1,62 @@
+"""The core without its extensions is nights on one machine, with verdict, report and rollback."""
+
+import os
+import shutil
+import subprocess
+import sys
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from daybreak.contract import records
+from daybreak.contract.records import Verdict
+from daybreak.storage import ledger
+from daybreak.storage.home import Home
+from tests.clones import clone_as_it_is
+from tests.dags.servers import IDENTITY
+
+# A second version that is a little worse by chance is promoted too, so that there is one to roll back.
+FEW = (
+    "ingest.history_days=10", "train.epochs=1", "profile.batch_sizes=[64]", "smoke_test.samples=20",
+    "gate.margin=1", "gate.refit_epochs=0",
+)  # fmt: skip
+
+
+def run(home: Path, *words: str, status: int = 0) -> str:
+    """What a command of the checkout in `home` prints, by that checkout's own code."""
+    given = {key: value for key, value in os.environ.items() if not key.startswith(("DAYBREAK", "MLFLOW"))}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "daybreak", *words],
+        cwd=home,
+        env={**given, "PYTHONPATH": str(home / "pipeline")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_without_extensions_nights_have_verdicts_and_reports_and_can_be_rolled_back(tmp_path: Path) -> None:
+    home = clone_as_it_is(tmp_path / "home")
+    shutil.rmtree(home / "pipeline/daybreak/extensions")
+    subprocess.run(["git", "add", "--all"], cwd=home, check=True)
+    subprocess.run(["git", *IDENTITY, "commit", "-qm", "Keep the core alone"], cwd=home, check=True)
+    assert "bag is not a command" in run(home, "bag", status=2)
+    settings = [word for key in FEW for word in ("--set", key)]
+    for number, name in enumerate(("one", "two"), 1):
+        day = date.today() - timedelta(days=5 - number)
+        run(home, "night", "--day", str(day), "--night", name, *settings)
+        verdict = records.read(Verdict, home / "nights" / name / records.RUN)
+        assert (verdict.action, verdict.challenger) == ("promote", number), verdict.reason
+    page = Path(run(home, "report").splitlines()[0])
+    assert page == home / "nights/two/data/run/report.html"
+    assert "version 2" in page.read_text()
+    run(home, "rollback", "--reason", "the core alone can", "--yes")
+    here = Home(home)
+    serving = ledger.champion_at(here, ledger.ledger_tip(here))
+    assert serving
+    assert serving.version == 1
