@@ -62,6 +62,7 @@ def answer(home: Home, night: Night, word: Record) -> None:
 def _wait_until_settled(asked: dict[str, Any]) -> None:
     age = (datetime.now(UTC) - datetime.fromisoformat(asked["created_at"])).total_seconds()
     if 0 <= age < SETTLED_S:  # else the clocks differ
+        log.info("Airflow is told in %.0f s, once it has settled its question", SETTLED_S - age)
         time.sleep(SETTLED_S - age)
 
 

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent / "extensions"
 
 @dataclass(frozen=True, kw_only=True)
 class Extension:
-    """What an extension adds: modules of its folder, or names in them or in itself; empty: nothing."""
+    """What an extension adds, by import paths below its folder; an empty path adds nothing."""
 
     plugs: str = ""  # classes that params.yaml names by their import path, with blanks between them
     commands: str = ""  # module whose public functions are commands (daybreak/cli.py)

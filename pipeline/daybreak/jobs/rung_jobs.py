@@ -1,4 +1,4 @@
-"""Names the jobs that a recipe may have, one for each rung, and keeps one of those that live.
+"""Names the jobs of a recipe, one for each rung, and keeps one where several are alive.
 
 Another host with this home may have submitted a job on another rung, with that rung's name. All hosts keep
 the same job; of several jobs with one name, the backend keeps one.

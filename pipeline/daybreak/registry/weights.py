@@ -56,7 +56,7 @@ def load_model(workload: Workload, folder: Path) -> "nn.Module":
 
 
 def _model(workload: Workload, folder: Path) -> "nn.Module":
-    """Returns the model of a folder before it has its weights; it leaves out what it was trained without."""
+    """Returns the model of a folder without its weights, band-limited by the rate of its training."""
     facts = folder / "model.json"
     rate = json.loads(facts.read_text()).get("band_rate", 0.0) if facts.exists() else 0.0
     model = make_model(workload, read_state(folder))

@@ -148,7 +148,7 @@ def _is_late(home: Home, night: Night, verdict: Verdict) -> bool:
 
 
 def _show_report(home: Home, folder: Path, commit: str = "") -> None:
-    """Writes the report and shows it in MLflow, and the ledger's commit of the night where it has one."""
+    """Writes the report of the night, and shows report and ledger commit (if any) in MLflow."""
     from daybreak.report import figures, page, svg
 
     entry, history = entry_of(folder), ledger.history(home, limit=outcome.NIGHTS)
@@ -169,7 +169,7 @@ def _show_report(home: Home, folder: Path, commit: str = "") -> None:
 
 
 def _others(history: Iterable[Entry], entry: Entry) -> Iterable[Entry]:
-    """Yields the nights whose pages change: the last, which leads on to this one, and the one replaced."""
+    """Yields the nights with pages to write anew: the newest before `entry`, and the replaced one."""
     others = [one for one in history if not one.rollback and one.night.id != entry.night.id]
     for at, other in enumerate(others):
         is_replaced = entry.release and other.release and other.release.version == entry.release.replaced

@@ -1,4 +1,4 @@
-"""Holds a home: the checkout whose nights these are, with `nights/`, `var/` and a params.yaml of its own.
+"""Holds a home: the checkout that nights run in, with `nights/`, `var/` and params.yaml.
 
 The command line makes it once, of `--home`, $DAYBREAK_HOME or the folder that it is called in, and passes it
 on; a process that is started makes its own at its entry point, of the same variable or its folder. Nothing
@@ -133,7 +133,7 @@ class Home:
         return params.loads(text, source=commit)
 
     def below(self, path: Path) -> Path:
-        """Returns a path below the home as it is from there, so that it may be kept; another one as it is."""
+        """Returns a path relative to the home, to be kept in files; a path outside the home unchanged."""
         inside = self.folder.resolve()
         return path.resolve().relative_to(inside) if path.resolve().is_relative_to(inside) else path
 

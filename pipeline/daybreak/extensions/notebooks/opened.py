@@ -112,7 +112,7 @@ class OpenHome:
         return _frame(rows, METRICS)
 
     def costs(self) -> "pd.DataFrame":
-        """Returns a row for each night that trained: its machines, their time and price, and its budget."""
+        """Returns a row for each night with training: machines, seconds of training, dollars and budget."""
         rows = (_row(row_of(entry)) for entry in self._entries() if entry.training and not entry.rollback)
         return _frame(rows, COSTS)
 
