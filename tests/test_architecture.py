@@ -81,11 +81,20 @@ def test_the_table_of_extensions_names_each_folder_with_a_readme_and_only_these(
     assert {path.parent.name for path in hooks.FOLDER.glob("*/__init__.py")} == set(hooks.EXTENSIONS)
 
 
-@pytest.mark.parametrize("hook", [field.name for field in fields(hooks.Extension)])
+@pytest.mark.parametrize("hook", [field.name for field in fields(hooks.Extension) if field.name != "keys"])
 def test_what_the_table_of_extensions_names_is_there(hook: str) -> None:
     for path in hooks.paths(hook):
         module, _, function = path.partition(":")
         assert callable(hooks.imported(path)) if function else module in MODULES
+
+
+def test_keys_that_only_an_extension_reads_are_keys_which_its_readme_names() -> None:
+    for name, extension in hooks.EXTENSIONS.items():
+        for asked in extension.keys.split():
+            key = asked.partition("=")[0]
+            section, _, field = key.partition(".")
+            assert field in Params.model_fields[section].annotation.model_fields
+            assert key in (hooks.FOLDER / name / "README.md").read_text()
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
@@ -197,6 +206,15 @@ def test_each_name_of_the_api_is_there_and_has_a_line_that_says_what_it_is_for()
 def test_a_name_that_the_api_has_not_is_refused() -> None:
     with pytest.raises(AttributeError, match="daybreak has no Tabel"):
         daybreak.Tabel  # noqa: B018
+
+
+def test_a_name_of_an_absent_extension_is_refused_with_what_to_restore(tmp_path: Path) -> None:
+    (tmp_path / "daybreak").mkdir()
+    shutil.copy(Path(daybreak.__file__), tmp_path / "daybreak")
+    command = [sys.executable, "-c", "from daybreak import Vertex"]
+    asked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "ImportError: daybreak.Vertex needs the extension vertex, which is not in this" in asked.stderr
+    assert "installation; restore pipeline/daybreak/extensions/vertex" in asked.stderr
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from daybreak import check
+from daybreak import check, hooks
 from daybreak.check import Finding, findings
 from daybreak.contract import params
 from daybreak.examples.fraud.fraud import Fraud
@@ -65,6 +65,40 @@ def test_a_backend_that_does_not_say_what_it_has_is_found_before_the_night(tmp_p
     made, lacking = (finding for finding in findings(Home.here()) if finding.what == "backend")
     assert (made.ok, lacking.ok) == (True, False)
     assert "tests.fakes:Nothing lacks submit, state, cancel, machines, logs, usd, " in lacking.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "extension"),
+    [
+        ("plan: {objective: quality}", "plan.objective", "exploration"),
+        ("plan: {explore_usd: 5}", "plan.explore_usd", "exploration"),
+        ("plan: {quality_choices: {prepare.window_days: [3, 4]}}", "plan.quality_choices", "exploration"),
+        ("watch: {holdback: 0.1}", "watch.holdback", "live_test"),
+        ("gate: {scores: live}", "gate.scores", "live_test"),
+        ("train: {follow_memory: band_limited}", "train.follow_memory", "memory_limits"),
+        ("train: {band_rate: 0.5}", "train.band_rate", "band_limits"),
+        ("train: {sync: auto}", "train.sync", "averaging"),
+        ("train: {threads: auto}", "train.threads", "threads"),
+        ("notify: {openlineage: shop}", "notify.openlineage", "lineage"),
+    ],
+)  # fmt: skip
+def test_a_key_that_only_an_absent_extension_reads_is_found(tmp_path, monkeypatch, settings, key, extension):
+    head, _, _ = PARAMS.partition("plan:")
+    loaded = params.loads(head + settings, source="params.yaml")
+    assert [*hooks.unread_keys(loaded)] == []
+    monkeypatch.setattr(hooks, "FOLDER", tmp_path)
+    found = dict(reversed([*hooks.unread_keys(loaded)]))
+    assert set(found) == {key}
+    assert f" needs the extension {extension}, which is not in this installation; remove the " in found[key]
+    assert [*hooks.unread_keys(params.loads(head, source="params.yaml"))] == []
+
+
+def test_check_says_which_keys_need_an_absent_extension(tmp_path, monkeypatch):
+    (tmp_path / "params.yaml").write_text(PARAMS.partition("plan:")[0] + "plan: {explore_usd: 5}")
+    monkeypatch.setattr(hooks, "FOLDER", tmp_path)
+    finding = next(finding for finding in findings(Home(tmp_path)) if finding.what == "plan.explore_usd")
+    assert not finding.ok
+    assert finding.text.startswith("plan.explore_usd: 5.0 needs the extension exploration, which is not")
 
 
 def test_an_argument_that_the_workload_does_not_know_is_found_before_the_night_that_tries_it(

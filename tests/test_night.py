@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak import cli, dvc_file, night, runner, warm_parent
+from daybreak import cli, dvc_file, hooks, night, runner, warm_parent
 from daybreak.contract import params, records
 from daybreak.contract.errors import FINAL, NothingToDo, NotYet, ParamsError, ReleaseError
 from daybreak.contract.records import Events, Night, Release, Verdict
@@ -75,6 +75,14 @@ def test_a_night_runs_in_a_worktree_with_its_overrides_written_in(repository: Pa
     assert night.train_until - night.started_at == timedelta(minutes=30)
     assert (repository / "params.yaml").read_text() == before
     assert checkout.git("rev-parse", "HEAD") == night.code_commit
+
+
+def test_a_key_that_needs_an_absent_extension_is_refused_when_a_night_opens(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "FOLDER", tmp_path)
+    with pytest.raises(ParamsError, match=r"watch\.holdback: 0\.1 needs the extension live_test"):
+        opened(repository, day=date(2025, 1, 2), set=["watch.holdback=0.1"])
 
 
 def test_more_code_than_may_travel_is_refused_when_a_night_opens_not_after_hours_of_training(

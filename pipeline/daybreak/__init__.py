@@ -206,10 +206,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a name of the API; AttributeError for others."""
+    """Loads a name of the API; AttributeError for others, ImportError where its extension is absent."""
     if name not in __all__:
         raise AttributeError(f"daybreak has no {name}; dir(daybreak) lists what it has", name=name)
     module, inner = _origins()[name]
+    room, _, extension = module.lstrip(".").rpartition(".")[0].partition(".")
+    if room == "extensions" and not (Path(__file__).parent / room / extension / "__init__.py").exists():
+        raise ImportError(
+            f"daybreak.{name} needs the extension {extension}, which is not in this installation; restore "
+            f"pipeline/daybreak/extensions/{extension}",
+            name=name,
+        )
     # Relative, since versions carry copies of this package under names of their own.
     value = globals()[name] = getattr(importlib.import_module(module, __name__), inner)
     return value

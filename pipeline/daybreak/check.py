@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from daybreak import night
+from daybreak import hooks, night
 from daybreak.contract import params
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import PipelineError
@@ -54,6 +54,8 @@ def findings(home: Home) -> Iterator[Finding]:
     except PipelineError as error:
         yield Finding(what="params.yaml", ok=False, text=str(error))
         return
+    for key, needed in hooks.unread_keys(loaded):
+        yield Finding(what=key, ok=False, text=needed)
     free = shutil.disk_usage(home.folder).free
     yield Finding(
         what="disk",

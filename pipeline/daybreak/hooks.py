@@ -6,6 +6,7 @@ the core runs without any extension.
 """
 
 import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,30 +35,40 @@ class Extension:
     share: str = ""  # function that plans a night with its share of the machines that a fleet has in common
     board: str = ""  # function of the home, or `all` of its fleet, that writes a page over their nights
     jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
+    keys: str = (
+        ""  # keys of params.yaml, as `section.key` or `section.key=value`, that nothing reads without it
+    )
 
 
 EXTENSIONS = {
     "vertex": Extension(plugs="vertex:Vertex endpoint:Endpoint"),
     "kubernetes": Extension(plugs="kubernetes:Kubernetes"),
     "slurm": Extension(plugs="slurm:Slurm"),
-    "threads": Extension(engine=":engine"),
+    "threads": Extension(engine=":engine", keys="train.threads"),
     "tpu": Extension(engine=":engine"),
-    "averaging": Extension(engine=":engine"),
+    "averaging": Extension(engine=":engine", keys="train.sync"),
     "fsdp": Extension(engine=":engine", shard="fsdp:shard"),
     "exploration": Extension(
-        choice="exploration:explored", length="quality:lengthened", values="chosen_values:choose_for"
+        choice="exploration:explored",
+        length="quality:lengthened",
+        values="chosen_values:choose_for",
+        keys="plan.objective=quality plan.explore_usd plan.quality_choices",
     ),
     "unlike": Extension(candidates="unlike:candidates"),
-    "memory_limits": Extension(guard="memory_guard:guard"),
-    "band_limits": Extension(band_limit="band_limited:limit", limitable="band_limited:limitable"),
-    "live_test": Extension(judge="by_users:ByUsers"),
+    "memory_limits": Extension(guard="memory_guard:guard", keys="train.follow_memory=band_limited"),
+    "band_limits": Extension(
+        band_limit="band_limited:limit",
+        limitable="band_limited:limitable",
+        keys="train.band_rate train.follow_memory=band_limited",
+    ),
+    "live_test": Extension(judge="by_users:ByUsers", keys="gate.scores watch.holdback"),
     "router": Extension(commands="commands", target="routers:Routers"),
     "init": Extension(commands="commands"),
     "trial": Extension(commands="commands"),
     "simulation": Extension(commands="commands"),
     "bag": Extension(commands="commands", jobs="folder:standings"),
     "care": Extension(commands="commands"),
-    "lineage": Extension(commands="commands", after_commit="open_lineage:send"),
+    "lineage": Extension(commands="commands", after_commit="open_lineage:send", keys="notify.openlineage"),
     "pages": Extension(commands="commands", board="fleet_rows:write_board"),
     "fleets": Extension(commands="commands", share="evening:plan"),
     "erasure": Extension(commands="commands"),
@@ -71,8 +82,29 @@ def paths(hook: str) -> list[str]:
         f"daybreak.extensions.{name}.{path}".replace(".:", ":")
         for name, extension in EXTENSIONS.items()
         for path in getattr(extension, hook).split()
-        if (FOLDER / name / "__init__.py").exists()
+        if is_here(name)
     ]
+
+
+def is_here(name: str) -> bool:
+    """Returns whether the folder of an extension is part of this installation."""
+    return (FOLDER / name / "__init__.py").exists()
+
+
+def unread_keys(params: Any) -> Iterator[tuple[str, str]]:
+    """Yields each key of params that nothing here reads, since its extension is absent, with a sentence."""
+    for name in (name for name in EXTENSIONS if not is_here(name)):
+        for asked in EXTENSIONS[name].keys.split():
+            key, _, value = asked.partition("=")
+            section = getattr(params, key.partition(".")[0])
+            field = key.partition(".")[2]
+            given, default = getattr(section, field), type(section).model_fields[field].default
+            if given != default and value in ("", given):
+                yield (
+                    key,
+                    f"{key}: {given} needs the extension {name}, which is not in this installation; remove "
+                    f"the key, or restore pipeline/daybreak/extensions/{name}",
+                )
 
 
 def functions(hook: str) -> list[Any]:

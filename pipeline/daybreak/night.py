@@ -129,6 +129,8 @@ class _Wanted:
 def _new(wanted: _Wanted, *, assignments: list[str]) -> Night:
     """Lays out the folder of a night that is not open yet, once its day is known."""
     overridden = params.override(wanted.root, assignments)
+    for _, needed in hooks.unread_keys(overridden):
+        raise ParamsError(needed)
     for plug in (overridden.source, overridden.workload, overridden.backend):
         plug.find()  # rather than fail an hour later
     now, zone = datetime.now(UTC), cache(partial(_zone, wanted.home, overridden))
