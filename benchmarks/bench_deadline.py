@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks import frame
-from daybreak.contract.records import Training
+from daybreak.contract.record_types import Training
 from daybreak.jobs.reconciler import ENDING_S, GRACE_S
 from tests.jobs import cloud, trouble
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import frame
 from daybreak.contract import records
-from daybreak.contract.records import Champion, Evaluation, Training, Verdict
+from daybreak.contract.record_types import Champion, Evaluation, Training, Verdict
 from tests.test_own_data import NEWEST, deliver, edit, night, run
 
 FEATURE = """\

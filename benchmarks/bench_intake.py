@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from benchmarks import frame
 from daybreak.contract import records
-from daybreak.contract.records import Night
+from daybreak.contract.record_types import Night
 from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
 from daybreak.data import suite
 from daybreak.data.engines import AT_MIDNIGHT, ROWS, midnight

@@ -17,7 +17,7 @@ import psutil
 from benchmarks import frame
 from daybreak import stages
 from daybreak.contract import records
-from daybreak.contract.records import Training, Verdict
+from daybreak.contract.record_types import Training, Verdict
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 

@@ -40,7 +40,7 @@ import torch
 
 from benchmarks import frame
 from daybreak.contract import records
-from daybreak.contract.records import Evaluation, Training, Verdict
+from daybreak.contract.record_types import Evaluation, Training, Verdict
 from daybreak.extensions.bag.folder import BAGS
 from daybreak.registry.weights import load_model
 

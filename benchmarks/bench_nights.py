@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks import frame
 from daybreak.contract import params
-from daybreak.contract.records import Champion, Version
+from daybreak.contract.record_types import Champion, Version
 from daybreak.storage import checkout, ledger
 from daybreak.storage.home import Home
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from benchmarks import frame
 from daybreak import cli
 from daybreak.contract import records
-from daybreak.contract.records import Night
+from daybreak.contract.record_types import Night
 
 NUM_RACES = 20 if frame.QUICK else 200
 NUM_HOMES = 3  # side by side, as most of a race is spent waiting for locks

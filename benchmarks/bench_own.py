@@ -26,7 +26,7 @@ import pandas as pd
 
 from benchmarks import frame
 from daybreak.contract import records
-from daybreak.contract.records import Verdict
+from daybreak.contract.record_types import Training, Verdict
 from daybreak.data.partitions import part_of
 from daybreak.data.prepare import ARRAYS
 from daybreak.evaluation.scores import read_scores
@@ -74,7 +74,7 @@ def example(name: str) -> dict[str, float]:
         took = time.monotonic() - began
         (night,) = (place / "nights").iterdir()
         assert records.read(Verdict, night / records.RUN).action == "promote"
-        trained = records.read(records.Training, night / records.RUN).elapsed_s
+        trained = records.read(Training, night / records.RUN).elapsed_s
     ours = [path for path in folder.glob("*.py") if path.stem not in {*SIMULATED, "__init__", f"test_{name}"}]
     return {
         f"{name}: lines of the team's": float(sum(len(path.read_text().splitlines()) for path in ours)),
@@ -104,7 +104,7 @@ def compared(name: str, rows: pd.DataFrame, label: str) -> dict[str, float]:
         assert records.read(Verdict, night / records.RUN).challenger == 1
         scores = read_scores(night / "data/run/scores.npy")
         meta = json.loads((night / ARRAYS / "meta.json").read_text())
-        trained = records.read(records.Training, night / records.RUN).elapsed_s
+        trained = records.read(Training, night / records.RUN).elapsed_s
         train, test = clean(night, meta)
     assert scores is not None
     began = time.monotonic()

@@ -32,7 +32,7 @@ import requests
 
 from benchmarks import frame
 from daybreak.contract import records
-from daybreak.contract.records import Version
+from daybreak.contract.record_types import Version
 from daybreak.data.partitions import part_of
 from daybreak.data.prepare import ARRAYS
 from daybreak.evaluation.scores import read_scores

@@ -34,7 +34,7 @@ from scipy import stats
 from benchmarks import frame
 from benchmarks.shop_nights import Shop, Trained
 from daybreak.contract import params
-from daybreak.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
+from daybreak.contract.record_types import Champion, Evaluation, Night, Release, Verdict, Version
 from daybreak.data.features import UNIT
 from daybreak.evaluation.scores import Columns
 from daybreak.evaluation.scoring import ScoredModel, score

@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 from benchmarks import frame
 from daybreak.contract import params, records
-from daybreak.contract.records import Night, Release, Training, Verdict
+from daybreak.contract.record_types import Night, Release, Training, Verdict
 from daybreak.extensions.slurm import slurm_client
 from tests.backends import real_slurm
 from tests.backends.conftest import IMAGE, MACHINES, PODS

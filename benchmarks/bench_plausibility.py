@@ -24,7 +24,7 @@ from scipy import stats
 from benchmarks import frame
 from benchmarks.bench_nights import SOURCE
 from daybreak.contract.params import GateParams
-from daybreak.contract.records import Check, Evaluation, Night
+from daybreak.contract.record_types import Check, Evaluation, Night
 from daybreak.contract.workload import Window
 from daybreak.data.prepare import write_whole
 from daybreak.examples.shop import simple_recommenders

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks import frame
 from daybreak.contract import params, records
-from daybreak.contract.records import Profile
+from daybreak.contract.record_types import Profile
 
 MOST_S, MOST_SHARE, REUSED_S = 180.0, 0.01, 2.0
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from benchmarks import frame
 from daybreak.contract.params import TrainParams
-from daybreak.contract.records import Tuning
+from daybreak.contract.record_types import Tuning
 from daybreak.profiling import line_fit, tuner
 from daybreak.profiling.ab_timing import bounds
 from daybreak.profiling.harness import Harness

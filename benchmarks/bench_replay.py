@@ -29,7 +29,7 @@ import requests
 from benchmarks import frame
 from benchmarks.bench_nights import BAD_WORKLOAD, SHORT, SOURCE, trading_days
 from daybreak.contract import params, records
-from daybreak.contract.records import Champion, Verdict, Version
+from daybreak.contract.record_types import Champion, Night, Verdict, Version
 from daybreak.evaluation.scores import SCORES, read_scores
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
@@ -185,7 +185,7 @@ def judged_live(home: Path, night: str, address: str, coming: Sequence[Visit]) -
 def end_of(home: Path, night: str) -> None:
     """Let a night be over: the users that there are have all come, some more than once."""
     folder = home / "nights" / night / records.RUN
-    opened = records.read(records.Night, folder)
+    opened = records.read(Night, folder)
     records.write(replace(opened, decide_until=datetime.now(opened.decide_until.tzinfo)), folder)
 
 

@@ -34,7 +34,7 @@ import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 from benchmarks import frame
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo, ReleaseError
-from daybreak.contract.records import Champion, Night, Release
+from daybreak.contract.record_types import Champion, Night, Release
 from daybreak.extensions.care import audit as auditing
 from daybreak.gate import watch
 from daybreak.rollout import promote, rollback, saga

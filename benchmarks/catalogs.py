@@ -10,7 +10,7 @@ from typing import Any
 from daybreak.contract.errors import PlanError
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import Params, PlanParams, TrainParams
-from daybreak.contract.records import LOCAL, Night, Plan, Rental
+from daybreak.contract.record_types import LOCAL, Night, Plan, Rental
 from daybreak.machines import catalog
 from daybreak.machines.catalog import rented
 from daybreak.planning import planner

@@ -40,7 +40,7 @@ from benchmarks import frame
 from benchmarks.bench_interrupted import processes_in
 from daybreak import cli, stages
 from daybreak.contract import disk, records
-from daybreak.contract.records import Refit, Training, Verdict
+from daybreak.contract.record_types import Refit, Training, Verdict
 from daybreak.rollout import rot
 from daybreak.storage import dvc_cache, erasures, ledger
 from daybreak.storage.home import Home

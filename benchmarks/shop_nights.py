@@ -37,7 +37,7 @@ from benchmarks import frame
 from benchmarks.bench_nights import SOURCE
 from daybreak.contract import records
 from daybreak.contract.params import Params
-from daybreak.contract.records import Champion, Dataset, Night, Tuning
+from daybreak.contract.record_types import Champion, Dataset, Night, Tuning
 from daybreak.contract.workload import UNIT, Window
 from daybreak.data.casts import conform
 from daybreak.data.corrections import reach

@@ -14,7 +14,8 @@ import numpy as np
 from daybreak.contract.backend import Backend, Job, JobState
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.machine import Machine
-from daybreak.contract.records import Release, replace_text
+from daybreak.contract.record_types import Release
+from daybreak.contract.records import replace_text
 from daybreak.machines.catalog import AT_HAND, rented
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from daybreak import airflow_question
-from daybreak.contract.records import Night, Stop
+from daybreak.contract.record_types import Night, Stop
 from daybreak.storage.home import Home
 from tests.test_airflow_health import supervisor
 

@@ -15,7 +15,7 @@ from daybreak import cli
 from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo
 from daybreak.contract.formats import short_id
-from daybreak.contract.records import Version
+from daybreak.contract.record_types import Version
 from daybreak.storage.home import Home
 from tests.extensions.pages import fleet as fleets
 from tests.training import nights as training_nights

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.records import Verdict
+from daybreak.contract.record_types import Verdict
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from tests.clones import clone_as_it_is

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from daybreak.contract.records import Evaluation, Verdict
+from daybreak.contract.record_types import Evaluation, Verdict
 from daybreak.storage import checkout
 from tests.dags.servers import IDENTITY
 from tests.test_own_data import ROOT, SMALL, of, run

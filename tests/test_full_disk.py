@@ -18,7 +18,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import JobError, ReleaseError, sentence
-from daybreak.contract.records import Release, Verdict
+from daybreak.contract.record_types import Release, Verdict
 from daybreak.extensions.router.writer import Writer
 from daybreak.storage import checkout
 from daybreak.storage.traffic_log import Exposure, Log, Outcome, open_log

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from daybreak.contract.params import TrainParams
-from daybreak.contract.records import Tuning
+from daybreak.contract.record_types import Tuning
 from daybreak.profiling import memory, roofline
 from daybreak.profiling.ab_timing import Variant
 from daybreak.profiling.harness import Harness

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from daybreak.contract.records import Evaluation, Refit, Release, Verdict, Version
+from daybreak.contract.record_types import Evaluation, Refit, Release, Verdict, Version
 from tests.dags.servers import IDENTITY
 from tests.serving.running import until
 from tests.test_own_data import ROOT, SMALL, of, run

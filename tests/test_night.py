@@ -19,8 +19,8 @@ import pytest
 
 from daybreak import cli, dvc_file, hooks, night, runner, warm_parent
 from daybreak.contract import params, records
-from daybreak.contract.errors import FINAL, NothingToDo, NotYet, ParamsError, ReleaseError
-from daybreak.contract.records import Events, Night, Release, Verdict
+from daybreak.contract.errors import FINAL, DataError, NothingToDo, NotYet, ParamsError, ReleaseError
+from daybreak.contract.record_types import Events, Night, Release, Verdict
 from daybreak.contract.table import Table, Time
 from daybreak.extensions.care import audit
 from daybreak.extensions.pages import open_nights
@@ -474,8 +474,8 @@ def test_of_many_nights_that_promote_at_the_same_instant_exactly_one_does(reposi
         records.write(replace(records.read(Release, records.RUN), replaced=0), records.RUN)
         records.write(replace(night, decide_until=night.started_at), records.RUN)  # so that the next may open
     code = (
-        "from daybreak.contract import records; from daybreak.storage import home, ledger; import sys;"
-        "night, release = [records.read(k, records.RUN) for k in (records.Night, records.Release)];"
+        "from daybreak.contract import record_types as t, records; from daybreak.storage import home, ledger;"
+        "night, release = [records.read(k, records.RUN) for k in (t.Night, t.Release)];"
         "ledger.commit_night(home.Home.here(), night, message='m', release=release)"
     )
     closing = [
@@ -601,7 +601,7 @@ def test_records_are_read_as_they_were_written_and_nothing_else(tmp_path: Path) 
     path = records.write(release, tmp_path)
     assert records.read(Release, tmp_path) == release
     path.write_text(path.read_text().replace('"replaced"', '"repalced"'))
-    with pytest.raises(records.DataError, match="replaced"):
+    with pytest.raises(DataError, match="replaced"):
         records.read(Release, tmp_path)
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.records import Evaluation, Report, Verdict
+from daybreak.contract.record_types import Evaluation, Report, Verdict
 from daybreak.data.partitions import PART, part_of
 from daybreak.evaluation.scores import read_scores
 from daybreak.examples.fraud.payments import Payments

@@ -19,7 +19,7 @@ from daybreak.contract.backend import Backend
 from daybreak.contract.errors import PipelineError
 from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
-from daybreak.contract.records import Check, Rental
+from daybreak.contract.record_types import Check, Rental
 from daybreak.storage import address, ledger, lifecycle, source_code
 from daybreak.storage.home import Home
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from daybreak import hooks, stages, warm_parent
 from daybreak.contract import code_path, formats
 from daybreak.contract.errors import NothingToDo, NotYet, ParamsError, PipelineError, sentence
+from daybreak.contract.record_types import Night
 from daybreak.storage.home import VARIABLE, Home
 
 log = logging.getLogger("daybreak")
@@ -126,7 +127,7 @@ def _night_of_day(home: Home, day: str) -> str:
 
     nights = {entry.night.id: entry.night for entry in ledger.history(home) if not entry.rollback}
     for path in home.nights.glob("*"):
-        if night := records.find(records.Night, path / records.RUN):
+        if night := records.find(Night, path / records.RUN):
             nights[night.id] = night
     of_day = [night for night in nights.values() if str(night.day) == day]
     meant = max(of_day, key=lambda night: night.started_at).id if of_day else day

@@ -15,7 +15,7 @@ from pathlib import Path
 from daybreak import hooks
 from daybreak.contract import forms, params, records
 from daybreak.contract.errors import NothingToDo, ParamsError, PipelineError, without_password
-from daybreak.contract.records import Check
+from daybreak.contract.record_types import OF_A_NIGHT, Check, Night
 from daybreak.report import notifier
 from daybreak.storage import ledger, ledger_notes
 from daybreak.storage.home import Home
@@ -48,7 +48,7 @@ def rows(
     folder = home.nights / name
     entry = next((one for one in history if one.night.id == name), None)
     if entry is None:  # it may not be closed yet
-        if not name or records.find(records.Night, folder / records.RUN) is None:
+        if not name or records.find(Night, folder / records.RUN) is None:
             raise NothingToDo(f"there is no night {name}".rstrip() + "; status shows those of the ledger")
         entry = night_folders.entry_of(folder)
     bad = bad_rows.of_night(home, entry, folder, rule=rule, limit=limit)
@@ -306,7 +306,7 @@ def show(home: Home, record: str, *, night: str = "") -> int:
         record: its name, as plan or verdict
         night: the night whose record is wanted; the one of this folder if left out
     """
-    kinds = {kind.__name__.lower(): kind for kind in records.OF_A_NIGHT}
+    kinds = {kind.__name__.lower(): kind for kind in OF_A_NIGHT}
     if record not in kinds:
         raise ParamsError(f"{record} is not a record of a night; name one of {', '.join(kinds)}")
     folder = home.nights / night if night else home.tonight
@@ -331,7 +331,7 @@ def notify(home: Home, *, text: str = "", night: str = "", stage: str = "", late
 
     folder = home.nights / night
     message = (text or sys.stdin.read()).rstrip("\n")
-    is_open = bool(night) and records.find(records.Night, folder / records.RUN) is not None
+    is_open = bool(night) and records.find(Night, folder / records.RUN) is not None
     if late and is_open:
         happened = [event for event in night_events.note(home, folder) if event.kind == "late"]
         if not happened:

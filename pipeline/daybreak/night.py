@@ -30,7 +30,7 @@ from daybreak.contract.errors import (
 )
 from daybreak.contract.formats import size
 from daybreak.contract.params import CloseSections
-from daybreak.contract.records import Approval, Champion, Night, Release, Stop, Verdict, Version
+from daybreak.contract.record_types import Approval, Champion, Night, Release, Stop, Verdict, Version
 from daybreak.contract.table import Table
 from daybreak.evaluation.live_judge import judge_of, live_judge
 from daybreak.jobs import reaper

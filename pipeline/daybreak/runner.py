@@ -34,7 +34,7 @@ from daybreak.contract.errors import (
     sentence,
 )
 from daybreak.contract.params import Params, Section, Sections
-from daybreak.contract.records import Night, Record, Stop, Verdict
+from daybreak.contract.record_types import Night, Record, Stop, Verdict
 from daybreak.contract.table import Table
 from daybreak.contract.workload import Workload
 from daybreak.evaluation.live_judge import LiveJudge, judge_of
@@ -163,7 +163,7 @@ def _is_current(home: Home, name: str) -> bool:
     return current
 
 
-def _until_done(home: Home, name: str, given: dict[str, object]) -> records.Record | None:
+def _until_done(home: Home, name: str, given: dict[str, object]) -> Record | None:
     """Runs the stage again until it is done; shows a bar on a terminal, else logs a line each time."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn

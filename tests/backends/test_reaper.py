@@ -15,7 +15,7 @@ from daybreak.contract import clock, records
 from daybreak.contract.backend import LiveJob, label
 from daybreak.contract.errors import JobError
 from daybreak.contract.params import SEVERAL, Plug
-from daybreak.contract.records import Night
+from daybreak.contract.record_types import Night
 from daybreak.jobs import reaper
 from daybreak.jobs.reaper import YOUNG, JobOwner, orphans
 from daybreak.storage import ledger

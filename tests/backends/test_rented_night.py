@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.frame import SMALL
 from daybreak.contract import params, records
-from daybreak.contract.records import Night, Training, Verdict, Version
+from daybreak.contract.record_types import Night, Training, Verdict, Version
 from tests.clones import clone
 from tests.dags.conftest import checkout, database, in_airflow  # noqa: F401
 

@@ -11,7 +11,7 @@ from daybreak.contract import records
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import NotYet
 from daybreak.contract.params import Plug
-from daybreak.contract.records import Rental, Training
+from daybreak.contract.record_types import Rental, Training
 from daybreak.jobs import collector, launcher
 from daybreak.storage.home import Home
 from daybreak.training import gpus

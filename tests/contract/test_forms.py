@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 from daybreak import cli
 from daybreak.contract import forms, params, records
 from daybreak.contract.errors import DataError
-from daybreak.contract.records import Release
+from daybreak.contract.record_types import Release
 from daybreak.extensions.care import audit
 from daybreak.storage import checkout
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from daybreak import airflow_health, airflow_question
-from daybreak.contract.records import Night, Stop
+from daybreak.contract.record_types import Night, Stop
 from daybreak.storage.home import Home
 from tests.dags.servers import keep
 

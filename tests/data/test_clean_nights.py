@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from daybreak.contract.records import Report
+from daybreak.contract.record_types import Report
 from daybreak.data.casts import conform
 from daybreak.data.partitions import part_of
 from daybreak.data.source import Files, write_partition

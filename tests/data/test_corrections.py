@@ -15,7 +15,7 @@ import pytest
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.params import Plug, PrepareParams, PrepareSections
-from daybreak.contract.records import Dataset, Night, Report
+from daybreak.contract.record_types import Dataset, Night, Report
 from daybreak.contract.table import Id, Int, Label, Table, Time, days
 from daybreak.data.features import past_of, read_clean
 from daybreak.data.partitions import partitions

@@ -15,7 +15,7 @@ import pytest
 
 from daybreak.contract.errors import DataError
 from daybreak.contract.params import ValidateParams, ValidateSections
-from daybreak.contract.records import Batch, Night, Report
+from daybreak.contract.record_types import Batch, Night, Report
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.data.day_figures import WINDOW
 from daybreak.data.day_history import FIGURES

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, JobError, NothingToDo, ParamsError
 from daybreak.contract.params import IngestParams
-from daybreak.contract.records import Batch, Night
+from daybreak.contract.record_types import Batch, Night
 from daybreak.contract.table import Category, Int, Label, Table, Time
 from daybreak.data.bad_cells import AS_DELIVERED
 from daybreak.data.ingest import WORK, ingest

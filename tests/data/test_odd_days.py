@@ -10,7 +10,7 @@ import pytest
 
 from daybreak import cli, dvc_file
 from daybreak.contract import records
-from daybreak.contract.records import Dataset, Report
+from daybreak.contract.record_types import Dataset, Report
 from daybreak.stages import STAGES
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import pytest
 
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.params import ValidateParams, ValidateSections
-from daybreak.contract.records import Batch, Night, Report
+from daybreak.contract.record_types import Batch, Night, Report
 from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
 from daybreak.data.casts import conform
 from daybreak.data.partitions import part_of

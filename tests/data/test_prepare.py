@@ -15,7 +15,7 @@ import pytest
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.params import Plug, PrepareParams, PrepareSections
-from daybreak.contract.records import Dataset, Night, Report
+from daybreak.contract.record_types import Dataset, Night, Report
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.contract.workload import Prepared, Window, read_state
 from daybreak.data.features import UNIT, labels_of

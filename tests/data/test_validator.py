@@ -15,7 +15,7 @@ import pytest
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
 from daybreak.contract.params import ValidateParams, ValidateSections
-from daybreak.contract.records import Batch, Night, Report
+from daybreak.contract.record_types import Batch, Night, Report
 from daybreak.data import suite, validator
 from daybreak.data.bad_cells import shown
 from daybreak.data.casts import conform

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.params import Plug, PrepareParams, PrepareSections
-from daybreak.contract.records import Dataset, Night, Report
+from daybreak.contract.record_types import Dataset, Night, Report
 from daybreak.contract.workload import EPOCH
 from daybreak.data.corrections import PLACE, corrected, later_days
 from daybreak.data.prepare import ARRAYS, CLEAN, prepare

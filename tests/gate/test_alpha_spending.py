@@ -2,7 +2,7 @@
 
 from datetime import UTC, date, datetime, timedelta
 
-from daybreak.contract.records import Night, Verdict
+from daybreak.contract.record_types import Night, Verdict
 from daybreak.gate.alpha_spending import chance_of
 from daybreak.storage.ledger import Entry
 

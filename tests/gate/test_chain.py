@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Anchor,
     Chain,
     Champion,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.params import GateParams, GateSections, SmokeTestParams
-from daybreak.contract.records import Champion, Check, Evaluation, Verdict
+from daybreak.contract.record_types import Champion, Check, Evaluation, Verdict
 from daybreak.contract.workload import UNIT
 from daybreak.evaluation.scores import write_scores
 from daybreak.extensions.live_test.looks import last_bound

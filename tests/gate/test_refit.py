@@ -9,7 +9,7 @@ import pytest
 
 from daybreak.contract import params
 from daybreak.contract.params import Params
-from daybreak.contract.records import Refit
+from daybreak.contract.record_types import Refit
 from daybreak.extensions.care.audit import release_faults
 from daybreak.gate import refit as stage
 from daybreak.storage.home import Home

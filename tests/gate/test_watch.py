@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from daybreak.contract.params import GateParams
-from daybreak.contract.records import Chain, Difference, Night, Release, Verdict, Watch
+from daybreak.contract.record_types import Chain, Difference, Night, Release, Verdict, Watch
 from daybreak.gate.watch import compare
 from daybreak.storage.ledger import Entry
 

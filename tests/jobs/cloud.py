@@ -19,7 +19,7 @@ from daybreak.contract.backend import Backend, Job, JobState, LiveJob
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import Params
-from daybreak.contract.records import Night, Plan, Portion, Rental, Rung, Strategy, Training
+from daybreak.contract.record_types import Night, Plan, Portion, Rental, Rung, Strategy, Training
 from daybreak.jobs import launcher
 from daybreak.machines.startup import BEFORE_WORK
 from daybreak.storage import jsonl

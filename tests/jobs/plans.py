@@ -13,7 +13,7 @@ from typing import Any
 from daybreak.contract import params
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import Params
-from daybreak.contract.records import Night, Plan
+from daybreak.contract.record_types import Night, Plan
 from daybreak.planning.planner import plan
 from daybreak.prediction.calibration import CostCalibration, PastUpdateTime, Update
 from daybreak.prediction.measurements import StepSetting

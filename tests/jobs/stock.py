@@ -17,7 +17,7 @@ from typing import Any
 from daybreak.contract import params
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import Params
-from daybreak.contract.records import Rental
+from daybreak.contract.record_types import Rental
 from daybreak.contract.units import HOUR_S
 from daybreak.prediction.calibration import CostCalibration, PastUpdateTime, Update
 from daybreak.prediction.measurements import StepSetting

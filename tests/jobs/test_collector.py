@@ -11,7 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from daybreak.contract.backend import OutOfTime
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.params import Plug
-from daybreak.contract.records import Night
+from daybreak.contract.record_types import Night
 from daybreak.contract.workload import make_model, write_state
 from daybreak.jobs import escalation, launcher
 from daybreak.jobs.collector import MODEL

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daybreak.contract.records import Plan, Rental, Rung
+from daybreak.contract.record_types import Plan, Rental, Rung
 from daybreak.jobs import escalation
 from daybreak.jobs.escalation import PATIENCE_S, Sight, choose, forecast
 from daybreak.jobs.outlook import Rate

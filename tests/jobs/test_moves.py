@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.contract.records import Plan, Rental, Rung, Size
+from daybreak.contract.record_types import Plan, Rental, Rung, Size
 from daybreak.jobs import moves
 from daybreak.jobs.escalation import forecast
 from daybreak.jobs.heartbeats import Heartbeats

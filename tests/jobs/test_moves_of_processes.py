@@ -14,7 +14,7 @@ from daybreak.contract.backend import Job
 from daybreak.contract.errors import NotYet
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import Plug
-from daybreak.contract.records import LOCAL, Rental, Rung, Size, Training
+from daybreak.contract.record_types import LOCAL, Rental, Rung, Size, Training
 from daybreak.jobs import launcher
 from daybreak.storage.home import Home
 from daybreak.training.gpus import MACHINE

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.records import Champion, Portion, Rental, Rung, Size
+from daybreak.contract.record_types import Champion, Portion, Rental, Rung, Size
 from daybreak.jobs import escalation, launcher
 from daybreak.jobs.launcher import recipe_of
 from daybreak.training.recipe import name_of

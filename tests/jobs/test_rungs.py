@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from daybreak.contract.errors import NotYet
-from daybreak.contract.records import Rental, Rung
+from daybreak.contract.record_types import Rental, Rung
 from daybreak.jobs.submissions import JobAttempts
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, job_folder

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daybreak.contract.records import Training
+from daybreak.contract.record_types import Training
 from tests.jobs import plans
 from tests.jobs.cloud import Cloud, Luck, night_of, play
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from daybreak.contract.errors import JobError
-from daybreak.contract.records import Plan, Training
+from daybreak.contract.record_types import Plan, Training
 from daybreak.jobs.reconciler import ENDING_S, GRACE_S
 from tests.training import nights
 

@@ -8,7 +8,7 @@ import pytest
 
 from daybreak import cli
 from daybreak.contract import records
-from daybreak.contract.records import Plan
+from daybreak.contract.record_types import Plan
 from daybreak.machines import pricelist
 from tests.planning.jobs import DATASET, night, profile
 

@@ -17,7 +17,8 @@ from benchmarks.catalogs import agreement
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError, PlanError
 from daybreak.contract.params import Params, PlanParams, ProfileParams, TrainParams, check
-from daybreak.contract.records import Champion, Line, Plan, Rental, Tuning, dumps, loads
+from daybreak.contract.record_types import Champion, Line, Plan, Rental, Tuning
+from daybreak.contract.records import dumps, loads
 from daybreak.machines import catalog
 from daybreak.machines.catalog import AT_HAND, rented
 from daybreak.planning.fallback import MUCH_LATER, NUM_RUNGS

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.contract.records import Rental, Sync
+from daybreak.contract.record_types import Rental, Sync
 from daybreak.machines.catalog import local, rented
 from daybreak.machines.startup import FIVEFOLD, TWICE, StartupPart, slowest
 from daybreak.prediction import local_updates

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.errors import PlanError
-from daybreak.contract.records import Night
+from daybreak.contract.record_types import Night
 from daybreak.prediction.time_budget import BEFORE_TRAINING, TEST, TEST_SHARES, Decided, window, windows
 from tests.planning.jobs import DATASET, night, profile
 

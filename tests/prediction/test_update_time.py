@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.machine import Machine
-from daybreak.contract.records import Profile
+from daybreak.contract.record_types import Profile
 from daybreak.machines.catalog import PAGE_CACHE, local
 from daybreak.machines.startup import Z90
 from daybreak.prediction.update_time import TimedUpdate, update

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.params import TrainParams
-from daybreak.contract.records import Tuning
+from daybreak.contract.record_types import Tuning
 from daybreak.profiling import remedies, tuner
 from daybreak.profiling.ab_timing import Trials, Variant, bounds
 from daybreak.profiling.harness import Harness

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from daybreak.contract.errors import PlanError
 from daybreak.contract.params import ProfileParams, TrainParams
-from daybreak.contract.records import Tuning
+from daybreak.contract.record_types import Tuning
 from daybreak.machines import this_machine
 from daybreak.profiling import memory, memory_fit
 from daybreak.profiling.harness import Harness

@@ -14,7 +14,7 @@ from daybreak.contract import params, records
 from daybreak.contract.backend import Backend, Job
 from daybreak.contract.errors import JobError, ParamsError
 from daybreak.contract.params import Params
-from daybreak.contract.records import Profile
+from daybreak.contract.record_types import Profile
 from daybreak.machines import this_machine
 from daybreak.profiling import profile_stage, short_job
 from daybreak.storage.home import Home

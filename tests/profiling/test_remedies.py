@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.contract.records import Profile, Remedy, Tuning
+from daybreak.contract.record_types import Profile, Remedy, Tuning
 from daybreak.machines.catalog import rented
 from daybreak.profiling.remedies import COMPILED_MODEL, SMALLER_BATCH, STORED, JobFacts, apply_kept, offers
 from tests.planning.jobs import line, profile

@@ -9,7 +9,7 @@ import pytest
 from daybreak import cli
 from daybreak.contract import params
 from daybreak.contract.params import Params
-from daybreak.contract.records import Ingredients
+from daybreak.contract.record_types import Ingredients
 from daybreak.registry import lineage
 from daybreak.registry.lineage import differences, is_declared_equal, is_refresh, recipe
 from daybreak.storage import ledger, ledger_notes

@@ -16,7 +16,7 @@ import pytest
 from daybreak.contract import params, records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.params import SmokeTestParams
-from daybreak.contract.records import Dataset, Training, Version
+from daybreak.contract.record_types import Dataset, Training, Version
 from daybreak.evaluation import evaluator
 from daybreak.evaluation.scores import read_scores, with_prefix
 from daybreak.evaluation.smoke_test import smoke_test

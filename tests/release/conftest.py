@@ -9,7 +9,7 @@ import pytest
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo
 from daybreak.contract.params import Params
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Champion,
     Dataset,
     Evaluation,

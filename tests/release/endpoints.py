@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 from daybreak.backends.place import RetryPolicy
 from daybreak.contract import records
 from daybreak.contract.errors import NotYet
-from daybreak.contract.records import Release
+from daybreak.contract.record_types import Release
 from daybreak.extensions.vertex.endpoint import Endpoint, OnVertex
 from daybreak.registry import carried_code
 from daybreak.storage.home import Home

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from daybreak.contract import records
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Champion,
     Dataset,
     Evaluation,

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Batch,
     Champion,
     Dataset,

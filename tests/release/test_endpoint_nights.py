@@ -16,7 +16,7 @@ from daybreak import night as night_stages
 from daybreak.contract import params, records
 from daybreak.contract.errors import NotYet, ReleaseError
 from daybreak.contract.params import Params
-from daybreak.contract.records import Champion, Evaluation, Night, Release, Verdict, Version
+from daybreak.contract.record_types import Champion, Evaluation, Night, Release, Verdict, Version
 from daybreak.evaluation.scores import SCORES, read_scores
 from daybreak.extensions.care.audit import audit
 from daybreak.extensions.live_test.by_users import ByUsers

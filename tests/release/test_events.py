@@ -9,7 +9,7 @@ import pytest
 
 from daybreak import cli, night
 from daybreak.contract import params, records
-from daybreak.contract.records import Night
+from daybreak.contract.record_types import Events, Night, Release
 from daybreak.contract.user import user
 from daybreak.rollout import night_events, rollback
 from daybreak.storage import events, ledger
@@ -51,8 +51,8 @@ def test_the_ledger_has_each_event_once_whatever_was_killed_and_records_say_the_
         close()
     assert judge(home, 1, 1.0) == "promote"
     promote_night()
-    records.path_of(records.Release, records.RUN).unlink()  # as if killed once the ledger was moved
-    records.path_of(records.Events, records.RUN).unlink()
+    records.path_of(Release, records.RUN).unlink()  # as if killed once the ledger was moved
+    records.path_of(Events, records.RUN).unlink()
     close()
     assert [event.kind for event in events.read(Path())] == ["opened", "planned", "late", "promoted"]
     assert judge(home, 2, -3.0) == "reject"

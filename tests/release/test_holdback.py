@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from daybreak.contract.params import Params
-from daybreak.contract.records import Watch
+from daybreak.contract.record_types import Watch
 from daybreak.extensions.live_test.observations import observe
 from daybreak.gate import watch
 from daybreak.gate.chain import anchor_of

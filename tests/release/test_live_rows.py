@@ -15,7 +15,7 @@ from sklearn.metrics import log_loss
 
 from daybreak.contract import params, records
 from daybreak.contract.errors import NotYet
-from daybreak.contract.records import Champion, Evaluation, Night, Training, Verdict, Version
+from daybreak.contract.record_types import Champion, Dataset, Evaluation, Night, Training, Verdict, Version
 from daybreak.evaluation import evaluator
 from daybreak.extensions.live_test.by_users import ByUsers
 from daybreak.gate import judge, watch
@@ -59,7 +59,7 @@ def begin(home: Path, number: int, *, bias: float, text: str = LIVE) -> Night:
     settings = params.load(Path())
     records.write(
         evaluator.evaluate(
-            records.read(records.Dataset, records.RUN),
+            records.read(Dataset, records.RUN),
             records.read(Training, records.RUN),
             records.find(Champion, records.RUN),
             settings.workload.make(),

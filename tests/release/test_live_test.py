@@ -18,7 +18,17 @@ from daybreak.contract import clock, params, records
 from daybreak.contract.clock import Clock
 from daybreak.contract.errors import NothingToDo, NotYet
 from daybreak.contract.params import Params
-from daybreak.contract.records import Champion, Evaluation, Live, LiveMetric, Night, Verdict, Version
+from daybreak.contract.record_types import (
+    Champion,
+    Dataset,
+    Evaluation,
+    Live,
+    LiveMetric,
+    Night,
+    Training,
+    Verdict,
+    Version,
+)
 from daybreak.contract.units import HOUR_S
 from daybreak.evaluation import evaluator
 from daybreak.extensions.live_test import live_test
@@ -67,8 +77,8 @@ def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> 
     records.write(night, records.RUN)
     settings, champion = params.load(Path()), records.find(Champion, records.RUN)
     dataset, training = (
-        records.read(records.Dataset, records.RUN),
-        records.read(records.Training, records.RUN),
+        records.read(Dataset, records.RUN),
+        records.read(Training, records.RUN),
     )
     records.write(
         evaluator.evaluate(

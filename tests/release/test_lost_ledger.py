@@ -10,7 +10,7 @@ from daybreak import cli, runner
 from daybreak.contract import records
 from daybreak.contract.errors import JobError, NothingToDo, ReleaseError
 from daybreak.contract.params import Params
-from daybreak.contract.records import Evaluation, Night, Version
+from daybreak.contract.record_types import Evaluation, Night, Version
 from daybreak.extensions.care.restore import restore
 from daybreak.gate import judge
 from daybreak.report import publisher

@@ -24,7 +24,7 @@ from aiosmtpd.smtp import Envelope
 from daybreak import cli, commands, night, runner
 from daybreak.contract import params, records
 from daybreak.contract.params import NotifyEvent
-from daybreak.contract.records import Event, EventKind, Night
+from daybreak.contract.record_types import Evaluation, Event, EventKind, Night, Version
 from daybreak.gate import judge
 from daybreak.report import notifier, publisher
 from daybreak.rollout import rollback
@@ -88,8 +88,8 @@ def test_a_question_is_told_with_its_reason_and_until_when(home: Path, heard: An
     asked = judge_night()
     loaded = params.load(Path())
     evaluation, version = (
-        records.read(records.Evaluation, records.RUN),
-        records.read(records.Version, records.RUN),
+        records.read(Evaluation, records.RUN),
+        records.read(Version, records.RUN),
     )
     records.write(
         judge.gate(records.read(Night, records.RUN), evaluation, version, champion, loaded, home=Home.here()),

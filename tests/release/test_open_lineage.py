@@ -11,7 +11,7 @@ import pytest
 
 from daybreak import night
 from daybreak.contract import params, records
-from daybreak.contract.records import Dataset, Night
+from daybreak.contract.record_types import Dataset, Night
 from daybreak.report import publisher
 from daybreak.rollout import rollback
 from daybreak.storage.home import Home

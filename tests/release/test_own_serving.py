@@ -15,7 +15,7 @@ import requests
 
 from daybreak.contract import params
 from daybreak.contract.errors import NotYet
-from daybreak.contract.records import Night, Verdict
+from daybreak.contract.record_types import Night, Verdict
 from daybreak.extensions.live_test import own_serving
 from daybreak.extensions.router import assigner
 from daybreak.extensions.router.assigner import Assigner

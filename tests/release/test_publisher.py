@@ -9,7 +9,7 @@ import pytest
 
 from daybreak import runner
 from daybreak.contract import records
-from daybreak.contract.records import Release, Verdict
+from daybreak.contract.record_types import Release, Verdict
 from daybreak.extensions.lineage import open_lineage
 from daybreak.report import notifier, page, publisher, version_page
 from daybreak.rollout import ledger_copy

@@ -18,7 +18,7 @@ from benchmarks.bench_interrupted import processes_in
 from daybreak.backends.local import Local
 from daybreak.contract import params, records
 from daybreak.contract.errors import NotYet
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Check,
     Dataset,
     Evaluation,

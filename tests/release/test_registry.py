@@ -20,7 +20,7 @@ from daybreak import cli
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, JobError, NothingToDo, ParamsError, ReleaseError
 from daybreak.contract.params import Params
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Chain,
     Champion,
     Chosen,

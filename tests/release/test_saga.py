@@ -13,7 +13,7 @@ import pytest
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, NothingToDo, ReleaseError
 from daybreak.contract.params import Params
-from daybreak.contract.records import Night, Release, Version
+from daybreak.contract.record_types import Night, Release, Version
 from daybreak.extensions.care import audit
 from daybreak.extensions.care.drill import drill
 from daybreak.extensions.router.routers import Routers

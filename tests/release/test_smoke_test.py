@@ -12,7 +12,7 @@ import pytest
 
 from daybreak.contract import params, records
 from daybreak.contract.params import ReleaseParams, SmokeTestParams
-from daybreak.contract.records import Champion, Check, Night, Verdict, Version
+from daybreak.contract.record_types import Champion, Check, Evaluation, Night, Verdict, Version
 from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_process import unhindered_s
 from daybreak.evaluation.smoke_test import judged, smoke_test
@@ -68,7 +68,7 @@ def test_a_version_is_tried_in_a_clean_process_and_no_secret_is_left_anywhere(
     version = records.read(Version, records.RUN)
     settings = params.load(Path())
     asked = settings.model_copy(update={"smoke_test": ASKED})
-    evaluation = records.read(records.Evaluation, records.RUN)
+    evaluation = records.read(Evaluation, records.RUN)
     verdict = judge.gate(
         records.read(Night, records.RUN),
         evaluation,

@@ -13,7 +13,7 @@ from daybreak import cli
 from daybreak.backends.local import Local
 from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo
-from daybreak.contract.records import Night, Training
+from daybreak.contract.record_types import Night, Training
 from daybreak.extensions.pages import open_nights, running
 from daybreak.jobs import launcher
 from daybreak.jobs.submissions import JobAttempts

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from daybreak.contract import params, records
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.records import Champion, Version
+from daybreak.contract.record_types import Champion, Version
 from daybreak.data.features import CLEAN
 from daybreak.data.partitions import part_of
 from daybreak.evaluation import own_code

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.contract.records import Chain, Rental
+from daybreak.contract.record_types import Chain, Record, Rental
 from daybreak.storage.ledger import Entry
 from tests.report.nights import only, whole
 
@@ -97,7 +97,7 @@ def _commit(entry: Entry, code: str, *, is_first: bool) -> bytes:
     ]  # fmt: skip
     lines.append(b"deleteall\n")
     for name in Entry.__dataclass_fields__:
-        if isinstance(record := getattr(entry, name), records.Record):
+        if isinstance(record := getattr(entry, name), Record):
             text = records.dumps(record).encode()
             lines.append(
                 f"M 100644 inline {records.path_of(type(record), records.RUN)}\ndata {len(text)}\n".encode()

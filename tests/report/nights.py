@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from daybreak.contract import records
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Batch,
     Champion,
     Dataset,
@@ -19,6 +19,7 @@ from daybreak.contract.records import (
     Night,
     Plan,
     Profile,
+    Record,
     Release,
     Remedy,
     Rental,
@@ -217,7 +218,7 @@ def lay(entry: Entry, folder: Path, *, scores: bool = True, **errors: str) -> Pa
     """Write the records of the night, its scores and the texts of failed stages into the folder."""
     run = folder / records.RUN
     for name in Entry.__dataclass_fields__:
-        if isinstance(record := getattr(entry, name), records.Record):
+        if isinstance(record := getattr(entry, name), Record):
             records.write(record, run)
     if scores and entry.evaluation:
         np.save(run / "scores.npy", _scores(entry.evaluation))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.records import Approval, Event
+from daybreak.contract.record_types import Approval, Event
 from daybreak.rollout import night_events
 from daybreak.storage import events
 from daybreak.storage.home import Home

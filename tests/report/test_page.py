@@ -12,7 +12,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
-from daybreak.contract.records import Epoch, Taken
+from daybreak.contract.record_types import Epoch, Line, Taken
 from daybreak.report.page import page, write
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
@@ -287,7 +287,7 @@ def test_tonight_is_in_the_trend_once_whether_or_not_the_ledger_has_it(folder: P
 def test_zeros_are_drawn_like_other_numbers(folder: Path) -> None:
     entry = whole()
     assert entry.plan and entry.training and entry.evaluation and entry.profile and entry.verdict
-    nothing = records.Line(fixed=0, per_sample=0, fixed_error=0, per_sample_error=0)
+    nothing = Line(fixed=0, per_sample=0, fixed_error=0, per_sample_error=0)
     entry = replace(
         entry,
         night=replace(entry.night, budget_usd=0),

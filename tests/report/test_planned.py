@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from daybreak.contract.records import Night, Option, Plan, Portion, Rental
+from daybreak.contract.record_types import Night, Option, Plan, Portion, Rental
 from daybreak.report.planned import pictures
 from tests.report.nights import whole
 

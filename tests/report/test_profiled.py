@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from daybreak.contract.records import Profile
+from daybreak.contract.record_types import Profile
 from daybreak.report.profiled import pictures, stacks
 from tests.report.nights import line, whole
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from daybreak.contract.records import Evaluation
+from daybreak.contract.record_types import Evaluation
 from daybreak.evaluation.scores import SCORES, read_scores
 from daybreak.report.standing import best_baseline, standing
 from tests.report.nights import lay, whole

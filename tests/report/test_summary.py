@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from daybreak.contract.records import Approval
+from daybreak.contract.record_types import Approval
 from daybreak.report.links import Places
 from daybreak.report.summary import BY_HAND, Summary, brief, summarize
 from daybreak.storage.ledger import Entry

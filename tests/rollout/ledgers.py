@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.records import Night, Release, Verdict
+from daybreak.contract.record_types import Night, Release, Verdict
 from daybreak.rollout import night_events
 from daybreak.rollout.saga import Move
 from daybreak.storage import checkout, ledger

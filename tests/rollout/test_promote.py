@@ -7,7 +7,7 @@ import pytest
 
 from daybreak.contract import params
 from daybreak.contract.errors import NothingToDo, NotYet, ReleaseError
-from daybreak.contract.records import Approval, Champion, Night, Verdict, Version
+from daybreak.contract.record_types import Approval, Champion, Night, Verdict, Version
 from daybreak.rollout.promote import promote
 from daybreak.storage.home import Home
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo, ReleaseError
-from daybreak.contract.records import Night, Release
+from daybreak.contract.record_types import Night, Release
 from daybreak.registry import aliases
 from daybreak.rollout.prune import needed, prune
 from daybreak.rollout.rollback import steps_back

@@ -10,7 +10,7 @@ import pytest
 
 from daybreak.contract import clock
 from daybreak.contract.errors import DataError, NotYet, ReleaseError
-from daybreak.contract.records import Release
+from daybreak.contract.record_types import Release
 from daybreak.contract.units import HOUR_S
 from daybreak.rollout import release_journal, saga
 from daybreak.storage import ledger

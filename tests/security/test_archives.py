@@ -12,7 +12,7 @@ import pytest
 from daybreak.backends.staging import pull_results, unpack
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ReleaseError
-from daybreak.contract.records import Night
+from daybreak.contract.record_types import Night
 from daybreak.registry import carried_code
 from daybreak.storage import jsonl
 from daybreak.storage.bucket import BucketFolder, inside

@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 from daybreak import cli
 from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.records import Version
+from daybreak.contract.record_types import Version
 from daybreak.registry import carried_code
 from daybreak.storage import ledger, mlflow_client
 from daybreak.storage.home import Home

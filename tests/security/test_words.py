@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from daybreak import cli, runner
-from daybreak.contract.records import Night, Release
+from daybreak.contract.record_types import Night, Release
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 

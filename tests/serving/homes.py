@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from daybreak.contract import params, records
-from daybreak.contract.records import Evaluation, Night, Plan, Training, Verdict, Version
+from daybreak.contract.record_types import Dataset, Evaluation, Night, Plan, Training, Verdict, Version
 from daybreak.registry import register
 from daybreak.rollout import promote
 from daybreak.storage import ledger
@@ -39,7 +39,7 @@ def add_version(
         version: Version = register.register(
             Home.here(),
             night,
-            records.read(records.Dataset, records.RUN),
+            records.read(Dataset, records.RUN),
             plan=records.read(Plan, records.RUN),
             training=training,
             evaluation=evaluation,

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from daybreak import runner
 from daybreak.contract import records
-from daybreak.contract.records import Night, Release, Training, Verdict
+from daybreak.contract.record_types import Night, Release, Training, Verdict
 from daybreak.extensions.router.night_metrics import NightMetrics
 from daybreak.extensions.router.prometheus import Together
 from daybreak.rollout import night_events

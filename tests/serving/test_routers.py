@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 
 from daybreak.contract import params
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.records import Release
+from daybreak.contract.record_types import Release
 from daybreak.extensions.care.audit import audit
 from daybreak.extensions.router import routers
 from daybreak.extensions.router.routers import Routers

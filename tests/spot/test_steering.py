@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.contract.records import Plan, Portion, Rental, Rung
+from daybreak.contract.record_types import Plan, Portion, Rental, Rung
 from daybreak.spot.states import Place
 from daybreak.spot.steering import (
     RESTART_S,

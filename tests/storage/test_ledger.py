@@ -8,7 +8,7 @@ import pytest
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.records import Night, Verdict
+from daybreak.contract.record_types import Night, Verdict
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.care import audit
 from daybreak.storage import checkout, ledger, ledger_notes

@@ -13,7 +13,7 @@ from daybreak.backends.local import Local
 from daybreak.contract import params, records
 from daybreak.contract.errors import NotYet
 from daybreak.contract.params import Params
-from daybreak.contract.records import Champion, Dataset, Night, Plan, Rental, Training, Tuning
+from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Rental, Training, Tuning
 from daybreak.jobs import collector, launcher
 from daybreak.storage.home import Home
 from tests.fakes import write_curve

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from daybreak.contract.records import Tuning
+from daybreak.contract.record_types import Tuning
 from daybreak.training import engine as engines
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals

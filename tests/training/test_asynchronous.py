@@ -12,7 +12,7 @@ import torch
 
 from daybreak.contract.errors import NotFinite, ParamsError
 from daybreak.contract.params import TrainParams
-from daybreak.contract.records import Tuning
+from daybreak.contract.record_types import Tuning
 from daybreak.extensions.threads.asynchronous import AsynchronousEngine
 from daybreak.extensions.threads.thread_policy import TRIAL, ThreadPolicy, ThreadSetting
 from daybreak.training.engine import TorchEngine

@@ -16,7 +16,7 @@ import torch
 
 from daybreak.backends import torchrun
 from daybreak.contract.errors import JobError
-from daybreak.contract.records import Training
+from daybreak.contract.record_types import Training
 from tests.fakes import read_lines
 from tests.jobs import trouble
 from tests.jobs.trouble import processes

@@ -12,7 +12,8 @@ import torch
 
 from daybreak.backends.local import Local
 from daybreak.contract.backend import Job
-from daybreak.contract.records import Night, Rental, Training, replace_text
+from daybreak.contract.record_types import Night, Rental, Training
+from daybreak.contract.records import replace_text
 from daybreak.training.recipe import END_BY
 from tests.fakes import read_lines
 from tests.training import nights

@@ -9,7 +9,7 @@ from daybreak import cli, runner
 from daybreak.backends.local import Local
 from daybreak.contract import records
 from daybreak.contract.errors import JobError
-from daybreak.contract.records import Profile
+from daybreak.contract.record_types import Profile
 from daybreak.machines import this_machine
 from daybreak.profiling import profile_stage
 from daybreak.profiling.explain import explain

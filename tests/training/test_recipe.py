@@ -9,7 +9,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.params import Params
-from daybreak.contract.records import Champion, Rental
+from daybreak.contract.record_types import Champion, Rental
 from daybreak.jobs import launcher
 from daybreak.training import recipe
 from tests.training import nights, recipes

@@ -34,7 +34,7 @@ from daybreak import (
 )
 from daybreak.contract import records
 from daybreak.contract.params import Plug, PrepareParams, PrepareSections
-from daybreak.contract.records import Dataset, Night, Report
+from daybreak.contract.record_types import Dataset, Night, Report
 from daybreak.contract.workload import STATE, make_model, read_state
 from daybreak.data.features import CLEAN
 from daybreak.data.partitions import part_of

@@ -19,7 +19,7 @@ from daybreak.contract import clock, records
 from daybreak.contract.backend import JobState
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.records import Record, Rental
+from daybreak.contract.record_types import Record, Rental
 from daybreak.storage import jsonl
 from daybreak.storage.journal import Journal, alone
 

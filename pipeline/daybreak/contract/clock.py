@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.contract.records import Night
+from daybreak.contract.record_types import Night
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -33,7 +33,8 @@ from ruamel.yaml.error import YAMLError
 
 from daybreak.contract import code_path, forms
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.records import EVERY_UPDATE, Sync, replace_text
+from daybreak.contract.record_types import EVERY_UPDATE, Sync
+from daybreak.contract.records import replace_text
 
 FILE = Path("params.yaml")
 MOST_VALUES = 100_000

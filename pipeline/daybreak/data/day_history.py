@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from daybreak.contract import records
 from daybreak.contract.errors import DataError
 from daybreak.contract.params import ValidateParams
-from daybreak.contract.records import Expectation, Night
+from daybreak.contract.record_types import Expectation, Night
 from daybreak.contract.table import Table
 from daybreak.data import day_figures, day_sample
 from daybreak.data.daily_limits import AGAIN, QUARANTINED, DayLimits, Limit, learn

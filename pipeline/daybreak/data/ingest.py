@@ -25,7 +25,7 @@ from daybreak.contract.data_source import Source
 from daybreak.contract.days import check_over
 from daybreak.contract.errors import DataError, JobError, NothingToDo
 from daybreak.contract.params import IngestParams
-from daybreak.contract.records import Batch, Night
+from daybreak.contract.record_types import Batch, Night
 from daybreak.contract.table import Table, classes_of
 from daybreak.data.bad_cells import AS_DELIVERED
 from daybreak.data.casts import codes, conform

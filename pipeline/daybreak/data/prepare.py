@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract import disk, records
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.params import PrepareParams, PrepareSections
-from daybreak.contract.records import Dataset, Night, Report
+from daybreak.contract.record_types import Dataset, Night, Report
 from daybreak.contract.workload import Prepared, State, Window, read_state, write_state
 from daybreak.data.corrections import corrects, later_days, reach
 from daybreak.data.dialects import DUCKDB

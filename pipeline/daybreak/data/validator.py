@@ -32,7 +32,7 @@ from daybreak.contract import disk, records
 from daybreak.contract.errors import DataError
 from daybreak.contract.formats import percents
 from daybreak.contract.params import ValidateParams, ValidateSections
-from daybreak.contract.records import Batch, Drift, Expectation, Night, Report
+from daybreak.contract.record_types import Batch, Drift, Expectation, Night, Report
 from daybreak.contract.table import Table
 from daybreak.data import data_docs, day_history, drift
 from daybreak.data.bad_cells import AS_DELIVERED, without_texts

@@ -29,7 +29,7 @@ import numpy as np
 
 from daybreak.contract.errors import DataError, ParamsError, PipelineError
 from daybreak.contract.params import EvaluateParams, RegisterParams
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Champion,
     Dataset,
     Evaluation,
@@ -38,8 +38,8 @@ from daybreak.contract.records import (
     Release,
     Slice,
     Training,
-    digest,
 )
+from daybreak.contract.records import digest
 from daybreak.contract.table import Label
 from daybreak.contract.workload import STATE, UNIT, Workload
 from daybreak.evaluation import own_code

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from daybreak import hooks
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.params import LiveSections, WatchSections
-from daybreak.contract.records import Champion, Night, Release, Verdict, Version
+from daybreak.contract.record_types import Champion, Night, Release, Verdict, Version
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Selects success metrics and guardrails: from params.yaml, else by the workload's roles."""
 
 from daybreak.contract.params import GateParams
-from daybreak.contract.records import Evaluation, Judged
+from daybreak.contract.record_types import Evaluation, Judged
 
 LEAST_MARGIN = 1e-9  # of a champion whose value is zero
 

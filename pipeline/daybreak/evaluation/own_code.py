@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from daybreak.contract.errors import DataError, without_password
-from daybreak.contract.records import Release
+from daybreak.contract.record_types import Release
 from daybreak.data import prepare
 from daybreak.evaluation.held_out import arrays_of, keep
 from daybreak.evaluation.scores import Columns

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from daybreak.contract import records
 from daybreak.contract.errors import PipelineError, without_password
 from daybreak.contract.params import SmokeTestParams
-from daybreak.contract.records import Champion, Check, Release, Version
+from daybreak.contract.record_types import Champion, Check, Release, Version
 from daybreak.contract.table import Table
 from daybreak.data.features import read_clean
 from daybreak.evaluation.scores import Columns

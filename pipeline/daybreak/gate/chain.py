@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daybreak.contract.formats import counted
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Anchor,
     Chain,
     Champion,

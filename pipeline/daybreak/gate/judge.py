@@ -22,7 +22,7 @@ from daybreak.contract import clock
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.formats import counted
 from daybreak.contract.params import GateParams, GateSections
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Action,
     Champion,
     Check,

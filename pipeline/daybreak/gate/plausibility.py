@@ -13,7 +13,7 @@ from math import sqrt
 
 import numpy as np
 
-from daybreak.contract.records import Check, Evaluation
+from daybreak.contract.record_types import Check, Evaluation
 from daybreak.evaluation.scores import Columns, with_prefix
 from daybreak.statistics.control_chart import ControlBand, Mean, expected
 from daybreak.storage.ledger import Entry

@@ -23,7 +23,7 @@ from daybreak.contract import clock
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import JobError, NothingToDo, NotYet, ParamsError, sentence
 from daybreak.contract.params import EvaluateParams, RefitSections
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Approval,
     Check,
     Dataset,

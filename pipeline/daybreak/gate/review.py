@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import NothingToDo, ReleaseError
-from daybreak.contract.records import Approval, Night, Stop, Verdict, Version
+from daybreak.contract.record_types import Approval, Night, Stop, Verdict, Version
 from daybreak.contract.user import user
 from daybreak.registry import approval as approvals
 from daybreak.storage import ledger

@@ -11,7 +11,7 @@ from daybreak.contract import clock, records
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import NothingToDo
 from daybreak.contract.formats import one_line
-from daybreak.contract.records import Night, Release, Stop
+from daybreak.contract.record_types import Night, Release, Stop
 from daybreak.contract.user import user
 from daybreak.gate.review import LONGEST
 from daybreak.jobs import launcher

@@ -10,7 +10,7 @@ from typing import Literal
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.formats import counted
 from daybreak.contract.params import GateParams, WatchSections
-from daybreak.contract.records import Chain, Difference, Release, Watch
+from daybreak.contract.record_types import Chain, Difference, Release, Watch
 from daybreak.evaluation.live_judge import live_judge
 from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, nights_until_shown
 from daybreak.gate.judge import LOOKED_AT, rules_of

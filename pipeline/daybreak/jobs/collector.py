@@ -10,7 +10,7 @@ from typing import Any
 
 from daybreak.contract import records
 from daybreak.contract.errors import JobError
-from daybreak.contract.records import Training
+from daybreak.contract.record_types import Training
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.spot import observed_lifetimes
 from daybreak.storage import jsonl

@@ -36,7 +36,7 @@ from datetime import UTC, datetime, timedelta
 from math import exp, inf, log
 from typing import Literal
 
-from daybreak.contract.records import Plan, Rental, Rung
+from daybreak.contract.record_types import Plan, Rental, Rung
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs.heartbeats import LOW_USE
 from daybreak.jobs.outlook import NORMAL, Z90, Outlook, Rate, Risk, outlook, weighed

@@ -20,7 +20,7 @@ from daybreak.contract.backend import LIVE, Backend, JobState
 from daybreak.contract.errors import JobError, NotYet, PipelineError
 from daybreak.contract.formats import duration
 from daybreak.contract.params import TrainSections
-from daybreak.contract.records import Champion, Dataset, Night, Plan, Training
+from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Training
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import collector, escalation, submissions
 from daybreak.jobs.backend_job import job_of

@@ -22,7 +22,7 @@ from math import exp, log
 from typing import Literal
 
 from daybreak.contract.formats import dollars, duration
-from daybreak.contract.records import Plan, Rung
+from daybreak.contract.record_types import Plan, Rung
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import escalation
 from daybreak.jobs.escalation import PATIENCE_S, FallbackChoice, Sight, forecast, start_s

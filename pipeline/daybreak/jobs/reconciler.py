@@ -19,7 +19,7 @@ from daybreak.contract import clock as night_clock
 from daybreak.contract import records
 from daybreak.contract.backend import LIVE, Backend, Job, JobState, OutOfTime
 from daybreak.contract.errors import JobError, NotYet
-from daybreak.contract.records import Plan, Rung, Taken, Training
+from daybreak.contract.record_types import Plan, Rung, Taken, Training
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import collector, escalation, moves, sighting
 from daybreak.jobs.cost_tracker import CostTracker, spent_usd

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from daybreak.contract.backend import Backend, Job, LiveJob, label
 from daybreak.contract.errors import PipelineError
-from daybreak.contract.records import Plan, Rental, Rung
+from daybreak.contract.record_types import Plan, Rental, Rung
 from daybreak.jobs.backend_job import job_of
 from daybreak.storage.home import Home
 

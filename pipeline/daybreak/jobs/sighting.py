@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from daybreak.contract.backend import LIVE, JobState
-from daybreak.contract.records import Plan, Rung
+from daybreak.contract.record_types import Plan, Rung
 from daybreak.jobs import escalation
 from daybreak.jobs.escalation import Sight, Standing
 from daybreak.jobs.heartbeats import Heartbeats

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from daybreak.contract import records
-from daybreak.contract.records import Rental, Rung, Taken
+from daybreak.contract.record_types import Record, Rental, Rung, Taken
 from daybreak.storage import jsonl
 
 FILE = "submissions.jsonl"
@@ -141,5 +141,5 @@ class JobAttempts:
         self.all[-1] = replace(self.all[-1], **facts)
 
 
-def _plain(record: records.Record) -> Any:
+def _plain(record: Record) -> Any:
     return json.loads(records.dumps(record))

@@ -6,7 +6,7 @@ how many samples fit a pass, and how long an update takes.
 
 from math import ceil
 
-from daybreak.contract.records import Size
+from daybreak.contract.record_types import Size
 from daybreak.planning.candidates import TrainingTask
 from daybreak.planning.search import Candidate
 from daybreak.prediction.update_time import updates

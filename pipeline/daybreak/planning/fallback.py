@@ -26,7 +26,7 @@ from itertools import chain, islice
 from math import sqrt
 from typing import Protocol
 
-from daybreak.contract.records import Night, Plan, Pool, Profile, Rung
+from daybreak.contract.record_types import Night, Plan, Pool, Profile, Rung
 from daybreak.planning.batch_growth import sizes
 from daybreak.planning.candidates import TrainingTask, Way, way_of
 from daybreak.planning.search import Candidate, PlanChoice, PlanLimits, by_cost

@@ -5,7 +5,7 @@ from math import ceil, floor
 
 from daybreak.contract import formats
 from daybreak.contract.machine import Machine
-from daybreak.contract.records import Night
+from daybreak.contract.record_types import Night
 from daybreak.contract.units import HOUR_S
 from daybreak.machines.catalog import HEADROOM
 from daybreak.planning.candidates import TrainingTask, Way, line_of

@@ -11,7 +11,7 @@ from daybreak.contract.backend import Backend
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import PlanSections
-from daybreak.contract.records import Champion, Dataset, Night, Plan, Profile
+from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Profile
 from daybreak.machines.catalog import rented
 from daybreak.machines.pricelist import REFRESHED
 from daybreak.planning import planner

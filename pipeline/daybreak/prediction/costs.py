@@ -17,7 +17,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from daybreak.contract.machine import Machine
-from daybreak.contract.records import EVERY_UPDATE, Profile, Rental, Sync
+from daybreak.contract.record_types import EVERY_UPDATE, Profile, Rental, Sync
 from daybreak.contract.units import HOUR_S
 from daybreak.machines.startup import BEFORE_WORK, DATA, QUEUE, START, StartupPart, Wait, waits
 from daybreak.prediction import local_updates

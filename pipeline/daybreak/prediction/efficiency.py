@@ -21,7 +21,7 @@ from functools import cached_property
 from math import exp, isfinite, log
 from typing import TYPE_CHECKING
 
-from daybreak.contract.records import Profile
+from daybreak.contract.record_types import Profile
 from daybreak.machines.startup import Z90
 from daybreak.prediction.priors import priors
 

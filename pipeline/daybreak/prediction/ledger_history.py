@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from daybreak.contract.machine import Machine
-from daybreak.contract.records import Night, Plan, Profile, Rental, Training
+from daybreak.contract.record_types import Night, Plan, Profile, Rental, Training
 from daybreak.machines import catalog
 from daybreak.machines.startup import IN_RUN_S, wait
 from daybreak.prediction.calibration import NIGHTS_AHEAD, CostCalibration, PastUpdateTime, ratio

@@ -15,7 +15,7 @@ from math import ceil, comb, log
 from statistics import median
 
 from daybreak.contract.formats import percent, percents
-from daybreak.contract.records import Plan, Training
+from daybreak.contract.record_types import Plan, Training
 from daybreak.machines.startup import Z90
 
 NIGHTS = 60  # most that are scored

@@ -16,7 +16,7 @@ from statistics import NormalDist
 
 from daybreak.contract import formats
 from daybreak.contract.errors import PlanError
-from daybreak.contract.records import Dataset, Night, Profile
+from daybreak.contract.record_types import Dataset, Night, Profile
 from daybreak.contract.units import HOUR_S
 from daybreak.machines.startup import IN_RUN_S, StartupPart, typical
 

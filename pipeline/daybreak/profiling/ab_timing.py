@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from daybreak.contract.params import TrainParams
-from daybreak.contract.records import Tuning
+from daybreak.contract.record_types import Tuning
 from daybreak.contract.workload import Workload
 from daybreak.training import sample_order
 from daybreak.training.engine import TorchEngine

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import is_out_of_memory
 from daybreak.contract.params import ProfileParams, TrainParams
-from daybreak.contract.records import Line, Tuning
+from daybreak.contract.record_types import Line, Tuning
 from daybreak.contract.workload import Workload
 from daybreak.machines import this_machine
 from daybreak.machines.catalog import HEADROOM

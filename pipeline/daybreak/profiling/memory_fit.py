@@ -16,7 +16,7 @@ from pathlib import Path
 
 from daybreak.contract.errors import ParamsError, PlanError
 from daybreak.contract.params import ProfileParams, TrainParams
-from daybreak.contract.records import Tuning
+from daybreak.contract.record_types import Tuning
 from daybreak.contract.workload import Workload
 from daybreak.machines.catalog import HEADROOM
 from daybreak.profiling.memory import Peaks, Probe, measuring, sharing

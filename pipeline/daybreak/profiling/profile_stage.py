@@ -28,7 +28,7 @@ from daybreak.contract.backend import Backend
 from daybreak.contract.errors import DataError, JobError, ParamsError
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import Plug, ProfileParams, ProfileSections, TrainParams
-from daybreak.contract.records import Dataset, Night, Profile, Record, Rental
+from daybreak.contract.record_types import Dataset, Night, Profile, Record, Rental
 from daybreak.contract.workload import Batch, Workload
 from daybreak.machines import contention, this_machine
 from daybreak.machines.this_machine import KEPT_DISTURBED

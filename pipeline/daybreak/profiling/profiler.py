@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 from daybreak.contract.params import ProfileParams, TrainParams
-from daybreak.contract.records import Dataset, Profile
+from daybreak.contract.record_types import Dataset, Profile
 from daybreak.contract.workload import Workload
 from daybreak.machines import contention
 from daybreak.profiling import line_fit, remedies

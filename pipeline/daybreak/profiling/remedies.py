@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from daybreak.contract.machine import Machine
-from daybreak.contract.records import Line, Profile, Remedy, Strategy, Tuning
+from daybreak.contract.record_types import Line, Profile, Remedy, Strategy, Tuning
 from daybreak.machines.catalog import HEADROOM, PAGE_CACHE, rented
 
 Bound = Literal["io", "compute", "memory"]

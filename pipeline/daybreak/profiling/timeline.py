@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from daybreak.contract.params import TrainParams
-from daybreak.contract.records import Tuning
+from daybreak.contract.record_types import Tuning
 from daybreak.contract.workload import Batch, Workload
 from daybreak.profiling.ab_timing import NOTHING, Variant, as_in_training
 from daybreak.training.engine import TorchEngine

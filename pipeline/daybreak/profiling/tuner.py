@@ -20,7 +20,7 @@ from torch import nn
 
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.params import TrainParams
-from daybreak.contract.records import Remedy, Tuning
+from daybreak.contract.record_types import Remedy, Tuning
 from daybreak.machines import this_machine
 from daybreak.profiling.ab_timing import PAIRS, Comparison, Trials, Variant, updates
 from daybreak.profiling.memory_fit import RUNGS

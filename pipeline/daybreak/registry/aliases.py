@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.records import Release
+from daybreak.contract.record_types import Release
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from daybreak.contract.errors import NothingToDo, NotYet
 from daybreak.contract.params import ReleaseParams
-from daybreak.contract.records import Approval, Night, Stop, Verdict
+from daybreak.contract.record_types import Approval, Night, Stop, Verdict
 
 
 def request_approval(verdict: Verdict, params: ReleaseParams, *, until: datetime) -> Verdict:

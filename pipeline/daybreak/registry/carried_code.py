@@ -28,7 +28,7 @@ from typing import Any
 
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError, ReleaseError, without_password
-from daybreak.contract.records import Release, Version
+from daybreak.contract.record_types import Release, Version
 from daybreak.registry import confined
 from daybreak.storage import erasures
 from daybreak.storage.home import Home

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from daybreak.contract.formats import counted, one_line
-from daybreak.contract.records import Champion, Evaluation, Night, Verdict
+from daybreak.contract.record_types import Champion, Evaluation, Night, Verdict
 
 AWAITED = "**Verdict: awaited.** The gate has not decided yet."
 RULE = "\n\n---\n\n"

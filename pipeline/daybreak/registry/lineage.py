@@ -10,7 +10,7 @@ from pathlib import Path
 
 from daybreak.contract import records
 from daybreak.contract.params import JobSections
-from daybreak.contract.records import Champion, Ingredients, Night, Version
+from daybreak.contract.record_types import Champion, Ingredients, Night, Version
 from daybreak.storage import ledger, ledger_notes
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import file_digests, frame_digest, source_digest

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract import records
 from daybreak.contract.errors import without_password
 from daybreak.contract.params import RegisterSections
-from daybreak.contract.records import Dataset, Evaluation, Night, Plan, Training
+from daybreak.contract.record_types import Dataset, Evaluation, Night, Plan, Training
 from daybreak.registry import carried_code, row_packaging
 from daybreak.registry.weights import ARRAYS, MODEL
 from daybreak.storage.home import Home

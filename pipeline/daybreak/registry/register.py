@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.params import RegisterSections
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Champion,
     Dataset,
     Evaluation,

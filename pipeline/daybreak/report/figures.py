@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from daybreak.contract import formats
-from daybreak.contract.records import Drift, Line, Plan, Verdict
+from daybreak.contract.record_types import Drift, Line, Plan, Verdict
 from daybreak.contract.units import HOUR_S
 from daybreak.report import charts, outcome
 from daybreak.report.standing import Standing, best_baseline, score

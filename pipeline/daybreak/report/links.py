@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from daybreak.contract import records
-from daybreak.contract.records import Version
+from daybreak.contract.record_types import Version
 from daybreak.data.validator import DOCS
 from daybreak.report.night_rows import NightRow
 from daybreak.report.templates import render

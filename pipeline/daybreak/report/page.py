@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError
+from daybreak.contract.record_types import OF_A_NIGHT
 from daybreak.data import data_docs
 from daybreak.data.validator import DOCS
 from daybreak.evaluation.scores import SCORES, read_scores
@@ -164,7 +165,7 @@ def summary_of(home: Home, folder: Path, history: Sequence[Entry]) -> Summary:
 def values(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
     """Returns the summary and the records of the night in `folder` as JSON values."""
     entry = entry_of(folder, history)
-    kept = {kind.__name__.lower(): getattr(entry, kind.__name__.lower()) for kind in records.OF_A_NIGHT}
+    kept = {kind.__name__.lower(): getattr(entry, kind.__name__.lower()) for kind in OF_A_NIGHT}
     return {
         "summary": asdict(summary_of(home, folder, history)),
         "records": {name: json.loads(records.dumps(one)) for name, one in kept.items() if one},
@@ -193,7 +194,7 @@ def _charts(
 
 def _records(folder: Path) -> dict[str, str]:
     """Returns the files of the night's records by what they are, as links from the report."""
-    paths = (records.path_of(kind, folder / records.RUN) for kind in records.OF_A_NIGHT)
+    paths = (records.path_of(kind, folder / records.RUN) for kind in OF_A_NIGHT)
     return {path.stem: path.name for path in paths if path.exists()}
 
 

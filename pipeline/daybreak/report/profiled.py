@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib.patches import Patch
 
 from daybreak.contract import formats
-from daybreak.contract.records import Profile
+from daybreak.contract.record_types import Profile
 from daybreak.report.charts import canvas, rows_of
 from daybreak.report.svg import ACCENT, INK, MUTED, PAPER, RULE, inline, styled
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from daybreak import hooks
 from daybreak.contract import clock, records
 from daybreak.contract.errors import sentence
-from daybreak.contract.records import Night, Verdict, Version
+from daybreak.contract.record_types import Night, Verdict, Version
 from daybreak.registry import aliases, description
 from daybreak.registry import approval as approvals
 from daybreak.report import notifier, outcome

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from daybreak.contract import formats
-from daybreak.contract.records import Report, Verdict
+from daybreak.contract.record_types import Report, Verdict
 from daybreak.registry import approval
 from daybreak.report import evidence, outcome
 from daybreak.report.links import Places

@@ -15,7 +15,7 @@ from pathlib import Path
 from daybreak.contract import clock, records
 from daybreak.contract.errors import PipelineError
 from daybreak.contract.formats import dollars, duration, one_line, quantity, short_id, size
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Approval,
     Event,
     EventKind,

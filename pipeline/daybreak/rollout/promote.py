@@ -8,7 +8,7 @@ by the next call, or by the next `watch`.
 from daybreak.contract import clock, records
 from daybreak.contract.errors import NothingToDo, ReleaseError
 from daybreak.contract.params import RegisterSections
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Approval,
     Champion,
     Events,

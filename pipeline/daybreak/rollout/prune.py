@@ -23,7 +23,7 @@ from ruamel.yaml import YAML
 from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo, ReleaseError
 from daybreak.contract.params import CloseSections
-from daybreak.contract.records import Champion, Night
+from daybreak.contract.record_types import Champion, Night
 from daybreak.registry import aliases
 from daybreak.rollout import targets
 from daybreak.rollout.rollback import promotion_of, steps_back

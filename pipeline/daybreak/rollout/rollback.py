@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from daybreak.contract.errors import NothingToDo, ParamsError, ReleaseError
 from daybreak.contract.formats import one_line, short_id
 from daybreak.contract.params import ModelSections
-from daybreak.contract.records import Champion, Release, Verdict
+from daybreak.contract.record_types import Champion, Release, Verdict
 from daybreak.contract.user import user
 from daybreak.registry import aliases
 from daybreak.rollout import night_events, release_journal, saga

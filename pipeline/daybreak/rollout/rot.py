@@ -19,7 +19,7 @@ from daybreak.contract import records
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import DataError, PipelineError, sentence
 from daybreak.contract.params import Params
-from daybreak.contract.records import Refit, Version
+from daybreak.contract.record_types import Refit, Version
 from daybreak.jobs.launcher import JOBS
 from daybreak.registry import aliases, carried_code
 from daybreak.storage import checkout, dvc_cache, ledger

@@ -24,7 +24,7 @@ from typing import Any
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError, NotYet, ReleaseError
-from daybreak.contract.records import Champion, Release
+from daybreak.contract.record_types import Champion, Release
 from daybreak.registry.lineage import LOCK
 from daybreak.rollout.release_journal import journal
 from daybreak.rollout.targets import Target

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from daybreak import hooks
-from daybreak.contract.records import Release, Verdict
+from daybreak.contract.record_types import Release, Verdict
 from daybreak.registry import aliases, carried_code, description
 from daybreak.storage import ledger, mlflow_client
 from daybreak.storage.home import Home

@@ -11,7 +11,7 @@ it; `policies` decides where the job runs.
 from dataclasses import dataclass
 from math import sqrt
 
-from daybreak.contract.records import Rental
+from daybreak.contract.record_types import Rental
 from daybreak.contract.units import HOUR_S
 
 MEAN_TIME_TO_PREEMPTION_S = 16.9 * HOUR_S

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from daybreak.contract.records import Plan, Rental, Rung, Strategy
+from daybreak.contract.record_types import Plan, Rental, Rung, Strategy
 from daybreak.contract.units import HOUR_S
 from daybreak.machines.startup import BEFORE_WORK
 from daybreak.spot.policies import decide

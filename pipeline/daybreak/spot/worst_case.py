@@ -9,7 +9,7 @@ a certain share of the work is done.
 
 from dataclasses import dataclass
 
-from daybreak.contract.records import Plan
+from daybreak.contract.record_types import Plan
 from daybreak.contract.units import HOUR_S
 from daybreak.spot.states import DOUBT
 from daybreak.spot.steering import TICK_S, Facts, SpotAttempt, place, restart_s

@@ -18,7 +18,8 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from daybreak.contract.errors import DataError
-from daybreak.contract.records import Erasure, replace_bytes
+from daybreak.contract.record_types import Erasure
+from daybreak.contract.records import replace_bytes
 from daybreak.contract.table import code, spellings
 from daybreak.storage import ledger, ledger_notes
 from daybreak.storage.home import Home

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from daybreak.contract import records
-from daybreak.contract.records import Event, Events
+from daybreak.contract.record_types import Event, Events
 from daybreak.storage.journal import alone
 
 AGAIN = ("failed", "rolled back", "alarm")

@@ -25,7 +25,8 @@ from typing import Any
 from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError, ReleaseError
 from daybreak.contract.formats import one_line
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
+    OF_A_NIGHT,
     Approval,
     Batch,
     Champion,
@@ -36,7 +37,6 @@ from daybreak.contract.records import (
     Night,
     Plan,
     Profile,
-    R,
     Record,
     Refit,
     Release,
@@ -46,6 +46,7 @@ from daybreak.contract.records import (
     Verdict,
     Version,
 )
+from daybreak.contract.records import R
 from daybreak.storage import signatures
 from daybreak.storage.checkout import git
 from daybreak.storage.home import Home
@@ -127,24 +128,6 @@ class Commit:
     is_note: bool = False  # no night and no rollback
 
 
-_KINDS: tuple[type[Record], ...] = (
-    Night,
-    Batch,
-    Report,
-    Dataset,
-    Profile,
-    Plan,
-    Training,
-    Evaluation,
-    Version,
-    Verdict,
-    Approval,
-    Champion,
-    Refit,
-    Release,
-    Stop,
-    Events,
-)
 # The records of a rollback's commit itself; the rest of the tree comes from the night restored by it.
 _OF_A_ROLLBACK = (Night, Verdict, Release, Events)
 
@@ -677,7 +660,7 @@ def texts_at(home: Home, commits: Sequence[str], paths: Sequence[str | Path]) ->
 
 def _records_at(home: Home, commits: Sequence[Commit]) -> list[dict[str, Any]]:
     """The records of each commit by name."""
-    kinds = {str(records.path_of(kind, records.RUN)): kind for kind in _KINDS}
+    kinds = {str(records.path_of(kind, records.RUN)): kind for kind in OF_A_NIGHT}
     read: list[dict[str, Any]] = []
     for commit, texts in zip(commits, texts_at(home, [c.id for c in commits], list(kinds)), strict=True):
         read.append({})

@@ -13,7 +13,7 @@ from pathlib import Path
 from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.formats import one_line
-from daybreak.contract.records import Erasure, Note
+from daybreak.contract.record_types import Erasure, Note
 from daybreak.storage import ledger
 from daybreak.storage.checkout import git
 from daybreak.storage.home import Home

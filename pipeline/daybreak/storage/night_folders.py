@@ -11,57 +11,21 @@ from typing import Any
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError
-from daybreak.contract.records import (
-    Approval,
-    Batch,
-    Champion,
-    Dataset,
-    Evaluation,
-    Events,
-    Night,
-    Plan,
-    Profile,
-    Record,
-    Refit,
-    Release,
-    Report,
-    Stop,
-    Training,
-    Verdict,
-    Version,
-)
+from daybreak.contract.record_types import OF_A_NIGHT, Night, Stop
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
 
-_KINDS: tuple[type[Record], ...] = (
-    Batch,
-    Report,
-    Dataset,
-    Profile,
-    Plan,
-    Training,
-    Evaluation,
-    Version,
-    Verdict,
-    Approval,
-    Champion,
-    Refit,
-    Release,
-    Stop,
-    Events,
-)
-
 
 def entry_of(folder: Path, history: Sequence[Entry] = ()) -> Entry:
     """Returns tonight as an entry of the ledger, read from the folder; its commit is "" before `close`."""
     run = folder / records.RUN
     night = records.read(Night, run)
-    by_name: dict[str, Any] = {kind.__name__.lower(): records.find(kind, run) for kind in _KINDS}
+    by_name: dict[str, Any] = {kind.__name__.lower(): records.find(kind, run) for kind in OF_A_NIGHT}
     commits = [e.commit for e in history if e.night.id == night.id and not e.rollback]
-    return Entry(commit=next(iter(commits), ""), subject="", rollback=False, night=night, **by_name)
+    return Entry(commit=next(iter(commits), ""), subject="", rollback=False, **by_name)
 
 
 def unclosed(home: Home) -> Iterator[tuple[Path, Night]]:

@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 
 from daybreak import hooks
 from daybreak.contract.errors import JobError, is_out_of_memory
-from daybreak.contract.records import EVERY_UPDATE, Sync, Tuning
+from daybreak.contract.record_types import EVERY_UPDATE, Sync, Tuning
 from daybreak.contract.workload import Batch, Workload
 from daybreak.training import process_group
 from daybreak.training.checkpoint import TrainingState, pack, unpack

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     EVERY_UPDATE,
     Champion,
     Dataset,
@@ -20,8 +20,8 @@ from daybreak.contract.records import (
     Size,
     Sync,
     Tuning,
-    digest,
 )
+from daybreak.contract.records import digest
 from daybreak.contract.workload import STATE
 from daybreak.storage.source_code import source_digest
 

@@ -13,7 +13,7 @@ import pytest
 from daybreak.contract import params, records
 from daybreak.contract.errors import DataError, ReleaseError
 from daybreak.contract.params import Params
-from daybreak.contract.records import Check
+from daybreak.contract.record_types import Check, Night
 from daybreak.data import casts, source
 from daybreak.examples.demand.demand import Demand
 from daybreak.extensions.care import repair
@@ -63,7 +63,7 @@ def settings(repository: Path) -> Params:
     close(1, after="", release=release_of(1))
     Path("dvc.lock").write_text(lock)
     subprocess.run(["git", "update-ref", "-d", ledger.BRANCH], check=True)
-    night = records.read(records.Night, records.RUN)
+    night = records.read(Night, records.RUN)
     ledger.commit_night(Home.here(), night, message="a night", release=release_of(1))
     return made
 

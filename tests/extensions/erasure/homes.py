@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from daybreak import runner
 from daybreak.contract import params, records
-from daybreak.contract.records import Night, Plan, Rental, Training, Tuning, Verdict
+from daybreak.contract.record_types import Dataset, Night, Plan, Rental, Training, Tuning, Verdict
 from daybreak.contract.workload import STATE, make_model, read_state
 from daybreak.data.partitions import PART
 from daybreak.data.source import write_partition
@@ -122,7 +122,7 @@ def promote(loaded: params.Params) -> None:
     save_file(make_model(workload, read_state(ARRAYS)).state_dict(), MODEL / "model.safetensors")
     if (ARRAYS / STATE).exists():
         shutil.copytree(ARRAYS / STATE, MODEL / STATE)
-    dataset = records.read(records.Dataset, records.RUN)
+    dataset = records.read(Dataset, records.RUN)
     facts = f'{{"workload": "{loaded.workload.use}", "arguments": {{}}, "seen": 1, "data_digest": "d", '
     (MODEL / "model.json").write_text(facts + f'"last_day": "{dataset.last_day}"}}')
     digest = records.digest(MODEL)

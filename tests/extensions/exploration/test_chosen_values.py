@@ -12,7 +12,7 @@ import pytest
 
 from daybreak import runner
 from daybreak.contract import params, records
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Champion,
     Chosen,
     Dataset,

@@ -10,7 +10,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.params import Params, PlanParams, TrainParams
-from daybreak.contract.records import Evaluation, Plan, Training
+from daybreak.contract.record_types import Evaluation, Plan, Training
 from daybreak.machines.catalog import local, rented
 from daybreak.planning.plan_stage import plan
 from daybreak.prediction.update_time import update

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from daybreak.contract.params import Params, PlanParams, TrainParams
-from daybreak.contract.records import Plan
+from daybreak.contract.record_types import Plan
 from daybreak.planning.planner import plan
 from daybreak.planning.rationale import rationale
 from daybreak.prediction.calibration import CostCalibration

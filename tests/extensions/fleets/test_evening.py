@@ -11,7 +11,7 @@ import pytest
 from daybreak import cli, hooks
 from daybreak.contract import records
 from daybreak.contract.errors import NotYet, ParamsError, PlanError
-from daybreak.contract.records import Action, Night, Plan, Refit, Verdict
+from daybreak.contract.record_types import Action, Night, Plan, Refit, Verdict
 from daybreak.extensions.fleets import evening
 from daybreak.extensions.fleets.sharing import Way
 from daybreak.jobs import launcher, submissions

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import daybreak
-from daybreak.contract.records import Evaluation, Slice
+from daybreak.contract.record_types import Evaluation, Slice
 from daybreak.extensions.notebooks import opened
 from tests.architecture import ROOT
 from tests.conftest import make_repository

@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime, timedelta
 
 from rich.console import Console
 
-from daybreak.contract.records import Approval
+from daybreak.contract.record_types import Approval
 from daybreak.extensions.pages.board import Model, files, status_rows, status_table
 from daybreak.report import outcome
 from daybreak.report.night_rows import row_of

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from daybreak.contract import records
-from daybreak.contract.records import Approval
+from daybreak.contract.record_types import Approval
 from daybreak.report import links, page
 from daybreak.storage import ledger
 from daybreak.storage.home import Home

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from daybreak import cli
-from daybreak.contract.records import Approval
+from daybreak.contract.record_types import Approval
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from daybreak.contract.errors import NotYet
-from daybreak.contract.records import Night
+from daybreak.contract.record_types import Night
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call
 from tests.report.nights import lay, only, whole

@@ -23,7 +23,7 @@ from pathlib import Path
 from daybreak.contract import disk, records
 from daybreak.contract.errors import PipelineError, ReleaseError, sentence
 from daybreak.contract.params import Params
-from daybreak.contract.records import Check, Version
+from daybreak.contract.record_types import Check, Version
 from daybreak.contract.table import Table
 from daybreak.data import ingest
 from daybreak.data.partitions import RAW

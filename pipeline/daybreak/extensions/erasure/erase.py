@@ -23,7 +23,7 @@ from pathlib import Path
 from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError, PipelineError, ReleaseError, sentence
 from daybreak.contract.params import Params
-from daybreak.contract.records import Dataset, Erasure, Night
+from daybreak.contract.record_types import Dataset, Erasure, Night
 from daybreak.contract.table import code, spellings
 from daybreak.data import prepare
 from daybreak.data.ingest import without

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.records import Version
+from daybreak.contract.record_types import Version
 from daybreak.contract.table import code
 from daybreak.data.ingest import without
 from daybreak.data.partitions import PART

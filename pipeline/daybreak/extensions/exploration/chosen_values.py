@@ -12,7 +12,7 @@ from typing import Any
 from daybreak.contract import params, records
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.params import Params, Plug
-from daybreak.contract.records import Champion, Chosen, Night
+from daybreak.contract.record_types import Champion, Chosen, Night
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.exploration.learning_curve import QualityNight
 from daybreak.extensions.exploration.quality_choices import OF_THE_WORKLOAD, Tonight, choose

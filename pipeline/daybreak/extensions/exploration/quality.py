@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from daybreak.contract.formats import counted, dollars
-from daybreak.contract.records import Night, Plan, Profile
+from daybreak.contract.record_types import Night, Plan, Profile
 from daybreak.extensions.exploration.learning_curve import LENGTHS, Gain, LearningCurve, learning_curve
 from daybreak.prediction.calibration import CostCalibration
 from daybreak.prediction.time_budget import TEST

@@ -22,7 +22,7 @@ from daybreak.contract.errors import NotYet, PlanError
 from daybreak.contract.formats import duration
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import PlanSections
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Approval,
     Night,
     Plan,

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 
 from daybreak.contract import records
 from daybreak.contract.errors import ParamsError, ReleaseError
-from daybreak.contract.records import (
+from daybreak.contract.record_types import (
     Batch,
     Champion,
     Dataset,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import DataError, NotYet, ParamsError, ReleaseError
 from daybreak.contract.params import WatchSections
-from daybreak.contract.records import Evaluation, Release
+from daybreak.contract.record_types import Evaluation, Release
 from daybreak.contract.units import HOUR_S
 from daybreak.evaluation.live_judge import Held
 from daybreak.extensions.live_test import live_test, own_serving

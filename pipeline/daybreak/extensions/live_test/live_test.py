@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING
 from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError, NotYet, ParamsError, ReleaseError
 from daybreak.contract.params import GateParams, LiveSections, LiveTestParams, OwnMetricParams, Plug
-from daybreak.contract.records import Champion, Evaluation, Live, LiveMetric, Night, Release, Verdict, Version
+from daybreak.contract.record_types import (
+    Champion,
+    Evaluation,
+    Live,
+    LiveMetric,
+    Night,
+    Release,
+    Verdict,
+    Version,
+)
 from daybreak.contract.units import DAY_S, HOUR_S
 from daybreak.evaluation.metric_roles import guardrails_of, success_of
 from daybreak.extensions.live_test import forecast, own_serving, ramp

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daybreak.contract.formats import percents
-from daybreak.contract.records import Action, Check
+from daybreak.contract.record_types import Action, Check
 from daybreak.extensions.live_test.live_score import LISTS, LiveScore, ShownExposure
 from daybreak.extensions.live_test.looks import Looks
 from daybreak.extensions.live_test.observations import Observation, ObservationLog

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import NotYet, ReleaseError
 from daybreak.contract.params import LiveSections
-from daybreak.contract.records import Release
+from daybreak.contract.record_types import Release
 from daybreak.rollout.targets import endpoint
 from daybreak.storage import traffic_log
 from daybreak.storage.home import Home

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak.contract import params
 from daybreak.contract.errors import NothingToDo, ParamsError
-from daybreak.contract.records import Evaluation
+from daybreak.contract.record_types import Evaluation
 from daybreak.extensions.notebooks.versions import OpenVersion
 from daybreak.report.night_rows import NightRow, row_of
 from daybreak.report.standing import standing

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from daybreak.contract import formats
-from daybreak.contract.records import Night, Plan, Taken
+from daybreak.contract.record_types import Night, Plan, Taken
 from daybreak.jobs import escalation, sighting
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.submissions import JobAttempts

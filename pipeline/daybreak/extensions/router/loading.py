@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.records import Night, Refit, Version
+from daybreak.contract.record_types import Night, Refit, Version
 from daybreak.extensions.router.answers import Answers, Predictor, texts
 from daybreak.registry import aliases, carried_code
 from daybreak.registry.weights import ARRAYS

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import ReleaseError
-from daybreak.contract.records import Release
+from daybreak.contract.record_types import Release
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 

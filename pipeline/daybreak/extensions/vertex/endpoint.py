@@ -29,7 +29,7 @@ from daybreak.backends.ownership import home_token
 from daybreak.backends.place import RetryPolicy, Unreachable
 from daybreak.contract import records
 from daybreak.contract.errors import NotYet, ParamsError, ReleaseError
-from daybreak.contract.records import Dataset, Release
+from daybreak.contract.record_types import Dataset, Release
 from daybreak.extensions.vertex import preflight
 from daybreak.extensions.vertex.client import Denied
 from daybreak.extensions.vertex.deployments import Deployments
