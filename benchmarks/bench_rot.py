@@ -31,7 +31,7 @@ from daybreak.contract.params import Params, Plug
 from daybreak.extensions.care import audit, repair
 from daybreak.registry.carried_code import MODEL
 from daybreak.rollout import rot
-from daybreak.storage import checkout, dvc_cache, ledger, snapshots
+from daybreak.storage import branch, checkout, dvc_cache, snapshots
 from daybreak.storage.bucket import BucketFolder
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
@@ -146,7 +146,7 @@ def kinds(home: Path, made: Params) -> dict[str, Kind]:
     versions = {number: files_of_version(home, number) for number in numbers}
     off, loose = home.parent / "off", home / ".git" / "objects"
     sent = off / "bucket" / "things"
-    tip = ledger.ledger_tip(Home.here())
+    tip = branch.ledger_tip(Home.here())
     listed = checkout.git("rev-list", "--objects", tip, folder=home).splitlines()
     of_ledger = {line.split()[0] for line in listed}
 
@@ -310,7 +310,7 @@ def says_the_same(content: bytes, before: bytes) -> bool:
 
 def restore(home: Path, made: Params, tally: Counter[str]) -> None:
     """Damages objects that the next night needs, one at a time, and restores them as its `open` does."""
-    lock = str(ledger.text_at(Home.here(), ledger.ledger_tip(Home.here()), "dvc.lock"))
+    lock = str(branch.text_at(Home.here(), branch.ledger_tip(Home.here()), "dvc.lock"))
     paths = ["data/raw", "data/clean", "data/quarantine", "data/figures", "data/arrays"]
     outs = {path: digest for path, digest in dvc_cache.outputs(lock).items() if path in paths}
     needed: Sequence[str] = sorted(

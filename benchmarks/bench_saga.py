@@ -39,7 +39,7 @@ from daybreak.extensions.care import audit as auditing
 from daybreak.gate import watch
 from daybreak.rollout import promote, rollback, saga
 from daybreak.rollout.targets import Alias, Target
-from daybreak.storage import ledger, mlflow_client
+from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from tests.fakes import Shelf
 from tests.release.conftest import judge_night, promote_night
@@ -153,7 +153,7 @@ class TriedHome:
 
     def standing(self) -> Standing:
         """Who serves by ledger, alias and shelf; MLflow's database is read without MLflow."""
-        now = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+        now = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
         with sqlite3.connect(self.home / "var" / "mlflow.db") as database:
             asked = "select version from registered_model_aliases where alias = 'champion'"
             row = database.execute(asked).fetchone()

@@ -42,7 +42,7 @@ from daybreak import cli, stages
 from daybreak.contract import disk, records
 from daybreak.contract.record_types import Refit, Training, Verdict
 from daybreak.rollout import rot
-from daybreak.storage import dvc_cache, erasures, ledger
+from daybreak.storage import branch, dvc_cache, erasures, ledger
 from daybreak.storage.home import Home
 
 NUM_ROUNDS = 1 if frame.QUICK else 4
@@ -216,7 +216,7 @@ def commands_of(home: Path, sets: list[str], *, unit: str) -> list[tuple[list[st
     for name in stages.CHAIN[1:]:
         words = [name, "--wait"] if stages.STAGES[name].waits else [name]
         commands.append((words, home / "nights" / NIGHT))
-    promoted = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    promoted = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     assert promoted is not None and promoted.replaced
     back = ["rollback", "--to", str(promoted.replaced), "--reason", "a test"]
     for words in (back, ["watch"], ["audit"], ["repair"], ["prune"], ["erase", "--unit", unit, "--yes"]):
@@ -231,7 +231,7 @@ def prepare(words: list[str], home: Path) -> None:
     """
     if words[0] != "repair":
         return
-    lock = str(ledger.text_at(Home.here(), ledger.ledger_tip(Home.here()), "dvc.lock"))
+    lock = str(branch.text_at(Home.here(), branch.ledger_tip(Home.here()), "dvc.lock"))
     files = dict(dvc_cache.files_of(Home.here(), dvc_cache.outputs(lock)))
     lost, *_, torn = sorted({digest for path, digest in files.items() if path.startswith("data/run/model")})
     dvc_cache.path_of(Home.here(), lost).unlink(missing_ok=True)

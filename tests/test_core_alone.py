@@ -11,7 +11,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.record_types import Verdict
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.clones import clone_as_it_is
 from tests.dags.servers import IDENTITY
@@ -57,6 +57,6 @@ def test_without_extensions_nights_have_verdicts_and_reports_and_can_be_rolled_b
     assert "version 2" in page.read_text()
     run(home, "rollback", "--reason", "the core alone can", "--yes")
     here = Home(home)
-    serving = ledger.champion_at(here, ledger.ledger_tip(here))
+    serving = ledger.champion_at(here, branch.ledger_tip(here))
     assert serving
     assert serving.version == 1

@@ -26,7 +26,7 @@ from daybreak.extensions.care import audit
 from daybreak.extensions.pages import open_nights
 from daybreak.report import links
 from daybreak.rollout import night_events
-from daybreak.storage import checkout, dvc_cache, ledger
+from daybreak.storage import branch, checkout, dvc_cache, ledger
 from daybreak.storage.home import Home
 from tests.fakes import ScriptedBackend, TwoDays
 
@@ -282,7 +282,7 @@ def test_a_night_that_cannot_be_opened_is_one_of_the_ledger_with_its_cause(
         ("two", True),
         (before.night.id, True),
     ]
-    texts = ledger.texts_at(Home.here(), [c.id for c in ledger.commits(Home.here())], [*audit.PATHS.values()])
+    texts = branch.texts_at(Home.here(), [c.id for c in ledger.commits(Home.here())], [*audit.PATHS.values()])
     assert not list(
         audit.chain_faults(ledger.commits(Home.here()), [audit.decoded(files) for files in texts])
     )
@@ -334,9 +334,9 @@ def test_close_chains_nights_with_the_code_commit_as_second_parent(
 def test_closing_twice_makes_one_commit(repository: Path) -> None:
     opened(repository)
     runner.run(Home.here(), "close")
-    tip = ledger.ledger_tip(Home.here())
+    tip = branch.ledger_tip(Home.here())
     runner.run(Home.here(), "close")
-    assert ledger.ledger_tip(Home.here()) == tip
+    assert branch.ledger_tip(Home.here()) == tip
 
 
 @pytest.fixture
@@ -398,7 +398,7 @@ def test_a_night_that_was_overtaken_closes_and_leaves_the_champion_as_it_is(
     assert newest.verdict and newest.verdict.action == "reject"
     assert newest.verdict.reason.startswith("night one was overtaken by night two, by which version 1")
     assert ledger.champion_at(Home.here(), newest.commit) == ledger.champion_at(Home.here(), before.commit)
-    texts = ledger.texts_at(Home.here(), [newest.commit, before.commit], [*audit.PATHS.values()])
+    texts = branch.texts_at(Home.here(), [newest.commit, before.commit], [*audit.PATHS.values()])
     assert not list(
         audit.chain_faults(ledger.commits(Home.here()), [audit.decoded(files) for files in texts])
     )
@@ -575,11 +575,11 @@ def test_a_rollback_has_the_tree_of_the_night_it_goes_back_to(repository: Path) 
     one = opened(repository, day=date(2025, 1, 1))
     promoted(1, one)
     runner.run(Home.here(), "close")
-    first = ledger.ledger_tip(Home.here())
+    first = branch.ledger_tip(Home.here())
     two = opened(repository, day=date(2025, 1, 2))
     promoted(2, two)
     runner.run(Home.here(), "close")
-    tip = ledger.ledger_tip(Home.here())
+    tip = branch.ledger_tip(Home.here())
     back = Release(version=1, replaced=2, model_digest="", night=one.id)
     verdict = records.read(Verdict, records.RUN)
     event = night_events.rolled_back(back, by="ann", reason="worse", at=two.started_at)

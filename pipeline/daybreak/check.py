@@ -20,7 +20,7 @@ from daybreak.contract.errors import PipelineError
 from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_types import Check, Rental
-from daybreak.storage import address, ledger, lifecycle, source_code
+from daybreak.storage import address, branch, ledger, lifecycle, source_code
 from daybreak.storage.home import Home
 
 NUM_NIGHTS = 30  # of the ledger, in which the newest plan is looked for
@@ -333,7 +333,7 @@ def _registry(home: Home) -> Finding:
     from daybreak.storage import mlflow_client
 
     try:
-        if mlflow_client.is_missing(home) and not ledger.ledger_tip(home):
+        if mlflow_client.is_missing(home) and not branch.ledger_tip(home):
             return Finding(what="mlflow", ok=True, text="no database yet; the first night creates it")
         shared = os.environ.get("MLFLOW_TRACKING_URI") and "; a copy of this home shares its versions"
         return Finding(what="mlflow", ok=True, text=f"{mlflow_client.reachable(home)}{shared or ''}")

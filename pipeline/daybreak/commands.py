@@ -17,7 +17,7 @@ from daybreak.contract import forms, params, records
 from daybreak.contract.errors import NothingToDo, ParamsError, PipelineError, without_password
 from daybreak.contract.record_types import OF_A_NIGHT, Check, Night
 from daybreak.report import notifier
-from daybreak.storage import ledger, ledger_notes
+from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.home import Home
 
 log = logging.getLogger("daybreak")
@@ -134,7 +134,7 @@ def same_recipe(home: Home, *, reason: str) -> int:
     from daybreak.registry import lineage
     from daybreak.report import publisher
 
-    champion = ledger.champion_at(home, ledger.ledger_tip(home))
+    champion = ledger.champion_at(home, branch.ledger_tip(home))
     if champion is None:
         raise NothingToDo("no version serves yet, so that there is no recipe to be the same as")
     recipe = lineage.recipe(home.params)

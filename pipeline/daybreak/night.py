@@ -39,6 +39,7 @@ from daybreak.report import notifier, publisher
 from daybreak.rollout import night_events
 from daybreak.storage import (
     address,
+    branch,
     checkout,
     dvc_cache,
     erasures,
@@ -166,7 +167,7 @@ def _keep_failure(wanted: _Wanted, error: Exception) -> None:
             address.settle(wanted.home.folder)
             commit = checkout.git("rev-parse", "HEAD", folder=wanted.root)
             _worktree(wanted.root, wanted.folder, commit)
-            run, previous = wanted.folder / records.RUN, ledger.newest_entry(wanted.home)
+            run, previous = wanted.folder / records.RUN, branch.newest_entry(wanted.home)
             if champion := ledger.champion_at(wanted.home, previous):
                 records.write(champion, run)
             night = _night(wanted, wanted.day, wanted.home.last_params(wanted.root).night, commit, previous)
@@ -213,7 +214,7 @@ def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments:
     _expect_ledger(home, overridden)
     address.settle(wanted.home.folder)
     commit = checkout.git("rev-parse", "HEAD", folder=root)
-    previous = ledger.newest_entry(home)
+    previous = branch.newest_entry(home)
     if wanted.here:
         shutil.rmtree(folder / "data" / "run", ignore_errors=True)
     else:
@@ -481,7 +482,7 @@ def _zone(home: Home, loaded: params.Params) -> str:
 
     So only the first night waits until the workload is imported. `ingest` looks again, by tonight's table.
     """
-    table = ledger.read_at(home, ledger.ledger_tip(home), Table)
+    table = branch.read_at(home, branch.ledger_tip(home), Table)
     if table is None:
         table = getattr(loaded.workload.make(), "table", None)
     return table.zone if isinstance(table, Table) else "UTC"
@@ -531,7 +532,7 @@ def _restore(home: Home, previous: str, day: date) -> Champion | None:
     if champion:
         champion = _with_chain(home, champion, day)
         records.write(champion, home.records)
-    lock = ledger.text_at(home, previous, "dvc.lock") if previous else None
+    lock = branch.text_at(home, previous, "dvc.lock") if previous else None
     if lock is None:
         return champion
     lock = erasures.now_of_lock(home, lock)

@@ -41,7 +41,7 @@ from daybreak.evaluation.live_judge import LiveJudge, judge_of
 from daybreak.registry import approval
 from daybreak.report import notifier, publisher
 from daybreak.rollout import night_events
-from daybreak.storage import erasures, ledger, snapshots
+from daybreak.storage import branch, erasures, ledger, snapshots
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import frame_digest, running_digest
 
@@ -141,7 +141,7 @@ def _expect_intact(home: Home, stage: stages.Stage) -> None:
         if any(launcher.JOBS.glob("*/")):
             return
     previous = records.read(Night, home.records).previous
-    before = ledger.text_at(home, previous, snapshots.LOCK) if previous else ""
+    before = branch.text_at(home, previous, snapshots.LOCK) if previous else ""
     snapshots.expect_intact(home, stage.reads, before=erasures.now_of_lock(home, before) if before else "")
 
 

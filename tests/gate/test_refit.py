@@ -12,8 +12,8 @@ from daybreak.contract.params import Params
 from daybreak.contract.record_types import Refit
 from daybreak.extensions.care.audit import release_faults
 from daybreak.gate import refit as stage
+from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
-from daybreak.storage.ledger import Commit
 from tests.rollout.ledgers import close, make_home, release_of
 from tests.rollout.test_promote import NIGHT, VERDICT, VERSION
 

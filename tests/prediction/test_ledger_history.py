@@ -16,7 +16,7 @@ from daybreak.planning import planner
 from daybreak.planning.plan_stage import plan
 from daybreak.prediction import ledger_history
 from daybreak.prediction.calibration import CostCalibration
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.fakes import ScriptedBackend
 from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
@@ -39,7 +39,7 @@ def nights(repository: Path) -> Callable[..., Night]:
 
     def close(times: Sequence[float], *, num_restarts: int = 0) -> Night:
         code = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=repository, text=True).strip()
-        tip = ledger.ledger_tip(Home.here())
+        tip = branch.ledger_tip(Home.here())
         plain = planned(night())
         for number, each in enumerate(times):
             opened = replace(

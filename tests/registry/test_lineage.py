@@ -12,7 +12,7 @@ from daybreak.contract.params import Params
 from daybreak.contract.record_types import Ingredients
 from daybreak.registry import lineage
 from daybreak.registry.lineage import differences, is_declared_equal, is_refresh, recipe
-from daybreak.storage import ledger, ledger_notes
+from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import source_digest
 from tests.dags.servers import IDENTITY
@@ -34,7 +34,7 @@ def test_an_edit_that_changes_nothing_is_declared_so_with_a_reason(
     import_nights(tmp_path, 4)
     monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
     (tmp_path / "params.yaml").write_text(SECTIONS)
-    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     assert champion is not None
     tonight = params.load(tmp_path)
     assert not is_refresh(champion, tonight)

@@ -27,7 +27,7 @@ from daybreak.gate import judge
 from daybreak.registry import register
 from daybreak.report import publisher
 from daybreak.rollout import promote
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.backends.conftest import service  # noqa: F401  the fixture
 from tests.release.folders import PARAMS, make_night
@@ -55,7 +55,7 @@ def release(home: Path) -> Release_:
     """Release night `number` with a model of this weight; returns None where the champion stays."""
 
     def release(number: int, weight: float) -> Release | None:
-        champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+        champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
         folder = make_night(home, number, weight=weight, champion=champion)
         os.chdir(folder)
         judge_night()

@@ -25,7 +25,7 @@ from daybreak.contract.record_types import (
     Version,
 )
 from daybreak.extensions.live_test.live_test import FOLDER
-from daybreak.storage import checkout, ledger, mlflow_client
+from daybreak.storage import branch, checkout, mlflow_client
 from daybreak.storage.home import Home
 
 OWN = Path(__file__).with_name("own")  # a team's workload: a version carries it, and not all tests
@@ -91,7 +91,7 @@ def make_night(home: Path, number: int, *, weight: float, champion: Champion | N
         budget_usd=3,
         trigger="schedule",
         code_commit=code,
-        previous=ledger.ledger_tip(Home.here()),
+        previous=branch.ledger_tip(Home.here()),
     )
     dataset = Dataset(
         digest=f"arrays of {number}",

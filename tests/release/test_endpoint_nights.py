@@ -27,7 +27,7 @@ from daybreak.registry import aliases
 from daybreak.rollout import release_journal, rollback, saga, targets
 from daybreak.rollout.prune import prune
 from daybreak.rollout.targets import endpoint
-from daybreak.storage import ledger, mlflow_client
+from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 from tests.backends.rented import wait
@@ -67,7 +67,7 @@ def home_with_endpoint(home: Path, service: Any, tmp_path: Path, monkeypatch: py
 
 def standing(service: Any) -> tuple[int, int, int, int]:
     """What ledger, alias, endpoint and a user's request say."""
-    now = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    now = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     with mlflow_client.session(Home.here()) as client:
         (target,) = (
             one for one in targets.release_targets(Home.here(), client, MODEL) if hasattr(one, "split")
@@ -80,7 +80,7 @@ def prepared(home: Path, number: int) -> None:
     """A night that has been judged, ready for `promote`."""
     os.chdir(
         make_night(
-            home, number, weight=1.0, champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+            home, number, weight=1.0, champion=ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
         )
     )
     judge_night()
@@ -323,7 +323,7 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
         home_with_endpoint,
         1,
         weight=1.0,
-        champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here())),
+        champion=ledger.champion_at(Home.here(), branch.ledger_tip(Home.here())),
     )
     os.chdir(folder)
     night = replace(records.read(Night, records.RUN), decide_until=datetime.now(UTC) + timedelta(hours=2))

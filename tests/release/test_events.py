@@ -12,7 +12,7 @@ from daybreak.contract import params, records
 from daybreak.contract.record_types import Events, Night, Release
 from daybreak.contract.user import user
 from daybreak.rollout import night_events, rollback
-from daybreak.storage import events, ledger
+from daybreak.storage import branch, events, ledger
 from daybreak.storage.home import Home
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import PARAMS, make_night
@@ -30,7 +30,7 @@ def judge(home: Path, number: int, weight: float) -> str:
             home,
             number,
             weight=weight,
-            champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here())),
+            champion=ledger.champion_at(Home.here(), branch.ledger_tip(Home.here())),
         )
     )
     Path("params.yaml").write_text(PARAMS)

@@ -16,7 +16,7 @@ from daybreak.gate import watch
 from daybreak.gate.chain import anchor_of
 from daybreak.rollout import prune, rollback
 from daybreak.statistics.assignment import CHALLENGER, arm_of
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, Outcome, Traffic, open_log
 from tests.release.conftest import judge_night, promote_night
@@ -46,7 +46,7 @@ def promoted(home: Path, log: Log) -> Promote:
     def promote() -> int:
         number = len(nights)
         nights.append(number)
-        champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+        champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
         if champion:
             made, before = ledger.promotions(Home.here(), champion.version, champion.replaced)
             assert made
@@ -116,7 +116,7 @@ def test_losses_that_no_promotion_shows_add_up_and_bring_the_anchor_back(
     assert seen
     assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 4, 1)
     assert seen.reason.startswith("rolled back: all that served since, against 1: score: ")
-    serving = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    serving = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     assert serving
     assert serving.version == 1
     assert (log.traffic().champion, log.traffic().experiment) == (1, "")

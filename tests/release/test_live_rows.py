@@ -20,7 +20,7 @@ from daybreak.evaluation import evaluator
 from daybreak.extensions.live_test.by_users import ByUsers
 from daybreak.gate import judge, watch
 from daybreak.statistics.assignment import CHALLENGER
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Exposure, Log, Outcome, open_log
 from daybreak.workloads.served_rows import as_records
@@ -47,7 +47,7 @@ LIVE = PARAMS.replace(
 def begin(home: Path, number: int, *, bias: float, text: str = LIVE) -> Night:
     """Stages up to register, of a night whose predictions are off by that much."""
     folder = make_night(
-        home, number, weight=1.0, champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+        home, number, weight=1.0, champion=ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     )
     os.chdir(folder)
     (folder / "params.yaml").write_text(text)

@@ -35,7 +35,7 @@ from daybreak.extensions.live_test import live_test
 from daybreak.extensions.live_test.by_users import ByUsers
 from daybreak.gate import judge, watch
 from daybreak.rollout import rollback
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, Outcome, open_log
 from tests.release.conftest import promote_night, register_night
@@ -69,7 +69,7 @@ def night(home: Path, log: Log, release: Any) -> Night:
 def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> Night:
     """Stages up to register, of a night that is decided in two hours."""
     folder = make_night(
-        home, number, weight=weight, champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+        home, number, weight=weight, champion=ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     )
     os.chdir(folder)
     (folder / "params.yaml").write_text(text)
@@ -390,7 +390,7 @@ def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
     seen = watch.watch(Home.here(), watching)
     assert (seen.outcome, seen.serving, seen.predecessor) == ("rolled back", 2, 1)
     assert seen.reason.startswith("rolled back: on live traffic 2 against 1")
-    serving = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    serving = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     assert serving is not None
     assert serving.version == 1
     watch.watch(Home.here(), watching)

@@ -15,7 +15,7 @@ from daybreak.extensions.care.restore import restore
 from daybreak.gate import judge
 from daybreak.report import publisher
 from daybreak.rollout.lost_ledger import expect_ledger
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 
 pytestmark = [
@@ -30,8 +30,8 @@ def lost(home: Path, release: Any) -> str:
     release(0, 0.2)
     release(1, 1.0)
     release(2, 0.1)
-    tip = ledger.ledger_tip(Home.here())
-    subprocess.run(["git", "update-ref", "-d", ledger.BRANCH], cwd=home, check=True)
+    tip = branch.ledger_tip(Home.here())
+    subprocess.run(["git", "update-ref", "-d", branch.BRANCH], cwd=home, check=True)
     return tip
 
 
@@ -54,17 +54,17 @@ def test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back(
         runner.run(
             Home.here(), "close"
         )  # of the night that could not be opened, which would begin another ledger
-    assert not ledger.ledger_tip(Home.here())
+    assert not branch.ledger_tip(Home.here())
     monkeypatch.chdir(home)
     with pytest.raises(ReleaseError, match="the git branch nights, is gone"):
         runner.run(Home.here(), "rollback", reason="a test")
     assert cli.main(["restore"]) == 0
-    assert not ledger.ledger_tip(Home.here())
+    assert not branch.ledger_tip(Home.here())
     assert cli.main(["restore", "--yes"]) == 0
-    assert ledger.ledger_tip(Home.here()) == lost
+    assert branch.ledger_tip(Home.here()) == lost
     assert cli.main(["restore", "--yes"]) == NothingToDo.exit_status
     assert cli.main(["watch"]) == 0
-    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     assert champion
     assert champion.version == 2
 
@@ -73,10 +73,10 @@ def test_a_ledger_that_was_reset_behind_the_champion_is_refused(
     home: Path, release: Any, settings: Params
 ) -> None:
     release(0, 0.2)
-    before = ledger.ledger_tip(Home.here())
+    before = branch.ledger_tip(Home.here())
     release(1, 1.0)
-    tip = ledger.ledger_tip(Home.here())
-    subprocess.run(["git", "update-ref", ledger.BRANCH, before], cwd=home, check=True)
+    tip = branch.ledger_tip(Home.here())
+    subprocess.run(["git", "update-ref", branch.BRANCH, before], cwd=home, check=True)
     for opens in (False, True):
         with pytest.raises(ReleaseError, match=f"commit {tip[:9]}; .* ends at {before[:9]} without it"):
             expect_ledger(Home.here(), settings, opens=opens)
@@ -86,11 +86,11 @@ def test_a_ledger_that_was_reset_behind_a_night_that_promoted_nothing_is_refused
     home: Path, release: Any, settings: Params
 ) -> None:
     release(0, 1.0)
-    before = ledger.ledger_tip(Home.here())
+    before = branch.ledger_tip(Home.here())
     release(1, 0.1)
-    commit = ledger.ledger_tip(Home.here())
+    commit = branch.ledger_tip(Home.here())
     publisher.publish_closed(Home.here(), commit)  # as `close` does
-    subprocess.run(["git", "update-ref", ledger.BRANCH, before], cwd=home, check=True)
+    subprocess.run(["git", "update-ref", branch.BRANCH, before], cwd=home, check=True)
     with pytest.raises(ReleaseError, match=f"version 2 of daybreak is of the ledger's commit {commit[:9]}"):
         expect_ledger(Home.here(), settings)
 
@@ -99,14 +99,14 @@ def test_a_commit_that_only_mlflow_names_is_shown_and_taken_only_by_name(
     home: Path, release: Any, settings: Params
 ) -> None:
     release(0, 1.0)
-    tip = ledger.ledger_tip(Home.here())
+    tip = branch.ledger_tip(Home.here())
     subprocess.run(["git", "branch", "kept", tip], cwd=home, check=True)  # so that it is not unreachable
-    subprocess.run(["git", "update-ref", "-d", ledger.BRANCH], cwd=home, check=True)
+    subprocess.run(["git", "update-ref", "-d", branch.BRANCH], cwd=home, check=True)
     with pytest.raises(ReleaseError, match=f"only MLflow names .* --commit {tip} --yes"):
         list(restore(Home.here(), settings, yes=True))
-    assert not ledger.ledger_tip(Home.here())
+    assert not branch.ledger_tip(Home.here())
     lines = list(restore(Home.here(), settings, commit=tip, yes=True))
-    assert ledger.ledger_tip(Home.here()) == tip
+    assert branch.ledger_tip(Home.here()) == tip
     assert f"MLflow, by version 1: {tip[:9]}, night 2025-01-10" in "\n".join(lines)
 
 

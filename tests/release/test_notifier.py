@@ -28,7 +28,7 @@ from daybreak.contract.record_types import Evaluation, Event, EventKind, Night, 
 from daybreak.gate import judge
 from daybreak.report import notifier, publisher
 from daybreak.rollout import rollback
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import PARAMS, make_night, make_version
@@ -49,7 +49,7 @@ def heard(home: Path) -> Any:
 
 def go(home: Path, number: int, weight: float, *, more: str = "") -> None:
     """Judge and promote night `number`, and close it; all twice, as after a kill."""
-    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     os.chdir(make_night(home, number, weight=weight, champion=champion))
     Path("params.yaml").write_text(PARAMS + more)
     judged = judge_night()
@@ -82,7 +82,7 @@ def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
 
 
 def test_a_question_is_told_with_its_reason_and_until_when(home: Path, heard: Any) -> None:
-    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     os.chdir(make_night(home, 0, weight=1.0, champion=champion))
     Path("params.yaml").write_text(f"{PARAMS}release: {{approval: always}}\n")
     asked = judge_night()

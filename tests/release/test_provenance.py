@@ -10,7 +10,7 @@ from daybreak.contract.errors import ParamsError, ReleaseError
 from daybreak.extensions.care import audit
 from daybreak.extensions.lineage import provenance
 from daybreak.rollout.rollback import version_of
-from daybreak.storage import checkout, ledger
+from daybreak.storage import branch, checkout, ledger
 from daybreak.storage.home import Home
 from tests.release.ledgers import PARAMS, digest_of, import_nights
 
@@ -122,7 +122,7 @@ def test_the_command_line_answers_in_words(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_chain_of_a_sound_ledger_has_no_fault_and_a_forged_one_has() -> None:
     commits = ledger.commits(Home.here())
-    texts = ledger.texts_at(Home.here(), [commit.id for commit in commits], [*audit.PATHS.values()])
+    texts = branch.texts_at(Home.here(), [commit.id for commit in commits], [*audit.PATHS.values()])
     nights = [audit.decoded(files) for files in texts]
     assert len(nights) == NUM_NIGHTS
     assert list(audit.chain_faults(commits, nights)) == []

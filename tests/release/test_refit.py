@@ -36,7 +36,7 @@ from daybreak.gate import refit as stage
 from daybreak.jobs import launcher
 from daybreak.registry import aliases
 from daybreak.rollout import rot
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.release.conftest import judge_night, promote_night
 from tests.release.folders import OWN, make_night
@@ -102,7 +102,7 @@ def judged(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Verdict
 
 
 def faults(commits: Any) -> list[str]:
-    texts = ledger.texts_at(Home.here(), [one.id for one in commits], [*audit.PATHS.values()])
+    texts = branch.texts_at(Home.here(), [one.id for one in commits], [*audit.PATHS.values()])
     contents = [audit.decoded(files) for files in texts]
     return [*audit.release_faults(commits, contents), *audit.chain_faults(commits, contents)]
 

@@ -41,7 +41,7 @@ from daybreak.gate import judge, watch
 from daybreak.registry import aliases
 from daybreak.report import links, publisher
 from daybreak.rollout import promote, release_journal, rollback
-from daybreak.storage import ledger, ledger_notes, mlflow_client
+from daybreak.storage import branch, ledger, ledger_notes, mlflow_client
 from daybreak.storage.home import Home
 from tests.release.conftest import judge_night, promote_night, register_night
 from tests.release.folders import files_of_version, make_night
@@ -63,7 +63,7 @@ def versions() -> list[int]:
 
 def serving() -> tuple[int, int]:
     """What the ledger and what the alias says."""
-    now = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    now = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     return now.version if now else 0, aliases.alias(client(), "daybreak")
 
 
@@ -90,7 +90,7 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     assert version.tags["code_commit"] == night.code_commit
     assert version.tags["dvc_lock"] == records.digest(Path("dvc.lock"))
     assert version.tags["status"] == "serving"
-    assert version.tags["ledger"] == ledger.ledger_tip(Home.here())
+    assert version.tags["ledger"] == branch.ledger_tip(Home.here())
     assert "Trained on local (NVIDIA L4), 0 restarts" in version.description
     run = client().get_run(version.run_id)
     assert run.data.params["device"] == "NVIDIA L4"
@@ -103,9 +103,9 @@ def test_the_first_night_is_promoted_and_described(home: Path, release: Any) -> 
     assert dict(client().get_registered_model("daybreak").aliases) == {"champion": 1}
     assert run.data.metrics["baseline/popularity"] < run.data.metrics["score"]
     assert {"recipe", "data_digest", "model_digest"} <= set(made.lineage)
-    tip = ledger.ledger_tip(Home.here())
+    tip = branch.ledger_tip(Home.here())
     assert promote_night() == made  # called again, it ends the same
-    assert ledger.ledger_tip(Home.here()) == tip
+    assert branch.ledger_tip(Home.here()) == tip
     assert ledger.champion_at(Home.here(), tip) == Champion(**vars(made))  # which the next night sees
 
 
@@ -173,7 +173,7 @@ def test_a_worse_model_is_refused_and_changes_nothing(home: Path, release: Any) 
 def test_a_refresh_is_promoted_and_a_changed_recipe_is_not(home: Path, release: Any) -> None:
     release(0, 1.0)
     assert release(1, 1.0).replaced == 1
-    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     folder = make_night(home, 2, weight=1.0, champion=champion)
     os.chdir(folder)
     Path("params.yaml").write_text(Path("params.yaml").read_text() + "train: {rate: 0.5}\n")
@@ -219,7 +219,7 @@ def test_records_of_another_version_or_model_are_refused(home: Path, release: An
 def judged_night(home: Path, release: Any, settings: Params) -> tuple[Night, tuple[Any, ...], Params]:
     """A night after one that promoted, what `gate` reads of it, and params of another recipe."""
     release(0, 1.0)
-    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
     judge_night()
     night, inputs = (
@@ -289,7 +289,7 @@ def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: A
     made = rollback.rollback(Home.here(), settings, reason="customers complain")
     assert (made.version, made.replaced, made.night) == (2, 3, "2025-01-11")
     assert serving() == (2, 2)
-    assert "data of night 1" in str(ledger.text_at(Home.here(), ledger.ledger_tip(Home.here()), "dvc.lock"))
+    assert "data of night 1" in str(branch.text_at(Home.here(), branch.ledger_tip(Home.here()), "dvc.lock"))
     assert client().get_model_version("daybreak", "3").tags["status"] == "replaced"
     assert "rolled back from version 3 to 2: customers complain" in (
         client().get_model_version("daybreak", "3").description
@@ -313,12 +313,12 @@ def test_a_rollback_to_a_version_whose_files_are_gone_is_refused_and_changes_not
     release(1, 1.0)
     os.chdir(home)
     shutil.rmtree(files_of_version(home, 1))
-    tip = ledger.ledger_tip(Home.here())
+    tip = branch.ledger_tip(Home.here())
     with pytest.raises(ReleaseError, match=r"daybreak/1.* restore MLflow's artifacts"):
         rollback.rollback(Home.here(), settings, reason="a test")
     assert (
         serving(),
-        ledger.ledger_tip(Home.here()),
+        branch.ledger_tip(Home.here()),
         release_journal.journal(Home.here()).path.exists(),
     ) == (
         (2, 2),
@@ -347,7 +347,7 @@ def test_a_version_whose_files_were_damaged_since_it_was_judged_is_not_promoted(
     release(0, 1.0)
     os.chdir(
         make_night(
-            home, 1, weight=1.0, champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+            home, 1, weight=1.0, champion=ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
         )
     )
     assert judge_night().action == "promote"
@@ -365,7 +365,7 @@ def test_a_ledger_whose_champion_has_no_files_is_not_restored_without_a_word(
     release(1, 1.0)
     os.chdir(home)
     shutil.rmtree(files_of_version(home, 2))
-    subprocess.run(["git", "update-ref", ledger.BRANCH, f"{ledger.BRANCH}~1"], cwd=home, check=True)
+    subprocess.run(["git", "update-ref", branch.BRANCH, f"{branch.BRANCH}~1"], cwd=home, check=True)
     said = "\n".join(restore(Home.here(), settings))
     assert "look at this first: version 2 would serve, and the files of models:/daybreak/2" in said
 
@@ -406,7 +406,7 @@ def test_after_a_rollback_the_pages_say_what_serves_now_here_and_in_mlflow(
     release(0, 1.0)
     release(1, 1.0)
     night, version = records.read(Night, records.RUN), records.read(Version, records.RUN)
-    publisher.publish_closed(Home.here(), ledger.ledger_tip(Home.here()))
+    publisher.publish_closed(Home.here(), branch.ledger_tip(Home.here()))
     page = home / "nights" / night.id / links.PAGE
     assert ">Roll back<" in page.read_text()
     os.chdir(home)
@@ -423,7 +423,7 @@ def test_the_page_of_a_replaced_version_offers_no_rollback_once_the_night_is_ove
 ) -> None:
     for number, weight in enumerate((1.0, 1.0, 0.2, 1.0)):  # a night between them promotes nothing
         release(number, weight)
-        publisher.publish_closed(Home.here(), ledger.ledger_tip(Home.here()))
+        publisher.publish_closed(Home.here(), branch.ledger_tip(Home.here()))
         if number == 1:
             page = Path(links.PAGE).absolute()
             assert ">Roll back<" in page.read_text()
@@ -439,7 +439,7 @@ def test_the_version_of_a_night_that_failed_before_its_gate_is_no_challenger(
     home: Path, release: Any, settings: Params
 ) -> None:
     release(0, 1.0)
-    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
     inputs = (
         records.read(Dataset, records.RUN),

@@ -23,7 +23,7 @@ from daybreak.night import close
 from daybreak.registry import approval
 from daybreak.report import page, publisher, version_page
 from daybreak.rollout import promote
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.release.conftest import judge_night
 from tests.release.folders import make_night
@@ -110,7 +110,7 @@ def waiting(home: Path, release: Any) -> Callable[..., Verdict]:
 
     def waiting(when: str, *, weight: float = 1.0, gated: str = "samples: 0", proven: bool = True) -> Verdict:
         release(0, 1.0)
-        champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+        champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
         os.chdir(make_night(home, 1, weight=weight, champion=champion))
         text = Path("params.yaml").read_text().replace("samples: 0", gated)
         another = "" if proven else "train: {rate: 0.5}\n"  # recipe, which has to be better
@@ -198,13 +198,13 @@ def test_an_inconclusive_night_waits_is_approved_with_a_reason_only_and_is_kept_
     assert facts["verdict"].startswith("reject: inconclusive")
     assert facts["approved"].startswith("it was approved by Ada at")
     assert facts["approved"].endswith("a sale begins")
-    assert ledger.read_at(Home.here(), ledger.ledger_tip(Home.here()), Approval) == records.read(
+    assert branch.read_at(Home.here(), branch.ledger_tip(Home.here()), Approval) == records.read(
         Approval, records.RUN
     )
     shown_page = (Path(records.RUN) / "report.html").read_text()
     assert "Promoted: version 2 replaces version 1." in shown_page
     assert "was approved by Ada" in shown_page
-    assert described(2)[1]["ledger"] == ledger.ledger_tip(Home.here())
+    assert described(2)[1]["ledger"] == branch.ledger_tip(Home.here())
     checks = {check.name: check for check in audit.audit(Home.here(), params.load(home))}
     assert checks["releases"].ok, checks["releases"].text
 

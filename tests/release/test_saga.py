@@ -22,7 +22,7 @@ from daybreak.registry import aliases
 from daybreak.report import publisher
 from daybreak.rollout import promote, release_journal, rollback, saga
 from daybreak.rollout.targets import Alias, Target, release_targets
-from daybreak.storage import ledger, mlflow_client
+from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import open_log
 from tests.fakes import Shelf
@@ -87,7 +87,7 @@ def routers_of(client: Any) -> Routers:
 
 def standing(shelf: Shelf) -> tuple[int, ...]:
     """What ledger, alias, shelf and the traffic of routers say."""
-    now = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    now = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     with mlflow_client.session(Home.here()) as client:
         target = routers_of(client)
         assert target.log.traffic().ready == 0
@@ -103,7 +103,7 @@ def faults(settings: Params) -> list[str]:
 def prepared(home: Path, number: int) -> Callable[[], Release]:
     """Promotion of a night that has been judged, ready to be called."""
     folder = make_night(
-        home, number, weight=1.0, champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+        home, number, weight=1.0, champion=ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     )
     os.chdir(folder)
     judge_night()
@@ -124,7 +124,7 @@ def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
                 pass
             else:
                 break
-        ended = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+        ended = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
         assert ended is not None
         with mlflow_client.session(Home.here()) as client:
             saga.recover(Home.here(), rollback.release_targets(Home.here(), client, "daybreak"))

@@ -19,7 +19,7 @@ from daybreak.evaluation.smoke_test import judged, smoke_test
 from daybreak.gate import judge
 from daybreak.registry import approval
 from daybreak.registry.weights import MODEL
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.release.conftest import judge_night
 from tests.release.folders import make_night
@@ -62,7 +62,7 @@ def test_a_version_is_tried_in_a_clean_process_and_no_secret_is_left_anywhere(
     for name in SECRETS:
         monkeypatch.setenv(name, CANARY)
     release(0, 1.0)
-    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
     assert judge_night().action == "promote"
     version = records.read(Version, records.RUN)

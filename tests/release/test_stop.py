@@ -19,7 +19,7 @@ from daybreak.jobs import launcher
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.report.night_rows import row_of
 from daybreak.rollout import night_events
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.fakes import write_curve
 from tests.release.folders import make_night
@@ -42,7 +42,7 @@ def training(home: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     release(0, 1.0)
     os.chdir(
         make_night(
-            home, 1, weight=1.0, champion=ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+            home, 1, weight=1.0, champion=ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
         )
     )
     records.path_of(Training, records.RUN).unlink()

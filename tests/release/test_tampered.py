@@ -30,7 +30,7 @@ from daybreak.extensions.router import day_predictions
 from daybreak.extensions.router.loading import NightArrays, VersionLoader
 from daybreak.extensions.vertex import container
 from daybreak.registry import carried_code
-from daybreak.storage import ledger, mlflow_client
+from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from tests.release.folders import files_of_version
 
@@ -112,7 +112,7 @@ def test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version(
     with pytest.raises(ReleaseError, match=r"have digest .*, the ledger says"):
         load(home)
     version, scores = records.read(Version, records.RUN), np.asarray(read_scores()["challenger"])
-    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     assert isinstance(champion, Champion)
     loads, rollback = smoke_test(Home.here(), version, champion, scores, params.SmokeTestParams())
     assert not loads.ok

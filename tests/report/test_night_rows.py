@@ -9,7 +9,7 @@ import pytest
 
 from daybreak.report import night_rows
 from daybreak.report.night_rows import NightRow, NightRows, row_of
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.report.histories import nights, write_ledger
 from tests.report.nights import whole
@@ -60,7 +60,7 @@ def test_rows_that_other_code_made_are_made_anew_and_the_file_does_not_grow(home
 
 def test_rows_of_commits_that_the_ledger_lost_are_not_shown(home: Path) -> None:
     made = NightRows(Home(home)).newest()
-    ledger.move_to(Home.here(), made[2].commit, expected=made[0].commit, message="a lost ledger")
+    branch.move_to(Home.here(), made[2].commit, expected=made[0].commit, message="a lost ledger")
     assert NightRows(Home(home)).newest() == made[2:]
 
 

@@ -11,7 +11,7 @@ from daybreak.contract import records
 from daybreak.contract.record_types import Night, Release, Verdict
 from daybreak.rollout import night_events
 from daybreak.rollout.saga import Move
-from daybreak.storage import checkout, ledger
+from daybreak.storage import branch, checkout, ledger
 from daybreak.storage.home import Home
 
 FIRST = datetime(2025, 1, 10, tzinfo=UTC)
@@ -37,7 +37,7 @@ def release_of(number: int) -> Release:
 
 def promotion(number: int) -> Move:
     """The promotion of version `number` by its night, which follows the newest."""
-    release, tip = release_of(number), ledger.ledger_tip(Home.here())
+    release, tip = release_of(number), branch.ledger_tip(Home.here())
     return Move(
         kind="promote", release=release, tip=tip, commit=lambda: close(number, after=tip, release=release)
     )
@@ -59,7 +59,7 @@ def close(number: int, *, after: str, release: Release | None = None, **of_night
 
 def rolling_back(*, to: int, data_of: int | None = None, after: str = "") -> Move:
     """The rollback from the newest version to another, with the data of its night or of another one's."""
-    tip, entries = after or ledger.newest_entry(Home.here()), ledger.history(Home.here())
+    tip, entries = after or branch.newest_entry(Home.here()), ledger.history(Home.here())
     release = Release(version=to, replaced=entries[0].serving.version, night=release_of(to).night)
     tree_of = release_of(data_of or to).night
     target = next(entry.commit for entry in entries if entry.night.id == tree_of and not entry.rollback)

@@ -16,7 +16,7 @@ from daybreak.extensions.care import audit
 from daybreak.extensions.care.restore import restore
 from daybreak.rollout import ledger_copy
 from daybreak.rollout.lost_ledger import expect_ledger
-from daybreak.storage import checkout, ledger
+from daybreak.storage import branch, checkout, ledger
 from daybreak.storage.home import Home
 from tests.conftest import PARAMS
 from tests.rollout.ledgers import close, make_home, release_of
@@ -50,39 +50,39 @@ def params(home: Path) -> Params:
 
 def pushed(tmp_path: Path) -> str:
     """The end of the copy."""
-    return checkout.git("for-each-ref", "--format=%(objectname)", ledger.BRANCH, folder=tmp_path / "bare")
+    return checkout.git("for-each-ref", "--format=%(objectname)", branch.BRANCH, folder=tmp_path / "bare")
 
 
 def test_what_is_pushed_brings_a_ledger_back_that_git_here_has_lost(
     home: Path, params: Params, tmp_path: Path
 ) -> None:
-    tip = ledger.ledger_tip(Home.here())
+    tip = branch.ledger_tip(Home.here())
     copy = ledger_copy.push(Home.here())
     assert copy
     assert copy.state == "same"
     assert pushed(tmp_path) == tip
-    subprocess.run(["git", "update-ref", "-d", ledger.BRANCH], check=True)
+    subprocess.run(["git", "update-ref", "-d", branch.BRANCH], check=True)
     subprocess.run(["git", "gc", "--quiet", "--prune=now"], check=True)
     with pytest.raises(ReleaseError, match=f"has the branch nights at {tip[:9]}; but the ledger"):
         expect_ledger(Home.here(), params, opens=True)
     lines = list(restore(Home.here(), params))
-    assert not ledger.ledger_tip(Home.here())
+    assert not branch.ledger_tip(Home.here())
     assert f"remote {tmp_path / 'bare'}: {tip[:9]}, night 2025-01-12" in "\n".join(lines)
     assert "2 entries" in "\n".join(lines)
     list(restore(Home.here(), params, yes=True))
-    assert ledger.ledger_tip(Home.here()) == tip
+    assert branch.ledger_tip(Home.here()) == tip
     with pytest.raises(NothingToDo):
         list(restore(Home.here(), params, yes=True))
 
 
 def test_a_branch_that_was_cut_back_is_proposed_as_its_reflog_has_it(home: Path, params: Params) -> None:
-    tip = ledger.ledger_tip(Home.here())
+    tip = branch.ledger_tip(Home.here())
     first = ledger.commits(Home.here())[1].id
     close(3, after=tip)  # loses no race: it is undone by hand, and was the newest
-    newest = ledger.ledger_tip(Home.here())
-    subprocess.run(["git", "update-ref", ledger.BRANCH, first], check=True)
+    newest = branch.ledger_tip(Home.here())
+    subprocess.run(["git", "update-ref", branch.BRANCH, first], check=True)
     lines = list(restore(Home.here(), params, yes=True))
-    assert ledger.ledger_tip(Home.here()) == newest
+    assert branch.ledger_tip(Home.here()) == newest
     assert lines[1].startswith(f"git here: {newest[:9]}, night 2025-01-13")
     assert "version 1 serves" in lines[0]
 
@@ -92,35 +92,35 @@ def test_what_a_named_remote_that_is_away_had_is_proposed(home: Path, tmp_path: 
     """A push to a remote by its name moves git's own ref of what that has, too."""
     subprocess.run(["git", "remote", "add", "off", str(tmp_path / "bare")], check=True)
     point_to("off")
-    first, tip = ledger.commits(Home.here())[1].id, ledger.ledger_tip(Home.here())
+    first, tip = ledger.commits(Home.here())[1].id, branch.ledger_tip(Home.here())
     ledger_copy.push(Home.here())
     assert checkout.git("rev-parse", "refs/remotes/off/nights") == tip
-    words = ["-d", ledger.BRANCH] if cut == "deleted" else [ledger.BRANCH, first]
+    words = ["-d", branch.BRANCH] if cut == "deleted" else [branch.BRANCH, first]
     subprocess.run(["git", "update-ref", *words], check=True)
     (tmp_path / "bare").rename(tmp_path / "away")
     lines = list(restore(Home.here(), load(home), yes=True))
     assert lines[1].startswith(f"git here: {tip[:9]}, night 2025-01-12")
-    assert ledger.ledger_tip(Home.here()) == tip
-    assert ledger.lost(Home.here()) == []
+    assert branch.ledger_tip(Home.here()) == tip
+    assert branch.lost(Home.here()) == []
 
 
 def test_a_night_that_lost_its_race_is_not_what_is_restored(home: Path, params: Params) -> None:
-    tip = ledger.ledger_tip(Home.here())
+    tip = branch.ledger_tip(Home.here())
     won = close(3, after=tip)
-    subprocess.run(["git", "update-ref", ledger.BRANCH, tip], check=True)
+    subprocess.run(["git", "update-ref", branch.BRANCH, tip], check=True)
     close(4, after=tip)  # newer, and as long
-    subprocess.run(["git", "update-ref", ledger.BRANCH, won], check=True)
-    subprocess.run(["git", "update-ref", ledger.BRANCH, tip], check=True)
+    subprocess.run(["git", "update-ref", branch.BRANCH, won], check=True)
+    subprocess.run(["git", "update-ref", branch.BRANCH, tip], check=True)
     list(restore(Home.here(), params, yes=True))
-    assert ledger.ledger_tip(Home.here()) == won
+    assert branch.ledger_tip(Home.here()) == won
 
 
 def test_a_remote_that_is_ahead_or_diverged_is_an_alarm_and_is_not_overwritten(
     home: Path, params: Params, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, tip = ledger.commits(Home.here())[1].id, ledger.ledger_tip(Home.here())
+    first, tip = ledger.commits(Home.here())[1].id, branch.ledger_tip(Home.here())
     ledger_copy.push(Home.here())
-    subprocess.run(["git", "update-ref", ledger.BRANCH, first], check=True)
+    subprocess.run(["git", "update-ref", branch.BRANCH, first], check=True)
     copy = ledger_copy.push(Home.here())
     assert copy
     assert copy.state == "ahead"
@@ -138,7 +138,7 @@ def test_a_remote_that_is_ahead_or_diverged_is_an_alarm_and_is_not_overwritten(
     assert "1 entries of today's ledger are not in it" in "\n".join(
         restore(Home.here(), params, commit=tip, yes=True)
     )
-    assert ledger.ledger_tip(Home.here()) == tip
+    assert branch.ledger_tip(Home.here()) == tip
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from daybreak.contract.record_types import Night, Release
 from daybreak.registry import aliases
 from daybreak.rollout.prune import needed, prune
 from daybreak.rollout.rollback import steps_back
-from daybreak.storage import checkout, ledger
+from daybreak.storage import branch, checkout, ledger
+from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
-from daybreak.storage.ledger import Commit
 from daybreak.storage.mlflow_client import session
 
 NAME = params.load(Path()).register_.name
@@ -92,7 +92,7 @@ def cached() -> set[str]:
 def close(days_ago: int, monkeypatch: pytest.MonkeyPatch, *, version: int = 0, data: str = "") -> None:
     """A night of then that registered a version, and promoted it; its folder has a file of its own."""
     then = datetime.now(UTC) - timedelta(days=days_ago)
-    name, tip = f"{then:%Y-%m-%d}", ledger.ledger_tip(Home.here())
+    name, tip = f"{then:%Y-%m-%d}", branch.ledger_tip(Home.here())
     serving = ledger.champion_at(Home.here(), tip) if tip else None
     night = Night(
         id=name, day=then.date(), started_at=then, train_until=then, decide_until=then, budget_usd=1,
@@ -156,7 +156,7 @@ def test_data_of_a_worktree_stays_and_an_open_night_stops_it(home: Path) -> None
     (folder / records.RUN).mkdir(parents=True)
     night = Night(
         id="open", day=now.date(), started_at=now, train_until=now, decide_until=now + timedelta(hours=1),
-        budget_usd=1, trigger="manual", code_commit="0", previous=ledger.newest_entry(Home.here()),
+        budget_usd=1, trigger="manual", code_commit="0", previous=branch.newest_entry(Home.here()),
     )  # fmt: skip
     (folder / records.path_of(Night, records.RUN)).write_text(records.dumps(night))
     before = cached()

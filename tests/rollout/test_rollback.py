@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from daybreak.contract.errors import ReleaseError
 from daybreak.rollout.rollback import promotion_of, steps_back
-from daybreak.storage.ledger import Commit
+from daybreak.storage.branch import Commit
 
 
 def history(*versions: int) -> list[Commit]:

@@ -13,7 +13,7 @@ from daybreak.contract.errors import DataError, NotYet, ReleaseError
 from daybreak.contract.record_types import Release
 from daybreak.contract.units import HOUR_S
 from daybreak.rollout import release_journal, saga
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.rollout.ledgers import close, make_home, promotion, release_of, rolling_back
 
@@ -38,7 +38,7 @@ class Memory:
         self.calls: list[tuple[str, int, int]] = []  # what, of which version, and who the ledger says serves
 
     def _asked(self, what: str, release: Release) -> None:
-        champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+        champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
         self.calls.append((what, release.version, champion.version if champion else 0))
         self.before(what)
 
@@ -71,14 +71,14 @@ def failing(at: str, error: BaseException, *, times: int = 1) -> Memory:
 
 
 def serving() -> int:
-    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     return champion.version if champion else 0
 
 
 def test_a_release_is_in_the_ledger_and_shown_by_all() -> None:
     targets = [Memory("one"), Memory("two")]
     commit = saga.run(Home.here(), promotion(1), targets)
-    assert commit == ledger.ledger_tip(Home.here())
+    assert commit == branch.ledger_tip(Home.here())
     assert (serving(), *(one.shown() for one in targets)) == (1, 1, 1)
 
 
@@ -328,7 +328,7 @@ def test_a_rollback_brings_back_version_and_data() -> None:
         saga.run(Home.here(), promotion(number), [target])
     saga.run(Home.here(), rolling_back(to=1), [target])
     assert (serving(), target.shown()) == (1, 1)
-    assert ledger.text_at(Home.here(), ledger.ledger_tip(Home.here()), "dvc.lock") == "data of night 1\n"
+    assert branch.text_at(Home.here(), branch.ledger_tip(Home.here()), "dvc.lock") == "data of night 1\n"
 
 
 def test_a_rollback_with_the_data_of_another_night_is_noticed() -> None:

@@ -13,7 +13,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.record_types import Version
 from daybreak.registry import carried_code
-from daybreak.storage import ledger, mlflow_client
+from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from tests.release.folders import files_of_version
 
@@ -83,7 +83,7 @@ def test_nobody_who_writes_to_mlflow_decides_which_version_serves(home: Path, tw
     client.set_registered_model_alias("daybreak", "champion", "1")
     client.set_model_version_tag("daybreak", "1", "status", "champion")
     client.update_model_version("daybreak", "1", description="**Verdict: promote.**")
-    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     assert champion
     assert champion.version == 2
     assert cli.main(["watch"]) == 0

@@ -7,7 +7,7 @@ import pytest
 
 from daybreak import cli, runner
 from daybreak.contract.record_types import Night, Release
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 
 # What Python, git or a terminal takes for an end of a line, of a text, or for a command.
@@ -44,7 +44,7 @@ def test_a_commit_with_a_line_end_of_another_kind_in_its_subject_is_read(reposit
     message = f"2025-01-02: a\rreason\u2028of\x85old\n\nNight: {night.id}-again\nServes: 0\n"
     words = ["git", "commit-tree", f"{made}^{{tree}}", "-p", made, "-p", night.code_commit, "-F", "-"]
     second = subprocess.check_output(words, input=message.encode(), cwd=repository).decode().strip()
-    subprocess.run(["git", "update-ref", ledger.BRANCH, second], cwd=repository, check=True)
+    subprocess.run(["git", "update-ref", branch.BRANCH, second], cwd=repository, check=True)
     assert [commit.id for commit in ledger.commits(Home.here())] == [second, made]
 
 

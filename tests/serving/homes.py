@@ -8,7 +8,7 @@ from daybreak.contract import params, records
 from daybreak.contract.record_types import Dataset, Evaluation, Night, Plan, Training, Verdict, Version
 from daybreak.registry import register
 from daybreak.rollout import promote
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.release.folders import make_evaluation, make_night
 
@@ -25,7 +25,7 @@ def add_version(
 
     `alter` may put other arrays, params and model into the night's folder; it returns the model's digest.
     """
-    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     folder = make_night(home, number, weight=weight)
     with contextlib.chdir(folder):
         training = records.read(Training, records.RUN)

@@ -21,7 +21,7 @@ from daybreak.contract.record_types import Night, Release, Training, Verdict
 from daybreak.extensions.router.night_metrics import NightMetrics
 from daybreak.extensions.router.prometheus import Together
 from daybreak.rollout import night_events
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.release.folders import make_night
 from tests.serving.running import Running, until
@@ -54,7 +54,7 @@ def close(home: Path, day: int, *, failed: str = "") -> str:
         )  # fmt: skip
         records.write(Release(version=1, replaced=0, night=night.id), records.RUN)
     runner.run(Home.here(), "close")
-    return ledger.ledger_tip(Home.here())
+    return branch.ledger_tip(Home.here())
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_nights_failures_rollbacks_and_dollars_are_counted_once_and_anew_where_t
     ledger.commit_rollback(Home.here(), first, release, verdict, event, after=tip, message="back")
     assert sample(metrics, 'rollbacks_total{model="m"}') == 1
     assert sample(metrics, 'nights_total{model="m",verdict="promote"}') == 1  # the rollback is no night
-    ledger.move_to(Home.here(), first, expected=ledger.ledger_tip(Home.here()), message="restored")
+    branch.move_to(Home.here(), first, expected=branch.ledger_tip(Home.here()), message="restored")
     assert sample(metrics, 'rollbacks_total{model="m"}') == 0
     assert sample(metrics, 'nights_total{model="m",verdict="promote"}') == 1
 

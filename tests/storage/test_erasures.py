@@ -13,7 +13,7 @@ from daybreak.contract.errors import DataError, ReleaseError
 from daybreak.contract.record_types import Erasure, Note, Release
 from daybreak.data.ingest import without
 from daybreak.registry import carried_code
-from daybreak.storage import checkout, erasures, ledger
+from daybreak.storage import branch, checkout, erasures
 from daybreak.storage.home import Home
 from tests.rollout.ledgers import close, make_home, release_of
 
@@ -36,7 +36,7 @@ def erasure(unit: str = "A1", **digests: str) -> Erasure:
 def beside(*lines: str) -> None:
     """Writes git's notes, as anyone may who can write to a ref of git."""
     for line in lines:
-        checkout.git("notes", "--ref=refs/notes/nights", "append", "-m", line, ledger.ledger_tip(Home.here()))
+        checkout.git("notes", "--ref=refs/notes/nights", "append", "-m", line, branch.ledger_tip(Home.here()))
 
 
 def as_line(erasure: Erasure) -> str:
@@ -86,18 +86,18 @@ def test_an_erasure_that_nobody_signed_has_no_effect_where_signatures_are_requir
 
 
 def test_a_ledger_that_lost_an_erasure_lets_nobody_in_again(home: Path) -> None:
-    before = ledger.ledger_tip(Home.here())
+    before = branch.ledger_tip(Home.here())
     (home / erasures.KEY).parent.mkdir()
     (home / erasures.KEY).write_text(KEY.hex() + "\n")
     erasures.note(Home.here(), erasure())
     erasures.remember(Home.here())
     units = erasures.units(Home.here())
     assert units and "A1" in units and "A2" not in units
-    tip = ledger.ledger_tip(Home.here())
+    tip = branch.ledger_tip(Home.here())
     close(2, after=before)  # nights go on, and follow the note
-    assert checkout.git("rev-parse", f"{ledger.BRANCH}^1") == tip
+    assert checkout.git("rev-parse", f"{branch.BRANCH}^1") == tip
     for left in (before, ""):
-        words = ["update-ref", ledger.BRANCH, left] if left else ["update-ref", "-d", ledger.BRANCH]
+        words = ["update-ref", branch.BRANCH, left] if left else ["update-ref", "-d", branch.BRANCH]
         subprocess.run(["git", *words], check=True)
         with pytest.raises(DataError, match=f"names an erasure by the ledger's commit {tip[:9]}; .* restore"):
             erasures.units(Home.here())

@@ -11,7 +11,7 @@ from daybreak.contract.errors import ReleaseError
 from daybreak.contract.record_types import Night, Verdict
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.care import audit
-from daybreak.storage import checkout, ledger, ledger_notes
+from daybreak.storage import branch, checkout, ledger, ledger_notes
 from daybreak.storage.home import Home
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back
 
@@ -32,7 +32,7 @@ def test_promotions_and_rollbacks_are_releases_and_other_nights_are_none() -> No
 def test_a_commit_that_does_not_say_is_known_by_its_record() -> None:
     """As those of earlier releases are."""
     close(1, after="", release=release_of(1))
-    commit = forget(ledger.ledger_tip(Home.here()))
+    commit = forget(branch.ledger_tip(Home.here()))
     assert [one.serves for one in ledger.commits(Home.here())] == [None]
     assert [(one.id, one.serves) for one in ledger.releases(Home.here())] == [(commit, 1)]
 
@@ -66,7 +66,7 @@ def test_a_night_that_was_closed_as_failed_and_promotes_after_all_is_one_entry()
     assert [commit.serves for commit in ledger.releases(Home.here())] == [2, 1]
     third = close(3, after=promoted)
     assert [commit.id for commit in ledger.commits(Home.here())] == [third, promoted, first]
-    texts = ledger.texts_at(Home.here(), [third, promoted, first], [*audit.PATHS.values()])
+    texts = branch.texts_at(Home.here(), [third, promoted, first], [*audit.PATHS.values()])
     assert not list(
         audit.chain_faults(ledger.commits(Home.here()), [audit.decoded(files) for files in texts])
     )
@@ -85,7 +85,7 @@ def test_a_closed_night_promotes_nothing_where_it_had_not_failed_or_another_was_
     promoted = close(4, after=failed, release=release_of(4))
     with pytest.raises(ReleaseError, match=r"was overtaken by night .*-14, .* nothing is changed"):
         close(3, after=second, release=release_of(3))
-    assert ledger.newest_entry(Home.here()) == promoted
+    assert branch.newest_entry(Home.here()) == promoted
 
 
 def test_a_night_that_was_overtaken_passes_on_the_champion_and_the_data_of_the_newest() -> None:
@@ -95,7 +95,7 @@ def test_a_night_that_was_overtaken_passes_on_the_champion_and_the_data_of_the_n
     assert [commit.id for commit in ledger.commits(Home.here())] == [late, second, first]
     champion = ledger.champion_at(Home.here(), late)
     assert champion and champion.version == 2
-    assert ledger.text_at(Home.here(), late, "dvc.lock") == "data of night 2\n"
+    assert branch.text_at(Home.here(), late, "dvc.lock") == "data of night 2\n"
     assert close(3, after=first) == late
 
 
@@ -137,7 +137,7 @@ def forget(commit: str) -> str:
     parents = checkout.git("log", "-1", "--format=%P", commit).split()
     flags = [word for parent in parents for word in ("-p", parent)]
     made = checkout.git("commit-tree", f"{commit}^{{tree}}", *flags, "-F", "-", text="\n".join(lines) + "\n")
-    checkout.git("update-ref", ledger.BRANCH, made, commit)
+    checkout.git("update-ref", branch.BRANCH, made, commit)
     return made
 
 
@@ -145,10 +145,10 @@ def test_a_note_is_no_night_and_a_night_that_was_open_meanwhile_follows_it() -> 
     first = close(1, after="", release=release_of(1))
     for text in ("one", "two"):
         ledger_notes.add(Home.here(), text, versions=(1,))
-    assert ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here())) == ledger.champion_at(
+    assert ledger.champion_at(Home.here(), branch.ledger_tip(Home.here())) == ledger.champion_at(
         Home.here(), first
     )
-    assert (ledger.newest_entry(Home.here()), [one.id for one in ledger.commits(Home.here(), 1)]) == (
+    assert (branch.newest_entry(Home.here()), [one.id for one in ledger.commits(Home.here(), 1)]) == (
         first,
         [first],
     )
@@ -169,16 +169,16 @@ def test_a_note_is_no_night_and_a_night_that_was_open_meanwhile_follows_it() -> 
 def test_a_note_that_is_newest_is_what_a_lost_ledger_is_brought_back_from() -> None:
     close(1, after="", release=release_of(1))
     ledger_notes.add(Home.here(), "seen", versions=(1,))
-    tip = ledger.ledger_tip(Home.here())
-    checkout.git("update-ref", "-d", ledger.BRANCH)
-    assert ledger.lost(Home.here())[0] == tip
+    tip = branch.ledger_tip(Home.here())
+    checkout.git("update-ref", "-d", branch.BRANCH)
+    assert branch.lost(Home.here())[0] == tip
 
 
 def test_a_note_that_says_who_serves_is_a_fault() -> None:
     close(1, after="", release=release_of(1))
     ledger_notes.add(Home.here(), "seen", versions=(1,))
-    assert list(ledger_notes.faults(Home.here(), ledger.ledger_tip(Home.here()))) == []
-    second = close(2, after=ledger.newest_entry(Home.here()), release=release_of(2))
+    assert list(ledger_notes.faults(Home.here(), branch.ledger_tip(Home.here()))) == []
+    second = close(2, after=branch.newest_entry(Home.here()), release=release_of(2))
     words = ("commit-tree", f"{second}^{{tree}}", "-p", f"{second}^1", "-m", "seen\n\nNote: edit")
     forged = checkout.git(*words)
     (fault,) = ledger_notes.faults(Home.here(), forged)
@@ -188,14 +188,14 @@ def test_a_note_that_says_who_serves_is_a_fault() -> None:
 def test_a_lock_of_the_branch_that_an_interrupted_git_left_is_removed_and_one_that_is_held_is_not(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "GIT_LOCK_S", 1)
+    monkeypatch.setattr(branch, "GIT_LOCK_S", 1)
     first = close(1, after="", release=release_of(1))
     lock = home / ".git" / "refs" / "heads" / "nights.lock"
     lock.touch()
     os.utime(lock, (time.time() + HOUR_S,) * 2)  # as if somebody took it again and again
     with pytest.raises(ReleaseError, match=r"nights.lock': File exists.*nothing is changed"):
         close(2, after=first)
-    assert (ledger.ledger_tip(Home.here()), lock.exists()) == (first, True)
+    assert (branch.ledger_tip(Home.here()), lock.exists()) == (first, True)
     os.utime(lock, (1, 1))
     second = close(2, after=first)
-    assert (ledger.ledger_tip(Home.here()), lock.exists()) == (second, False)
+    assert (branch.ledger_tip(Home.here()), lock.exists()) == (second, False)

@@ -10,7 +10,7 @@ from daybreak.contract.params import ModelSections
 from daybreak.extensions.care.restore import restore
 from daybreak.extensions.router.loading import newest_arrays, recorded
 from daybreak.rollout.lost_ledger import expect_ledger
-from daybreak.storage import checkout, ledger
+from daybreak.storage import branch, checkout
 from daybreak.storage.home import Home
 from tests.rollout.ledgers import close, make_home, release_of, rolling_back
 
@@ -55,14 +55,14 @@ def test_nights_and_rollbacks_are_signed_where_a_key_is_named_and_no_others(home
     back = rolling_back(to=2).commit()
     assert [state_of(commit) for commit in (first, second, third, back)] == ["N", "G", "G", "G"]
     assert close(3, after=second) == third  # again, as after a kill
-    ledger.expect_signed(Home.here())
+    branch.expect_signed(Home.here())
 
 
 def test_the_key_may_be_that_of_gits_own_configuration(home: Path) -> None:
     ask_for(home, require=True)
     with pytest.raises(ReleaseError, match=r"no key signs; name one by release.signing_key"):
         close(1, after="")
-    assert not ledger.ledger_tip(Home.here())
+    assert not branch.ledger_tip(Home.here())
     checkout.git("config", "user.signingkey", str(home.parent / "key"))
     assert state_of(close(1, after="")) == "G"
 
@@ -82,7 +82,7 @@ def test_a_ledger_that_a_stranger_wrote_is_not_acted_upon_and_the_way_back_is_na
     home: Path, key: str
 ) -> None:
     signed, tip = forged(home, key=key)
-    way_back = f"git update-ref {ledger.BRANCH} {signed} {tip}"
+    way_back = f"git update-ref {branch.BRANCH} {signed} {tip}"
     acts = [
         lambda: expect_ledger(Home.here(), ModelSections(), opens=True),  # open, gate, watch, rollback
         lambda: newest_arrays(Home(home)),  # a router
@@ -94,9 +94,9 @@ def test_a_ledger_that_a_stranger_wrote_is_not_acted_upon_and_the_way_back_is_na
         with pytest.raises(ReleaseError, match=f"ends at {tip[:9]}, which is not signed") as refused:
             act()
         assert str(refused.value).endswith(way_back)
-    assert ledger.ledger_tip(Home.here()) == tip
+    assert branch.ledger_tip(Home.here()) == tip
     subprocess.run(way_back.split(), check=True)
-    ledger.expect_signed(Home.here())
+    branch.expect_signed(Home.here())
     assert newest_arrays(Home(home)) is None
 
 
@@ -105,7 +105,7 @@ def test_a_lost_ledger_is_restored_up_to_the_newest_signed_commit_and_no_further
     home: Path, key: str
 ) -> None:
     signed, tip = forged(home, key=key)
-    checkout.git("update-ref", "-d", ledger.BRANCH)
+    checkout.git("update-ref", "-d", branch.BRANCH)
     with pytest.raises(
         ReleaseError, match=f"{tip[:9]} is not signed by a key of .*; choose another --commit"
     ):
@@ -113,31 +113,31 @@ def test_a_lost_ledger_is_restored_up_to_the_newest_signed_commit_and_no_further
     lines = "\n".join(restore(Home.here(), ModelSections(), yes=True))
     assert f"git here: {tip[:9]}, night 2025-01-12" in lines
     assert "version 2 serves; passed over, as it is not signed by a key of" in lines
-    assert ledger.ledger_tip(Home.here()) == signed
-    ledger.expect_signed(Home.here())
+    assert branch.ledger_tip(Home.here()) == signed
+    branch.expect_signed(Home.here())
     with pytest.raises(
         ReleaseError, match=f"{tip[:9]}, which git here has, is not signed .* no other is known"
     ):
         list(restore(Home.here(), ModelSections(), yes=True))
     ask_for(home)
     list(restore(Home.here(), ModelSections(), yes=True))
-    assert ledger.ledger_tip(Home.here()) == tip
+    assert branch.ledger_tip(Home.here()) == tip
 
 
 def test_where_nothing_was_ever_signed_or_no_keys_are_named_the_sentence_says_what_to_do(home: Path) -> None:
     close(1, after="")
     ask_for(home, key="key", require=True)
     with pytest.raises(ReleaseError, match=r"unset release.require_signature until a night has been signed"):
-        ledger.expect_signed(Home.here())
+        branch.expect_signed(Home.here())
     checkout.git("config", "--unset", "gpg.ssh.allowedSignersFile")
     with pytest.raises(ReleaseError, match=r"name their file by git config gpg.ssh.allowedSignersFile"):
-        ledger.expect_signed(Home.here())
+        branch.expect_signed(Home.here())
 
 
 def test_a_ledger_is_not_asked_for_signatures_unless_params_say_so(home: Path) -> None:
     signed, _ = forged(home, key="")
     ask_for(home)
-    ledger.expect_signed(Home.here())
+    branch.expect_signed(Home.here())
     (home / "params.yaml").unlink()
-    ledger.expect_signed(Home.here())
+    branch.expect_signed(Home.here())
     assert signed

@@ -22,7 +22,7 @@ from daybreak.rollout.targets import Target, release_targets
 from daybreak.statistics.control_chart import Mean
 from daybreak.statistics.level import Level, level
 from daybreak.statistics.result import Status
-from daybreak.storage import ledger, ledger_notes
+from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from daybreak.storage.mlflow_client import session
@@ -44,7 +44,7 @@ def watch(home: Home, params: WatchSections) -> Watch:
     expect_ledger(home, params)
     users = live_judge()
     edit = _check_targets(home, params) + (users.clean(home, params) if users else "")
-    serving = ledger.champion_at(home, ledger.ledger_tip(home))
+    serving = ledger.champion_at(home, branch.ledger_tip(home))
     if serving is None:
         return _watched("no data", None, f"{edit}no version was ever promoted")
     before = _held_back(home, serving)
@@ -164,7 +164,7 @@ def _check_targets(home: Home, params: WatchSections) -> str:
         if left := saga.recover(home, everybody):
             how = "finished" if left.new else "took back"
             return f"{how} the {left.kind} of version {left.release.version}, which was interrupted; "
-        serving = ledger.champion_at(home, ledger.ledger_tip(home))
+        serving = ledger.champion_at(home, branch.ledger_tip(home))
         if serving is None:
             return ""
         shown = aliases.alias(client, name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from daybreak.contract import records
 from daybreak.contract.params import JobSections
 from daybreak.contract.record_types import Champion, Ingredients, Night, Version
-from daybreak.storage import ledger, ledger_notes
+from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import file_digests, frame_digest, source_digest
 
@@ -47,7 +47,7 @@ def is_refresh(champion: Champion | None, params: JobSections) -> bool:
 def what_changed(home: Home, champion: Champion, params: JobSections) -> str:
     """Returns a clause on what makes tonight's recipe another, and how to declare that it learns the same."""
     (made,) = ledger.promotions(home, champion.version)
-    before = ledger.read_at(home, made.commit, Ingredients) if made else None
+    before = branch.read_at(home, made.commit, Ingredients) if made else None
     if before is None:
         changes = "what that was made of is not on record"
     else:
@@ -80,7 +80,7 @@ def is_declared_equal(home: Home, champion: Champion | None, params: JobSections
     if champion is None:
         return False
     tonight = recipe(params)
-    notes = ledger_notes.read(home, ledger.expect_signed(home))
+    notes = ledger_notes.read(home, branch.expect_signed(home))
     return any(note.recipe == tonight and champion.version in note.versions for note in notes)
 
 

@@ -18,7 +18,7 @@ from daybreak.contract import formats, records
 from daybreak.data.bad_cells import shown
 from daybreak.data.partitions import PART
 from daybreak.data.validator import QUARANTINE, REFUSED, RULE
-from daybreak.storage import dvc_cache, erasures, ledger
+from daybreak.storage import branch, dvc_cache, erasures
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
@@ -257,7 +257,7 @@ def _here(folder: Path, under: Path) -> list[tuple[str, Path]]:
 
 def _cached(home: Home, entry: Entry) -> list[tuple[str, Path]] | None:
     """Returns the files of the quarantine in DVC's cache, by the night's dvc.lock; None if one is gone."""
-    lock = ledger.text_at(home, entry.commit, "dvc.lock") if entry.commit else None
+    lock = branch.text_at(home, entry.commit, "dvc.lock") if entry.commit else None
     outs = dvc_cache.outputs(erasures.now_of_lock(home, lock)) if lock else {}
     digest = outs.get(str(QUARANTINE), "")
     if not digest or not dvc_cache.is_intact(home, digest):

@@ -25,7 +25,7 @@ from daybreak.registry import aliases, description
 from daybreak.registry import approval as approvals
 from daybreak.report import notifier, outcome
 from daybreak.rollout import ledger_copy, night_events
-from daybreak.storage import events, ledger, mlflow_client
+from daybreak.storage import branch, events, ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from daybreak.storage.night_folders import entry_of
@@ -76,7 +76,7 @@ def _publish_open(home: Home) -> None:
 
 
 def _publish_ledger(home: Home) -> None:
-    tip, shown = ledger.ledger_tip(home), home.var / SHOWN.name
+    tip, shown = branch.ledger_tip(home), home.var / SHOWN.name
     if not tip or (shown.exists() and shown.read_text().strip() == tip):
         return
     done = [_done("copy the ledger", partial(copy_ledger, home), again=WATCH)]
@@ -98,7 +98,7 @@ def copy_ledger(home: Home) -> bool:
     """
     copy = ledger_copy.push(home)
     if copy and copy.has_more:
-        notifier.alarm(home, ledger_copy.refusal(copy, ledger.ledger_tip(home)))
+        notifier.alarm(home, ledger_copy.refusal(copy, branch.ledger_tip(home)))
     return copy is None or copy.state == "same" or copy.has_more
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from daybreak.contract.errors import ParamsError, ReleaseError, without_password
-from daybreak.storage import checkout, ledger
+from daybreak.storage import branch, checkout
 from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
@@ -71,12 +71,12 @@ def remotes(home: Home) -> list[str]:
 def look(home: Home, remote: str, *, tip: str) -> Copy:
     """Asks a remote for the ledger's branch, fetches missing commits, and compares it with `tip` here."""
     try:
-        listed = _git(home, "ls-remote", remote, ledger.BRANCH, limit_s=ANSWER_S).split()
+        listed = _git(home, "ls-remote", remote, branch.BRANCH, limit_s=ANSWER_S).split()
         commit = listed[0] if listed else ""
-        if commit and not ledger.is_part(home, commit, commit):  # git does not have it yet
-            reference = f"{ledger.FETCHED}{remotes(home).index(remote) if remote in remotes(home) else 0}"
+        if commit and not branch.is_part(home, commit, commit):  # git does not have it yet
+            reference = f"{branch.FETCHED}{remotes(home).index(remote) if remote in remotes(home) else 0}"
             words = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", remote)
-            _git(home, *words, f"+{ledger.BRANCH}:{reference}", limit_s=PUSH_S)
+            _git(home, *words, f"+{branch.BRANCH}:{reference}", limit_s=PUSH_S)
     except (ReleaseError, subprocess.TimeoutExpired) as error:
         log.debug("%s", error)
         return Copy(remote=remote, commit="", state="no answer")
@@ -88,14 +88,14 @@ def push(home: Home) -> Copy | None:
 
     Warns where the remote does not answer, or has what the ledger here has not.
     """
-    remote, tip = configured(home), ledger.ledger_tip(home)
+    remote, tip = configured(home), branch.ledger_tip(home)
     if not remote or not tip:
         return None
     try:
-        _git(home, "push", "--quiet", remote, f"{tip}:{ledger.BRANCH}", limit_s=PUSH_S)
+        _git(home, "push", "--quiet", remote, f"{tip}:{branch.BRANCH}", limit_s=PUSH_S)
         copy = Copy(remote=remote, commit=tip, state="same")
     except (ReleaseError, subprocess.TimeoutExpired) as error:
-        copy, tip = look(home, remote, tip=ledger.ledger_tip(home)), ledger.ledger_tip(home)
+        copy, tip = look(home, remote, tip=branch.ledger_tip(home)), branch.ledger_tip(home)
         if copy.has_more:
             log.error("%s", refusal(copy, tip))
         elif copy.state != "same":  # another process may have pushed
@@ -141,9 +141,9 @@ def _state(home: Home, commit: str, tip: str) -> Literal["same", "behind", "ahea
         return "missing"
     if commit == tip:
         return "same"
-    if not tip or ledger.is_part(home, tip, commit):
+    if not tip or branch.is_part(home, tip, commit):
         return "ahead"
-    return "behind" if ledger.is_part(home, commit, tip) else "diverged"
+    return "behind" if branch.is_part(home, commit, tip) else "diverged"
 
 
 def _git(home: Home, *words: str, limit_s: float) -> str:

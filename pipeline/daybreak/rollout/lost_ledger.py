@@ -14,7 +14,7 @@ from daybreak.contract.errors import LostLedger
 from daybreak.contract.params import ModelSections
 from daybreak.registry import aliases
 from daybreak.rollout import ledger_copy, release_journal
-from daybreak.storage import erasures, ledger, mlflow_client
+from daybreak.storage import branch, erasures, ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 
@@ -29,8 +29,8 @@ def expect_ledger(home: Home, params: ModelSections, *, opens: bool = False) -> 
     look at the alias, as `gate` asks the rest later; in the first night it creates MLflow's database. A
     ledger that has to be signed and is not is refused too.
     """
-    ledger.expect_signed(home)
-    tip = ledger.ledger_tip(home)
+    branch.expect_signed(home)
+    tip = branch.ledger_tip(home)
     serving = ledger.champion_at(home, tip)
     evidence = [*_remotes_say(home, tip)]
     if serving is None:
@@ -50,7 +50,7 @@ def expect_ledger(home: Home, params: ModelSections, *, opens: bool = False) -> 
         evidence += _alias_says(home, params.register_.name, *quick, tip=tip)
     if not evidence:
         return
-    if ledger.ledger_tip(home) != tip:  # a promotion was under way
+    if branch.ledger_tip(home) != tip:  # a promotion was under way
         expect_ledger(home, params, opens=opens)
         return
     has = f"ends at {tip[:9]} without it" if tip else "is gone"
@@ -73,12 +73,12 @@ def _mlflow_says(
         yield from said
         return
     newest = aliases.newest_tagged(client, name)
-    if newest and not ledger.is_part(home, newest[1], tip):
+    if newest and not branch.is_part(home, newest[1], tip):
         yield f"MLflow's version {newest[0]} of {name} is of the ledger's commit {newest[1][:9]}"
 
 
 def _alias_says(home: Home, name: str, number: int, commit: str, *, tip: str) -> Iterator[str]:
-    if not ledger.is_part(home, commit, tip):
+    if not branch.is_part(home, commit, tip):
         by = f", promoted by its commit {commit[:9]}" if commit else ""
         yield f"MLflow's alias champion names version {number} of {name}{by}"
 
@@ -86,7 +86,7 @@ def _alias_says(home: Home, name: str, number: int, commit: str, *, tip: str) ->
 def _journal_says(home: Home, tip: str) -> Iterator[str]:
     journal = release_journal.journal(home)
     before = str((journal.read() or {}).get("tip", ""))
-    if before and not ledger.is_part(home, before, tip):
+    if before and not branch.is_part(home, before, tip):
         yield f"{journal.path} is of a release that follows commit {before[:9]}"
 
 

@@ -27,7 +27,7 @@ from daybreak.contract.record_types import (
 )
 from daybreak.prediction import ledger_history
 from daybreak.registry import approval as approvals
-from daybreak.storage import events, ledger, night_folders
+from daybreak.storage import branch, events, ledger, night_folders
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from daybreak.storage.night_folders import entry_of
@@ -167,7 +167,7 @@ def low_disk(home: Home) -> list[Event]:
 def take_over(home: Home, commit: str) -> tuple[Event, ...]:
     """Adds the events of the night's commit to those in this folder, and returns all of them."""
     try:
-        committed = ledger.read_at(home, commit, Events)
+        committed = branch.read_at(home, commit, Events)
         return events.add(committed.events if committed else (), home.tonight)
     except (PipelineError, OSError) as error:
         log.warning("the events of commit %s are not in the folder of its night: %s", commit[:9], error)

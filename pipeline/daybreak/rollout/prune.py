@@ -27,9 +27,9 @@ from daybreak.contract.record_types import Champion, Night
 from daybreak.registry import aliases
 from daybreak.rollout import targets
 from daybreak.rollout.rollback import promotion_of, steps_back
-from daybreak.storage import checkout, dvc_cache, erasures, ledger, night_folders
+from daybreak.storage import branch, checkout, dvc_cache, erasures, ledger, night_folders
+from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
-from daybreak.storage.ledger import Commit
 from daybreak.storage.mlflow_client import session
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def _pruned(home: Home, params: CloseSections, *, dry_run: bool) -> Iterator[Fre
 def needed_by_ledger(home: Home, params: CloseSections) -> list[str]:
     """Returns the texts of dvc.lock of the nights whose data is kept, with the digests of now."""
     kept = _kept(home, params, ledger.commits(home), ledger.releases(home), datetime.now(UTC))
-    texts = ledger.texts_at(home, [one.id for one in kept], [LOCK])
+    texts = branch.texts_at(home, [one.id for one in kept], [LOCK])
     changes = erasures.changed(home)
     return [erasures.now_of_lock(home, files[LOCK], changes) for files in texts if LOCK in files]
 
@@ -126,7 +126,7 @@ def needed(
 
 def _anchor(home: Home, commits: Sequence[Commit]) -> int | None:
     """Returns the version that the newest night's chain of refreshes is held against."""
-    champion = ledger.read_at(home, commits[0].id, Champion) if commits else None
+    champion = branch.read_at(home, commits[0].id, Champion) if commits else None
     return champion.anchor.release.version if champion and champion.anchor else None
 
 
@@ -151,7 +151,7 @@ def _cache(home: Home, kept: Sequence[Commit], *, dry_run: bool) -> Freed:
     """
     cache = dvc_cache.folder(home)
     texts = [
-        files[LOCK] for files in ledger.texts_at(home, [one.id for one in kept], [LOCK]) if LOCK in files
+        files[LOCK] for files in branch.texts_at(home, [one.id for one in kept], [LOCK]) if LOCK in files
     ]
     texts += [
         path.read_text()

@@ -15,9 +15,10 @@ from daybreak.registry import aliases
 from daybreak.rollout import night_events, release_journal, saga
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.rollout.targets import Target, release_targets
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
+from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
-from daybreak.storage.ledger import Commit, Entry
+from daybreak.storage.ledger import Entry
 from daybreak.storage.mlflow_client import session
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def rollback(
         targets = release_targets(home, client, name)
         if finished := _finished(home, client, name, targets):
             return finished
-        tip = ledger.newest_entry(home)
+        tip = branch.newest_entry(home)
         serving = _serving(home, params)
         if once and (done := _done(home, once)):
             return done

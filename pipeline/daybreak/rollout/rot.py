@@ -22,7 +22,7 @@ from daybreak.contract.params import Params
 from daybreak.contract.record_types import Refit, Version
 from daybreak.jobs.launcher import JOBS
 from daybreak.registry import aliases, carried_code
-from daybreak.storage import checkout, dvc_cache, ledger
+from daybreak.storage import branch, checkout, dvc_cache, ledger
 from daybreak.storage.bucket import BucketFolder
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session, tracking_uri
@@ -199,7 +199,7 @@ def versions(home: Home) -> list[Version]:
     made, refitted = str(records.path_of(Version, records.RUN)), str(records.path_of(Refit, records.RUN))
     commits = [one.id for one in ledger.commits(home) if not one.rollback]
     newest_first = []
-    for text in ledger.texts_at(home, commits, [made, refitted]):
+    for text in branch.texts_at(home, commits, [made, refitted]):
         refit = records.loads(Refit, text[refitted], source=refitted) if refitted in text else None
         newest_first += [refit.version] if refit and refit.version else []
         newest_first += [records.loads(Version, text[made], source=made)] if made in text else []

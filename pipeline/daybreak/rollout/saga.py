@@ -28,7 +28,7 @@ from daybreak.contract.record_types import Champion, Release
 from daybreak.registry.lineage import LOCK
 from daybreak.rollout.release_journal import journal
 from daybreak.rollout.targets import Target
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ def _follow(home: Home, targets: Sequence[Target]) -> Champion:
     """Makes every target show the champion and reads it back; repeats if a night closes meanwhile."""
     serving = None
     for _ in range(NUM_TRIES):
-        tip = ledger.ledger_tip(home)
+        tip = branch.ledger_tip(home)
         serving = ledger.champion_at(home, tip)
         if serving is None:
             raise ReleaseError("the ledger names no champion; promote a version first")
@@ -145,7 +145,7 @@ def _follow(home: Home, targets: Sequence[Target]) -> Champion:
         _step("read back the targets")
         agreed = all(target.shown() == serving.version for target in targets)
         _step("read back the ledger")
-        if agreed and ledger.ledger_tip(home) == tip:
+        if agreed and branch.ledger_tip(home) == tip:
             _check_data(home, serving)
             return serving
     raise ReleaseError(
@@ -162,7 +162,7 @@ def _check_data(home: Home, serving: Release) -> None:
     if (
         commits[0].rollback
         and made
-        and ledger.text_at(home, commits[0].id, LOCK) != ledger.text_at(home, made.id, LOCK)
+        and branch.text_at(home, commits[0].id, LOCK) != branch.text_at(home, made.id, LOCK)
     ):
         raise ReleaseError(
             f"version {serving.version} serves again, but {LOCK} of the ledger is not that of its night "
@@ -183,7 +183,7 @@ def _decided(home: Home, tip: str, release: Release) -> bool:
     for commit in ledger.commits(home):
         if commit.id == tip:
             return False
-        decided = ledger.read_at(home, commit.id, Release)
+        decided = branch.read_at(home, commit.id, Release)
         if decided is not None and (decided.version, decided.night) == (release.version, release.night):
             return True
     return False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from daybreak import hooks
 from daybreak.contract.record_types import Release, Verdict
 from daybreak.registry import aliases, carried_code, description
-from daybreak.storage import ledger, mlflow_client
+from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import existing_log
 
@@ -93,7 +93,7 @@ class Alias:
             aliases.show(self.client, self.model, release)
         tip = ledger.commits(self.home, limit=1)
         if tip and tip[0].rollback:
-            verdict = ledger.read_at(self.home, tip[0].id, Verdict)
+            verdict = branch.read_at(self.home, tip[0].id, Verdict)
             reason = verdict.reason if verdict else "rolled back"
             self._write_first_paragraph(release, f"**Verdict:** {description.plain(reason)}")
 

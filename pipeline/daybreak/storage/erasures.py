@@ -21,7 +21,7 @@ from daybreak.contract.errors import DataError
 from daybreak.contract.record_types import Erasure
 from daybreak.contract.records import replace_bytes
 from daybreak.contract.table import code, spellings
-from daybreak.storage import ledger, ledger_notes
+from daybreak.storage import branch, ledger_notes
 from daybreak.storage.home import Home
 from daybreak.storage.journal import Journal
 
@@ -48,7 +48,7 @@ def erasures(home: Home | None) -> list[Erasure]:
     """
     if home is None:
         return []
-    notes = ledger_notes.read(home, ledger.expect_signed(home))
+    notes = ledger_notes.read(home, branch.expect_signed(home))
     return [note.erasure for note in notes if note.erasure]
 
 
@@ -74,13 +74,13 @@ def remember(home: Home) -> None:
     """Writes to the file of the key that the ledger has all erasures up to its newest commit."""
     key, _ = _key_file(home)
     if key:
-        replace_bytes(home.folder / KEY, f"{key}\n{ledger.ledger_tip(home)}\n".encode(), mode=0o600)
+        replace_bytes(home.folder / KEY, f"{key}\n{branch.ledger_tip(home)}\n".encode(), mode=0o600)
 
 
 def lost(home: Home) -> str:
     """Returns a clause that names what knows of an erasure which the ledger does not have; "" for none."""
     _, commit = _key_file(home)
-    if commit and not ledger.is_part(home, commit, ledger.ledger_tip(home)):
+    if commit and not branch.is_part(home, commit, branch.ledger_tip(home)):
         return f"{home.folder / KEY} names an erasure by the ledger's commit {commit[:9]}"
     return ""
 

@@ -14,7 +14,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.formats import one_line
 from daybreak.contract.record_types import Erasure, Note
-from daybreak.storage import ledger
+from daybreak.storage import branch
 from daybreak.storage.checkout import git
 from daybreak.storage.home import Home
 
@@ -54,24 +54,24 @@ def add(
         with tempfile.TemporaryDirectory() as scratch:
             index = Path(scratch) / "index"
             git("read-tree", tip, folder=home.folder, index=index)
-            ledger.put_records(home, made, index=index)
+            branch.put_records(home, made, index=index)
             return git("write-tree", folder=home.folder, index=index)
 
     kind = "erasure" if erasure else "recipe" if recipe else "edit"
-    return ledger.append(home, tree_after, after=None, subject=made.text, trailers=f"Note: {kind}\n")
+    return branch.append(home, tree_after, after=None, subject=made.text, trailers=f"Note: {kind}\n")
 
 
 def read(home: Home, tip: str = "") -> tuple[Note, ...]:
     """Returns the notes of the ledger, oldest first; up to a commit, its newest if left out."""
-    tip = tip or ledger.ledger_tip(home)
+    tip = tip or branch.ledger_tip(home)
     return _read(home, tip) if tip else ()
 
 
 @lru_cache(maxsize=4)
 def _read(home: Home, tip: str) -> tuple[Note, ...]:
     path = str(records.path_of(Note, records.RUN))
-    commits = [one.id for one in reversed(ledger.all_commits(home, tip)) if one.is_note]
-    texts = ledger.texts_at(home, commits, [path])
+    commits = [one.id for one in reversed(branch.all_commits(home, tip)) if one.is_note]
+    texts = branch.texts_at(home, commits, [path])
     return tuple(
         records.loads(Note, files.get(path, ""), source=f"{commit[:9]}:{path}")
         for commit, files in zip(commits, texts, strict=True)
@@ -84,7 +84,7 @@ def faults(home: Home, tip: str) -> Iterator[str]:
     Who serves is read from the newest commit, so a note has to leave all other records as they were.
     """
     path = str(records.path_of(Note, records.RUN))
-    for one in ledger.all_commits(home, tip) if tip else ():
+    for one in branch.all_commits(home, tip) if tip else ():
         if not one.is_note:
             continue
         words = ("diff-tree", "-r", "--name-only", "--no-commit-id", f"{one.id}^", one.id)

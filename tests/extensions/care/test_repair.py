@@ -18,7 +18,7 @@ from daybreak.data import casts, source
 from daybreak.examples.demand.demand import Demand
 from daybreak.extensions.care import repair
 from daybreak.rollout import rot
-from daybreak.storage import checkout, dvc_cache, ledger, snapshots
+from daybreak.storage import branch, checkout, dvc_cache, ledger, snapshots
 from daybreak.storage.bucket import BucketFolder
 from daybreak.storage.home import Home
 from daybreak.training import checkpoint
@@ -62,7 +62,7 @@ def settings(repository: Path) -> Params:
     lock = Path("dvc.lock").read_text()
     close(1, after="", release=release_of(1))
     Path("dvc.lock").write_text(lock)
-    subprocess.run(["git", "update-ref", "-d", ledger.BRANCH], check=True)
+    subprocess.run(["git", "update-ref", "-d", branch.BRANCH], check=True)
     night = records.read(Night, records.RUN)
     ledger.commit_night(Home.here(), night, message="a night", release=release_of(1))
     return made
@@ -95,7 +95,7 @@ def test_seven_nights_read_all_of_the_cache_whatever_was_rolled_back_between(
     for digest in digests:
         flip_a_bit(dvc_cache.path_of(Home.here(), digest))  # so that each is named when it is read
     for number in range(2, 9):
-        close(number, after=ledger.newest_entry(Home.here()), release=release_of(number))
+        close(number, after=branch.newest_entry(Home.here()), release=release_of(number))
         _reread(Home.here(), settings)
         if number % 2:
             rolling_back(to=number - 1).commit()
@@ -197,7 +197,7 @@ def loose(name: str) -> Path:
 @pytest.mark.parametrize("what", ["commit", "tree", "blob", "pack"])
 def test_an_object_of_the_ledger_is_put_back_from_a_remote(settings: Params, remote: Path, what: str) -> None:
     names = {"commit": "nights", "tree": "nights^{tree}", "blob": "nights:data/run/release.json"}
-    champion = ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     assert champion
     if what == "pack":
         subprocess.run(["git", "gc", "--quiet"], check=True)
@@ -209,11 +209,11 @@ def test_an_object_of_the_ledger_is_put_back_from_a_remote(settings: Params, rem
     assert list(rot.in_git(Home.here()))
     if what != "pack":
         with pytest.raises(ReleaseError, match="daybreak repair"):
-            ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+            ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     lines = sentences(repair.repair(Home.here(), settings))
     assert [line for line in lines if line.startswith("repaired: ")]
     assert not [line for line in lines if line.startswith("not")]
-    assert ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here())) == champion
+    assert ledger.champion_at(Home.here(), branch.ledger_tip(Home.here())) == champion
 
 
 def flip(path: Path) -> None:

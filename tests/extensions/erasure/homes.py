@@ -24,7 +24,7 @@ from daybreak.data.source import write_partition
 from daybreak.examples.fraud.payments import Payments
 from daybreak.examples.shop.simulated_shop import Shop
 from daybreak.registry.weights import ARRAYS, MODEL
-from daybreak.storage import ledger, ledger_notes, snapshots
+from daybreak.storage import branch, ledger, ledger_notes, snapshots
 from daybreak.storage.home import Home
 from tests.release.conftest import promote_night, register_night
 from tests.release.folders import make_evaluation
@@ -138,7 +138,7 @@ def promote(loaded: params.Params) -> None:
     )  # fmt: skip
     for record in (plan, training, make_evaluation(digest)):
         records.write(record, records.RUN)
-    version, serving = register_night(), ledger.champion_at(Home.here(), ledger.ledger_tip(Home.here()))
+    version, serving = register_night(), ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     verdict = Verdict(
         action="promote", champion=serving.version if serving else 0, challenger=version.number, effect=None,
         low=None, high=None, num_samples=10, reason="first",

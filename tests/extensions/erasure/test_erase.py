@@ -30,7 +30,7 @@ from daybreak.extensions.erasure.erase import erase
 from daybreak.extensions.lineage import provenance
 from daybreak.extensions.router import day_predictions
 from daybreak.report import page
-from daybreak.storage import checkout, dvc_cache, erasures, ledger, ledger_notes
+from daybreak.storage import branch, checkout, dvc_cache, erasures, ledger, ledger_notes
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Exposure, existing_log, open_log
 from tests.conftest import make_repository
@@ -214,7 +214,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
                      share=0, propensity=1, items=(), latency_s=0, predicted='{"prediction": [0.5]}')
         )  # fmt: skip
     log.close()
-    before, tip = homes.places_of(unit, fraud), ledger.ledger_tip(Home.here())
+    before, tip = homes.places_of(unit, fraud), branch.ledger_tip(Home.here())
     assert {path.split("/")[0] for path in before} >= {".dvc", "nights", "var", "predicted.csv"}
     remote = homes.files_with(unit, fraud.parent / "remote")
     standing = homes.standing(fraud)
@@ -225,7 +225,7 @@ def test_an_account_goes_from_every_place_and_all_goes_on(
     assert "versions 1 in MLflow" in lines and "1 exposures" in lines and "predictions in" in lines
     assert homes.places_of(unit, fraud) == []
     assert remote and not homes.files_with(unit, fraud.parent / "remote")
-    assert checkout.git("rev-parse", f"{ledger.BRANCH}^1") == tip  # no night is rewritten
+    assert checkout.git("rev-parse", f"{branch.BRANCH}^1") == tip  # no night is rewritten
     (note,) = erasures.erasures(Home.here())
     assert note.versions == (1,) and note.num_rows and str(DAY) in note.days
     assert homes.places_of(other, fraud)
@@ -312,14 +312,14 @@ def test_a_night_that_is_open_refuses_and_a_key_or_an_erasure_that_is_lost_stops
     with pytest.raises(ReleaseError, match=f"night {DAY + timedelta(days=1)} is open"):
         erased(unit)
     shutil.rmtree(shop / "nights" / str(DAY + timedelta(days=1)))
-    before = ledger.ledger_tip(Home.here())
+    before = branch.ledger_tip(Home.here())
     erased(unit)
-    loaded, tip = params.load(Path()), ledger.ledger_tip(Home.here())
+    loaded, tip = params.load(Path()), branch.ledger_tip(Home.here())
 
     def take_in() -> None:
         ingest(Home.here(), night, loaded.source.make(), loaded.workload.make().table, loaded.ingest)  # type: ignore[arg-type]
 
-    checkout.git("update-ref", ledger.BRANCH, before)
+    checkout.git("update-ref", branch.BRANCH, before)
     with pytest.raises(DataError, match=f"erasure.key names an erasure by the ledger's commit {tip[:9]}"):
         take_in()
     with pytest.raises(

@@ -24,7 +24,7 @@ from daybreak.contract.record_types import (
 )
 from daybreak.extensions.exploration import chosen_values
 from daybreak.registry.lineage import recipe
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from daybreak.training.recipe import FACTS
 from tests.conftest import PARAMS
@@ -50,7 +50,7 @@ def closed(pattern: Night, key: str, values: Sequence[int], *, worth: float) -> 
     """Closes a night for each value, which adds `worth` to its score where it is not the first of them."""
     for number, value in enumerate(values):
         opened = replace(
-            pattern, id=f"night-{number}", previous=ledger.ledger_tip(Home.here()),
+            pattern, id=f"night-{number}", previous=branch.ledger_tip(Home.here()),
             started_at=pattern.started_at + timedelta(days=number),
             chosen=pattern.chosen and replace(pattern.chosen, values={**pattern.chosen.values, key: value}),
         )  # fmt: skip
@@ -136,7 +136,7 @@ def test_a_width_that_paid_is_a_refresh_of_the_champion_and_one_that_is_only_tri
 
     def choose(*assignments: str) -> tuple[Chosen, params.Params]:
         folder = Path("params.yaml").read_text()
-        after = replace(first, previous=ledger.ledger_tip(Home.here()))
+        after = replace(first, previous=branch.ledger_tip(Home.here()))
         chosen = chosen_values.choose_for(Home.here(), after, champion, params.load(Path()), assignments)
         assert chosen is not None
         tonight = params.load(Path())

@@ -14,7 +14,7 @@ from daybreak.contract.record_types import Evaluation, Plan, Training
 from daybreak.machines.catalog import local, rented
 from daybreak.planning.plan_stage import plan
 from daybreak.prediction.update_time import update
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.fakes import ScriptedBackend
 from tests.planning.jobs import DATASET, STARTED, night, profile
@@ -72,7 +72,7 @@ def run(world: World, repository: Path, *, count: int, hours: float = 18) -> lis
         tonight = replace(
             night(), id=f"night-{number}", started_at=STARTED + timedelta(days=number), code_commit=code,
             train_until=STARTED + timedelta(days=number, hours=hours),
-            decide_until=STARTED + timedelta(days=number, hours=24), previous=ledger.ledger_tip(Home.here()),
+            decide_until=STARTED + timedelta(days=number, hours=24), previous=branch.ledger_tip(Home.here()),
         )  # fmt: skip
         made = plan(Home.here(), tonight, DATASET, PROFILE, None, backend=ScriptedBackend(), params=PARAMS)
         seconds = world.seconds(made, made.num_samples)

@@ -19,9 +19,9 @@ from daybreak.contract.record_types import Approval, Check, Night, Refit, Releas
 from daybreak.registry import aliases
 from daybreak.rollout import ledger_copy, release_journal, rot
 from daybreak.rollout.targets import release_targets
-from daybreak.storage import checkout, dvc_cache, erasures, ledger, ledger_notes
+from daybreak.storage import branch, checkout, dvc_cache, erasures, ledger, ledger_notes
+from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
-from daybreak.storage.ledger import Commit
 from daybreak.storage.mlflow_client import session
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def _checks(home: Home, params: Params) -> Iterator[Check]:
     yield _objects(home)
     signature = _signature(home)
     yield signature
-    texts = ledger.texts_at(home, [commit.id for commit in commits], [*PATHS.values(), LOCK])
+    texts = branch.texts_at(home, [commit.id for commit in commits], [*PATHS.values(), LOCK])
     contents = [decoded(files) for files in texts]
-    faults = chain(chain_faults(commits, contents), ledger_notes.faults(home, ledger.ledger_tip(home)))
+    faults = chain(chain_faults(commits, contents), ledger_notes.faults(home, branch.ledger_tip(home)))
     yield _check("chain of nights", faults, f"{len(commits):,} entries follow each other")
     yield _check(
         "releases", release_faults(commits, contents), "each follows from a verdict and the one before"
@@ -65,7 +65,7 @@ def _checks(home: Home, params: Params) -> Iterator[Check]:
     yield from _copy(home)
     with session(home) as client:
         name = params.register_.name
-        serving = ledger.champion_at(home, ledger.ledger_tip(home))
+        serving = ledger.champion_at(home, branch.ledger_tip(home))
         yield _check("targets", _target_faults(home, client, name, serving), "all show what the ledger says")
         yield _check(
             "tags", _tag_faults(home, client, name), "no version names a commit that the ledger lacks"
@@ -91,7 +91,7 @@ def decoded(texts: dict[str, str]) -> Contents:
 
 def _objects(home: Home) -> Check:
     """Checks by `git fsck` that every object of the ledger exists and has the content that its name says."""
-    tip = ledger.ledger_tip(home)
+    tip = branch.ledger_tip(home)
     try:
         if tip:
             checkout.git("fsck", "--no-dangling", "--no-reflogs", "--no-progress", tip, folder=home.folder)
@@ -105,7 +105,7 @@ def _objects(home: Home) -> Check:
 def _signature(home: Home) -> Check:
     """Checks that the newest commit is signed, where it has to be."""
     try:
-        ledger.expect_signed(home)
+        branch.expect_signed(home)
     except ReleaseError as error:
         return Check(name="signature", ok=False, text=str(error))
     return Check(name="signature", ok=True, text="the ledger is signed, or need not be")
@@ -211,7 +211,7 @@ def _data(home: Home, locks: Sequence[tuple[Commit, str]], *, changes: Mapping[s
 
 def _copy(home: Home) -> Iterator[Check]:
     """Holds the ledger against its copy at the remote of params.yaml, if one is named."""
-    remote, tip = ledger_copy.configured(home), ledger.ledger_tip(home)
+    remote, tip = ledger_copy.configured(home), branch.ledger_tip(home)
     if not remote:
         return
     copy = ledger_copy.look(home, remote, tip=tip)
@@ -241,7 +241,7 @@ def _bytes(home: Home, params: Params) -> Iterator[Check]:
 
 def _tag_faults(home: Home, client: "MlflowClient", name: str) -> Iterator[str]:
     newest = aliases.newest_tagged(client, name)
-    if newest and not ledger.is_part(home, newest[1], ledger.ledger_tip(home)):
+    if newest and not branch.is_part(home, newest[1], branch.ledger_tip(home)):
         yield f"version {newest[0]} is of commit {newest[1][:9]}, which the ledger does not have"
 
 

@@ -18,7 +18,7 @@ from daybreak.extensions.care import audit
 from daybreak.registry import aliases
 from daybreak.rollout import ledger_copy
 from daybreak.rollout.targets import expect_files
-from daybreak.storage import checkout, ledger, ledger_notes, signatures
+from daybreak.storage import branch, checkout, ledger, ledger_notes, signatures
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from daybreak.storage.signatures import UNSIGNED
@@ -61,7 +61,7 @@ def restore(home: Home, params: ModelSections, *, commit: str = "", yes: bool = 
         commit: that the ledger is to end with; the proposed one if empty.
         yes: set the branch; else it is only shown.
     """
-    tip = ledger.ledger_tip(home)
+    tip = branch.ledger_tip(home)
     yield f"the ledger, the git branch nights, {_end(home, tip)}"
     proposals = [*_here(home, tip), *_remotes(home, tip)]
     unsigned = [proposal for proposal in proposals if not proposal.is_signed]
@@ -92,15 +92,15 @@ def restore(home: Home, params: ModelSections, *, commit: str = "", yes: bool = 
     yield from _missing_files(home, params, chosen.commit)
     left_out = [
         one
-        for one in (ledger.commits_up_to(home, tip) if tip else ())
-        if not ledger.is_part(home, one.id, chosen.commit)
+        for one in (branch.commits_up_to(home, tip) if tip else ())
+        if not branch.is_part(home, one.id, chosen.commit)
     ]
     if left_out:
         yield f"{len(left_out)} entries of today's ledger are not in it; they stay known as {tip}"
     if not yes:
         yield f"Set it with: daybreak restore {f'--commit {commit} ' if commit else ''}--yes"
         return
-    ledger.move_to(home, chosen.commit, expected=tip, message=f"restore: {chosen.source}")
+    branch.move_to(home, chosen.commit, expected=tip, message=f"restore: {chosen.source}")
     yield f"the ledger ends at {chosen.commit[:9]} now, by {chosen.source}; run daybreak watch"
 
 
@@ -126,9 +126,9 @@ def _here(home: Home, tip: str) -> Iterator[Proposal]:
 
     Those before it in the list are not signed, and have to be.
     """
-    for commit in ledger.lost(home):
+    for commit in branch.lost(home):
         known = _proposal(home, commit, "git here")
-        if known and (not tip or ledger.is_part(home, tip, commit)):
+        if known and (not tip or branch.is_part(home, tip, commit)):
             proposals = [*_down_to_signed(home, known, tip)]
             yield from proposals
             if proposals[-1].is_signed:
@@ -149,7 +149,7 @@ def _down_to_signed(home: Home, known: Proposal, tip: str) -> Iterator[Proposal]
     """Yields the proposal, and if it is unsigned, also the newest signed one before that the ledger lacks."""
     yield known
     signed = "" if known.is_signed else signatures.newest_signed(home, known.commit)
-    if signed and not ledger.is_part(home, signed, tip) and (before := _proposal(home, signed, known.source)):
+    if signed and not branch.is_part(home, signed, tip) and (before := _proposal(home, signed, known.source)):
         yield before
 
 
@@ -161,7 +161,7 @@ def _tagged(home: Home, params: ModelSections, tip: str) -> Iterator[tuple[int, 
     except PipelineError as error:
         log.warning("%s", error)
         return
-    if newest and not ledger.is_part(home, newest[1], tip):
+    if newest and not branch.is_part(home, newest[1], tip):
         yield newest
 
 
@@ -169,7 +169,7 @@ def _furthest(home: Home, proposals: list[Proposal]) -> Proposal | None:
     """Returns the first, or one further on that follows it."""
     chosen: Proposal | None = None
     for proposal in proposals:
-        if chosen is None or ledger.is_part(home, chosen.commit, proposal.commit):
+        if chosen is None or branch.is_part(home, chosen.commit, proposal.commit):
             chosen = proposal
     return chosen
 
@@ -194,10 +194,10 @@ def _named(home: Home, commit: str) -> Proposal:
 
 def _proposal(home: Home, commit: str, source: str) -> Proposal | None:
     """Returns the proposal to restore a commit; None if git lacks the commit or no night made it."""
-    if not ledger.is_part(home, commit, commit):
+    if not branch.is_part(home, commit, commit):
         return None
     try:
-        entries = ledger.commits_up_to(home, commit)
+        entries = branch.commits_up_to(home, commit)
         if not entries:
             return None
         serving = ledger.champion_at(home, commit)
@@ -222,8 +222,8 @@ def _faults(home: Home, commit: str) -> Iterator[str]:
     Raises ReleaseError unless all its objects are whole and its entries follow each other.
     """
     checkout.git("fsck", "--no-dangling", "--no-reflogs", "--no-progress", commit, folder=home.folder)
-    commits = ledger.commits_up_to(home, commit)
-    texts = ledger.texts_at(home, [one.id for one in commits], [*audit.PATHS.values()])
+    commits = branch.commits_up_to(home, commit)
+    texts = branch.texts_at(home, [one.id for one in commits], [*audit.PATHS.values()])
     contents = [audit.decoded(files) for files in texts]
     if faults := [*audit.chain_faults(commits, contents), *ledger_notes.faults(home, commit)]:
         raise ReleaseError(f"{commit[:9]} ends no whole ledger: {faults[0]}; choose another --commit")

@@ -21,7 +21,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import DataError
 from daybreak.data.ingest import without
 from daybreak.data.partitions import PART
-from daybreak.storage import dvc_cache, erasures, ledger, snapshots
+from daybreak.storage import branch, dvc_cache, erasures, ledger, snapshots
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def named_outputs(home: Home) -> dict[str, set[str]]:
     """Returns the digests of the outputs that any night's dvc.lock names, by path."""
     texts = {
         files[LOCK]
-        for files in ledger.texts_at(home, [one.id for one in ledger.commits(home)], [LOCK])
+        for files in branch.texts_at(home, [one.id for one in ledger.commits(home)], [LOCK])
         if files
     }
     texts |= {

@@ -26,9 +26,10 @@ from daybreak.contract.record_types import (
 )
 from daybreak.registry import approval
 from daybreak.report import outcome
-from daybreak.storage import checkout, ledger, ledger_notes
+from daybreak.storage import branch, checkout, ledger, ledger_notes
+from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
-from daybreak.storage.ledger import Commit, Entry
+from daybreak.storage.ledger import Entry
 
 FEWEST_DIGITS = 6  # of a digest, so that they name one thing
 LOCK = "dvc.lock"
@@ -62,7 +63,7 @@ def why(home: Home, number: int) -> list[tuple[str, str]]:
     """
     commits = ledger.commits(home)
     paths = [str(records.path_of(kind, records.RUN)) for kind in (Version, Refit)]
-    texts = ledger.texts_at(home, [commit.id for commit in commits], paths)
+    texts = branch.texts_at(home, [commit.id for commit in commits], paths)
     made = [
         commit
         for commit, files in zip(commits, texts, strict=True)
@@ -114,9 +115,9 @@ def who_used(home: Home, what: str) -> list[Use]:
     commits = [commit for commit in ledger.commits(home) if not commit.rollback]
     kinds: Sequence[type[Record]] = (Night, Dataset, Version, Refit) if day else (Night, Version, *_ROLES)
     paths = [*(str(records.path_of(kind, records.RUN)) for kind in kinds), *([] if day else [LOCK])]
-    serving = ledger.champion_at(home, ledger.ledger_tip(home))
+    serving = ledger.champion_at(home, branch.ledger_tip(home))
     uses = []
-    for files in reversed(ledger.texts_at(home, [commit.id for commit in commits], paths)):
+    for files in reversed(branch.texts_at(home, [commit.id for commit in commits], paths)):
         texts = {path.rpartition("/")[2].partition(".json")[0]: text for path, text in files.items()}
         how = _how_day(texts, day) if day else _how_digest(texts, what)
         if not how:
@@ -139,7 +140,7 @@ def learned_from(home: Home, days: Collection[date]) -> list[int]:
     commits = [commit for commit in ledger.commits(home) if not commit.rollback]
     paths = [str(records.path_of(kind, records.RUN)) for kind in (Night, Dataset, Version, Refit)]
     numbers = set()
-    for files in ledger.texts_at(home, [commit.id for commit in commits], paths):
+    for files in branch.texts_at(home, [commit.id for commit in commits], paths):
         night, dataset, version, refit = (json.loads(files.get(path, "null")) for path in paths)
         if not (night and dataset and version):
             continue
@@ -261,7 +262,7 @@ def _served(home: Home, number: int, commits: Sequence[Commit]) -> list[str]:
     path = str(records.path_of(Release, records.RUN))
     spans: list[str] = []
     since = ""
-    texts = ledger.texts_at(home, [commit.id for commit in commits], [path])
+    texts = branch.texts_at(home, [commit.id for commit in commits], [path])
     for commit, files in reversed(list(zip(commits, texts, strict=True))):
         if path not in files:
             continue

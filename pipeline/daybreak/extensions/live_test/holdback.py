@@ -34,7 +34,7 @@ from daybreak.extensions.live_test.traffic import open_log, share_out
 from daybreak.rollout.targets import endpoint
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Conclusion, Status
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import holdback_name
 
@@ -175,5 +175,5 @@ def _evaluation(home: Home, serving: Release) -> Evaluation | None:
     """Returns what the night that made the version found of it."""
     made = (one for one in ledger.commits(home) if one.night == serving.night and not one.rollback)
     return next(
-        (evaluation for one in made if (evaluation := ledger.read_at(home, one.id, Evaluation))), None
+        (evaluation for one in made if (evaluation := branch.read_at(home, one.id, Evaluation))), None
     )

@@ -50,7 +50,7 @@ from daybreak.extensions.live_test.readout import (
 from daybreak.extensions.live_test.traffic import end, move, open_log, share_out
 from daybreak.rollout.targets import endpoint
 from daybreak.statistics.paired import Rules
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _look(
     """Looks once at an experiment that may begin, and takes one action."""
     is_over = clock.utc() >= night.decide_until
     traffic = log.traffic()
-    serving = ledger.champion_at(home, ledger.ledger_tip(home))
+    serving = ledger.champion_at(home, branch.ledger_tip(home))
     if serving is None or serving.version != champion.version:
         reason = f"version {serving.version if serving else 0} serves by now, not {champion.version}"
         verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
@@ -436,8 +436,8 @@ def hours_needed(home: Home, params: LiveSections, *, hours: float) -> float:
     if params.gate.scores == "replay" or longest <= 0:
         return 0.0
     nights = (commit.id for commit in ledger.commits(home, limit=NIGHTS_BACK))
-    newest = next((commit for commit in nights if ledger.read_at(home, commit, Evaluation)), "")
-    evaluation, verdict = ledger.read_at(home, newest, Evaluation), ledger.read_at(home, newest, Verdict)
+    newest = next((commit for commit in nights if branch.read_at(home, commit, Evaluation)), "")
+    evaluation, verdict = branch.read_at(home, newest, Evaluation), branch.read_at(home, newest, Verdict)
     log = open_log(home, params) if evaluation else None
     if log is None:
         return 0.0

@@ -18,7 +18,7 @@ from daybreak.extensions.notebooks.versions import OpenVersion
 from daybreak.report.night_rows import NightRow, row_of
 from daybreak.report.standing import standing
 from daybreak.rollout.rollback import version_of
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
@@ -134,7 +134,7 @@ class OpenHome:
         home = Home(self.folder)
         if which is not None:
             return OpenVersion(home, version_of(home, str(which)))
-        champion = ledger.champion_at(home, ledger.ledger_tip(home))
+        champion = ledger.champion_at(home, branch.ledger_tip(home))
         if champion is None:
             raise NothingToDo(f"no version of {self.folder} serves yet; run a night, or name a version")
         return OpenVersion(home, champion.version)

@@ -44,7 +44,7 @@ from daybreak.extensions.router import server
 from daybreak.extensions.router.limits import RequestLimiter
 from daybreak.report import links
 from daybreak.report.night_rows import NightRow
-from daybreak.storage import homes, ledger
+from daybreak.storage import branch, homes
 from daybreak.storage.home import Home
 from daybreak.storage.homes import FleetHome
 
@@ -209,7 +209,7 @@ def _pages(home: FleetHome, rows: Sequence[NightRow]) -> dict[str, str]:
 def _tip(member: FleetHome) -> str:
     """Returns the newest commit of a ledger; "" where it cannot be read."""
     with contextlib.suppress(PipelineError):
-        return ledger.ledger_tip(member.home)
+        return branch.ledger_tip(member.home)
     return ""
 
 

@@ -19,7 +19,7 @@ from daybreak.data.partitions import part_of
 from daybreak.extensions.router.loading import case_of, recorded
 from daybreak.registry import aliases, carried_code
 from daybreak.serving.version_process import NoAnswer, VersionProcess
-from daybreak.storage import jsonl, ledger
+from daybreak.storage import branch, jsonl, ledger
 from daybreak.storage.bucket import options
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
@@ -71,7 +71,7 @@ def _predicted(home: Home, number: int, day: date, clean: Path) -> "tuple[int, p
 
     name = home.params.register_.name
     if not number:
-        champion = ledger.champion_at(home, ledger.ledger_tip(home))
+        champion = ledger.champion_at(home, branch.ledger_tip(home))
         if champion is None:
             raise NothingToDo("no version serves yet; run a night, or name a version by --version")
         number = champion.version

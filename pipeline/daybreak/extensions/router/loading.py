@@ -24,7 +24,7 @@ from daybreak.extensions.router.answers import Answers, Predictor, texts
 from daybreak.registry import aliases, carried_code
 from daybreak.registry.weights import ARRAYS
 from daybreak.serving.version_process import NoAnswer, VersionProcess
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def newest_arrays(home: Home) -> NightArrays | None:
 
     Raises ReleaseError where the ledger has to be signed, and is not.
     """
-    ledger.expect_signed(home)
+    branch.expect_signed(home)
     for commit in ledger.commits(home, limit=NIGHTS_BACK):
         if arrays := arrays_of(home, commit.night):
             return arrays
@@ -111,10 +111,10 @@ def recorded(home: Home, name: str, number: int, *, night: str) -> Version:
     that a person who can write to MLflow cannot make a router load anything else. So it does where the ledger
     has to be signed, and is not.
     """
-    ledger.expect_signed(home)
+    branch.expect_signed(home)
     of_night = [commit for commit in ledger.commits(home) if commit.night == night and not commit.rollback]
-    versions = [ledger.read_at(home, commit.id, Version) for commit in of_night]
-    refits = [ledger.read_at(home, commit.id, Refit) for commit in of_night]
+    versions = [branch.read_at(home, commit.id, Version) for commit in of_night]
+    refits = [branch.read_at(home, commit.id, Refit) for commit in of_night]
     if records.names_folder(night):
         folders = (home.nights / night, home.folder)
         versions += [records.find(Version, folder / records.RUN) for folder in folders]

@@ -25,7 +25,7 @@ from daybreak.extensions.router.answers import Answers, Predictor
 from daybreak.extensions.router.loading import NightArrays, VersionLoader, newest_arrays
 from daybreak.serving.version_process import NoAnswer
 from daybreak.statistics.assignment import arm_of
-from daybreak.storage import ledger, mlflow_client
+from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, RouterState, Traffic
 
@@ -143,7 +143,7 @@ class ModelManager:
         if time.monotonic() - self._looked_at > LEDGER_S:
             self._arrays = newest_arrays(self._home)
             if not traffic.champion:
-                promoted = ledger.champion_at(self._home, ledger.ledger_tip(self._home))
+                promoted = ledger.champion_at(self._home, branch.ledger_tip(self._home))
                 self._promoted = promoted.version if promoted else 0
             self._looked_at = time.monotonic()
         wanted = traffic if traffic.champion else replace(traffic, champion=self._promoted)

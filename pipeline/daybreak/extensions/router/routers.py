@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.record_types import Release
-from daybreak.storage import ledger
+from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Routers:
 
     def shown(self) -> int:
         """Returns the version that the routers serve; where they disagree, one that differs from the row."""
-        promoted = ledger.champion_at(self.home, ledger.ledger_tip(self.home))
+        promoted = ledger.champion_at(self.home, branch.ledger_tip(self.home))
         champion = self.log.traffic().champion or (promoted.version if promoted else 0)
         live = [router.champion for router in self.log.routers()]
         return next((number for number in live if number != champion), champion)
