@@ -25,7 +25,7 @@ def postgresql(*databases: str) -> Iterator[str]:
 
         def run(program: str, *arguments: str) -> None:
             call = [*drop, str(programs[-1] / program), *arguments]
-            subprocess.run(call, check=True, cwd=name, stdout=subprocess.DEVNULL, timeout=60)
+            subprocess.run(call, check=True, cwd=name, stdout=subprocess.DEVNULL, timeout=300)
 
         data = f"{name}/data"
         run("initdb", "--pgdata", data, "--auth=trust", "--username=airflow", "--no-sync")

@@ -501,7 +501,7 @@ def test_of_nights_that_are_opened_at_the_same_instant_one_has_its_turn_beside_a
     for call in calls:
         call.start()
     for call in calls:
-        call.join(120)
+        call.join(500)
     codes = [call.exitcode for call in calls]
     won = "n2" if codes[2] == 0 else "n1"
     assert codes == [0 if name == won else NotYet.exit_status for name in names] + [0]
@@ -664,5 +664,5 @@ def test_ctrl_c_on_nights_waits_until_the_night_has_ended_its_jobs(
         assert nights.poll() is None, nights.communicate()
         time.sleep(0.05)
     os.killpg(nights.pid, signal.SIGINT)  # as a terminal does
-    assert "night 2025-01-01 is stopped; go on with" in nights.communicate(timeout=120)[1]
+    assert "night 2025-01-01 is stopped; go on with" in nights.communicate(timeout=600)[1]
     assert nights.returncode == 130

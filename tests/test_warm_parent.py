@@ -68,7 +68,7 @@ def parents() -> list[psutil.Process]:
 @pytest.fixture
 def parent(folder: Path) -> Iterator[psutil.Process]:
     with warm_parent.running(folder):
-        until = time.monotonic() + 10  # it may not be that program yet
+        until = time.monotonic() + 300  # it may not be that program yet
         while not (running := parents()) and time.monotonic() < until:
             time.sleep(0.01)
         yield running[0]
@@ -80,7 +80,7 @@ def said(folder: Path, name: str) -> dict[str, object]:
 
 
 def wait_for(path: Path) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 300
     while not path.exists() or not path.read_text():
         assert time.monotonic() < until, f"{path} did not come"
         time.sleep(0.01)

@@ -20,7 +20,7 @@ from pathlib import Path
 OPTIONS = "loop,noauto_da_alloc,commit=3600"
 SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN, of linux/ext4.h
 NO_FLUSH = 2  # EXT4_GOING_FLAGS_NOLOGFLUSH: neither data nor journal is written any more
-UNMOUNT_S = 20
+UNMOUNT_S = 120
 
 
 class Volume:

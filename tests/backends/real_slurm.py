@@ -71,7 +71,7 @@ class Cluster:
     def clear(self) -> None:
         """End all jobs, and wait until both nodes are idle."""
         self.call("scancel", "--me")
-        wait(self.is_idle, timeout_s=60)
+        wait(self.is_idle)
 
     def is_idle(self) -> bool:
         """Whether nothing runs on either node."""

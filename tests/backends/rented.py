@@ -30,7 +30,7 @@ def job(home: Path, script: str = "exit 0", /, **changes: Any) -> Job:
     return Job(**{**given, **changes})
 
 
-def wait(condition: Callable[[], Any], *, timeout_s: float = 30) -> Any:
+def wait(condition: Callable[[], Any], *, timeout_s: float = 300) -> Any:
     until = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < until, "it did not come about"
@@ -38,7 +38,7 @@ def wait(condition: Callable[[], Any], *, timeout_s: float = 30) -> Any:
     return value
 
 
-def end(backend: Any, handle: str, *, timeout_s: float = 60) -> JobState:
+def end(backend: Any, handle: str, *, timeout_s: float = 300) -> JobState:
     """The state that the job ends in."""
 
     def ended() -> JobState | None:

@@ -539,7 +539,7 @@ def test_a_queue_admits_unlike_machines_as_one_job_set(kubernetes, made, unlike)
     assert list(kubernetes.objects["workloads"]) == [name_of(handle)]
     kubernetes.admit(name_of(handle))
     assert end(backend, handle) == "succeeded"
-    assert len(kubernetes.objects["pods"]) == 2
+    wait(lambda: len(kubernetes.objects["pods"]) == 2)
     with kubernetes.away():
         assert all(machine.joins for machine in made(queue="team").machines())
 

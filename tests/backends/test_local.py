@@ -32,7 +32,7 @@ def job(folder: Path, script: str, *, timeout_s: float = 60) -> Job:
     )
 
 
-def wait(condition: Callable[[], bool], *, timeout_s: float = 30) -> None:
+def wait(condition: Callable[[], bool], *, timeout_s: float = 300) -> None:
     until = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < until, "it did not come about"

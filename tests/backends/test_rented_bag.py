@@ -22,7 +22,7 @@ from daybreak.extensions.bag.folder import BAGS, Bag
 from tests.backends import rented
 from tests.backends.rented import wait
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 RUNS, NEEDED = 8, 6
 SIMULATE = """\
@@ -108,9 +108,9 @@ def test_a_bag_on_machines_that_see_another_disk_has_each_seed_once_whatever_is_
         os._exit(1)
     (tmp_path / "onlooker").mkdir()
     onlooker = opened(tmp_path / "onlooker", bag)
-    wait(lambda: onlooker.refreshed().taken, timeout_s=60)
+    wait(lambda: onlooker.refreshed().taken)
     place.take_one()
-    wait(lambda: onlooker.refreshed().done, timeout_s=60)
+    wait(lambda: onlooker.refreshed().done)
     os.kill(killed, signal.SIGKILL)
     os.waitpid(killed, 0)
     num_done = len(onlooker.refreshed().done)

@@ -16,7 +16,7 @@ from daybreak.contract.record_types import Night, Training, Verdict, Version
 from tests.clones import clone
 from tests.dags.conftest import checkout, database, in_airflow  # noqa: F401
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 RUN = """
     import json, retrain

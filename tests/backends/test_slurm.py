@@ -335,7 +335,7 @@ def test_a_bag_goes_on_after_its_nodes_are_preempted_and_its_command_is_killed(c
     words += ["--runs", "7", "--needed", "6", "--machines", "2", "--name", "b"]
     folder = home / "var/bags/b"
     killed = subprocess.Popen(words, cwd=home)
-    wait(lambda: (folder / "seeds/0").exists() and len(list(folder.glob("work/*"))) == 2, timeout_s=60)
+    wait(lambda: (folder / "seeds/0").exists() and len(list(folder.glob("work/*"))) == 2)
     killed.kill()
     killed.wait()
     cluster.take_away()

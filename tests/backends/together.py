@@ -109,7 +109,7 @@ class TrainingNight:
         time.sleep(0.1)
         try:
             self.training = launcher.train(
-                Home.here(),
+                Home(Path.cwd()),
                 self.night,
                 nights.dataset(),
                 self.plan,

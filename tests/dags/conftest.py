@@ -23,7 +23,7 @@ def in_airflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     folder = tmp_path_factory.mktemp("airflow")
     (folder / "home").mkdir()
 
-    def run(code: str, *arguments: str, home: Path | None = None, seconds: float = 300) -> Any:
+    def run(code: str, *arguments: str, home: Path | None = None, seconds: float = 1500) -> Any:
         given = environment(folder) | {"PYTHONPATH": str(ROOT / "dags")}
         given |= {"DAYBREAK_HOME": str(home)} if home else {}
         call = [sys.executable, "-c", textwrap.dedent(code), *arguments]

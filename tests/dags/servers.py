@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 600.0  # of each wait, on a machine that is busy with others
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 IDENTITY = ["-c", "user.name=A Test", "-c", "user.email=test@example.org"]
 
@@ -76,7 +77,7 @@ class Standalone:
 
         Airflow on SQLite can answer late, or 500 where another of its processes writes; so it is asked again.
         """
-        end = time.monotonic() + 180
+        end = time.monotonic() + LIMIT_S
         while True:
             is_last = time.monotonic() > end
             try:
@@ -102,7 +103,7 @@ class Standalone:
                 (b"{", b"[")
             ) else body_of_error.decode()
 
-    def until(self, condition: Callable[[], Any], *, seconds: float = 180) -> Any:
+    def until(self, condition: Callable[[], Any], *, seconds: float = LIMIT_S) -> Any:
         """What `condition` returns once it is true."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -123,7 +124,7 @@ class Standalone:
         assert status in (200, 409), answer
         return name
 
-    def run_to_the_end(self, run: str, *, seconds: float = 180) -> str:
+    def run_to_the_end(self, run: str, *, seconds: float = LIMIT_S) -> str:
         """State in which the run ends; an error says in which states and tries its tasks were."""
         path = f"/api/v2/dags/retrain/dagRuns/{run}"
         ended = ("success", "failed")
@@ -162,7 +163,7 @@ def server(
         process = subprocess.Popen(
             call, env=given, cwd=folder, stdout=out, stderr=out, start_new_session=True
         )
-    end = time.monotonic() + 180
+    end = time.monotonic() + LIMIT_S
     try:
         while not up():
             assert process.poll() is None, log.read_text()[-3000:]

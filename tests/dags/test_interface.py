@@ -22,7 +22,7 @@ from daybreak.contract.record_types import Night, Stop
 from daybreak.storage.home import Home
 from tests.dags.servers import keep
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 RUNS = "/api/v2/dags/retrain/dagRuns"
 
@@ -70,7 +70,7 @@ PROGRAMS = ("scheduler", "dag-processor", "triggerer", "api-server", "mlflow", "
 def answers(url: str) -> bool:
     """Whether a server answers there, be it to say that it waits for a model."""
     try:
-        urllib.request.urlopen(url, timeout=5).close()
+        urllib.request.urlopen(url, timeout=60).close()
     except urllib.error.HTTPError as error:
         error.close()
     except OSError:
@@ -271,7 +271,7 @@ def test_each_process_that_is_killed_during_a_night_comes_back_and_the_night_end
     standalone.until(standalone.up)
     said = json.loads((standalone.home / "endings.json").read_text())
     (standalone.home / "endings.json").write_text(json.dumps(said | {"train": [0]}))
-    assert standalone.run_to_the_end(run, seconds=400) == "success"
+    assert standalone.run_to_the_end(run) == "success"
     ended = states(standalone, run)
     assert (ended["review"], ended["approve"], ended["promote"]) == ("success", "skipped", "skipped")
     assert ["approve"] not in [call[:1] for call in calls(standalone)[before:]]

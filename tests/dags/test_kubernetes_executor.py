@@ -27,7 +27,7 @@ from tests.dags.servers import Standalone, environment, free_port, server, setti
 from tests.test_deploy import built, containers, needs_kustomize, stage_pod
 from tests.test_deploy import environment as variables
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200), needs_kustomize]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(2400), needs_kustomize]
 
 # Two stages of a night, then a task that waits as one that looks after a job, and the alert of a late night.
 PART = """

@@ -20,7 +20,7 @@ from daybreak import warm_parent
 from daybreak.contract import params
 from tests.dags.servers import Standalone, airflow_standalone, environment, free_port, keep, server
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 REASON = "asked for in a browser"
 APPROVED_FOR = "the interval is clear of zero"
@@ -58,7 +58,7 @@ def house(checkout: Path, postgres: str, tmp_path_factory: pytest.TempPathFactor
 
     def up() -> bool:
         with contextlib.suppress(urllib.error.URLError, ConnectionError):
-            return bool(urllib.request.urlopen(f"{url}/health", timeout=5).status == 200)
+            return bool(urllib.request.urlopen(f"{url}/health", timeout=60).status == 200)
         return False
 
     call = ["mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
@@ -96,9 +96,7 @@ def clear_while_it_trains(house: House, name: str) -> None:
     the five minutes until its heartbeat is missed.
     """
     train = f"/api/v2/dags/retrain/dagRuns/{name}/taskInstances/train"
-    house.airflow.until(
-        lambda: house.airflow.ask("GET", train)[1]["state"] == "up_for_reschedule", seconds=600
-    )
+    house.airflow.until(lambda: house.airflow.ask("GET", train)[1]["state"] == "up_for_reschedule")
     assert list((folder_of(house, name) / "data/work/jobs").glob("*/job.json"))
     assert Path((folder_of(house, name) / warm_parent.NOTE).read_text()).is_socket()
     body = {"dag_run_id": name, "task_ids": ["train"], "include_downstream": True, "dry_run": False}
@@ -120,7 +118,7 @@ def approve(house: House, name: str, page: Any) -> None:
         waits = house.airflow.ask("GET", f"{run}/taskInstances/review")[1]["state"] == "awaiting_input"
         return waits or house.airflow.ask("GET", run)[1]["state"] == "failed"
 
-    house.airflow.until(asked, seconds=600)
+    house.airflow.until(asked)
     page.goto(f"{house.airflow.url}/dags/retrain/runs/{name}/tasks/review/required_actions")
     page.set_viewport_size({"width": 1400, "height": 1040})
     assert page.locator("#element_approval_reason").input_value() == ""
@@ -145,12 +143,12 @@ def night(house: House, page: Any) -> Any:
     runs = "/api/v2/dags/retrain/dagRuns"
     manual = f"{runs}?run_type=manual"  # at 03:00 there is another
     name = house.airflow.until(
-        lambda: [r["dag_run_id"] for r in house.airflow.ask("GET", manual)[1]["dag_runs"]], seconds=300
+        lambda: [r["dag_run_id"] for r in house.airflow.ask("GET", manual)[1]["dag_runs"]]
     )[0]
     page.goto("about:blank")  # an open page of Airflow asks it every few seconds
     clear_while_it_trains(house, name)
     approve(house, name, page)
-    state = house.airflow.run_to_the_end(name, seconds=600)
+    state = house.airflow.run_to_the_end(name)
     tasks = house.airflow.ask("GET", f"{runs}/{name}/taskInstances")[1]["task_instances"]
     assert state == "success", {task["task_id"]: task["state"] for task in tasks}
     page.goto(f"{house.airflow.url}/dags/retrain/runs/{name}")

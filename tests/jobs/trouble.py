@@ -106,13 +106,13 @@ def real_night(number: int) -> Ended:
         nights.lay_out(Path(folder))
         try:
             decision: Training | JobError = nights.train(
-                night, params, by_plan=plan, between=between.get(kind, lambda _: None), timeout_s=300
+                night, params, by_plan=plan, between=between.get(kind, lambda _: None), timeout_s=600
             )
         except JobError as error:
             decision = error
         late_s = (datetime.now(UTC) - night.train_until).total_seconds()
         working = left_behind(Path(folder))  # workers wind up after their model
-        _, left = psutil.wait_procs(working, timeout=30)
+        _, left = psutil.wait_procs(working, timeout=300)
     return Ended(
         name=f"{number} {kind}, {workers} worker{'s' if workers > 1 else ''}",
         decision=decision,

@@ -16,7 +16,7 @@ from daybreak.profiling.harness import Harness
 from tests.planning.jobs import line
 from tests.profiling.test_profiler import Job as SmallJob
 
-TRAINING = TrainParams(batch_size=16, epochs=100)
+TRAINING = TrainParams(batch_size=16, epochs=2000)  # trials may take their time on any machine
 SLOW_S = 0.002  # of loading a sample: so much more than the step that no noise hides it
 
 
@@ -127,8 +127,7 @@ def test_samples_that_differ_each_time_are_not_kept():
 @pytest.mark.slow
 def test_samples_that_are_drawn_each_time_are_read_by_processes_and_the_losses_are_the_same():
     made = harness(Drawn(wait_s=SLOW_S))
-    longer = TRAINING.model_copy(update={"epochs": 2000})  # so that trials may take longer
-    tuned = tuner.tune(made, job(whole_batches=False), longer, quality="offer")
+    tuned = tuner.tune(made, job(whole_batches=False), TRAINING, quality="offer")
     assert tuned.tuning.loader_processes
     assert tuned.evidence["ratio"][2] < 1
     compared = Trials(made.workload, made.data, TRAINING).compare(

@@ -148,9 +148,7 @@ def test_a_variant_of_an_unknown_name_is_refused():
 @pytest.mark.slow
 def test_of_a_job_with_long_updates_smaller_batches_are_measured():
     """An update of the job's batch takes 0.6 s, and a profile of it about a hundred of them."""
-    begin = time.monotonic()
     measured = profile(Home.here(), DATASET, Job(load_s=0.01), PARAMS, TRAINING, limit_s=10)
-    assert time.monotonic() - begin < 100  # with the ceilings of the machine, and a process that starts
     assert max(measured.evidence["measured"]["batch_sizes"]) < 16
     assert measured.evidence["measured"]["too_slow"] == 16
     assert measured.load_s(64) == pytest.approx(0.64, rel=0.2)

@@ -176,7 +176,7 @@ def test_the_images_own_container_answers_as_the_version_was_judged(
         .replace("tests.backends.fake.answering", CONTAINER[-1])
     )
     (home_with_endpoint / "params.yaml").write_text(text)
-    wait(lambda: is_done(promote_night), timeout_s=120)
+    wait(lambda: is_done(promote_night), timeout_s=600)
     with mlflow_client.session(Home.here()) as client:
         (target,) = (
             one for one in targets.release_targets(Home.here(), client, MODEL) if hasattr(one, "split")
@@ -193,7 +193,7 @@ def test_the_images_own_container_answers_as_the_version_was_judged(
 def served_from(home: Path, service: Any) -> tuple[OnVertex, Any, Path]:
     """The endpoint after a promotion, the model that it serves as registered, and the folder of its files."""
     prepared(home, 0)
-    wait(lambda: is_done(promote_night), timeout_s=120)
+    wait(lambda: is_done(promote_night), timeout_s=600)
     with mlflow_client.session(Home.here()) as client:
         (target,) = (
             one for one in targets.release_targets(Home.here(), client, MODEL) if hasattr(one, "split")
@@ -285,7 +285,7 @@ def night_with_users(home_with_endpoint: Path, tmp_path: Path, monkeypatch: pyte
         text.replace("smoke_test: {samples: 0}", "live_test: {max_p99_rise_s: 60}")
     )
     prepared(home, 0)
-    wait(lambda: is_done(promote_night), timeout_s=120)
+    wait(lambda: is_done(promote_night), timeout_s=600)
     close()
     monkeypatch.setattr("daybreak.extensions.vertex.endpoint.STALE_S", 2.0)
     monkeypatch.setattr("tests.release.folders.PARAMS", text.replace("smoke_test: {samples: 0}", LIVE))
@@ -311,7 +311,7 @@ def come(log: Log, there: OnVertex, number: int, taken: Callable[[dict[str, Any]
             for user, one in zip(users, answers, strict=True)
         ]
         assert asked_for(there.config.address, there, outcomes) == [{"kept": True}] * len(outcomes)
-    wait(lambda: sum(1 for _ in log.exposures(None)) >= number, timeout_s=10)
+    wait(lambda: sum(1 for _ in log.exposures(None)) >= number, timeout_s=300)
 
 
 @pytest.mark.parametrize("liked", [1, 2])
@@ -342,7 +342,7 @@ def test_users_of_the_endpoint_judge_a_challenger_and_what_they_refuse_is_taken_
                 assert watch.watch(Home.here(), params.load(home_with_endpoint)).outcome != "rolled back"
                 assert dict(there.deployments.served().traffic_split) == split  # the watch lets it go on
                 if shares[-1]:
-                    wait(lambda: followed(log, there), timeout_s=10)
+                    wait(lambda: followed(log, there), timeout_s=300)
                     come(log, there, 60, taken=lambda answer: first_of(answer, liked))
                     halfway()
                 else:

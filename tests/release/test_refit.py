@@ -47,7 +47,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
 
 
-def refitted(*, timeout_s: float = 120) -> Refit | None:
+def refitted(*, timeout_s: float = 600) -> Refit | None:
     """Call the stage refit until it is done, in the folder of a night."""
     asked, until = params.load(Path()), time.monotonic() + timeout_s
     while True:
@@ -168,7 +168,7 @@ def killed(*args: object, **given: object) -> None:
 
 def kill_once(home: Path, is_time: Callable[[], bool]) -> None:
     """Begin a refit in a fork, and SIGKILL it and its job as soon as it is time."""
-    pid, until = os.fork(), time.monotonic() + 60
+    pid, until = os.fork(), time.monotonic() + 300
     if not pid:
         try:
             refitted()

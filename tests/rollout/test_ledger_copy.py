@@ -176,6 +176,6 @@ def test_a_remote_that_is_silent_or_asks_for_a_password_holds_no_night(
     copy = ledger_copy.push(Home.here())
     assert copy
     assert copy.state == "no answer"
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 300
     assert "the ledger is not pushed" in caplog.text
     expect_ledger(Home.here(), load(home), opens=True)  # the night goes on

@@ -108,7 +108,7 @@ def test_a_parquet_bomb_is_refused_by_its_number_of_rows(folder: Path) -> None:
 def in_a_process(code: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
     """Run code that may be killed by what it reads."""
     words = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
 
 
 FETCH = """

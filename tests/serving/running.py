@@ -17,7 +17,7 @@ from daybreak.extensions.router.model_manager import ModelManager
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -180,5 +180,5 @@ def test_loader_processes_die_with_the_process_that_trains(tmp_path: Path):
         loaders = psutil.Process(training.pid).children()
         assert len(loaders) == 2
         training.kill()
-    _, alive = psutil.wait_procs(loaders, timeout=10)
+    _, alive = psutil.wait_procs(loaders, timeout=300)
     assert alive == []

@@ -38,7 +38,7 @@ def heard(termination: Termination) -> None:
     Like the backward pass, it lets go of the GIL between: in 3.11 a signal that another thread took may
     wait for that.
     """
-    until = time.monotonic() + 5
+    until = time.monotonic() + 300
     while not termination():
         assert time.monotonic() < until
         time.sleep(0.001)

@@ -39,7 +39,6 @@ from tests.storage.test_snapshots import flip_a_bit
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore"),  # of the libraries of whole stages
 ]
 DAY = date(2026, 3, 3)

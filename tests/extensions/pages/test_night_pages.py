@@ -21,7 +21,7 @@ from tests.report.nights import lay, whole
 from tests.training import nights as training_nights
 
 LAST = date(2026, 11, 24)
-LIMIT_S = 60
+LIMIT_S = 300
 
 
 @pytest.fixture(scope="module")
