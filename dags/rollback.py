@@ -37,6 +37,16 @@ FORM = {
         title="Reason",
         description="Why; the ledger and both versions' pages keep it.",
     ),
+    "hold_days": Param(
+        None,
+        type=["null", "integer"],
+        minimum=0,
+        title="Days to hold the recipe",
+        description=(
+            "Until then, a version of the recipe that is taken back serves only if a person approves it, or "
+            "once one is proven better on later days. Empty: until daybreak lift. 0: no hold."
+        ),
+    ),
 }
 
 # What a person typed reaches the shell as the value of a variable, never as text of the command.
@@ -44,6 +54,7 @@ TYPED = {
     "TO": "{{ params.to or '' }}",
     "STEPS": "{{ params.steps }}",
     "REASON": "{{ params.reason }}",
+    "HOLD_DAYS": "{{ '' if params.hold_days is none else params.hold_days }}",
     "ONCE": "by Airflow run {{ run_id }}",
     "BY": "{{ dag_run.triggering_user_name or '' }}",
 }
@@ -67,7 +78,7 @@ def rollback_of(home: Home) -> DAG:
             bash_command=notify.command(
                 home,
                 'rollback ${TO:+--to "$TO"} --steps "$STEPS" --reason "$REASON" --once "$ONCE" '
-                '${BY:+--by "$BY"}',
+                '${HOLD_DAYS:+--hold-days "$HOLD_DAYS"} ${BY:+--by "$BY"}',
             ),
             env=TYPED,
             timeout=timedelta(hours=3).total_seconds(),

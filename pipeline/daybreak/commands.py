@@ -147,6 +147,23 @@ def same_recipe(home: Home, *, reason: str) -> int:
     return 0
 
 
+def lift(home: Home, *, reason: str, by: str = "") -> int:
+    """Let recipes serve by proof again that a person took back or rejected.
+
+    Args:
+        home: whose nights these are
+        reason: why, kept in the ledger
+        by: who; you if left out
+    """
+    from daybreak.report import publisher
+    from daybreak.rollout import hold
+
+    for held in hold.lift(home, reason=reason, by=by):
+        print(f"lifted: {held.hold}")
+    publisher.copy_ledger(home)
+    return 0
+
+
 def prune(home: Home, *, dry_run: bool = False) -> int:
     """Delete data and models that no rollback could bring back any more, as `close` does each night.
 

@@ -476,7 +476,7 @@ def test_the_night_after_a_rollback_follows_it(home: Path, release: Any, setting
     release(0, 1.0)
     release(1, 1.0)
     os.chdir(home)
-    rollback.rollback(Home.here(), settings, reason="a test")
+    rollback.rollback(Home.here(), settings, reason="a test", hold_days=0)
     made = release(2, 1.0)
     assert (made.version, made.replaced) == (3, 1)
     assert [entry.rollback for entry in ledger.history(Home.here())] == [False, True, False, False]

@@ -581,6 +581,7 @@ class Verdict(Record):
     margin: float | None = None  # what a refresh may be worse by, in units of the score
     chain: Chain | None = None  # of refreshes; None without a champion
     false_promotion_chance: float | None = None  # where it is no better; None: no changed recipe was tried
+    recipe: str = ""  # of the challenger, a digest; "": nothing was judged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -594,6 +595,30 @@ class Approval(Record):
     by: str
     reason: str
     answered_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold(Record):
+    """A person's word against recipes, which a rollback or a rejection with a reason leaves.
+
+    A version of such a recipe serves only if a person approves it, or once one is proven better on days that
+    nobody had seen then (daybreak/rollout/hold.py).
+    """
+
+    recipes: tuple[str, ...]  # digests
+    what: Literal["took back", "rejected"]
+    versions: tuple[int, ...]  # that this was about
+    kept: int  # the version that came to serve again, or stayed
+    since: date  # newest day of data then
+    until: date | None  # last night that it binds; None: until it is lifted
+    by: str
+    reason: str
+    at: datetime
+
+    def __str__(self) -> str:
+        """Returns who said what of which versions, when and why."""
+        versions = f"version{'s' * (len(self.versions) > 1)} {', '.join(map(str, self.versions))}"
+        return f"{self.by} {self.what} {versions} on {self.at:%Y-%m-%d}: {self.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -730,6 +755,7 @@ class Note(Record):
     text: str
     versions: tuple[int, ...]  # that it is about
     recipe: str = ""  # that a person declared to be the one these versions were made by
+    lifts: tuple[str, ...] = ()  # commits of rollbacks and nights whose holds end
     erasure: Erasure | None = None
 
     def __str__(self) -> str:
@@ -750,6 +776,7 @@ OF_A_NIGHT = (
     Version,
     Verdict,
     Approval,
+    Hold,
     Refit,
     Release,
     Stop,

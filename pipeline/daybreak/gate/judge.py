@@ -44,7 +44,8 @@ from daybreak.gate.chain import NIGHTS_PER_YEAR, apply_chain, chain_of
 from daybreak.gate.plausibility import NIGHTS, plausible
 from daybreak.gate.selftest import selftest
 from daybreak.registry import approval
-from daybreak.registry.lineage import is_declared_equal, is_refresh, what_changed
+from daybreak.registry.lineage import is_declared_equal, is_refresh, recipe, what_changed
+from daybreak.rollout import hold
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.statistics.paired import Rules, judge
 from daybreak.statistics.result import Conclusion, Status
@@ -101,16 +102,16 @@ def gate(
             f"night {night.id} evaluated {evaluation.model_digest}; run evaluate and register again"
         )
     expect_ledger(home, params)
-    is_same = is_refresh(champion, params) or is_declared_equal(home, champion, params)
-    if champion and night.chosen and night.chosen.is_refresh:
-        is_same = True  # whatever differs, earlier nights have proven to be better
+    is_same = _is_same_recipe(home, night, champion, params)
+    held = hold.on(home, _recipes(champion, params, is_same=is_same), day=night.day) if champion else []
     older = _older(home, champion, dataset)
     refresh = is_same and not older
     rules = rules_of(params.gate, refresh=refresh, evaluation=evaluation)
     scores, past = read_scores() or {}, _earlier(home, night, LOOKED_AT)
-    chance = None if champion is None or refresh else _chance(home, night, params.gate)
-    if chance is not None:
-        rules = replace(rules, alpha=2 * chance)
+    chance = None if champion is None or (refresh and not held) else _chance(home, night, params.gate)
+    strict = rules if chance is None else replace(rules, alpha=2 * chance, refresh=False)
+    if not refresh:
+        rules = strict
     chain = chain_of(
         scores,
         champion,
@@ -135,23 +136,42 @@ def gate(
             kind="older data" if older else "",
         )
 
-    if params.gate.scores == "replay" or champion is None:
+    if params.gate.scores == "replay" or champion is None or held:  # no user meets what a person took back
         verdict = replayed()
     else:
         assert live, f"gate.scores is {params.gate.scores}, and no judge of live traffic is given"
         verdict = live.judge(
             home, night, version, champion, params, rules=rules_for_users(rules, chance), replayed=replayed
         )
-    verdict = replace(apply_chain(verdict, chain), false_promotion_chance=chance)
+    verdict = replace(
+        apply_chain(verdict, chain), false_promotion_chance=chance, recipe=recipe(params) if champion else ""
+    )
     if champion and not is_same:
         verdict = replace(verdict, reason=f"{verdict.reason}; {what_changed(home, champion, params)}")
     if older:
         verdict = replace(verdict, reason=f"{verdict.reason}; {older}")
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
+    if held:
+        better = verdict.action == "promote" and (
+            not refresh or is_better(scores, evaluation, version, champion, params.gate, rules=strict)
+        )
+        verdict = hold.apply(verdict, held, evaluation, night=night, better=better)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
         verdict = fit_to_serve(verdict, _smoke_test(home, version, champion, evaluation, params))
     return replace(verdict, decided_at=clock.utc().replace(microsecond=0))
+
+
+def _is_same_recipe(home: Home, night: Night, champion: Champion | None, params: GateSections) -> bool:
+    """Returns whether tonight's recipe is the champion's, by itself, by a person's word or by proof."""
+    if is_refresh(champion, params) or is_declared_equal(home, champion, params):
+        return True
+    return bool(champion and night.chosen and night.chosen.is_refresh)  # proven better on earlier nights
+
+
+def _recipes(champion: Champion, params: GateSections, *, is_same: bool) -> set[str]:
+    """Returns the digests that tonight's recipe goes by: the champion's, too, where it is the same."""
+    return {recipe(params)} | ({champion.lineage.get("recipe", "")} if is_same else set())
 
 
 def _older(home: Home, champion: Champion | None, dataset: Dataset | None) -> str:
@@ -334,6 +354,29 @@ def decide(
         checks=(believed, *checks) if believed else checks,
         margin=rules.margin if champion else None,
     )
+
+
+def is_better(
+    scores: Columns,
+    evaluation: Evaluation,
+    version: Version,
+    champion: Champion | None,
+    params: GateParams,
+    *,
+    rules: Rules,
+) -> bool:
+    """Returns whether the scores prove a version better by these rules, which are of a changed recipe."""
+    success, guardrails = success_of(params, evaluation), guardrails_of(params, evaluation)
+    verdict = decide(
+        scores,
+        evaluation=evaluation,
+        version=version,
+        champion=champion,
+        rules=rules,
+        success=success,
+        guardrails=guardrails,
+    )
+    return verdict.action == "promote"
 
 
 def _left_out(evaluation: Evaluation) -> str:

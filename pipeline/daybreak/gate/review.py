@@ -12,6 +12,7 @@ from daybreak.contract.errors import NothingToDo, ReleaseError
 from daybreak.contract.record_types import Approval, Night, Stop, Verdict, Version
 from daybreak.contract.user import user
 from daybreak.registry import approval as approvals
+from daybreak.rollout import hold
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
@@ -61,11 +62,15 @@ def approve(
         said = approvals.answer_to(verdict, records.find(Approval, home.records))
         if said is None:
             said = _answer(home, night, verdict, approved=not reject, by=by, reason=" ".join(reason.split()))
+            if held := hold.of_rejection(night, verdict, said):
+                records.write(held, home.records)
             records.write(said, home.records)
     if said.approved is reject:
         answer = approvals.words(verdict, said)
         raise ReleaseError(f"{name} {answer}, and the first answer stands; use rollback once it serves")
     log.info("%s %s", name, approvals.words(verdict, said))
+    if held := hold.of_rejection(night, verdict, said):
+        log.info("%s", hold.consequence(held))
     return said
 
 

@@ -16,6 +16,7 @@ from daybreak.gate.chain import NIGHTS_PER_YEAR, anchor_of, nights_until_shown
 from daybreak.gate.judge import LOOKED_AT, rules_of
 from daybreak.registry import aliases
 from daybreak.rollout import saga
+from daybreak.rollout.hold import WATCH
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.rollout.rollback import rollback
 from daybreak.rollout.targets import Target, release_targets
@@ -28,8 +29,6 @@ from daybreak.storage.ledger import Entry
 from daybreak.storage.mlflow_client import session
 
 log = logging.getLogger(__name__)
-
-WATCH = "watch"  # who decides to roll back
 
 
 def watch(home: Home, params: WatchSections) -> Watch:
@@ -52,7 +51,7 @@ def watch(home: Home, params: WatchSections) -> Watch:
     held = users.held(home, serving, before, params, rules=rules) if users and before else None
     if users and before and held and held.result.status is Status.WORSE:
         why, effect = held.result.sentence, held.result.effect
-        rollback(home, params, to=before.version, reason=why, by=WATCH, yes=True)
+        rollback(home, params, to=before.version, reason=why, by=WATCH, hold_days=0, yes=True)
         users.hold_back(home, serving, None, params)
         rolled_back = _watched(
             "rolled back",
@@ -71,7 +70,7 @@ def watch(home: Home, params: WatchSections) -> Watch:
     if watched.outcome == "no data" and held:  # users have compared them
         watched = replace(watched, outcome="kept")
     if watched.outcome == "rolled back":
-        rollback(home, params, to=watched.predecessor, reason=watched.reason, by=WATCH, yes=True)
+        rollback(home, params, to=watched.predecessor, reason=watched.reason, by=WATCH, hold_days=0, yes=True)
         return replace(watched, reason=f"{edit}rolled back: {watched.reason}")
     return replace(watched, reason=f"{edit}{watched.reason}")
 

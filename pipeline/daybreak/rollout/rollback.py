@@ -12,7 +12,7 @@ from daybreak.contract.params import ModelSections
 from daybreak.contract.record_types import Champion, Release, Verdict
 from daybreak.contract.user import user
 from daybreak.registry import aliases
-from daybreak.rollout import night_events, release_journal, saga
+from daybreak.rollout import hold, night_events, release_journal, saga
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.rollout.targets import Target, release_targets
 from daybreak.storage import branch, ledger
@@ -36,6 +36,7 @@ def rollback(
     reason: str,
     to: int | str = 0,
     steps: int = 1,
+    hold_days: int = -1,
     by: str = "",
     once: str = "",
     yes: bool = False,
@@ -52,7 +53,8 @@ def rollback(
         params: name of the model, and what to check the ledger by.
         reason: why; the ledger and the registry keep it
         to: the version that is to serve, or the night or the day that made it; found by `steps` if 0
-        steps: how many promotions to take back.
+        steps: how many promotions to take back
+        hold_days: days on which their recipes serve only if a person approves; until `lift` if -1, none if 0
         by: who rolls back; you if left out
         once: name of a request that may be sent again, such as "run 7"; it takes effect once
         yes: do not ask at a terminal whether it is to be done
@@ -72,7 +74,7 @@ def rollback(
         if not (yes or release_journal.journal(home).path.exists()):  # asked before a target got ready
             _ask(name, night, serving=serving)
         why = f"{reason}{f' ({once})' if once else ''}"
-        move = _move(home, night, serving, tip=tip, why=why, by=by or user())
+        move = _move(home, night, serving, tip=tip, why=why, by=by or user(), hold_days=hold_days)
         saga.run(home, move, targets)
         return move.release
 
@@ -96,7 +98,9 @@ def _to_serve_again(home: Home, serving: Release | Champion, *, to: int | str, s
     return night
 
 
-def _move(home: Home, night: Entry, serving: Release | Champion, *, tip: str, why: str, by: str) -> saga.Move:
+def _move(
+    home: Home, night: Entry, serving: Release | Champion, *, tip: str, why: str, by: str, hold_days: int
+) -> saga.Move:
     """Returns the move back to the version of a night, with what the ledger is to say of it."""
     assert night.release is not None
     release = Release(
@@ -119,12 +123,23 @@ def _move(home: Home, night: Entry, serving: Release | Champion, *, tip: str, wh
     )
     at = datetime.now(UTC).replace(microsecond=0)
     event = night_events.rolled_back(release, by=by, reason=one_line(why), at=at)
+    held = hold.of_rollback(
+        home,
+        ledger.releases(home),
+        to=release.version,
+        serving=serving.version,
+        days=hold_days,
+        by=by,
+        reason=one_line(why),
+    )
+    if held:
+        log.info("%s", hold.consequence(held))
     return saga.Move(
         kind="rollback",
         release=release,
         tip=tip,
         commit=lambda: ledger.commit_rollback(
-            home, night.commit, release, verdict, event, after=tip, message=verdict.reason[:200]
+            home, night.commit, release, verdict, event, hold=held, after=tip, message=verdict.reason[:200]
         ),
     )
 

@@ -24,6 +24,7 @@ from daybreak.contract.record_types import (
     Evaluation,
     Event,
     Events,
+    Hold,
     Night,
     Plan,
     Profile,
@@ -67,6 +68,7 @@ class Entry:
     version: Version | None = None
     verdict: Verdict | None = None
     approval: Approval | None = None
+    hold: Hold | None = None  # that a person's word left
     champion: Champion | None = None
     refit: Refit | None = None
     release: Release | None = None
@@ -99,7 +101,7 @@ class Entry:
 
 
 # The records of a rollback's commit itself; the rest of the tree comes from the night restored by it.
-_OF_A_ROLLBACK = (Night, Verdict, Release, Events)
+_OF_A_ROLLBACK = (Night, Verdict, Hold, Release, Events)
 
 
 def champion_at(home: Home, commit: str) -> Champion | None:
@@ -334,7 +336,15 @@ def _may_go_on(home: Home, commit: str) -> bool:
 
 
 def commit_rollback(
-    home: Home, target: str, release: Release, verdict: Verdict, event: Event, *, after: str, message: str
+    home: Home,
+    target: str,
+    release: Release,
+    verdict: Verdict,
+    event: Event,
+    *,
+    hold: Hold | None = None,
+    after: str,
+    message: str,
 ) -> str:
     """Commits the tree of `target`, with these records of the rollback in it, after an entry of the ledger.
 
@@ -343,7 +353,7 @@ def commit_rollback(
     with tempfile.TemporaryDirectory() as scratch:
         index = Path(scratch) / "index"
         git("read-tree", target, folder=home.folder, index=index)
-        branch.put_records(home, release, verdict, Events(events=(event,)), index=index)
+        branch.put_records(home, release, verdict, hold, Events(events=(event,)), index=index)
         tree = git("write-tree", folder=home.folder, index=index)
     trailers = f"Night: {release.night}\nRollback: {release.version}\n"
     return branch.append(home, lambda tip: tree, after=after, subject=message, trailers=trailers)

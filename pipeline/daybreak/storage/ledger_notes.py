@@ -25,6 +25,7 @@ def add(
     *,
     versions: Sequence[int],
     recipe: str = "",
+    lifts: Sequence[str] = (),
     erasure: Erasure | None = None,
     at: str = "",
 ) -> str:
@@ -37,6 +38,7 @@ def add(
         text: what was seen or done.
         versions: that it is about.
         recipe: that a person declares to be the one that these versions were made by.
+        lifts: commits of the rollbacks and nights whose holds a person ends.
         erasure: what was erased.
         at: when, as 2011-09-30 03:00 UTC; now if empty.
     """
@@ -45,6 +47,7 @@ def add(
         text=one_line(text),
         versions=tuple(versions),
         recipe=recipe,
+        lifts=tuple(lifts),
         erasure=erasure,
     )
 
@@ -57,7 +60,7 @@ def add(
             branch.put_records(home, made, index=index)
             return git("write-tree", folder=home.folder, index=index)
 
-    kind = "erasure" if erasure else "recipe" if recipe else "edit"
+    kind = "erasure" if erasure else "recipe" if recipe else "lift" if lifts else "edit"
     return branch.append(home, tree_after, after=None, subject=made.text, trailers=f"Note: {kind}\n")
 
 

@@ -55,6 +55,7 @@ class Model:
     name: str
     rows: Sequence[NightRow]
     pages: Mapping[str, str]
+    held: Sequence[str] = ()  # recipes that a person holds, a sentence each
     fault: str = ""  # why its ledger cannot be read
 
 
@@ -63,6 +64,7 @@ class ModelSummary:
     """A model's nights in short."""
 
     name: str
+    held: Sequence[str]
     fault: str
     serves: int
     before: int  # the version that a rollback brings back; 0: none
@@ -151,6 +153,7 @@ def _summary(model: Model, *, at: datetime) -> ModelSummary:
     predicted = [row.held for row in nights if row.held is not None][:SCORED]
     return ModelSummary(
         name=model.name,
+        held=model.held,
         fault=model.fault,
         serves=model.rows[0].serves if model.rows else 0,
         before=served[-2] if len(served) > 1 else 0,

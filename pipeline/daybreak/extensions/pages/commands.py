@@ -34,6 +34,7 @@ def status(home: Home, *, last: int = 14, all: bool = False, watch: bool = False
 
     from daybreak import airflow_health
     from daybreak.extensions.pages import board
+    from daybreak.rollout import hold
     from daybreak.storage import homes
 
     if url := airflow_health.address(home):
@@ -54,13 +55,15 @@ def status(home: Home, *, last: int = 14, all: bool = False, watch: bool = False
             raise NothingToDo("the ledger has no night yet; run one with: make night")
         print(json.dumps(rows if all else rows[here.model]))
         return 0
-    for model, history in histories.items():
+    for member in chosen:
+        model, history = member.model, histories.get(member.model, [])
         if all:
             Console().print(model, style="bold", highlight=False)
         elif not history and not running[model]:
             raise NothingToDo("the ledger has no night yet; run one with: make night")
-        for each in board.status_of(history, running[model]):
-            Console().print(each, highlight=False)
+        held = hold.in_force(member.home) if history else []
+        for each in (*board.status_of(history, running[model]), *map(str, held)):
+            Console().print(each, highlight=False, markup=False)
     return 0
 
 

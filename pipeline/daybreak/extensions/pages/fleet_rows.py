@@ -12,6 +12,7 @@ from daybreak.extensions.pages.board import Model
 from daybreak.extensions.pages.live import RunningPage
 from daybreak.report import links
 from daybreak.report.night_rows import NightRow, NightRows
+from daybreak.rollout import hold
 from daybreak.storage import homes
 from daybreak.storage.home import Home
 from daybreak.storage.homes import FleetHome
@@ -35,10 +36,10 @@ class FleetRows:
     def _model(self, home: FleetHome, pages: Pages) -> Model:
         kept = self._rows.setdefault(home.folder, NightRows(home.home))
         try:
-            rows = kept.newest()
+            rows, held = kept.newest(), hold.in_force(home.home)
         except PipelineError as error:
             return Model(name=home.model, rows=(), pages={}, fault=str(error))
-        return Model(name=home.model, rows=rows, pages=pages(home, rows))
+        return Model(name=home.model, rows=rows, pages=pages(home, rows), held=[str(one) for one in held])
 
 
 def running(members: Sequence[FleetHome], *, now: datetime, pages: bool = False) -> list[RunningPage]:

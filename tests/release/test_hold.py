@@ -1,0 +1,181 @@
+"""A person's word against a recipe lasts until a proof on later days, an approval, or another word."""
+
+import os
+import random
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daybreak import commands
+from daybreak.contract import params, records
+from daybreak.contract.errors import NothingToDo
+from daybreak.contract.params import Params
+from daybreak.contract.record_types import Approval, Champion, Evaluation, Hold, Night, Verdict, Version
+from daybreak.gate import review
+from daybreak.rollout import hold, promote, rollback
+from daybreak.rollout.hold import InForce
+from daybreak.storage import branch, ledger, ledger_notes
+from daybreak.storage.home import Home
+from tests.release.conftest import judge_night
+from tests.release.folders import FIRST, make_evaluation, make_night
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),
+]
+WHY = "worse on returns"
+
+
+def held() -> list[Hold]:
+    """The holds in force for the next night."""
+    return [one.hold for one in hold.in_force(Home.here())]
+
+
+def verdict_of(number: int) -> Verdict:
+    """The verdict of night `number`, in its folder."""
+    day = FIRST + timedelta(days=number)
+    return records.read(Verdict, Home.here().nights / day.isoformat() / records.RUN)
+
+
+@pytest.fixture
+def taken_back(home: Path, release: Any, settings: Params) -> Params:
+    """Version 2, a refresh of version 1 that is no worse, taken back by a person."""
+    for number in range(2):
+        release(number, 0.9)
+    os.chdir(home)
+    assert rollback.rollback(Home.here(), settings, reason=WHY, by="ann").version == 1
+    return settings
+
+
+def test_the_night_after_a_rollback_does_not_promote_the_same_recipe_on_the_same_effect(
+    taken_back: Params, release: Any
+) -> None:
+    assert release(2, 0.9) is None
+    verdict = verdict_of(2)
+    night = records.read(Night, records.RUN)
+    assert (verdict.action, verdict.approve_until) == ("promote", night.decide_until)
+    assert f"ann took back version 2 on {datetime.now(UTC):%Y-%m-%d}: {WHY}" in verdict.reason
+    assert "proven better on days after 2025-01-11" in verdict.reason
+    assert "daybreak lift --reason TEXT" in verdict.reason
+
+
+def test_a_proof_on_later_days_ends_the_hold(taken_back: Params, release: Any) -> None:
+    assert release(2, 1.0).version == 3
+    assert "on days after 2025-01-11, which ends: ann took back version 2" in verdict_of(2).reason
+    assert held() == []
+    assert release(3, 1.0).version == 4  # a refresh, no worse
+
+
+def test_a_person_who_approves_ends_the_hold(taken_back: Params, home: Path) -> None:
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
+    os.chdir(make_night(home, 2, weight=0.9, champion=champion))
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
+    records.write(replace(records.read(Night, records.RUN), decide_until=until), records.RUN)
+    verdict = judge_night()
+    given = records.read(Night, records.RUN), records.read(Version, records.RUN), verdict
+    said = review.approve(Home.here(), *given, by="ann")
+    made = promote.promote(
+        *given, records.read(Champion, records.RUN), params.load(Path()), approval=said, home=Home.here()
+    )
+    assert (made.version, held()) == (3, [])
+
+
+def test_a_person_may_lift_it_and_the_ledger_says_so(
+    taken_back: Params, release: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands.lift(Home.here(), reason="it was the returns desk", by="bob")
+    assert (
+        f"lifted: ann took back version 2 on {datetime.now(UTC):%Y-%m-%d}: {WHY}" in capsys.readouterr().out
+    )
+    (note,) = ledger_notes.read(Home.here())
+    assert note.text == "bob lifted the hold on the recipe of version 2: it was the returns desk"
+    assert release(2, 0.9).version == 3
+    with pytest.raises(NothingToDo, match="no recipe is held"):
+        commands.lift(Home.here(), reason="again")
+
+
+def test_a_hold_lasts_for_as_many_days_as_asked_and_watch_leaves_none(
+    home: Path, release: Any, settings: Params
+) -> None:
+    for number in range(3):
+        release(number, 0.9)
+    os.chdir(home)
+    rollback.rollback(Home.here(), settings, reason=WHY, hold_days=2)
+    (recipe,) = held()[0].recipes
+    last = FIRST + timedelta(days=4)
+    assert [held()[0].until, held()[0].versions] == [last, (3,)]
+    assert len(hold.on(Home.here(), {recipe}, day=last)) == 1
+    assert hold.on(Home.here(), {recipe}, day=last + timedelta(days=1)) == []
+    assert hold.on(Home.here(), {"another"}, day=last) == []
+    commands.lift(Home.here(), reason="a test")
+    rollback.rollback(Home.here(), settings, reason="proven worse", by="watch", hold_days=0)
+    assert held() == []
+
+
+def test_a_rejection_with_a_reason_holds_the_recipe_and_one_without_does_not(taken_back: Params) -> None:
+    verdict = Verdict(
+        action="promote", champion=1, challenger=3, effect=0.1, low=0.0, high=0.2, num_samples=9,
+        reason="better", recipe="r",
+    )  # fmt: skip
+    night = Night(
+        id="n", day=FIRST, started_at=datetime.now(UTC), train_until=datetime.now(UTC),
+        decide_until=datetime.now(UTC), budget_usd=1, trigger="", code_commit="", previous="",
+    )  # fmt: skip
+
+    def left_by(**said: Any) -> Hold | None:
+        answer = Approval(
+            champion=1, challenger=3, action="promote", by="ann", answered_at=datetime.now(UTC), **said
+        )
+        return hold.of_rejection(night, verdict, answer)
+
+    made = left_by(approved=False, reason=WHY)
+    assert made and (made.recipes, made.versions, made.kept, made.since) == (("r",), (3,), 1, FIRST)
+    assert str(made) == f"ann rejected version 3 on {datetime.now(UTC):%Y-%m-%d}: {WHY}"
+    assert left_by(approved=False, reason="") is None
+    assert left_by(approved=True, reason=WHY) is None
+
+
+@pytest.mark.parametrize(
+    ("better", "days", "ends"),
+    [(True, (12, 13), True), (True, (11, 12), False), (False, (12, 13), False), (True, (), False)],
+)
+def test_only_a_proof_that_rests_on_later_days_alone_ends_it(
+    better: bool, days: tuple[int, ...], ends: bool
+) -> None:
+    made = Hold(
+        recipes=("r",), what="took back", versions=(2,), kept=1, since=date(2025, 1, 11), until=None,
+        by="ann", reason=WHY, at=datetime(2025, 1, 12, tzinfo=UTC),
+    )  # fmt: skip
+    verdict = Verdict(
+        action="promote", champion=1, challenger=3, effect=0.1, low=0.05, high=0.2, num_samples=9, reason="ok"
+    )
+    night = Night(
+        id="n", day=FIRST, started_at=made.at, train_until=made.at, decide_until=made.at, budget_usd=1,
+        trigger="", code_commit="", previous="",
+    )  # fmt: skip
+    evaluation: Evaluation = replace(make_evaluation("m"), days=tuple(date(2025, 1, day) for day in days))
+    applied = hold.apply(verdict, [InForce(commit="c", hold=made)], evaluation, night=night, better=better)
+    assert (applied.approve_until is None) is ends
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_people_and_nights_do_in_turn_no_word_is_overruled(
+    home: Path, release: Any, settings: Params, seed: int
+) -> None:
+    """After a person's rollback, versions of the recipe that are only no worse never come to serve."""
+    draw = random.Random(seed)
+    release(0, 0.9)
+    for number in range(1, 7):
+        before, word = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here())), held()
+        weight = draw.choice([0.9, 0.9, 0.9, 1.0])
+        made = release(number, weight)
+        if made and word:
+            assert weight == 1.0 and before and verdict_of(number).low > 0
+        os.chdir(home)
+        if made and draw.random() < 0.6:
+            rollback.rollback(Home.here(), settings, reason=WHY, by="ann")
+            assert held()
