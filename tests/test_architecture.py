@@ -66,7 +66,7 @@ def test_a_room_imports_only_rooms_before_it() -> None:
 
 def test_a_verdict_needs_few_files_and_none_that_shows_it_or_asks_users() -> None:
     behind = architecture.closure(architecture.graph(), stages.STAGES["gate"].path.partition(":")[0])
-    assert len([name for name in behind if MODULES[name].stem != "__init__"]) < 60
+    assert len([name for name in behind if MODULES[name].stem != "__init__"]) <= 60
     assert not {"report", "serving"} & set(map(architecture.room, behind))
 
 

@@ -290,8 +290,8 @@ def _own_serving(plug: params.Plug) -> Finding:
 
 def _live_score(plug: params.Plug) -> Iterator[Finding]:
     """Yields that users cannot judge a workload of rows, each of whose metrics needs a set of samples."""
+    from daybreak.contract.workload import serves_rows
     from daybreak.evaluation.scoring import declared
-    from daybreak.workloads.served_rows import serves_rows
 
     workload = plug.make()
     metrics = declared(workload) if serves_rows(workload) else ()

@@ -155,10 +155,11 @@ def lift(home: Home, *, reason: str, by: str = "") -> int:
         reason: why, kept in the ledger
         by: who; you if left out
     """
+    from daybreak.contract.user import user
     from daybreak.report import publisher
     from daybreak.rollout import hold
 
-    for held in hold.lift(home, reason=reason, by=by):
+    for held in hold.lift(home, reason=reason, by=by or user()):
         print(f"lifted: {held.hold}")
     publisher.copy_ledger(home)
     return 0

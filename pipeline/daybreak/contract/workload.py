@@ -125,6 +125,13 @@ class Workload(Protocol):
         """Returns the score of each sample, shape [b]; higher is better."""
 
 
+def serves_rows(workload: Any) -> bool:
+    """Returns whether a workload predicts raw rows: it has features, and a `predict` of its own."""
+    stub = "TableWorkload.predict"
+    name = getattr(getattr(workload, "predict", None), "__qualname__", stub)
+    return hasattr(workload, "features") and name != stub
+
+
 def make_model(workload: Workload, state: State) -> "nn.Module":
     """Returns a new model of the workload, whose method need not take the state."""
     method: Any = workload.model

@@ -41,7 +41,7 @@ from daybreak.contract.record_types import (
 )
 from daybreak.contract.records import digest
 from daybreak.contract.table import Label
-from daybreak.contract.workload import STATE, UNIT, Workload
+from daybreak.contract.workload import STATE, UNIT, Workload, serves_rows
 from daybreak.evaluation import own_code
 from daybreak.evaluation.held_out import arrays_of, comparable_days
 from daybreak.evaluation.scores import Columns, with_prefix, write_scores
@@ -59,7 +59,6 @@ from daybreak.registry.weights import ARRAYS, MODEL, batch_of, check_digest, hel
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import source_digest
 from daybreak.workloads.metrics import Metric
-from daybreak.workloads.served_rows import serves_rows
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from daybreak.contract.record_types import (
     Verdict,
     Version,
 )
-from daybreak.contract.workload import UNIT
+from daybreak.contract.workload import UNIT, serves_rows
 from daybreak.evaluation.held_out import arrays_of
 from daybreak.evaluation.live_judge import LiveJudge
 from daybreak.evaluation.metric_roles import LEAST_MARGIN, guardrails_of, success_of
@@ -51,7 +51,6 @@ from daybreak.statistics.paired import Rules, judge
 from daybreak.statistics.result import Conclusion, Status
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
-from daybreak.workloads.served_rows import serves_rows
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from daybreak.contract.record_types import (
     Verdict,
     Version,
 )
-from daybreak.contract.workload import Workload
+from daybreak.contract.workload import Workload, serves_rows
 from daybreak.evaluation.evaluator import columns_of
 from daybreak.evaluation.held_out import arrays_of
 from daybreak.evaluation.scores import Columns, read_scores, with_prefix
@@ -48,7 +48,6 @@ from daybreak.statistics.output_drift import shifted
 from daybreak.statistics.result import Status
 from daybreak.storage import ledger, snapshots
 from daybreak.storage.home import Home
-from daybreak.workloads.served_rows import serves_rows
 
 log = logging.getLogger(__name__)
 

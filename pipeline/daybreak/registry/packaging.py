@@ -17,11 +17,11 @@ from daybreak.contract import records
 from daybreak.contract.errors import without_password
 from daybreak.contract.params import RegisterSections
 from daybreak.contract.record_types import Dataset, Evaluation, Night, Plan, Training
+from daybreak.contract.workload import serves_rows
 from daybreak.registry import carried_code, row_packaging
 from daybreak.registry.weights import ARRAYS, MODEL
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import imported_libraries
-from daybreak.workloads.served_rows import serves_rows
 
 if TYPE_CHECKING:
     import pandas as pd

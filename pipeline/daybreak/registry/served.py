@@ -29,9 +29,9 @@ class Served(PythonModel):
         folder = Path(context.artifacts["model"])
         _unpack(folder.parents[1] / "code" / "code.zip")
         from daybreak.contract.params import Plug
+        from daybreak.contract.workload import serves_rows
         from daybreak.registry.carried_code import check_inside
         from daybreak.registry.weights import load_model, load_rows
-        from daybreak.workloads.served_rows import serves_rows
 
         check_inside(folder.parents[1])
         facts = json.loads((folder / "model.json").read_text())

@@ -19,7 +19,6 @@ from daybreak.contract import records
 from daybreak.contract.errors import NothingToDo, ReleaseError
 from daybreak.contract.formats import one_line
 from daybreak.contract.record_types import Approval, Evaluation, Hold, Night, Verdict
-from daybreak.contract.user import user
 from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
@@ -151,7 +150,7 @@ def of_rejection(night: Night, verdict: Verdict, answer: Approval) -> Hold | Non
     )
 
 
-def lift(home: Home, *, reason: str, by: str = "") -> list[InForce]:
+def lift(home: Home, *, reason: str, by: str) -> list[InForce]:
     """Ends all holds in force, and returns them; raises NothingToDo where there is none."""
     if not reason.strip():
         raise ReleaseError("a hold ends with a reason, which the ledger keeps; give --reason TEXT")
@@ -160,7 +159,7 @@ def lift(home: Home, *, reason: str, by: str = "") -> list[InForce]:
         raise NothingToDo("no recipe is held")
     versions = sorted({version for one in held for version in one.hold.versions})
     of = ", ".join(map(str, versions))
-    text = f"{by or user()} lifted the hold on the recipe of version {of}: {reason}"
+    text = f"{by} lifted the hold on the recipe of version {of}: {reason}"
     ledger_notes.add(home, one_line(text), versions=versions, lifts=[one.commit for one in held])
     return held
 

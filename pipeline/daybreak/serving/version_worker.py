@@ -28,13 +28,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import DataError, PipelineError, ReleaseError
+from daybreak.contract.workload import serves_rows
 from daybreak.data.partitions import part_of, partitions
 from daybreak.evaluation.scoring import declared
 from daybreak.registry import carried_code
 from daybreak.registry.row_packaging import read_example
 from daybreak.registry.weights import batch_of, load_model, load_rows, placed
 from daybreak.serving import frames
-from daybreak.workloads.served_rows import ServedRows, beside_predictions, conformed, serves_rows
+from daybreak.workloads.served_rows import ServedRows, beside_predictions, conformed
 
 if TYPE_CHECKING:
     import pyarrow as pa

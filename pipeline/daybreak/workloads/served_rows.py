@@ -39,13 +39,6 @@ WORDS = {
 FIRST_YEAR, LAST_YEAR = 1900, 2200  # of a row's own time
 
 
-def serves_rows(workload: Any) -> bool:
-    """Returns whether a workload predicts raw rows: it has features, and a `predict` of its own."""
-    stub = "TableWorkload.predict"
-    name = getattr(getattr(workload, "predict", None), "__qualname__", stub)
-    return hasattr(workload, "features") and name != stub
-
-
 @dataclass(frozen=True, kw_only=True)
 class ServedRows:
     """A model that predicts rows, with all that their features need; threads may share it."""

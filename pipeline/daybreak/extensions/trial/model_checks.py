@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from daybreak.contract.errors import ParamsError, PipelineError
 from daybreak.contract.formats import counted
 from daybreak.contract.table import Table
-from daybreak.contract.workload import State, make_model, write_state
+from daybreak.contract.workload import State, make_model, serves_rows, write_state
 from daybreak.data import prepare
 from daybreak.evaluation.scoring import check_shape, declared, judged
 from daybreak.extensions.trial import trial_version
@@ -30,7 +30,7 @@ from daybreak.registry.weights import batch_of, load_model
 from daybreak.storage.home import Home
 from daybreak.training.checkpoint import write_tensors
 from daybreak.training.tuning import check_model, check_optimizer, halves, leaves, same_bits, tensors
-from daybreak.workloads.served_rows import predictions, serves_rows
+from daybreak.workloads.served_rows import predictions
 
 MOST_SAMPLES = 256  # of the batch
 
