@@ -31,8 +31,8 @@ from daybreak.extensions.bag.bag_forecast import Interval
 from daybreak.extensions.bag.dispatcher import Dispatcher, Setup
 from daybreak.extensions.bag.folder import Bag, BagFolder
 from daybreak.extensions.bag.reuse import Runs, paid_s, reuse
+from daybreak.extensions.spot.survival import PUBLISHED, Bathtub
 from daybreak.machines.catalog import AT_HAND, rented
-from daybreak.spot.survival import PUBLISHED, Bathtub
 from tests.extensions.bag.lives import drawn, machine_time
 
 HOUR_S = 3600.0

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from benchmarks import frame
 from daybreak.contract.record_types import Tuning
 from daybreak.examples.shop.recommender import Recommender
-from daybreak.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S
+from daybreak.machines.losses import MEAN_TIME_TO_PREEMPTION_S
 from daybreak.training import checkpoint
 from daybreak.training.engine import TorchEngine
 from daybreak.training.trainer import Trainer

@@ -35,8 +35,8 @@ from daybreak.extensions.simulation.baselines import BASELINES, greedy, uniform_
 from daybreak.extensions.simulation.optimum import optimum_usd
 from daybreak.extensions.simulation.replay import Luck, ReplayedNight, SimulatedJob, replay
 from daybreak.extensions.simulation.simulator import draw_luck
-from daybreak.spot.policies import decide
-from daybreak.spot.states import OUTAGE_S, Policy
+from daybreak.extensions.spot.policies import decide
+from daybreak.extensions.spot.states import OUTAGE_S, Policy
 
 FOLDER = frame.DATA / "spot"
 TICKS = 311

@@ -1,6 +1,6 @@
 """The house: its rooms in order, and which file imports which. `python -m tests.architecture` draws it.
 
-`python -m tests.architecture planning spot` says what each file of these rooms is about.
+`python -m tests.architecture planning jobs` says what each file of these rooms is about.
 
 A room may import only itself and rooms before it. All imports count: of packages, below TYPE_CHECKING, and
 inside functions.
@@ -17,7 +17,7 @@ from sys import argv
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
-    "contract", "statistics", "storage", "machines", "spot", "data", "training", "workloads",
+    "contract", "statistics", "storage", "machines", "data", "training", "workloads",
     "profiling", "prediction", "planning", "backends", "jobs", "registry", "evaluation",
     "rollout", "gate", "report", "serving",
 )  # fmt: skip

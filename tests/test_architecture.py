@@ -27,8 +27,8 @@ ROOT = architecture.ROOT
 MODULES = architecture.modules(ROOT)
 EXAMPLES = sorted((ROOT / "pipeline/daybreak/examples").rglob("*.py"))  # their tests among them
 PURE_ROOMS = {
-    "statistics", "spot", "prediction", "planning", "extensions.exploration", "extensions.simulation",
-    "extensions.unlike",
+    "statistics", "prediction", "planning", "extensions.exploration", "extensions.simulation",
+    "extensions.spot", "extensions.unlike",
 }  # fmt: skip
 ACTING = {
     "prediction.ledger_history",
@@ -44,7 +44,8 @@ PURE = {
     "extensions.live_test.readout",
     "gate.all_metrics", "gate.selftest",
     "jobs.escalation", "jobs.heartbeats", "jobs.outlook",
-    "machines.catalog", "machines.fees", "machines.pricelist", "machines.rates", "machines.startup",
+    "machines.catalog", "machines.fees", "machines.losses", "machines.pricelist", "machines.rates",
+    "machines.startup",
     "profiling.bounds", "profiling.explain", "profiling.remedies",
     "registry.approval",
     "training.batch_schedule", "training.batching", "training.learning_rate", "training.loss_watch",

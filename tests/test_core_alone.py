@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from daybreak import hooks
 from daybreak.contract import records
 from daybreak.contract.record_types import Verdict
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.clones import clone_as_it_is
 from tests.dags.servers import IDENTITY
+from tests.jobs.test_escalation import choose, planned, running
 
 # A second version that is a little worse by chance is promoted too, so that there is one to roll back.
 FEW = (
@@ -36,6 +38,18 @@ def run(home: Path, *words: str, status: int = 0) -> str:
     )
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def test_without_extensions_nothing_is_planned_on_spot_and_a_late_job_still_moves_to_a_faster_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert planned(strategy="spot", machines="abc").rental.is_spot
+    monkeypatch.setattr(hooks, "FOLDER", tmp_path)
+    plan = planned(strategy="spot", machines="abc")
+    assert not any(each.rental.is_spot for each in (plan, *plan.ladder, *plan.cheaper))
+    assert "the extension spot is not there" in caplog.text
+    late = (running(plan, hours=2 + tenth / 10, share=0.4, speed=0.5) for tenth in range(20))
+    assert "scale up" in {choose(plan, each).name for each in late}
 
 
 @pytest.mark.slow

@@ -23,6 +23,9 @@ class Extension:
     engine: str = ""  # function of a job's recipe; returns what takes its updates (training/worker.py)
     shard: str = ""  # function that divides a model's weights, with its loss and device; returns the loss
     candidates: str = ""  # function of a job, machines and limits; yields further ways (planning/planner.py)
+    hazard: str = ""  # function of the last nights; returns how often spot machines are lost (prediction/)
+    on_spot: str = ""  # function of a plan on spot; returns it with checkpoints and the worst case
+    steering: str = ""  # class that chooses among spot, on demand and waiting (daybreak/jobs/escalation.py)
     choice: str = ""  # function of the best way and all others; returns tonight's, and its extra dollars
     length: str = ""  # function of a plan and one that plans more samples; returns tonight's plan
     values: str = ""  # function of a night that opens; returns its values of `plan.quality_choices`
@@ -54,6 +57,7 @@ EXTENSIONS = {
         values="chosen_values:choose_for",
         keys="plan.objective=quality plan.explore_usd plan.quality_choices",
     ),
+    "spot": Extension(hazard="hazard:hazard_of", on_spot="spot_plan:on_spot", steering="steering:Steering"),
     "unlike": Extension(candidates="unlike:candidates"),
     "memory_limits": Extension(guard="memory_guard:guard", keys="train.follow_memory=band_limited"),
     "band_limits": Extension(

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.contract.record_types import Plan, Rental, Rung
+from daybreak.extensions.spot.steering import on_demand
 from daybreak.jobs import escalation
 from daybreak.jobs.escalation import PATIENCE_S, Sight, choose, forecast
 from daybreak.jobs.outlook import Rate
-from daybreak.spot.steering import on_demand
 from tests.jobs import plans
 from tests.jobs.cloud import BEGUN, HOUR_S, night_of, plan_of
 

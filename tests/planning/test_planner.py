@@ -19,15 +19,16 @@ from daybreak.contract.errors import DataError, ParamsError, PlanError
 from daybreak.contract.params import Params, PlanParams, ProfileParams, TrainParams, check
 from daybreak.contract.record_types import Champion, Line, Plan, Rental, Tuning
 from daybreak.contract.records import dumps, loads
+from daybreak.extensions.spot.states import Place
+from daybreak.extensions.spot.steering import place, zone_of
 from daybreak.machines import catalog
 from daybreak.machines.catalog import AT_HAND, rented
 from daybreak.planning.fallback import MUCH_LATER, NUM_RUNGS
 from daybreak.planning.planner import plan
 from daybreak.planning.rationale import rationale, sentences
 from daybreak.prediction.update_time import update
-from daybreak.spot.states import Place
-from daybreak.spot.steering import Facts, SpotAttempt, place, zone_of
 from daybreak.training import recipe
+from tests.extensions.spot.test_steering import BEGUN
 from tests.planning.jobs import DATASET, EVERYTHING, STARTED, night, profile
 
 EVERYWHERE = PlanParams(machines=("local", "*-*"))
@@ -221,10 +222,8 @@ def test_a_plan_on_spot_can_fall_back_on_its_own_machines_on_demand():
     own = made.ladder[0]
     assert own.rental == made.rental.on_demand
     assert own.usd_per_hour > made.usd_per_hour
-    assert place(made, Facts(
-        now=6 * 3600 - 2 * made.expected_s, deadline=6 * 3600, seen=0, samples_per_s=None,
-        attempts=(SpotAttempt(at=0.0, strategy="spot"),), queued=True,
-    )) == Place(zone_of(made.rental), spot=False)  # fmt: skip
+    waiting = replace(BEGUN, now=6 * 3600 - 2 * made.expected_s, deadline=6 * 3600, state="queued")
+    assert place(made, waiting) == Place(zone_of(made.rental), spot=False)
 
 
 def test_spot_is_left_out_when_it_is_not_allowed():

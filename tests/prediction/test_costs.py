@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.record_types import Rental, Sync
+from daybreak.extensions.spot.hazard import Hazard
+from daybreak.extensions.spot.lifetimes import Exponential
 from daybreak.machines.catalog import local, rented
+from daybreak.machines.losses import MEAN_TIME_TO_FAILURE_S, MEAN_TIME_TO_PREEMPTION_S
 from daybreak.machines.startup import FIVEFOLD, TWICE, StartupPart, slowest
 from daybreak.prediction import local_updates
 from daybreak.prediction.calibration import CostCalibration
 from daybreak.prediction.costs import Estimate, predict, predict_counts, time_to_save_s
-from daybreak.spot.hazard import Hazard
-from daybreak.spot.lifetimes import Exponential
-from daybreak.spot.preemptions import MEAN_TIME_TO_FAILURE_S, MEAN_TIME_TO_PREEMPTION_S
 from tests.planning.jobs import machine, profile
 
 PROFILE = profile()

@@ -14,6 +14,7 @@ from daybreak.contract.record_types import Rental
 
 JobState = Literal["queued", "running", "succeeded", "failed", "preempted", "refused"]
 LIVE: tuple[JobState, ...] = ("queued", "running")
+TICK_S = 120.0  # the launcher looks at a running job at least this often
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from typing import Any
 from daybreak.contract import records
 from daybreak.contract.errors import JobError
 from daybreak.contract.record_types import Training
+from daybreak.jobs import observed_lifetimes
 from daybreak.jobs.submissions import JobAttempts
-from daybreak.spot import observed_lifetimes
 from daybreak.storage import jsonl
 from daybreak.training import checkpoint, worker_errors
 from daybreak.training.recipe import Recipe, Result

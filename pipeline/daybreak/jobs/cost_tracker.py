@@ -9,6 +9,8 @@ nothing. If the job itself reports when it ended, that time counts.
 import json
 from pathlib import Path
 
+from daybreak.contract.record_types import Plan, Rung
+from daybreak.contract.units import HOUR_S
 from daybreak.storage.journal import Journal
 
 FILE = "meter.json"
@@ -35,6 +37,13 @@ class CostTracker:
         self.usd = self.usd if billed_usd is None else billed_usd
         self._time = now if self._time is None else max(now, self._time)
         self._journal.write({"night": self._night, "time": self._time, "usd": self.usd})
+
+
+def usd_per_hour(way: Plan | Rung) -> float:
+    """Returns the price per hour of all machines; without one, what follows from their cost and time."""
+    if way.usd_per_hour is not None:
+        return way.usd_per_hour * way.rental.num_machines
+    return way.expected_usd / way.expected_s * HOUR_S if way.expected_s else 0.0
 
 
 def spent_usd(jobs: Path, *, night: str) -> float:

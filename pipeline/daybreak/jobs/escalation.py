@@ -2,7 +2,7 @@
 
 The rungs, in order:
 
-    on-demand       a spot plan moves to the same machines on demand, when `spot.policies.decide` says so
+    on-demand       a spot plan moves to the same machines on demand, when the extension `spot` says so
     next rung       machines are unavailable: refused, or waited for too long in a queue
     scale up        to the next rung of the plan's ladder that is faster and still has time for the rest
     finish early    the trainer lets the rate decay as late as it can (trainer._end_in), for both limits
@@ -34,17 +34,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import exp, inf, log
-from typing import Literal
+from typing import Any, Literal
 
+from daybreak import hooks
+from daybreak.contract.backend import TICK_S
 from daybreak.contract.record_types import Plan, Rental, Rung
 from daybreak.contract.units import HOUR_S
+from daybreak.jobs.cost_tracker import usd_per_hour
 from daybreak.jobs.heartbeats import LOW_USE
 from daybreak.jobs.outlook import NORMAL, Z90, Outlook, Rate, Risk, outlook, weighed
-from daybreak.machines.startup import BEFORE_WORK, QUEUE
-from daybreak.spot import steering
-from daybreak.spot.preemptions import mean_time_to_loss_s
-from daybreak.spot.states import Place
-from daybreak.spot.steering import TICK_S, on_demand, usd_per_hour
+from daybreak.jobs.submissions import JobAttempt
+from daybreak.machines.losses import mean_time_to_loss_s
+from daybreak.machines.startup import QUEUE, start_s
 from daybreak.training.batch_schedule import best_size
 from daybreak.training.learning_rate import MARGIN
 
@@ -76,7 +77,7 @@ class Sight:
     batch_size: int = 0  # of its newest update; 0: none is known
     largest_batch_size: int = 0  # of all its updates
     noise_scale: float | None = None  # of its gradients; None: too few measurements
-    attempts: Sequence[steering.SpotAttempt] = ()  # all of the job
+    attempts: Sequence[JobAttempt] = ()  # all of the job
     refused: Mapping[Rental, float] = field(default_factory=dict)  # when each was last refused
     earlier: Mapping[Rental, Rate] = field(default_factory=dict)  # measured on rungs that it was on before
     left: Collection[Rental] = ()  # that it has run on before
@@ -131,16 +132,17 @@ def _is_in_vain(plan: Plan, sight: Sight) -> bool:
 
 def _choose(plan: Plan, sight: Sight) -> FallbackChoice:
     here = sight.rung
-    best = _steered(plan, sight)
-    other = _elsewhere(plan, sight, best)
+    steering = _steering(plan, sight)
+    best = steering.best() if steering else here
+    other = _elsewhere(plan, sight, best, steering)
     if other:
         reason = (
             f"{here.rental} cannot be had; {other.rental} takes {_rest_s(plan, sight, other):,.0f} s at most"
         )
         return FallbackChoice(rung=other, name="next rung", usd=_more_usd(plan, sight, other), reason=reason)
-    if best is None or (sight.state in ("none", "refused") and _is_fresh(sight, best.rental)):
+    if best is None or (sight.state in ("none", "refused") and is_fresh(sight, best.rental)):
         return FallbackChoice(rung=None)
-    if not (best.rental.is_spot and on_demand(_named(plan, sight, best))):
+    if not _can_be_bought(plan, sight, best):
         faster = _up(plan, sight, best)
         if faster:
             chance = forecast(plan, sight, best).chance
@@ -192,117 +194,45 @@ def _before_s(plan: Plan, sight: Sight, rung: Rung) -> float:
     return sight.starting_s if runs else start_s(plan)
 
 
-def _steered(plan: Plan, sight: Sight) -> Rung | None:
-    """Returns spot or the same machines on demand, if the plan leaves that choice; else the current rung."""
-    here, running = sight.rung, sight.state == "running"
-    spot = here if here.rental.is_spot else _same_on_spot(plan, sight)
-    held = not here.rental.is_spot and sight.state in ("running", "queued")  # and not left for spot
-    if not plan.rental.is_spot or spot is None or held:
-        return here
-    there = _named(plan, sight, spot)
-    if on_demand(there) is None:
-        return here
-    place = steering.place(there, _facts(plan, sight, spot))
-    if place is None or (place.spot and sight.state == "queued"):
-        return here if sight.state == "queued" else None
-    if place.spot:
-        return _rung_at(plan, sight, place, like=spot)
-    bought = _rung_at(plan, sight, place, like=spot)
-    if _rest_usd(plan, sight, bought) <= sight.left_usd:
-        return bought
-    # The budget cannot pay for the rest on demand, so spot is used until it is time to spend what is left.
-    lasts_s = sight.left_usd / usd_per_hour(bought) * HOUR_S + steering.restart_s(plan) + PATIENCE_S
-    return spot if running or sight.deadline - sight.now > lasts_s else bought
+def _steering(plan: Plan, sight: Sight) -> Any:
+    """Returns what chooses among spot machines, those on demand, and waiting; None for a plan not on spot."""
+    made = hooks.functions("steering") if plan.rental.is_spot else ()
+    return next((steering(plan, sight) for steering in made), None)
 
 
-def _same_on_spot(plan: Plan, sight: Sight) -> Rung | None:
-    """Returns the rung of the same machines on spot."""
-    rental = replace(sight.rung.rental.on_demand, strategy="spot")
-    return next((rung for rung in rungs(plan, sight) if rung.rental == rental), None)
-
-
-def _rung_at(plan: Plan, sight: Sight, place: Place, *, like: Rung) -> Rung:
-    """Returns the rung of the same machines in that zone, on spot or on demand."""
-    same = (
-        rung
-        for rung in (like, *rungs(plan, sight))  # a job that stepped down is on a rung beside these
-        if rung.rental.is_spot == place.spot
-        and rung.rental.num_machines == like.rental.num_machines
-        and steering.zone_of(rung.rental) == place.zone
-    )
-    return next(same)
-
-
-def _facts(plan: Plan, sight: Sight, spot: Rung) -> steering.Facts:
-    """Returns what the policy goes by for a job that is, or would be, on that spot rung.
-
-    Whether another zone has capacity cannot be seen without giving up the machine that is held, and what was
-    bought here is bought elsewhere before other zones are asked for spot.
-    """
-    held = sight.state == "running" or not sight.rung.rental.is_spot
-    refused = [rental for rental in sight.refused if _is_fresh(sight, rental)]
-    others = [rung.rental for rung in rungs(plan, sight)] if held else refused
-    away = (rental for rental in others if rental.is_spot and rental != spot.rental)
-    return steering.Facts(
-        refused=frozenset(map(steering.zone_of, away)),
-        now=sight.now,
-        deadline=sight.deadline,
-        seen=sight.seen,
-        samples_per_s=sight.rate.samples_per_s if sight.rate else None,
-        attempts=sight.attempts,
-        queued=sight.state in ("queued", "refused") or spot.rental in refused,
-        running=sight.state == "running",
-        starting_s=sight.starting_s,
-    )
-
-
-def _elsewhere(plan: Plan, sight: Sight, best: Rung | None) -> Rung | None:
+def _elsewhere(plan: Plan, sight: Sight, best: Rung | None, steering: Any) -> Rung | None:
     """Returns the rung to request instead of refused machines; None to stay, or to wait."""
     if sight.state not in ("none", "refused"):
         return None
-    if (
-        sight.rung.rental.is_spot
-        and sight.rung.rental in sight.refused
-        and (spot := _spot_elsewhere(plan, sight))
-    ):
-        return spot
+    if steering and sight.rung.rental.is_spot and sight.rung.rental in sight.refused:
+        spot: Rung | None = steering.elsewhere()
+        if spot:
+            return spot
     wanted = best or sight.rung  # best is None: spot is waited for
     if wanted.rental not in sight.refused:
         return None
     others = [rung for rung in rungs(plan, sight) if rung.rental != wanted.rental]
-    if wanted.rental.is_spot and on_demand(_named(plan, sight, wanted)):  # which the job moves to in time
+    if _can_be_bought(plan, sight, wanted):  # which the job moves to in time
         others = [rung for rung in others if rung.rental.is_spot]
-    kept = [rung for rung in others if _keeps(plan, sight, rung)]
+    kept = [rung for rung in others if keeps(plan, sight, rung)]
     if (
         not kept and forecast(plan, sight, wanted).chance < sight.confidence
     ):  # then the largest share of the work first
         kept = sorted(others, key=lambda rung: -_share(plan, sight, rung))
     else:  # cheapest first, and on demand is not left for spot
         bought = not wanted.rental.is_spot
-        kept.sort(key=lambda rung: (bought and rung.rental.is_spot, _rest_usd(plan, sight, rung)))
+        kept.sort(key=lambda rung: (bought and rung.rental.is_spot, rest_usd(plan, sight, rung)))
     unasked = [rung for rung in kept if rung.rental not in sight.refused]
     if unasked:
         return unasked[0]
-    cheapest_first = sorted([wanted, *kept], key=lambda rung: _rest_usd(plan, sight, rung))
+    cheapest_first = sorted([wanted, *kept], key=lambda rung: rest_usd(plan, sight, rung))
     oldest = min(cheapest_first, key=lambda rung: sight.refused[rung.rental])
-    return None if oldest.rental == wanted.rental or _is_fresh(sight, oldest.rental) else oldest
+    return None if oldest.rental == wanted.rental or is_fresh(sight, oldest.rental) else oldest
 
 
-def _is_fresh(sight: Sight, rental: Rental) -> bool:
+def is_fresh(sight: Sight, rental: Rental) -> bool:
     """Whether it was refused so short a time ago that it is not asked for again yet."""
     return sight.now - sight.refused.get(rental, -inf) < PATIENCE_S
-
-
-def _spot_elsewhere(plan: Plan, sight: Sight) -> Rung | None:
-    """Returns the cheapest spot rung that was not refused and that the policy accepts."""
-    on_spot = (rung for rung in rungs(plan, sight) if rung.rental.is_spot)
-    left = [rung for rung in on_spot if rung.rental not in sight.refused and _keeps(plan, sight, rung)]
-    for rung in sorted(left, key=lambda rung: _rest_usd(plan, sight, rung)):
-        facts = replace(_facts(plan, sight, rung), queued=False, running=False)
-        place = steering.place(_named(plan, sight, rung), facts)
-        if place and place.spot:
-            return rung
-    return None
 
 
 def _up(plan: Plan, sight: Sight, best: Rung) -> Rung | None:
@@ -318,13 +248,13 @@ def _up(plan: Plan, sight: Sight, best: Rung) -> Rung | None:
     later = [rung for rung in later if best.rental.is_spot or not rung.rental.is_spot]
     later = [rung for rung in later if queued or rung.expected_s < best.expected_s]
     left_s = sight.deadline - sight.now
-    in_time = [rung for rung in later if _keeps(plan, sight, rung)]
+    in_time = [rung for rung in later if keeps(plan, sight, rung)]
     if in_time:
         # Each of the rungs to wait for later gets as long.
         patience_s = PATIENCE_S * (len(in_time) if queued else 1)
         last = left_s - min(_rest_s(plan, sight, rung) for rung in in_time) < patience_s
         if last or _finishes_early(plan, sight, best):
-            return min(in_time, key=lambda rung: _rest_usd(plan, sight, rung))
+            return min(in_time, key=lambda rung: rest_usd(plan, sight, rung))
         return None
     return _best_effort(plan, sight, later, best) if late and later else None
 
@@ -333,17 +263,17 @@ def _best_effort(plan: Plan, sight: Sight, later: Sequence[Rung], best: Rung) ->
     """Returns the rung to take where none is sure to be in time; None to stay."""
     if sight.state == "queued":  # part of the work, on what is available
         return max(later, key=lambda rung: _share(plan, sight, rung))
-    paid = [rung for rung in later if _rest_usd(plan, sight, rung) <= sight.left_usd]
+    paid = [rung for rung in later if rest_usd(plan, sight, rung) <= sight.left_usd]
     if not paid or sight.rate is None or forecast(plan, sight, best).chance >= EVEN:
         return None
     surest = max(paid, key=lambda rung: forecast(plan, sight, rung).chance)
     return surest if forecast(plan, sight, surest).chance >= EVEN else None
 
 
-def _keeps(plan: Plan, sight: Sight, rung: Rung) -> bool:
+def keeps(plan: Plan, sight: Sight, rung: Rung) -> bool:
     """Whether the rest fits there into the time and the budget that are left."""
     in_time = _rest_s(plan, sight, rung) <= sight.deadline - sight.now
-    return in_time and _rest_usd(plan, sight, rung) <= sight.left_usd
+    return in_time and rest_usd(plan, sight, rung) <= sight.left_usd
 
 
 def _finishes_early(plan: Plan, sight: Sight, rung: Rung) -> bool:
@@ -362,6 +292,12 @@ def _share(plan: Plan, sight: Sight, rung: Rung) -> float:
     return (time_s - start) / max(rest_s - start, 1e-9)
 
 
+def _can_be_bought(plan: Plan, sight: Sight, rung: Rung) -> bool:
+    """Returns whether a rung is on spot and the plan has the same machines on demand."""
+    on_demand = rung.rental.on_demand
+    return rung.rental.is_spot and any(each.rental == on_demand for each in rungs(plan, sight))
+
+
 def rungs(plan: Plan, sight: Sight) -> Sequence[Rung]:
     """Returns the plan's own machines and its fallbacks, without machines that are queued for."""
     until = datetime.fromtimestamp(sight.deadline, UTC)
@@ -369,7 +305,7 @@ def rungs(plan: Plan, sight: Sight) -> Sequence[Rung]:
     return [rung for rung in ways if not rung.rental.is_queued]
 
 
-def _named(plan: Plan, sight: Sight, rung: Rung) -> Plan:
+def named(plan: Plan, sight: Sight, rung: Rung) -> Plan:
     """Returns the plan as if it named that rung, and had the others to fall back on."""
     return replace(
         plan,
@@ -379,11 +315,6 @@ def _named(plan: Plan, sight: Sight, rung: Rung) -> Plan:
         usd_per_hour=usd_per_hour(rung) / rung.rental.num_machines,
         ladder=tuple(other for other in rungs(plan, sight) if other.rental != rung.rental),
     )
-
-
-def start_s(plan: Plan) -> float:
-    """Returns how long a start is expected to take until training goes on, in seconds."""
-    return sum(portion.expected_s for portion in plan.portions if portion.name in BEFORE_WORK)
 
 
 def _planned(plan: Plan, sight: Sight, rung: Rung) -> float:
@@ -467,10 +398,11 @@ def _rest_s(plan: Plan, sight: Sight, rung: Rung, *, at_most: bool = True) -> fl
     return before_s + (whole_s - before_s) * share * _slower(plan, sight, rung) / _growth(sight, rung)
 
 
-def _rest_usd(plan: Plan, sight: Sight, rung: Rung) -> float:
+def rest_usd(plan: Plan, sight: Sight, rung: Rung) -> float:
+    """Returns the dollars that the rest is expected to cost on a rung that is started now."""
     return _rest_s(plan, sight, rung, at_most=False) * usd_per_hour(rung) / HOUR_S
 
 
 def _more_usd(plan: Plan, sight: Sight, rung: Rung) -> float:
     """Returns the extra dollars of finishing on `rung` over finishing on the current one."""
-    return _rest_usd(plan, sight, rung) - _rest_usd(plan, sight, sight.rung)
+    return rest_usd(plan, sight, rung) - rest_usd(plan, sight, sight.rung)

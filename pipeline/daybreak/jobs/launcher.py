@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from daybreak.contract import clock as night_clock
-from daybreak.contract.backend import LIVE, Backend, JobState
+from daybreak.contract.backend import LIVE, TICK_S, Backend, JobState
 from daybreak.contract.errors import JobError, NotYet, PipelineError
 from daybreak.contract.formats import duration
 from daybreak.contract.params import TrainSections
@@ -24,11 +24,11 @@ from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Train
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import collector, escalation, submissions
 from daybreak.jobs.backend_job import job_of
-from daybreak.jobs.cost_tracker import CostTracker
+from daybreak.jobs.cost_tracker import CostTracker, usd_per_hour
 from daybreak.jobs.reconciler import Reconciler
 from daybreak.jobs.submissions import JobAttempt, JobAttempts
-from daybreak.spot.preemptions import mean_time_to_loss_s
-from daybreak.spot.steering import TICK_S, usd_per_hour
+from daybreak.machines.losses import mean_time_to_loss_s
+from daybreak.machines.startup import start_s
 from daybreak.storage.home import Home
 from daybreak.storage.journal import Timeout, alone
 from daybreak.storage.source_code import frame_digest, source_digest
@@ -149,8 +149,7 @@ def refit(
 
 def _plan_of_refit(plan: Plan, training: Training, num_samples: int) -> Plan:
     """Returns the plan of a job as the one before, but of so many samples, at the pace that was measured."""
-    start_s = escalation.start_s(plan)
-    expected_s = start_s + num_samples * training.elapsed_s / max(training.num_samples, 1)
+    expected_s = start_s(plan) + num_samples * training.elapsed_s / max(training.num_samples, 1)
     share = expected_s / plan.expected_s if plan.expected_s else 1.0
     return replace(
         plan,

@@ -25,8 +25,9 @@ from daybreak.contract.formats import dollars, duration
 from daybreak.contract.record_types import Plan, Rung
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import escalation
-from daybreak.jobs.escalation import PATIENCE_S, FallbackChoice, Sight, forecast, start_s
-from daybreak.spot.steering import usd_per_hour
+from daybreak.jobs.cost_tracker import usd_per_hour
+from daybreak.jobs.escalation import PATIENCE_S, FallbackChoice, Sight, forecast
+from daybreak.machines.startup import start_s
 
 MOST_MOVES = 2
 REPAYS = 3.0  # times what the restart costs

@@ -18,12 +18,12 @@ from itertools import pairwise
 from math import exp, log, sqrt
 from statistics import NormalDist, stdev
 
-from daybreak.spot.preemptions import loss
-from daybreak.spot.states import DOUBT
+from daybreak.machines.losses import loss
 from daybreak.training.recipe import Progress
 
 NORMAL = NormalDist()
 Z90 = NORMAL.inv_cdf(0.95)  # half-width of a 90 % interval, in standard deviations
+DOUBT = 0.2  # share of the throughput, before it is measured; less where earlier nights measured it
 BLOCKS = (4, 6, 8, 16)
 SOME_S = 120.0  # of measuring halve the doubt, four times as much halves it again
 GAP = 1.5  # times the span of a heartbeat; a longer gap means that machines were lost in between

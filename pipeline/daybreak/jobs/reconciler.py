@@ -17,18 +17,17 @@ from typing import Any, NoReturn
 
 from daybreak.contract import clock as night_clock
 from daybreak.contract import records
-from daybreak.contract.backend import LIVE, Backend, Job, JobState, OutOfTime
+from daybreak.contract.backend import LIVE, TICK_S, Backend, Job, JobState, OutOfTime
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.record_types import Plan, Rung, Taken, Training
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import collector, escalation, moves, sighting
-from daybreak.jobs.cost_tracker import CostTracker, spent_usd
+from daybreak.jobs.cost_tracker import CostTracker, spent_usd, usd_per_hour
 from daybreak.jobs.escalation import Sight
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.rung_jobs import RungJobs
 from daybreak.jobs.submissions import JobAttempts
-from daybreak.spot import steering
-from daybreak.spot.steering import usd_per_hour
+from daybreak.machines import startup
 from daybreak.storage import jsonl
 from daybreak.storage.home import Home
 from daybreak.training import worker_errors
@@ -105,7 +104,7 @@ class Reconciler:
         end_by = self._send_end_by(now)
         self._note(now, state)
         limit = min(end_by, self.deadline + GRACE_S)
-        last_start = min(end_by - escalation.start_s(self.plan), self.deadline)
+        last_start = min(end_by - startup.start_s(self.plan), self.deadline)
         if now >= (limit if state in LIVE else last_start):
             return self._end(now, limit=limit)
         if last and last.leaving and state in LIVE:
@@ -245,7 +244,7 @@ class Reconciler:
         """
         last = self.attempts.last
         usd_per_s = usd_per_hour(last.rung if last else self.first) / HOUR_S
-        end_by = now + self._left_usd / usd_per_s - steering.TICK_S if usd_per_s else inf
+        end_by = now + self._left_usd / usd_per_s - TICK_S if usd_per_s else inf
         path = self.folder / END_BY
         sent = json.loads(path.read_text())["time"] if path.exists() else inf
         if end_by >= self.deadline:
@@ -276,7 +275,7 @@ class Reconciler:
             awake_s=self._awake_s(last.run_at),
             asked_at=last.at,
             run_at=last.run_at,
-            start_s=LOCAL_START_S if last.rung.rental.is_local else 2 * steering.restart_s(self.plan),
+            start_s=LOCAL_START_S if last.rung.rental.is_local else 2 * startup.restart_s(self.plan),
             hang_after_s=self.recipe.hang_after_s,
         )
 

@@ -9,7 +9,7 @@ from daybreak.jobs import escalation
 from daybreak.jobs.escalation import Sight, Standing
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.submissions import JobAttempts
-from daybreak.spot import steering
+from daybreak.machines.startup import start_s
 from daybreak.training.recipe import Recipe
 
 CHANGES = ("on-demand", "next rung", "scale up", "step down", "undo")  # of machines
@@ -66,21 +66,13 @@ def sight_of(
         state=at,
         since=began,
         seen=heartbeats.seen,
-        starting_s=0.0 if heard else max(0.0, escalation.start_s(plan) - (now - began)),
+        starting_s=0.0 if heard else max(0.0, start_s(plan) - (now - began)),
         rate=heartbeats.rate(since=here[0].at) if here else None,
         device_use=heartbeats.device_use(since=here[0].at) if here else None,
         batch_size=heartbeats.batch_sizes[-1],
         largest_batch_size=max(heartbeats.batch_sizes),
         noise_scale=heartbeats.last.noise_scale if heartbeats.last else None,
-        attempts=[
-            steering.SpotAttempt(
-                at=each.at,
-                strategy=each.rung.rental.strategy,
-                zone=steering.zone_of(each.rung.rental),
-                came=bool(each.run_at),
-            )
-            for each in attempts.all
-        ],
+        attempts=attempts.all,
         refused=attempts.refused(since=now - escalation.FORGET_S),
         earlier={
             stay.rung.rental: rate

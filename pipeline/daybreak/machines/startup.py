@@ -16,6 +16,7 @@ from statistics import NormalDist, median
 from typing import Literal
 
 from daybreak.contract.machine import Machine
+from daybreak.contract.record_types import Plan
 
 Kind = Literal["local", "cpu", "gpu", "tpu"]
 
@@ -28,6 +29,7 @@ BOOT_S = {"local": 8.0, "cpu": 90.0, "gpu": 120.0, "tpu": 150.0}  # machine, pro
 IN_RUN_S = 3.0  # from the start of the worker to its first step, which Training.elapsed_s includes
 QUEUE, START, DATA = BEFORE_WORK = "queue", "start-up", "data"  # parts of an estimate
 TWICE, FIVEFOLD = log(2.0) / Z90, log(5.0) / Z90  # spreads with 90 % within such a factor
+RESTART_S = 840.0  # 95th percentile of a start: twice the median of the slowest kind, without data
 PSEUDO_NIGHTS = 2  # nights of the prior, which differ by a factor of two
 
 
@@ -63,6 +65,16 @@ class Wait:
     def restart_s(self) -> float:
         """Returns the seconds from a preemption to the next step."""
         return self.seconds
+
+
+def start_s(plan: Plan) -> float:
+    """Returns how long a start is expected to take until training goes on, in seconds."""
+    return sum(portion.expected_s for portion in plan.portions if portion.name in BEFORE_WORK)
+
+
+def restart_s(plan: Plan) -> float:
+    """Returns the 95th percentile of seconds from a start until work resumes, fetching the data included."""
+    return max(RESTART_S, 2 * start_s(plan))
 
 
 def kind_of(machine: Machine) -> Kind:

@@ -7,11 +7,13 @@ to pay for itself. So do averages now and then of what workers learned (local_up
 leaves that to the plan.
 """
 
+import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
+from daybreak import hooks
 from daybreak.contract.errors import PlanError
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_types import EVERY_UPDATE, Dataset, Profile, Rental, Strategy, Sync
@@ -26,6 +28,8 @@ from daybreak.prediction.efficiency import Efficiency
 
 if TYPE_CHECKING:
     from daybreak.contract.params import PlanParams
+
+log = logging.getLogger(__name__)
 
 NAMED = 5  # most machines that a sentence lists
 
@@ -110,8 +114,13 @@ def candidates(
 
 def strategies(machine: Machine, params: "PlanParams") -> list[Strategy]:
     """Returns how the machine may be rented: the strategies that params allow and that have a price."""
-    allowed = {"on-demand": True, "spot": params.spot, "flex-start": params.flex_wait_hours > 0}
+    allowed = {"on-demand": True, "spot": may_be_spot(params), "flex-start": params.flex_wait_hours > 0}
     return [each for each in STRATEGIES if allowed[each] and machine.price(each) is not None]
+
+
+def may_be_spot(params: "PlanParams") -> bool:
+    """Returns whether spot machines may be rented: params allow it, and an extension knows when to."""
+    return params.spot and bool(hooks.paths("steering"))
 
 
 def most_machines(machine: Machine, params: "PlanParams") -> int:
@@ -147,7 +156,7 @@ def _estimates(
     continued on as many machines on demand.
     """
     here = machine.is_local
-    ways: list[Strategy] = ["on-demand", "spot"] if params.spot and machine.spot else ["on-demand"]
+    ways: list[Strategy] = ["on-demand", "spot"] if may_be_spot(params) and machine.spot else ["on-demand"]
     num_workers = job.num_workers if here else machine.num_workers
     counts = range(1, 1 + min(most, batch_size // num_workers))
     estimates = (
@@ -201,6 +210,8 @@ def allowed(
             f"{'' if params.spot else ', or allow plan.spot'}, or read it: "
             f"daybreak prices --refresh"
         )
+    if params.spot and not may_be_spot(params) and any(machine.spot for machine in priced):
+        log.warning("plan.spot is true, and the extension spot is not there; no machine is planned on spot")
     if not any(machine in available for machine in priced):
         names = list(dict.fromkeys(machine.name for machine in available))
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""

@@ -21,21 +21,16 @@ All machines of a fallback are of one kind: different kinds would all have to be
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from math import sqrt
 from typing import Protocol
 
-from daybreak.contract.record_types import Night, Plan, Pool, Profile, Rung
+from daybreak.contract.backend import TICK_S
+from daybreak.contract.record_types import Night, Pool, Rung
 from daybreak.planning.batch_growth import sizes
 from daybreak.planning.candidates import TrainingTask, Way, way_of
 from daybreak.planning.search import Candidate, PlanChoice, PlanLimits, by_cost
-from daybreak.prediction.calibration import CostCalibration
-from daybreak.prediction.costs import time_to_save_s
 from daybreak.prediction.time_budget import NightWindow
-from daybreak.spot import steering
-from daybreak.spot.hazard import PRIOR, saves
-from daybreak.spot.worst_case import worst_case
 
 NUM_FASTER = 4
 NUM_CHEAPER = 4
@@ -43,7 +38,7 @@ NUM_RUNGS = 32  # tried one after the other: two hours and more, if each takes i
 DEAREST = 2.0  # times the budget
 MUCH_LATER = 0.9  # most time as a share of the rung before; more is hardly faster, only more expensive
 LOOK_S = 900.0  # of training, after which the launcher knows how fast it is
-SPARE_S = 2 * steering.TICK_S  # between the launcher's change and the last moment for it
+SPARE_S = 2 * TICK_S  # between the launcher's change and the last moment for it
 
 
 class Weighed(Protocol):
@@ -190,58 +185,6 @@ def _pool(candidate: Candidate) -> tuple[str, str, str]:
 
 def _region(candidate: Candidate) -> tuple[str, str]:
     return candidate.rental.region, candidate.rental.backend
-
-
-def on_spot(
-    made: Plan,
-    best: Candidate,
-    profile: Profile,
-    known: CostCalibration | None,
-    *,
-    until_s: float,
-    budget_usd: float,
-) -> Plan:
-    """Returns the plan with the checkpoints that spot needs and its worst-case cost.
-
-    A plan that is not on spot is returned unchanged.
-    """
-    if not made.rental.is_spot:
-        return made
-    restart_s = best.estimate.start_s
-    work_s = best.estimate.expected_s - restart_s
-    hazard = known.hazard if known and known.hazard else PRIOR
-    schedule = saves(
-        hazard,
-        num_machines=made.rental.num_machines,
-        work_s=work_s,
-        save_s=time_to_save_s(profile),
-        restart_s=restart_s,
-    )
-    by_user = made.checkpoint_every_s != best.estimate.checkpoint_every_s
-    spot_plan = replace(
-        made,
-        checkpoint_every_s=made.checkpoint_every_s if by_user else schedule.intervals_s[0],
-        checkpoints_s=schedule.intervals_s if len(schedule.intervals_s) > 1 else (),
-        mean_time_to_loss_s=hazard.mean_time_to_loss_s(
-            num_machines=made.rental.num_machines, within_s=work_s
-        ),
-        risk=schedule.says,
-    )
-    bought = steering.on_demand(spot_plan)
-    if bought is None:
-        missing = "none of its machines can be bought in time if it stays away"
-        return replace(spot_plan, risk=f"{spot_plan.risk}; {missing}")
-    worst = worst_case(
-        spot_plan,
-        bought_usd_per_hour=(bought.usd_per_hour or 0.0) * bought.rental.num_machines,
-        until_s=until_s,
-        budget_usd=budget_usd,
-    )
-    says = f"at worst ${worst.worst_usd:.2f}, with what spot leaves undone bought on demand"
-    if worst.paid_from:
-        once = "at no time" if worst.paid_from >= 1 else f"once {worst.paid_from:.0%} is done"
-        says += f", which the budget allows {once}"
-    return replace(spot_plan, worst_usd=worst.worst_usd, risk=f"{spot_plan.risk}; {says}")
 
 
 def rungs(

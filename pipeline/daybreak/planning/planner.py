@@ -154,14 +154,16 @@ def _planned(problem: Problem, tonight: Course, *, shorten: bool = True) -> Plan
         left_usd=problem.left_usd,
     )
     made = replace(_written(problem, space, weighed, choice), explore_usd=explore_usd)
-    return fallback.on_spot(
-        made,
-        choice.best,
-        space.job.profile,
-        problem.known,
-        until_s=weighed.window.until_s,
-        budget_usd=problem.night.budget_usd,
-    )
+    for on_spot in hooks.functions("on_spot") if made.rental.is_spot else ():
+        made = on_spot(
+            made,
+            choice.best,
+            space.job.profile,
+            problem.known,
+            until_s=weighed.window.until_s,
+            budget_usd=problem.night.budget_usd,
+        )
+    return made
 
 
 def _beside_live_test(problem: Problem, space: SearchSpace) -> _Search:

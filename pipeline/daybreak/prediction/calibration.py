@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import exp, isfinite, log
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from daybreak.machines.startup import Z90
 from daybreak.prediction.measurements import Measurement, StepSetting
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from daybreak.prediction.efficiency import Reached
     from daybreak.prediction.throughput import MachineKind, StepTime
     from daybreak.prediction.time_budget import Decided
-    from daybreak.spot.hazard import Hazard
 
 NIGHTS_AHEAD = 30  # nights that profit from what one taught; plan.explore_usd covers as many
 NEWEST = 5  # nights at a setting that may contradict another there, of which most have to agree
@@ -71,6 +70,13 @@ class Correction:
     num_nights: int  # nights that the machine has run
 
 
+class SpotHazard(Protocol):
+    """How often spot machines are lost."""
+
+    def mean_time_to_loss_s(self, *, num_machines: int, within_s: float) -> float:
+        """Returns the mean seconds of use per loss of one of the machines, in jobs of `within_s` at most."""
+
+
 @dataclass
 class CostCalibration:
     """What earlier nights taught, by `of`; `widen` and `needed` come from the scorecard."""
@@ -80,7 +86,7 @@ class CostCalibration:
     needed: float = float("inf")
     runs: Mapping[tuple[str, int, int], int] = field(default_factory=dict)  # machine, batch size, count
     starts: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by machine, times the prior
-    hazard: "Hazard | None" = None  # of spot machines; None: the prior
+    hazard: SpotHazard | None = None  # None: the mean of machines/losses.py
     reached: Sequence["Reached"] = ()  # quality by samples and batch size
     decided: Sequence["Decided"] = ()  # what followed training
     left_out: list[str] = field(default_factory=list)  # why a night was ignored, one sentence each

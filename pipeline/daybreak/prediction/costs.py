@@ -1,7 +1,7 @@
 """Predicts time and cost of a job on a machine: `predict`, the one function behind every plan.
 
 The time is the sum of waiting for the machine, starting it and fetching data (startup.py), all updates
-(update_time.py), and the overhead of saving and preemptions (spot/preemptions.py). A machine is billed from
+(update_time.py), and the overhead of saving and losses (machines/losses.py). A machine is billed from
 its start, so the queue costs nothing. Workers that average now and then train on more samples
 (local_updates.py); the uncertainty of that number is added to the time.
 
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_types import EVERY_UPDATE, Profile, Rental, Sync
 from daybreak.contract.units import HOUR_S
-from daybreak.machines.startup import BEFORE_WORK, DATA, QUEUE, START, StartupPart, Wait, waits
-from daybreak.prediction import local_updates
-from daybreak.prediction.calibration import CostCalibration
-from daybreak.prediction.update_time import PARTS, Updates, updates
-from daybreak.spot.preemptions import (
+from daybreak.machines.losses import (
     checkpoint_interval_s,
     loss,
     mean_time_to_loss_s,
 )
+from daybreak.machines.startup import BEFORE_WORK, DATA, QUEUE, START, StartupPart, Wait, waits
+from daybreak.prediction import local_updates
+from daybreak.prediction.calibration import CostCalibration
+from daybreak.prediction.update_time import PARTS, Updates, updates
 
 if TYPE_CHECKING:
     from daybreak.prediction.update_time import Array

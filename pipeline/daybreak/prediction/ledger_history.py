@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from daybreak import hooks
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_types import Night, Plan, Profile, Rental, Training
 from daybreak.machines import catalog
@@ -20,7 +21,6 @@ from daybreak.prediction.scorecard import NIGHTS, Scorecard, outcome, scorecard
 from daybreak.prediction.time_budget import Decided
 from daybreak.prediction.update_time import by_profile, update
 from daybreak.profiling import remedies
-from daybreak.spot.hazard import learned
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
@@ -48,7 +48,7 @@ def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers:
             if e.plan and not e.plan.rental.others
         ),
         starts=_starts(entries, machines),
-        hazard=learned(spot_lives(entries)),
+        hazard=next((learned(entries) for learned in hooks.functions("hazard")), None),
         reached=_reached(entries),
         decided=[each for each in map(_decided, entries) if each],
     )
@@ -168,19 +168,6 @@ def _starts(entries: Sequence[Entry], machines: Sequence[Machine]) -> dict[str, 
             prior_s = wait(machine, num_bytes=e.dataset.num_bytes, num_machines=number).seconds
             starts.setdefault(machine.name, []).append((e.training.start_s + IN_RUN_S) / prior_s)
     return starts
-
-
-def spot_lives(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
-    """Returns the lifetimes of spot machines and whether each was preempted.
-
-    Of several machines together one was preempted, and the others had lived as long.
-    """
-    lives: list[tuple[float, bool]] = []
-    for entry in entries:
-        number = entry.plan.rental.num_machines if entry.plan else 1
-        for seconds, preempted in entry.training.spot_lives if entry.training else ():
-            lives += [(seconds, preempted), *[(seconds, False)] * (number - 1)]
-    return lives
 
 
 def _reached(entries: Sequence[Entry]) -> list[Reached]:

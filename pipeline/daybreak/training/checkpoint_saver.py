@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from daybreak.spot.preemptions import checkpoint_interval_s
+from daybreak.machines.losses import checkpoint_interval_s
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint import TrainingState
 from daybreak.training.checkpoint_copies import CheckpointCopies

@@ -7,7 +7,7 @@ import pytest
 from daybreak.contract.errors import ParamsError
 from daybreak.extensions.bag.bag_forecast import BagScenario, forecast
 from daybreak.extensions.bag.reuse import Reuse, Runs, paid_s, reuse
-from daybreak.spot.survival import PUBLISHED, Exponential
+from daybreak.extensions.spot.survival import PUBLISHED, Exponential
 
 HOUR_S = 3600.0
 KEPT = Reuse(num_runs=1000, replace_at_s=float("inf"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 from daybreak.extensions.bag.reuse import Runs, mean_s, paid_s, reuse
-from daybreak.spot.survival import PUBLISHED, Exponential, draw_s
+from daybreak.extensions.spot.survival import PUBLISHED, Exponential, draw_s
 from tests.extensions.bag.lives import drawn, machine_time, published_share_gone
 
 HOUR_S = 3600.0

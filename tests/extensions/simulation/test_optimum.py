@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from daybreak.extensions.simulation.baselines import greedy, on_demand, uniform_progress
 from daybreak.extensions.simulation.optimum import optimum_usd
 from daybreak.extensions.simulation.replay import replay
-from daybreak.spot.policies import decide
-from daybreak.spot.states import Place
-from tests.spot.markets import TICK_S, job, trace
+from daybreak.extensions.spot.policies import decide
+from daybreak.extensions.spot.states import Place
+from tests.extensions.spot.markets import TICK_S, job, trace
 
 capacity = st.text("#.", min_size=6, max_size=6)
 

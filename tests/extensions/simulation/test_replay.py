@@ -9,8 +9,8 @@ import pytest
 from daybreak.extensions.simulation.baselines import greedy, on_demand, skynomad, uniform_progress
 from daybreak.extensions.simulation.replay import Luck, replay
 from daybreak.extensions.simulation.traces import read
-from daybreak.spot.states import Place
-from tests.spot.markets import TICK_S, job, measured, trace
+from daybreak.extensions.spot.states import Place
+from tests.extensions.spot.markets import TICK_S, job, measured, trace
 
 TICK_USD = TICK_S / 3600  # of a dollar an hour
 

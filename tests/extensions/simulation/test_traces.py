@@ -8,7 +8,7 @@ import pytest
 
 from daybreak.contract.errors import DataError
 from daybreak.extensions.simulation.traces import draw, read
-from tests.spot.markets import measured
+from tests.extensions.spot.markets import measured
 
 HEAD = "zone,start_tick_600s,run_ticks,available,spot_usd_h,on_demand_usd_h\n"
 

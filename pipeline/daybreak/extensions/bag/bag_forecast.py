@@ -16,8 +16,8 @@ from daybreak.contract.errors import ParamsError
 from daybreak.contract.formats import duration
 from daybreak.contract.record_types import Record
 from daybreak.extensions.bag.reuse import Reuse
-from daybreak.spot.hazard import LONGEST_S
-from daybreak.spot.survival import Lifetime, draw_s, survival
+from daybreak.extensions.spot.hazard import LONGEST_S
+from daybreak.extensions.spot.survival import Lifetime, draw_s, survival
 
 if TYPE_CHECKING:
     import numpy as np

@@ -41,7 +41,7 @@ def bag(
     from daybreak.check import NUM_NIGHTS, planned
     from daybreak.extensions.bag import request, words
     from daybreak.extensions.bag.state import BagState
-    from daybreak.prediction.ledger_history import spot_lives
+    from daybreak.extensions.spot.hazard import spot_lives
 
     loaded = home.params
     backend = loaded.backend.make(home)

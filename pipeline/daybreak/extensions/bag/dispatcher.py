@@ -34,10 +34,10 @@ from daybreak.extensions.bag.folder import LOG, Bag
 from daybreak.extensions.bag.reuse import Reuse, Runs, reuse
 from daybreak.extensions.bag.seed_worker import ORDER, LeaseOrder
 from daybreak.extensions.bag.state import BagState, Lease
+from daybreak.extensions.spot.hazard import PRIOR_LOSSES, learned
+from daybreak.extensions.spot.survival import Exponential, Lifetime
 from daybreak.machines import startup
-from daybreak.spot.hazard import PRIOR_LOSSES, learned
-from daybreak.spot.preemptions import MEAN_TIME_TO_FAILURE_S, MEAN_TIME_TO_INTERRUPTION_S
-from daybreak.spot.survival import Exponential, Lifetime
+from daybreak.machines.losses import MEAN_TIME_TO_FAILURE_S, MEAN_TIME_TO_INTERRUPTION_S
 from daybreak.storage.journal import Timeout, alone
 from daybreak.training import gpus, worker_errors
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from daybreak.spot.intervals import schedule
-from daybreak.spot.survival import Lifetime, survival
+from daybreak.extensions.spot.intervals import schedule
+from daybreak.extensions.spot.survival import Lifetime, survival
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,7 +100,7 @@ def _replace_at_s(runs: Runs, number: int, *, most: int) -> float:
 def paid_s(lifetime: Lifetime, runs: Runs, *, num_runs: int) -> float:
     """Returns the mean machine time of a run that does not save, if a machine does `num_runs` at most.
 
-    >>> from daybreak.spot.survival import Exponential
+    >>> from daybreak.extensions.spot.survival import Exponential
     >>> hour = Runs(run_s=3600.0, boot_s=60.0)
     >>> round(paid_s(Exponential(mean_s=36e9), hour, num_runs=60))
     3601

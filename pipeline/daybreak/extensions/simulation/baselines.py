@@ -7,8 +7,8 @@ utility of SkyNomad (NSDI'27) by its formula.
 from math import ceil, floor, inf
 
 from daybreak.contract.units import HOUR_S
-from daybreak.spot.policies import MARGIN, cheapest_on_demand
-from daybreak.spot.states import Place, SpotState, Zone
+from daybreak.extensions.spot.policies import MARGIN, cheapest_on_demand
+from daybreak.extensions.spot.states import Place, SpotState, Zone
 
 ROUNDING = 1e-9
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.simulation.replay import SimulatedJob
 from daybreak.extensions.simulation.traces import Trace
-from daybreak.spot.states import egress_usd
+from daybreak.extensions.spot.states import egress_usd
 
 if TYPE_CHECKING:
     import numpy as np

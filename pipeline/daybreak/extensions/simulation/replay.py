@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.simulation.traces import Trace
-from daybreak.spot.states import Place, Policy, Sightings, SpotState, Zone, look, refuse
+from daybreak.extensions.spot.states import Place, Policy, Sightings, SpotState, Zone, look, refuse
 
 ENOUGH_S = 1e-3  # less work than this left counts as none
 

@@ -19,14 +19,15 @@ from daybreak.extensions.simulation.baselines import BASELINES
 from daybreak.extensions.simulation.optimum import optimum_usd
 from daybreak.extensions.simulation.replay import Luck, SimulatedJob, replay
 from daybreak.extensions.simulation.traces import Trace
-from daybreak.machines.startup import TWICE
-from daybreak.spot.policies import decide
-from daybreak.spot.preemptions import (
+from daybreak.extensions.spot.policies import decide
+from daybreak.extensions.spot.states import Policy
+from daybreak.jobs.outlook import DOUBT
+from daybreak.machines.losses import (
     MEAN_TIME_TO_FAILURE_S,
     MEAN_TIME_TO_PREEMPTION_S,
     checkpoint_interval_s,
 )
-from daybreak.spot.states import DOUBT, Policy
+from daybreak.machines.startup import TWICE
 
 if TYPE_CHECKING:
     import numpy as np

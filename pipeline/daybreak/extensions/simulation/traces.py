@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import DataError
 from daybreak.contract.units import HOUR_S
-from daybreak.spot import survival
+from daybreak.extensions.spot import survival
 
 if TYPE_CHECKING:
     import numpy as np

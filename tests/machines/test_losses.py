@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S, checkpoint_interval_s, loss
+from daybreak.machines.losses import MEAN_TIME_TO_PREEMPTION_S, checkpoint_interval_s, loss
 
 
 @given(st.floats(0.1, 100), st.floats(600, 1e6), st.floats(0.2, 5))

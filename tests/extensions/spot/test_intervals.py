@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daybreak.spot.intervals import schedule
-from daybreak.spot.preemptions import checkpoint_interval_s
-from daybreak.spot.survival import MEASURED, Bathtub, Exponential, draw_s
+from daybreak.extensions.spot.intervals import schedule
+from daybreak.extensions.spot.survival import MEASURED, Bathtub, Exponential, draw_s
+from daybreak.machines.losses import checkpoint_interval_s
 
 HOUR_S = 3600.0
 HPDC20 = Bathtub(share=0.4137, early_s=0.9 * HOUR_S, late_s=0.76 * HOUR_S, end_s=24 * HOUR_S)

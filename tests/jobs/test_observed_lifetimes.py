@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from daybreak.spot.observed_lifetimes import lifetimes, start_s
+from daybreak.jobs.observed_lifetimes import lifetimes, start_s
 
 
 def at(seconds: float) -> dict[str, object]:

@@ -1,11 +1,10 @@
-"""Computes how often spot machines are preempted, what that costs, and how often to save.
+"""Computes how often machines are lost, what that costs, and how often to save.
 
-Preemptions are taken as memoryless: one every `MEAN_TIME_TO_PREEMPTION_S` on a machine, so n machines lose
-one n times as often. The constant is the maximum-likelihood mean of an exponential lifetime with censoring,
-total hours lived / number of preemptions, over 1,442 preemptible machines of 2019
-(kadupitiya/goog-preemption-data, of which 725 were stopped by their users and count as censored). If the
-hazard changes with a machine's age, `lifetimes` fits its curve and `intervals` computes the checkpoints for
-it; `policies` decides where the job runs.
+Losses are taken as memoryless: one in the mean time of a machine, so n machines lose one n times as often.
+`MEAN_TIME_TO_PREEMPTION_S` is the maximum-likelihood mean of an exponential lifetime with censoring, total
+hours lived / number of preemptions, over 1,442 preemptible machines of 2019 (kadupitiya/goog-preemption-data,
+of which 725 were stopped by their users and count as censored). Where nights have seen how long spot machines
+live, the extension `spot` says it instead.
 """
 
 from dataclasses import dataclass

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from daybreak.extensions.simulation.baselines import greedy, on_demand
 from daybreak.extensions.simulation.replay import Luck, replay
-from daybreak.spot.policies import cheapest_on_demand, decide, long_run, safety_margin
-from daybreak.spot.states import Place, Sightings, SpotState, Zone
-from tests.spot.markets import TICK_S, job, trace
+from daybreak.extensions.spot.policies import cheapest_on_demand, decide, long_run, safety_margin
+from daybreak.extensions.spot.states import Place, Sightings, SpotState, Zone
+from tests.extensions.spot.markets import TICK_S, job, trace
 
 HOUR_S = 3600.0
 CHEAP = Zone(name="cheap-1-a", spot_usd_per_hour=1.0, on_demand_usd_per_hour=5.0)

@@ -7,12 +7,12 @@ With J of work left on a machine of age t, saving after i costs (Kadupitiya et a
 
 where P_fail = (F(t + i + save) - F(t)) / (1 - F(t)), and after a failure a machine of age 0 goes on. E[M(J,
 0)] is on both sides: for t = 0 the equation is solved for it, and used at all other ages. For a memoryless
-lifetime the intervals are equal, and Young's `preemptions.checkpoint_interval_s` needs no program.
+lifetime the intervals are equal, and Young's `losses.checkpoint_interval_s` needs no program.
 """
 
 from dataclasses import dataclass
 
-from daybreak.spot.survival import Lifetime, survival
+from daybreak.extensions.spot.survival import Lifetime, survival
 
 NUM_STEPS = 300  # of the grid: one minute each for five hours
 LEAST_STEP_S = 60.0

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daybreak.spot.steering import TICK_S, Facts, SpotAttempt, place, restart_s
-from daybreak.spot.survival import HOUR_S
-from daybreak.spot.worst_case import WorstCase, worst_case
-from tests.spot.test_steering import BOUGHT, PLAN
+from daybreak.contract.backend import TICK_S
+from daybreak.extensions.spot.steering import place
+from daybreak.extensions.spot.survival import HOUR_S
+from daybreak.extensions.spot.worst_case import WorstCase, worst_case
+from daybreak.machines.startup import restart_s
+from tests.extensions.spot.test_steering import BEGUN, BOUGHT, ONCE, PLAN
 
 UNTIL_S, BOUGHT_USD = 18 * HOUR_S, 3.6
 PRICED = replace(PLAN, usd_per_hour=1.0, ladder=(replace(BOUGHT, usd_per_hour=BOUGHT_USD),))
@@ -24,11 +26,8 @@ def night(works: list[bool]) -> float:
     """Dollars of a night on which spot works in some stretches of half an hour, and is lost in the others."""
     now = done_s = usd = 0.0
     while done_s < PLAN.expected_s and now < UNTIL_S:
-        facts = Facts(
-            now=now, deadline=UNTIL_S, seen=int(done_s / PLAN.expected_s * PLAN.num_samples), queued=False,
-            samples_per_s=None, attempts=(SpotAttempt(at=0.0, strategy="spot"),),
-        )  # fmt: skip
-        chosen = place(PRICED, facts)
+        seen = int(done_s / PLAN.expected_s * PLAN.num_samples)
+        chosen = place(PRICED, replace(BEGUN, now=now, deadline=UNTIL_S, seen=seen, attempts=ONCE))
         if chosen is not None and not chosen.spot:
             rest_s = PLAN.expected_s - done_s + restart_s(PLAN)
             return usd + min(rest_s, UNTIL_S - now) / HOUR_S * BOUGHT_USD

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from daybreak.contract.units import HOUR_S
-from daybreak.spot.survival import (
+from daybreak.extensions.spot.survival import (
     LEAST,
     PUBLISHED,
     Bathtub,

@@ -1,8 +1,8 @@
 """Estimates the hazard of tonight's spot machines, from earlier nights or the prior, and when to save.
 
 Until nights have seen `ENOUGH` preemptions, machines count as memoryless, with a mean that begins at that of
-2019 (`preemptions`) as if `PRIOR_LOSSES` had been seen. From then on the families of `survival` are fitted,
-and the one that best predicts machines that were held out is chosen (`lifetimes`), with censoring.
+2019 (`machines/losses.py`) as if `PRIOR_LOSSES` had been seen. From then on the families of `survival` are
+fitted, and the one that best predicts machines that were held out is chosen (`lifetimes`), with censoring.
 
 If that hazard depends on age, the times between checkpoints come from the dynamic program (`intervals`).
 Otherwise, and if saves are so cheap that they would be closer than the program's grid, they come from Young's
@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from daybreak.contract.units import HOUR_S
-from daybreak.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S, checkpoint_interval_s
-from daybreak.spot.survival import GRID, Exponential, Lifetime
+from daybreak.extensions.spot.survival import GRID, Exponential, Lifetime
+from daybreak.machines.losses import MEAN_TIME_TO_PREEMPTION_S, checkpoint_interval_s
+from daybreak.storage.ledger import Entry
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,7 +101,7 @@ def learned(observed: Sequence[tuple[float, bool]]) -> Hazard:
         return Hazard(lifetime=Exponential(mean_s=lived_s / (lost + PRIOR_LOSSES)), says=says)
     import numpy as np
 
-    from daybreak.spot.lifetimes import Observed, choose
+    from daybreak.extensions.spot.lifetimes import Observed, choose
 
     lifetimes = Observed(
         lived_s=np.array([max(seconds, 1.0) for seconds, _ in observed]),
@@ -112,9 +113,27 @@ def learned(observed: Sequence[tuple[float, bool]]) -> Hazard:
     )
 
 
+def hazard_of(entries: Sequence[Entry]) -> Hazard:
+    """Returns the hazard learned from the nights of the ledger."""
+    return learned(spot_lives(entries))
+
+
+def spot_lives(entries: Sequence[Entry]) -> list[tuple[float, bool]]:
+    """Returns the lifetimes of spot machines and whether each was preempted.
+
+    Of several machines together one was preempted, and the others had lived as long.
+    """
+    lives: list[tuple[float, bool]] = []
+    for entry in entries:
+        number = entry.plan.rental.num_machines if entry.plan else 1
+        for seconds, preempted in entry.training.spot_lives if entry.training else ():
+            lives += [(seconds, preempted), *[(seconds, False)] * (number - 1)]
+    return lives
+
+
 def saves(hazard: Hazard, *, num_machines: int, work_s: float, save_s: float, restart_s: float) -> Saves:
     """Returns when a job on spot saves."""
-    from daybreak.spot.intervals import LEAST_STEP_S, NUM_STEPS, schedule
+    from daybreak.extensions.spot.intervals import LEAST_STEP_S, NUM_STEPS, schedule
 
     mean_s = hazard.mean_time_to_loss_s(num_machines=num_machines, within_s=work_s)
     every_s = checkpoint_interval_s(save_s=save_s, mean_time_to_preemption_s=mean_s)

@@ -7,12 +7,18 @@ over shares. Machines that would exceed the budget are not bought, so the budget
 a certain share of the work is done.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
+from daybreak.contract.backend import TICK_S
 from daybreak.contract.record_types import Plan
 from daybreak.contract.units import HOUR_S
-from daybreak.spot.states import DOUBT
-from daybreak.spot.steering import TICK_S, Facts, SpotAttempt, place, restart_s
+from daybreak.extensions.spot.steering import place
+from daybreak.jobs import escalation
+from daybreak.jobs.escalation import Sight
+from daybreak.jobs.outlook import DOUBT
+from daybreak.jobs.submissions import JobAttempt
+from daybreak.machines.startup import restart_s
 
 NUM_SHARES, NUM_TICKS = 20, 100
 
@@ -44,16 +50,21 @@ def _usd(plan: Plan, share: float, *, bought_usd_per_hour: float, until_s: float
     spot_usd_per_hour = (plan.usd_per_hour or 0.0) * plan.rental.num_machines
     now = share * plan.expected_s
     paid_s = now
+    first = escalation.first(plan, train_until=datetime.fromtimestamp(until_s, UTC), confidence=0.5)
+    lost = Sight(
+        now=now,
+        deadline=until_s,
+        confidence=0.5,
+        left_usd=0.0,
+        decay=0.0,
+        rung=first,
+        state="none",
+        since=0.0,
+        seen=round(share * plan.num_samples),
+        attempts=(JobAttempt(name="", rung=first, at=0.0, run_at=TICK_S),),
+    )
     while now < until_s:
-        facts = Facts(
-            now=now,
-            deadline=until_s,
-            seen=round(share * plan.num_samples),
-            samples_per_s=None,
-            attempts=(SpotAttempt(at=0.0, strategy="spot"),),
-            queued=False,
-        )
-        chosen = place(plan, facts)
+        chosen = place(plan, replace(lost, now=now))
         if chosen is not None and not chosen.spot:
             break
         now += tick_s

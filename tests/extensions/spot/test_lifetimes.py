@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from lifelines import KaplanMeierFitter, NelsonAalenFitter
 
-from daybreak.spot.lifetimes import (
+from daybreak.extensions.spot.lifetimes import (
     FITS,
     Observed,
     choose,
@@ -16,7 +16,7 @@ from daybreak.spot.lifetimes import (
     fit_weibull,
     log_likelihood,
 )
-from daybreak.spot.survival import (
+from daybreak.extensions.spot.survival import (
     MEASURED,
     PUBLISHED,
     Bathtub,
@@ -26,7 +26,7 @@ from daybreak.spot.survival import (
     draw_s,
     survival,
 )
-from tests.spot.markets import measured
+from tests.extensions.spot.markets import measured
 
 HOUR_S = 3600.0
 CURVES = [

@@ -26,8 +26,8 @@ capacity. t is the larger of two prices: the rise of the expected extra cost of 
 less, (C_od - g) P W / m with P = exp(-(S - 2 d) / m) and m the mean time that all starts take; and the saving
 of an hour's wait at a later loss, r(s) (E + d C), with an equal share s of S for each loss.
 
-m, r and the life of a place were chosen on small markets of a known law (tests/spot/test_policies.py),
-without traces; docs/measured.md has the replays on traces that judge the policy.
+m, r and the life of a place were chosen on small markets of a known law (test_policies.py), without traces;
+docs/measured.md has the replays on traces that judge the policy.
 
 SkyNomad (NSDI'27) ranks places by U = V (L - d) / L - C - E / L with a V that looks back at the progress
 made; with V = g + t this is the same sum by the hour, without the returns.
@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 from math import exp, expm1
 
 from daybreak.contract.units import HOUR_S
-from daybreak.spot.states import OUTAGE_S, Place, SpotState, Zone
+from daybreak.extensions.spot.states import OUTAGE_S, Place, SpotState, Zone
 
 MARGIN = 0.006  # least gain that justifies a move, as a share of the on-demand price
 

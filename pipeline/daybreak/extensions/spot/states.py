@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from math import exp, sqrt
 
 from daybreak.contract.units import HOUR_S
-from daybreak.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S
+from daybreak.jobs.outlook import DOUBT
+from daybreak.machines.losses import MEAN_TIME_TO_PREEMPTION_S
 
 MEMORY_S = 6 * HOUR_S  # of losses: how fast a zone with many preemptions is trusted again
 PRIOR_LOSSES = 0.2  # the prior mean time to preemption weighs as much as this many losses
@@ -17,7 +18,6 @@ PRIOR_UP_S, PRIOR_DOWN_S = 3 * HOUR_S, 1 * HOUR_S  # as if capacity had been up 
 # again at each run, and judges `decide` on either kind by the outages of the other: 0.125 h and 0.571 h.
 OUTAGE_S = 0.388 * HOUR_S
 ZONE_LETTER = re.compile(r"(?<=\d)-?[a-z]$")  # us-central1-a of Google, us-east-1a of AWS
-DOUBT = 0.2  # share of the throughput, before it is measured; less where earlier nights measured it
 
 
 def region_of(zone: str) -> str:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.spot.hazard import ENOUGH, PRIOR, FirstLoss, Hazard, learned, saves
-from daybreak.spot.preemptions import MEAN_TIME_TO_PREEMPTION_S, checkpoint_interval_s
-from daybreak.spot.survival import HOUR_S, PUBLISHED, Exponential, Weibull, draw_s
+from daybreak.extensions.spot.hazard import ENOUGH, PRIOR, FirstLoss, Hazard, learned, saves
+from daybreak.extensions.spot.survival import HOUR_S, PUBLISHED, Exponential, Weibull, draw_s
+from daybreak.machines.losses import MEAN_TIME_TO_PREEMPTION_S, checkpoint_interval_s
 
 BATHTUB = Hazard(lifetime=PUBLISHED, says="a test")
 

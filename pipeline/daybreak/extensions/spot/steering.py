@@ -1,0 +1,171 @@
+"""Decides whether tonight's job goes to spot now, to on-demand machines, or waits.
+
+It translates what the launcher knows of the job into the state that `policies.decide` takes. Every region in
+which the plan or its fallbacks have the same machines on spot is a zone; buying means their on-demand
+fallback in one of the zones. A job that waits in the queue for spot counts as a zone without capacity, and so
+do zones that refused it. A running spot machine is given up for on demand once the deadline could not be met
+after its loss, and never for another zone. A job on demand stays there: spot capacity cannot be seen without
+giving up the machine in use.
+"""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+from daybreak.contract.backend import TICK_S
+from daybreak.contract.record_types import Plan, Rental, Rung
+from daybreak.contract.units import HOUR_S
+from daybreak.extensions.spot.policies import decide
+from daybreak.extensions.spot.states import Place, Sightings, SpotState, Zone
+from daybreak.jobs.cost_tracker import usd_per_hour
+from daybreak.jobs.escalation import PATIENCE_S, Sight, is_fresh, keeps, named, rest_usd, rungs
+from daybreak.machines.startup import restart_s
+
+
+@dataclass(frozen=True)
+class Steering:
+    """Chooses for a job that is planned on spot: spot machines, the same machines on demand, or waiting."""
+
+    plan: Plan
+    sight: Sight
+
+    def best(self) -> Rung | None:
+        """Returns spot or the same machines on demand, if the plan leaves that choice; else the current rung.
+
+        None: wait for spot.
+        """
+        plan, sight = self.plan, self.sight
+        here, running = sight.rung, sight.state == "running"
+        spot = here if here.rental.is_spot else self._same_on_spot()
+        held = not here.rental.is_spot and sight.state in ("running", "queued")  # and not left for spot
+        if spot is None or held:
+            return here
+        there = named(plan, sight, spot)
+        if on_demand(there) is None:
+            return here
+        chosen = place(there, sight)
+        if chosen is None or (chosen.spot and sight.state == "queued"):
+            return here if sight.state == "queued" else None
+        at = self._rung_at(chosen, like=spot)
+        if chosen.spot or rest_usd(plan, sight, at) <= sight.left_usd:
+            return at
+        # The budget cannot pay for the rest on demand: spot is used until it is time to spend what is left.
+        lasts_s = sight.left_usd / usd_per_hour(at) * HOUR_S + restart_s(plan) + PATIENCE_S
+        return spot if running or sight.deadline - sight.now > lasts_s else at
+
+    def elsewhere(self) -> Rung | None:
+        """Returns the cheapest spot rung that was not refused and that the policy accepts; None without."""
+        plan, sight = self.plan, self.sight
+        on_spot = (rung for rung in rungs(plan, sight) if rung.rental.is_spot)
+        left = [rung for rung in on_spot if rung.rental not in sight.refused and keeps(plan, sight, rung)]
+        for rung in sorted(left, key=lambda rung: rest_usd(plan, sight, rung)):
+            chosen = place(named(plan, sight, rung), replace(sight, state="none"))
+            if chosen and chosen.spot:
+                return rung
+        return None
+
+    def _same_on_spot(self) -> Rung | None:
+        """Returns the rung of the same machines on spot."""
+        rental = replace(self.sight.rung.rental.on_demand, strategy="spot")
+        return next((rung for rung in rungs(self.plan, self.sight) if rung.rental == rental), None)
+
+    def _rung_at(self, chosen: Place, *, like: Rung) -> Rung:
+        """Returns the rung of the same machines in that zone, on spot or on demand."""
+        return next(
+            rung
+            for rung in (like, *rungs(self.plan, self.sight))  # a job that stepped down is beside these
+            if rung.rental.is_spot == chosen.spot
+            and rung.rental.num_machines == like.rental.num_machines
+            and zone_of(rung.rental) == chosen.zone
+        )
+
+
+def place(plan: Plan, sight: Sight) -> Place | None:
+    """Returns where a job that is planned on spot is to run; None: nowhere, or in the queue that it is in.
+
+    Whether another zone has capacity cannot be seen without giving up the machine that is held, and what was
+    bought here is bought elsewhere before other zones are asked for spot.
+    """
+    here, own = zone_of(plan.rental), on_demand(plan)
+    fresh = [rental for rental in sight.refused if is_fresh(sight, rental)]
+    running, queued = sight.state == "running", sight.state in ("queued", "refused") or plan.rental in fresh
+    if not plan.rental.is_spot or own is None:
+        return None if queued else Place(here, spot=plan.rental.is_spot)
+    held = running or not sight.rung.rental.is_spot
+    away = [rung.rental for rung in rungs(plan, sight)] if held else fresh
+    alike = _anywhere(plan.rental)
+    others = [rung for rung in plan.ladder if _anywhere(rung.rental) == alike and rung.rental != plan.rental]
+    ways: list[tuple[Plan | Rung, Rung | None]] = [(plan, own)]
+    ways += [(rung, on_demand(plan, of=rung)) for rung in others]
+    zones = tuple(
+        Zone(
+            name=zone_of(way.rental),
+            spot_usd_per_hour=usd_per_hour(way),
+            on_demand_usd_per_hour=usd_per_hour(bought) if bought else inf,
+            sightings=_sightings(sight, zone_of(way.rental), queued=queued),
+        )
+        for way, bought in ways
+    )
+    # What a lost machine had saved is not known here: the work since a whole interval counts as lost.
+    unsaved_s = 0.0 if running else plan.checkpoint_every_s
+    done_s = max(0.0, sight.seen / plan.num_samples * plan.expected_s - unsaved_s)
+    planned = plan.num_samples / plan.expected_s
+    return decide(
+        SpotState(
+            now_s=sight.now,
+            deadline_s=sight.deadline,
+            tick_s=TICK_S,
+            work_s=plan.expected_s,
+            done_s=done_s,
+            zones=zones,
+            place=Place(here, spot=True) if running else None,
+            starting_s=sight.starting_s,
+            home=here,
+            refused=frozenset(
+                (
+                    *((here,) if queued else ()),
+                    *(zone_of(each) for each in away if each.is_spot and each != plan.rental),
+                )
+            ),
+            ran_s=done_s * planned / sight.rate.samples_per_s if sight.rate else 0.0,
+            made_s=done_s if sight.rate else 0.0,
+            restart_s=restart_s(plan),
+            at_risk_s=plan.checkpoint_every_s + TICK_S,
+        )
+    )
+
+
+def _anywhere(rental: Rental) -> tuple[object, ...]:
+    """Returns what is rented and how, wherever it is; `replace` takes ten times as long."""
+    return rental.machine, rental.num_machines, rental.strategy, rental.max_wait_s, rental.others
+
+
+def zone_of(rental: Rental) -> str:
+    """Returns the name of the zone of a rental: machine and region, without number and strategy.
+
+    >>> zone_of(Rental(machine="g2-standard-8", num_machines=2, region="us-east4", strategy="spot"))
+    'g2-standard-8, in us-east4'
+    """
+    return str(rental.on_demand.one)
+
+
+def on_demand(plan: Plan, *, of: Rung | None = None) -> Rung | None:
+    """Returns the ladder's rung of the same machines on demand, or of those of a rung; None without one."""
+    bought = (of or plan).rental.on_demand
+    return next((rung for rung in plan.ladder if rung.rental == bought), None)
+
+
+def _sightings(sight: Sight, zone: str, *, queued: bool) -> Sightings:
+    """Derives sightings from the spot attempts in a zone.
+
+    If another attempt follows one that got its machines, these were lost. An attempt that got no machines, or
+    is queued, means no capacity.
+    """
+    seen = Sightings()
+    rentals = ((each, each.rung.rental) for each in sight.attempts)
+    asked = [each for each, rental in rentals if rental.is_spot and zone_of(rental) == zone]
+    for number, attempt in enumerate(asked):
+        if number:
+            seen = seen.look(up=False, now_s=attempt.at)
+        waits = queued and attempt is sight.attempts[-1]
+        seen = seen.look(up=bool(attempt.run_at) and not waits, now_s=attempt.at)
+    return seen
