@@ -43,10 +43,10 @@ export MLFLOW_SERVER_ENABLE_JOB_EXECUTION := false
 export DO_NOT_TRACK := 1
 export GX_ANALYTICS_ENABLED := false
 
-.PHONY: help setup night nights up down test check bench report docs clean
+.PHONY: help setup night nights up down test test-rest test-all check bench report docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/ready $(AIRFLOW_HOME)/ready ## virtual environment and Airflow database; the others do it by themselves
 
@@ -170,8 +170,17 @@ print(f'Down: {len(asked)} processes ended' if asked else 'Nothing is up')
 endef
 export DOWN
 
-test: setup ## the whole test suite
-	python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=30
+PYTEST := python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=30
+QUICK_TIER := promise or not slow
+
+test: setup ## the quick tier: the fast tests, and of the slow ones those that stand for a promise
+	$(PYTEST) -m 'not gpu and ($(QUICK_TIER))'
+
+test-rest: setup # what test-all has besides
+	$(PYTEST) -m 'not gpu and not ($(QUICK_TIER))'
+
+test-all: setup ## the whole test suite
+	$(PYTEST)
 
 check: .venv/ready ## lint and types
 	ruff check .

@@ -88,7 +88,7 @@ def in_memory(options: str, *, at: Path | None = None) -> Iterator[Path]:
 def with_quotas() -> Iterator[Path]:
     """Yields the folder of a btrfs in a file, of which `home` has quotas that bind root too."""
     if not shutil.which("mkfs.btrfs"):
-        pytest.skip("quotas need btrfs-progs")
+        pytest.skip("no quotas here; install Debian's package btrfs-progs")
     with tempfile.NamedTemporaryFile(prefix="daybreak-image-") as image:
         image.truncate(2 << 30)
         shell(f"mkfs.btrfs --quiet {image.name}")

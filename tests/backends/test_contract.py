@@ -156,6 +156,7 @@ def written(path: Path) -> str:
 
 
 @pytest.mark.parametrize(("script", "state"), [("exit 0", "succeeded"), ("exit 3", "failed")])
+@pytest.mark.promise
 def test_how_a_job_ended_is_told(place, script, state):
     handle = place.backend.submit(place.job(script))
     assert end(place.backend, handle) == state

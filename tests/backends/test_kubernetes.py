@@ -660,7 +660,7 @@ def test_a_deadline_that_the_cluster_keeps_is_no_error_of_the_code():
     assert COMMON["overtime"].state == "preempted"
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here, which has Kustomize")
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no Kustomize here; install kubectl")
 def test_the_role_in_deploy_lets_the_backend_do_what_it_does_and_no_more(kubernetes, made, job):
     kubernetes.queues = {"team-a": ""}
     backend = made(queue="team-a", machines="")

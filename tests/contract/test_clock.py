@@ -95,7 +95,9 @@ def read_by(*command: str) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("faketime") is None, reason="faketime is not installed")
+@pytest.mark.skipif(
+    shutil.which("faketime") is None, reason="no faketime here; install Debian's package faketime"
+)
 @pytest.mark.parametrize("set_by", ["-6h", "+6h"])
 def test_a_process_that_starts_after_the_clock_was_set_has_the_time_of_the_night(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_by: str

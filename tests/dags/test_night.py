@@ -20,7 +20,7 @@ from daybreak import warm_parent
 from daybreak.contract import params
 from tests.dags.servers import Standalone, airflow_standalone, environment, free_port, keep, server
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.promise, pytest.mark.timeout(3600)]
 
 REASON = "asked for in a browser"
 APPROVED_FOR = "the interval is clear of zero"

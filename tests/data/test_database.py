@@ -211,7 +211,9 @@ AS_ASKED = {
 
 @pytest.mark.parametrize("kind", AS_ASKED)
 def test_bigquery_is_asked_in_its_own_words_for_days_in_the_zone_of_the_table(kind: Any) -> None:
-    bigquery = pytest.importorskip("sqlalchemy_bigquery", reason="pip install sqlalchemy-bigquery")
+    bigquery = pytest.importorskip(
+        "sqlalchemy_bigquery", reason="no BigQuery here; pip install sqlalchemy-bigquery"
+    )
     dialect, (of_day, name, start, end) = bigquery.BigQueryDialect(paramstyle="pyformat"), AS_ASKED[kind]
     table = sa.Table(
         "payments", sa.MetaData(), sa.Column("at", kind), sa.Column("id", sa.Integer),

@@ -25,9 +25,9 @@ rows = test_row_by_row.rows
 
 @pytest.fixture(autouse=True)
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    pytest.importorskip("pyspark", reason="no Spark here; pip install pyspark")
     if shutil.which("java") is None:
-        pytest.skip("java is not installed")
+        pytest.skip("no Java here; install Debian's package default-jre-headless")
     monkeypatch.chdir(tmp_path)
 
 

@@ -110,6 +110,7 @@ def prepared(home: Path, number: int) -> Callable[[], Release]:
     return promote_night
 
 
+@pytest.mark.promise
 def test_a_promotion_killed_at_any_step_is_all_old_or_all_new(
     home: Path, shelf: Shelf, release: Any, settings: Params
 ) -> None:

@@ -128,6 +128,7 @@ except DataError as error:
 @pytest.mark.parametrize(
     "line", ["[" * 1_000_000, '{"a":' * 1_000_000, '{"a": ' + "[" * 500 + "]" * 500 + "}"]
 )
+@pytest.mark.promise
 def test_json_of_a_million_levels_is_one_sentence(folder: Path, line: str) -> None:
     (folder / f"{DAY}.jsonl").write_text(f'{{"time": "2025-01-31"}}\n{line}\n')
     done = in_a_process(FETCH, folder / "{day}.jsonl", folder.parent / "out")

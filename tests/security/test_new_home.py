@@ -24,6 +24,7 @@ NAMES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.parametrize("label", NAMES, ids=ascii)
+@pytest.mark.promise
 def test_no_name_of_a_column_is_run_by_the_module_that_init_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str, binary: bool
 ) -> None:

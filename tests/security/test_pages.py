@@ -82,6 +82,7 @@ def test_the_page_of_a_night_and_the_board_run_nothing_that_a_record_says(tmp_pa
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Great Expectations
 @pytest.mark.slow
+@pytest.mark.promise
 def test_data_docs_run_nothing_that_a_column_a_rule_or_a_type_is_called(tmp_path: Path) -> None:
     table = Table(columns={"time": Time(), EVIL: Float()}, time="time")
     types = pd.DataFrame({"time": ["timestamp[us]"], EVIL: [EVIL], f"{EVIL}2": [EVIL]})
@@ -130,6 +131,7 @@ def test_the_page_of_a_version_shows_names_and_reasons_as_they_are() -> None:
 
 @pytest.mark.airflow
 @pytest.mark.slow
+@pytest.mark.promise
 def test_the_question_in_airflow_shows_names_and_reasons_as_they_are(tmp_path: Path) -> None:
     dags = Path(__file__).parents[2] / "dags"
     code = f"import sys; sys.path.insert(0, {str(dags)!r}); import review; print(review.plain({MARKUP!r}))"

@@ -25,6 +25,7 @@ def opened() -> Night:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", STEERING, ids=ascii)
+@pytest.mark.promise
 def test_no_reason_breaks_the_ledger_or_forges_what_it_says(repository: Path, words: str) -> None:
     night = opened()
     release = Release(version=7, replaced=0, model_digest="m", night=night.id)
@@ -37,6 +38,7 @@ def test_no_reason_breaks_the_ledger_or_forges_what_it_says(repository: Path, wo
 
 
 @pytest.mark.slow
+@pytest.mark.promise
 def test_a_commit_with_a_line_end_of_another_kind_in_its_subject_is_read(repository: Path) -> None:
     """As anybody may write it by hand."""
     night = opened()

@@ -106,7 +106,7 @@ def late_night(home: Path) -> Iterator[None]:
 def prometheus(router: Running, late_night: None, tmp_path: Path) -> Iterator[str]:
     """The address of a Prometheus that has read the router twice and evaluated the alerts."""
     if PROMETHEUS is None:
-        pytest.skip("prometheus is not installed")
+        pytest.skip("no Prometheus here; install Debian's package prometheus")
     shutil.copy(MONITORING / "alerts.yml", tmp_path)
     config = YAML(typ="safe").load(MONITORING / "prometheus.yml")
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}

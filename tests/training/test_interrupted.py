@@ -82,6 +82,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.promise
 def test_a_job_killed_at_any_moment_ends_bit_equal_to_one_left_alone(tmp_path, alone):
     nights.lay_out(tmp_path)
     killer = Killer("worker", "torchrun", "all")

@@ -1,0 +1,62 @@
+"""What runs the tests elsewhere: .ci/run, and the workflows of GitHub."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
+PARTS = {
+    "test": "= 1 failed, 4000 passed, 3 skipped, 1296 deselected in 500.25s (0:08:20) =",
+    "test-rest": "=== 1290 passed, 8 skipped, 4004 deselected, 1 error in 2000.25s (0:33:20) ===",
+}
+
+
+@pytest.fixture
+def stubs(tmp_path: Path) -> Path:
+    """A folder with a make that says how each part of the tests ended, and an apt-get that has nothing."""
+    cases = "".join(f"{part}) echo '{line}';;" for part, line in PARTS.items())
+    for name, text in (("make", f"case $1 in {cases} esac"), ("apt-get", "false"), ("sudo", "false")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    return tmp_path
+
+
+def ended(stubs: Path) -> tuple[int, str]:
+    """Exit status and last line of .ci/run."""
+    call = ["env", f"PATH={stubs}:/usr/sbin:/usr/bin:/bin", str(ROOT / ".ci/run")]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.splitlines()[-1]
+
+
+def test_the_last_line_counts_both_parts_as_the_test_runner_says_it(stubs: Path) -> None:
+    line = "1 failed, 5290 passed, 11 skipped, 1 error in 2500.50s (0:41:40)"
+    assert ended(stubs) == (0, f"=========== {line} ===========")
+
+
+@pytest.mark.parametrize("part", ["test", "test-rest", "check"])
+def test_each_part_that_fails_fails_the_whole(stubs: Path, part: str) -> None:
+    make = stubs / "make"
+    make.write_text(f"{make.read_text()}[ $1 != {part} ]\n")
+    assert ended(stubs)[0] == 1
+
+
+def test_a_part_that_ends_without_its_line_is_an_error(stubs: Path) -> None:
+    make = stubs / "make"
+    make.write_text(make.read_text().replace(PARTS["test-rest"], "Killed"))
+    assert (
+        ended(stubs)[1]
+        == "=========== 1 failed, 4000 passed, 3 skipped, 1 error in 500.25s (0:08:20) ==========="
+    )
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_is_valid_and_runs_what_the_makefile_has(workflow: Path) -> None:
+    command = ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(workflow)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    commands = re.findall(r"- run: (.*)", workflow.read_text())
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(commands) <= {".ci/run", *(f"make {target}" for target in targets)}
