@@ -122,6 +122,22 @@ def test_it_says_after_how_many_nights_a_loss_of_the_margin_shows() -> None:
     )
 
 
+def test_a_margin_that_four_weeks_cannot_guard_is_said_with_the_least_that_they_could() -> None:
+    """A loss stays unseen below 1.38 standard errors of a night: twice what 28 nights leave open."""
+    below, above = (stands(0.0, [], spread=spread) for spread in (0.25, 0.19))
+    assert above.least_margin is None
+    assert below.step is not None
+    assert below.least_margin == pytest.approx(1.375 * below.step.error, rel=0.01)
+    promoted = apply_chain(verdict(), below)
+    assert promoted.action == "promote"
+    assert promoted.reason == (
+        "proven no worse; losses of many refreshes may add up to more than the margin 0.03 unseen, since 28 "
+        "nights like this one can only guard 0.033; raise gate.margin to that, or hold out 1.2 times as many "
+        "units"
+    )
+    assert stands(0.0, [], spread=0.25, margin=0.033).least_margin is None
+
+
 def test_with_few_nights_half_of_the_margin_is_kept_back() -> None:
     unknown = Level(mean=-0.014, half_width=0.5, num_nights=1)
     assert not is_spent(unknown, MARGIN)

@@ -553,6 +553,7 @@ class Chain(Record):
     half_width: float | None = None  # of its interval
     num_nights: int = 0  # that it is the mean of
     spent: bool = False  # whether the margin is
+    least_margin: float | None = None  # that nights like these could guard; None: they can guard this one
     renewed: float | None = None  # offset with which tonight's version is the next anchor; None: it is not
     nights_to_show: int | None = (
         None  # as tonight's, until `watch` shows a loss of the margin; None: not known

@@ -6,9 +6,10 @@ scores an anchor, the last version that was proven better than its champion (or 
 samples. The challenger's difference from the anchor, averaged over as many of the chain's newest nights as
 give an error of half a margin (daybreak/statistics/level.py), has to stay above minus the margin at the lower
 end of its interval: all nights of a year hold at once but for `gate.alpha` (Bonferroni). While there are too
-few nights for that precision, half of the margin is kept back instead. A chain that fails this test has spent
-the margin, and its refresh does not serve. The next training then begins cold, or the anchor serves again, by
-`gate.when_spent`.
+few nights for that precision, half of the margin is kept back instead. Where even `NIGHTS` nights would be
+too few, small losses may add up unseen, and the verdict says which margin could be guarded. A chain that
+fails this test has spent the margin, and its refresh does not serve. The next training then begins cold, or
+the anchor serves again, by `gate.when_spent`.
 
 An anchor grows old, and is less and less what one would train. After `MOST_DAYS` the next night trains cold,
 on all samples; once that version serves, it is the anchor, and what the chain has lost by then stays lost to
@@ -18,7 +19,7 @@ the budget (`offset`). Pure.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from math import sqrt
+from math import ceil, floor, log10, sqrt
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from daybreak.contract.record_types import (
     Verdict,
 )
 from daybreak.statistics.control_chart import Mean
-from daybreak.statistics.level import Level, level, nights_to_show
+from daybreak.statistics.level import Level, half_width_after, level, nights_to_show
 from daybreak.statistics.paired import per_unit
 from daybreak.storage.ledger import Entry
 
@@ -121,6 +122,8 @@ def chain_of(
     nights = [tonight, *_since(past, chain)][:NIGHTS]
     series = [Mean(value=one.mean + anchor.offset, error=one.error) for one in nights]
     now = level(series, alpha=alpha / NIGHTS_PER_YEAR, half_width=margin / 2)
+    typical = sorted(one.error for one in series)[len(series) // 2]
+    seen = half_width_after(NIGHTS, error=typical, alpha=alpha / NIGHTS_PER_YEAR)
     aged = bool(night.cold) and (night.day - anchor.since).days >= MOST_DAYS
     spent = is_spent(now, margin)
     return replace(
@@ -129,6 +132,7 @@ def chain_of(
         half_width=now.half_width,
         num_nights=now.num_nights,
         spent=spent,
+        least_margin=2 * seen if 2 * seen > margin else None,
         renewed=min(now.mean, 0.0) if aged and not spent else None,
     )
 
@@ -155,10 +159,24 @@ def apply_chain(verdict: Verdict, chain: Chain | None) -> Verdict:
         lost = chain.offset + (chain.challenger or Difference()).mean
         chain = replace(chain, renewed=min(lost, 0.0), spent=False)
     verdict = replace(verdict, chain=chain)
+    if verdict.action == "promote" and chain.least_margin:
+        verdict = replace(verdict, reason=f"{verdict.reason}; {unguarded(chain)}")
     if verdict.action != "promote" or not chain.spent:
         return verdict
     reason = f"{sentence(chain)}, which spends it; it would have been promoted: {verdict.reason}"
     return replace(verdict, action="reject", reason=reason)
+
+
+def unguarded(chain: Chain) -> str:
+    """Returns that small losses may add up unseen, and what would prevent it, as a sentence."""
+    assert chain.least_margin
+    digit = 10 ** (floor(log10(chain.least_margin)) - 1)
+    more = (chain.least_margin / chain.margin) ** 2
+    return (
+        f"losses of many refreshes may add up to more than the margin {chain.margin:g} unseen, since "
+        f"{NIGHTS} nights like this one can only guard {ceil(chain.least_margin / digit) * digit:.2g}; raise "
+        f"gate.margin to that, or hold out {more:.1f} times as many units"
+    )
 
 
 def sentence(chain: Chain) -> str:
