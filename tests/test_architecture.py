@@ -65,10 +65,18 @@ def test_a_room_imports_only_rooms_before_it() -> None:
     assert architecture.forbidden(architecture.graph()) == []
 
 
-def test_a_verdict_needs_few_files_and_none_that_shows_it_or_asks_users() -> None:
-    behind = architecture.closure(architecture.graph(), stages.STAGES["gate"].path.partition(":")[0])
-    assert len([name for name in behind if MODULES[name].stem != "__init__"]) <= 60
+@pytest.mark.parametrize("name", stages.STAGES)
+def test_a_stage_reaches_no_file_that_shows_what_it_decides_or_asks_users(name: str) -> None:
+    behind = architecture.closure(architecture.graph(), stages.STAGES[name].path.partition(":")[0])
     assert not {"report", "serving"} & set(map(architecture.room, behind))
+    if name in ("open", "gate", "promote", "close", "rollback"):
+        assert len([module for module in behind if MODULES[module].stem != "__init__"]) <= 60
+
+
+def test_only_the_publisher_and_the_command_notify_notify_people() -> None:
+    edges = architecture.graph()
+    callers = {name for name, targets in edges.items() if "daybreak.report.notifier" in targets}
+    assert callers == {"daybreak.report.publisher", "daybreak.commands"}
 
 
 def test_the_list_of_arrows_from_the_core_to_extensions_holds_only_what_is_left() -> None:
@@ -107,7 +115,7 @@ ABSURD = [
     ("planning/search.py", "if TYPE_CHECKING:\n    from daybreak.rollout import saga"),
     ("statistics/__init__.py", "from daybreak.registry.aliases import champion"),
     ("jobs/reaper.py", "def late():\n    from daybreak.extensions.bag import folder"),
-    ("night.py", 'BAG = "daybreak.extensions.bag.folder:bags"'),
+    ("night/opening.py", 'BAG = "daybreak.extensions.bag.folder:bags"'),
     ("training/engine.py", "def late():\n    from daybreak.profiling.harness import Harness"),
     ("serving/frames.py", "from daybreak.examples.shop.recommender import Recommender"),
 ]  # fmt: skip

@@ -17,13 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from daybreak import cli, dvc_file, hooks, night, runner, warm_parent
+from daybreak import cli, dvc_file, hooks, runner, warm_parent
 from daybreak.contract import params, records
 from daybreak.contract.errors import FINAL, DataError, NothingToDo, NotYet, ParamsError, ReleaseError
 from daybreak.contract.record_types import Events, Night, Release, Verdict
 from daybreak.contract.table import Table, Time
 from daybreak.extensions.care import audit
 from daybreak.extensions.pages import open_nights
+from daybreak.night import opening
 from daybreak.report import links
 from daybreak.rollout import night_events
 from daybreak.storage import branch, checkout, dvc_cache, ledger
@@ -162,7 +163,7 @@ def test_an_open_that_was_killed_while_git_made_the_worktree_is_laid_anew(reposi
     words = ["worktree", "add", "--quiet", "--detach", "--lock", "--reason", "initializing", str(folder)]
     checkout.git(*words, folder=repository)
     shutil.rmtree(folder)
-    night._worktree(repository, folder, "HEAD")
+    opening._worktree(repository, folder, "HEAD")
     assert (folder / "params.yaml").exists()
     shutil.rmtree(folder)
     checkout.git(*words, "--force", folder=repository)
@@ -610,7 +611,7 @@ def test_a_torn_index_of_the_checkout_does_not_keep_a_night_from_opening(
     repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (repository / ".git" / "index").write_bytes(b"torn")
-    assert night.open(Home.here(), day=date(2026, 3, 4)).day == date(2026, 3, 4)
+    assert opening.open(Home.here(), day=date(2026, 3, 4)).day == date(2026, 3, 4)
     assert "whether there are files that are not part of this night is unknown" in caplog.text
 
 

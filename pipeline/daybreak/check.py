@@ -13,13 +13,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from daybreak import hooks, night
+from daybreak import hooks
 from daybreak.contract import params
 from daybreak.contract.backend import Backend
 from daybreak.contract.errors import PipelineError
 from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_types import Check, Rental
+from daybreak.night import opening
 from daybreak.storage import address, branch, ledger, lifecycle, source_code
 from daybreak.storage.home import Home
 
@@ -121,7 +122,7 @@ def _code(home: Path, loaded: params.Params) -> Finding:
     """Returns whether the code of a night is small enough to travel to jobs and into versions."""
     texts = []
     try:
-        for what, files in night.travelling(loaded, home):
+        for what, files in opening.travelling(loaded, home):
             source_code.expect_portable(files, what=what, max_mb=loaded.night.max_code_mb)
             num_bytes = sum(path.stat().st_size for path in files)
             texts.append(f"{counted(len(files), 'file')}, {size(num_bytes)}, {what}")

@@ -39,8 +39,7 @@ from daybreak.contract.table import Table
 from daybreak.contract.workload import Workload
 from daybreak.evaluation.live_judge import LiveJudge, judge_of
 from daybreak.registry import approval
-from daybreak.report import notifier, publisher
-from daybreak.rollout import night_events
+from daybreak.report import publisher
 from daybreak.storage import branch, erasures, ledger, snapshots
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import frame_digest, running_digest
@@ -242,14 +241,14 @@ def night(
         f"{verdict.action}: {verdict.reason}" if verdict else f"stopped after {until}",
     )
     for stage, status in failed.items():  # the first one is the cause
-        notifier.tell(home, night_events.note_failure(stage, home.tonight))
+        publisher.publish_failure(home, stage)
         return FINAL if status == FINAL else 1
     return 0
 
 
 def _close_unopened(home: Home) -> None:
     """Writes the night of this folder, which could not be opened, to the ledger."""
-    notifier.tell(home, night_events.note_failure("open", home.tonight))
+    publisher.publish_failure(home, "open")
     try:
         run(home, "close")
     except PipelineError as error:
@@ -349,14 +348,9 @@ def run(home: Home, name: str, **given: Any) -> Record | None:
         if name != "open":  # there is no night yet
             _publish(home, name)
         raise
-    if record is not None:
-        _publish(home, name)
-        if name == "promote":
-            publisher.publish_ledger(home)
-        if stages.STAGES[name].part == "answer" and "AIRFLOW_CTX_DAG_ID" not in os.environ:
-            airflow_question.answer(
-                home, records.read(Night, home.records), record
-            )  # which Airflow brings else
+    _publish(home, name)
+    if record and stages.STAGES[name].part == "answer" and "AIRFLOW_CTX_DAG_ID" not in os.environ:
+        airflow_question.answer(home, records.read(Night, home.records), record)  # which Airflow brings else
     return record
 
 
@@ -411,13 +405,18 @@ def _expect_undecided(home: Home) -> None:
 
 
 def _publish(home: Home, stage: str) -> None:
-    """Shows what has been decided by now, also by stages before; `close` does so itself."""
+    """Shows what has been decided by now, also by stages before."""
     if stage in stages.IN_NIGHT and records.path_of(Night, home.records).exists():
-        publisher.publish_night(home, home.tonight)
+        if stage == "close":
+            publisher.publish_closed(home)
+        else:
+            publisher.publish_night(home, home.tonight)
+    if stage == "promote":
+        publisher.publish_ledger(home)
     if stage in ("rollback", "watch"):
         publisher.publish_home(home)
     if stage == "open":
-        notifier.tell(home, *night_events.low_disk(home))
+        publisher.publish_disk(home)
 
 
 def written_by(name: str) -> type[Record] | None:

@@ -45,7 +45,7 @@ EXTENSIONS = (
 PRICES = "data/run/prices.txt"  # digest of the prices that were read last, which belong to no night
 STAGES = {
     "open": Stage(
-        path="daybreak.night:open",
+        path="daybreak.night.opening:open",
         help="fix the deadline, lay out the folder of the night",
         dvc="frozen",
         writes=("data/champion",),
@@ -148,7 +148,7 @@ STAGES = {
     "promote": Stage(
         path="daybreak.rollout.promote:promote", help="let the promoted version serve", waits=True
     ),
-    "close": Stage(path="daybreak.night:close", help="write the night to the ledger", always=True),
+    "close": Stage(path="daybreak.night.closing:close", help="write the night to the ledger", always=True),
     "approve": Stage(
         path="daybreak.gate.review:approve", help="answer a verdict that waits for a person", part="answer"
     ),

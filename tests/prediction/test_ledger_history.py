@@ -14,8 +14,9 @@ from daybreak.contract.record_types import Evaluation, Live, Night, Plan, Profil
 from daybreak.machines.startup import BEFORE_WORK, IN_RUN_S
 from daybreak.planning import planner
 from daybreak.planning.plan_stage import plan
-from daybreak.prediction import ledger_history
+from daybreak.prediction import ledger_history, scorecard
 from daybreak.prediction.calibration import CostCalibration
+from daybreak.prediction.scorecard import NIGHTS
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.fakes import ScriptedBackend
@@ -80,7 +81,7 @@ def width(made: Plan) -> float:
 def test_a_machine_that_takes_longer_than_predicted_is_planned_longer(nights):
     plain, tonight = planned(night()), nights([1.3] * 8)
     assert planned(tonight).expected_s / plain.expected_s == pytest.approx(1.3, rel=0.04)
-    assert len(learned(ledger_history.before(Home.here(), tonight)).past) == 8
+    assert len(learned(ledger.before(Home.here(), tonight, limit=NIGHTS)).past) == 8
 
 
 @pytest.mark.slow
@@ -101,7 +102,7 @@ def test_intervals_that_did_not_hold_are_wider_tonight(nights, caplog):
 @pytest.mark.slow
 def test_what_cannot_be_learned_from_is_widened_for(nights):
     tonight = nights([1.0, 1.3, 0.8, 1.4] * 5, num_restarts=1)  # the time of a restart is no update's
-    assert learned(ledger_history.before(Home.here(), tonight)).past == []
+    assert learned(ledger.before(Home.here(), tonight, limit=NIGHTS)).past == []
     made = planned(tonight)
     assert made.widened > 1.5
     assert width(made) > 1.5 * width(planned(night()))
@@ -116,7 +117,7 @@ def ran(training: Training) -> ledger.Entry:
 
 def test_why_a_night_is_left_out_is_said_where_there_is_a_scorecard_too(caplog):
     entries = [ran(took(planned(night()), times)) for times in (13.0, *[1.0] * 5)]
-    assert ledger_history.card_of(entries)
+    assert scorecard.card_of(entries)
     known = learned(entries)
     assert len(known.past) == 5
     assert known.left_out
@@ -154,7 +155,7 @@ def test_nights_that_came_later_do_not_change_the_plan(nights, repository):
 
 
 def test_the_first_night_has_no_past(repository):
-    assert ledger_history.before(Home.here(), night()) == []
+    assert ledger.before(Home.here(), night(), limit=NIGHTS) == []
     assert learned([]).past == []
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from daybreak import runner
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo
 from daybreak.contract.params import Params
@@ -118,6 +119,11 @@ def register_night() -> Version:
     )
     records.write(version, records.RUN)
     return version
+
+
+def close_night() -> None:
+    """Stage close, in the folder of a night, and what the runner publishes of it."""
+    runner.run(Home.here(), "close")
 
 
 def promote_night() -> Release:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from daybreak import night as night_stages
 from daybreak.contract import params, records
 from daybreak.contract.errors import NotYet, ReleaseError
 from daybreak.contract.params import Params
@@ -23,6 +22,7 @@ from daybreak.extensions.live_test.by_users import ByUsers
 from daybreak.extensions.router.deployed import POLL_S
 from daybreak.extensions.vertex.endpoint import CONTAINER, OnVertex
 from daybreak.gate import judge, watch
+from daybreak.night import closing
 from daybreak.registry import aliases
 from daybreak.rollout import release_journal, rollback, saga, targets
 from daybreak.rollout.prune import prune
@@ -262,7 +262,7 @@ def test_a_night_that_does_not_promote_leaves_nothing_deployed_that_costs(
     with vertex() as there:
         until_done(lambda: there.prepare(release))
         assert deployed(service) == ["1", "2"]
-        night_stages._end_experiment(Home.here(), records.read(Night, records.RUN), settings)
+        closing._end_experiment(Home.here(), records.read(Night, records.RUN), settings)
         until_done(lambda: only(there, service, "1"))
 
 

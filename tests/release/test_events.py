@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from daybreak import cli, night
+from daybreak import cli
 from daybreak.contract import params, records
-from daybreak.contract.record_types import Events, Night, Release
+from daybreak.contract.record_types import Events, Release
 from daybreak.contract.user import user
 from daybreak.rollout import night_events, rollback
 from daybreak.storage import branch, events, ledger
 from daybreak.storage.home import Home
-from tests.release.conftest import judge_night, promote_night
+from tests.release.conftest import close_night, judge_night, promote_night
 from tests.release.folders import PARAMS, make_night
 
 pytestmark = [
@@ -37,10 +37,6 @@ def judge(home: Path, number: int, weight: float) -> str:
     return judge_night().action
 
 
-def close() -> None:
-    night.close(Home.here(), records.read(Night, records.RUN), params.load(Path()))
-
-
 def test_the_ledger_has_each_event_once_whatever_was_killed_and_records_say_the_same(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,15 +44,15 @@ def test_the_ledger_has_each_event_once_whatever_was_killed_and_records_say_the_
     promote_night()
     promoted = ledger.history(Home.here())[0].events
     for _ in range(2):
-        close()
+        close_night()
     assert judge(home, 1, 1.0) == "promote"
     promote_night()
     records.path_of(Release, records.RUN).unlink()  # as if killed once the ledger was moved
     records.path_of(Events, records.RUN).unlink()
-    close()
+    close_night()
     assert [event.kind for event in events.read(Path())] == ["opened", "planned", "late", "promoted"]
     assert judge(home, 2, -3.0) == "reject"
-    close()
+    close_night()
     os.chdir(home)
     rollback.rollback(Home.here(), params.load(Path()), steps=1, reason="complaints", by="ann")
     rollback.rollback(Home.here(), params.load(Path()), to=2, reason="better than none")

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daybreak import night as night_stages
 from daybreak.contract import clock, params, records
 from daybreak.contract.clock import Clock
 from daybreak.contract.errors import NothingToDo, NotYet
@@ -34,6 +33,7 @@ from daybreak.evaluation import evaluator
 from daybreak.extensions.live_test import live_test
 from daybreak.extensions.live_test.by_users import ByUsers
 from daybreak.gate import judge, watch
+from daybreak.night import closing
 from daybreak.rollout import rollback
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
@@ -326,7 +326,7 @@ def test_close_and_watch_end_what_a_killed_gate_left_behind(
     records.write(night, folder / records.RUN)
     os.chdir(folder)
     waits()
-    night_stages.close(Home.here(), records.read(Night, records.RUN), settings)
+    closing.close(Home.here(), records.read(Night, records.RUN), settings)
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")
 
 

@@ -89,7 +89,7 @@ def test_a_ledger_that_was_reset_behind_a_night_that_promoted_nothing_is_refused
     before = branch.ledger_tip(Home.here())
     release(1, 0.1)
     commit = branch.ledger_tip(Home.here())
-    publisher.publish_closed(Home.here(), commit)  # as `close` does
+    publisher.publish_closed(Home.here())  # as `close` does
     subprocess.run(["git", "update-ref", branch.BRANCH, before], cwd=home, check=True)
     with pytest.raises(ReleaseError, match=f"version 2 of daybreak is of the ledger's commit {commit[:9]}"):
         expect_ledger(Home.here(), settings)

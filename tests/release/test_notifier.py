@@ -21,7 +21,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 
-from daybreak import cli, commands, night, runner
+from daybreak import cli, commands, runner
 from daybreak.contract import params, records
 from daybreak.contract.params import NotifyEvent
 from daybreak.contract.record_types import Evaluation, Event, EventKind, Night, Version
@@ -30,7 +30,7 @@ from daybreak.report import notifier, publisher
 from daybreak.rollout import rollback
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
-from tests.release.conftest import judge_night, promote_night
+from tests.release.conftest import close_night, judge_night, promote_night
 from tests.release.folders import PARAMS, make_night, make_version
 
 pytestmark = [
@@ -57,7 +57,7 @@ def go(home: Path, number: int, weight: float, *, more: str = "") -> None:
         for _ in range(2):
             records.write(promote_night(), records.RUN)
     for _ in range(2):
-        night.close(Home.here(), records.read(Night, records.RUN), params.load(Path()))
+        close_night()
 
 
 def test_promotions_refusals_and_rollbacks_are_told_once_each_with_their_reason(
@@ -357,7 +357,7 @@ def test_what_a_kill_left_untold_is_told_by_close(home: Path, heard: Any) -> Non
     promote_night()
     (home / "var" / "messages.json").unlink()  # as if killed before people were told
     for _ in range(2):
-        night.close(Home.here(), records.read(Night, records.RUN), params.load(Path()))
+        close_night()
     promoted = [line for line in heard() if "version 1 serves, promoted by gate in night 2025-01-10" in line]
     assert len(promoted) == 2
 

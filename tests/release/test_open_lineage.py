@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from daybreak import night
 from daybreak.contract import params, records
-from daybreak.contract.record_types import Dataset, Night
+from daybreak.contract.record_types import Dataset
 from daybreak.report import publisher
 from daybreak.rollout import rollback
 from daybreak.storage.home import Home
-from tests.release.conftest import promote_night
+from tests.release.conftest import close_night, promote_night
 from tests.release.folders import PARAMS
 from tests.release.test_events import judge
 
@@ -55,19 +54,16 @@ def versions(datasets: list[dict[str, Any]]) -> dict[str, str]:
 def test_a_server_is_told_of_data_and_versions_of_nights_and_rollbacks_where_params_name_a_namespace(
     home: Path, server: list[dict[str, Any]]
 ) -> None:
-    def close() -> None:
-        night.close(Home.here(), records.read(Night, records.RUN), params.load(Path()))
-
     judge(home, 0, 0.6)
     promote_night()
-    close()
+    close_night()
     assert server == []  # off by default
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{openlineage: shop}}\n")
     judge(home, 1, 1.0)
     promote_night()
     arrays = records.read(Dataset, records.RUN).digest
     for _ in range(2):
-        close()
+        close_night()
     rollback.rollback(Home.here(), params.load(home), steps=1, reason="worse")
     publisher.publish_home(Home.here())
     started, ended, again, _, _, back = server
@@ -88,5 +84,5 @@ def test_a_server_that_is_away_fails_no_night(
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT__RETRY", '{"total": 0}')
     (home / "params.yaml").write_text(f"{PARAMS}notify: {{openlineage: shop}}\n")
     judge(home, 0, -3.0)
-    night.close(Home.here(), records.read(Night, records.RUN), params.load(Path()))
+    close_night()
     assert "no event was sent to OpenLineage: " in caplog.text

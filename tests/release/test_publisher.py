@@ -13,7 +13,6 @@ from daybreak.contract.record_types import Release, Verdict
 from daybreak.extensions.lineage import open_lineage
 from daybreak.report import notifier, page, publisher, version_page
 from daybreak.rollout import ledger_copy
-from daybreak.storage import branch
 from daybreak.storage.home import Home
 from tests.release.conftest import judge_night
 from tests.release.folders import PARAMS, make_night
@@ -71,7 +70,7 @@ def test_a_rollback_that_cannot_be_shown_stands_and_is_shown_by_the_next_watch(
 ) -> None:
     for weight in (0.6, 1.0):
         release(0 if weight < 1 else 1, weight)
-    publisher.publish_closed(Home.here(), branch.ledger_tip(Home.here()))
+    publisher.publish_closed(Home.here())
     shown = records.RUN.absolute() / "report.html"
     os.chdir(home)
     come_back = request.getfixturevalue("all_away")

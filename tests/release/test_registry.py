@@ -406,7 +406,7 @@ def test_after_a_rollback_the_pages_say_what_serves_now_here_and_in_mlflow(
     release(0, 1.0)
     release(1, 1.0)
     night, version = records.read(Night, records.RUN), records.read(Version, records.RUN)
-    publisher.publish_closed(Home.here(), branch.ledger_tip(Home.here()))
+    publisher.publish_closed(Home.here())
     page = home / "nights" / night.id / links.PAGE
     assert ">Roll back<" in page.read_text()
     os.chdir(home)
@@ -423,7 +423,7 @@ def test_the_page_of_a_replaced_version_offers_no_rollback_once_the_night_is_ove
 ) -> None:
     for number, weight in enumerate((1.0, 1.0, 0.2, 1.0)):  # a night between them promotes nothing
         release(number, weight)
-        publisher.publish_closed(Home.here(), branch.ledger_tip(Home.here()))
+        publisher.publish_closed(Home.here())
         if number == 1:
             page = Path(links.PAGE).absolute()
             assert ">Roll back<" in page.read_text()
@@ -456,7 +456,8 @@ def test_the_version_of_a_night_that_failed_before_its_gate_is_no_challenger(
     night = records.read(Night, records.RUN)
     records.write(replace(records.read(Verdict, home / "nights/2025-01-10" / records.RUN), action="no data",
                           challenger=0, reason="gate failed: no space left"), records.RUN)  # fmt: skip
-    publisher.publish_closed(Home.here(), ledger.commit_night(Home.here(), night, message="gate failed"))
+    ledger.commit_night(Home.here(), night, message="gate failed")
+    publisher.publish_closed(Home.here())
     version = client().get_model_version("daybreak", "2")
     assert (version.tags["status"], aliases.alias(client(), "daybreak", "challenger")) == ("rejected", 0)
     assert version.description.startswith("**Verdict: no data.** gate failed: no space left.")

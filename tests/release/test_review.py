@@ -19,13 +19,12 @@ from daybreak.contract.record_types import Approval, Champion, Night, Release, V
 from daybreak.extensions.care import audit
 from daybreak.extensions.lineage import provenance
 from daybreak.gate import judge, review
-from daybreak.night import close
 from daybreak.registry import approval
 from daybreak.report import page, publisher, version_page
 from daybreak.rollout import promote
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
-from tests.release.conftest import judge_night
+from tests.release.conftest import close_night, judge_night
 from tests.release.folders import make_night
 from tests.release.test_registry import client, serving
 
@@ -193,7 +192,7 @@ def test_an_inconclusive_night_waits_is_approved_with_a_reason_only_and_is_kept_
         "a sale begins",
         "serving",
     )
-    close(Home.here(), night, params.load(Path()))
+    close_night()
     facts = dict(provenance.why(Home.here(), 2))
     assert facts["verdict"].startswith("reject: inconclusive")
     assert facts["approved"].startswith("it was approved by Ada at")
@@ -229,8 +228,7 @@ def test_a_promotion_that_waits_may_be_rejected_or_left_and_the_champion_stays(w
     with pytest.raises(NothingToDo, match=r"was rejected by Ada at .*: not on a Friday"):
         promoted()
     assert serving() == (1, 1)
-    night = records.read(Night, records.RUN)
-    close(Home.here(), night, params.load(Path()))
+    close_night()
     assert "was rejected by Ada" in dict(provenance.why(Home.here(), 2))["approved"]
     headline = page.page(Home.here(), Path(), ledger.history(Home.here()))
     assert "Version 2 was rejected by Ada at" in headline

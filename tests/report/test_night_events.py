@@ -11,7 +11,6 @@ from daybreak.contract import records
 from daybreak.contract.record_types import Approval, Event
 from daybreak.rollout import night_events
 from daybreak.storage import events
-from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from tests.report.nights import whole
 
@@ -86,7 +85,7 @@ def test_a_night_stands_where_its_events_cannot_be_read(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     records.write(whole(12).night, records.RUN)
-    assert kinds(night_events.note(Home(tmp_path), Path())) == ["opened", "late"]
+    assert kinds(night_events.note(Path())) == ["opened", "late"]
     (records.RUN / "events.json").write_text("{")
-    assert night_events.note(Home(tmp_path), Path()) == ()
+    assert night_events.note(Path()) == ()
     assert "the events of this night are not noted" in caplog.text

@@ -16,8 +16,8 @@ from daybreak.machines.catalog import rented
 from daybreak.machines.pricelist import REFRESHED
 from daybreak.planning import planner
 from daybreak.planning.candidates import everything
-from daybreak.prediction import ledger_history
-from daybreak.storage import homes
+from daybreak.prediction import ledger_history, scorecard
+from daybreak.storage import homes, ledger
 from daybreak.storage.home import Home
 
 
@@ -37,7 +37,7 @@ def plan(
     """
     if fault := backend.cannot_move(params.train.checkpoints):
         raise ParamsError(fault)
-    entries = ledger_history.before(home, night)
+    entries = ledger.before(home, night, limit=scorecard.NIGHTS)
     available, listed = backend.machines(), rented(home.folder / REFRESHED)
     machines = everything(available, listed)
     known = ledger_history.known(entries, machines=machines, num_workers=params.train.num_workers)

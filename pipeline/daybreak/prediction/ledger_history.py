@@ -17,12 +17,10 @@ from daybreak.machines import catalog
 from daybreak.machines.startup import IN_RUN_S, wait
 from daybreak.prediction.calibration import NIGHTS_AHEAD, CostCalibration, PastUpdateTime, ratio
 from daybreak.prediction.efficiency import Reached
-from daybreak.prediction.scorecard import NIGHTS, Scorecard, outcome, scorecard
+from daybreak.prediction.scorecard import card_of
 from daybreak.prediction.time_budget import Decided
 from daybreak.prediction.update_time import by_profile, update
 from daybreak.profiling import remedies
-from daybreak.storage import ledger
-from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
@@ -59,29 +57,11 @@ def known(entries: Sequence[Entry], *, machines: Sequence[Machine], num_workers:
     return calibration
 
 
-def before(home: Home, night: Night, *, limit: int = NIGHTS) -> list[Entry]:
-    """Returns the last nights that this one follows, oldest first, without rollbacks."""
-    if not night.previous:
-        return []
-    entries = ledger.history(home, limit=2 * limit)  # rollbacks are among them
-    commits = [entry.commit for entry in entries]
-    if night.previous not in commits:
-        return []
-    followed = [entry for entry in entries[commits.index(night.previous) :] if not entry.rollback]
-    return followed[:limit][::-1]
-
-
 def explored_usd(entries: Sequence[Entry]) -> float:
     """Returns the dollars that the last nights spent on trying other ways than the best known one."""
     tried = [e for e in entries[-NIGHTS_AHEAD:] if e.plan and e.plan.explore_usd]
     best_usd = [(e, e.plan.expected_usd - e.plan.explore_usd) for e in tried if e.plan]
     return sum(max(0.0, (e.training.cost_usd if e.training else 0.0) - usd) for e, usd in best_usd)
-
-
-def card_of(entries: Sequence[Entry]) -> Scorecard | None:
-    """Returns the scorecard of some nights, given oldest first; None without any that can be scored."""
-    outcomes = [outcome(e.night.id, e.plan, e.training) for e in entries if e.plan and e.training]
-    return scorecard([each for each in outcomes if each])
 
 
 def _past(entry: Entry, *, machines: Sequence[Machine], num_workers: int) -> PastUpdateTime | None:

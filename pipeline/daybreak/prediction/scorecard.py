@@ -17,6 +17,7 @@ from statistics import median
 from daybreak.contract.formats import percent, percents
 from daybreak.contract.record_types import Plan, Training
 from daybreak.machines.startup import Z90
+from daybreak.storage.ledger import Entry
 
 NIGHTS = 60  # most that are scored
 LEAST_NIGHTS = 10  # fewer say nothing about one in ten
@@ -98,6 +99,12 @@ def outcome(night: str, plan: Plan, training: Training) -> PredictionOutcome | N
         finished=training.stopped_by == "finished",
         widened=plan.widened,
     )
+
+
+def card_of(entries: Sequence[Entry]) -> Scorecard | None:
+    """Returns the scorecard of some nights, given oldest first; None without any that can be scored."""
+    outcomes = [outcome(e.night.id, e.plan, e.training) for e in entries if e.plan and e.training]
+    return scorecard([each for each in outcomes if each])
 
 
 def scorecard(outcomes: Sequence[PredictionOutcome]) -> Scorecard | None:

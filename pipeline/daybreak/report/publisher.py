@@ -1,8 +1,8 @@
 """Publishes what was decided: shows events and records to people and to other systems, after the fact.
 
-A stage decides, and writes records, events and the ledger; only then is this called, by the runner, and by
-`close` for the whole night. It reads what was written and decides nothing: messages, the page of a version in
-MLflow, the night's report, lineage, the copy of the ledger. Each way is taken whatever became of the others.
+A stage decides, and writes records, events and the ledger; only then does the runner call this. It reads what
+was written and decides nothing: messages, the page of a version in MLflow, the night's report, lineage, the
+copy of the ledger. Each way is taken whatever became of the others.
 One that fails is logged in a sentence, what was decided stands, and the next stage, the hourly `watch` or the
 same stage called again tries again: `shown.txt` in the night's folder has the digest of what MLflow shows,
 and `var/shown.txt` the tip of the ledger that was shown.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from daybreak import hooks
 from daybreak.contract import clock, records
 from daybreak.contract.errors import sentence
-from daybreak.contract.record_types import Night, Verdict, Version
+from daybreak.contract.record_types import Night, Release, Verdict, Version
 from daybreak.registry import aliases, description
 from daybreak.registry import approval as approvals
 from daybreak.report import notifier, outcome
@@ -45,24 +45,37 @@ def publish_night(home: Home, folder: Path) -> None:
     again = "the next stage and daybreak watch try again"
     _done("tell people", partial(_tell, home, folder), again=again)
     _done("show the verdict in MLflow", partial(_show_verdict, home, folder), again=again)
+    _done("show the release in MLflow", partial(_show_release, home, folder), again=again)
 
 
-def publish_closed(home: Home, commit: str) -> None:
-    """Shows tonight, which is over and that commit of the ledger."""
-    folder = home.tonight
-    publish_night(home, folder)
+def publish_closed(home: Home) -> None:
+    """Shows tonight, with lineage and report where it is in the ledger."""
+    publish_night(home, home.tonight)
     publish_ledger(home)
-    again = f"try again: daybreak close --night {records.read(Night, folder / records.RUN).id}"
-    for show in hooks.functions("after_commit"):
-        _done("show the commit", partial(show, home, commit), again=again)
-    _done("show the report", partial(_show_report, home, folder, commit), again=again)
+    night = records.read(Night, home.records)
+    again = f"try again: daybreak close --night {night.id}"
+    if commit := ledger.commit_of(home, night):
+        for show in hooks.functions("after_commit"):
+            _done("show the commit", partial(show, home, commit), again=again)
+        _done("show the report", partial(_show_report, home, home.tonight, commit), again=again)
+
+
+def publish_failure(home: Home, stage: str) -> None:
+    """Shows that a stage of tonight failed for good."""
+    failed = night_events.note_failure(stage, home.tonight)
+    _done("tell people", partial(notifier.tell, home, failed), again=WATCH)
 
 
 def publish_home(home: Home) -> None:
     """Shows what no stage is there to show: open nights, a nearly full disk, an unshown rollback."""
     _done("show open nights", partial(_publish_open, home), again=WATCH)
-    _done("tell people", lambda: notifier.tell(home, *night_events.low_disk(home)), again=WATCH)
+    publish_disk(home)
     publish_ledger(home)
+
+
+def publish_disk(home: Home) -> None:
+    """Shows that the disk of the home is nearly full, where it is."""
+    _done("tell people", lambda: notifier.tell(home, *night_events.low_disk(home)), again=WATCH)
 
 
 def publish_ledger(home: Home) -> None:
@@ -114,7 +127,7 @@ def _done(what: str, way: Callable[[], object], *, again: str) -> bool:
 def _tell(home: Home, folder: Path) -> bool:
     night = records.read(Night, folder / records.RUN)
     is_over = ledger.is_over(home, night)
-    return notifier.tell(home, *(events.read(folder) if is_over else night_events.note(home, folder)))
+    return notifier.tell(home, *(events.read(folder) if is_over else night_events.note(folder)))
 
 
 def _show_verdict(home: Home, folder: Path) -> None:
@@ -140,6 +153,21 @@ def _show_verdict(home: Home, folder: Path) -> None:
     if is_asked and not over:
         _show_report(home, folder)
     records.replace_text(shown, f"{digest}\n")
+
+
+def _show_release(home: Home, folder: Path) -> None:
+    """Keeps the release of a night with its version's run, and marks the version that a refit replaces."""
+    entry = entry_of(folder)
+    commit, judged = ledger.commit_of(home, entry.night), entry.version
+    release = branch.read_at(home, commit, Release) if commit else None
+    if release is None or judged is None:
+        return
+    serves = (entry.refit and entry.refit.in_place_of(judged.number)) or judged
+    with mlflow_client.session(home) as client:
+        if serves != judged:
+            aliases.tag(client, judged.name, judged.number, status=aliases.REFITTED)
+            aliases.tidy(client, judged.name)
+        client.log_text(serves.run_id, records.dumps(release), "records/release.json")
 
 
 def _is_late(home: Home, night: Night, verdict: Verdict) -> bool:

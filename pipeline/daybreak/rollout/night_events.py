@@ -7,7 +7,7 @@ them from its records in the ledger, with the time of closing where no record ha
 
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +25,6 @@ from daybreak.contract.record_types import (
     Stop,
     Verdict,
 )
-from daybreak.prediction import ledger_history
 from daybreak.registry import approval as approvals
 from daybreak.storage import branch, events, ledger, night_folders
 from daybreak.storage.home import Home
@@ -103,8 +102,8 @@ def said(event: Event) -> str:
     return one_line(": ".join(filter(None, [event.kind, ", ".join(about), event.reason])))
 
 
-def note(home: Home, folder: Path, *, over: bool = False) -> tuple[Event, ...]:
-    """Adds events derived from the records of the night in a folder, and returns all events.
+def note(folder: Path, *, over: bool = False, more: Iterable[Event] = ()) -> tuple[Event, ...]:
+    """Adds events derived from the records of the night in a folder, and `more`; returns all events.
 
     `over` says that nothing more will be decided. A night does not fail because events cannot be written.
     """
@@ -114,8 +113,7 @@ def note(home: Home, folder: Path, *, over: bool = False) -> tuple[Event, ...]:
         new = [*derive(entry, at=clock.utc().replace(microsecond=0), over=over)]
         if over:
             new += [failed(entry.night, path.stem, run) for path in sorted(run.glob("*.error"))]
-            new += _calibration_lost(home, entry)
-        return events.add(new, folder)
+        return events.add([*new, *more], folder)
     except (PipelineError, OSError) as error:
         log.warning("the events of this night are not noted: %s", error)
         return ()
@@ -125,11 +123,16 @@ def note_failure(stage: str, folder: Path) -> Event:
     """Adds to the events of the night in a folder that a stage failed for good; returns that event."""
     run = folder / records.RUN
     event = failed(records.read(Night, run), stage, run)
+    note_event(event, folder)
+    return event
+
+
+def note_event(event: Event, folder: Path) -> None:
+    """Adds an event to those of the night in a folder, which does not fail where that cannot be."""
     try:
         events.add([event], folder)
     except (PipelineError, OSError) as error:
-        log.warning("the failure is not among the events of its night: %s", error)
-    return event
+        log.warning("an event (%s) is not among those of its night: %s", event.kind, error)
 
 
 def open_nights(home: Home) -> list[Entry]:
@@ -150,7 +153,7 @@ def open_nights(home: Home) -> list[Entry]:
 def note_open(home: Home) -> list[Event]:
     """Records events that are due in open nights, such as being late; returns all events of these nights."""
     folders = [home.nights / entry.night.id for entry in open_nights(home)]
-    return [event for folder in folders for event in note(home, folder)]
+    return [event for folder in folders for event in note(folder)]
 
 
 def low_disk(home: Home) -> list[Event]:
@@ -260,18 +263,6 @@ def failed(night: Night, stage: str, run: Path) -> Event:
         reason, seconds = "look at its log", clock.now()
     at = datetime.fromtimestamp(int(seconds), UTC)
     return Event(kind="failed", at=at, night=night.id, subject=stage, reason=one_line(reason))
-
-
-def _calibration_lost(home: Home, entry: Entry) -> list[Event]:
-    """Returns that plans' intervals hold too rarely from tonight on, where they held often enough before."""
-    if not (entry.plan and entry.training):
-        return []
-    before = ledger_history.before(home, entry.night)
-    card, card_before = ledger_history.card_of([*before, entry]), ledger_history.card_of(before)
-    if not (card and card.warning) or (card_before and card_before.warning):
-        return []
-    at = clock.utc().replace(microsecond=0)
-    return [Event(kind="calibration lost", at=at, night=entry.night.id, reason=card.warning)]
 
 
 def _asked(night: Night, verdict: Verdict, approval: Approval | None, *, at: datetime) -> Iterator[Event]:

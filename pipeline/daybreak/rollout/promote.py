@@ -5,7 +5,7 @@ whatever serves follow. A night that lost the race changes nothing, and an inter
 by the next call, or by the next `watch`.
 """
 
-from daybreak.contract import clock, records
+from daybreak.contract import clock
 from daybreak.contract.errors import NothingToDo, ReleaseError
 from daybreak.contract.params import RegisterSections
 from daybreak.contract.record_types import (
@@ -67,18 +67,14 @@ def promote(
     def commit_promotion() -> str:
         at = clock.utc().replace(microsecond=0)
         event = night_events.promoted(night, release, verdict, approval, reason=reason, at=at)
-        promoted = Events(events=events.with_new(night_events.note(home, home.tonight), [event]))
+        promoted = Events(events=events.with_new(night_events.note(home.tonight), [event]))
         message = f"{night.day}: promote: {reason}"[:200]
         return ledger.commit_night(home, night, message=message, release=release, events=promoted)
 
     move = saga.Move(kind="promote", release=release, tip=night.previous, commit=commit_promotion)
     with session(home) as client:
         commit = saga.run(home, move, release_targets(home, client, version.name))
-        aliases.tag(client, version.name, version.number, ledger=commit)
-        if version != judged:
-            aliases.tag(client, judged.name, judged.number, status=aliases.REFITTED)
-            aliases.tidy(client, judged.name)
-        client.log_text(version.run_id, records.dumps(release), "records/release.json")
+        aliases.tag(client, version.name, version.number, ledger=commit)  # by which a lost ledger is noticed
         now = aliases.alias(client, version.name)
     night_events.take_over(home, commit)
     if now != version.number:

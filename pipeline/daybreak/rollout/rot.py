@@ -46,14 +46,9 @@ class DamagedBytes:
 
 
 def in_cache(home: Home, digests: Sequence[str]) -> Iterator[DamagedBytes]:
-    """Yields damaged objects of DVC's cache among `digests`: bytes that do not match the digest.
-
-    A missing object is not damaged, since another night's `prune` may run meanwhile; `missing` finds needed
-    ones.
-    """
-    for digest in digests:
-        if not dvc_cache.is_intact(home, digest) and dvc_cache.path_of(home, digest).exists():
-            yield DamagedBytes(where=f"object {digest} of DVC's cache", name=digest)
+    """Yields damaged objects of DVC's cache among `digests`: bytes that do not match the digest."""
+    for digest in dvc_cache.damaged(home, digests):
+        yield DamagedBytes(where=f"object {digest} of DVC's cache", name=digest)
 
 
 def missing(home: Home, locks: Sequence[str]) -> Iterator[DamagedBytes]:

@@ -51,6 +51,17 @@ def is_intact(home: Home, digest: str, path: Path | None = None) -> bool:
         return False
 
 
+def damaged(home: Home, digests: Iterable[str]) -> Iterator[str]:
+    """Yields the digests whose objects have other bytes.
+
+    A missing object is not damaged, since another night's `prune` may run meanwhile; `missing` finds needed
+    ones.
+    """
+    for digest in digests:
+        if not is_intact(home, digest) and path_of(home, digest).exists():
+            yield digest
+
+
 def outputs(lock: str) -> dict[str, str]:
     """Returns the digests of the outputs in a dvc.lock by path, without records, which are in git."""
     stages = (YAML(typ="safe").load(lock) or {}).get("stages", {}).values()

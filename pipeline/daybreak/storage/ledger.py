@@ -223,6 +223,18 @@ def new_night(home: Home, night: Night) -> str:
     return f"daybreak night --day {night.day} --night {name}"
 
 
+def before(home: Home, night: Night, *, limit: int) -> list[Entry]:
+    """Returns the last nights that this one follows, oldest first, without rollbacks."""
+    if not night.previous:
+        return []
+    entries = history(home, limit=2 * limit)  # rollbacks are among them
+    commits = [entry.commit for entry in entries]
+    if night.previous not in commits:
+        return []
+    followed = [entry for entry in entries[commits.index(night.previous) :] if not entry.rollback]
+    return followed[:limit][::-1]
+
+
 def commit_night(
     home: Home,
     night: Night,

@@ -17,6 +17,8 @@ from daybreak.contract.record_types import Check, Night
 from daybreak.data import casts, source
 from daybreak.examples.demand.demand import Demand
 from daybreak.extensions.care import repair
+from daybreak.night.closing import _reread
+from daybreak.report import publisher
 from daybreak.rollout import rot
 from daybreak.storage import branch, checkout, dvc_cache, ledger, snapshots
 from daybreak.storage.bucket import BucketFolder
@@ -89,14 +91,12 @@ def add_a_remote(repository: Path, tmp_path: Path) -> None:
 def test_seven_nights_read_all_of_the_cache_whatever_was_rolled_back_between(
     settings: Params, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from daybreak.night import _reread
-
     digests = dvc_cache.objects(Home.here())
     for digest in digests:
         flip_a_bit(dvc_cache.path_of(Home.here(), digest))  # so that each is named when it is read
     for number in range(2, 9):
         close(number, after=branch.newest_entry(Home.here()), release=release_of(number))
-        _reread(Home.here(), settings)
+        _reread(Home.here(), records.read(Night, records.RUN), settings)
         if number % 2:
             rolling_back(to=number - 1).commit()
     assert {digest for digest in digests if digest in caplog.text} == {*digests}
@@ -278,16 +278,16 @@ def test_what_rots_in_a_bucket_is_named_and_sent_again(tmp_path: Path) -> None:
 def test_a_night_tells_people_of_what_its_share_shows(
     settings: Params, repository: Path, commit: Callable[[str], str]
 ) -> None:
-    from daybreak.night import _reread
-
     heard = repository / "var" / "heard"
     text = (repository / "params.yaml").read_text() + f"notify: {{command: 'cat >> {heard}'}}\n"
     (repository / "params.yaml").write_text(text)
     flip_a_bit(DAY)
     _reread(
         Home.here(),
+        records.read(Night, records.RUN),
         settings.model_copy(update={"night": settings.night.model_copy(update={"reread_nights": 1})}),
     )
+    publisher.publish_night(Home.here(), Path())
     assert "1 files have rotted" in heard.read_text()
     assert "daybreak repair" in heard.read_text()
 

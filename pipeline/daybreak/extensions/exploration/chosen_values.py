@@ -19,7 +19,7 @@ from daybreak.extensions.exploration.quality_choices import OF_THE_WORKLOAD, Ton
 from daybreak.prediction import ledger_history
 from daybreak.prediction.efficiency import theory
 from daybreak.registry.lineage import is_refresh, recipe
-from daybreak.storage import homes
+from daybreak.storage import homes, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
 from daybreak.training.recipe import FACTS, begins_cold
@@ -50,7 +50,7 @@ def choose_for(
         key for key, listed in choices.items() if given[key] != listed[0] or _is_set(key, assignments)
     )
     train, warm = loaded.train, not begins_cold(night, champion, loaded)
-    entries = ledger_history.before(home, night, limit=NIGHTS)
+    entries = ledger.before(home, night, limit=NIGHTS)
     arguments = _arguments(champion, loaded)
     tonight = Tonight(
         values=given,

@@ -1,4 +1,4 @@
-"""Stages open and close: fix the deadline and the folder of a night, and write it to the ledger.
+"""Stage open: fixes the deadline of a night, and lays out the folder that it runs in.
 
 A night runs in a git worktree of its own, `nights/<id>`, at one code commit, with its own
 params.yaml (overrides of the trigger written in) and its own `data/`. The deadline is fixed here,
@@ -20,7 +20,6 @@ from daybreak import hooks, warm_parent
 from daybreak.contract import clock, days, disk, params, records
 from daybreak.contract.errors import (
     JobError,
-    LostLedger,
     NothingToDo,
     NotYet,
     ParamsError,
@@ -28,20 +27,14 @@ from daybreak.contract.errors import (
     ReleaseError,
     sentence,
 )
-from daybreak.contract.formats import size
-from daybreak.contract.params import CloseSections
-from daybreak.contract.record_types import Approval, Champion, Night, Release, Stop, Verdict, Version
+from daybreak.contract.record_types import Champion, Night
 from daybreak.contract.table import Table
-from daybreak.evaluation.live_judge import judge_of, live_judge
-from daybreak.jobs import reaper
-from daybreak.registry import approval
-from daybreak.report import notifier, publisher
-from daybreak.rollout import night_events
+from daybreak.evaluation.live_judge import judge_of
+from daybreak.rollout import lost_ledger
 from daybreak.storage import (
     address,
     branch,
     checkout,
-    dvc_cache,
     erasures,
     ledger,
     night_folders,
@@ -211,7 +204,7 @@ def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments:
     The record is written last, so that a folder without a record is not a night.
     """
     home, root, folder = wanted.home, wanted.root, wanted.folder
-    _expect_ledger(home, overridden)
+    lost_ledger.expect_ledger(home, overridden, opens=True)
     address.settle(wanted.home.folder)
     commit = checkout.git("rev-parse", "HEAD", folder=root)
     previous = branch.newest_entry(home)
@@ -299,171 +292,6 @@ def travelling(loaded: params.Params, folder: Path) -> Iterator[tuple[str, list[
     if loaded.buckets():
         yield "to each job", staging.code_files(folder)
     yield "into each version", list(carried_code.files_of(loaded.workload.use).values())
-
-
-def close(home: Home, night: Night, params: CloseSections) -> None:
-    """Ends the night's jobs, commits it to the ledger with a verdict in any case, and writes the report."""
-    _expect_kept_ledger(home, params)
-    reaper.end_night(home, night, params.backend)
-    if params.gate.scores != "replay":
-        _end_experiment(home, night, params)
-    overtaken = ledger.overtaken(home, night)
-    if not overtaken:
-        _mark_lost_promotion(home, night)
-    failure = _first_failure(home)
-    verdict = _final_verdict(home, night, failure, overtaken)
-    _note_events(home, night)
-    commit = _commit(home, night, verdict)
-    try:
-        log.info("night %s is commit %s of the ledger", night.id, commit[:9])
-        publisher.publish_closed(home, commit)
-        snapshots.push(home)
-        _prune(home)
-        _reread(home, params)
-    finally:
-        warm_parent.end(home.tonight)
-    _say_how_to_go_on(home, night, failure, overtaken)
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """A stage that failed, and why."""
-
-    stage: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.stage} failed: {self.why}"
-
-
-def _first_failure(home: Home) -> _Failure | None:
-    """Returns the stage of the night that failed first; None where none did."""
-    marks = sorted(home.records.glob("*.error"), key=lambda path: path.stat().st_mtime)
-    return _Failure(marks[0].stem, marks[0].read_text().strip()) if marks else None
-
-
-def _final_verdict(home: Home, night: Night, failure: _Failure | None, overtaken: str) -> Verdict:
-    """Writes and returns the verdict of a night that ends: the gate's, or why there is none that counts."""
-    verdict = records.find(Verdict, home.records)
-    if verdict is None:
-        verdict = _no_evidence(home, failure, stop=records.find(Stop, home.records))
-        records.write(verdict, home.records)
-    if overtaken and not ledger.commit_of(home, night):
-        verdict = _void(home, verdict, f"night {night.id} {overtaken}")
-    return verdict
-
-
-def _note_events(home: Home, night: Night) -> None:
-    """Notes what happened in the night, or takes it over where the ledger has it."""
-    if ledger.is_over(home, night):  # by `promote`, or by a call that was killed
-        night_events.take_over(home, ledger.commit_of(home, night))
-    else:
-        night_events.note(home, home.tonight, over=True)
-
-
-def _commit(home: Home, night: Night, verdict: Verdict) -> str:
-    """Commits the night to the ledger with the reason of its end, and returns the commit."""
-    reason = approval.reason(verdict, records.find(Approval, home.records), over=True)
-    stopped = records.find(Stop, home.records)
-    if stopped and records.find(Release, home.records) is None:
-        reason = approval.stopped(stopped)
-    return ledger.commit_night(home, night, message=f"{night.day}: {verdict.action}: {reason}"[:200])
-
-
-def _say_how_to_go_on(home: Home, night: Night, failure: _Failure | None, overtaken: str) -> None:
-    """Says how to have another night of the day, where this one was overtaken or failed."""
-    if overtaken:
-        again = ledger.new_night(home, night)
-        log.warning("night %s %s; for another night of its day: %s", night.id, overtaken, again)
-    elif failure:
-        again = f"daybreak night --day {night.day} --night {night.id}"
-        log.error("%s\nthe champion stays; go on with: %s", failure, again)
-
-
-def _void(home: Home, verdict: Verdict, why: str) -> Verdict:
-    """Writes and returns the verdict of a night that was overtaken, by which nothing is promoted."""
-    would = "it would have been promoted: " if verdict.action == "promote" else ""
-    verdict = replace(
-        verdict,
-        action="reject" if verdict.challenger else "no data",
-        approve_until=None,
-        reason=f"{why}; {would}{verdict.reason}",
-    )
-    records.write(verdict, home.records)
-    return verdict
-
-
-def _mark_lost_promotion(home: Home, night: Night) -> None:
-    """Marks `promote` as failed where the version was to serve and does not, and nothing says why.
-
-    A stage that fails on a full disk cannot say so, and the night would end as if its champion was to stay.
-    """
-    verdict, marks = records.find(Verdict, home.records), [*home.records.glob("*.error")]
-    if verdict is None or marks or records.find(Stop, home.records) or ledger.is_over(home, night):
-        return
-    with suppress(NothingToDo, NotYet):
-        approval.check_promotion(night, verdict, records.find(Approval, home.records), now=clock.utc())
-        why = f"it was ended before version {verdict.challenger} served"
-        records.replace_text(home.records / "promote.error", f"{why}\n")
-
-
-def _end_experiment(home: Home, night: Night, params: CloseSections) -> None:
-    """Ends the experiment of the night, and undeploys its challenger unless it was promoted.
-
-    The night is closed also where the log or the endpoint does not answer.
-    """
-    users = live_judge()
-    if users is None:
-        return
-    released, version = records.find(Release, home.records), records.find(Version, home.records)
-    if released and version and released.version == version.number:
-        version = None
-    todo: list[Callable[[], object]] = [partial(users.end, home, night.id, params)]
-    todo += [partial(users.take_down, home, version.number, params)] if version else []
-    for call in todo:  # each, whether or not the one before failed
-        try:
-            call()
-        except PipelineError as error:
-            log.warning("the experiment is left to the next watch: %s", error)
-
-
-def _no_evidence(home: Home, failure: _Failure | None, *, stop: Stop | None) -> Verdict:
-    """Returns the verdict of a night that did not reach the gate: the champion stays."""
-    skips = (
-        [approval.stopped(stop)]
-        if stop
-        else [path.read_text().strip() for path in sorted(home.records.glob("*.skipped"))]
-    )
-    champion = records.find(Champion, home.records)
-    return Verdict(
-        action="no data",
-        champion=champion.version if champion else 0,
-        challenger=0,
-        effect=None,
-        low=None,
-        high=None,
-        num_samples=0,
-        reason=str(failure) if failure else skips[0] if skips else "the night was ended before its gate",
-        failed=failure.stage if failure else "",
-    )
-
-
-def _expect_ledger(home: Home, params: CloseSections) -> None:
-    from daybreak.rollout import lost_ledger
-
-    lost_ledger.expect_ledger(home, params, opens=True)
-
-
-def _expect_kept_ledger(home: Home, params: CloseSections) -> None:
-    """Raises LostLedger where a night that could not be opened would begin a lost ledger anew."""
-    if not ledger.failed_to_open(home.tonight):
-        return
-    try:
-        _expect_ledger(home, params)
-    except LostLedger:
-        raise
-    except PipelineError as error:  # as of MLflow, which may be why it could not be opened
-        log.warning("whether the ledger is whole is not known: %s", error)
 
 
 def _newest_day(loaded: params.Params, zone: Callable[[], str], *, at: datetime) -> date:
@@ -564,42 +392,3 @@ def _why_cold(home: Home, champion: Champion | None, day: date, gate: params.Gat
     erased = erasures.of_version(home, champion.version) if champion else ""
     past = ledger.history(home, chain.NIGHTS)
     return erased or chain.why_cold(champion, past, day=day, when_spent=gate.when_spent)
-
-
-def _reread(home: Home, params: CloseSections) -> None:
-    """Reads a share of DVC's cache, another one each night, and notifies people of what is damaged there.
-
-    `open` reads what is passed on; what only a rollback needs is read by nothing else. No night fails.
-    """
-    from daybreak.rollout import rot
-
-    of = params.night.reread_nights
-    try:
-        num_nights = sum(not commit.rollback for commit in ledger.commits(home))  # a rollback reads no share
-        objects = dvc_cache.share(dvc_cache.objects(home), number=num_nights, of=of)
-        faults = [str(fault) for fault in rot.in_cache(home, objects)]
-    except Exception as error:  # noqa: BLE001 - whatever it is, the night is in the ledger
-        log.warning("DVC's cache could not be read again: %s", sentence(error))
-        return
-    log.info("read again: %d objects of DVC's cache, of which %d are damaged", len(objects), len(faults))
-    if faults:
-        text = f"{len(faults)} files have rotted: {'; '.join(faults[:3])}; run daybreak repair"
-        log.error("%s", text)
-        notifier.alarm(home, text)
-
-
-def _prune(home: Home) -> None:
-    """Frees disk by the home's own params, since what one night overrides holds for that night alone.
-
-    A night that ended well does not fail because of it.
-    """
-    from daybreak.rollout.prune import prune
-
-    try:
-        for freed in prune(home, home.params):
-            if freed.num:
-                log.info("freed %s: %d %s", size(freed.num_bytes), freed.num, freed.what)
-    except NothingToDo as reason:
-        log.info("%s", reason)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the night is in the ledger
-        log.warning("not all could be pruned: %s", sentence(error))
