@@ -64,7 +64,7 @@ class Metered(cloud.Cloud):
             rental = replace(job.rental, region=job.rental.region or "us-central1")
             asked_at = _iso(self._live(handle).asked)
             journal.put(
-                Submission(attempt=handle, job=job.name, rental=rental, resource=handle, asked_at=asked_at)
+                Submission(name=handle, job=job.name, rental=rental, handle=handle, asked_at=asked_at)
             )
         return handle
 

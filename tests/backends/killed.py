@@ -15,7 +15,13 @@ from daybreak.storage.home import Home
 
 PLACES = tuple(
     str(Path(__file__).parents[2] / "pipeline" / "daybreak" / name)
-    for name in ("backends/", "extensions/", "contract/records.py", "storage/journal.py")
+    for name in (
+        "backends/",
+        "extensions/",
+        "contract/records.py",
+        "storage/journal.py",
+        "storage/request_journal.py",
+    )
 )
 KILLED = 9
 Make = Callable[[], Backend]

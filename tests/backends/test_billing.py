@@ -80,9 +80,9 @@ def test_machines_that_were_there_and_lost_before_the_command_began_are_paid():
 
 def test_the_first_worker_of_an_attempt_says_when_its_machine_was_booted(tmp_path):
     journal, rental = SubmissionJournal(tmp_path), stretch().rental
-    for attempt, resource in (("a", "1"), ("a 2", "2"), ("b", "3")):
+    for name, handle in (("a", "1"), ("a 2", "2"), ("b", "3")):
         at = START.isoformat()
-        journal.put(Submission(attempt=attempt, job="j", rental=rental, asked_at=at, resource=resource))
+        journal.put(Submission(name=name, job="j", rental=rental, asked_at=at, handle=handle))
     moments = [START + timedelta(minutes=number) for number in range(3)]
     for attempt, moment in zip("aab", moments, strict=True):
         jsonl.append(tmp_path / "starts.jsonl", {"attempt": attempt, "booted_at": moment.isoformat()})

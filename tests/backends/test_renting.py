@@ -129,7 +129,7 @@ def test_what_it_costs_is_the_price_of_its_machine_and_an_orphan_is_ended(cloud,
     began = cloud.things["thing-0"].created_at - timedelta(hours=1)
     journal = SubmissionJournal(tmp_path / "job")
     (made,) = journal.submissions()
-    journal.change(made.attempt, there_at=began.isoformat(), started_at=began.isoformat())
+    journal.change(made.name, there_at=began.isoformat(), started_at=began.isoformat())
     assert backend.usd(tmp_path / "job") == pytest.approx(MACHINE.price("on-demand"), rel=0.01)
     (live,) = backend.live()
     assert (live.job, live.night, live.state) == ("j", "2026-01-02", "running")

@@ -140,8 +140,8 @@ def test_a_job_is_billed_by_the_prices_of_each_backend_that_it_ran_on(places, tm
         ended = (datetime(2026, 1, 2, tzinfo=UTC) + timedelta(hours=at + 1)).isoformat()
         journal.put(
             Submission(
-                attempt=name, job="j", rental=Rental(machine="rack", backend=name), asked_at=begun,
-                resource=name, started_at=begun, there_at=begun, ended_at=ended,
+                name=name, job="j", rental=Rental(machine="rack", backend=name), asked_at=begun,
+                handle=name, started_at=begun, there_at=begun, ended_at=ended,
             )
         )  # fmt: skip
     assert places.usd(tmp_path / "job") == pytest.approx(8.0)

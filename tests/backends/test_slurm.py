@@ -185,11 +185,11 @@ def test_a_job_that_slurm_has_forgotten_ended_as_its_accounts_say(tmp_path, monk
     (tmp_path / "sacct").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     asked = Submission(
-        attempt="a",
+        name="a",
         job="j",
         rental=Rental(machine="node"),
         asked_at="2026-11-26T06:55:00+00:00",
-        resource="7",
+        handle="7",
     )
     ended = backend.explained(None, asked, tmp_path)
     assert ("succeeded" if ended.state == "succeeded" else ended.cause) == ends

@@ -160,7 +160,7 @@ def test_a_worker_s_own_error_is_told_from_a_fault_of_the_service(service, tmp_p
     backend = vertex(service.url)
     handles = {name: backend.submit(job(tmp_path / name, SLEEP, name=name)) for name in ("own", "theirs")}
     wait(lambda: all(backend.state(handle) == "running" for handle in handles.values()))
-    (attempt,) = (each.attempt for each in SubmissionJournal(tmp_path / "own" / "job").submissions())
+    (attempt,) = (each.name for each in SubmissionJournal(tmp_path / "own" / "job").submissions())
     line = {"attempt": attempt, "restart": "0", "rank": 1, "error": "KeyError: 'stockout'", "final": False}
     jsonl.append(tmp_path / "own" / "job" / "errors.jsonl", line)
     for running in service.live():
@@ -340,7 +340,7 @@ def test_a_night_that_no_place_of_its_plan_will_ever_take_ends_with_the_words_of
     with service.troubled(*[later] * num_rungs, method="create_custom_job"):
         assert night.ask() is None  # it may be taken later
     service.jobs.clear()
-    (night.job / "submissions.jsonl").unlink()
+    (night.job / "submissions.json").unlink()
     service.market.unsupported.update((rental.region, rental.machine) for rental in rentals)
     with pytest.raises(JobError, match=rf"g2-standard-8 is not supported in region {rentals[-1].region}\)"):
         night.until(lambda: False, timeout_s=30)  # a plan without a ladder looks once more
@@ -470,7 +470,7 @@ def test_labels_tell_home_night_model_and_job(service, tmp_path):
     assert labels["night"] == "2026-01-02"
     assert labels["model"].startswith("shop_model-")
     assert (labels["job"], labels["daybreak"]) == ("j", vertex(service.url).home_token)
-    assert labels["attempt"] == SubmissionJournal(tmp_path / "job").submissions()[0].attempt
+    assert labels["attempt"] == SubmissionJournal(tmp_path / "job").submissions()[0].name
 
 
 def test_a_job_that_would_outlive_the_night_is_asked_for_with_the_time_that_is_left(service, tmp_path):

@@ -39,8 +39,8 @@ def submitted(night: Night) -> tuple[Recipe, Path]:
     path = JOBS / launcher.name_of(recipe, RUNG.rental, num_workers=1)
     path.mkdir(parents=True)
     asked = JobAttempts(path)
-    asked.ask(0.0, name="j", rung=RUNG)
-    asked.submit(0.0, handle="h")
+    asked.ask(0.0, job="j", rung=RUNG)
+    asked.change(handle="h")
     return recipe, path
 
 
@@ -158,7 +158,7 @@ def test_a_job_whose_time_passed_while_it_was_submitted_leaves_the_checkpoint_to
 
     night = nights.night(seconds=600)
     recipe, path = submitted(night)
-    (path / "submissions.jsonl").unlink()
+    (path / "submissions.json").unlink()
     state = TrainingState(
         tensors={"model": {"w": torch.ones(2)}, "optimizer": {}}, scalars={"num_updates": 10}
     )

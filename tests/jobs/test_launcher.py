@@ -16,6 +16,7 @@ from daybreak.contract.errors import JobError, NotYet
 from daybreak.jobs import launcher, reconciler
 from daybreak.jobs.collector import MODEL
 from daybreak.jobs.launcher import JOBS
+from daybreak.jobs.submissions import JobAttempts
 from daybreak.storage.home import Home
 from daybreak.training import worker
 from daybreak.training.recipe import MOVING, Progress
@@ -85,18 +86,21 @@ def test_a_preempted_job_is_submitted_again_for_ever_and_a_failing_one_five_time
         call(backend)
 
 
+def lose_the_reply() -> None:
+    """Leave the journal of the job as a launcher that is killed before the backend's reply does."""
+    JobAttempts(job_folder()).change(handle="")
+
+
 def test_a_job_that_was_asked_for_by_one_who_was_killed_is_attached_to():
     backend = ScriptedBackend("queued")
     with pytest.raises(NotYet):
         call(backend)
-    log = job_folder() / "submissions.jsonl"
-    asked, submitted = log.read_text().splitlines(keepends=True)
-    log.write_text(asked)
+    (submitted,) = JobAttempts(job_folder()).all
+    lose_the_reply()
     with pytest.raises(NotYet, match="queued"):
         call(backend)
     assert [job.name for job in backend.jobs] == [job_folder().name] * 2
-    assert log.read_text().splitlines(keepends=True)[0] == asked
-    assert json.loads(log.read_text().splitlines()[1])["handle"] == json.loads(submitted)["handle"]
+    assert JobAttempts(job_folder()).all == [submitted]
 
 
 def test_a_job_whose_heartbeats_find_no_room_on_the_disk_is_no_hang():
@@ -191,10 +195,10 @@ def test_a_job_that_cannot_be_cancelled_keeps_no_other_of_an_old_plan_alive():
     for plan in (first, second):
         with suppress(NotYet, JobError):
             call(backend, plan=plan)
-        for path in JOBS.glob("*/submissions.jsonl"):  # so that the first keeps no second from it
+        for path in JOBS.glob("*/submissions.json"):  # so that the first keeps no second from it
             path.rename(path.with_name("aside"))
     for path in JOBS.glob("*/aside"):
-        path.rename(path.with_name("submissions.jsonl"))
+        path.rename(path.with_name("submissions.json"))
     with pytest.raises(JobError, match=r"^job \w+ may still run: the service does not answer; try again$"):
         launcher.end_jobs(Home(Path.cwd()), backend)
     assert sorted(backend.cancelled) == sorted(job.folder for job in backend.jobs)
@@ -205,8 +209,8 @@ def test_a_changed_plan_ends_the_job_of_one_who_was_killed_while_asking_for_it()
     backend = ScriptedBackend("running")
     with pytest.raises(NotYet):
         call(backend)
-    old, log = backend.jobs[0], job_folder() / "submissions.jsonl"
-    log.write_text(log.read_text().splitlines(keepends=True)[0])
+    old = backend.jobs[0]
+    lose_the_reply()
     with pytest.raises(NotYet):
         call(backend, plan=nights.plan(num_samples=64))
     assert backend.cancelled == [old.folder]
@@ -226,8 +230,8 @@ def test_what_a_backend_refuses_to_attach_to_is_in_nobodys_way(caplog):
     backend = ScriptedBackend("running")
     with pytest.raises(NotYet):
         call(backend)
-    old, log = backend.jobs[0], job_folder() / "submissions.jsonl"
-    log.write_text(log.read_text().splitlines(keepends=True)[0])
+    old = backend.jobs[0]
+    lose_the_reply()
     with pytest.raises(NotYet, match="queued"):
         call(Other("running"), plan=nights.plan(num_samples=64))
     assert "whether it exists is not known: it rents no such machine" in caplog.text

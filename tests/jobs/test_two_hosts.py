@@ -43,7 +43,7 @@ class Hosts:
         (path,) = (path for path in (self.folder / host / launcher.JOBS).iterdir() if path.is_dir())
         last = JobAttempts(path).last
         assert last
-        return last.name
+        return last.job
 
     def live(self) -> list[str]:
         return [live.job.name for live in self.cloud.jobs if live.ended == inf]

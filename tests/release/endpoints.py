@@ -101,8 +101,12 @@ class Killed(BaseException):
 
 
 PLACES = (
-    "vertex/endpoint.py", "vertex/operation_journal.py", "vertex/deployments.py", "vertex/client.py",
-)  # fmt: skip
+    "vertex/endpoint.py",
+    "vertex/operation_journal.py",
+    "storage/request_journal.py",
+    "vertex/deployments.py",
+    "vertex/client.py",
+)
 
 
 @contextmanager

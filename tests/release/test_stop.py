@@ -65,7 +65,7 @@ def training(home: Path, release: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def job_state() -> str:
     """The state of the only job of the night in this folder."""
-    (path,) = launcher.JOBS.glob("*/submissions.jsonl")
+    (path,) = launcher.JOBS.glob("*/submissions.json")
     last = JobAttempts(path.parent).last
     return Local(home=Home.here()).state(last.handle) if last and last.handle else ""
 

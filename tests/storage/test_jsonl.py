@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.storage import jsonl
+from tests.disk import Disk
 
 
 @pytest.mark.parametrize("half", ["{", '{"number": 2', '{"number": 2}', "12"])
@@ -22,6 +23,12 @@ def test_what_comes_after_a_torn_line_is_a_line_of_its_own(tmp_path, half):
     jsonl.add(path, {"number": 3})
     last = [{"number": 2}] if half.endswith("}") else []
     assert jsonl.whole(path) == jsonl.newest(path) == [{"number": 1}, *last, {"number": 3}]
+
+
+def test_a_synced_line_is_on_the_disk(tmp_path, monkeypatch):
+    disk = Disk(tmp_path, monkeypatch)
+    jsonl.add(tmp_path / "facts.jsonl", {"number": 1}, synced=True)
+    assert disk.left() == {frozenset({("facts.jsonl", b'{"number": 1}\n')})}
 
 
 def test_a_disk_that_takes_half_of_a_line_is_told_of_and_what_comes_later_is_kept(tmp_path):

@@ -104,7 +104,7 @@ class Renting(Backend):
             return rented
         asked_at = datetime.fromisoformat(submission.asked_at)
         return Rented(
-            name=submission.resource, state="ended", created_at=asked_at, attempt=submission.token, cause=GONE
+            name=submission.handle, state="ended", created_at=asked_at, attempt=submission.token, cause=GONE
         )
 
     # What a backend is
@@ -134,8 +134,8 @@ class Renting(Backend):
         if kept is None and before:
             kept = self._arrived(before)
         if kept is None:
-            mine = [each for each in journal.submissions() if each.job == job.name and each.resource]
-            return next((each.resource for each in mine if self._known(journal, each) == "succeeded"), "")
+            mine = [each for each in journal.submissions() if each.job == job.name and each.handle]
+            return next((each.handle for each in mine if self._known(journal, each) == "succeeded"), "")
         adopted = _adopt(journal, kept, job=job.name, rental=job.rental)
         replace_text(journal.folder / "attempt", adopted.token)  # another host may have submitted it
         for extra in ended:
@@ -146,7 +146,7 @@ class Renting(Backend):
     def _made(self, job: Job, machines: Sequence[Machine], journal: SubmissionJournal) -> str:
         """Makes the job and returns the place's name of it."""
         before, now = journal.pending(job.name), clock.utc()
-        attempt = before.attempt if before else secrets.token_hex(8)
+        attempt = before.name if before else secrets.token_hex(8)
         labels = {
             "daybreak": self.home_token,
             "night": job.night,
@@ -164,7 +164,7 @@ class Renting(Backend):
             left_s=left_s(job, now),
         )
         submission = Submission(
-            attempt=attempt, job=job.name, rental=job.rental, asked_at=now.isoformat(), home=self.home_token
+            name=attempt, job=job.name, rental=job.rental, asked_at=now.isoformat(), home=self.home_token
         )
         replace_text(journal.folder / "attempt", attempt)
         if self.bucket and (journal.folder / "job.json").exists():
@@ -174,8 +174,8 @@ class Renting(Backend):
             made = self._make(request, submission)
         except Refused as refused:
             name = f"{REFUSED}/{attempt}"
-            journal.change(attempt, resource=name)
-            self._explain(journal, replace(submission, resource=name), refused.cause, said=str(refused))
+            journal.change(attempt, handle=name)
+            self._explain(journal, replace(submission, handle=name), refused.cause, said=str(refused))
             return name
         _adopt(journal, made, job=job.name, rental=job.rental)
         self.attached(made, job)
@@ -265,7 +265,7 @@ class Renting(Backend):
         if self._is_others(submission):
             return "preempted"
         try:
-            rented = self.get(submission.resource)
+            rented = self.get(submission.handle)
             if rented and rented.is_alive:
                 rented = self._still_alone(journal, submission, rented)
             return self._record(journal, submission, rented)
@@ -318,14 +318,14 @@ class Renting(Backend):
         if rented and alive:
             state: JobState = "running" if rented.state == "running" else "queued"
             waits = " ".join(rented.said.split())[:300] if state == "queued" else ""
-            journal.change(submission.attempt, state=state, waits=waits, **rented.times)
+            journal.change(submission.name, state=state, waits=waits, **rented.times)
             return state
         ended = self.explained(rented, submission, journal.folder)
         times = {"ended_at": clock.utc().isoformat(), **ended.times}
         if ended.state == "succeeded":
-            journal.change(submission.attempt, state="succeeded", **times)
+            journal.change(submission.name, state="succeeded", **times)
             return "succeeded"
-        journal.change(submission.attempt, **times)
+        journal.change(submission.name, **times)
         why = cause or ended.cause
         return self._explain(journal, submission, why, said=ended.said, status=ended.status)
 
@@ -349,7 +349,7 @@ class Renting(Backend):
     ) -> JobState:
         """Records why a job ended, in its submission and where the launcher looks for reasons."""
         fault = self.faults[cause]
-        logs = self.logs(f"{submission.resource} {journal.folder}")
+        logs = self.logs(f"{submission.handle} {journal.folder}")
         text = sentence(
             fault,
             job=submission.job,
@@ -368,7 +368,7 @@ class Renting(Backend):
                 final=fault.final,
                 refused=submission.job if fault.state == "refused" else "",
             )
-        journal.change(submission.attempt, state=fault.state, reason=text)
+        journal.change(submission.name, state=fault.state, reason=text)
         return fault.state
 
     def _exchange(self, journal: SubmissionJournal, *, alive: bool) -> None:
@@ -453,7 +453,7 @@ class Renting(Backend):
 
 def _adopt(journal: SubmissionJournal, rented: Rented, *, job: str, rental: Rental) -> Submission:
     asked_at = rented.created_at.isoformat()
-    submission = Submission(attempt=rented.attempt, job=job, rental=rental, asked_at=asked_at)
+    submission = Submission(name=rented.attempt, job=job, rental=rental, asked_at=asked_at)
     return journal.adopt(rented.name, submission)
 
 
@@ -461,7 +461,7 @@ def _record_extra(journal: SubmissionJournal, extra: Rented, *, job: str, rental
     """Records a second job of the same name, which was ended, so that its cost is counted."""
     submission = _adopt(journal, extra, job=job, rental=rental)
     times = {"ended_at": clock.utc().isoformat(), **extra.times}
-    journal.change(submission.attempt, state="preempted", **times)
+    journal.change(submission.name, state="preempted", **times)
 
 
 def _age(rented: Rented) -> tuple[datetime, str]:

@@ -5,23 +5,21 @@ that a job may exist. It finds the job by the submission's token, which is a lab
 computed from the submissions, too.
 """
 
-import json
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from daybreak.backends import billing
 from daybreak.backends.billing import Stretch
-from daybreak.contract import clock, records
+from daybreak.contract import clock
 from daybreak.contract.backend import JobState
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.machine import Machine
-from daybreak.contract.record_types import Record, Rental
+from daybreak.contract.record_types import Rental
 from daybreak.storage import jsonl
-from daybreak.storage.journal import Journal, alone
+from daybreak.storage.request_journal import Request, RequestJournal
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +27,16 @@ FILE = "orders.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Submission(Record):
-    """One request for machines."""
+class Submission(Request):
+    """One request for machines.
 
-    attempt: str  # token, a label of the job; a space and a number behind it for a second job of the token
+    Its name is a token, which is a label of the job; a second job of the token has a space and a number
+    behind it. The handle is the service's name of the job.
+    """
+
     job: str
     rental: Rental
     asked_at: str  # ISO; of the last request
-    resource: str = ""  # the service's name of the job; "" while that is not known
     state: JobState = "queued"
     there_at: str = ""  # when its machines were there, where the place says so
     started_at: str = ""
@@ -47,8 +47,8 @@ class Submission(Record):
 
     @property
     def token(self) -> str:
-        """The attempt as the job and its workers know it."""
-        return self.attempt.partition(" ")[0]
+        """The name as the job and its workers know it."""
+        return self.name.partition(" ")[0]
 
     @property
     def stretch(self) -> Stretch:
@@ -62,63 +62,39 @@ class Submission(Record):
         )
 
 
-class SubmissionJournal:
-    """The submissions of a job, oldest first."""
+class SubmissionJournal(RequestJournal[Submission]):
+    """The submissions of a job, oldest first; under its lock, one process at a time submits the job."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(folder / FILE, Submission)
         self.folder = folder
-        self._journal = Journal(folder / FILE, empty=[])
-
-    def alone(self) -> AbstractContextManager[object]:
-        """Returns a lock, to be held by `with`, so that one process at a time submits the job."""
-        return alone(self.folder / "ordering")
 
     def submissions(self) -> list[Submission]:
         """Returns all submissions."""
-        source = str(self._journal.path)
-        return [records.loads(Submission, json.dumps(each), source=source) for each in self._journal.read()]
+        return list(self.read().values())
 
-    def put(self, submission: Submission) -> Submission:
-        """Adds the submission, or replaces the one of the same attempt."""
-        kept = self.submissions()
-        places = [number for number, other in enumerate(kept) if other.attempt == submission.attempt]
-        if places:
-            kept[places[0]] = submission
-        else:
-            kept.append(submission)
-        self._journal.write([asdict(each) for each in kept])
-        return submission
-
-    def change(self, attempt: str, **changes: str) -> Submission | None:
-        """Changes the submission of an attempt and returns it; None if the attempt is not in the journal."""
-        before = next((each for each in self.submissions() if each.attempt == attempt), None)
-        if before is None:
-            return None
-        changed = replace(before, **changes)  # type: ignore[arg-type]
-        return changed if changed == before else self.put(changed)
-
-    def adopt(self, resource: str, submission: Submission) -> Submission:
+    def adopt(self, handle: str, submission: Submission) -> Submission:
         """Records the job of the service that the submission became, and returns it as it is recorded.
 
         A request whose reply was lost may become a second job beside that of the retry: it is recorded as a
         separate submission, since it costs extra money.
         """
-        if known := self.of(resource):
+        if known := self.of(handle):
             return known
-        before = next((each for each in self.submissions() if each.attempt == submission.attempt), submission)
-        if not before.resource:
-            return self.put(replace(before, resource=resource))
-        attempt = f"{submission.attempt} {resource.rpartition('/')[2]}"
-        return self.put(replace(submission, attempt=attempt, resource=resource))
+        before = self.read().get(submission.name, submission)
+        if not before.handle:
+            return self.put(replace(before, handle=handle))
+        name = f"{submission.name} {handle.rpartition('/')[2]}"
+        return self.put(replace(submission, name=name, handle=handle))
 
     def pending(self, job: str) -> Submission | None:
         """Returns the newest submission of the job if its outcome is unknown, else None."""
         mine = [each for each in self.submissions() if each.job == job]
-        return mine[-1] if mine and not mine[-1].resource else None
+        return mine[-1] if mine and not mine[-1].handle else None
 
-    def of(self, resource: str) -> Submission | None:
+    def of(self, handle: str) -> Submission | None:
         """Returns the submission that became that job of the service."""
-        return next((each for each in self.submissions() if each.resource == resource), None)
+        return next((each for each in self.submissions() if each.handle == handle), None)
 
 
 def stretches(folder: Path) -> list[Stretch]:
@@ -131,7 +107,7 @@ def stretches(folder: Path) -> list[Stretch]:
         booted.setdefault(line["attempt"], line["booted_at"])
     submissions = SubmissionJournal(folder).submissions()
     return [
-        replace(each, there_at=each.there_at or booted.get(each.attempt, "")).stretch for each in submissions
+        replace(each, there_at=each.there_at or booted.get(each.name, "")).stretch for each in submissions
     ]
 
 

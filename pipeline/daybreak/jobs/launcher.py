@@ -293,9 +293,7 @@ def _alone(name: str) -> Iterator[None]:
         yield
 
 
-def _attached(
-    home: Home, backend: Backend, folder: Path, attempts: JobAttempts, *, now: float
-) -> JobAttempt | None:
+def _attached(home: Home, backend: Backend, folder: Path, attempts: JobAttempts) -> JobAttempt | None:
     """Returns the newest attempt with a handle, which is missing if a kill came before the backend's reply.
 
     A second submission gets the handle, since a backend attaches to a job of the same name; if there is no
@@ -303,12 +301,12 @@ def _attached(
     """
     last = attempts.last
     assert last
-    planned = last.name == folder.name
+    planned = last.job == folder.name
     job = job_of(home, folder, last.rung, planned=planned, num_workers=1, timeout_s=TICK_S)
     try:
-        attempts.submit(now, handle=backend.submit(job))
+        attempts.change(handle=backend.submit(job))
     except JobError as error:
-        log.warning("job %s was submitted, and whether it exists is not known: %s", last.name, error)
+        log.warning("job %s was submitted, and whether it exists is not known: %s", last.job, error)
         return None
     return attempts.last
 
@@ -328,7 +326,7 @@ def end_jobs(
         if folder.name == but or last is None or not last.live:
             continue
         if not last.handle:
-            last = _attached(home, backend, folder, attempts, now=clock())
+            last = _attached(home, backend, folder, attempts)
         if last is None:
             continue
         why = "plan or params were changed" if but else "interrupted"
@@ -342,8 +340,8 @@ def end_jobs(
             alive.append(folder.name)
             continue
         if not last.leaving:
-            attempts.leave(clock(), "told")
-        attempts.end(clock(), state=state)
+            attempts.change(leaving=True)
+        attempts.change(ended=state, ended_at=clock())
     if left:
         raise JobError("; ".join(left))
     return alive

@@ -94,7 +94,7 @@ class Reconciler:
         now, last = self.clock(), self.attempts.last
         if last and last.live and not last.handle and now < self.deadline:
             # The submitter was killed, or got no reply: attach to the job.
-            self._submit(now, self.jobs.job(last.rung, now))
+            self._submit(self.jobs.job(last.rung, now))
             last = self.attempts.last
         state = self.backend.state(last.handle) if last and last.live and last.handle else None
         self._pay(now, state)
@@ -109,8 +109,8 @@ class Reconciler:
             return self._end(now, limit=limit)
         if last and last.leaving and state in LIVE:
             self._cancel(now)
-        if last and state in LIVE and (other := self.jobs.older(last.name)):
-            self.attempts.leave(now, "older", to=self.jobs.rung_of(other))
+        if last and state in LIVE and (other := self.jobs.older(last.job)):
+            self.attempts.change(leaving=True, to=self.jobs.rung_of(other))
             self._cancel(now)
         if state in LIVE:
             self._watch(now, state)
@@ -124,14 +124,14 @@ class Reconciler:
         if hang:
             log.warning("job %s: %s", self.folder.name, hang)
             worker_errors.leave(self.folder, hang, rank=-1)
-            self.attempts.leave(now, "hang")
+            self.attempts.change(leaving=True, hung=True)
             self._cancel(now)
         if beat and beat.end:
             self._note_early_end(now, beat.end)
         sight = self._sight(now, state)
         choice = moves.choose(self.plan, sight)
         if now < self.deadline and choice.rung and choice.rung.rental != last.rung.rental:
-            self.attempts.leave(now, "rung", to=choice.rung, taken=self._taken(now, choice))
+            self.attempts.change(leaving=True, to=choice.rung, taken=self._taken(now, choice))
             self._cancel(now)
         if not beat:
             raise NotYet(f"job {self.folder.name}: {'starting' if state == 'running' else state}")
@@ -160,8 +160,8 @@ class Reconciler:
         rung = self._next_rung(now)
         self._write_recipe(self.recipe.on(rung))
         job = self.jobs.job(rung, now)
-        self.attempts.ask(now, name=job.name, rung=rung)
-        self._submit(now, job)
+        self.attempts.ask(now, job=job.name, rung=rung)
+        self._submit(job)
         asked = self.attempts.last
         if (
             asked
@@ -182,7 +182,7 @@ class Reconciler:
     def _next_rung(self, now: float) -> Rung:
         """Returns the rung to submit the job on; NotYet where there is none now."""
         last = self.attempts.last
-        if other := self.jobs.older(last.name if last else ""):
+        if other := self.jobs.older(last.job if last else ""):
             if rung := self.jobs.rung_of(other):
                 return rung
             raise NotYet(f"job {self.folder.name}: another host runs it by another plan, as {other.job}")
@@ -190,7 +190,7 @@ class Reconciler:
             return last.to
         choice = moves.choose(self.plan, self._sight(now, None))
         if taken := self._taken(now, choice):
-            self.attempts.take(now, taken)
+            self.attempts.take(taken)
         if choice.rung is None and last and sighting.was_refused(self.attempts, now):
             raise NotYet(
                 f"job {self.folder.name}: {worker_errors.reason(self.folder)}; retries in a few minutes"
@@ -202,14 +202,14 @@ class Reconciler:
             log.warning("job %s was ended: %s; restarting it", self.folder.name, why)
         return choice.rung
 
-    def _submit(self, now: float, job: Job) -> None:
+    def _submit(self, job: Job) -> None:
         """Submits the job, or attaches to it; NotYet if its deadline has passed meanwhile."""
         try:
             handle = self.backend.submit(job)
         except OutOfTime as error:
             # What was trained so far still counts: the next call takes the newest checkpoint.
             raise NotYet(str(error)) from error
-        self.attempts.submit(now, handle=handle)
+        self.attempts.change(handle=handle)
 
     def _note(self, now: float, state: JobState | None) -> None:
         """Records a state that was seen for the first time."""
@@ -217,9 +217,9 @@ class Reconciler:
         if not last or not last.live or state is None:
             return
         if state not in LIVE:
-            self.attempts.end(now, state=state)
+            self.attempts.change(ended=state, ended_at=now)
         elif state == "running" and not last.run_at:
-            self.attempts.run(now)
+            self.attempts.change(run_at=now)
 
     def _pay(self, now: float, state: JobState | None) -> None:
         """Updates the cost: what is billed, else that of the machines held until now or the job's end."""
@@ -336,7 +336,7 @@ class Reconciler:
         if end < total and not self._has_taken("finish early"):
             limit = ended_early_by(self.folder, self.recipe)
             reason = f"the {limit} comes before the end: {end:,} of {total:,} samples, with the rate decayed"
-            self.attempts.take(now, self._rung(now, "finish early", usd=0.0, reason=reason))
+            self.attempts.take(self._rung(now, "finish early", usd=0.0, reason=reason))
 
     def _end(self, now: float, *, limit: float) -> Training:
         """Ends the job, as time or money is up, and takes the last good checkpoint as the model."""
@@ -352,7 +352,7 @@ class Reconciler:
         if not collector.has_ended(self.folder):
             result = collector.from_checkpoint(self.folder, self.recipe, now=now)
             reason = f"the {result.stopped_by} came first; taken at {result.num_samples:,} samples"
-            self.attempts.take(now, self._rung(now, "checkpoint", usd=0.0, reason=reason))
+            self.attempts.take(self._rung(now, "checkpoint", usd=0.0, reason=reason))
         return self._collect(now)
 
     def _collect(self, now: float) -> Training:

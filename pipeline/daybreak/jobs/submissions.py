@@ -1,39 +1,36 @@
-"""Log of a job's requests for machines: `submissions.jsonl`, one event per line, append-only.
+"""Journals a job's requests for machines in `submissions.json`, and rungs that keep machines in `rungs.json`.
 
-    ask      a job is about to be submitted, by this name, on this rung     submit   submitted, with a handle
-    run      the job was first seen running                                 end      the job was seen ended
-    leave    the job is to end: hangs, changes its rung, or is cancelled    rung     of the ladder, taken
-
-An action is written down before it is taken, so that a process restarted after a kill takes it. Names and
-handles identify jobs at the backend, and no job is submitted before the one before it has ended.
+An attempt is written down before its job is submitted, and what it leaves its machines for before they are
+left, so that a process restarted after a kill does it. Job names and handles identify jobs at the backend,
+and no job is submitted before the one before it has ended.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Record, Rental, Rung, Taken
-from daybreak.storage import jsonl
+from daybreak.contract.record_types import Rental, Rung, Taken
+from daybreak.storage.journal import Journal
+from daybreak.storage.request_journal import Request, RequestJournal
 
-FILE = "submissions.jsonl"
-Why = Literal["rung", "hang", "told", "older"]
+FILE = "submissions.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobAttempt:
-    """One request for machines. Times are seconds since 1970; "", None and 0 mean not yet."""
+class JobAttempt(Request):
+    """One request for machines, by its number. Times are seconds since 1970; "", None and 0 mean not yet."""
 
-    name: str
+    job: str  # its name at the backend
     rung: Rung
     at: float
-    handle: str = ""
-    run_at: float = 0.0
-    leaving: bool = False
+    run_at: float = 0.0  # when it was first seen running
+    leaving: bool = False  # it is to end: hangs, changes its rung, or is cancelled
     hung: bool = False
     to: Rung | None = None  # the rung that it leaves for
+    taken: Taken | None = None  # that rung, as the report names it
     ended: str = ""  # the state it ended in
     ended_at: float = 0.0  # when the end was seen
 
@@ -49,14 +46,20 @@ class JobAttempt:
 
 
 class JobAttempts:
-    """The events of one job."""
+    """The attempts of one job, oldest first, by the only process that looks after it."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
-        self.all: list[JobAttempt] = []
-        self.taken: list[Taken] = []
-        for line in jsonl.whole(self._path):
-            self._fold(line)
+        self._journal = RequestJournal(folder / FILE, JobAttempt)
+        self._rungs = Journal(folder / "rungs.json", empty=[])
+        self.all = list(self._journal.read().values())
+
+    @property
+    def taken(self) -> list[Taken]:
+        """The rungs of the ladder that were taken, in the order of time."""
+        source = str(self._rungs.path)
+        kept = [records.loads(Taken, json.dumps(each), source=source) for each in self._rungs.read()]
+        left = [each.taken for each in self.all if each.taken]
+        return sorted([*kept, *left], key=lambda taken: taken.time)
 
     @property
     def last(self) -> JobAttempt | None:
@@ -84,62 +87,23 @@ class JobAttempts:
                 refused[attempt.rung.rental] = attempt.ended_at
         return refused
 
-    def ask(self, now: float, *, name: str, rung: Rung) -> None:
+    def ask(self, now: float, *, job: str, rung: Rung) -> None:
         """Records that a job is about to be submitted."""
-        self._add(now, "ask", name=name, rung=_plain(rung))
+        self._journal.put(JobAttempt(name=str(len(self.all) + 1), job=job, rung=rung, at=now))
+        self.all = list(self._journal.read().values())
 
-    def submit(self, now: float, *, handle: str) -> None:
-        """Records that the job was submitted, with the backend's handle."""
-        self._add(now, "submit", handle=handle)
+    def change(self, **facts: Any) -> None:
+        """Records facts of the newest attempt."""
+        self._journal.change(self.all[-1].name, **facts)
+        self.all = list(self._journal.read().values())
 
-    def run(self, now: float) -> None:
-        """Records that the job was seen running for the first time."""
-        self._add(now, "run")
-
-    def leave(self, now: float, why: Why, *, to: Rung | None = None, taken: Taken | None = None) -> None:
-        """Records that the job is to end, why, and for which rung."""
-        facts = {"to": _plain(to) if to else None, "taken": _plain(taken) if taken else None}
-        self._add(now, "leave", why=why, **facts)
-
-    def end(self, now: float, *, state: str) -> None:
-        """Records that the job was seen ended, and in which state."""
-        self._add(now, "end", state=state)
-
-    def take(self, now: float, taken: Taken) -> None:
+    def take(self, taken: Taken) -> None:
         """Records a rung that keeps the machines; only the first of each name counts."""
         if all(each.name != taken.name for each in self.taken):
-            self._add(now, "rung", taken=_plain(taken))
+            self._rungs.write([*self._rungs.read(), json.loads(records.dumps(taken))])
 
     def forget(self) -> None:
-        """Removes all events, so that attempts count from zero again."""
-        self._path.unlink(missing_ok=True)
-        self.all, self.taken = [], []
-
-    def _add(self, now: float, event: str, **facts: Any) -> None:
-        line = {"time": now, "event": event, **facts}
-        jsonl.add(self._path, line)
-        self._fold(line)
-
-    def _fold(self, line: dict[str, Any]) -> None:
-        event, now = line["event"], line["time"]
-        if line.get("taken"):
-            self.taken.append(records.loads(Taken, json.dumps(line["taken"]), source=str(self._path)))
-        if event == "ask":
-            rung = records.loads(Rung, json.dumps(line["rung"]), source=str(self._path))
-            self.all.append(JobAttempt(name=line["name"], rung=rung, at=now))
-        elif event == "submit":
-            self._change(handle=line["handle"])
-        elif event == "run":
-            self._change(run_at=now)
-        elif event == "leave":
-            to = line["to"] and records.loads(Rung, json.dumps(line["to"]), source=str(self._path))
-            self._change(leaving=True, hung=line["why"] == "hang", to=to or None)
-        elif event == "end":
-            self._change(ended=line["state"], ended_at=now)
-
-    def _change(self, **facts: Any) -> None:
-        self.all[-1] = replace(self.all[-1], **facts)
-
-
-def _plain(record: Record) -> Any:
-    return json.loads(records.dumps(record))
+        """Removes all attempts and rungs, so that attempts count from zero again."""
+        self._journal.remove()
+        self._rungs.remove()
+        self.all = []

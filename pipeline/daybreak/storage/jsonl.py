@@ -1,7 +1,7 @@
 """Appends facts to files of JSON lines, of which a kill or a full disk may tear one.
 
 The line after a torn one begins on a line of its own, and readers leave torn lines out.
-Lines are not synced, as they come too often: where the power fails, the last ones may be lost or torn.
+Most lines are not synced, as they come too often: where the power fails, the last ones may be lost or torn.
 """
 
 import errno
@@ -12,17 +12,25 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from daybreak.contract.records import sync
+
 log = logging.getLogger(__name__)
 
 TAIL_BYTES = 1 << 19  # some thousand lines
 
 
-def add(path: Path, *lines: dict[str, Any]) -> None:
-    """Appends lines by one write; OSError if the disk takes only a part of them, or nothing."""
+def add(path: Path, *lines: dict[str, Any], synced: bool = False) -> None:
+    """Appends lines by one write; OSError if the disk takes only a part of them, or nothing.
+
+    With `synced`, they are on the disk before this returns.
+    """
     with path.open("a+b", buffering=0) as file:
         text = ("\n" if _torn(file.fileno()) else "") + "".join(json.dumps(line) + "\n" for line in lines)
         if file.write(text.encode()) != len(text.encode()):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    if synced:
+        sync(path)
+        sync(path.parent)
 
 
 def append(path: Path, line: dict[str, Any]) -> bool:

@@ -12,13 +12,13 @@ import pytest
 
 from daybreak import cli
 from daybreak.backends.submission_journal import Submission, SubmissionJournal
-from daybreak.contract import records
 from daybreak.contract.errors import NotYet
 from daybreak.contract.record_types import Plan, Taken, Verdict
 from daybreak.extensions.pages import open_nights, running
 from daybreak.extensions.pages.board import running_rows
 from daybreak.extensions.pages.live import RunningPage, part
 from daybreak.extensions.pages.running import NightFacts, RunningNight, line
+from daybreak.jobs.submissions import JobAttempts
 from daybreak.storage.home import Home
 from tests.extensions.pages import training_night
 from tests.fakes import ScriptedBackend
@@ -65,11 +65,9 @@ def test_a_page_foretells_what_the_launcher_says_at_the_same_moment(folder: Path
 
 
 def test_a_training_night_shows_its_stage_its_loss_and_its_rungs(folder: Path) -> None:
-    (submissions,) = folder.glob("data/work/jobs/*/submissions.jsonl")
+    (submissions,) = folder.glob("data/work/jobs/*/submissions.json")
     rung = Taken(time=NIGHT.started_at, name="next rung", usd=0.5, reason="there are none")
-    fact = {"time": 0.0, "event": "rung", "taken": json.loads(records.dumps(rung))}
-    with submissions.open("a") as file:
-        file.write(json.dumps(fact) + "\n")
+    JobAttempts(submissions.parent).take(rung)
     now = state(folder, at_s=90)
     assert (now.stage, now.text, now.device) == ("train", "runs on local", "CPU")
     assert [link.stage for link in now.chain if link.state == "done"][-1] == "plan"
@@ -139,13 +137,13 @@ def test_before_training_the_chance_is_the_plans(tmp_path: Path) -> None:
 
 def test_a_job_without_machines_says_what_its_place_waits_for(tmp_path: Path) -> None:
     with training_night.training(tmp_path) as job:
-        (job / "submissions.jsonl").unlink()
+        (job / "submissions.json").unlink()
         for at_s in (10, 20):
             with pytest.raises(NotYet):
                 plan = nights.plan(num_samples=training_night.SAMPLES)
                 call(ScriptedBackend("queued"), plan=plan, at_s=at_s)
         asked = Submission(
-            attempt="a", job="n", rental=plan.rental, asked_at="2011-11-09T00:00:00+00:00", resource="r"
+            name="a", job="n", rental=plan.rental, asked_at="2011-11-09T00:00:00+00:00", handle="r"
         )
         SubmissionJournal(job).put(replace(asked, waits="Pending: insufficient unused quota"))
         assert state(tmp_path, at_s=30).text == (

@@ -30,7 +30,7 @@ def training(folder: Path, *, night: Night = NIGHT) -> Iterator[Path]:
                 call(
                     ScriptedBackend("running"), night=night, plan=nights.plan(num_samples=SAMPLES), at_s=at_s
                 )
-        (path,) = folder.glob("data/work/jobs/*/submissions.jsonl")
+        (path,) = folder.glob("data/work/jobs/*/submissions.json")
         yield path.parent
 
 

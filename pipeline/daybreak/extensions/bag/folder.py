@@ -73,7 +73,7 @@ class BagFolder:
         with alone(self._lock):
             event = choose(self.refreshed())
             if event:
-                jsonl.add(self._events, event)
+                jsonl.add(self._events, event, synced=event["event"] == "lease")
                 self.refreshed()
         return event
 

@@ -17,16 +17,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from daybreak.storage.request_journal import Request
+
 MOST_FAILURES = 2  # of one seed: a run is repeatable, so a third would fail as well
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lease:
-    """One machine. 0 and "" mean not yet."""
+class Lease(Request):
+    """A request for one machine. 0 and "" mean not yet."""
 
-    name: str
     asked_at: float
-    handle: str = ""
     began_at: float = 0.0
     ended_at: float = 0.0
     state: str = ""  # that it ended in

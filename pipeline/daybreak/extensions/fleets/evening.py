@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from daybreak.contract.fleet import Fleet
 
 JOURNAL = Path("var/evening.json")
-JOBS = "data/work/jobs/*/submissions.jsonl"  # of a night that asked for machines (daybreak/jobs/launcher.py)
+JOBS = "data/work/jobs/*/submissions.json"  # of a night that asked for machines (daybreak/jobs/launcher.py)
 PATIENCE_S = 600.0
 UNSEEN_S = (
     180.0  # without a look, after which a waiting night is passed over; Airflow looks every ten seconds

@@ -271,12 +271,12 @@ class Kubernetes(Cluster):
         """Returns a job that has ended with why it did; of two Jobs the one that goes on is deleted."""
         until = monotonic() + END_S
         while submission.rental.others and (
-            left := [job for job in self._jobs(submission.resource) if not pod_status.is_over(job)]
+            left := [job for job in self._jobs(submission.handle) if not pod_status.is_over(job)]
         ):
             for job in left:
                 self._api.delete_job(job["metadata"]["name"])
             if monotonic() > until:
-                raise Unreachable(f"a part of job {submission.resource} does not end; look at its pods")
+                raise Unreachable(f"a part of job {submission.handle} does not end; look at its pods")
             sleep(self.retry.first_pause_s)
         return super().explained(rented, submission, folder)
 

@@ -152,7 +152,7 @@ class Slurm(Cluster):
 
     def _accounted(self, submission: Submission) -> Rented | None:
         """Returns a job that the controller has forgotten, from Slurm's accounting; None if unknown there."""
-        job = client.accounted(submission.resource, name=_name(self.home_token, submission.job))
+        job = client.accounted(submission.handle, name=_name(self.home_token, submission.job))
         return _rented(job) if job and job.phase == "over" else None
 
     @property

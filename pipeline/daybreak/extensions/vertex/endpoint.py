@@ -227,15 +227,15 @@ class OnVertex:
         number, deployments = release.version, self.deployments
         served = deployments.served()
         if number in _deployed(served):
-            self.journal.remove(f"deploy {number}")
+            self.journal.drop(f"deploy {number}")
             return
         if served is None:
             self.operations.start("make the endpoint", deployments.endpoint, deployments.make_endpoint)
-        self.journal.remove("make the endpoint")
+        self.journal.drop("make the endpoint")
         version = deployments.version(number)
         if version is None:
             self.operations.start(f"upload {number}", deployments.model, lambda: self._upload(release))
-        self.journal.remove(f"upload {number}")
+        self.journal.drop(f"upload {number}")
         self._keep_files(number, version)
         name = f"{deployments.model}@{version.version_id}"
         if aliases.existing(self.client, self.model, number).tags.get(TAG) != name:
@@ -279,13 +279,13 @@ class OnVertex:
         served = self.deployments.served()
         for number in unwanted:
             if number in _deployed(served):
-                self.journal.remove(f"deploy {number}")
+                self.journal.drop(f"deploy {number}")
                 if served and not served.traffic_split.get(str(number)):
                     self._undeploy(number)
                 continue
             if not self.operations.is_pending(f"deploy {number}"):  # else undeployed later
                 self.journal.keep(number)
-                self.journal.remove(f"deploy {number}")
+                self.journal.drop(f"deploy {number}")
 
     def _undeploy(self, number: int) -> None:
         try:

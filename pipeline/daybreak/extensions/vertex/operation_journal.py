@@ -1,15 +1,12 @@
 """Journals long-running operations at Vertex AI, so that a restarted process can resume them.
 
-Its document has two keys:
-
-asked      the requests by a name of ours: when each was sent, and the name of its operation, "" until the
-           reply came; an entry is written before the request is sent
-unwanted   the versions to undeploy as soon as that is possible
+A request's handle is the name of its operation. A version that is to be undeployed as soon as that is
+possible is a request, too, which stays without a handle.
 """
 
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import NoReturn
@@ -19,22 +16,22 @@ from daybreak.contract import clock
 from daybreak.contract.errors import NotYet, ReleaseError
 from daybreak.extensions.vertex.client import Denied
 from daybreak.extensions.vertex.deployments import Deployments
-from daybreak.storage.journal import Journal
+from daybreak.storage.request_journal import Request, RequestJournal
 
 log = logging.getLogger(__name__)
 
 # google.rpc: deadline exceeded, no capacity or quota, aborted, internal, unavailable
 RETRIABLE = (4, 8, 10, 13, 14)
+UNDEPLOY = "undeploy "  # and the number of a version
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperationRequest:
+class OperationRequest(Request):
     """A request that starts a long-running operation."""
 
-    at: float  # seconds since 1970, by the clock of the process that made it
-    operation: str = ""
-    boot: str  # of the machine, and when that was by this clock
-    booted_at: float
+    at: float = field(default_factory=clock.now)  # by the clock of the process that made it
+    boot: str = field(default_factory=clock.boot)  # of the machine, and when that was by this clock
+    booted_at: float = field(default_factory=clock.booted_at)
 
     @property
     def age_s(self) -> float:
@@ -42,49 +39,25 @@ class OperationRequest:
         return clock.now_by(self.boot, self.booted_at) - self.at
 
 
-class OperationJournal:
-    """The journal at a path. Every change is on the disk before the method returns."""
+class OperationJournal(RequestJournal[OperationRequest]):
+    """The requests whose operations are not known to have ended."""
 
     def __init__(self, path: Path) -> None:
-        self._journal = Journal(path, empty={"asked": {}, "unwanted": []})
-        self.alone = self._journal.alone
-
-    def request(self, name: str) -> OperationRequest | None:
-        """Returns the request of that name, unless its operation is known to have ended."""
-        entry = self._journal.read()["asked"].get(name)
-        return OperationRequest(**entry) if entry else None
-
-    def operations(self) -> set[str]:
-        """Returns the names of the operations that are known to be ours."""
-        return {entry["operation"] for entry in self._journal.read()["asked"].values()} - {""}
-
-    def record(self, name: str, request: OperationRequest) -> None:
-        """Records a request before it is sent, or with the operation that the reply named."""
-        document = self._journal.read()
-        self._journal.write({**document, "asked": {**document["asked"], name: asdict(request)}})
-
-    def remove(self, name: str) -> None:
-        """Removes the request `name`, whose operation has ended; does nothing if there is none."""
-        document = self._journal.read()
-        if document["asked"].pop(name, None):
-            self._journal.write(document)
+        super().__init__(path, OperationRequest)
 
     def to_undeploy(self) -> list[int]:
         """Returns the versions that are to be undeployed."""
-        return list(self._journal.read()["unwanted"])
+        return sorted(int(name.removeprefix(UNDEPLOY)) for name in self.read() if name.startswith(UNDEPLOY))
 
     def keep(self, *versions: int) -> None:
         """Removes these versions from the undeploy list."""
-        self._set_to_undeploy(set(self.to_undeploy()) - set(versions))
+        for version in versions:
+            self.drop(f"{UNDEPLOY}{version}")
 
     def undeploy(self, *versions: int) -> None:
         """Adds these versions to the undeploy list."""
-        self._set_to_undeploy({*self.to_undeploy(), *versions})
-
-    def _set_to_undeploy(self, versions: set[int]) -> None:
-        document = self._journal.read()
-        if sorted(versions) != document["unwanted"]:
-            self._journal.write({**document, "unwanted": sorted(versions)})
+        for version in versions:
+            self.put(OperationRequest(name=f"{UNDEPLOY}{version}"))
 
 
 class Operations:
@@ -100,9 +73,9 @@ class Operations:
 
     def is_pending(self, name: str) -> bool:
         """Returns whether the operation may still succeed without another request."""
-        request = self.journal.request(name)
-        if request and request.operation:
-            operation = self.deployments.operation(request.operation)
+        request = self.journal.read().get(name)
+        if request and request.handle:
+            operation = self.deployments.operation(request.handle)
             return operation is not None and (not operation.done or not operation.code)
         return request is not None and self._may_still_arrive(request)
 
@@ -111,49 +84,46 @@ class Operations:
 
         Raises ReleaseError where the service says that it cannot be done.
         """
-        request = self.journal.request(name)
-        if request and not request.operation:
-            request = self._adopted(name, parent, request)
+        request = self.journal.read().get(name)
+        if request and not request.handle:
+            request = self._adopted(parent, request)
         if request:
-            self._check(name, request)
-        request = OperationRequest(at=clock.now(), boot=clock.boot(), booted_at=clock.booted_at())
-        self.journal.record(name, request)
+            self._check(request)
+        self.journal.put(OperationRequest(name=name))
         try:
             operation = call()
         except (NotDone, Denied) as error:
-            self.journal.remove(name)
+            self.journal.drop(name)
             if isinstance(error, Denied) and error.status != HTTPStatus.CONFLICT:
                 raise
             raise NotYet(f"{self.who}: {name}: {error}") from error
-        self.journal.record(name, replace(request, operation=operation))
+        self.journal.change(name, handle=operation)
         raise NotYet(f"{self.who}: {name} has begun")
 
-    def _adopted(self, name: str, parent: str, request: OperationRequest) -> OperationRequest | None:
+    def _adopted(self, parent: str, request: OperationRequest) -> OperationRequest | None:
         """Returns a request without a reply with its operation, one that no other request has.
 
         None where the request never arrived. Raises NotYet while it may still arrive.
         """
-        known = self.journal.operations()
+        known = {each.handle for each in self.journal.read().values()}
         for operation in self.deployments.going_on(parent):
             begun = operation.begun_at.timestamp() if operation.begun_at else request.at
             if operation.name not in known and begun >= request.at - self.settle_s:
-                log.info("%s: %s is taken for %s", self.who, operation.name, name)
-                adopted = replace(request, operation=operation.name)
-                self.journal.record(name, adopted)
-                return adopted
+                log.info("%s: %s is taken for %s", self.who, operation.name, request.name)
+                return self.journal.change(request.name, handle=operation.name)
         if self._may_still_arrive(request):
-            raise NotYet(f"{self.who}: whether the request to {name} has arrived is not known yet")
+            raise NotYet(f"{self.who}: whether the request to {request.name} has arrived is not known yet")
         return None
 
     def _may_still_arrive(self, request: OperationRequest) -> bool:
         """Returns whether a request was made so lately; one of another boot that is dated later was not."""
         return 0 <= request.age_s < self.settle_s
 
-    def _check(self, name: str, request: OperationRequest) -> NoReturn:
-        operation = self.deployments.operation(request.operation)
+    def _check(self, request: OperationRequest) -> NoReturn:
+        name, operation = request.name, self.deployments.operation(request.handle)
         if operation and not operation.done:
             raise NotYet(f"{self.who}: {name} has been running for {request.age_s:,.0f} s")
-        self.journal.remove(name)
+        self.journal.drop(name)
         if operation and operation.code and operation.code not in RETRIABLE:
             raise ReleaseError(
                 f"{self.who}: {name} failed ({operation.message}); look at its log in Cloud Logging, and at "
