@@ -36,7 +36,7 @@ def first(plan: Plan) -> Rung:
 
 def attempt(plan: Plan = PLAN, *, at: float = 0.0, came: bool = True) -> JobAttempt:
     """A request for the machines of a plan."""
-    return JobAttempt(name="n", rung=first(plan), at=at, run_at=at + 60 if came else 0.0)
+    return JobAttempt(name="1", job="n", rung=first(plan), at=at, run_at=at + 60 if came else 0.0)
 
 
 def known(rate: float | None) -> Rate | None:

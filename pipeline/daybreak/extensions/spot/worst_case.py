@@ -61,7 +61,7 @@ def _usd(plan: Plan, share: float, *, bought_usd_per_hour: float, until_s: float
         state="none",
         since=0.0,
         seen=round(share * plan.num_samples),
-        attempts=(JobAttempt(name="", rung=first, at=0.0, run_at=TICK_S),),
+        attempts=(JobAttempt(name="", job="", rung=first, at=0.0, run_at=TICK_S),),
     )
     while now < until_s:
         chosen = place(plan, replace(lost, now=now))
