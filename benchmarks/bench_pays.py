@@ -318,10 +318,6 @@ class Gated:
             action="reject",
             champion=watched.predecessor,
             challenger=self.serving.version,
-            effect=None,
-            low=None,
-            high=None,
-            num_samples=0,
             reason=watched.reason,
         )
         release = replace(target.release, replaced=self.serving.version)

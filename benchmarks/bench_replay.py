@@ -262,10 +262,6 @@ def promote_all_the_same(home: Path, day: date, sets: Sequence[str]) -> int:
         action="promote",
         champion=champion.version,
         challenger=version.number,
-        effect=None,
-        low=None,
-        high=None,
-        num_samples=0,
         reason="planted by the benchmark",
     )
     records.write(verdict, folder)

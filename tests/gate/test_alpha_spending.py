@@ -14,7 +14,7 @@ def tried(number: int, chance: float | None) -> Entry:
         trigger="", code_commit="", previous="",
     )  # fmt: skip
     verdict = Verdict(
-        action="reject", champion=1, challenger=2, effect=None, low=None, high=None, num_samples=0, reason="",
+        action="reject", champion=1, challenger=2, reason="",
         false_promotion_chance=chance,
     )  # fmt: skip
     return Entry(commit=str(number), subject="", rollback=False, night=night, verdict=verdict)

@@ -409,7 +409,7 @@ def test_only_what_is_to_be_promoted_or_met_by_users_has_to_be_fit(scores: str, 
 
 
 PROMOTED = Verdict(
-    action="promote", champion=3, challenger=4, effect=None, low=None, high=None, num_samples=9,
+    action="promote", champion=3, challenger=4, num_samples=9,
     reason="better", approve_until=datetime(2025, 1, 1, tzinfo=UTC),
 )  # fmt: skip
 BROKEN, SLOW = Check(name="parity", ok=False, text="0.1 apart"), Check(name="start", ok=False, text="200 s")

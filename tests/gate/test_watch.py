@@ -22,8 +22,7 @@ def entry(number: int, chain: Chain | None, *, champion: int = 4, release: Relea
         budget_usd=0, trigger="", code_commit="", previous="",
     )  # fmt: skip
     verdict = Verdict(
-        action="promote" if release else "reject", champion=champion, challenger=0, effect=None, low=None,
-        high=None, num_samples=0, reason="", chain=chain,
+        action="promote" if release else "reject", champion=champion, challenger=0, reason="", chain=chain,
     )  # fmt: skip
     return Entry(
         commit=str(number), subject="", rollback=False, night=night, verdict=verdict, release=release

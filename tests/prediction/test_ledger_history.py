@@ -199,7 +199,7 @@ def after(made: Plan, *, number: int, **changes: object) -> ledger.Entry:
         model_digest="d", data_digest="d", num_samples=9, metrics={"score": 0.3}, slices=(), elapsed_s=600.0
     )
     verdict = Verdict(
-        action="reject", champion=0, challenger=1, effect=None, low=None, high=None, num_samples=9, reason="",
+        action="reject", champion=0, challenger=1, num_samples=9, reason="",
         decided_at=STARTED + timedelta(hours=2, minutes=20),
     )  # fmt: skip
     return ledger.Entry(

@@ -64,8 +64,7 @@ def rolling_back(*, to: int, data_of: int | None = None, after: str = "") -> Mov
     tree_of = release_of(data_of or to).night
     target = next(entry.commit for entry in entries if entry.night.id == tree_of and not entry.rollback)
     verdict = Verdict(
-        action="reject", champion=to, challenger=release.replaced, effect=None, low=None, high=None,
-        num_samples=0, reason="rolled back",
+        action="reject", champion=to, challenger=release.replaced, reason="rolled back",
     )  # fmt: skip
     event = night_events.rolled_back(release, by="ann", reason="worse", at=entries[0].night.started_at)
     return Move(

@@ -45,8 +45,7 @@ def close(home: Path, day: int, *, failed: str = "") -> str:
         (records.RUN / f"{failed}.error").write_text("no room\n")
     else:
         records.write(
-            Verdict(action="promote", champion=0, challenger=1, effect=None, low=None, high=None,
-                    num_samples=0, reason="better"), records.RUN
+            Verdict(action="promote", champion=0, challenger=1, reason="better"), records.RUN
         )  # fmt: skip
         records.write(
             Training(model_digest="d", num_samples=8, num_updates=1, num_restarts=0, elapsed_s=60,
@@ -93,8 +92,7 @@ def late_night(home: Path) -> Iterator[None]:
     night = records.read(Night, folder / records.RUN)
     late = replace(night, started_at=now - timedelta(hours=3), decide_until=now - timedelta(hours=1))
     asked = Verdict(
-        action="promote", champion=2, challenger=3, effect=None, low=None, high=None, num_samples=0,
-        reason="better", approve_until=now + timedelta(hours=1),
+        action="promote", champion=2, challenger=3, reason="better", approve_until=now + timedelta(hours=1),
     )  # fmt: skip
     for record in (late, asked):
         records.write(record, folder / records.RUN)

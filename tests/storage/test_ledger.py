@@ -75,8 +75,7 @@ def test_a_night_that_was_closed_as_failed_and_promotes_after_all_is_one_entry()
 def test_a_closed_night_promotes_nothing_where_it_had_not_failed_or_another_was_closed_since() -> None:
     first = close(1, after="", release=release_of(1))
     records.write(
-        Verdict(action="reject", champion=1, challenger=2, effect=None, low=None, high=None, num_samples=0,
-                reason="worse"), records.RUN
+        Verdict(action="reject", champion=1, challenger=2, reason="worse"), records.RUN
     )  # fmt: skip
     second = close(2, after=first)
     with pytest.raises(ReleaseError, match=r"is closed, and its champion stays; nothing is changed"):

@@ -567,10 +567,10 @@ class Verdict(Record):
     action: Action
     champion: int
     challenger: int
-    effect: float | None  # challenger - champion; None without evidence
-    low: float | None
-    high: float | None
-    num_samples: int
+    effect: float | None = None  # challenger - champion; None without evidence
+    low: float | None = None
+    high: float | None = None
+    num_samples: int = 0
     reason: str
     num_units: int = 0  # that these samples are of; 0: each counts by itself
     decided_at: datetime | None = None  # by the gate

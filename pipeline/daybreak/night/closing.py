@@ -176,10 +176,6 @@ def _no_evidence(home: Home, failure: _Failure | None, *, stop: Stop | None) -> 
         action="no data",
         champion=champion.version if champion else 0,
         challenger=0,
-        effect=None,
-        low=None,
-        high=None,
-        num_samples=0,
         reason=str(failure) if failure else skips[0] if skips else "the night was ended before its gate",
         failed=failure.stage if failure else "",
     )

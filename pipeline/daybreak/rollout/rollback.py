@@ -115,10 +115,6 @@ def _move(
         action="reject",
         champion=release.version,
         challenger=serving.version,
-        effect=None,
-        low=None,
-        high=None,
-        num_samples=0,
         reason=f"rolled back from version {serving.version} to {release.version}: {why}",
     )
     at = datetime.now(UTC).replace(microsecond=0)

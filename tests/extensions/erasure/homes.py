@@ -140,8 +140,8 @@ def promote(loaded: params.Params) -> None:
         records.write(record, records.RUN)
     version, serving = register_night(), ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
     verdict = Verdict(
-        action="promote", champion=serving.version if serving else 0, challenger=version.number, effect=None,
-        low=None, high=None, num_samples=10, reason="first",
+        action="promote", champion=serving.version if serving else 0, challenger=version.number,
+        num_samples=10, reason="first",
     )  # fmt: skip
     records.write(verdict, records.RUN)
     promote_night()

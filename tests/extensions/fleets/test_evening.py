@@ -125,9 +125,7 @@ def test_a_model_that_the_dollars_do_not_suffice_for_goes_first_on_the_next_even
 
 
 def verdict(action: Action) -> Verdict:
-    return Verdict(
-        action=action, champion=1, challenger=2, effect=None, low=None, high=None, num_samples=0, reason=""
-    )
+    return Verdict(action=action, champion=1, challenger=2, reason="")
 
 
 @pytest.mark.parametrize("has_rented", [True, False])

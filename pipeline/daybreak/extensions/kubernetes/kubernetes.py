@@ -8,7 +8,7 @@ deleted.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Literal
@@ -74,6 +74,8 @@ class Kubernetes(Cluster):
         )
         self._api = ClusterApi(namespace=namespace, context=context)
         self._context = context
+        refused = partial(Fault, state="refused", patience_s=60 * wait_minutes)
+        longer = f"{NEXT}; a longer wait comes from backend.wait_minutes"
         self.faults = {
             **COMMON,
             "not taken": Fault(
@@ -81,28 +83,16 @@ class Kubernetes(Cluster):
                 text=f"the cluster does not take job {{job}} on {{what}}{{said}}; look at the quota of "
                 f"namespace {namespace}, and at {self.file}; {NEXT}",
             ),
-            "unschedulable": Fault(
-                state="refused",
-                patience_s=60 * wait_minutes,
-                text=f"no node takes job {{job}} on {{machine}}{{said}}; {NEXT}; a longer wait comes from "
-                "backend.wait_minutes",
-            ),
-            "no pods": Fault(
-                state="refused",
-                patience_s=60 * wait_minutes,
+            "unschedulable": refused(text=f"no node takes job {{job}} on {{machine}}{{said}}; {longer}"),
+            "no pods": refused(
                 text=f"the cluster makes no pods of job {{job}} on {{what}}{{said}}; look at the quotas and "
-                f"policies of namespace {namespace}; {NEXT}; a longer wait comes from backend.wait_minutes",
+                f"policies of namespace {namespace}; {longer}"
             ),
-            "not started": Fault(
-                state="refused",
-                patience_s=60 * wait_minutes,
-                text=f"a node does not start job {{job}} on {{machine}}{{said}}; {NEXT}; a longer wait comes "
-                "from backend.wait_minutes",
+            "not started": refused(
+                text=f"a node does not start job {{job}} on {{machine}}{{said}}; {longer}"
             ),
-            "not admitted": Fault(
-                state="refused",
-                patience_s=60 * wait_minutes,
-                text=f"Kueue will not admit job {{job}} on {{machine}} to queue {queue}{{said}}; {NEXT}",
+            "not admitted": refused(
+                text=f"Kueue will not admit job {{job}} on {{machine}} to queue {queue}{{said}}; {NEXT}"
             ),
             "no image": Fault(
                 state="failed",

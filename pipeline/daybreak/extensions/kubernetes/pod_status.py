@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-Cause = Literal[
-    "done",
+LiveCause = Literal[
     "suspended",
     "not admitted",
     "no pods",
@@ -23,29 +22,13 @@ Cause = Literal[
     "no image",
     "starting",
     "running",
-    "disrupted",
-    "out of memory",
-    "overtime",
-    "killed",
-    "error",
-    "gone",
 ]
+Cause = Literal[LiveCause, "done", "disrupted", "out of memory", "overtime", "killed", "error", "gone"]
 # Reasons of a container that waits for what will not come by itself.
 STUCK = frozenset(
     ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "CreateContainerError")
 )
-LIVE: frozenset[Cause] = frozenset(
-    (
-        "suspended",
-        "not admitted",
-        "no pods",
-        "unschedulable",
-        "not started",
-        "no image",
-        "starting",
-        "running",
-    )
-)
+LIVE: frozenset[Cause] = frozenset(get_args(LiveCause))
 STARTING: tuple[Cause, ...] = ("starting", "unschedulable")  # what events say more of
 DONE = frozenset(("Complete", "Completed"))  # conditions of a Job, and of a JobSet
 NO_POD = "FailedCreate"  # reason of an event of a Job: by a quota of the namespace, or a webhook

@@ -24,8 +24,8 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -103,6 +103,17 @@ class VersionSource(Protocol):
         """Stops its threads."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Drawn:
+    """A user's unit and arm, and the version that answers there."""
+
+    now: ServedVersions
+    user: str
+    unit: str
+    arm: str
+    answers: Answers | Predictor
+
+
 class Router:
     """Handles the paths, in the event loop that it is created in; records nothing without a log."""
 
@@ -144,10 +155,11 @@ class Router:
         user, top = _user_of(body), body.get("top", TOP)
         if type(top) is not int or not 1 <= top <= self._params.max_top:
             raise HTTPException(422, f"top is {top!r:.50}; ask for 1 to {self._params.max_top} items")
-        now, unit, arm, answers = self._drawn(user)
+        drawn = self._drawn(lambda _: user)
+        answers = drawn.answers
         if not isinstance(answers, Answers):
             raise HTTPException(404, f"version {answers.version} recommends nothing; POST rows to /predict")
-        metrics = self._metrics.arms[arm]
+        metrics = self._metrics.arms[drawn.arm]
         answer, error = answers.cached(user), ""
         if answer is None:
             metrics.computed.inc()
@@ -156,34 +168,31 @@ class Router:
         if len(items) > top:
             items = items[:top]
             text = json.dumps(items)
-        shown = self._expose(
-            now,
-            user=user,
-            unit=unit,
-            arm=arm,
-            version=answers.version,
-            items=items,
-            began=began,
-            error=error,
-            fallback=answer.fallback,
-        )
+        shown = self._expose(drawn, items=items, began=began, error=error, fallback=answer.fallback)
         return f'{{"items": {text}{shown}, "version": {answers.version}}}'
 
-    def _drawn(self, user: str) -> tuple[ServedVersions, str, str, Answers | Predictor]:
-        """Returns what serves, the user's unit and arm, and the version that answers there."""
+    def _drawn(self, user_of: Callable[[Answers | Predictor], str]) -> _Drawn:
+        """Returns the version that answers a user, whom the champion may name; for "" by an arm by chance."""
         now = self.versions.standing
         if now.champion is None:
             raise HTTPException(503, f"no version serves: {self.versions.fault}")
-        unit, arm = self.versions.draw(user, now)
-        return now, unit, arm, now.challenger if arm == CHALLENGER and now.challenger else now.champion
+        user = user_of(now.champion)
+        unit, arm = self.versions.draw(user or secrets.token_hex(8), now)
+        answers = now.challenger if arm == CHALLENGER and now.challenger else now.champion
+        return _Drawn(now=now, user=user, unit=unit, arm=arm, answers=answers)
 
     async def assignment(self, receive: Receive) -> Response:
         """Answers POST /assignment."""
-        now, unit, arm, answers = self._drawn(_user_of(await self._read(receive)))
-        drawn = Assignment(
-            unit=unit, arm=arm, version=answers.version, experiment=now.experiment, share=now.share
+        user = _user_of(await self._read(receive))
+        drawn = self._drawn(lambda _: user)
+        assignment = Assignment(
+            unit=drawn.unit,
+            arm=drawn.arm,
+            version=drawn.answers.version,
+            experiment=drawn.now.experiment,
+            share=drawn.now.share,
         )
-        return Response(json.dumps(asdict(drawn)), media_type=JSON)
+        return Response(json.dumps(asdict(assignment)), media_type=JSON)
 
     async def observations(self, receive: Receive) -> Response:
         """Answers POST /observations, once all rows are on the disk; none is kept where one is malformed."""
@@ -224,13 +233,12 @@ class Router:
             raise HTTPException(422, f"rows is {rows!r:.50}; list at least one row, each an object")
         if len(rows) > MAX_ROWS:
             raise HTTPException(422, f"there are {len(rows):,} rows; send at most {MAX_ROWS:,} at once")
-        now = self.versions.standing
-        if now.champion is None:
-            raise HTTPException(503, f"no version serves: {self.versions.fault}")
-        column = now.champion.unit if isinstance(now.champion, Predictor) and one_unit else ""
-        user = _unit_of(rows, column)
-        unit, arm = self.versions.draw(user or secrets.token_hex(8), now)
-        answers = now.challenger if arm == CHALLENGER and now.challenger else now.champion
+        drawn = self._drawn(
+            lambda champion: _unit_of(
+                rows, champion.unit if isinstance(champion, Predictor) and one_unit else ""
+            )
+        )
+        answers = drawn.answers
         if not isinstance(answers, Predictor):
             raise HTTPException(404, f"version {answers.version} predicts no rows; POST a user to /recommend")
         text, kept, error = "", None, ""
@@ -245,29 +253,15 @@ class Router:
         except NoAnswer as failed:  # the version's fault, not the router's
             log.warning("version %d does not predict %d rows: %s", answers.version, len(rows), failed)
             error = str(failed)
-        shown = self._expose(
-            now,
-            user=user,
-            unit=unit,
-            arm=arm,
-            version=answers.version,
-            items=(),
-            began=began,
-            error=error,
-            predicted=kept,
-        )
+        shown = self._expose(drawn, items=(), began=began, error=error, predicted=kept)
         if error:
             raise HTTPException(503, f"version {answers.version} does not answer: {error}; send it again")
         return f'{{"predictions": {text}{shown}, "version": {answers.version}}}'
 
     def _expose(
         self,
-        now: ServedVersions,
+        drawn: _Drawn,
         *,
-        user: str,
-        unit: str,
-        arm: str,
-        version: int,
         items: tuple[str, ...],
         began: float,
         error: str,
@@ -275,16 +269,16 @@ class Router:
         predicted: str | None = None,
     ) -> str:
         """Logs and counts an answer; returns its exposure's id as a part of the answer's JSON."""
-        latency_s = time.perf_counter() - began
+        latency_s, now = time.perf_counter() - began, drawn.now
         exposure = Exposure(
-            id=self._ids.make(user),
+            id=self._ids.make(drawn.user),
             time=self._now(),
             experiment=now.experiment,
-            unit=unit,
-            arm=arm,
-            version=version,
+            unit=drawn.unit,
+            arm=drawn.arm,
+            version=drawn.answers.version,
             share=now.share,
-            propensity=propensity(arm, now.share),
+            propensity=propensity(drawn.arm, now.share),
             items=items,
             latency_s=latency_s,
             error=error,
@@ -294,7 +288,7 @@ class Router:
         self._writer.expose(exposure)
         if why := self._kill_switch.why_stop(exposure):
             self.versions.stop(now.experiment, why)
-        metrics = self._metrics.arms[arm]
+        metrics = self._metrics.arms[drawn.arm]
         metrics.requests.inc()
         metrics.latency_s.observe(latency_s)
         if fallback:
