@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 
 import numpy as np
 
@@ -194,19 +194,7 @@ def live(world: World, *, anchored: bool, rng: np.random.Generator, num_nights: 
 
 
 def _night(number: int, *, cold: str = "") -> Night:
-    at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number)
-    return Night(
-        id=str(number),
-        day=FIRST + timedelta(days=number),
-        started_at=at,
-        train_until=at,
-        decide_until=at,
-        budget_usd=0,
-        trigger="",
-        code_commit="",
-        previous="",
-        cold=cold,
-    )
+    return frame.night(FIRST + timedelta(days=number), id=str(number), cold=cold)
 
 
 def _entry(number: int, **records: object) -> Entry:

@@ -15,7 +15,7 @@ import tempfile
 import time
 from contextlib import chdir
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,7 +26,6 @@ import pyarrow.parquet as pq
 
 from benchmarks import frame
 from daybreak.contract import records
-from daybreak.contract.record_types import Night
 from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
 from daybreak.data import suite
 from daybreak.data.engines import AT_MIDNIGHT, ROWS, midnight
@@ -182,21 +181,7 @@ def lay_out(num_rows: int) -> None:
 
 def begin(day: date) -> None:
     """Open the night of a day."""
-    now = datetime(2027, 1, 1, tzinfo=UTC)
-    records.write(
-        Night(
-            id=f"{day}-a",
-            day=day,
-            started_at=now,
-            train_until=now,
-            decide_until=now,
-            budget_usd=1,
-            trigger="benchmark",
-            code_commit="",
-            previous="",
-        ),
-        records.RUN,
-    )
+    records.write(frame.night(day), records.RUN)
     records.write(Payments.table, records.RUN)
 
 

@@ -23,7 +23,7 @@ days of a week are alike. Nothing was chosen after a result was seen. QUICK=1: a
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +83,7 @@ def main() -> None:
             break  # its customers are the last that anything served
         gated.night(place)
         for policy in others.values():
-            policy.night(night_of(shop.days[place]))
+            policy.night(frame.night(shop.days[place]))
         if gated.serving and not others:
             others = ungated_policies(shop, gated.model, since=shop.days[place])
     report(days, served, gated, others)
@@ -187,7 +187,7 @@ class Gated:
     def night(self, place: int) -> None:
         """Trains, judges and promotes as a night does, and looks at the result as the watch does."""
         champion = self._opened(self.shop.days[place])
-        night = night_of(self.shop.days[place])
+        night = frame.night(self.shop.days[place])
         if champion:
             wanted = chains.why_cold(
                 champion, self._past[: chains.NIGHTS], day=night.day, when_spent=self.params.gate.when_spent
@@ -342,22 +342,6 @@ def outcome_of(entry: Entry) -> str:
         return "no data, too few samples"
     believed = "scores not believed" if PLAUSIBLE in broken else "the gate failed its own test"
     return f"no data, {believed}"
-
-
-def night_of(day: date) -> Night:
-    """Returns the record of a night that nothing limits."""
-    at = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
-    return Night(
-        id=str(day),
-        day=day,
-        started_at=at,
-        train_until=at,
-        decide_until=at,
-        budget_usd=0,
-        trigger="bench",
-        code_commit="",
-        previous="",
-    )
 
 
 def columns_of(shop: Shop, place: int, models: Mapping[str, Trained]) -> Columns:

@@ -10,7 +10,7 @@ fitted to these days. QUICK=1 takes every day of the last three months, and five
 
 import tempfile
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from pathlib import Path
 
 import ibis
@@ -24,7 +24,7 @@ from scipy import stats
 from benchmarks import frame
 from benchmarks.bench_nights import SOURCE
 from daybreak.contract.params import GateParams
-from daybreak.contract.record_types import Check, Evaluation, Night
+from daybreak.contract.record_types import Check, Evaluation
 from daybreak.contract.workload import Window
 from daybreak.data.prepare import write_whole
 from daybreak.examples.shop import simple_recommenders
@@ -147,19 +147,7 @@ def evaluation(scores: Scores) -> Evaluation:
 
 def entry(day: date, scores: Scores) -> Entry:
     """A closed night of the ledger."""
-    at = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
-    night = Night(
-        id=str(day),
-        day=day,
-        started_at=at,
-        train_until=at,
-        decide_until=at,
-        budget_usd=0,
-        trigger="bench",
-        code_commit="",
-        previous="",
-    )
-    return Entry(commit="", subject="", rollback=False, night=night, evaluation=evaluation(scores))
+    return Entry(commit="", subject="", rollback=False, night=frame.night(day), evaluation=evaluation(scores))
 
 
 def ok(check: Check | None) -> bool:

@@ -119,7 +119,7 @@ def _planned(night: Drawn, *, budget_usd: float) -> launcher.Plan:
         stock.params_of(night),
         share=night.share,
         available=stock.machines(),
-        taught=stock.known(),
+        taught=plans.known(stock.SPEEDS),
     )
 
 

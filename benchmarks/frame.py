@@ -15,13 +15,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 
 from benchmarks import results
+from daybreak.contract.record_types import Night
 from tests.clones import ROOT, clone
 
 DATA = Path(os.environ.get("DAYBREAK_DATA", ROOT.parent / "shared" / "data"))
@@ -84,6 +85,14 @@ def environment(folder: Path) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     sources = os.pathsep.join(filter(None, [str(folder / "pipeline"), os.environ.get("PYTHONPATH")]))
     return {**kept, "DAYBREAK_HOME": str(folder), "PATH": path, "PYTHONPATH": sources}
+
+
+def night(day: date, **given: Any) -> Night:
+    """Returns the record of a night that nothing limits, opened as its day ends."""
+    at = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
+    unlimited = {"started_at": at, "train_until": at, "decide_until": at, "budget_usd": 0}
+    named = {"id": str(day), "day": day, "trigger": "bench", "code_commit": "", "previous": ""}
+    return Night(**unlimited | named | given)
 
 
 def pipeline(folder: Path, *words: str, expect: int | None = 0) -> subprocess.CompletedProcess[str]:

@@ -28,7 +28,7 @@ LATENCY_S = 2e-3  # of a file of an object store
 Loss = Callable[[nn.Module, Any], Tensor]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Pipeline:
     """How the files of a pipeline are written, and what is trained on them."""
 
@@ -602,113 +602,45 @@ def tokens_model() -> nn.Module:
     return nn.Sequential(nn.EmbeddingBag(PIECES + 1, 64), *perceptron(64, 128, 4))
 
 
+# How the files are written, the data, the model, the loss, the size of a batch, and another optimizer.
 PIPELINES = {
-    "JPEG, random crops": Pipeline(
-        write=write_jpeg,
-        data=jpeg_crops,
-        model=partial(convolutions, 3, 8, 10),
-        loss=classified,
-        batch_size=32,
-    ),
+    "JPEG, random crops": Pipeline(write_jpeg, jpeg_crops, partial(convolutions, 3, 8, 10), classified, 32),
     "spectrograms, jitter": Pipeline(
-        write=write_waves,
-        data=spectrograms,
-        model=partial(convolutions, 1, 16, 10),
-        loss=classified,
-        batch_size=32,
+        write_waves, spectrograms, partial(convolutions, 1, 16, 10), classified, 32
     ),
     "pandas group-by": Pipeline(
-        write=write_orders,
-        data=grouped_orders,
-        model=partial(perceptron, 3 * CATEGORIES, 128, 1),
-        loss=regressed,
-        batch_size=32,
+        write_orders, grouped_orders, partial(perceptron, 3 * CATEGORIES, 128, 1), regressed, 32
     ),
-    "tokenizer in Python": Pipeline(
-        write=write_texts,
-        data=tokenized,
-        model=tokens_model,
-        loss=classified,
-        batch_size=64,
-    ),
+    "tokenizer in Python": Pipeline(write_texts, tokenized, tokens_model, classified, 64),
     "small files, 2 ms each": Pipeline(
-        write=write_small,
-        data=small_files,
-        model=partial(perceptron, 256, 256, 1),
-        loss=regressed,
-        batch_size=32,
+        write_small, small_files, partial(perceptron, 256, 256, 1), regressed, 32
     ),
     "compressed blocks": Pipeline(
-        write=write_blocks,
-        data=compressed,
-        model=partial(convolutions, 3, 8, 10),
-        loss=classified_pixels,
-        batch_size=16,
+        write_blocks, compressed, partial(convolutions, 3, 8, 10), classified_pixels, 16
     ),
-    "10^6 rows, dense Adam": Pipeline(
-        write=write_events,
-        data=events,
-        model=table,
-        loss=regressed,
-        batch_size=256,
-    ),
+    "10^6 rows, dense Adam": Pipeline(write_events, events, table, regressed, 256),
     "word2vec": Pipeline(
-        write=write_pairs,
-        data=skip_grams,
-        model=Word2Vec,
-        loss=skip_gram_loss,
-        batch_size=512,
-        optimizer=partial(torch.optim.SGD, lr=1e-2),
+        write_pairs, skip_grams, Word2Vec, skip_gram_loss, 512, optimizer=partial(torch.optim.SGD, lr=1e-2)
     ),
-    "graph": Pipeline(
-        write=write_graph,
-        data=graph_nodes,
-        model=GraphNet,
-        loss=classified,
-        batch_size=256,
-    ),
-    "two towers": Pipeline(
-        write=write_purchases,
-        data=purchases,
-        model=TwoTowers,
-        loss=in_batch_loss,
-        batch_size=256,
-    ),
-    "LSTM": Pipeline(
-        write=write_series,
-        data=windows,
-        model=Recurrent,
-        loss=regressed,
-        batch_size=64,
-    ),
+    "graph": Pipeline(write_graph, graph_nodes, GraphNet, classified, 256),
+    "two towers": Pipeline(write_purchases, purchases, TwoTowers, in_batch_loss, 256),
+    "LSTM": Pipeline(write_series, windows, Recurrent, regressed, 64),
     "small GPT": Pipeline(
-        write=write_characters,
-        data=characters,
-        model=Gpt,
-        loss=next_character_loss,
-        batch_size=8,
+        write_characters,
+        characters,
+        Gpt,
+        next_character_loss,
+        8,
         optimizer=partial(torch.optim.AdamW, lr=1e-3),
     ),
-    "VAE": Pipeline(
-        write=write_digits,
-        data=digits,
-        model=Vae,
-        loss=evidence_loss,
-        batch_size=128,
-    ),
-    "forty tiny layers": Pipeline(
-        write=write_rows,
-        data=rows,
-        model=tiny_layers,
-        loss=regressed,
-        batch_size=32,
-    ),
+    "VAE": Pipeline(write_digits, digits, Vae, evidence_loss, 128),
+    "forty tiny layers": Pipeline(write_rows, rows, tiny_layers, regressed, 32),
     "ResNet": Pipeline(
-        write=write_photos,
-        data=normalised_photos,
-        model=resnet,
-        loss=classified,
-        batch_size=4,
+        write_photos,
+        normalised_photos,
+        resnet,
+        classified,
+        4,
         optimizer=partial(torch.optim.SGD, lr=1e-2, momentum=0.9),
     ),
 }

@@ -28,16 +28,22 @@ Make = Callable[[], Backend]
 
 
 @contextmanager
-def killed_at(line: int, *, counted: list[int]) -> Iterator[None]:
+def killed_at(
+    line: int,
+    *,
+    counted: list[int],
+    within: Callable[[str], bool] = lambda path: path.startswith(PLACES),
+    kill: Callable[[], object] = lambda: os._exit(KILLED),
+) -> Iterator[None]:
     """The process dies, as by SIGKILL, when so many lines of the backend have been run; counts them."""
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
-        if not frame.f_code.co_filename.startswith(PLACES):
+        if not within(frame.f_code.co_filename):
             return None
         if event == "line":
             counted[0] += 1
             if counted[0] == line:
-                os._exit(KILLED)
+                kill()
         return trace
 
     sys.settrace(trace)

@@ -1,7 +1,7 @@
 """Tables that are no shop's are validated as well: card payments, readings of meters, lines of text."""
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.params import ValidateParams, ValidateSections
-from daybreak.contract.record_types import Batch, Night, Report
+from daybreak.contract.record_types import Report
 from daybreak.contract.table import Bool, Category, Float, Id, Int, Label, Table, Text, Time, days
 from daybreak.data.casts import conform
 from daybreak.data.partitions import part_of
 from daybreak.data.source import write_partition
-from daybreak.data.validator import CLEAN, QUARANTINE, validate
-from tests.clones import home_here
+from daybreak.data.validator import CLEAN, QUARANTINE
+from tests.data import test_day_history
 
 TONIGHT = date(2025, 3, 14)
 NUM_ROWS = 240
@@ -83,15 +82,7 @@ def write(table: Table, rows: dict[str, list[Any]], day: date) -> None:
 
 
 def judge(table: Table, *late: date, suite: str = "", **params: Any) -> Report:
-    Path("suite.yaml").write_text(suite)
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    night = Night(
-        id="n", day=TONIGHT, started_at=now, train_until=now, decide_until=now, budget_usd=1, trigger="test",
-        code_commit="", previous="",
-    )  # fmt: skip
-    batch = Batch(day=TONIGHT, num_rows=0, num_bytes=0, digest="", late_days=late)
-    sections = ValidateSections(validate=ValidateParams(suite="suite.yaml", **params))
-    return validate(home_here(), night, batch, table, sections)
+    return test_day_history.judge(TONIGHT, *late, suite=suite, table=table, **params)
 
 
 def rows_of(folder: Path) -> pa.Table:

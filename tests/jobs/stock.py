@@ -19,8 +19,6 @@ from daybreak.contract.machine import Machine
 from daybreak.contract.params import Params
 from daybreak.contract.record_types import Rental
 from daybreak.contract.units import HOUR_S
-from daybreak.prediction.calibration import CostCalibration, PastUpdateTime, Update
-from daybreak.prediction.measurements import StepSetting
 from tests.jobs import plans
 from tests.planning import jobs
 from tests.training import nights
@@ -183,22 +181,3 @@ def params_of(night: Drawn) -> Params:
         },
     }  # fmt: skip
     return params.check(given)
-
-
-def known() -> CostCalibration:
-    """What earlier nights on each machine taught: that they are as fast as the catalog says."""
-    setting = StepSetting(workers=(1,), micro_batch_size=plans.BATCH_SIZE, num_passes=1)
-    return CostCalibration(
-        past=[
-            PastUpdateTime(
-                machine=name,
-                device=name.upper(),
-                measured_here=False,
-                setting=setting,
-                update=Update(fixed_s=0.01, per_sample_s=1e-3, within_s=0.01, across_s=0.01),
-                ratio=1.0,
-            )
-            for name in SPEEDS
-            for _ in range(8)
-        ]
-    )

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daybreak.contract import params, records
+from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.params import SmokeTestParams
-from daybreak.contract.record_types import Dataset, Training, Version
-from daybreak.evaluation import evaluator
+from daybreak.contract.record_types import Version
 from daybreak.evaluation.scores import read_scores, with_prefix
 from daybreak.evaluation.smoke_test import smoke_test
 from daybreak.registry import carried_code
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from tests.conftest import make_repository
+from tests.release.conftest import evaluate_night
 from tests.release.folders import PARAMS
 from tests.serving.conftest import live_in
 from tests.serving.homes import add_version
@@ -58,19 +58,7 @@ def night(request: Any, tmp_path_factory: pytest.TempPathFactory, empty_store: P
         add_version(home, 1, promoted=False, alter=trained(f"tests.workloads.payments:{request.param}"))
         (folder,) = (home / "nights").iterdir()
         with contextlib.chdir(folder):
-            settings = params.load(Path())
-            records.write(
-                evaluator.evaluate(
-                    records.read(Dataset, records.RUN),
-                    records.read(Training, records.RUN),
-                    None,
-                    settings.workload.make(),
-                    settings.evaluate,
-                    registered=settings.register_,
-                    home=Home.here(),
-                ),
-                records.RUN,
-            )
+            evaluate_night()
             yield folder, request.param
 
 

@@ -11,6 +11,7 @@ from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo
 from daybreak.contract.params import Params
 from daybreak.contract.record_types import (
+    Approval,
     Champion,
     Dataset,
     Evaluation,
@@ -74,34 +75,41 @@ def release(home: Path) -> Release_:
 
 
 def judge_night() -> Verdict:
-    """Stages evaluate, register and gate, in the folder of a night."""
-    settings = params.load(Path())
-    dataset, training = records.read(Dataset, records.RUN), records.read(Training, records.RUN)
-    champion = records.find(Champion, records.RUN)
-    records.write(
-        evaluator.evaluate(
-            dataset,
-            training,
-            champion,
-            settings.workload.make(),
-            settings.evaluate,
-            registered=settings.register_,
-            home=Home.here(),
-        ),
-        records.RUN,
-    )
+    """Stages evaluate, register and gate, in the folder of a night, and what the runner publishes of it."""
+    evaluate_night()
     register_night()
+    verdict = gate_night()
+    publisher.publish_night(Home.here(), Path())
+    return verdict
+
+
+def evaluate_night() -> None:
+    """Stage evaluate, in the folder of a night."""
+    settings = params.load(Path())
+    evaluation = evaluator.evaluate(
+        records.read(Dataset, records.RUN),
+        records.read(Training, records.RUN),
+        records.find(Champion, records.RUN),
+        settings.workload.make(),
+        settings.evaluate,
+        registered=settings.register_,
+        home=Home.here(),
+    )
+    records.write(evaluation, records.RUN)
+
+
+def gate_night() -> Verdict:
+    """Stage gate, in the folder of a night."""
     verdict = judge.gate(
         records.read(Night, records.RUN),
         records.read(Evaluation, records.RUN),
         records.read(Version, records.RUN),
-        champion,
-        settings,
+        records.find(Champion, records.RUN),
+        params.load(Path()),
         home=Home.here(),
         live=ByUsers(),
     )
     records.write(verdict, records.RUN)
-    publisher.publish_night(Home.here(), Path())
     return verdict
 
 
@@ -134,6 +142,7 @@ def promote_night() -> Release:
         records.read(Verdict, records.RUN),
         records.find(Champion, records.RUN),
         params.load(Path()),
+        approval=records.find(Approval, records.RUN),
         refit=records.find(Refit, records.RUN),
         home=Home.here(),
     )

@@ -1,10 +1,7 @@
 """Versions in a real MLflow, and an endpoint on loopback that serves them."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from mlflow import MlflowClient
@@ -17,6 +14,7 @@ from daybreak.extensions.vertex.endpoint import Endpoint, OnVertex
 from daybreak.registry import carried_code
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log
+from tests.backends import killed
 
 QUICK = RetryPolicy(call_s=2.0, first_pause_s=0.02, give_up_s=0.5, settle_s=0.3)
 ANSWERING = ("python", "-m", "tests.backends.fake.answering")
@@ -109,21 +107,9 @@ PLACES = (
 )
 
 
-@contextmanager
-def killed_at(line: int, *, counted: list[int]) -> Iterator[None]:
-    """Killed when so many lines of what serves on Vertex AI have been run; counts them."""
+def _kill() -> None:
+    raise Killed
 
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        if not frame.f_code.co_filename.endswith(PLACES):
-            return None
-        if event == "line":
-            counted[0] += 1
-            if counted[0] == line:
-                raise Killed
-        return trace
 
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(None)
+# Killed when so many lines of what serves on Vertex AI have been run; counts them.
+killed_at = partial(killed.killed_at, within=lambda path: path.endswith(PLACES), kill=_kill)

@@ -15,16 +15,14 @@ from sklearn.metrics import log_loss
 
 from daybreak.contract import params, records
 from daybreak.contract.errors import NotYet
-from daybreak.contract.record_types import Champion, Dataset, Evaluation, Night, Training, Verdict, Version
-from daybreak.evaluation import evaluator
-from daybreak.extensions.live_test.by_users import ByUsers
-from daybreak.gate import judge, watch
+from daybreak.contract.record_types import Evaluation, Night, Training, Verdict
+from daybreak.gate import watch
 from daybreak.statistics.assignment import CHALLENGER
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Exposure, Log, Outcome, open_log
 from daybreak.workloads.served_rows import as_records
-from tests.release.conftest import promote_night, register_night
+from tests.release.conftest import evaluate_night, gate_night, promote_night, register_night
 from tests.release.folders import PARAMS, halfway, make_night
 from tests.release.test_live_test import held_back
 from tests.serving.homes import add_version
@@ -56,35 +54,9 @@ def begin(home: Path, number: int, *, bias: float, text: str = LIVE) -> Night:
     training = records.read(Training, records.RUN)
     digest = trained(USE, seed=number, bias=bias)(folder)
     records.write(replace(training, model_digest=digest), records.RUN)
-    settings = params.load(Path())
-    records.write(
-        evaluator.evaluate(
-            records.read(Dataset, records.RUN),
-            records.read(Training, records.RUN),
-            records.find(Champion, records.RUN),
-            settings.workload.make(),
-            settings.evaluate,
-            registered=settings.register_,
-            home=Home.here(),
-        ),
-        records.RUN,
-    )
+    evaluate_night()
     register_night()
     return night
-
-
-def ask() -> Verdict:
-    """Stage gate, in the folder of a night."""
-    inputs = [records.read(kind, records.RUN) for kind in (Night, Evaluation, Version)]
-    verdict = judge.gate(
-        *inputs,
-        records.find(Champion, records.RUN),
-        params.load(Path()),
-        home=Home.here(),
-        live=ByUsers(),
-    )  # type: ignore[arg-type]
-    records.write(verdict, records.RUN)
-    return verdict
 
 
 def first(home: Path) -> None:
@@ -119,7 +91,7 @@ def test_a_worse_challenger_is_stopped_by_the_labels_of_what_it_predicted(home: 
     with running(home) as router:
         os.chdir(home / "nights" / night.id)
         with pytest.raises(NotYet):
-            ask()
+            gate_night()
         until(lambda: router.get("health").json()["share"] == 0.5)
         for row, label in payments(300):
             status, answer = router.post("predict", {"rows": [row]})
@@ -130,7 +102,7 @@ def test_a_worse_challenger_is_stopped_by_the_labels_of_what_it_predicted(home: 
 
         def asked() -> bool:
             with contextlib.suppress(NotYet):
-                decided.append(ask())
+                decided.append(gate_night())
             return bool(decided)
 
         until(lambda: time.time() > max(one.time for one in router.log.exposures(night.id)) + 1.8)
@@ -157,7 +129,7 @@ def test_watch_rolls_back_where_labels_prove_the_replaced_version_better(home: P
     first(home)
     replay = LIVE.replace("scores: live", "scores: replay, margin: 9, min_samples: 5")
     night = begin(home, 2, bias=-0.85, text=replay)
-    asked = ask()
+    asked = gate_night()
     assert asked.action == "promote", asked.reason
     assert promote_night().version == 2
     ledger.commit_night(Home.here(), night, message="promote")

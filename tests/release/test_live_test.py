@@ -18,27 +18,21 @@ from daybreak.contract.clock import Clock
 from daybreak.contract.errors import NothingToDo, NotYet
 from daybreak.contract.params import Params
 from daybreak.contract.record_types import (
-    Champion,
-    Dataset,
     Evaluation,
     Live,
     LiveMetric,
     Night,
-    Training,
     Verdict,
-    Version,
 )
 from daybreak.contract.units import HOUR_S
-from daybreak.evaluation import evaluator
 from daybreak.extensions.live_test import live_test
-from daybreak.extensions.live_test.by_users import ByUsers
-from daybreak.gate import judge, watch
+from daybreak.gate import watch
 from daybreak.night import closing
 from daybreak.rollout import rollback
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, Outcome, open_log
-from tests.release.conftest import promote_night, register_night
+from tests.release.conftest import evaluate_night, gate_night, promote_night, register_night
 from tests.release.folders import PARAMS, halfway, make_night
 from tests.serving.moves import pass_time
 from tests.serving.running import running, until
@@ -75,45 +69,15 @@ def begin(home: Path, number: int, *, text: str = LIVE, weight: float = 1.0) -> 
     (folder / "params.yaml").write_text(text)
     night = replace(records.read(Night, records.RUN), decide_until=datetime.now(UTC) + timedelta(hours=2))
     records.write(night, records.RUN)
-    settings, champion = params.load(Path()), records.find(Champion, records.RUN)
-    dataset, training = (
-        records.read(Dataset, records.RUN),
-        records.read(Training, records.RUN),
-    )
-    records.write(
-        evaluator.evaluate(
-            dataset,
-            training,
-            champion,
-            settings.workload.make(),
-            settings.evaluate,
-            registered=settings.register_,
-            home=Home.here(),
-        ),
-        records.RUN,
-    )
+    evaluate_night()
     register_night()
     return night
-
-
-def ask() -> Verdict:
-    """Stage gate, in the folder of a night."""
-    inputs = [records.read(kind, records.RUN) for kind in (Night, Evaluation, Version)]
-    verdict = judge.gate(
-        *inputs,
-        records.find(Champion, records.RUN),
-        params.load(Path()),
-        home=Home.here(),
-        live=ByUsers(),
-    )  # type: ignore[arg-type]
-    records.write(verdict, records.RUN)
-    return verdict
 
 
 def waits() -> str:
     """What the gate says while it waits."""
     with pytest.raises(NotYet) as refusal:
-        ask()
+        gate_night()
     return str(refusal.value)
 
 
@@ -147,7 +111,7 @@ def until_decided(log: Log, challenger: Model, *, number: int = 1500) -> tuple[V
     shares = []
     for _ in range(12):
         try:
-            return ask(), shares
+            return gate_night(), shares
         except NotYet:
             shares.append(log.traffic().share)
             come(log, number, challenger)
@@ -185,7 +149,7 @@ def test_a_better_challenger_climbs_the_ramp_and_is_promoted(night: Night, log: 
 def test_a_broken_challenger_is_stopped_at_the_first_share(night: Night, log: Log) -> None:
     waits()
     come(log, 500, Model(errors=1.0))
-    verdict = ask()
+    verdict = gate_night()
     assert verdict.action == "reject"
     assert verdict.reason.startswith("live: stopped by errors: the model did not answer 100 % of the")
     assert verdict.live is not None
@@ -201,17 +165,17 @@ def test_at_the_end_of_the_night_what_is_not_proven_keeps_the_champion(night: Ni
     waits()
     come(log, 4000, Model())
     over()
-    verdict = ask()
+    verdict = gate_night()
     assert (verdict.action, verdict.inconclusive) == ("reject", True)
     assert log.traffic().experiment == ""
-    assert replace(ask(), decided_at=verdict.decided_at) == verdict
+    assert replace(gate_night(), decided_at=verdict.decided_at) == verdict
 
 
 @pytest.mark.slow
 def test_without_outcomes_or_users_the_verdict_says_so(night: Night, log: Log) -> None:
     waits()
     over()
-    verdict = ask()
+    verdict = gate_night()
     assert (verdict.action, log.traffic().challenger) == ("no data", 0)
     assert "0 users of the challenger and 0 of the champion have had time for an outcome" in verdict.reason
 
@@ -227,7 +191,7 @@ def test_after_a_rollback_in_the_night_its_challenger_meets_nobody(
     waits()
     assert log.traffic().share == 0.05
     rollback.rollback(Home.here(), params.load(Path()), reason="a test")
-    verdict = ask()
+    verdict = gate_night()
     assert verdict.action == "no data"
     assert verdict.reason == "live: version 1 serves by now, not 2"
     assert (log.traffic().champion, log.traffic().challenger, log.traffic().share) == (1, 0, 0.0)
@@ -237,7 +201,7 @@ def test_after_a_rollback_in_the_night_its_challenger_meets_nobody(
 def test_with_no_router_ever_there_is_a_verdict_at_once(home: Path, release: Any) -> None:
     release(0, 1.0)
     begin(home, 1)
-    verdict = ask()
+    verdict = gate_night()
     assert verdict.action == "no data"
     assert "no router lives and none has served for a week" in verdict.reason
     assert not (home / "var" / "serving.db").exists()
@@ -249,7 +213,7 @@ def test_where_both_judge_users_never_meet_what_the_scores_reject(home: Path, lo
     come(log, 100)
     begin(home, 1, text=LIVE.replace("scores: live", "scores: both"), weight=0.5)
     before = log.traffic()
-    verdict = ask()
+    verdict = gate_night()
     assert (verdict.action, verdict.live) == ("reject", None)
     assert log.traffic() == before
 
@@ -296,7 +260,7 @@ def test_a_gate_killed_after_any_write_comes_to_the_same_end(
     verdict = None
     for _ in range(60):
         try:
-            verdict = ask()
+            verdict = gate_night()
             break
         except NotYet:
             come(log, 1500, Model(hit=0.9))
@@ -336,7 +300,7 @@ def test_watch_stops_a_challenger_between_two_looks_of_the_gate(night: Night, lo
     come(log, 500, Model(errors=1.0))
     assert "ended the experiment 2025-01-11: errors: " in watch.watch(Home.here(), params.load(Path())).reason
     assert log.traffic().share == 0
-    assert ask().reason.startswith("live: stopped by errors")
+    assert gate_night().reason.startswith("live: stopped by errors")
 
 
 @pytest.mark.slow
@@ -359,7 +323,7 @@ def test_watch_stops_a_challenger_that_users_prove_worse(night: Night, log: Log)
     assert "ended the experiment 2025-01-11: score: " in reason
     assert ", proven worse: -0." in reason
     assert log.traffic().share == 0
-    assert ask().reason.startswith("live: stopped by score")
+    assert gate_night().reason.startswith("live: stopped by score")
 
 
 def held_back(settings: Params) -> Params:
@@ -431,7 +395,7 @@ def test_users_of_a_real_router_decide_and_the_winner_answers_them(night: Night,
 
         def asked() -> bool:
             with contextlib.suppress(NotYet):
-                decided.append(ask())
+                decided.append(gate_night())
             return bool(decided)
 
         until(asked)

@@ -22,9 +22,9 @@ from daybreak.extensions.router.assigner import Assigner
 from daybreak.gate import watch
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
-from tests.release.conftest import promote_night
+from tests.release.conftest import gate_night, promote_night
 from tests.release.folders import PARAMS, halfway
-from tests.release.test_live_test import ask, begin, over
+from tests.release.test_live_test import begin, over
 from tests.serving.moves import pass_time
 from tests.serving.running import running
 from tests.test_docs import FENCE, ROOT
@@ -89,7 +89,7 @@ def until_decided(come: Callable[[], None], log: Log) -> tuple[Verdict, list[flo
     for _ in range(12):
         halfway()
         try:
-            return ask(), shares
+            return gate_night(), shares
         except NotYet as wait_reason:
             assert "no router" not in str(wait_reason)
             shares.append(log.traffic().share)
@@ -157,26 +157,26 @@ def test_where_the_team_assigns_otherwise_nothing_is_believed(home: Path, team: 
 def test_a_metric_that_comes_after_its_row_is_taken_in(home: Path, team: Team) -> None:
     night = night_of(home, file=team.file)
     with pytest.raises(NotYet):
-        ask()
+        gate_night()
     rows = team.come(1500, {2: 3.0})
     team.deliver([{**row, "metric": None} for row in rows])
     halfway()
     with pytest.raises(NotYet, match="an outcome was told of 0 of"):
-        ask()
+        gate_night()
     team.deliver(rows)
     halfway()
-    assert ask().reason.startswith("live: stopped by score: revenue ")
+    assert gate_night().reason.startswith("live: stopped by score: revenue ")
     assert len(list(team.log.exposures(night.id))) == 1500
 
 
 def test_a_malformed_row_holds_the_gate_and_ends_the_test_at_the_hourly_look(home: Path, team: Team) -> None:
     night = night_of(home, file=team.file)
     with pytest.raises(NotYet):
-        ask()
+        gate_night()
     rows = team.come(100, {})
     team.deliver([*rows, {**rows[0], "user": "later", "version": 0}])
     with pytest.raises(NotYet, match=r"what users met cannot be read: live_test.observations, .*, row 301: "):
-        ask()
+        gate_night()
     assert list(team.log.exposures(night.id)) == []
     os.chdir(home)
     (home / "params.yaml").write_text((home / "nights" / night.id / "params.yaml").read_text())
@@ -185,7 +185,7 @@ def test_a_malformed_row_holds_the_gate_and_ends_the_test_at_the_hourly_look(hom
     assert team.log.traffic().challenger == 0
     os.chdir(home / "nights" / night.id)
     over()
-    assert (ask().action, "row 301: version is 0" in ask().reason) == ("no data", True)
+    assert (gate_night().action, "row 301: version is 0" in gate_night().reason) == ("no data", True)
 
 
 def test_the_example_of_the_docs_reports_to_a_router_by_which_a_challenger_is_promoted(
@@ -223,7 +223,7 @@ def test_before_anybody_met_anything_a_named_file_counts_as_serving(home: Path, 
     file.write_text("user,version,time,metric\n")
     night_of(home, file=file)
     with pytest.raises(NotYet, match="5% of users meet version 2; 0 have"):
-        ask()
+        gate_night()
     assert (home / "var" / "serving.db").exists()
 
 
@@ -231,7 +231,7 @@ def test_a_file_that_is_missing_is_said_and_costs_nobody_the_champion(home: Path
     night_of(home, file=team.file)
     team.file.unlink()
     with pytest.raises(NotYet, match=r"what users met cannot be read: .*does not exist"):
-        ask()
+        gate_night()
     over()
-    assert ask().action == "no data"
+    assert gate_night().action == "no data"
     assert team.log.traffic().challenger == 0

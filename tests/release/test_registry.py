@@ -43,7 +43,7 @@ from daybreak.report import links, publisher
 from daybreak.rollout import promote, release_journal, rollback
 from daybreak.storage import branch, ledger, ledger_notes, mlflow_client
 from daybreak.storage.home import Home
-from tests.release.conftest import judge_night, promote_night, register_night
+from tests.release.conftest import evaluate_night, judge_night, promote_night, register_night
 from tests.release.folders import files_of_version, make_night
 
 ROOT = Path(__file__).parents[2]
@@ -624,16 +624,7 @@ def killed_at_each_write(stage: Callable[[], Any], check: Callable[[], None]) ->
 
 def test_register_killed_after_any_write_ends_with_one_version(home: Path, settings: Params) -> None:
     os.chdir(make_night(home, 0, weight=1.0))
-    evaluation = evaluator.evaluate(
-        records.read(Dataset, records.RUN),
-        records.read(Training, records.RUN),
-        None,
-        settings.workload.make(),
-        settings.evaluate,
-        registered=settings.register_,
-        home=Home.here(),
-    )
-    records.write(evaluation, records.RUN)
+    evaluate_night()
     assert killed_at_each_write(register_night, lambda: None) > 10
     assert versions() == [1]
     assert client().get_model_version("daybreak", "1").tags["status"] == "challenger"
