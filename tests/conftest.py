@@ -70,9 +70,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def durations(config: pytest.Config) -> dict[str, float]:
     """The seconds of the slowest tests when they last ran here, or in the run whose figures are committed."""
-    assert config.cache
     committed: dict[str, float] = json.loads(Path(__file__).with_name("durations.json").read_text())
-    return committed | config.cache.get(DURATIONS, {})
+    cache = getattr(config, "cache", None)  # none with -p no:cacheprovider
+    return committed | (cache.get(DURATIONS, {}) if cache else {})
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -82,9 +82,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Keeps the seconds of the slowest tests for the order of the next run."""
-    if not hasattr(session.config, "workerinput"):  # of the process that all workers report to
+    cache = getattr(session.config, "cache", None)
+    if cache and not hasattr(session.config, "workerinput"):  # of the process that all workers report to
         slowest = {name: round(took_s) for name, took_s in TOOK_S.items() if took_s >= 10}
-        session.config.cache.set(DURATIONS, session.config.cache.get(DURATIONS, {}) | slowest)
+        cache.set(DURATIONS, cache.get(DURATIONS, {}) | slowest)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
