@@ -9,11 +9,8 @@ tick.
 """
 
 import logging
-import os
-import tempfile
 import time
 from collections import Counter
-from pathlib import Path
 
 from benchmarks import frame
 from daybreak.contract.record_types import Training
@@ -26,12 +23,9 @@ REAL = 4 if frame.QUICK else 20
 
 def main() -> None:
     """Play both kinds of nights."""
-    logging.disable(logging.CRITICAL)
-    os.environ["MLFLOW_TRACKING_URI"] = ""
-    fast = Path("/dev/shm")  # thousands of small files, each brought to disk
-    with tempfile.TemporaryDirectory(dir=fast if fast.exists() else None) as folder:
+    with frame.memory() as folder:
         began = time.monotonic()
-        nights = [cloud.bad_night(seed, Path(folder) / str(seed)) for seed in range(NIGHTS)]
+        nights = [cloud.bad_night(seed, folder / str(seed)) for seed in range(NIGHTS)]
         took_s = time.monotonic() - began
     ends = Counter(
         night.decision.stopped_by if isinstance(night.decision, Training) else "champion kept"

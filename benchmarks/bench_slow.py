@@ -19,7 +19,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -110,13 +110,10 @@ def attacked(url: str, *, half: bytes, source: str) -> Iterator[list[int]]:
 
     for _ in range(CONNECTIONS):
         open_one()
-    thread = threading.Thread(target=go_on)
-    thread.start()
     try:
-        yield opened
+        with _beside(go_on, ended):
+            yield opened
     finally:
-        ended.set()
-        thread.join()
         for one in held:
             one.close()
 
@@ -131,10 +128,17 @@ def watched(url: str) -> Iterator[list[int]]:
             for path in ("/health", "/metrics"):
                 seen.append(int(asked(url, "GET", path, source=MONITOR) == 200))
 
-    thread = threading.Thread(target=look)
+    with _beside(look, ended):
+        yield seen
+
+
+@contextlib.contextmanager
+def _beside(work: Callable[[], None], ended: threading.Event) -> Iterator[None]:
+    """Works in a thread of its own until the end, which it is told by the event."""
+    thread = threading.Thread(target=work)
     thread.start()
     try:
-        yield seen
+        yield
     finally:
         ended.set()
         thread.join()

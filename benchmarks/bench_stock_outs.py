@@ -10,9 +10,7 @@ hour of looks at which the job had no machine, and the night was not trained to 
 the places can be asked once. The launcher, which does not know what is up, is judged by who does.
 """
 
-import logging
 import os
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -35,12 +33,9 @@ START_S, SLOWER = 480.0, 1.1  # of the true start and time, that a feasible plac
 
 def main() -> None:
     """Play the nights."""
-    logging.disable(logging.CRITICAL)
-    os.environ["MLFLOW_TRACKING_URI"] = ""
-    fast = Path("/dev/shm")  # thousands of small files, each brought to disk
-    with tempfile.TemporaryDirectory(dir=fast if fast.exists() else None) as folder:
+    with frame.memory() as folder:
         began = time.monotonic()
-        nights = [(stock.drawn(seed), played(seed, Path(folder) / str(seed))) for seed in range(NIGHTS)]
+        nights = [(stock.drawn(seed), played(seed, folder / str(seed))) for seed in range(NIGHTS)]
         took_s = time.monotonic() - began
     ends = Counter(_end(cloud) for _, cloud in nights)
     frame.table([{"how nights ended": name, "nights": count} for name, count in ends.most_common()])

@@ -6,6 +6,7 @@ make bench NAME=nights RECORD=1   and writes its figures into results.csv
 """
 
 import json
+import logging
 import operator
 import os
 import platform
@@ -85,6 +86,16 @@ def environment(folder: Path) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     sources = os.pathsep.join(filter(None, [str(folder / "pipeline"), os.environ.get("PYTHONPATH")]))
     return {**kept, "DAYBREAK_HOME": str(folder), "PATH": path, "PYTHONPATH": sources}
+
+
+@contextmanager
+def memory() -> Iterator[Path]:
+    """A folder in memory where there is one: for thousands of small files, each brought to disk; no logs."""
+    logging.disable(logging.CRITICAL)
+    os.environ["MLFLOW_TRACKING_URI"] = ""
+    fast = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=fast if fast.exists() else None) as folder:
+        yield Path(folder)
 
 
 def night(day: date, **given: Any) -> Night:

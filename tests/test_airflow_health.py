@@ -4,10 +4,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from daybreak import airflow_health
 from daybreak.contract.errors import NothingToDo
 from daybreak.extensions.pages.commands import status
 from daybreak.storage.home import Home
+from tests.loopback import Quiet, served
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def interface() -> Iterator[tuple[str, dict[str, float]]]:
     """URL of an interface of Airflow, and the ages of the heartbeats that it tells, in seconds."""
     ages = dict.fromkeys(airflow_health.PROCESSES, 1.0)
 
-    class Health(BaseHTTPRequestHandler):
+    class Health(Quiet):
         def do_GET(self) -> None:
             now = datetime.now(UTC)
             health = {"metadatabase": {"status": "healthy"}} | {
@@ -37,15 +36,8 @@ def interface() -> Iterator[tuple[str, dict[str, float]]]:
             self.end_headers()
             self.wfile.write(json.dumps(health).encode())
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Health) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", ages
-        server.shutdown()
-        thread.join()
+    with served(Health) as address:
+        yield f"http://{address}", ages
 
 
 def test_nothing_is_said_where_all_are_alive(interface: tuple[str, dict[str, float]]) -> None:

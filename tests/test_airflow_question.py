@@ -1,11 +1,9 @@
 """A word on the command line reaches the Airflow of `make up`, by its login."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 from daybreak import airflow_question
 from daybreak.contract.record_types import Night, Stop
 from daybreak.storage.home import Home
+from tests.loopback import Quiet, served
 from tests.test_airflow_health import supervisor
 
 NOW = datetime(2025, 1, 2, tzinfo=UTC)
@@ -29,7 +28,7 @@ def airflow() -> Iterator[tuple[str, list[Any]]]:
     """URL of an interface with a new question, busy the second time, and what it was asked and told."""
     heard: list[Any] = []
 
-    class Interface(BaseHTTPRequestHandler):
+    class Interface(Quiet):
         def answer(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"null")
             heard.append((self.command, self.path, self.headers.get("Authorization"), body))
@@ -43,15 +42,8 @@ def airflow() -> Iterator[tuple[str, list[Any]]]:
 
         do_GET = do_POST = do_PATCH = answer
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Interface) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", heard
-        server.shutdown()
-        thread.join()
+    with served(Interface) as address:
+        yield f"http://{address}", heard
 
 
 def test_the_question_is_answered_by_the_login_of_make_up(

@@ -84,5 +84,5 @@ def test_a_few_updates_lower_the_loss(tmp_path: Path) -> None:
 
 
 def test_a_day_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there are no readings of 2025-07-01; ask for a day of"):
+    with pytest.raises(DataError, match="Meters has no rows of 2025-07-01; ask for a day of"):
         meters().fetch(TODAY, tmp_path)

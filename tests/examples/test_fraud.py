@@ -72,7 +72,7 @@ def test_a_few_updates_lower_the_loss(tmp_path: Path) -> None:
 
 
 def test_a_day_that_is_not_there_and_a_source_of_nothing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there are no payments of 2025-07-01; ask for a day of"):
+    with pytest.raises(DataError, match="Payments has no rows of 2025-07-01; ask for a day of"):
         payments().fetch(TODAY, tmp_path)
     with pytest.raises(ParamsError, match="give it at least one"):
         payments(rows_per_day=0)

@@ -136,6 +136,14 @@ def close_night() -> None:
 
 def promote_night() -> Release:
     """Stage promote, in the folder of a night, and what the runner publishes of it."""
+    made = promote_only()
+    publisher.publish_night(Home.here(), Path())
+    publisher.publish_ledger(Home.here())
+    return made
+
+
+def promote_only() -> Release:
+    """Stage promote, in the folder of a night."""
     made = promote.promote(
         records.read(Night, records.RUN),
         records.read(Version, records.RUN),
@@ -147,6 +155,4 @@ def promote_night() -> Release:
         home=Home.here(),
     )
     records.write(made, records.RUN)
-    publisher.publish_night(Home.here(), Path())
-    publisher.publish_ledger(Home.here())
     return made

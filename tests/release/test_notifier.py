@@ -7,13 +7,11 @@ import os
 import re
 import shutil
 import socket
-import threading
 import time
 import webbrowser
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,6 +28,7 @@ from daybreak.report import notifier, publisher
 from daybreak.rollout import rollback
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
+from tests.loopback import Quiet, served
 from tests.release.conftest import close_night, judge_night, promote_night
 from tests.release.folders import PARAMS, make_night, make_version
 
@@ -118,22 +117,15 @@ def webhook() -> Iterator[tuple[str, list[str]]]:
     """The URL of a webhook on loopback, for Apprise, and the messages that arrived there, in order."""
     arrived: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             arrived.append(json.loads(body)["message"])
             self.send_response(200)
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}/hook", arrived
-        server.shutdown()
-        thread.join()
+    with served(Handler) as address:
+        yield f"{address}/hook", arrived
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """What an OpenLineage server on loopback is told of a promotion, a refusal and a rollback."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from daybreak.contract.record_types import Dataset
 from daybreak.report import publisher
 from daybreak.rollout import rollback
 from daybreak.storage.home import Home
+from tests.loopback import Quiet, served
 from tests.release.conftest import close_night, promote_night
 from tests.release.folders import PARAMS
 from tests.release.test_events import judge
@@ -29,22 +28,15 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     """The events that arrived at the server that the environment names, in order."""
     arrived: list[dict[str, Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_POST(self) -> None:
             arrived.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(201)
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        monkeypatch.setenv("OPENLINEAGE_URL", f"http://127.0.0.1:{listening.server_port}")
+    with served(Handler) as address:
+        monkeypatch.setenv("OPENLINEAGE_URL", f"http://{address}")
         yield arrived
-        listening.shutdown()
-        thread.join()
 
 
 def versions(datasets: list[dict[str, Any]]) -> dict[str, str]:

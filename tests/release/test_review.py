@@ -21,10 +21,9 @@ from daybreak.extensions.lineage import provenance
 from daybreak.gate import judge, review
 from daybreak.registry import approval
 from daybreak.report import page, publisher, version_page
-from daybreak.rollout import promote
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
-from tests.release.conftest import close_night, judge_night
+from tests.release.conftest import close_night, judge_night, promote_only
 from tests.release.folders import make_night
 from tests.release.test_registry import client, serving
 
@@ -125,19 +124,9 @@ def waiting(home: Path, release: Any) -> Callable[..., Verdict]:
 
 def promoted() -> Release:
     try:
-        made = promote.promote(
-            records.read(Night, records.RUN),
-            records.read(Version, records.RUN),
-            records.read(Verdict, records.RUN),
-            records.find(Champion, records.RUN),
-            params.load(Path()),
-            approval=records.find(Approval, records.RUN),
-            home=Home.here(),
-        )
-        records.write(made, records.RUN)
+        return promote_only()
     finally:
         publisher.publish_night(Home.here(), Path())
-    return made
 
 
 def approve(**given: Any) -> Approval:

@@ -5,15 +5,15 @@ the temperature, and a slow drift that is similar on neighbouring days, so that 
 the calendar. The temperature comes from a weather station, as a separate table.
 """
 
-from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from daybreak import DataError, ParamsError, write_partition
+from daybreak import ParamsError
+from daybreak.examples.simulated import Simulated
 
 HISTORY_DAYS = 60
 HOURS = 24
@@ -21,7 +21,7 @@ MISSING = 0.002  # share of readings that a meter fails to send
 SILENT = 0.02  # share of hours in which the station says nothing
 
 
-class Weather:
+class Weather(Simulated):
     """A station that says the temperature of each hour ten minutes before it.
 
     Args:
@@ -33,22 +33,15 @@ class Weather:
     def __init__(
         self, *, seed: int = 0, start: date | str | None = None, today: date | str | None = None
     ) -> None:
-        self._seed = seed
-        self._start, self._today = _first_and_end(start, today, num_days=HISTORY_DAYS + 1)
+        super().__init__(seed=seed, start=start, today=today, num_days=HISTORY_DAYS + 1)
 
-    def days(self) -> list[date]:
-        """Returns the days from `start` to yesterday."""
-        return [self._start + timedelta(days=number) for number in range((self._today - self._start).days)]
-
-    def fetch(self, day: date, folder: Path) -> None:
-        """Writes the station's readings of `day`, from ten to one on."""
-        if not self._start <= day < self._today:
-            raise DataError(f"there is no weather of {day}; ask for a day of {self._start} to yesterday")
+    def _rows(self, day: date) -> pa.Table:
+        """Returns the station's readings of `day`, from ten to one on."""
         at = np.datetime64(day, "us") + np.timedelta64(50, "m") + np.arange(HOURS) * np.timedelta64(60, "m")
         of_hours = np.append(degrees(self._seed, day)[1:], degrees(self._seed, day + timedelta(days=1))[0])
         said = np.random.default_rng([self._seed, 3, day.toordinal()]).random(HOURS) >= SILENT
         columns = {"at": at[said], "celsius": np.round(of_hours, 1)[said]}
-        write_partition(pa.table(columns), folder)
+        return pa.table(columns)
 
 
 def degrees(seed: int, day: date) -> NDArray[Any]:
@@ -58,12 +51,7 @@ def degrees(seed: int, day: date) -> NDArray[Any]:
     return np.asarray(10 + season + of_day + 4 * np.sin(2 * np.pi * (np.arange(HOURS) - 9) / 24))
 
 
-def _first_and_end(start: date | str | None, today: date | str | None, *, num_days: int) -> tuple[date, date]:
-    end = date.fromisoformat(str(today)) if today else datetime.now(UTC).date()
-    return date.fromisoformat(str(start)) if start else end - timedelta(days=num_days), end
-
-
-class Meters:
+class Meters(Simulated):
     """Meters that each send a reading an hour.
 
     Args:
@@ -83,24 +71,14 @@ class Meters:
     ) -> None:
         if num_meters < 1:
             raise ParamsError(f"source.num_meters is {num_meters}; give it at least one")
-        self._start, self._today = _first_and_end(start, today, num_days=HISTORY_DAYS)
-        self._seed, self._num = seed, num_meters
+        super().__init__(seed=seed, start=start, today=today, num_days=HISTORY_DAYS)
+        self._num = num_meters
         rng = np.random.default_rng([seed, 1])
         self._load = np.exp(rng.normal(0, 0.7, num_meters))  # kWh in an average hour
         self._is_shop = rng.random(num_meters) < 0.3
         self._heats = rng.uniform(0, 0.04, num_meters)  # share of the load that a degree below 15 adds
         self._phase = rng.uniform(0, 2 * np.pi, (3, num_meters))
         self._period = rng.uniform(6, 40, (3, num_meters))  # days
-
-    def days(self) -> list[date]:
-        """Returns the days from `start` to yesterday."""
-        return [self._start + timedelta(days=number) for number in range((self._today - self._start).days)]
-
-    def fetch(self, day: date, folder: Path) -> None:
-        """Writes the readings of `day`, hour after hour; DataError for a day that is not there."""
-        if not self._start <= day < self._today:
-            raise DataError(f"there are no readings of {day}; ask for a day of {self._start} to yesterday")
-        write_partition(self._rows(day), folder)
 
     def _rows(self, day: date) -> pa.Table:
         rng = np.random.default_rng([self._seed, 2, day.toordinal()])

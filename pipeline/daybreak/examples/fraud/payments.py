@@ -5,13 +5,13 @@ A day is a pure function of (seed, day); only its labels depend on `today`: they
 account is used to, rather online and at night, so that the account's past tells more than the payment.
 """
 
-from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from datetime import date, timedelta
 
 import numpy as np
 import pyarrow as pa
 
-from daybreak import DataError, ParamsError, write_partition
+from daybreak import ParamsError
+from daybreak.examples.simulated import Simulated
 
 RIPE_DAYS = 14
 HISTORY_DAYS = 60
@@ -21,7 +21,7 @@ OF_FRAUD = np.array([0.08, 0.05, 0.07, 0.15, 0.3, 0.2, 0.12, 0.03])
 COUNTRIES = ("GB", "DE", "FR", "IE", "ES", "US")
 
 
-class Payments:
+class Payments(Simulated):
     """Payments by card, of which `fraud_share` are fraud.
 
     Args:
@@ -45,23 +45,12 @@ class Payments:
     ) -> None:
         if rows_per_day < 1 or num_accounts < 1:
             raise ParamsError("source has no payments or no accounts; give it at least one of each")
-        self._today = date.fromisoformat(str(today)) if today else datetime.now(UTC).date()
-        self._start = date.fromisoformat(str(start)) if start else self._today - timedelta(days=HISTORY_DAYS)
-        self._seed, self._rows_per_day, self._fraud_share = seed, rows_per_day, fraud_share
+        super().__init__(seed=seed, start=start, today=today, num_days=HISTORY_DAYS)
+        self._rows_per_day, self._fraud_share = rows_per_day, fraud_share
         rng = np.random.default_rng([seed, 1])
         self._size = rng.normal(3.0, 0.8, num_accounts)  # mean log of an account's amounts
         self._active = rng.pareto(2.0, num_accounts) + 0.2
         self._home = rng.choice(len(COUNTRIES), num_accounts, p=[0.5, 0.15, 0.1, 0.1, 0.1, 0.05])
-
-    def days(self) -> list[date]:
-        """Returns the days from `start` to yesterday."""
-        return [self._start + timedelta(days=number) for number in range((self._today - self._start).days)]
-
-    def fetch(self, day: date, folder: Path) -> None:
-        """Writes the payments of `day` in the order of their times; DataError for a day that is not there."""
-        if not self._start <= day < self._today:
-            raise DataError(f"there are no payments of {day}; ask for a day of {self._start} to yesterday")
-        write_partition(self._rows(day), folder)
 
     def _rows(self, day: date) -> pa.Table:
         rng = np.random.default_rng([self._seed, 2, day.toordinal()])

