@@ -17,6 +17,8 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
 from daybreak.contract import formats
+from daybreak.contract.units import HOUR_S
+from daybreak.report.night_rows import NightRow
 from daybreak.report.svg import ACCENT, FILL, INK, MUTED, PAPER, RULE, WIDTH, inline, styled
 
 NARROW = 4.8  # inches: of a chart that a phone shows whole
@@ -57,20 +59,6 @@ class Score:
     high: float | None = None
     champion: float | None = None
     rule: bool = False  # a baseline, not a model
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """One night of the trend; None where the night did not get that far."""
-
-    day: date
-    score: float | None
-    hours: float | None
-    usd: float | None
-    outcome: str  # "promoted", "kept" or "failed"
-    rule: float | None = None  # score of the best simple rule on the same samples
-    planned_hours: float | None = None
-    planned_usd: float | None = None
 
 
 @styled
@@ -174,18 +162,20 @@ def scores(rows: Sequence[Score]) -> str:
 
 
 @styled
-def trend(points: Sequence[Point]) -> str:
+def trend(nights: Sequence[NightRow]) -> str:
     """Draws score, time and dollars of each night, with its verdict, the best simple rule and the plan."""
     figure = Figure(figsize=(WIDTH, 4.3))
     heights = {"height_ratios": [2.4, 1, 1], "hspace": 0.28}
     panels: list[Axes] = list(figure.subplots(3, 1, sharex=True, gridspec_kw=heights))
     figure.subplots_adjust(left=0.07, right=0.985, top=0.97, bottom=0.09)
-    _trend_of_scores(panels[0], points)
-    days: list[Any] = [point.day for point in points]
-    short = (formats.top_of([p.hours for p in points]) or 0) < 0.5
-    unit = 60 if short else 1
-    _trend_of_bars(panels[1], days, _known(points, "hours", unit), _known(points, "planned_hours", unit))
-    _trend_of_bars(panels[2], days, _known(points, "usd"), _known(points, "planned_usd"))
+    _trend_of_scores(panels[0], nights)
+    days: list[Any] = [date.fromisoformat(night.day) for night in nights]
+    times, planned = ([night.trained_s for night in nights], [night.predicted_s for night in nights])
+    short = (formats.top_of(times) or 0) < 0.5 * HOUR_S
+    unit = (60 if short else 1) / HOUR_S
+    _trend_of_bars(panels[1], days, _known(times, unit), _known([p and p[1] for p in planned], unit))
+    costs, budgets = [night.usd for night in nights], [night.predicted_usd for night in nights]
+    _trend_of_bars(panels[2], days, _known(costs), _known(budgets))
     titles = ("score", "minutes" if short else "hours", "dollars")
     for panel, title in zip(panels, titles, strict=True):
         panel.set_ylabel(title)
@@ -200,9 +190,9 @@ def trend(points: Sequence[Point]) -> str:
     locator = dates.AutoDateLocator(minticks=4, maxticks=12)
     panels[2].xaxis.set_major_locator(locator)
     panels[2].xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
-    promoted = sum(p.outcome == "promoted" for p in points)
-    failed = sum(p.outcome == "failed" for p in points)
-    label = f"Trend over {len(points)} nights: {promoted} promoted, {failed} failed"
+    promoted = sum(night.outcome == "promoted" for night in nights)
+    failed = sum(night.outcome == "failed" for night in nights)
+    label = f"Trend over {len(nights)} nights: {promoted} promoted, {failed} failed"
     return inline(figure, name="trend", label=label)
 
 
@@ -220,26 +210,26 @@ def _trend_of_bars(axes: Axes, days: list[Any], values: Sequence[float], planned
             )
 
 
-def _trend_of_scores(axes: Axes, points: Sequence[Point]) -> None:
-    days: list[Any] = [point.day for point in points]
-    axes.plot(days, _known(points, "score"), color=RULE, lw=1.2, zorder=1)
-    axes.plot(days, _known(points, "rule"), color=MUTED, lw=1.2, ls=(0, (2, 2)), zorder=1)
-    floor = min((v for p in points for v in (p.score, p.rule) if v is not None), default=0.0)
+def _trend_of_scores(axes: Axes, nights: Sequence[NightRow]) -> None:
+    days: list[Any] = [date.fromisoformat(night.day) for night in nights]
+    scores, rules = [night.score for night in nights], [night.rule_score for night in nights]
+    axes.plot(days, _known(scores), color=RULE, lw=1.2, zorder=1)
+    axes.plot(days, _known(rules), color=MUTED, lw=1.2, ls=(0, (2, 2)), zorder=1)
+    floor = min((value for value in (*scores, *rules) if value is not None), default=0.0)
     styles: dict[str, dict[str, Any]] = {
         "promoted": {"marker": "o", "mfc": ACCENT, "mec": ACCENT},
         "kept": {"marker": "o", "mfc": PAPER, "mec": INK},
         "failed": {"marker": "x", "mfc": INK, "mec": INK},
     }
     for outcome, style in styles.items():
-        chosen = [p for p in points if p.outcome == outcome]
-        x: list[Any] = [p.day for p in chosen]
-        y = [floor if p.score is None else p.score for p in chosen]
+        chosen = [at for at, night in enumerate(nights) if night.outcome == outcome]
+        x: list[Any] = [days[at] for at in chosen]
+        y = [floor if (score := scores[at]) is None else score for at in chosen]
         axes.plot(x, y, ls="", ms=6, mew=1.3, **style)
 
 
-def _known(points: Sequence[Point], name: str, unit: float = 1) -> list[float]:
-    """Returns one figure of the points, NaN where it is not known."""
-    values: list[float | None] = [getattr(point, name) for point in points]
+def _known(values: Iterable[float | None], unit: float = 1) -> list[float]:
+    """Returns the values in a unit, NaN where one is not known."""
     return [float("nan") if value is None else value * unit for value in values]
 
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from daybreak.contract import formats
 from daybreak.contract.record_types import Drift, Line, Plan, Verdict
-from daybreak.contract.units import HOUR_S
-from daybreak.report import charts, outcome
-from daybreak.report.standing import Standing, best_baseline, score
+from daybreak.report import charts
+from daybreak.report.night_rows import NightRow, row_of
+from daybreak.report.standing import Standing
 from daybreak.storage.ledger import Entry
 
 NIGHTS = 60  # in the trend at most
@@ -15,29 +15,12 @@ SLICES = 24  # drawn at most; the table has them all
 BATCH = 256  # at which a profile is shown where there is no plan
 
 
-def points(nights: Sequence[Entry]) -> list[charts.Point]:
-    """Returns the last nights as points of the trend, by day, without rollbacks."""
-    latest = sorted((e for e in nights if not e.rollback), key=lambda e: e.night.started_at)[-NIGHTS:]
-    return [
-        charts.Point(
-            day=e.night.day,
-            score=score(e.evaluation),
-            hours=e.training.took_s / HOUR_S if e.training else None,
-            usd=e.training.cost_usd if e.training else None,
-            outcome=outcome.outcome(e),
-            rule=best_baseline(e.evaluation),
-            planned_hours=e.plan.expected_s / HOUR_S if e.plan else None,
-            planned_usd=e.plan.expected_usd if e.plan else None,
-        )
-        for e in sorted(latest, key=lambda e: e.night.day)
-    ]
-
-
-def points_until(entry: Entry, history: Sequence[Entry]) -> list[charts.Point]:
-    """Returns the trend up to this night, which may or may not be in the ledger yet."""
+def until(entry: Entry, history: Sequence[Entry]) -> list[NightRow]:
+    """Returns the last nights up to this one, which may or may not be in the ledger yet, by day."""
     at = entry.night.started_at
     earlier = [e for e in history if e.night.id != entry.night.id and e.night.started_at <= at]
-    return points([entry, *earlier])
+    nights = sorted((e for e in [entry, *earlier] if not e.rollback), key=lambda e: e.night.started_at)
+    return [row_of(e) for e in sorted(nights[-NIGHTS:], key=lambda e: e.night.day)]
 
 
 def used(entry: Entry, plan: Plan) -> str:

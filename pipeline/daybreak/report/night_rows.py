@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from daybreak.contract import records
-from daybreak.prediction import scorecard
 from daybreak.registry import approval
 from daybreak.report import outcome, standing
 from daybreak.rollout import night_events
@@ -27,7 +26,6 @@ from daybreak.storage.ledger import Entry
 log = logging.getLogger(__name__)
 
 FILE = Path("var/night_rows.jsonl")  # in the home
-WORDS = 300  # of a reason, in letters
 _ANSWERS = ("approved", "declined", "stopped", "rolled back")  # events by somebody
 
 
@@ -50,13 +48,13 @@ class NightRow:
     started_at: float = 0.0
     decided_s: float | None = None  # from the opening to the decision
     decide_within_s: float = 0.0  # what the deadline leaves for that
+    elapsed_s: float | None = None  # of training
     trained_s: float | None = None  # start-up included, as in the plan's time
     train_within_s: float = 0.0
     usd: float | None = None
     budget_usd: float = 0.0
     predicted_s: tuple[float, float, float] | None = None  # low, middle, high of the plan's 90 % interval
     predicted_usd: float | None = None
-    actual_s: float | None = None  # of what was predicted, start-up included
     is_whole: bool = True  # training came to its own end
     score: float | None = None  # of the challenger on tonight's held-out samples
     champion_score: float | None = None  # on the same
@@ -97,9 +95,9 @@ class NightRow:
     @property
     def held(self) -> bool | None:
         """Returns whether the time was in the interval that was predicted; None where nothing was."""
-        if self.predicted_s is None or self.actual_s is None:
+        if self.predicted_s is None or self.trained_s is None:
             return None
-        return self.is_whole and self.predicted_s[0] <= self.actual_s <= self.predicted_s[2]
+        return self.is_whole and self.predicted_s[0] <= self.trained_s <= self.predicted_s[2]
 
 
 def row_of(entry: Entry) -> NightRow:
@@ -111,7 +109,7 @@ def row_of(entry: Entry) -> NightRow:
         day=str(entry.night.day),
         outcome=outcome.outcome(entry),
         verdict=outcome.word(entry),
-        reason=_reason(entry)[:WORDS],
+        reason=_reason(entry),
         closed_at=entry.closed_at.timestamp() if entry.closed_at else 0.0,
         serves=outcome.champion(entry),
         release=(release.version, release.replaced) if release else None,
@@ -134,7 +132,7 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
     is_anchor = bool(chain and entry.champion and chain.anchor == entry.champion.version)
     # A champion that is its own anchor is not scored a second time.
     anchor = metrics.get("champion_score" if is_anchor else "anchor_score") if chain else None
-    compared = scorecard.outcome(night.id, plan, training) if plan and training else None
+    predicted = (plan.interval[0], plan.expected_s, plan.interval[1]) if plan else None
     judged = None
     if verdict and verdict.effect is not None and verdict.low is not None and verdict.high is not None:
         judged = (verdict.low, verdict.effect, verdict.high)
@@ -145,14 +143,14 @@ def _with_figures(row: NightRow, entry: Entry) -> NightRow:
         started_at=night.started_at.timestamp(),
         decided_s=(decided_at - night.started_at).total_seconds() if decided_at else None,
         decide_within_s=(night.decide_until - night.started_at).total_seconds(),
+        elapsed_s=training.elapsed_s if training else None,
         trained_s=training.took_s if training else None,
         train_within_s=(night.train_until - night.started_at).total_seconds(),
         usd=training.cost_usd if training else None,
         budget_usd=night.budget_usd,
-        predicted_s=(compared.low_s, compared.predicted_s, compared.high_s) if compared else None,
+        predicted_s=predicted if predicted and min(predicted) > 0 else None,
         predicted_usd=plan.expected_usd if plan else None,
-        actual_s=compared.actual_s if compared else None,
-        is_whole=compared.finished if compared else True,
+        is_whole=training is None or training.stopped_by == "finished",
         score=standing.score(entry.evaluation),
         champion_score=metrics.get("champion_score"),
         rule_score=standing.best_baseline(entry.evaluation),
@@ -231,6 +229,6 @@ def _code() -> str:
     """Returns a digest of the code that a row is made by."""
     folder = Path(__file__).parent
     files = (Path(__file__), folder / "outcome.py", folder / "standing.py")
-    others = (Path(str(module.__file__)) for module in (night_events, scorecard))
+    others = (Path(str(module.__file__)) for module in (night_events,))
     texts = (path.read_text() for path in (*files, *others))
     return records.text_digest("".join(texts))[:12]

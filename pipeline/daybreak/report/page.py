@@ -176,13 +176,13 @@ def _charts(
     entry: Entry, margin: float | None, now: Standing | None, history: Sequence[Entry]
 ) -> dict[str, Markup | None]:
     """Returns the charts that tonight's records allow, None for the others."""
-    points = figures.points_until(entry, history)
+    nights = figures.until(entry, history)
     drawn = {
         "used": figures.used(entry, entry.plan) if entry.plan else None,
         "drift": figures.drift(entry.report.drift) if entry.report and entry.report.drift else None,
         "effect": figures.effect(entry.verdict, margin) if entry.verdict else None,
         "scores": figures.scores(now) if now else None,
-        "trend": charts.trend(points) if len(points) > 1 else None,
+        "trend": charts.trend(nights) if len(nights) > 1 else None,
         "predicted": predictions.picture(entry, history),
     }
     if entry.plan:

@@ -24,7 +24,7 @@ def board(history: list[Entry]) -> str:
 def printed(history: list[Entry], *, width: int = 160) -> str:
     console = Console(width=width)
     with console.capture() as capture:
-        console.print(status_table(history))
+        console.print(status_table([row_of(entry) for entry in history]))
     return capture.get()
 
 
@@ -119,7 +119,7 @@ def test_the_status_has_the_columns_that_were_promised() -> None:
 
 
 def test_the_status_as_json_has_whole_figures_and_a_rollback_has_none() -> None:
-    rows = json.loads(json.dumps(status_rows([rolled_back(), *sixty(), whole(12)])))
+    rows = json.loads(json.dumps(status_rows([row_of(one) for one in (rolled_back(), *sixty(), whole(12))])))
     assert (rows[0]["outcome"], rows[0]["champion"], rows[0]["night"]) == ("rollback", 10, None)
     assert rows[0]["closed_at"] == "2026-11-22T14:03:00+00:00"
     assert "elapsed_s" not in rows[0]

@@ -145,7 +145,7 @@ class OpenHome:
 
 def _row(row: NightRow) -> dict[str, Any]:
     low, middle, high = row.predicted_s or (None, None, None)
-    named = {"low_s": low, "predicted_s": middle, "high_s": high, "held": row.held}
+    named = {"low_s": low, "predicted_s": middle, "high_s": high, "actual_s": row.trained_s, "held": row.held}
     times = {name: _time(getattr(row, name)) for name in ("started_at", "closed_at")}
     return {**vars(row), **named, **times}
 

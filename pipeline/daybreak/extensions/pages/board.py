@@ -24,7 +24,6 @@ from daybreak.report import outcome
 from daybreak.report.night_rows import NightRow
 from daybreak.report.templates import render
 from daybreak.storage import ledger
-from daybreak.storage.ledger import Entry
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -192,12 +191,12 @@ def _address(query: Query, changed: Mapping[str, object]) -> str:
     return f"?{urlencode(kept)}"
 
 
-def status_of(history: Sequence[Entry], running: Sequence[RunningNight]) -> list["Table | Text | str"]:
+def status_of(rows: Sequence[NightRow], running: Sequence[RunningNight]) -> list["Table | Text | str"]:
     """Returns what a terminal shows of a model: the nights that run, a line each, and the last ones."""
     from rich.text import Text
 
     lines = [Text(f"{state.night.day} under way, {line(state)}", style="bold") for state in running]
-    return [*lines, status_table(history) if history else "no night yet"]
+    return [*lines, status_table(rows) if rows else "no night yet"]
 
 
 def running_rows(running: Sequence[RunningNight]) -> list[dict[str, Any]]:
@@ -221,7 +220,7 @@ def running_rows(running: Sequence[RunningNight]) -> list[dict[str, Any]]:
     ]
 
 
-def status_table(history: Sequence[Entry]) -> "Table":
+def status_table(rows: Sequence[NightRow]) -> "Table":
     """Returns the nights as a table for the terminal, in the order given."""
     from rich.table import Table
     from rich.text import Text
@@ -233,54 +232,47 @@ def status_table(history: Sequence[Entry]) -> "Table":
     for name in ("champion", "hours against deadline", "dollars"):
         table.add_column(name, justify="right", no_wrap=name != "hours against deadline", min_width=8)
     table.add_column("bound", no_wrap=True)
-    for entry in history:
-        result = outcome.outcome(entry)
-        if result == "rollback":
-            at = f"{entry.closed_at:%Y-%m-%d %H:%M}" if entry.closed_at else ""
-            verdict = Text(outcome.word(entry), style=_STYLES[result])
-            table.add_row(at[:10], at[11:], verdict, formats.count(outcome.champion(entry) or None))
+    for row in rows:
+        verdict = Text(row.verdict, style=_STYLES[row.outcome])
+        serves = formats.count(row.serves or None)
+        if row.is_rollback:
+            at = f"{datetime.fromtimestamp(row.closed_at, UTC):%Y-%m-%d %H:%M}" if row.closed_at else ""
+            table.add_row(at[:10], at[11:], verdict, serves)
             continue
-        table.add_row(
-            str(entry.night.day),
-            Text(formats.short_id(entry.night.id)),
-            Text(outcome.word(entry), style=_STYLES[result]),
-            formats.count(outcome.champion(entry) or None),
-            hours(entry),
-            formats.dollars(entry.training.cost_usd if entry.training else None),
-            BOUNDS[entry.profile.bound] if entry.profile else formats.NONE,
-        )
+        bound = BOUNDS[row.bound] if row.bound else formats.NONE
+        night = Text(formats.short_id(row.night))
+        table.add_row(row.day, night, verdict, serves, hours(row), formats.dollars(row.usd), bound)
     return table
 
 
-def status_rows(history: Sequence[Entry]) -> list[dict[str, Any]]:
+def status_rows(rows: Sequence[NightRow]) -> list[dict[str, Any]]:
     """Returns the nights as JSON values, in the order given; a rollback has no figure of a night."""
-    rows = []
-    for entry in history:
-        at = entry.closed_at.isoformat() if entry.closed_at else None
-        row: dict[str, Any] = {
-            "night": None if entry.rollback else entry.night.id,
-            "outcome": outcome.outcome(entry),
-            "verdict": outcome.word(entry),
-            "reason": entry.verdict.reason if entry.verdict else None,
-            "champion": outcome.champion(entry) or None,
+    values = []
+    for row in rows:
+        at = datetime.fromtimestamp(row.closed_at, UTC).isoformat() if row.closed_at else None
+        shown: dict[str, Any] = {
+            "night": None if row.is_rollback else row.night,
+            "outcome": row.outcome,
+            "verdict": row.verdict,
+            "reason": row.reason,
+            "champion": row.serves or None,
             "closed_at": at,
-            "commit": entry.commit,
+            "commit": row.commit,
         }
-        if not entry.rollback:
-            row |= {
-                "day": str(entry.night.day),
-                "elapsed_s": entry.training.elapsed_s if entry.training else None,
-                "limit_s": (entry.night.train_until - entry.night.started_at).total_seconds(),
-                "cost_usd": entry.training.cost_usd if entry.training else None,
-                "bound": entry.profile.bound if entry.profile else None,
+        if not row.is_rollback:
+            shown |= {
+                "day": row.day,
+                "elapsed_s": row.elapsed_s,
+                "limit_s": row.train_within_s,
+                "cost_usd": row.usd,
+                "bound": row.bound or None,
             }
-        rows.append(row)
-    return rows
+        values.append(shown)
+    return values
 
 
-def hours(entry: Entry) -> str:
+def hours(row: NightRow) -> str:
     """Returns the hours of training against the hours that the deadline left."""
-    limit = (entry.night.train_until - entry.night.started_at).total_seconds() / HOUR_S
-    used = entry.training.elapsed_s / HOUR_S if entry.training else None
+    used = None if row.elapsed_s is None else row.elapsed_s / HOUR_S
     text = formats.NONE if used is None else f"{used:.2f}" if used >= 0.1 else f"{used:.3f}"
-    return f"{text} of {limit:g}"
+    return f"{text} of {row.train_within_s / HOUR_S:g}"

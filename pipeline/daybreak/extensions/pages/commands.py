@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import NothingToDo, ReleaseError
-from daybreak.storage import ledger
+from daybreak.report.night_rows import NightRow, NightRows
 from daybreak.storage.home import Home
 
 if TYPE_CHECKING:
@@ -44,25 +44,25 @@ def status(home: Home, *, last: int = 14, all: bool = False, watch: bool = False
     chosen = homes.homes(homes.lead_of(home.folder)) if all else (here,)
     if watch and Console().is_terminal:
         return _watch(chosen, last=last)
-    histories = _histories(chosen, last) if all else {here.model: ledger.history(home, limit=last)}
+    nights = _nights(chosen, last) if all else {here.model: NightRows(home).newest(last)}
     running = {member.model: _running(member) for member in chosen}
     if json_:
-        rows = {
-            model: board.running_rows(running[model]) + board.status_rows(history)
-            for model, history in histories.items()
+        values = {
+            model: board.running_rows(running[model]) + board.status_rows(rows)
+            for model, rows in nights.items()
         }
-        if not all and not rows[here.model]:
+        if not all and not values[here.model]:
             raise NothingToDo("the ledger has no night yet; run one with: make night")
-        print(json.dumps(rows if all else rows[here.model]))
+        print(json.dumps(values if all else values[here.model]))
         return 0
     for member in chosen:
-        model, history = member.model, histories.get(member.model, [])
+        model, rows = member.model, nights.get(member.model, [])
         if all:
             Console().print(model, style="bold", highlight=False)
-        elif not history and not running[model]:
+        elif not rows and not running[model]:
             raise NothingToDo("the ledger has no night yet; run one with: make night")
-        held = hold.in_force(member.home) if history else []
-        for each in (*board.status_of(history, running[model]), *map(str, held)):
+        held = hold.in_force(member.home) if rows else []
+        for each in (*board.status_of(rows, running[model]), *map(str, held)):
             Console().print(each, highlight=False, markup=False)
     return 0
 
@@ -85,26 +85,27 @@ def _watch(chosen: "Sequence[FleetHome]", *, last: int) -> int:
 
     from daybreak.extensions.pages import board
 
+    nights = {member.model: NightRows(member.home) for member in chosen}
     with Live(auto_refresh=False) as shown:
         while True:
             parts: list[Any] = []
             for member in chosen:
                 parts += [member.model] if len(chosen) > 1 else []
-                parts += board.status_of(ledger.history(member.home, limit=last), _running(member))
+                parts += board.status_of(nights[member.model].newest(last), _running(member))
             shown.update(Group(*parts), refresh=True)
             time.sleep(WATCH_S)
 
 
-def _histories(chosen: "Sequence[FleetHome]", limit: int) -> dict[str, list[ledger.Entry]]:
+def _nights(chosen: "Sequence[FleetHome]", limit: int) -> dict[str, list[NightRow]]:
     """Returns the newest nights of each home, by its model; a ledger that cannot be read hides no other."""
-    histories: dict[str, list[ledger.Entry]] = {}
+    rows: dict[str, list[NightRow]] = {}
     for member in chosen:
         try:
-            histories[member.model] = ledger.history(member.home, limit=limit)
+            rows[member.model] = NightRows(member.home).newest(limit)
         except ReleaseError as error:
             log.warning("%s: %s", member.model, error)
-            histories[member.model] = []
-    return histories
+            rows[member.model] = []
+    return rows
 
 
 def pages(home: Home, *, host: str = "127.0.0.1", port: int = 8010) -> int:

@@ -142,7 +142,7 @@ def _against(
 
 def _predicted(nights: Sequence[NightRow]) -> Chart | None:
     """Draws actual over predicted time, on a logarithmic scale, with the interval that was predicted."""
-    known = [(n.predicted_s, n.actual_s) for n in nights]
+    known = [(n.predicted_s, n.trained_s) for n in nights]
     ratios = [a / p[1] if p and a else None for p, a in known]
     spans = [(p[0] / p[1], p[2] / p[1]) if p and a else None for p, a in known]
     values = [v for v in (*ratios, *(v for s in spans if s for v in s)) if v]

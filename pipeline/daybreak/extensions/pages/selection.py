@@ -23,7 +23,7 @@ _SORTS: dict[str, Callable[[str, NightRow], Any]] = {
     "ready": lambda model, row: row.decided_s,
     "cost": lambda model, row: row.usd,
     "predicted": lambda model, row: (
-        None if row.predicted_s is None or row.actual_s is None else row.actual_s / row.predicted_s[1]
+        None if row.predicted_s is None or row.trained_s is None else row.trained_s / row.predicted_s[1]
     ),
     "bound": lambda model, row: row.bound,
     "rows": lambda model, row: row.num_rows,
