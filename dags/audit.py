@@ -14,19 +14,16 @@ from homes import Home
 
 def audit_of(home: Home) -> DAG:
     """Returns the DAG of the weekly audit of a home."""
-    with DAG(
-        home.dag_id("audit"),
+    with home.dag(
+        "audit",
         description="Read every byte that is kept, and compare it with the ledger",
         doc_md=__doc__,
         schedule=CronTriggerTimetable("0 9 * * 0", timezone="UTC"),
-        catchup=False,
-        max_active_runs=1,
         default_args={
             "retries": 1,
             "retry_delay": timedelta(minutes=10),  # a promotion under way looks like a difference
             "on_failure_callback": notify.failed,
         },
-        tags=home.tags,
     ) as dag:
         Command(task_id="audit", bash_command=notify.command(home, "audit --deep"))
     return dag

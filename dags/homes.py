@@ -10,8 +10,10 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml  # Airflow brings it
+from airflow.sdk import DAG
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,10 @@ class Home:
     def dag_id(self, name: str) -> str:
         """Returns the id of the home's DAG of that name."""
         return f"{name}.{self.model}" if self.model else name
+
+    def dag(self, name: str, **given: Any) -> DAG:
+        """Returns the home's DAG of that name, without tasks yet; it has one run at a time."""
+        return DAG(self.dag_id(name), catchup=False, max_active_runs=1, tags=self.tags, **given)
 
     @property
     def tags(self) -> list[str]:

@@ -62,16 +62,13 @@ TYPED = {
 
 def rollback_of(home: Home) -> DAG:
     """Returns the DAG of rollbacks of a home."""
-    with DAG(
-        home.dag_id("rollback"),
+    with home.dag(
+        "rollback",
         description="Let an earlier version serve again",
         doc_md=__doc__,
         schedule=None,
-        catchup=False,
-        max_active_runs=1,
         params=FORM,
         default_args={"retries": 0, "on_failure_callback": notify.failed},
-        tags=home.tags,
     ) as rollback:
         CommandSensor(
             task_id="rollback",
@@ -88,15 +85,12 @@ def rollback_of(home: Home) -> DAG:
 
 def drill_of(home: Home) -> DAG:
     """Returns the DAG of drills of a home."""
-    with DAG(
-        home.dag_id("drill"),
+    with home.dag(
+        "drill",
         description="Check that the version before the champion could be restored",
         doc_md=__doc__,
         schedule=CronTriggerTimetable("0 5 * * *", timezone="UTC"),
-        catchup=False,
-        max_active_runs=1,
         default_args=notify.DEFAULT_ARGS,
-        tags=home.tags,
     ) as drill:
         Command(task_id="drill", bash_command=notify.command(home, "drill"))
     return drill

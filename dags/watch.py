@@ -11,15 +11,12 @@ from homes import Home
 
 def watch_of(home: Home) -> DAG:
     """Returns the DAG of the hourly watch of a home."""
-    with DAG(
-        home.dag_id("watch"),
+    with home.dag(
+        "watch",
         description="Watch the champion that serves, and the jobs that run",
         doc_md=__doc__,
         schedule=CronTriggerTimetable("30 * * * *", timezone="UTC"),
-        catchup=False,
-        max_active_runs=1,
         default_args=notify.DEFAULT_ARGS,
-        tags=home.tags,
     ) as dag:
         CommandSensor(
             task_id="watch",

@@ -95,15 +95,8 @@ def test_the_noise_that_training_met_takes_the_place_of_what_the_profile_saw():
         batch_size=512, num_samples=asked.num_samples, noise_scale=4000.0, score=0.3, size=0.3,
         flops_per_sample=profile().flops_per_sample,
     )  # fmt: skip
-    corrected = plan(
-        night(),
-        DATASET,
-        profile(),
-        None,
-        params,
-        available=EVERYTHING,
-        known=CostCalibration(reached=[reached]),
-    )
+    known = CostCalibration(reached=[reached])
+    corrected = plan(night(), DATASET, profile(), None, params, available=EVERYTHING, known=known)
     assert "(noise scale 4,000)" in corrected.basis
     assert corrected.num_samples < asked.num_samples
 
@@ -119,13 +112,6 @@ def test_earlier_nights_take_the_place_of_the_prior():
         ratio=1.1,
     )
     params = Params(**PLUGS, plan=PlanParams(machines=("local",)), train=TrainParams(batch_size=256))
-    corrected = plan(
-        night(),
-        DATASET,
-        profile(),
-        None,
-        params,
-        available=EVERYTHING,
-        known=CostCalibration(past=(past, past)),
-    )
+    known = CostCalibration(past=(past, past))
+    corrected = plan(night(), DATASET, profile(), None, params, available=EVERYTHING, known=known)
     assert corrected.basis == "the profile on cpu, corrected by 2 nights on it"
