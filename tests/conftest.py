@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+import sysconfig
 from collections import Counter
 from collections.abc import Callable, Generator
 from importlib import metadata
@@ -16,6 +18,8 @@ from hypothesis import settings
 
 import daybreak  # noqa: F401  before torch: it says how threads wait
 from daybreak.storage.home import Home
+
+ROOT = Path(__file__).parents[1]
 
 # The machine that tests has other work; what must be quick is timed in benchmarks.
 # Examples are the same in each run.
@@ -131,6 +135,49 @@ def empty_store(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFa
             fresh = shutil.copy(home / "var" / "mlflow.db", kept.with_suffix(".new"))
             Path(fresh).rename(kept)
     return kept
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout, as `pip wheel` builds it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("pipeline", "dags"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    code = "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"
+    subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, check=True)
+    (built,) = (folder / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of an environment that has the wheel, and of this one only what Daybreak depends on."""
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = folder / "bin/python"
+    install = [
+        "uv",
+        "pip",
+        "install",
+        "--quiet",
+        "--offline",
+        "--no-deps",
+        "--python",
+        str(python),
+        str(wheel),
+    ]
+    subprocess.run(
+        install, env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}, check=True
+    )
+    # A folder that a .pth file adds has its own .pth files ignored, and so this checkout's installation.
+    (packages,) = folder.glob("lib/*/site-packages")
+    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    code = "import daybreak; print(daybreak.__file__)"
+    found = subprocess.check_output([python, "-P", "-c", code], cwd=folder, text=True)
+    assert found.startswith(str(folder))
+    return python.parent
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""README's section on a team's own data, word for word, and edits of what it made."""
+"""README's section on a team's own data, word for word, and edits of what it made, by an installed wheel."""
 
 import configparser
 import contextlib
@@ -36,11 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def environment() -> dict[str, str]:
     """The environment of a team's shell: without what earlier tests of this process set."""
-    given = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "GIT_CONFIG_COUNT": "0",
-    }
+    given = {**os.environ, "GIT_CONFIG_COUNT": "0"}
     for name in ("MLFLOW_TRACKING_URI", "DAYBREAK_HOME", "PYTHONPATH"):
         given.pop(name, None)
     return given
@@ -104,8 +100,16 @@ def of(folder: Path, kind: Any) -> Any:
     return records.read(kind, folder / records.RUN)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def commands(installed: Path) -> Iterator[None]:
+    """Commands are those of the wheel, whose jobs and stages are processes of its Python."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{installed}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+        yield
+
+
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def home(commands: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home made and run by README's commands, from the folder `work` beside the data."""
     work = tmp_path_factory.mktemp("team") / "work"
     work.mkdir()
@@ -115,7 +119,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     )
     (commands,) = re.findall(r"```sh\n(.*?)```", section, re.S)
     run(folder=work, shell=commands)
-    yield work / "payments"
+    return work / "payments"
 
 
 @pytest.mark.promise
