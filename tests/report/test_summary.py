@@ -8,6 +8,7 @@ import pytest
 
 from daybreak.contract.record_types import Approval
 from daybreak.report.links import Places
+from daybreak.report.outcome import NightView
 from daybreak.report.summary import BY_HAND, Summary, brief, summarize
 from daybreak.storage.ledger import Entry
 from tests.report.nights import only, sixty, whole
@@ -19,7 +20,7 @@ PLACES = Places(
 
 
 def of(entry: Entry, history: Sequence[Entry] = (), places: Places = PLACES, **errors: str) -> Summary:
-    return summarize(entry, errors, {}, history, places=places)
+    return summarize(NightView(entry=entry, errors=errors, history=history), places=places)
 
 
 def first_of(summary: Summary) -> tuple[str, str]:

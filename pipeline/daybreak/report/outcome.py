@@ -1,7 +1,8 @@
 """Puts the outcome of a night into words: the verdict as one sentence, and how far the stages got."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,7 @@ from daybreak.contract.record_types import Epoch, Live, Verdict
 from daybreak.jobs.heartbeats import LOW_USE
 from daybreak.registry import approval
 from daybreak.storage.ledger import Entry
+from daybreak.storage.night_folders import entry_of
 
 State = Literal["done", "failed", "skipped", "not reached"]
 Outcome = Literal["promoted", "kept", "failed", "rollback", "open"]
@@ -47,6 +49,34 @@ class Link:
 
     stage: str
     state: State
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightView:
+    """A night as all pages show it: its records, and what stages wrote that failed or had nothing to do."""
+
+    entry: Entry
+    errors: Mapping[str, str] = field(default_factory=dict)
+    skips: Mapping[str, str] = field(default_factory=dict)
+    history: Sequence[Entry] = ()  # the ledger, newest first
+
+    @property
+    def asked_until(self) -> datetime | None:
+        """Returns until when a person may answer; None where nobody is waited for."""
+        entry, verdict = self.entry, self.entry.verdict
+        if verdict is None or entry.release or entry.commit or "promote" in self.skips:
+            return None
+        return None if approval.answer_to(verdict, entry.approval) else verdict.approve_until
+
+
+def view_of(folder: Path, history: Sequence[Entry] = ()) -> NightView:
+    """Returns the night in a folder; raises DataError where it has no Night record, or a broken one."""
+    return NightView(
+        entry=entry_of(folder, history),
+        errors=_texts_of(folder, "error"),
+        skips=_texts_of(folder, "skipped"),
+        history=history,
+    )
 
 
 def outcome(entry: Entry) -> Outcome:
@@ -131,13 +161,9 @@ def champion(entry: Entry) -> int:
     return entry.serving.version if entry.serving else 0
 
 
-def headline(
-    entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str], history: Sequence[Entry] = ()
-) -> Headline:
-    """Returns the verdict of the night as one sentence; `errors` and `skips` are texts of stages.
-
-    `history` tells whether the version that the night promoted was rolled back since.
-    """
+def headline(view: NightView) -> Headline:
+    """Returns the verdict of the night as one sentence, and whether its version was rolled back since."""
+    entry, errors, skips = view.entry, view.errors, view.skips
     serving = champion(entry)
     stays = f"version {serving} stays" if serving else "there is no champion yet"
     if errors:
@@ -155,7 +181,7 @@ def headline(
         reason = next(iter(skips.values()))
         return Headline(outcome="kept", sentence=f"Nothing new to judge; {stays}.", reason=reason)
     if verdict is None:
-        done = [link.stage for link in chain(entry, errors, skips) if link.state == "done"]
+        done = [link.stage for link in chain(view) if link.state == "done"]
         sentence = f"The night is under way; {stays}."
         return Headline(outcome=what, sentence=sentence, reason=f"The last stage done is {done[-1]}.")
     over = bool(entry.commit) or "promote" in skips
@@ -169,7 +195,7 @@ def headline(
         sentence = f"Version {verdict.challenger} {approval.answered(verdict, answer, over=over)}; {stays}."
         return Headline(outcome=what, sentence=sentence, reason=reason)
     elif verdict.action == "promote" or entry.release:
-        taken = bool(entry.release and entry.release.version in rolled_back(history))
+        taken = bool(entry.release and entry.release.version in rolled_back(view.history))
         sentence = _promotion(entry, verdict.challenger, rolled_back=taken)
     else:
         sentence = _refusal(verdict, serving, stays)
@@ -244,8 +270,9 @@ def _promotion(entry: Entry, challenger: int, *, rolled_back: bool) -> str:
     return f"Promoted: version {version} is the first champion."
 
 
-def chain(entry: Entry, errors: Mapping[str, str], skips: Mapping[str, str]) -> list[Link]:
+def chain(view: NightView) -> list[Link]:
     """Returns the stages in order, and how far the night got; `approve` where a person is asked."""
+    entry, errors, skips = view.entry, view.errors, view.skips
     links = []
     for stage, record in CHAIN:
         state: State = "not reached"
@@ -276,7 +303,7 @@ def following(chain: Sequence[Link]) -> str:
     return left[0].stage if left else ""
 
 
-def texts_of(folder: Path, ending: str) -> dict[str, str]:
+def _texts_of(folder: Path, ending: str) -> dict[str, str]:
     """Returns what stages that failed (`error`) or had nothing to do (`skipped`) wrote, in their order."""
     order = [stage for stage, _ in CHAIN]
     paths = (folder / records.RUN).glob(f"*.{ending}")

@@ -35,14 +35,13 @@ from daybreak.report import (
     predictions,
     profiled,
 )
-from daybreak.report.outcome import texts_of
+from daybreak.report.outcome import NightView, view_of
 from daybreak.report.standing import Standing, standing
 from daybreak.report.summary import Summary, summarize
 from daybreak.report.templates import render
 from daybreak.storage import checkout
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
-from daybreak.storage.night_folders import entry_of
 
 FILE = links.PAGE
 _BUTTON = re.compile(r'class="button[^>]*>([^<]*)</a>')
@@ -73,7 +72,7 @@ def renew(home: Home, entry: Entry, history: Sequence[Entry]) -> None:
     if not (folder / FILE).exists():
         return
     text = (folder / FILE).read_text()
-    summary = summary_of(home, folder, history)
+    summary = _summary(home, folder, view_of(folder, history))
     if str(escape(summary.since)) not in text or _BUTTON.findall(text) != [a.name for a in summary.actions]:
         write(home, folder, history)
         return
@@ -106,19 +105,19 @@ def _in_folder(home: Home, folder: Path, shown: dict[str, Any]) -> str:
 
 def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
     """Returns what each page of the night shows, wherever it is."""
-    entry = entry_of(folder, history)
-    errors, skips = texts_of(folder, "error"), texts_of(folder, "skipped")
+    view = view_of(folder, history)
+    entry = view.entry
     margin = _margin(home, entry, folder)
     now = standing(entry.evaluation, read_scores(folder / SCORES)) if entry.evaluation else None
     return dict(
         hover=True,
         entry=entry,
-        errors=errors,
-        summary=summary_of(home, folder, history),
+        errors=view.errors,
+        summary=_summary(home, folder, view),
         around=links.around(entry, history, folder, home=home.folder),
         servers=links.servers(entry),
-        chain=outcome.chain(entry, errors, skips),
-        reason=outcome.headline(entry, errors, skips, history).reason,
+        chain=outcome.chain(view),
+        reason=outcome.headline(view).reason,
         margin=margin,
         standing=now,
         checks=evidence.checks(entry),
@@ -153,21 +152,16 @@ def _unbroken(words: str) -> str:
     return _UNIT.sub("\N{NO-BREAK SPACE}", words)
 
 
-def summary_of(home: Home, folder: Path, history: Sequence[Entry]) -> Summary:
-    """Returns the summary of the night in `folder`, as `page` shows it; raises DataError as `page` does."""
-    entry = entry_of(folder, history)
-    errors, skips = texts_of(folder, "error"), texts_of(folder, "skipped")
-    return summarize(
-        entry, errors, skips, history, places=links.places(entry), margin=_margin(home, entry, folder)
-    )
+def _summary(home: Home, folder: Path, view: NightView) -> Summary:
+    return summarize(view, places=links.places(view.entry), margin=_margin(home, view.entry, folder))
 
 
 def values(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]:
     """Returns the summary and the records of the night in `folder` as JSON values."""
-    entry = entry_of(folder, history)
-    kept = {kind.__name__.lower(): getattr(entry, kind.__name__.lower()) for kind in OF_A_NIGHT}
+    view = view_of(folder, history)
+    kept = {kind.__name__.lower(): getattr(view.entry, kind.__name__.lower()) for kind in OF_A_NIGHT}
     return {
-        "summary": asdict(summary_of(home, folder, history)),
+        "summary": asdict(_summary(home, folder, view)),
         "records": {name: json.loads(records.dumps(one)) for name, one in kept.items() if one},
     }
 

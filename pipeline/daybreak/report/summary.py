@@ -6,16 +6,15 @@ MLflow and `daybreak report --json` show the same summary. Pure.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from daybreak.contract import formats
 from daybreak.contract.record_types import Report, Verdict
-from daybreak.registry import approval
 from daybreak.report import evidence, outcome
 from daybreak.report.links import Places
-from daybreak.report.outcome import Outcome
+from daybreak.report.outcome import NightView, Outcome
 from daybreak.storage.ledger import Entry
 
 WORDS = 30  # of the reason; the checks below it have the whole
@@ -71,36 +70,24 @@ class Summary:
     actions: tuple[Action, ...]
 
 
-def summarize(
-    entry: Entry,
-    errors: Mapping[str, str],
-    skips: Mapping[str, str],
-    history: Sequence[Entry],
-    *,
-    places: Places,
-    margin: float | None = None,
-) -> Summary:
+def summarize(view: NightView, *, places: Places, margin: float | None = None) -> Summary:
     """Returns the summary of a night.
 
     Args:
-        entry: the night.
-        errors: texts of the stages that failed.
-        skips: texts of the stages that had nothing to do.
-        history: the ledger, newest first.
+        view: the night.
         places: addresses that actions lead to.
         margin: of a refresh, where the verdict has none.
     """
-    headline = outcome.headline(entry, errors, skips, history)
-    waits = _waits(entry, skips)  # as the headline says
-    reason = entry.verdict.reason if entry.verdict and waits else headline.reason
+    headline, entry = outcome.headline(view), view.entry
+    reason = entry.verdict.reason if entry.verdict and view.asked_until else headline.reason
     return Summary(
         outcome=headline.outcome,
         headline=headline.sentence,
         reason=brief(reason),
-        since=outcome.since(entry, history),
+        since=outcome.since(entry, view.history),
         effect=effect(entry, margin),
-        facts=tuple(_facts(entry, stopped="validate" in errors)),
-        actions=tuple(_actions(entry, errors, skips, history, places=places)),
+        facts=tuple(_facts(entry, stopped="validate" in view.errors)),
+        actions=tuple(_actions(view, places=places)),
     )
 
 
@@ -217,18 +204,12 @@ def _data(report: Report) -> Fact:
     )
 
 
-def _actions(
-    entry: Entry,
-    errors: Mapping[str, str],
-    skips: Mapping[str, str],
-    history: Sequence[Entry],
-    *,
-    places: Places,
-) -> Iterator[Action]:
+def _actions(view: NightView, *, places: Places) -> Iterator[Action]:
     """Yields what may be done now, the first thing first."""
+    entry, errors = view.entry, view.errors
     night, verdict = entry.night, entry.verdict
     failed = bool(errors) or bool(verdict and verdict.failed)
-    if _waits(entry, skips):
+    if view.asked_until:
         answer, address = f"daybreak approve --night {night.id}", places.review or BY_HAND
         yield Action(name="Approve", address=address, command=f"{answer} --reason TEXT", is_due=True)
         yield Action(name="Reject", address=address, command=f"{answer} --reject --reason TEXT", is_due=True)
@@ -236,13 +217,13 @@ def _actions(
         again = f"daybreak night --night {night.id}"
         address = places.airflow_run or BY_HAND
         yield Action(name="Go on with the night", address=address, command=again, is_due=True)
-    elif verdict is None and not skips:
+    elif verdict is None and not view.skips:
         command = "daybreak status"
         yield Action(name="See how far it is", address=places.airflow_run or BY_HAND, command=command)
         if entry.stop is None:
             end = f"daybreak stop --night {night.id} --reason TEXT"
             yield Action(name="Stop it", address=BY_HAND, command=end)
-    elif entry.release and entry.release.replaced and _serves(entry, history):
+    elif entry.release and entry.release.replaced and _serves(entry, view.history):
         back = f"daybreak rollback --to {entry.release.replaced} --reason TEXT"
         yield Action(name="Roll back", address=places.rollback or BY_HAND, command=back)
     if failed and "validate" in {*errors, verdict.failed if verdict else ""}:
@@ -253,14 +234,6 @@ def _actions(
         yield Action(name="See the checks", address="#checks", command=why)
     if places.version:
         yield Action(name="Open the version", address=places.version)
-
-
-def _waits(entry: Entry, skips: Mapping[str, str]) -> bool:
-    """Returns whether a person may still answer."""
-    verdict = entry.verdict
-    if verdict is None or verdict.approve_until is None or entry.commit or "promote" in skips:
-        return False
-    return approval.answer_to(verdict, entry.approval) is None
 
 
 def _serves(entry: Entry, history: Sequence[Entry]) -> bool:

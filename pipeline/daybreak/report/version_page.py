@@ -14,6 +14,7 @@ from daybreak.registry import aliases
 from daybreak.registry import approval as approvals
 from daybreak.registry.description import INTERVAL, REPORT, RULE, in_the_long_run, metrics_table, plain, table
 from daybreak.report import evidence, links
+from daybreak.report.outcome import NightView
 from daybreak.report.summary import Summary, summarize
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
@@ -75,7 +76,7 @@ def described(entry: Entry, made_of: Mapping[str, str], *, over: bool = False) -
         over: nobody can answer any more.
     """
     assert entry.version and entry.verdict
-    summary = summarize(entry, {}, {}, (), places=links.places(entry))
+    summary = summarize(NightView(entry=entry), places=links.places(entry))
     first = [
         _verdict(entry, entry.verdict, summary, over=over),
         f"![effect](get-artifact?path={INTERVAL}&run_uuid={entry.version.run_id})" if summary.effect else "",

@@ -161,7 +161,7 @@ def test_the_page_of_a_night_says_that_its_version_was_rolled_back() -> None:
         sentence
         == "Version 12 was rolled back at 2026-11-22 14:03 UTC to version 10: complaints of customers."
     )
-    line = outcome.headline(whole(12), {}, {}, history).sentence
+    line = outcome.headline(outcome.NightView(entry=whole(12), history=history)).sentence
     assert line == "Promoted, then rolled back: version 12 replaced version 11."
     assert outcome.since(whole(12), [whole(12)]) == ""
 

@@ -98,7 +98,7 @@ def facts(tmp_path: Path, *names: str, **changed: object) -> NightFacts:
 
 
 def at(facts: NightFacts, **hours: float) -> datetime:
-    return facts.entry.night.started_at + timedelta(**hours)
+    return facts.view.entry.night.started_at + timedelta(**hours)
 
 
 def test_the_stage_is_the_one_after_the_last_that_has_ended(tmp_path: Path) -> None:
@@ -110,7 +110,8 @@ def test_the_stage_is_the_one_after_the_last_that_has_ended(tmp_path: Path) -> N
 
 def test_a_night_whose_stage_failed_says_so_until_it_is_closed(tmp_path: Path) -> None:
     night = facts(tmp_path, "batch")
-    failed = replace(night, errors={"validate": "DataError: a column is\nmissing"})
+    errors = {"validate": "DataError: a column is\nmissing"}
+    failed = replace(night, view=replace(night.view, errors=errors))
     now = running.running(failed, now=at(night, hours=1))
     assert (now.stage, now.text) == ("", "validate failed: DataError: a column is missing")
 
@@ -153,7 +154,7 @@ def test_a_job_without_machines_says_what_its_place_waits_for(tmp_path: Path) ->
 
 def test_a_night_is_given_up_an_hour_after_its_deadline_without_a_word(tmp_path: Path) -> None:
     night = facts(tmp_path, "batch")
-    until = night.entry.night.decide_until
+    until = night.view.entry.night.decide_until
     silent = replace(night, written_at=until)
     assert running.is_open(silent, now=until - timedelta(seconds=1))
     assert running.is_open(silent, now=until + timedelta(minutes=59))

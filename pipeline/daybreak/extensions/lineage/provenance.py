@@ -75,7 +75,7 @@ def why(home: Home, number: int) -> list[tuple[str, str]]:
         raise ReleaseError(f"no night of the ledger made version {number}; the versions it has are: {span}")
     entry = ledger.entries_of(home, [made[0]])[0]
     return [
-        ("outcome", outcome.headline(entry, {}, {}).sentence),
+        ("outcome", outcome.headline(outcome.NightView(entry=entry)).sentence),
         *_made_of(home, entry, number),
         *_judged(entry),
         *(

@@ -16,11 +16,9 @@ from daybreak.jobs.cost_tracker import spent_usd
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.launcher import JOBS
 from daybreak.jobs.submissions import JobAttempts
-from daybreak.report import links
-from daybreak.report.outcome import texts_of
+from daybreak.report import links, outcome
 from daybreak.storage import jsonl, night_folders
 from daybreak.storage.home import Home
-from daybreak.storage.night_folders import entry_of
 from daybreak.training.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -44,15 +42,14 @@ def states(home: Home, *, now: datetime) -> list[RunningNight]:
 
 def facts_of(home: Home, folder: Path) -> NightFacts:
     """Returns what the night in a folder has written; PipelineError or OSError where it cannot be read."""
-    entry = entry_of(folder)
+    view = outcome.view_of(folder)
+    entry = view.entry
     job = _job(folder)
     usd = entry.training.cost_usd if entry.training else 0.0
     with contextlib.suppress(OSError, ValueError, KeyError):  # a cost that is just being written
         usd = max(usd, spent_usd(folder / JOBS, night=entry.night.id))
     return NightFacts(
-        entry=entry,
-        errors=texts_of(folder, "error"),
-        skips=texts_of(folder, "skipped"),
+        view=view,
         job=job,
         usd=usd,
         confidence=_confidence(home, folder),

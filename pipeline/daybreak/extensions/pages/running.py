@@ -4,7 +4,7 @@ Nothing is written for this: stages leave records, the job its heartbeats, reque
 long training takes is forecast as the launcher does when it decides, from the same facts (daybreak/jobs).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -17,8 +17,7 @@ from daybreak.jobs.submissions import JobAttempts
 from daybreak.planning.rationale import percent
 from daybreak.registry import approval
 from daybreak.report import outcome
-from daybreak.report.outcome import Link
-from daybreak.storage.ledger import Entry
+from daybreak.report.outcome import Link, NightView
 from daybreak.training.recipe import Recipe
 
 NEWEST_S = 60.0  # of a job, over which the use of its device is averaged
@@ -38,11 +37,9 @@ class RunningJob:
 
 @dataclass(frozen=True, kw_only=True)
 class NightFacts:
-    """What a night has written. `errors` and `skips` are texts of stages."""
+    """What a night has written."""
 
-    entry: Entry
-    errors: Mapping[str, str]
-    skips: Mapping[str, str]
+    view: NightView
     job: RunningJob | None
     usd: float  # what its jobs have cost
     confidence: float  # `plan.confidence`
@@ -76,13 +73,13 @@ class RunningNight:
 
 def is_open(facts: NightFacts, *, now: datetime) -> bool:
     """Returns whether a night that was not closed may run: it has time left, or wrote a short while ago."""
-    return now < facts.entry.night.decide_until or now < facts.written_at + QUIET
+    return now < facts.view.entry.night.decide_until or now < facts.written_at + QUIET
 
 
 def running(facts: NightFacts, *, now: datetime) -> RunningNight:
     """Returns the state of a night by its facts."""
-    entry, job = facts.entry, facts.job
-    chain = outcome.chain(entry, facts.errors, facts.skips)
+    entry, job = facts.view.entry, facts.job
+    chain = outcome.chain(facts.view)
     stage = "" if entry.stopped else outcome.following(chain)
     plan, night = entry.plan, entry.night
     common = RunningNight(
@@ -93,7 +90,7 @@ def running(facts: NightFacts, *, now: datetime) -> RunningNight:
         usd=facts.usd,
         is_late=now > (night.train_until if stage == "train" else night.decide_until),
         chance=plan.chance if plan and entry.training is None else None,
-        shows_evidence=facts.has_page and _asked_until(entry) is not None,
+        shows_evidence=facts.has_page and facts.view.asked_until is not None,
     )
     return _with_job(common, job, plan, facts, now=now) if job and plan else common
 
@@ -118,15 +115,14 @@ def line(state: RunningNight) -> str:
 
 def _text(facts: NightFacts, stage: str) -> str:
     """Returns what happens now."""
-    if facts.errors:
-        failed, why = next(iter(facts.errors.items()))
+    view, entry = facts.view, facts.view.entry
+    if view.errors:
+        failed, why = next(iter(view.errors.items()))
         return f"{failed} failed: {formats.one_line(why)}"
-    if facts.entry.stopped:
-        return f"{approval.stopped(facts.entry.stopped)}; is being closed"
-    if until := _asked_until(facts.entry):
-        return f"waits for a person until {formats.clock(until)}: daybreak approve --night " + (
-            facts.entry.night.id
-        )
+    if entry.stopped:
+        return f"{approval.stopped(entry.stopped)}; is being closed"
+    if until := view.asked_until:
+        return f"waits for a person until {formats.clock(until)}: daybreak approve --night {entry.night.id}"
     if stage != "train" or facts.job is None:
         return "is under way" if stage else "writes the night to the ledger"
     return _of_job(facts.job)
@@ -139,14 +135,6 @@ def _of_job(job: RunningJob) -> str:
     if not last.run_at:
         return f"waits for {last.rung.rental}" + (f" ({job.waits})" if job.waits else "")
     return f"runs on {last.rung.rental}" if job.heartbeats.since(last.at) else f"starts on {last.rung.rental}"
-
-
-def _asked_until(entry: Entry) -> datetime | None:
-    """Returns until when a person may answer; None where nobody is waited for."""
-    verdict = entry.verdict
-    if verdict is None or entry.release or approval.answer_to(verdict, entry.approval) is not None:
-        return None
-    return verdict.approve_until
 
 
 def _with_job(

@@ -134,7 +134,7 @@ class NightMetrics:
 
 def _stage(entry: Entry) -> str:
     """Returns the stage that follows the last one of an open night that has written its record."""
-    return outcome.following(outcome.chain(entry, {}, {})) or "close"
+    return outcome.following(outcome.chain(outcome.NightView(entry=entry))) or "close"
 
 
 def _seconds(moment: datetime | None) -> float | None:
