@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from daybreak import ParamsError
-from daybreak.examples.simulated import Simulated
+from daybreak.examples.simulated_days import Simulated
 
 HISTORY_DAYS = 60
 HOURS = 24

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from daybreak import DataError
-from daybreak.examples.simulated import Simulated
+from daybreak.examples.simulated_days import Simulated
 
 HISTORY_DAYS = 20
 SIZE = 28

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from daybreak import ParamsError
-from daybreak.examples.simulated import Simulated
+from daybreak.examples.simulated_days import Simulated
 
 HISTORY_DAYS = 60
 TEMPLATES = (
