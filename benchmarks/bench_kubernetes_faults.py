@@ -22,7 +22,7 @@ from daybreak.contract.backend import Backend, Job
 from daybreak.contract.record_types import Rental
 from daybreak.extensions.kubernetes import cluster_api
 from daybreak.extensions.kubernetes.kubernetes import Kubernetes
-from daybreak.jobs import escalation
+from daybreak.jobs import observed_job
 from tests.backends import rented
 from tests.backends.conftest import IMAGE, PODS
 from tests.backends.fake_cluster import FakeCluster, condition
@@ -283,14 +283,14 @@ def place(folder: Path, part: int) -> Iterator[Place]:
         cluster.add_node("a", labels={"pool": "main"})
         for name in ("b", "c"):
             cluster.add_node(name, labels=SPOT, taints=("spot",))
-        soon = patch.multiple("daybreak.jobs.escalation", PATIENCE_S=PATIENCE_S)
+        soon = patch.multiple("daybreak.jobs.observed_job", PATIENCE_S=PATIENCE_S)
         no_wait = patch.multiple("daybreak.extensions.kubernetes.kubernetes", IMAGE_S=0.0)
         with patch.dict(os.environ, KUBECONFIG=str(cluster.kubeconfig)), soon, no_wait:
             yield Cluster(cluster, folder)
 
 
 if __name__ == "__main__":
-    assert escalation.PATIENCE_S > PATIENCE_S
+    assert observed_job.PATIENCE_S > PATIENCE_S
     disturbed.run(
         "kubernetes_faults",
         place,

@@ -38,6 +38,7 @@ TESTS = {
     "pipeline/daybreak/rollout/saga.py": ["tests/rollout/test_saga.py"],
     "pipeline/daybreak/planning/search.py": ["tests/planning/test_search.py"],
     "pipeline/daybreak/jobs/escalation.py": ["tests/jobs/test_escalation.py"],
+    "pipeline/daybreak/jobs/remaining_work.py": ["tests/jobs/test_escalation.py"],
     "pipeline/daybreak/extensions/spot/policies.py": ["tests/extensions/spot/test_policies.py"],
     "pipeline/daybreak/training/checkpoint.py": ["tests/training/test_checkpoint.py"],
     "pipeline/daybreak/training/sample_audit.py": ["tests/training/test_sample_audit.py"],

@@ -327,7 +327,7 @@ def looks(place: Place, folder: Path, part: int, parts: int) -> dict[str, float]
 def place(folder: Path, _: int) -> Iterator[Place]:
     """A service, and a folder for its bucket."""
     quiet = patch.dict(os.environ, GOOGLE_API_USE_CLIENT_CERTIFICATE="false", NO_GCE_CHECK="true")
-    soon = patch.multiple("daybreak.jobs.escalation", PATIENCE_S=PATIENCE_S)
+    soon = patch.multiple("daybreak.jobs.observed_job", PATIENCE_S=PATIENCE_S)
     with quiet, soon, FakeVertex(image=IMAGE) as service:
         yield VertexAI(service, folder)
 

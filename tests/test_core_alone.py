@@ -16,7 +16,7 @@ from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.clones import clone_as_it_is
 from tests.dags.servers import IDENTITY
-from tests.jobs.test_escalation import choose, planned, running
+from tests.jobs.test_escalation import forced, planned, running
 
 # A second version that is a little worse by chance is promoted too, so that there is one to roll back.
 FEW = (
@@ -49,7 +49,7 @@ def test_without_extensions_nothing_is_planned_on_spot_and_a_late_job_still_move
     assert not any(each.rental.is_spot for each in (plan, *plan.ladder, *plan.cheaper))
     assert "the extension spot is not there" in caplog.text
     late = (running(plan, hours=2 + tenth / 10, share=0.4, speed=0.5) for tenth in range(20))
-    assert "scale up" in {choose(plan, each).name for each in late}
+    assert "scale up" in {forced(each).name for each in late}
 
 
 @pytest.mark.slow

@@ -42,9 +42,9 @@ def home(checkout: Path, service: Any, tmp_path: Path) -> Path:  # noqa: F811
             "train.checkpoint_every_s=1", "train.epochs=6",
             "profile.batch_sizes=[32,64]", "profile.steps=2", "smoke_test.samples=0"]  # fmt: skip
     params.override(folder, overrides, into=folder)
-    ladder = folder / "pipeline" / "daybreak" / "jobs" / "escalation.py"
-    assert "PATIENCE_S = 2 * TICK_S" in ladder.read_text()
-    ladder.write_text(ladder.read_text().replace("PATIENCE_S = 2 * TICK_S", "PATIENCE_S = 2.0"))
+    patience = folder / "pipeline" / "daybreak" / "jobs" / "observed_job.py"
+    assert "PATIENCE_S = 2 * TICK_S" in patience.read_text()
+    patience.write_text(patience.read_text().replace("PATIENCE_S = 2 * TICK_S", "PATIENCE_S = 2.0"))
     subprocess.run(["git", "-C", str(folder), "commit", "--all", "--quiet", "-m", "rent"], check=True)
     return folder
 

@@ -13,7 +13,7 @@ from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.params import Plug
 from daybreak.contract.record_types import Night
 from daybreak.contract.workload import make_model, write_state
-from daybreak.jobs import escalation, launcher
+from daybreak.jobs import launcher, observed_job
 from daybreak.jobs.collector import MODEL
 from daybreak.jobs.launcher import JOBS, recipe_of
 from daybreak.jobs.submissions import JobAttempts
@@ -30,7 +30,7 @@ from tests.training import nights
 from tests.workloads.payments import Payments
 
 pytestmark = pytest.mark.usefixtures("folder")
-RUNG = escalation.first(nights.plan(), train_until=NIGHT.train_until, confidence=0.99)
+RUNG = observed_job.first(nights.plan(), train_until=NIGHT.train_until, confidence=0.99)
 
 
 def submitted(night: Night) -> tuple[Recipe, Path]:

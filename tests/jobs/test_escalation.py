@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from daybreak.contract.record_types import Plan, Rental, Rung
 from daybreak.extensions.spot.steering import on_demand
-from daybreak.jobs import escalation
-from daybreak.jobs.escalation import PATIENCE_S, Sight, choose, forecast
+from daybreak.jobs.escalation import FallbackChoice, forced
+from daybreak.jobs.observed_job import PATIENCE_S, ObservedJob, first
 from daybreak.jobs.outlook import Rate
+from daybreak.jobs.remaining_work import forecast
 from tests.jobs import plans
 from tests.jobs.cloud import BEGUN, HOUR_S, night_of, plan_of
 
@@ -24,120 +25,120 @@ PLANS = {
 }
 
 
-def sight(plan, **changed) -> Sight:
+def observed(plan, **changed) -> ObservedJob:
     """At the beginning of the night, on what the plan names, with all the money."""
-    as_planned = Sight(
-        now=BEGUN.timestamp(), deadline=UNTIL.timestamp(), confidence=0.99, left_usd=100.0, decay=0.5,
-        rung=escalation.first(plan, train_until=UNTIL, confidence=0.99), state="none",
+    as_planned = ObservedJob(
+        plan=plan, now=BEGUN.timestamp(), deadline=UNTIL.timestamp(), confidence=0.99, left_usd=100.0,
+        decay=0.5, rung=first(plan, train_until=UNTIL, confidence=0.99), state="none",
         since=BEGUN.timestamp(),
     )  # fmt: skip
     return replace(as_planned, **changed)
 
 
-def running(plan, *, hours: float, share: float, speed: float = 1.0, **changed) -> Sight:
+def running(plan, *, hours: float, share: float, speed: float = 1.0, **changed) -> ObservedJob:
     """After so many hours with that share of the samples done, by a rate that is well known."""
     rate = Rate(samples_per_s=speed * plan.num_samples / (plan.expected_s - 240), error=0.01)
     at = BEGUN.timestamp() + hours * HOUR_S
-    midway = sight(plan, now=at, state="running", seen=round(share * plan.num_samples), rate=rate)
+    midway = observed(plan, now=at, state="running", seen=round(share * plan.num_samples), rate=rate)
     return replace(midway, **changed)
 
 
 def test_the_plan_itself_is_the_first_rung_and_as_sure_as_its_interval():
     plan = plan_of(share=0.6)
-    first = escalation.first(plan, train_until=UNTIL, confidence=0.99)
-    assert first.rental == Rental(machine="a", region="us-central1")
-    longest_s = (UNTIL - first.latest_start).total_seconds()
+    own = first(plan, train_until=UNTIL, confidence=0.99)
+    assert own.rental == Rental(machine="a", region="us-central1")
+    longest_s = (UNTIL - own.latest_start).total_seconds()
     assert longest_s == pytest.approx(plan.expected_s * 1.205, rel=1e-3)
-    late = sight(plan, now=UNTIL.timestamp() - longest_s)
-    assert forecast(plan, late, first).chance == pytest.approx(0.99, abs=0.003)
+    late = observed(plan, now=UNTIL.timestamp() - longest_s)
+    assert forecast(late, own).chance == pytest.approx(0.99, abs=0.003)
 
 
 def test_what_goes_as_planned_stays_where_it_is():
     plan = plan_of(share=0.6)
-    assert choose(plan, sight(plan)) == escalation.FallbackChoice(rung=sight(plan).rung)
+    assert forced(observed(plan)) == FallbackChoice(rung=observed(plan).rung)
     midway = running(plan, hours=1.2, share=0.45)
-    assert choose(plan, midway).rung == midway.rung
+    assert forced(midway).rung == midway.rung
 
 
 def test_a_faster_machine_is_gone_to_at_the_last_moment_and_not_before():
     plan = plan_of(share=0.6)
     early = running(plan, hours=0.3, share=0.05, speed=0.55)
-    assert forecast(plan, early, early.rung).chance < 0.01
-    assert choose(plan, early).rung == early.rung
+    assert forecast(early, early.rung).chance < 0.01
+    assert forced(early).rung == early.rung
     late = running(plan, hours=1.9, share=0.4, speed=0.55)
-    choice = choose(plan, late)
+    choice = forced(late)
     assert choice.rung
     assert (choice.rung.rental.machine, choice.name) == ("b", "scale up")
     assert choice.usd > 0
     assert "a, in us-central1 would be done in time with a chance of 0%" in choice.reason
-    assert choose(plan, replace(late, left_usd=2.0)).rung == late.rung
-    assert choose(plan, replace(late, now=UNTIL.timestamp() - 600)).rung == late.rung
+    assert forced(replace(late, left_usd=2.0)).rung == late.rung
+    assert forced(replace(late, now=UNTIL.timestamp() - 600)).rung == late.rung
 
 
 def test_where_none_is_sure_to_be_in_time_the_surest_is_taken_at_once():
     plan = plan_of(share=0.6)
     late = running(plan, hours=0.3, share=0.02, speed=0.25)
-    choice = choose(plan, late)
+    choice = forced(late)
     assert choice.rung
     assert (choice.rung.rental.machine, choice.name) == ("c", "scale up")
     words = re.search(r"c, in us-central1 takes ([\d,]+) s at most", choice.reason)
     assert words
     assert float(words[1].replace(",", "")) > late.deadline - late.now
-    assert choose(plan, replace(late, left_usd=2.0)).rung == late.rung
+    assert forced(replace(late, left_usd=2.0)).rung == late.rung
     hopeless = running(plan, hours=0.3, share=0.01, speed=0.1)
-    assert choose(plan, hopeless).rung == hopeless.rung
+    assert forced(hopeless).rung == hopeless.rung
 
 
 def test_machines_that_do_not_come_for_minutes_are_left_as_if_they_were_refused():
     plan = plan_of(share=0.6)
-    asked = sight(plan, state="queued")
-    assert choose(plan, replace(asked, now=asked.now + 120)).rung == asked.rung
-    choice = choose(plan, replace(asked, now=asked.now + PATIENCE_S))
+    asked = observed(plan, state="queued")
+    assert forced(replace(asked, now=asked.now + 120)).rung == asked.rung
+    choice = forced(replace(asked, now=asked.now + PATIENCE_S))
     assert (choice.rung, choice.name) == (plan.ladder[0], "next rung")
     just = replace(asked, now=asked.now + PATIENCE_S, refused={r.rental: asked.now for r in plan.ladder})
-    assert choose(plan, just).rung == plan.ladder[0]  # the one refused longest ago
-    assert choose(plan, replace(just, left_usd=1.0)).rung == asked.rung
+    assert forced(just).rung == plan.ladder[0]  # the one refused longest ago
+    assert forced(replace(just, left_usd=1.0)).rung == asked.rung
     slow = replace(plan, portions=(replace(plan.portions[0], expected_s=600),))
-    assert choose(slow, replace(asked, now=asked.now + 1700)).rung == asked.rung
+    assert forced(replace(asked, plan=slow, now=asked.now + 1700)).rung == asked.rung
 
 
 def test_a_queue_of_its_own_is_left_for_what_is_still_in_time_and_never_at_once():
     whole = plan_of(strategy="flex-start", share=0.6)
     plan = replace(whole, ladder=whole.ladder[1:])
-    asked = sight(plan, state="queued")
-    assert choose(plan, replace(asked, now=asked.now + 1800)).rung == asked.rung
+    asked = observed(plan, state="queued")
+    assert forced(replace(asked, now=asked.now + 1800)).rung == asked.rung
     b_takes_s = WINDOW_S - (plan.ladder[0].latest_start - BEGUN).total_seconds()
     c_takes_s = WINDOW_S - (plan.ladder[1].latest_start - BEGUN).total_seconds()
     assert c_takes_s < b_takes_s
     before = replace(asked, now=UNTIL.timestamp() - b_takes_s + 60)
-    assert choose(plan, before).rung == asked.rung  # c would still be in time
+    assert forced(before).rung == asked.rung  # c would still be in time
     last = replace(asked, now=UNTIL.timestamp() - c_takes_s - 200)
-    assert choose(plan, last).rung == plan.ladder[1]
+    assert forced(last).rung == plan.ladder[1]
     fresh = replace(last, since=last.now - 60)
-    assert choose(plan, fresh).rung == asked.rung
+    assert forced(fresh).rung == asked.rung
 
 
 def test_where_nothing_is_in_time_any_more_a_queue_is_left_for_what_does_most():
     plan = plan_of(share=0.6)
-    asked = sight(plan, state="queued")
+    asked = observed(plan, state="queued")
     late = replace(asked, now=UNTIL.timestamp() - 1800)
-    assert choose(plan, late).rung == plan.ladder[1]
+    assert forced(late).rung == plan.ladder[1]
     poor = replace(
         late, left_usd=2.0
     )  # 14 dollars an hour last for half as long as 7, and are not twice as fast
-    assert choose(plan, poor).rung == plan.ladder[0]
+    assert forced(poor).rung == plan.ladder[0]
 
 
 def test_spot_is_not_left_for_what_there_is_no_money_for_until_what_is_left_would_last():
     plan = plan_of(strategy="spot", share=0.5)
-    first = sight(plan)
+    first = observed(plan)
     late = replace(first, now=UNTIL.timestamp() - 2.2 * HOUR_S)
-    assert choose(plan, late).rung == plan.ladder[0]
+    assert forced(late).rung == plan.ladder[0]
     poor = replace(late, left_usd=3.0)
-    rung = choose(plan, poor).rung
+    rung = forced(poor).rung
     assert rung
     assert rung.rental.strategy == "spot"
-    assert choose(plan, replace(poor, now=UNTIL.timestamp() - 1.2 * HOUR_S)).rung == plan.ladder[0]
+    assert forced(replace(poor, now=UNTIL.timestamp() - 1.2 * HOUR_S)).rung == plan.ladder[0]
 
 
 def planned(*, strategy: str, machines: str = "a", budget_usd: float = 100.0, share: float = 0.5) -> Plan:
@@ -146,16 +147,16 @@ def planned(*, strategy: str, machines: str = "a", budget_usd: float = 100.0, sh
     return plans.planned(night, plans.make_params(strategy=strategy, machines=machines), share=share)
 
 
-def refused(plan: Plan, *rungs: Rung, minutes: float = 0.0) -> Sight:
+def refused(plan: Plan, *rungs: Rung, minutes: float = 0.0) -> ObservedJob:
     """The rungs were refused one a tick, the last of them so many minutes ago."""
     now = BEGUN.timestamp() + 1800
     last = now - minutes * 60
     when = {rung.rental: last - 120 * number for number, rung in enumerate(reversed(rungs))}
     state = "refused" if minutes * 60 < PATIENCE_S else "none"
-    return sight(plan, now=now, state=state, rung=rungs[-1], refused=when)
+    return observed(plan, now=now, state=state, rung=rungs[-1], refused=when)
 
 
-def where(choice: escalation.FallbackChoice) -> tuple[str, str, str]:
+def where(choice: FallbackChoice) -> tuple[str, str, str]:
     assert choice.rung
     rental = choice.rung.rental
     return rental.machine, rental.region, rental.strategy
@@ -163,63 +164,63 @@ def where(choice: escalation.FallbackChoice) -> tuple[str, str, str]:
 
 def test_a_refused_region_is_left_at_once_for_the_cheapest_that_was_not_refused_too():
     plan = planned(strategy="on-demand")
-    first = sight(plan).rung
-    choice = choose(plan, refused(plan, first))
+    first = observed(plan).rung
+    choice = forced(refused(plan, first))
     assert choice.rung
     assert (where(choice), choice.name) == (("a", plans.NEXT, "on-demand"), "next rung")
     assert choice.usd > 0
     assert choice.reason.startswith("a, in us-central1 cannot be had; a, in us-east4")
-    assert where(choose(plan, refused(plan, first, choice.rung))) == ("a", plans.FAR, "on-demand")
+    assert where(forced(refused(plan, first, choice.rung))) == ("a", plans.FAR, "on-demand")
 
 
 def test_a_slower_machine_is_asked_for_where_the_faster_ones_are_refused_and_it_is_in_time():
     plan = planned(strategy="on-demand", machines="bc", share=0.5)
-    first = sight(plan).rung
+    first = observed(plan).rung
     b = [rung for rung in plan.ladder if rung.rental.machine == "b"]
     assert first.rental.machine == "b"
-    assert where(choose(plan, refused(plan, first, *b))) == ("c", plans.HOME, "on-demand")
+    assert where(forced(refused(plan, first, *b))) == ("c", plans.HOME, "on-demand")
     c = [rung for rung in plan.ladder if rung.rental.machine == "c"]
-    assert where(choose(plan, refused(plan, *c))) == ("b", plans.HOME, "on-demand")
+    assert where(forced(refused(plan, *c))) == ("b", plans.HOME, "on-demand")
 
 
 def test_where_all_places_were_refused_the_oldest_is_asked_again_after_some_minutes():
     plan = planned(strategy="on-demand")
-    first = sight(plan).rung
+    first = observed(plan).rung
     every = [first, *plan.ladder]
-    assert choose(plan, refused(plan, *every, minutes=4)).rung == first
-    assert choose(plan, refused(plan, *every, minutes=1)).rung == first
+    assert forced(refused(plan, *every, minutes=4)).rung == first
+    assert forced(refused(plan, *every, minutes=1)).rung == first
     just = refused(plan, *every, minutes=1)
-    assert choose(plan, replace(just, refused=dict.fromkeys(just.refused, just.now - 200))).rung is None
-    assert choose(plan, refused(plan, *every[1:], first, minutes=4)).rung == every[1]
+    assert forced(replace(just, refused=dict.fromkeys(just.refused, just.now - 200))).rung is None
+    assert forced(refused(plan, *every[1:], first, minutes=4)).rung == every[1]
 
 
 def test_spot_that_is_refused_is_left_for_spot_elsewhere_and_not_yet_bought():
     plan = planned(strategy="spot", machines="ab")
-    first = sight(plan).rung
-    assert where(choose(plan, refused(plan, first))) == ("a", plans.NEXT, "spot")
+    first = observed(plan).rung
+    assert where(forced(refused(plan, first))) == ("a", plans.NEXT, "spot")
     early = planned(strategy="spot", machines="ab", share=0.25)
-    every = [sight(early).rung, *(rung for rung in early.ladder if rung.rental.is_spot)]
-    assert choose(early, refused(early, *every, minutes=4)).rung == every[0]  # spot is waited for
+    every = [observed(early).rung, *(rung for rung in early.ladder if rung.rental.is_spot)]
+    assert forced(refused(early, *every, minutes=4)).rung == every[0]  # spot is waited for
     just = refused(early, *every)
-    assert choose(early, replace(just, refused=dict.fromkeys(just.refused, just.now - 200))).rung is None
+    assert forced(replace(just, refused=dict.fromkeys(just.refused, just.now - 200))).rung is None
 
 
 def test_the_only_place_with_spot_is_asked_again_after_some_minutes():
     plan = planned(strategy="spot", share=0.25)
     here = tuple(rung for rung in plan.ladder if rung.rental.region == plans.HOME)
     alone = replace(plan, ladder=here)
-    first = sight(alone).rung
-    assert choose(alone, refused(alone, first, minutes=1)).rung is None
-    assert choose(alone, refused(alone, first, minutes=4)).rung == first
+    first = observed(alone).rung
+    assert forced(refused(alone, first, minutes=1)).rung is None
+    assert forced(refused(alone, first, minutes=4)).rung == first
 
 
 def test_spot_elsewhere_has_the_same_safety_net():
     plan = planned(strategy="spot")
     elsewhere = next(rung for rung in plan.ladder if str(rung.rental) == f"a, spot, in {plans.NEXT}")
     on_time = running(plan, hours=0.5, share=0.2, rung=elsewhere)
-    assert choose(plan, on_time).rung == elsewhere
+    assert forced(on_time).rung == elsewhere
     late = running(plan, hours=3.0, share=0.6, rung=elsewhere)
-    choice = choose(plan, late)
+    choice = forced(late)
     assert (where(choice), choice.name) == (
         ("a", plans.HOME, "on-demand"),
         "on-demand",
@@ -230,38 +231,38 @@ def test_spot_that_a_job_has_stepped_down_to_is_kept_though_the_ladder_has_it_on
     plan = planned(strategy="spot")
     here = next(rung for rung in plan.ladder if rung.rental.is_spot and on_demand(plan, of=rung))
     plan = replace(plan, ladder=tuple(rung for rung in plan.ladder if rung != here), cheaper=(here,))
-    assert choose(plan, running(plan, hours=0.5, share=0.2, rung=here)).rung == here
+    assert forced(running(plan, hours=0.5, share=0.2, rung=here)).rung == here
 
 
 def test_what_is_bought_and_waited_for_is_not_left_for_spot_again():
     plan = planned(strategy="spot", machines="ab")
     bought = next(rung for rung in plan.ladder if rung.rental == Rental(machine="b", region=plans.HOME))
-    asked = sight(plan, now=UNTIL.timestamp() - 7200, state="queued", rung=bought, left_usd=3.0)
-    assert choose(plan, replace(asked, since=asked.now - 120)).rung == bought
+    asked = observed(plan, now=UNTIL.timestamp() - 7200, state="queued", rung=bought, left_usd=3.0)
+    assert forced(replace(asked, since=asked.now - 120)).rung == bought
 
 
 def test_what_is_over_the_budget_is_gone_to_only_when_waiting_longer_would_be_late():
     plan = planned(strategy="on-demand", budget_usd=planned(strategy="on-demand").expected_usd * 1.01)
-    first = sight(plan).rung
+    first = observed(plan).rung
     soon = replace(refused(plan, first), left_usd=plan.expected_usd * 1.01)
-    assert choose(plan, soon).rung is None
+    assert forced(soon).rung is None
     late = replace(soon, now=UNTIL.timestamp() - plan.expected_s)
-    assert where(choose(plan, late)) == ("a", plans.NEXT, "on-demand")
+    assert where(forced(late)) == ("a", plans.NEXT, "on-demand")
 
 
 def test_a_queue_is_left_so_early_that_each_of_the_others_can_be_waited_for():
     plan = planned(strategy="flex-start", machines="a", share=0.3)
     longest_s = (UNTIL - plan.ladder[0].latest_start).total_seconds()
-    asked = sight(plan, state="queued")
+    asked = observed(plan, state="queued")
     assert len(plan.ladder) == 3
     early = replace(asked, now=UNTIL.timestamp() - longest_s - 3.1 * PATIENCE_S)
-    assert choose(plan, early).rung == asked.rung
+    assert forced(early).rung == asked.rung
     last = replace(asked, now=UNTIL.timestamp() - longest_s - 2.9 * PATIENCE_S)
-    assert where(choose(plan, last)) == ("a", plans.HOME, "on-demand")
+    assert where(forced(last)) == ("a", plans.HOME, "on-demand")
     gone = replace(last, refused={rung.rental: last.now - 60 for rung in plan.ladder[:2]})
-    assert choose(plan, gone).rung == asked.rung  # one is left, and needs only its own time
+    assert forced(gone).rung == asked.rung  # one is left, and needs only its own time
     gone = replace(gone, now=UNTIL.timestamp() - longest_s - 0.9 * PATIENCE_S)
-    assert where(choose(plan, gone)) == ("a", plans.FAR, "on-demand")
+    assert where(forced(gone)) == ("a", plans.FAR, "on-demand")
 
 
 @settings(max_examples=50)
@@ -274,7 +275,7 @@ def test_what_runs_goes_to_nothing_slower_and_what_was_refused_is_not_asked_for_
     hours, share, speed, left_usd, strategy, at, state, among
 ):
     plan = PLANS[strategy]
-    ways = [sight(plan).rung, *plan.ladder]
+    ways = [observed(plan).rung, *plan.ladder]
     here = ways[at % len(ways)]
     now = BEGUN.timestamp() + hours * HOUR_S
     gone = {
@@ -285,7 +286,7 @@ def test_what_runs_goes_to_nothing_slower_and_what_was_refused_is_not_asked_for_
     midway = running(
         plan, hours=hours, share=share, speed=speed, state=state, left_usd=left_usd, rung=here, refused=gone
     )
-    choice = choose(plan, midway)
+    choice = forced(midway)
     if choice.rung is None:
         assert strategy == "spot" or here.rental in gone
         return
@@ -307,7 +308,7 @@ def test_what_was_slower_than_planned_is_taken_to_be_slower_on_other_machines_to
     for speed, times in ((1.0, 1.0), (0.5, 2.0), (2.0, 1.0)):  # and what was faster is no faster there
         midway = running(plan, hours=1, share=0.5, speed=speed)
         rest_s = 240 + (b.expected_s - 240) * 0.5 * times
-        assert forecast(plan, midway, b).rest_s == pytest.approx(rest_s, rel=0.02), speed
+        assert forecast(midway, b).rest_s == pytest.approx(rest_s, rel=0.02), speed
 
 
 def test_what_was_slower_than_planned_needs_as_much_longer_at_most_elsewhere():
@@ -315,7 +316,7 @@ def test_what_was_slower_than_planned_needs_as_much_longer_at_most_elsewhere():
     late = running(plan, hours=1.9, share=0.4, speed=0.55)
     longest_s = WINDOW_S - (plan.ladder[0].latest_start - BEGUN).total_seconds()
     rest_s = 240 + (longest_s - 240) * 0.6 / 0.55
-    reason = choose(plan, late).reason
+    reason = forced(late).reason
     words = re.search(r"b, in us-central1 takes ([\d,]+) s at most", reason)
     assert words, reason
     assert float(words[1].replace(",", "")) == pytest.approx(rest_s, rel=0.01)
@@ -326,9 +327,9 @@ def test_what_runs_late_is_not_left_for_anything_slower():
     plan = plan_of(share=0.3)
     plan = replace(plan, ladder=plan.ladder[:1])
     late = running(plan, hours=1, share=0.0, rung=plan.ladder[0], starting_s=9000.0, decay=1.0)
-    assert forecast(plan, late, late.rung).chance < 0.5
-    assert forecast(plan, late, sight(plan).rung).chance > 0.99
-    assert choose(plan, late).rung == late.rung
+    assert forecast(late, late.rung).chance < 0.5
+    assert forecast(late, observed(plan).rung).chance > 0.99
+    assert forced(late).rung == late.rung
 
 
 def test_what_runs_late_stays_until_the_last_moment_of_the_fastest():
@@ -338,7 +339,7 @@ def test_what_runs_late_stays_until_the_last_moment_of_the_fastest():
                  for rung in plan.ladder}  # fmt: skip
     b_s, c_s = (240 + (longest_s[machine] - 240) * 0.9 * 2 for machine in "bc")
     for left_s, machine in ((1.02 * b_s, "a"), (c_s + 2 * PATIENCE_S, "a"), (c_s + PATIENCE_S / 2, "c")):
-        rung = choose(plan, replace(late, now=UNTIL.timestamp() - left_s)).rung
+        rung = forced(replace(late, now=UNTIL.timestamp() - left_s)).rung
         assert rung
         assert rung.rental.machine == machine, left_s
 
@@ -346,15 +347,15 @@ def test_what_runs_late_stays_until_the_last_moment_of_the_fastest():
 def test_what_runs_stays_where_it_was_refused_to_others_of_its_kind_before():
     plan = plan_of(share=0.6)
     midway = running(plan, hours=1, share=0.4)
-    assert choose(plan, replace(midway, refused={midway.rung.rental: midway.now - 60})).rung == midway.rung
+    assert forced(replace(midway, refused={midway.rung.rental: midway.now - 60})).rung == midway.rung
 
 
 def test_a_plan_of_spot_that_cannot_be_bought_asks_for_spot_again():
     plan = planned(strategy="spot")
     alone = replace(plan, ladder=tuple(rung for rung in plan.ladder if rung.rental.is_spot))
-    asked = sight(alone, state="refused")
-    assert choose(alone, asked) == escalation.FallbackChoice(rung=asked.rung)
-    assert choose(alone, asked).usd == 0
+    asked = observed(alone, state="refused")
+    assert forced(asked) == FallbackChoice(rung=asked.rung)
+    assert forced(asked).usd == 0
 
 
 def bought_of(plan: Plan, region: str) -> Rung:
@@ -363,22 +364,22 @@ def bought_of(plan: Plan, region: str) -> Rung:
 
 def test_what_was_bought_and_is_gone_is_asked_for_on_spot_again_while_there_is_time():
     plan = planned(strategy="spot", share=0.25)
-    gone = sight(plan, rung=bought_of(plan, plans.HOME), state="none")
-    assert where(choose(plan, gone)) == ("a", plans.HOME, "spot")
+    gone = observed(plan, rung=bought_of(plan, plans.HOME), state="none")
+    assert where(forced(gone)) == ("a", plans.HOME, "spot")
 
 
 def test_where_only_buying_is_safe_spot_elsewhere_is_not_gone_to():
     """A fifth of the work is left, and time for it and a start, but not for another loss."""
     plan = planned(strategy="spot")
-    first = sight(plan).rung
-    late = sight(plan, now=UNTIL.timestamp() - 2700, seen=round(0.8 * plan.num_samples))
-    choice = choose(plan, replace(late, refused={first.rental: late.now - 60}))
+    first = observed(plan).rung
+    late = observed(plan, now=UNTIL.timestamp() - 2700, seen=round(0.8 * plan.num_samples))
+    choice = forced(replace(late, refused={first.rental: late.now - 60}))
     assert (where(choice), choice.name) == (("a", plans.HOME, "on-demand"), "on-demand")
 
 
 def test_what_cannot_be_bought_here_is_bought_elsewhere_before_spot_is_tried():
     plan = planned(strategy="spot")
     here = bought_of(plan, plans.HOME)
-    late = sight(plan, now=UNTIL.timestamp() - 1.8 * plan.expected_s, rung=here, state="refused")
-    choice = choose(plan, replace(late, refused={here.rental: late.now - 60}))
+    late = observed(plan, now=UNTIL.timestamp() - 1.8 * plan.expected_s, rung=here, state="refused")
+    choice = forced(replace(late, refused={here.rental: late.now - 60}))
     assert where(choice) == ("a", plans.NEXT, "on-demand")

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.record_types import Plan, Rental, Rung, Size
-from daybreak.jobs import moves
-from daybreak.jobs.escalation import forecast
+from daybreak.jobs.decider import decide
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.moves import MOST_MOVES
 from daybreak.jobs.outlook import Rate
+from daybreak.jobs.remaining_work import forecast
 from daybreak.training.recipe import Progress
 from tests.fakes import read_lines
 from tests.jobs.cloud import BEGUN, HOUR_S, TICK_S, Luck, plan_of, play
-from tests.jobs.test_escalation import UNTIL, running, sight
+from tests.jobs.test_escalation import UNTIL, observed, running
 
 pytestmark = pytest.mark.usefixtures("folder_in_memory")
 CHEAP = Rental(machine="d", region="us-central1")
@@ -46,17 +46,17 @@ def ahead(**changed):
 
 
 def test_a_job_far_ahead_goes_to_a_cheaper_machine_and_one_as_planned_stays():
-    choice = moves.choose(PLAN, ahead())
+    choice = decide(ahead())
     assert (choice.name, choice.rung) == ("step down", PLAN.cheaper[0])
     assert choice.usd < 0
     assert choice.reason.startswith("to d, in us-central1, as it is ahead: the rest takes ")
     as_planned = running(PLAN, hours=1, share=0.3, to_save=True)
-    assert moves.choose(PLAN, as_planned).rung == as_planned.rung
+    assert decide(as_planned).rung == as_planned.rung
 
 
 def test_a_move_down_has_to_repay_its_restart_and_leave_time_to_come_back():
-    def stays(sight) -> bool:
-        return moves.choose(PLAN, sight).rung == sight.rung
+    def stays(job) -> bool:
+        return decide(job).rung == job.rung
 
     assert stays(replace(ahead(), seen=round(0.97 * PLAN.num_samples)))  # too little is left to save
     assert stays(replace(ahead(), to_save=False))  # the plan was to be fast
@@ -72,16 +72,16 @@ def test_a_device_that_waits_for_samples_is_left_for_a_slower_one_though_the_job
     """Samples come as fast on d, which the plan takes for three times as slow, as its device is."""
     plan = with_cheaper(plan_of(share=0.5), slower=3.0)
     as_planned = running(plan, hours=1, share=0.1, to_save=True)
-    assert moves.choose(plan, as_planned).rung == as_planned.rung
+    assert decide(as_planned).rung == as_planned.rung
     idle = replace(as_planned, device_use=0.1)
-    choice = moves.choose(plan, idle)
+    choice = decide(idle)
     assert (choice.name, choice.rung) == ("step down", plan.cheaper[0])
     assert "as its device waits for samples 90% of the time: the rest takes " in choice.reason
-    assert forecast(plan, idle, plan.cheaper[0]).rest_s < 1.3 * forecast(plan, idle, idle.rung).rest_s
-    assert moves.choose(plan, replace(as_planned, device_use=0.6)).rung == as_planned.rung
+    assert forecast(idle, plan.cheaper[0]).rest_s < 1.3 * forecast(idle, idle.rung).rest_s
+    assert decide(replace(as_planned, device_use=0.6)).rung == as_planned.rung
     faster = plan.ladder[0]
     assert faster.expected_s < plan.expected_s
-    assert forecast(plan, idle, faster) == forecast(plan, as_planned, faster)  # it may read faster, too
+    assert forecast(idle, faster) == forecast(as_planned, faster)  # it may read faster, too
 
 
 @given(use=st.floats(0.01, 0.49), slower=st.floats(1.0, 6.0), loaders=st.sampled_from([0, 4]))
@@ -92,8 +92,8 @@ def test_a_slower_device_is_expected_to_be_between_as_fast_as_here_and_as_slow_a
     plan = replace(plan, tuning=replace(plan.tuning, num_loaders=loaders))
     as_planned = running(plan, hours=1, share=0.3, to_save=True)
     here, there, planned = (
-        forecast(plan, sight, rung).rest_s
-        for sight, rung in (
+        forecast(job, rung).rest_s
+        for job, rung in (
             (as_planned, as_planned.rung),
             (replace(as_planned, device_use=use), plan.cheaper[0]),
             (as_planned, plan.cheaper[0]),
@@ -115,15 +115,15 @@ def after_the_move(*, speed: float, **changed):
 
 
 def test_a_move_that_turns_out_to_cost_more_is_undone_and_one_that_pays_is_not():
-    choice = moves.choose(PLAN, after_the_move(speed=0.3))
+    choice = decide(after_the_move(speed=0.3))
     assert (choice.name, choice.rung) == ("undo", ahead().rung)
     assert "as measured on both" in choice.reason
     pays = after_the_move(speed=1.0)
-    assert moves.choose(PLAN, pays).rung == pays.rung
+    assert decide(pays).rung == pays.rung
 
 
 def test_a_move_after_which_the_loss_rose_is_undone():
-    choice = moves.choose(PLAN, after_the_move(speed=1.0, loss_rose=True))
+    choice = decide(after_the_move(speed=1.0, loss_rose=True))
     assert (choice.name, choice.reason) == (
         "undo",
         "to a, in us-central1, as the loss has risen since it left there",
@@ -180,10 +180,10 @@ def test_what_larger_batches_gain_is_not_taken_for_being_ahead():
     twice = sizes({8: 1.0, 16: 1.4, 32: 2.0})  # as many samples a second
     plan = replace(growing(PLAN), sizes=twice)
     as_planned = running(plan, share=0.62, speed=2.0, **grown)
-    assert moves.choose(plan, as_planned).rung == as_planned.rung
-    assert moves.choose(PLAN, running(PLAN, share=0.62, speed=2.0, **grown)).name == "step down"  # no sizes
+    assert decide(as_planned).rung == as_planned.rung
+    assert decide(running(PLAN, share=0.62, speed=2.0, **grown)).name == "step down"  # no sizes
     both = replace(plan, cheaper=(replace(plan.cheaper[0], sizes=twice),))
-    assert moves.choose(both, as_planned).name == "step down"
+    assert decide(replace(as_planned, plan=both)).name == "step down"
 
 
 @given(
@@ -207,8 +207,8 @@ def test_a_rung_is_forecast_in_batches_that_the_trainer_would_take_there(noise, 
     )  # fmt: skip
     plain = replace(PLAN, cheaper=(replace(rung, sizes=()),))
     without = running(plain, hours=1, share=0.3, speed=speed)
-    work_s = forecast(plan, beside, rung).rest_s - 240
-    planned_s = forecast(plain, without, plain.cheaper[0]).rest_s - 240
+    work_s = forecast(beside, rung).rest_s - 240
+    planned_s = forecast(without, plain.cheaper[0]).rest_s - 240
     allowed = {n: n / 32 / seconds for n, seconds in times(there).items() if n <= size}
     goodput = {n: gain / ((noise or 0.0) + n) for n, gain in allowed.items()}
     best = max(goodput, key=lambda n: goodput[n])
@@ -234,7 +234,7 @@ def played(
     `device_use` is that of the device of a.
     """
     draw, night = random.Random(seed), Night()
-    seen_now = sight(plan, to_save=True)
+    seen_now = observed(plan, to_save=True)
     seen, ready, earlier, refused = 0.0, seen_now.now + 240, {}, {}
     for tick in range(1, 121):
         now = BEGUN.timestamp() + tick * TICK_S
@@ -253,7 +253,7 @@ def played(
             starting_s=max(0.0, ready - now), refused=refused,
             device_use=device_use if ran_s and seen_now.rung.rental.machine == "a" else None,
         )  # fmt: skip
-        choice = moves.choose(plan, seen_now)
+        choice = decide(seen_now)
         if choice.rung is None or choice.rung.rental == seen_now.rung.rental:
             continue
         if waits:

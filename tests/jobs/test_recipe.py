@@ -9,7 +9,7 @@ import pytest
 
 from daybreak.contract import records
 from daybreak.contract.record_types import Champion, Portion, Rental, Rung, Size
-from daybreak.jobs import escalation, launcher
+from daybreak.jobs import launcher, observed_job
 from daybreak.jobs.launcher import recipe_of
 from daybreak.training.recipe import name_of
 from tests.jobs.calls import NIGHT
@@ -108,7 +108,7 @@ def test_a_rung_brings_its_own_passes_and_batch_sizes_and_none_makes_another_job
     assert stays.on(rung) == replace(stays, micro_batch_size=4)  # where only one size is allowed, it stays
     for made in (recipe, stays):
         assert made.on(rung).identity == made.identity
-    planned = escalation.first(plan, train_until=NIGHT.train_until, confidence=0.9)
+    planned = observed_job.first(plan, train_until=NIGHT.train_until, confidence=0.9)
     assert recipe.on(rung).on(planned) == recipe
 
 

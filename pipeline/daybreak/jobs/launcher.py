@@ -22,7 +22,7 @@ from daybreak.contract.formats import duration
 from daybreak.contract.params import TrainSections
 from daybreak.contract.record_types import Champion, Dataset, Night, Plan, Training
 from daybreak.contract.units import HOUR_S
-from daybreak.jobs import collector, escalation, submissions
+from daybreak.jobs import collector, observed_job, submissions
 from daybreak.jobs.backend_job import job_of
 from daybreak.jobs.cost_tracker import CostTracker, usd_per_hour
 from daybreak.jobs.reconciler import Reconciler
@@ -180,7 +180,7 @@ def _act(
 ) -> Training:
     """Takes the next action for the job of a recipe, and returns its record once it has ended."""
     workers, confidence = params.train.num_workers, params.plan.confidence
-    first = escalation.first(plan, train_until=recipe.train_until, confidence=confidence)
+    first = observed_job.first(plan, train_until=recipe.train_until, confidence=confidence)
     name = name_of(recipe, plan.rental, num_workers=workers)
     folder = JOBS / name
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Takes one look at the job of this night, and the one next action.
 
-The actions: submit, wait, resubmit, move to another rung (`escalation` chooses), end the job when time or
+The actions: submit, wait, resubmit, move to another rung (`decider`), end the job when time or
 money is up, or collect. A job is left in three steps, each of which may be the last of a call: recorded,
 cancelled, seen ended. Only then the next one is submitted, so there are never two. Preemptions are not
 failures: a job is restarted as often as it is preempted, and `MAX_RESTARTS` times after faults of its own.
@@ -21,10 +21,13 @@ from daybreak.contract.backend import LIVE, TICK_S, Backend, Job, JobState, OutO
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.record_types import Plan, Rung, Taken, Training
 from daybreak.contract.units import HOUR_S
-from daybreak.jobs import collector, escalation, moves, sighting
+from daybreak.jobs import collector, observed_job
 from daybreak.jobs.cost_tracker import CostTracker, spent_usd, usd_per_hour
-from daybreak.jobs.escalation import Sight
+from daybreak.jobs.decider import decide
+from daybreak.jobs.escalation import FallbackChoice
 from daybreak.jobs.heartbeats import Heartbeats
+from daybreak.jobs.observed_job import ObservedJob
+from daybreak.jobs.remaining_work import forecast
 from daybreak.jobs.rung_jobs import RungJobs
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.machines import startup
@@ -128,14 +131,14 @@ class Reconciler:
             self._cancel(now)
         if beat and beat.end:
             self._note_early_end(now, beat.end)
-        sight = self._sight(now, state)
-        choice = moves.choose(self.plan, sight)
+        observed = self._observed(now, state)
+        choice = decide(observed)
         if now < self.deadline and choice.rung and choice.rung.rental != last.rung.rental:
             self.attempts.change(leaving=True, to=choice.rung, taken=self._taken(now, choice))
             self._cancel(now)
         if not beat:
             raise NotYet(f"job {self.folder.name}: {'starting' if state == 'running' else state}")
-        total, ahead = self.recipe.num_samples, escalation.forecast(self.plan, sight, sight.rung)
+        total, ahead = self.recipe.num_samples, forecast(observed, observed.rung)
         progress = self.heartbeats.sentence(num_samples=total, ahead=ahead)
         raise NotYet(f"job {self.folder.name}: {progress}", share=beat.seen / total)
 
@@ -188,10 +191,10 @@ class Reconciler:
             raise NotYet(f"job {self.folder.name}: another host runs it by another plan, as {other.job}")
         if last and last.to:
             return last.to
-        choice = moves.choose(self.plan, self._sight(now, None))
+        choice = decide(self._observed(now, None))
         if taken := self._taken(now, choice):
             self.attempts.take(taken)
-        if choice.rung is None and last and sighting.was_refused(self.attempts, now):
+        if choice.rung is None and last and observed_job.was_refused(self.attempts, now):
             raise NotYet(
                 f"job {self.folder.name}: {worker_errors.reason(self.folder)}; retries in a few minutes"
             )
@@ -253,8 +256,8 @@ class Reconciler:
             records.replace_text(path, json.dumps({"time": end_by}) + "\n")
         return end_by
 
-    def _sight(self, now: float, state: JobState | None) -> Sight:
-        return sighting.sight_of(
+    def _observed(self, now: float, state: JobState | None) -> ObservedJob:
+        return observed_job.observe(
             self.recipe,
             self.plan,
             first=self.first,
@@ -317,7 +320,7 @@ class Reconciler:
             f"look at {logs} and run train again"
         )
 
-    def _taken(self, now: float, choice: escalation.FallbackChoice) -> Taken | None:
+    def _taken(self, now: float, choice: FallbackChoice) -> Taken | None:
         if not choice.name:
             return None
         return self._rung(now, choice.name, usd=choice.usd, reason=choice.reason)

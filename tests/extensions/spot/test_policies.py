@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from daybreak.extensions.simulation.baselines import greedy, on_demand
 from daybreak.extensions.simulation.replay import Luck, replay
 from daybreak.extensions.spot.policies import cheapest_on_demand, decide, long_run, safety_margin
-from daybreak.extensions.spot.states import Place, Sightings, SpotState, Zone
+from daybreak.extensions.spot.states import CapacityHistory, Place, SpotState, Zone
 from tests.extensions.spot.markets import TICK_S, job, trace
 
 HOUR_S = 3600.0
@@ -117,14 +117,14 @@ def test_it_does_not_move_for_less_than_the_move_costs():
 
 
 def test_losses_make_a_zone_less_worth_until_they_are_long_past():
-    often = Sightings()
+    often = CapacityHistory()
     for tick in range(12):
         often = often.look(up=tick % 2 == 0, now_s=tick * TICK_S)
     assert often.num_losses == 6
     lived_s = often.lifetime_s(now_s=12 * TICK_S)
-    assert lived_s < 3 * HOUR_S < Sightings().lifetime_s(now_s=0.0)
+    assert lived_s < 3 * HOUR_S < CapacityHistory().lifetime_s(now_s=0.0)
     assert often.lifetime_s(now_s=48 * HOUR_S) > 3 * lived_s
-    assert often.availability < Sightings().availability
+    assert often.availability < CapacityHistory().availability
 
 
 def test_a_throughput_that_is_not_known_yet_is_taken_as_low():
@@ -136,8 +136,8 @@ def test_a_throughput_that_is_not_known_yet_is_taken_as_low():
     assert slow.low_throughput == 0.7
 
 
-NEVER = Sightings(down_s=1e9)  # capacity that is as good as never there
-NOWHERE = {"zones": (replace(CHEAP, sightings=NEVER),), "refused": frozenset({"cheap-1-a"})}
+NEVER = CapacityHistory(down_s=1e9)  # capacity that is as good as never there
+NOWHERE = {"zones": (replace(CHEAP, capacity=NEVER),), "refused": frozenset({"cheap-1-a"})}
 
 
 def with_spare(spare_s: float, **changes) -> SpotState:
@@ -225,8 +225,8 @@ def test_no_checkpoint_is_paid_for_between_zones_of_amazon_in_one_region(zone, u
 
 def gone(zone: Zone, *, hours: float) -> Zone:
     """The zone without capacity for so many hours until the sixth."""
-    down = Sightings().look(up=True, now_s=0.0).look(up=False, now_s=(6 - hours) * HOUR_S)
-    return replace(zone, sightings=down.look(up=False, now_s=6 * HOUR_S))
+    down = CapacityHistory().look(up=True, now_s=0.0).look(up=False, now_s=(6 - hours) * HOUR_S)
+    return replace(zone, capacity=down.look(up=False, now_s=6 * HOUR_S))
 
 
 prices = st.floats(0.5, 4.5)
@@ -245,8 +245,8 @@ def test_the_cheapest_capacity_is_never_waited_beside(one, other, spare_h, egres
 @given(st.lists(st.floats(0, 12), min_size=2, max_size=2, unique=True), st.floats(0, 12))
 def test_time_costs_more_the_less_of_it_there_is_to_spare(spare_h, losses):
     """Also where machines live so short that the prices of work and time swing: they are a fixed point."""
-    seen = Sightings(up=True, recent_up_s=6 * HOUR_S, recent_losses=losses)
-    zones = (replace(CHEAP, sightings=seen), replace(DEARER, sightings=seen))
+    seen = CapacityHistory(up=True, recent_up_s=6 * HOUR_S, recent_losses=losses)
+    zones = (replace(CHEAP, capacity=seen), replace(DEARER, capacity=seen))
     low, high = (long_run(state(zones=zones), spare_s=each * HOUR_S) for each in sorted(spare_h))
     assert low.time_usd_per_hour >= high.time_usd_per_hour - 1e-9
     assert low.work_usd_per_hour >= high.work_usd_per_hour - 1e-9
@@ -289,7 +289,7 @@ def test_a_move_costs_what_it_does_between_its_two_regions():
 
 
 WORK, OUTAGE, MOVE_USD = 10, 1.5, 0.5  # of a small market, in ticks
-STEADY = replace(DEARER, sightings=Sightings(up=True, up_s=1e12, recent_up_s=1e15))
+STEADY = replace(DEARER, capacity=CapacityHistory(up=True, up_s=1e12, recent_up_s=1e15))
 
 
 def expected_usd(policy, zones: tuple[Zone, ...], *, spare: int, gone: int, life: float) -> float:
@@ -302,7 +302,9 @@ def expected_usd(policy, zones: tuple[Zone, ...], *, spare: int, gone: int, life
     places = [None, *(Place(zone.name, spot=spot) for zone in zones for spot in (True, False))]
     by_name, flaky = {zone.name: zone for zone in zones}, places[1]
     down = sum(OUTAGE / (OUTAGE + n) for n in range(WORK + spare))
-    law = Sightings(up_s=life * 1e9, down_s=down * 1e9, recent_up_s=life * TICK_S * 1e9, recent_losses=1e9)
+    law = CapacityHistory(
+        up_s=life * 1e9, down_s=down * 1e9, recent_up_s=life * TICK_S * 1e9, recent_losses=1e9
+    )
 
     def choices(now: int, done: int, gone: int, place: Place | None, home: str) -> list[Place | None]:
         if policy is None:
@@ -311,7 +313,7 @@ def expected_usd(policy, zones: tuple[Zone, ...], *, spare: int, gone: int, life
         seen = replace(law, up=not gone, seen_at_s=now_s, since_s=now_s - max(0, gone - 1) * TICK_S)
         asked = state(
             now_s=now_s, deadline_s=(WORK + spare) * TICK_S, work_s=WORK * TICK_S, done_s=done * TICK_S,
-            zones=(replace(zones[0], sightings=seen), *zones[1:]), place=place, home=home,
+            zones=(replace(zones[0], capacity=seen), *zones[1:]), place=place, home=home,
             restart_s=TICK_S, egress_usd=MOVE_USD,
         )  # fmt: skip
         choice = policy(asked)

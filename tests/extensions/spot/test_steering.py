@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from daybreak.contract.backend import TICK_S
 from daybreak.contract.record_types import Plan, Portion, Rental, Rung
 from daybreak.extensions.spot.states import Place
-from daybreak.extensions.spot.steering import _sightings, place, zone_of
-from daybreak.jobs import escalation
-from daybreak.jobs.escalation import Sight
+from daybreak.extensions.spot.steering import _capacity, place, zone_of
+from daybreak.jobs import observed_job
+from daybreak.jobs.observed_job import ObservedJob
 from daybreak.jobs.outlook import Rate
 from daybreak.jobs.submissions import JobAttempt
 from daybreak.machines.startup import RESTART_S, restart_s
@@ -31,7 +31,7 @@ PLAN = Plan(
 
 def first(plan: Plan) -> Rung:
     """What a plan itself names, as a rung."""
-    return escalation.first(plan, train_until=datetime(2026, 1, 2, tzinfo=UTC), confidence=0.99)
+    return observed_job.first(plan, train_until=datetime(2026, 1, 2, tzinfo=UTC), confidence=0.99)
 
 
 def attempt(plan: Plan = PLAN, *, at: float = 0.0, came: bool = True) -> JobAttempt:
@@ -43,7 +43,8 @@ def known(rate: float | None) -> Rate | None:
     return Rate(samples_per_s=rate, error=0.01) if rate else None
 
 
-BEGUN = Sight(
+BEGUN = ObservedJob(
+    plan=PLAN,
     now=0.0, deadline=18 * HOUR_S, confidence=0.99, left_usd=100.0, decay=0.5, rung=first(PLAN), state="none",
     since=0.0,
 )  # fmt: skip
@@ -146,7 +147,7 @@ def test_all_regions_of_the_plan_are_zones_and_the_cheapest_is_asked_that_was_no
     assert names == ["a2, in us-east4", "a2, in us-west1", "a2, in us-east5"]
     assert place(plan, begun) == Place(names[0], spot=True)
 
-    def refused(hours: float, *rentals: Rental) -> Sight:
+    def refused(hours: float, *rentals: Rental) -> ObservedJob:
         now = hours * HOUR_S
         asked = (attempt(plan, came=False),)
         return replace(begun, now=now, attempts=asked, state="queued", refused=dict.fromkeys(rentals, now))
@@ -164,6 +165,6 @@ def test_a_zone_that_was_lost_often_is_trusted_less_and_one_that_never_came_was_
     lost = [attempt(at=hour * HOUR_S) for hour in range(4)]
     never = [attempt(at=hour * HOUR_S, came=False) for hour in range(4)]
     after = replace(BEGUN, now=4 * HOUR_S)
-    assert _sightings(replace(after, attempts=lost), "a2", queued=False).num_losses == 3
-    assert _sightings(replace(after, attempts=never), "a2", queued=False).num_losses == 0
-    assert _sightings(replace(after, attempts=lost), "x", queued=False).num_losses == 0
+    assert _capacity(replace(after, attempts=lost), "a2", queued=False).num_losses == 3
+    assert _capacity(replace(after, attempts=never), "a2", queued=False).num_losses == 0
+    assert _capacity(replace(after, attempts=lost), "x", queued=False).num_losses == 0

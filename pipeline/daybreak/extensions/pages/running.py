@@ -11,8 +11,9 @@ from itertools import pairwise
 
 from daybreak.contract import formats
 from daybreak.contract.record_types import Night, Plan, Taken
-from daybreak.jobs import escalation, sighting
+from daybreak.jobs import observed_job
 from daybreak.jobs.heartbeats import Heartbeats
+from daybreak.jobs.remaining_work import forecast
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.planning.rationale import percent
 from daybreak.registry import approval
@@ -156,19 +157,19 @@ def _with_job(
     )
     if state.stage != "train" or job.recipe.split != "train":
         return state
-    first = escalation.first(plan, train_until=job.recipe.train_until, confidence=facts.confidence)
-    sight = sighting.sight_of(
+    first = observed_job.first(plan, train_until=job.recipe.train_until, confidence=facts.confidence)
+    observed = observed_job.observe(
         job.recipe,
         plan,
         first=first,
         attempts=job.attempts,
         heartbeats=beats,
-        state=sighting.state_of(job.attempts),
+        state=observed_job.state_of(job.attempts),
         now=now.timestamp(),
         confidence=facts.confidence,
         left_usd=state.night.budget_usd - facts.usd,
     )
-    ahead = escalation.forecast(plan, sight, sight.rung)
+    ahead = forecast(observed, observed.rung)
     low, high = (now + timedelta(seconds=s) for s in ahead.interval)
     return replace(
         state, trained_at=now + timedelta(seconds=ahead.rest_s), interval=(low, high), chance=ahead.chance

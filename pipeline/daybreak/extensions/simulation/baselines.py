@@ -88,7 +88,7 @@ def _worth(state: SpotState, zone: Zone, *, value: float) -> float:
 
     A job that runs nowhere yet has to start once, so a machine that outlives it is not charged its start.
     """
-    life_s = min(zone.sightings.lifetime_s(now_s=state.now_s), state.todo_s + state.restart_s)
+    life_s = min(zone.capacity.lifetime_s(now_s=state.now_s), state.todo_s + state.restart_s)
     outlives = state.place is None and life_s >= state.todo_s + state.restart_s
     share = 1.0 if outlives else max(0.0, life_s - state.restart_s) / life_s
     return value * share - zone.spot_usd_per_hour - state.egress(zone) / (life_s / HOUR_S)

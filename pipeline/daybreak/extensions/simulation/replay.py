@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.simulation.traces import Trace
-from daybreak.extensions.spot.states import Place, Policy, Sightings, SpotState, Zone, look, refuse
+from daybreak.extensions.spot.states import CapacityHistory, Place, Policy, SpotState, Zone, look, refuse
 
 ENOUGH_S = 1e-3  # less work than this left counts as none
 
@@ -83,7 +83,7 @@ class _Night:
                     name=t.zone,
                     spot_usd_per_hour=t.spot_usd_per_hour[start],
                     on_demand_usd_per_hour=t.on_demand_usd_per_hour,
-                    sightings=Sightings(),
+                    capacity=CapacityHistory(),
                 )
                 for t in traces
             ),

@@ -90,7 +90,7 @@ def decide(state: SpotState, *, outage_s: float = OUTAGE_S) -> Place | None:
     offers = {Place(zone.name, spot=True): _offer(state, zone, prices) for zone in state.zones}
     returns = [
         (
-            zone.sightings.return_per_hour(now_s=state.now_s, tick_s=state.tick_s, outage_s=outage_s),
+            zone.capacity.return_per_hour(now_s=state.now_s, tick_s=state.tick_s, outage_s=outage_s),
             offers[Place(zone.name, spot=True)].usd(prices),
         )
         for zone in state.zones
@@ -129,11 +129,11 @@ def long_run(state: SpotState, *, spare_s: float, outage_s: float = OUTAGE_S) ->
         state.restart_s / HOUR_S,
     )
     zones = sorted(state.zones, key=lambda zone: zone.spot_usd_per_hour)
-    lives_h = [zone.sightings.lifetime_s(now_s=state.now_s) / HOUR_S for zone in zones]
+    lives_h = [zone.capacity.lifetime_s(now_s=state.now_s) / HOUR_S for zone in zones]
     shares, missing = [], 1.0
     for zone in zones:
-        shares.append(missing * zone.sightings.availability)
-        missing *= 1 - zone.sightings.availability
+        shares.append(missing * zone.capacity.availability)
+        missing *= 1 - zone.capacity.availability
     loss_h = max(1.0, state.restart_s + state.at_risk_s / 2) / HOUR_S
     num_starts = 1 + work_h / max(lives_h)
     mean_h = loss_h * num_starts
@@ -183,7 +183,7 @@ def _offer(state: SpotState, zone: Zone, prices: LongRun, *, spot: bool = True) 
     start_usd = state.restart_s / HOUR_S * (usd_per_hour + prices.time_usd_per_hour) + state.egress(zone)
     held_s = state.todo_s
     if spot:  # until it is lost or the work is done
-        life_s = zone.sightings.lifetime_s(now_s=state.now_s)
+        life_s = zone.capacity.lifetime_s(now_s=state.now_s)
         held_s = -life_s * expm1(-state.todo_s / life_s)
     return PlaceOffer(start_usd, usd_per_hour, max(held_s, 1.0) / HOUR_S)
 

@@ -49,7 +49,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sightings:
+class CapacityHistory:
     """What was seen of spot capacity in a zone. `recent_*` forget with `MEMORY_S`."""
 
     up: bool | None = None
@@ -61,12 +61,12 @@ class Sightings:
     recent_up_s: float = 0.0
     recent_losses: float = 0.0
 
-    def look(self, *, up: bool, now_s: float) -> "Sightings":
-        """Returns the sightings with one more look; capacity is taken as unchanged between two looks."""
+    def look(self, *, up: bool, now_s: float) -> "CapacityHistory":
+        """Returns the history with one more look; capacity is taken as unchanged between two looks."""
         between_s = now_s - self.seen_at_s if self.up is not None else 0.0
         kept = exp(-between_s / MEMORY_S)
         lost = bool(self.up) and not up
-        return Sightings(
+        return CapacityHistory(
             up=up,
             seen_at_s=now_s,
             since_s=self.since_s if up == self.up else now_s,
@@ -108,7 +108,7 @@ class Zone:
     name: str
     spot_usd_per_hour: float
     on_demand_usd_per_hour: float
-    sightings: Sightings = Sightings()
+    capacity: CapacityHistory = CapacityHistory()
 
     @property
     def region(self) -> str:
@@ -193,6 +193,6 @@ def refuse(state: SpotState, zone: str) -> SpotState:
 def look(zones: Sequence[Zone], name: str, *, up: bool, now_s: float) -> tuple[Zone, ...]:
     """Returns the zones after one more look at zone `name`."""
     return tuple(
-        replace(zone, sightings=zone.sightings.look(up=up, now_s=now_s)) if zone.name == name else zone
+        replace(zone, capacity=zone.capacity.look(up=up, now_s=now_s)) if zone.name == name else zone
         for zone in zones
     )

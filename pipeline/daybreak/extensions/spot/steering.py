@@ -15,9 +15,11 @@ from daybreak.contract.backend import TICK_S
 from daybreak.contract.record_types import Plan, Rental, Rung
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.spot.policies import decide
-from daybreak.extensions.spot.states import Place, Sightings, SpotState, Zone
+from daybreak.extensions.spot.states import CapacityHistory, Place, SpotState, Zone
 from daybreak.jobs.cost_tracker import usd_per_hour
-from daybreak.jobs.escalation import PATIENCE_S, Sight, is_fresh, keeps, named, rest_usd, rungs
+from daybreak.jobs.escalation import is_fresh
+from daybreak.jobs.observed_job import PATIENCE_S, ObservedJob, named, rungs
+from daybreak.jobs.remaining_work import keeps, remaining_usd
 from daybreak.machines.startup import restart_s
 
 
@@ -25,73 +27,72 @@ from daybreak.machines.startup import restart_s
 class Steering:
     """Chooses for a job that is planned on spot: spot machines, the same machines on demand, or waiting."""
 
-    plan: Plan
-    sight: Sight
+    job: ObservedJob
 
     def best(self) -> Rung | None:
         """Returns spot or the same machines on demand, if the plan leaves that choice; else the current rung.
 
         None: wait for spot.
         """
-        plan, sight = self.plan, self.sight
-        here, running = sight.rung, sight.state == "running"
+        job = self.job
+        here, running = job.rung, job.state == "running"
         spot = here if here.rental.is_spot else self._same_on_spot()
-        held = not here.rental.is_spot and sight.state in ("running", "queued")  # and not left for spot
+        held = not here.rental.is_spot and job.state in ("running", "queued")  # and not left for spot
         if spot is None or held:
             return here
-        there = named(plan, sight, spot)
+        there = named(job, spot)
         if on_demand(there) is None:
             return here
-        chosen = place(there, sight)
-        if chosen is None or (chosen.spot and sight.state == "queued"):
-            return here if sight.state == "queued" else None
+        chosen = place(there, job)
+        if chosen is None or (chosen.spot and job.state == "queued"):
+            return here if job.state == "queued" else None
         at = self._rung_at(chosen, like=spot)
-        if chosen.spot or rest_usd(plan, sight, at) <= sight.left_usd:
+        if chosen.spot or remaining_usd(job, at) <= job.left_usd:
             return at
         # The budget cannot pay for the rest on demand: spot is used until it is time to spend what is left.
-        lasts_s = sight.left_usd / usd_per_hour(at) * HOUR_S + restart_s(plan) + PATIENCE_S
-        return spot if running or sight.deadline - sight.now > lasts_s else at
+        lasts_s = job.left_usd / usd_per_hour(at) * HOUR_S + restart_s(job.plan) + PATIENCE_S
+        return spot if running or job.deadline - job.now > lasts_s else at
 
     def elsewhere(self) -> Rung | None:
         """Returns the cheapest spot rung that was not refused and that the policy accepts; None without."""
-        plan, sight = self.plan, self.sight
-        on_spot = (rung for rung in rungs(plan, sight) if rung.rental.is_spot)
-        left = [rung for rung in on_spot if rung.rental not in sight.refused and keeps(plan, sight, rung)]
-        for rung in sorted(left, key=lambda rung: rest_usd(plan, sight, rung)):
-            chosen = place(named(plan, sight, rung), replace(sight, state="none"))
+        job = self.job
+        on_spot = (rung for rung in rungs(job) if rung.rental.is_spot)
+        left = [rung for rung in on_spot if rung.rental not in job.refused and keeps(job, rung)]
+        for rung in sorted(left, key=lambda rung: remaining_usd(job, rung)):
+            chosen = place(named(job, rung), replace(job, state="none"))
             if chosen and chosen.spot:
                 return rung
         return None
 
     def _same_on_spot(self) -> Rung | None:
         """Returns the rung of the same machines on spot."""
-        rental = replace(self.sight.rung.rental.on_demand, strategy="spot")
-        return next((rung for rung in rungs(self.plan, self.sight) if rung.rental == rental), None)
+        rental = replace(self.job.rung.rental.on_demand, strategy="spot")
+        return next((rung for rung in rungs(self.job) if rung.rental == rental), None)
 
     def _rung_at(self, chosen: Place, *, like: Rung) -> Rung:
         """Returns the rung of the same machines in that zone, on spot or on demand."""
         return next(
             rung
-            for rung in (like, *rungs(self.plan, self.sight))  # a job that stepped down is beside these
+            for rung in (like, *rungs(self.job))  # a job that stepped down is beside these
             if rung.rental.is_spot == chosen.spot
             and rung.rental.num_machines == like.rental.num_machines
             and zone_of(rung.rental) == chosen.zone
         )
 
 
-def place(plan: Plan, sight: Sight) -> Place | None:
+def place(plan: Plan, job: ObservedJob) -> Place | None:
     """Returns where a job that is planned on spot is to run; None: nowhere, or in the queue that it is in.
 
     Whether another zone has capacity cannot be seen without giving up the machine that is held, and what was
     bought here is bought elsewhere before other zones are asked for spot.
     """
     here, own = zone_of(plan.rental), on_demand(plan)
-    fresh = [rental for rental in sight.refused if is_fresh(sight, rental)]
-    running, queued = sight.state == "running", sight.state in ("queued", "refused") or plan.rental in fresh
+    fresh = [rental for rental in job.refused if is_fresh(job, rental)]
+    running, queued = job.state == "running", job.state in ("queued", "refused") or plan.rental in fresh
     if not plan.rental.is_spot or own is None:
         return None if queued else Place(here, spot=plan.rental.is_spot)
-    held = running or not sight.rung.rental.is_spot
-    away = [rung.rental for rung in rungs(plan, sight)] if held else fresh
+    held = running or not job.rung.rental.is_spot
+    away = [rung.rental for rung in rungs(job)] if held else fresh
     alike = _anywhere(plan.rental)
     others = [rung for rung in plan.ladder if _anywhere(rung.rental) == alike and rung.rental != plan.rental]
     ways: list[tuple[Plan | Rung, Rung | None]] = [(plan, own)]
@@ -101,24 +102,24 @@ def place(plan: Plan, sight: Sight) -> Place | None:
             name=zone_of(way.rental),
             spot_usd_per_hour=usd_per_hour(way),
             on_demand_usd_per_hour=usd_per_hour(bought) if bought else inf,
-            sightings=_sightings(sight, zone_of(way.rental), queued=queued),
+            capacity=_capacity(job, zone_of(way.rental), queued=queued),
         )
         for way, bought in ways
     )
     # What a lost machine had saved is not known here: the work since a whole interval counts as lost.
     unsaved_s = 0.0 if running else plan.checkpoint_every_s
-    done_s = max(0.0, sight.seen / plan.num_samples * plan.expected_s - unsaved_s)
+    done_s = max(0.0, job.seen / plan.num_samples * plan.expected_s - unsaved_s)
     planned = plan.num_samples / plan.expected_s
     return decide(
         SpotState(
-            now_s=sight.now,
-            deadline_s=sight.deadline,
+            now_s=job.now,
+            deadline_s=job.deadline,
             tick_s=TICK_S,
             work_s=plan.expected_s,
             done_s=done_s,
             zones=zones,
             place=Place(here, spot=True) if running else None,
-            starting_s=sight.starting_s,
+            starting_s=job.starting_s,
             home=here,
             refused=frozenset(
                 (
@@ -126,8 +127,8 @@ def place(plan: Plan, sight: Sight) -> Place | None:
                     *(zone_of(each) for each in away if each.is_spot and each != plan.rental),
                 )
             ),
-            ran_s=done_s * planned / sight.rate.samples_per_s if sight.rate else 0.0,
-            made_s=done_s if sight.rate else 0.0,
+            ran_s=done_s * planned / job.rate.samples_per_s if job.rate else 0.0,
+            made_s=done_s if job.rate else 0.0,
             restart_s=restart_s(plan),
             at_risk_s=plan.checkpoint_every_s + TICK_S,
         )
@@ -154,18 +155,18 @@ def on_demand(plan: Plan, *, of: Rung | None = None) -> Rung | None:
     return next((rung for rung in plan.ladder if rung.rental == bought), None)
 
 
-def _sightings(sight: Sight, zone: str, *, queued: bool) -> Sightings:
-    """Derives sightings from the spot attempts in a zone.
+def _capacity(job: ObservedJob, zone: str, *, queued: bool) -> CapacityHistory:
+    """Derives the history of spot capacity in a zone from the attempts there.
 
     If another attempt follows one that got its machines, these were lost. An attempt that got no machines, or
     is queued, means no capacity.
     """
-    seen = Sightings()
-    rentals = ((each, each.rung.rental) for each in sight.attempts)
+    seen = CapacityHistory()
+    rentals = ((each, each.rung.rental) for each in job.attempts)
     asked = [each for each, rental in rentals if rental.is_spot and zone_of(rental) == zone]
     for number, attempt in enumerate(asked):
         if number:
             seen = seen.look(up=False, now_s=attempt.at)
-        waits = queued and attempt is sight.attempts[-1]
+        waits = queued and attempt is job.attempts[-1]
         seen = seen.look(up=bool(attempt.run_at) and not waits, now_s=attempt.at)
     return seen

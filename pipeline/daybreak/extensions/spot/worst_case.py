@@ -14,8 +14,8 @@ from daybreak.contract.backend import TICK_S
 from daybreak.contract.record_types import Plan
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.spot.steering import place
-from daybreak.jobs import escalation
-from daybreak.jobs.escalation import Sight
+from daybreak.jobs import observed_job
+from daybreak.jobs.observed_job import ObservedJob
 from daybreak.jobs.outlook import DOUBT
 from daybreak.jobs.submissions import JobAttempt
 from daybreak.machines.startup import restart_s
@@ -50,8 +50,9 @@ def _usd(plan: Plan, share: float, *, bought_usd_per_hour: float, until_s: float
     spot_usd_per_hour = (plan.usd_per_hour or 0.0) * plan.rental.num_machines
     now = share * plan.expected_s
     paid_s = now
-    first = escalation.first(plan, train_until=datetime.fromtimestamp(until_s, UTC), confidence=0.5)
-    lost = Sight(
+    first = observed_job.first(plan, train_until=datetime.fromtimestamp(until_s, UTC), confidence=0.5)
+    lost = ObservedJob(
+        plan=plan,
         now=now,
         deadline=until_s,
         confidence=0.5,

@@ -1,0 +1,195 @@
+"""Describes a job as the launcher, or whoever looks on, observes it: from its files and its plan. Pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from math import exp, inf, log
+from typing import Literal
+
+from daybreak.contract.backend import LIVE, TICK_S, JobState
+from daybreak.contract.record_types import Plan, Rental, Rung
+from daybreak.contract.units import HOUR_S
+from daybreak.jobs.cost_tracker import usd_per_hour
+from daybreak.jobs.heartbeats import Heartbeats
+from daybreak.jobs.outlook import NORMAL, Z90, Rate
+from daybreak.jobs.submissions import JobAttempt, JobAttempts
+from daybreak.machines.startup import start_s
+from daybreak.training.recipe import Recipe
+
+Standing = Literal["none", "queued", "running", "refused"]  # refused: a few minutes ago at most
+CHANGES = ("on-demand", "next rung", "scale up", "step down", "undo")  # of machines
+PATIENCE_S = 2 * TICK_S
+FORGET_S = HOUR_S  # after which a refusal no longer counts
+LEAST_SPREAD = 0.02  # lower bound of the standard deviation of the logarithm of a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedJob:
+    """What is known of a job when the launcher is called; times in seconds since the same moment."""
+
+    plan: Plan  # by which it runs
+    now: float
+    deadline: float
+    confidence: float  # the required chance that it is done in time
+    left_usd: float
+    decay: float  # share of the samples over which the rate decays
+    rung: Rung  # that it is on, was on last, or starts on
+    state: Standing
+    since: float  # when it entered that state
+    seen: int = 0  # samples trained on, by the last heartbeat
+    starting_s: float = 0.0  # until its machines have started
+    rate: Rate | None = None  # measured on this rung
+    device_use: float | None = (
+        None  # share of the time that its device did not wait for samples, measured there
+    )
+    batch_size: int = 0  # of its newest update; 0: none is known
+    largest_batch_size: int = 0  # of all its updates
+    noise_scale: float | None = None  # of its gradients; None: too few measurements
+    attempts: Sequence[JobAttempt] = ()  # all of the job
+    refused: Mapping[Rental, float] = field(default_factory=dict)  # when each was last refused
+    earlier: Mapping[Rental, Rate] = field(default_factory=dict)  # measured on rungs that it was on before
+    left: Collection[Rental] = ()  # that it has run on before
+    before: Rung | None = None  # the last of them, if it was left to scale up or to step down
+    num_moves: int = 0  # that nothing forced (moves.py)
+    to_save: bool = False  # cheaper machines are looked for
+    loss_rose: bool = False  # since it left `before`
+
+
+def observe(
+    recipe: Recipe,
+    plan: Plan,
+    *,
+    first: Rung,
+    attempts: JobAttempts,
+    heartbeats: Heartbeats,
+    state: JobState | None,
+    now: float,
+    confidence: float,
+    left_usd: float,
+    to_save: bool = False,
+) -> ObservedJob:
+    """Returns what is known of a job.
+
+    Args:
+        recipe: of the job.
+        plan: by which it runs.
+        first: what the plan itself names, as a rung.
+        attempts: its requests for machines.
+        heartbeats: its newest ones.
+        state: of the job that lives; None where none does.
+        now: seconds since 1970.
+        confidence: the required chance that it is done in time.
+        left_usd: of the budget of the night.
+        to_save: whether the plan was to be cheap, and the job moves to cheaper machines where it is ahead.
+    """
+    last, here = attempts.last, attempts.on_this_rung
+    began = now
+    if last and state in LIVE:
+        began = last.run_at if state == "running" else last.at
+    match state:
+        case "queued" | "running":
+            at: Standing = state
+        case _:
+            at = "refused" if was_refused(attempts, now) else "none"
+    stays = _stays(attempts)
+    changes = [taken.name for taken in attempts.taken if taken.name in CHANGES]
+    by_choice = bool(changes) and changes[-1] in ("scale up", "step down")
+    before = stays[-2] if len(stays) > 1 and by_choice else None
+    heard = last is not None and bool(heartbeats.since(last.at))
+    return ObservedJob(
+        plan=plan,
+        now=now,
+        deadline=recipe.train_until.timestamp(),
+        confidence=confidence,
+        left_usd=left_usd,
+        decay=recipe.decay,
+        rung=last.rung if last else first,
+        state=at,
+        since=began,
+        seen=heartbeats.seen,
+        starting_s=0.0 if heard else max(0.0, start_s(plan) - (now - began)),
+        rate=heartbeats.rate(since=here[0].at) if here else None,
+        device_use=heartbeats.device_use(since=here[0].at) if here else None,
+        batch_size=heartbeats.batch_sizes[-1],
+        largest_batch_size=max(heartbeats.batch_sizes),
+        noise_scale=heartbeats.last.noise_scale if heartbeats.last else None,
+        attempts=attempts.all,
+        refused=attempts.refused(since=now - FORGET_S),
+        earlier={
+            stay.rung.rental: rate
+            for stay in stays[:-1]
+            if (rate := heartbeats.rate(since=stay.since, until=stay.until))
+        },
+        left={stay.rung.rental for stay in stays[:-1]},
+        before=before.rung if before else None,
+        num_moves=sum(taken.name in ("step down", "undo") for taken in attempts.taken),
+        to_save=to_save,
+        loss_rose=before is not None and heartbeats.loss_rose(since=before.since, at=stays[-1].since),
+    )
+
+
+def first(plan: Plan, *, train_until: datetime, confidence: float) -> Rung:
+    """Returns what the plan itself names, as a rung."""
+    spread = max(LEAST_SPREAD, log(plan.interval[1] / plan.expected_s) / Z90 if plan.expected_s else 0.0)
+    longest_s = plan.expected_s * exp(NORMAL.inv_cdf(max(0.5, confidence)) * spread)
+    return Rung(
+        rental=plan.rental,
+        expected_s=plan.expected_s,
+        expected_usd=plan.expected_usd,
+        latest_start=train_until - timedelta(seconds=longest_s),
+        usd_per_hour=usd_per_hour(plan) / plan.rental.num_machines,
+        gpus=plan.gpus,
+        micro_batch_size=plan.micro_batch_size,
+        sizes=plan.sizes,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stay:
+    """The time that a job ran on a rung, however often it was restarted there."""
+
+    rung: Rung
+    since: float
+    until: float
+
+
+def _stays(attempts: JobAttempts) -> list[Stay]:
+    """Returns the rungs that machines came for, in order; the last one lasts."""
+    ran = [each for each in attempts.all if each.run_at]
+    changes = [n for n, each in enumerate(ran) if not n or each.rung.rental != ran[n - 1].rung.rental]
+    begins = [(ran[n].rung, ran[n].at) for n in changes]
+    ends = [*(at for _, at in begins), inf][1:]
+    return [Stay(rung=rung, since=at, until=end) for (rung, at), end in zip(begins, ends, strict=True)]
+
+
+def was_refused(attempts: JobAttempts, now: float) -> bool:
+    """Returns whether the last request for machines was refused a short time ago."""
+    last = attempts.last
+    return last is not None and last.ended == "refused" and now < last.ended_at + PATIENCE_S
+
+
+def state_of(attempts: JobAttempts) -> JobState | None:
+    """Returns the state of the job that lives, as the newest look wrote it down; None where none does."""
+    last = attempts.last
+    if last is None or not last.live:
+        return None
+    return "running" if last.run_at else "queued"
+
+
+def rungs(job: ObservedJob) -> Sequence[Rung]:
+    """Returns the plan's own machines and its fallbacks, without machines that are queued for."""
+    until = datetime.fromtimestamp(job.deadline, UTC)
+    ways = (first(job.plan, train_until=until, confidence=job.confidence), *job.plan.ladder)
+    return [rung for rung in ways if not rung.rental.is_queued]
+
+
+def named(job: ObservedJob, rung: Rung) -> Plan:
+    """Returns the plan as if it named that rung, and had the others to fall back on."""
+    return replace(
+        job.plan,
+        rental=rung.rental,
+        expected_s=rung.expected_s,
+        expected_usd=rung.expected_usd,
+        usd_per_hour=usd_per_hour(rung) / rung.rental.num_machines,
+        ladder=tuple(other for other in rungs(job) if other.rental != rung.rental),
+    )
