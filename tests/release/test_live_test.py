@@ -190,7 +190,7 @@ def test_after_a_rollback_in_the_night_its_challenger_meets_nobody(
     come(log, 100)
     waits()
     assert log.traffic().share == 0.05
-    rollback.rollback(Home.here(), params.load(Path()), reason="a test")
+    rollback.rollback(Home.here(), params.load(Path()), reason="a test", hold_days=0)
     verdict = gate_night()
     assert verdict.action == "no data"
     assert verdict.reason == "live: version 1 serves by now, not 2"

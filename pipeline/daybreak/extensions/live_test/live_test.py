@@ -95,24 +95,23 @@ def judge(
     if log is not None and (fault := _read(log, params)):
         if clock.utc() < night.decide_until:
             raise NotYet(fault)
-        verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {fault}")
-        return _decided(home, verdict, params, experiment=night.id)
+        return _decided(home, _no_data(first, fault), params, experiment=night.id)
     if log is None or (standing is None and not _serves(log, params)):
         reason = (
             "no router lives and none has served for a week; start one by daybreak serve, or set "
             "gate.scores: replay"
         )
-        return replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
+        return _no_data(first, reason)
     try:
         evaluation, own = records.find(Evaluation, home.records), params.live_test.metric
         by, rules = score_by(evaluation, params.gate, rules=rules, own=own)
         others = others_by(evaluation, params.gate, own=own)
     except (ParamsError, ReleaseError) as error:
-        return replace(first, action="no data", inconclusive=False, reason=f"live: {error}")
+        return _no_data(first, error)
     if standing is None:
         standing = _forecast(log, night, params, rules=rules, by=by)
         records.write(standing, FOLDER)
-    return _look(
+    verdict = _look(
         home,
         night,
         version,
@@ -125,6 +124,7 @@ def judge(
         standing=standing,
         log=log,
     )
+    return _decided(home, verdict, params, experiment=night.id)
 
 
 def _look(
@@ -141,14 +141,13 @@ def _look(
     standing: Live,
     log: "Log",
 ) -> Verdict:
-    """Looks once at an experiment that may begin, and takes one action."""
+    """Looks once at an experiment that may begin, and takes one action; NotYet while it goes on."""
     is_over = clock.utc() >= night.decide_until
     traffic = log.traffic()
     serving = ledger.champion_at(home, branch.ledger_tip(home))
     if serving is None or serving.version != champion.version:
         reason = f"version {serving.version if serving else 0} serves by now, not {champion.version}"
-        verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {reason}")
-        return _decided(home, verdict, params, experiment=night.id)
+        return _no_data(first, reason)
     if traffic.experiment != night.id:
         traffic = _open(log, traffic, night, version, champion, over=is_over)
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
@@ -165,8 +164,7 @@ def _look(
             others=others,
         )
     except DataError as error:
-        verdict = replace(first, action="no data", inconclusive=False, reason=f"live: {error}")
-        return _decided(home, verdict, params, experiment=night.id)
+        return _no_data(first, error)
     decision, step = decide(
         finding,
         rules=rules,
@@ -181,17 +179,14 @@ def _look(
         decision = Decision(action="reject", reason=f"stopped by a router: {why}")
     standing = _standing(standing, finding, decision, share=share)
     if decision.action != "wait":
-        verdict = _verdict(first, decision, standing, both=params.gate.scores == "both")
-        return _decided(home, verdict, params, experiment=night.id)
+        return _verdict(first, decision, standing, both=params.gate.scores == "both")
     try:
         _prepare(home, night, version, champion)
         if step.share != share:
             traffic = move(log, replace(traffic, share=step.share))
         share_out(home, params)
     except (ReleaseError, ParamsError) as error:
-        reason = f"live: users cannot meet version {version.number}: {error}"
-        verdict = replace(first, action="no data", inconclusive=False, reason=reason)
-        return _decided(home, verdict, params, experiment=night.id)
+        return _no_data(first, f"users cannot meet version {version.number}: {error}")
     own = params.live_test.metric is not None
     raise NotYet(_sentence(standing, decision, step, log, traffic, own=own))
 
@@ -363,6 +358,11 @@ def _prepare(home: Home, night: Night, version: Version, champion: Champion) -> 
                 night=night.id,
             )
             there.prepare(release)
+
+
+def _no_data(first: Verdict, why: object) -> Verdict:
+    """Returns the verdict of held-out scores as one that users could not confirm."""
+    return replace(first, action="no data", inconclusive=False, reason=f"live: {why}")
 
 
 def _decided(home: Home, verdict: Verdict, params: LiveSections, *, experiment: str) -> Verdict:
