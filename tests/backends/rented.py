@@ -12,7 +12,7 @@ from daybreak.contract.record_types import Rental
 from daybreak.extensions.vertex.vertex import Vertex
 
 OF_RENTAL = {field.name for field in fields(Rental)}
-QUICK = RetryPolicy(call_s=5.0, first_pause_s=0.02, give_up_s=3.0, settle_s=0.2, error_s=5.0, cancel_s=10.0)
+QUICK = RetryPolicy(first_pause_s=0.02, give_up_s=3.0, settle_s=0.2, cancel_s=300.0)
 
 
 def vertex(url: str, *, retry: RetryPolicy = QUICK, **arguments: Any) -> Vertex:

@@ -77,10 +77,13 @@ def test_asking_at_the_same_instant_starts_one_job(tmp_path):
     ask = (
         "import sys, time; from pathlib import Path; from daybreak.backends.local import Local;"
         "from tests.backends.test_local import job;"
-        f"time.sleep(max(0, {time.time() + 2} - time.time()));"
+        f"there = Path({str(tmp_path)!r}); (there / f'ready {{sys.argv[1]}}').touch();"
+        "[time.sleep(0.001) for _ in iter((there / 'go').exists, True)];"
         f"Local().submit(job(Path({str(tmp_path)!r}), {script!r}))"
     )
-    askers = [subprocess.Popen([sys.executable, "-c", ask], cwd=ROOT) for _ in range(4)]
+    askers = [subprocess.Popen([sys.executable, "-c", ask, str(number)], cwd=ROOT) for number in range(4)]
+    wait(lambda: len(list(tmp_path.glob("ready *"))) == 4)
+    (tmp_path / "go").touch()
     assert [asker.wait() for asker in askers] == [0, 0, 0, 0]
     handle = str(tmp_path / "job")
     wait((tmp_path / "starts").exists)

@@ -1,5 +1,6 @@
 """Versions in a real MLflow, and an endpoint on loopback that serves them."""
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log
 from tests.backends import killed
 
-QUICK = RetryPolicy(call_s=2.0, first_pause_s=0.02, give_up_s=0.5, settle_s=0.3)
+QUICK = RetryPolicy(first_pause_s=0.02, give_up_s=0.5, settle_s=0.3)
 ANSWERING = ("python", "-m", "tests.backends.fake.answering")
 MODEL = "daybreak"
 
@@ -62,10 +63,11 @@ def make_versions(client: MlflowClient, folder: Path, number: int) -> list[Relea
     return releases
 
 
-def until_done(call: Any, *, most: int = 200) -> list[str]:
+def until_done(call: Any) -> list[str]:
     """Call until it is done; the sentences that it was not."""
     sentences: list[str] = []
-    for _ in range(most):
+    until = time.monotonic() + 300
+    while time.monotonic() < until:
         try:
             call()
         except NotYet as sentence:

@@ -85,7 +85,7 @@ def test_whatever_becomes_of_a_request_there_is_one_deployment_of_a_version(
     (first,) = make_versions(client, tmp_path, 1)
     service.operations.takes_s = {"deploy_model": 0.5}
     with service.troubled(trouble(how), trouble(how), method=method):
-        until_done(lambda: target(service, tmp_path, client).prepare(first), most=2000)
+        until_done(lambda: target(service, tmp_path, client).prepare(first))
         until_done(lambda: target(service, tmp_path, client).show(first))
     assert target(service, tmp_path, client).shown() == 1
     assert len(service.endpoints.started) == 1
@@ -98,7 +98,7 @@ def test_killed_at_any_line_a_version_is_deployed_once_and_ends_up_serving(
     releases = make_versions(client, tmp_path, 5)
 
     def serve(release: Any) -> None:
-        until_done(lambda: target(service, tmp_path, client, spare=False).prepare(release), most=2000)
+        until_done(lambda: target(service, tmp_path, client, spare=False).prepare(release))
         until_done(lambda: target(service, tmp_path, client, spare=False).show(release))
 
     serve(releases[0])
@@ -155,7 +155,7 @@ def test_a_deployment_that_fails_late_is_begun_again_unless_it_is_the_containers
     assert deployed(service) == ["1"]
     broken = ("python", "-c", "import sys; sys.exit('no model here')")
     with pytest.raises(ReleaseError, match=r"unexpectedly: no model here\); look at its log"):
-        until_done(lambda: target(service, tmp_path, client, command=broken).prepare(second), most=2000)
+        until_done(lambda: target(service, tmp_path, client, command=broken).prepare(second))
     assert deployed(service) == ["1"]
 
 
