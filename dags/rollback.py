@@ -41,10 +41,11 @@ FORM = {
         None,
         type=["null", "integer"],
         minimum=0,
+        maximum=36_500,
         title="Days to hold the recipe",
         description=(
-            "Until then, a version of the recipe that is taken back serves only if a person approves it, or "
-            "once one is proven better on later days. Empty: until daybreak lift. 0: no hold."
+            "So long, a version of the recipe that is taken back serves only if a person approves it, or is "
+            "proven better on days after this rollback. Empty: until daybreak lift. 0: no hold."
         ),
     ),
 }

@@ -132,10 +132,13 @@ def test_a_margin_that_four_weeks_cannot_guard_is_said_with_the_least_that_they_
     assert promoted.action == "promote"
     assert promoted.reason == (
         "proven no worse; losses of many refreshes may add up to more than the margin 0.03 unseen, since 28 "
-        "nights like this one can only guard 0.033; raise gate.margin to that, or hold out 1.2 times as many "
-        "units"
+        "nights like these need a margin of 0.033; raise gate.margin to that, or hold out 1.3 times as many "
+        "samples, or more where nights differ"
     )
     assert stands(0.0, [], spread=0.25, margin=0.033).least_margin is None
+    unlike = [served(8 - number, 0.05 * (-1) ** number) for number in range(8)]  # nights differ, by 0.05
+    assert above.step is not None
+    assert stands(0.0, unlike, spread=0.19).least_margin > 1.375 * above.step.error
 
 
 def test_with_few_nights_half_of_the_margin_is_kept_back() -> None:

@@ -11,12 +11,13 @@ import pytest
 
 from daybreak import commands
 from daybreak.contract import params, records
-from daybreak.contract.errors import NothingToDo
-from daybreak.contract.params import Params
+from daybreak.contract.errors import NothingToDo, ParamsError
+from daybreak.contract.params import GateParams, Params
 from daybreak.contract.record_types import Approval, Champion, Evaluation, Hold, Night, Verdict, Version
-from daybreak.gate import review
+from daybreak.gate import judge, review
 from daybreak.rollout import hold, promote, rollback
 from daybreak.rollout.hold import InForce
+from daybreak.statistics.paired import Rules
 from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.home import Home
 from tests.release.conftest import judge_night
@@ -59,13 +60,13 @@ def test_the_night_after_a_rollback_does_not_promote_the_same_recipe_on_the_same
     night = records.read(Night, records.RUN)
     assert (verdict.action, verdict.approve_until) == ("promote", night.decide_until)
     assert f"ann took back version 2 on {datetime.now(UTC):%Y-%m-%d}: {WHY}" in verdict.reason
-    assert "proven better on days after 2025-01-11" in verdict.reason
+    assert "or a proof that it is better on days after 2025-01-11" in verdict.reason
     assert "daybreak lift --reason TEXT" in verdict.reason
 
 
 def test_a_proof_on_later_days_ends_the_hold(taken_back: Params, release: Any) -> None:
     assert release(2, 1.0).version == 3
-    assert "on days after 2025-01-11, which ends: ann took back version 2" in verdict_of(2).reason
+    assert "which ends the hold: ann took back version 2" in verdict_of(2).reason
     assert held() == []
     assert release(3, 1.0).version == 4  # a refresh, no worse
 
@@ -92,7 +93,7 @@ def test_a_person_may_lift_it_and_the_ledger_says_so(
         f"lifted: ann took back version 2 on {datetime.now(UTC):%Y-%m-%d}: {WHY}" in capsys.readouterr().out
     )
     (note,) = ledger_notes.read(Home.here())
-    assert note.text == "bob lifted the hold on the recipe of version 2: it was the returns desk"
+    assert note.text == "bob lifted the hold on version 2: it was the returns desk"
     assert release(2, 0.9).version == 3
     with pytest.raises(NothingToDo, match="no recipe is held"):
         commands.lift(Home.here(), reason="again")
@@ -116,50 +117,91 @@ def test_a_hold_lasts_for_as_many_days_as_asked_and_watch_leaves_none(
     assert held() == []
 
 
-def test_a_rejection_with_a_reason_holds_the_recipe_and_one_without_does_not(taken_back: Params) -> None:
+def test_a_second_rollback_to_the_same_version_leaves_the_first_hold_and_one_to_the_taken_back_ends_it(
+    home: Path, release: Any, settings: Params
+) -> None:
+    for number in range(3):
+        release(number, 0.9)
+    os.chdir(home)
+    rollback.rollback(Home.here(), settings, reason=WHY)  # to version 2
+    rollback.rollback(Home.here(), settings, reason=WHY, to=1, hold_days=1)
+    assert [(one.versions, one.until is None) for one in held()] == [((2,), False), ((3,), True)]
+    rollback.rollback(Home.here(), settings, reason="it was version 2 alone", to=3)
+    assert [one.versions for one in held()] == [(2,)]  # and none of version 1, which nobody rejected
+
+
+def test_what_watch_takes_back_and_what_serves_again_by_it_is_not_held(
+    home: Path, release: Any, settings: Params
+) -> None:
+    for number in range(3):
+        release(number, 0.9)
+    os.chdir(home)
+    rollback.rollback(Home.here(), settings, reason=WHY)  # to version 2
+    rollback.rollback(Home.here(), settings, reason="proven worse", by="watch", hold_days=0)
+    assert [one.versions for one in held()] == [(3,)]
+    with pytest.raises(ParamsError, match="--hold-days 4000000 is not -1, until lifted, nor a number"):
+        rollback.rollback(Home.here(), settings, reason=WHY, to=3, hold_days=4_000_000)
+
+
+def test_a_recipe_that_was_declared_the_same_is_held_too(taken_back: Params) -> None:
+    ledger_notes.add(Home.here(), "the same", versions=(1,), recipe="edited")
+    assert hold.on(Home.here(), {"edited"}, day=FIRST) != []
+    assert hold.on(Home.here(), {"another"}, day=FIRST) == []
+
+
+def test_a_rejection_with_a_reason_holds_the_recipe_and_one_without_does_not() -> None:
     verdict = Verdict(
         action="promote", champion=1, challenger=3, effect=0.1, low=0.0, high=0.2, num_samples=9,
         reason="better", recipe="r",
-    )  # fmt: skip
-    night = Night(
-        id="n", day=FIRST, started_at=datetime.now(UTC), train_until=datetime.now(UTC),
-        decide_until=datetime.now(UTC), budget_usd=1, trigger="", code_commit="", previous="",
     )  # fmt: skip
 
     def left_by(**said: Any) -> Hold | None:
         answer = Approval(
             champion=1, challenger=3, action="promote", by="ann", answered_at=datetime.now(UTC), **said
         )
-        return hold.of_rejection(night, verdict, answer)
+        return hold.of_rejection(verdict, answer, since=FIRST)
 
     made = left_by(approved=False, reason=WHY)
-    assert made and (made.recipes, made.versions, made.kept, made.since) == (("r",), (3,), 1, FIRST)
+    assert made and (made.recipes, made.versions, made.since) == (("r",), (3,), FIRST)
     assert str(made) == f"ann rejected version 3 on {datetime.now(UTC):%Y-%m-%d}: {WHY}"
     assert left_by(approved=False, reason="") is None
     assert left_by(approved=True, reason=WHY) is None
 
 
 @pytest.mark.parametrize(
-    ("better", "days", "ends"),
-    [(True, (12, 13), True), (True, (11, 12), False), (False, (12, 13), False), (True, (), False)],
+    ("scores", "low", "days", "ends"),
+    [
+        ("replay", 0.05, (12, 13), True),
+        ("replay", 0.05, (11, 12), False),  # seen by whoever took it back
+        ("replay", -0.01, (12, 13), False),
+        ("replay", 0.05, (), False),
+        ("both", 0.05, (12, 13), False),
+    ],
 )
-def test_only_a_proof_that_rests_on_later_days_alone_ends_it(
-    better: bool, days: tuple[int, ...], ends: bool
+def test_only_a_proof_by_scores_of_later_days_alone_ends_it(
+    scores: Any, low: float, days: tuple[int, ...], ends: bool
 ) -> None:
     made = Hold(
-        recipes=("r",), what="took back", versions=(2,), kept=1, since=date(2025, 1, 11), until=None,
+        recipes=("r",), what="took back", versions=(2,), since=date(2025, 1, 11), until=None,
         by="ann", reason=WHY, at=datetime(2025, 1, 12, tzinfo=UTC),
     )  # fmt: skip
     verdict = Verdict(
-        action="promote", champion=1, challenger=3, effect=0.1, low=0.05, high=0.2, num_samples=9, reason="ok"
+        action="promote", champion=1, challenger=3, effect=0.1, low=low, high=0.2, num_samples=9, reason="ok"
     )
     night = Night(
         id="n", day=FIRST, started_at=made.at, train_until=made.at, decide_until=made.at, budget_usd=1,
         trigger="", code_commit="", previous="",
     )  # fmt: skip
     evaluation: Evaluation = replace(make_evaluation("m"), days=tuple(date(2025, 1, day) for day in days))
-    applied = hold.apply(verdict, [InForce(commit="c", hold=made)], evaluation, night=night, better=better)
-    assert (applied.approve_until is None) is ends
+
+    def by(rules: Rules) -> Verdict:
+        raise AssertionError("a changed recipe is judged once")
+
+    applied = judge.under_hold(
+        verdict, [InForce(commit="c", hold=made)], evaluation, GateParams(scores=scores), night=night, by=by,
+        rules=Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=False), chance=None,
+    )  # fmt: skip
+    assert ((applied.approve_until is None), applied.held) == (ends, ("c",))
 
 
 @pytest.mark.parametrize("seed", range(2))

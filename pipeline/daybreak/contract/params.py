@@ -499,7 +499,8 @@ class ReleaseParams(Section):
 
     approval: Literal["never", "inconclusive", "always"] = "never"
     """When a person is asked, until `night.decide_hours`. `inconclusive`: where the gate rejects for want of
-    proof alone; `always`: also for what the gate promotes. Without an answer the champion stays."""
+    proof alone; `always`: also for what the gate promotes. Without an answer the champion stays. Of a
+    recipe that a person took back, a person is asked in any case."""
     signing_key: str = ""
     """File of the SSH key that signs the ledger's commits, by git's own SSH signing; empty: none are signed,
     or with `require_signature` by the key of git's `user.signingkey`."""

@@ -582,7 +582,9 @@ class Verdict(Record):
     margin: float | None = None  # what a refresh may be worse by, in units of the score
     chain: Chain | None = None  # of refreshes; None without a champion
     false_promotion_chance: float | None = None  # where it is no better; None: no changed recipe was tried
-    recipe: str = ""  # of the challenger, a digest; "": nothing was judged
+    recipe: str = ""  # of the challenger, a digest
+    held: tuple[str, ...] = ()  # commits of the holds on this recipe, which a promotion ends
+    held_chance: float | None = None  # of a false proof against them; None: none was tried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -609,7 +611,6 @@ class Hold(Record):
     recipes: tuple[str, ...]  # digests
     what: Literal["took back", "rejected"]
     versions: tuple[int, ...]  # that this was about
-    kept: int  # the version that came to serve again, or stayed
     since: date  # newest day of data then
     until: date | None  # last night that it binds; None: until it is lifted
     by: str

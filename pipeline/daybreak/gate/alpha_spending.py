@@ -12,16 +12,25 @@ false discovery rate (LORD, SAFFRON) would give the first recipe a tenth of that
 promotions, of which a year has few. Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, timedelta
+from operator import attrgetter
 
+from daybreak.contract.record_types import Verdict
 from daybreak.storage.ledger import Entry
 
 YEAR = timedelta(days=365)
 LEAST = 1e-6  # where params.yaml allows fewer than were allowed before
 
 
-def chance_of(past: Sequence[Entry], *, day: date, alpha: float, per_year: float) -> float:
+def chance_of(
+    past: Sequence[Entry],
+    *,
+    day: date,
+    alpha: float,
+    per_year: float,
+    spent: Callable[[Verdict], float | None] = attrgetter("false_promotion_chance"),
+) -> float:
     """Returns the chance with which a changed recipe that is no better may be promoted tonight.
 
     Args:
@@ -29,10 +38,11 @@ def chance_of(past: Sequence[Entry], *, day: date, alpha: float, per_year: float
         day: tonight's.
         alpha: of both ends of an interval.
         per_year: false promotions to expect in a year, at most.
+        spent: what earlier verdicts were given of the same sum.
     """
     tried = {
-        entry.night.id: entry.verdict.false_promotion_chance
+        entry.night.id: chance
         for entry in past
-        if entry.verdict and entry.verdict.false_promotion_chance and abs(day - entry.night.day) < YEAR
+        if entry.verdict and (chance := spent(entry.verdict)) and abs(day - entry.night.day) < YEAR
     }
     return alpha / 2 * max(LEAST, 1 - sum(tried.values()) / per_year)

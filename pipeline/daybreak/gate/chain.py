@@ -36,7 +36,7 @@ from daybreak.contract.record_types import (
     Verdict,
 )
 from daybreak.statistics.control_chart import Mean
-from daybreak.statistics.level import Level, half_width_after, level, nights_to_show
+from daybreak.statistics.level import Level, level, nights_to_show
 from daybreak.statistics.paired import per_unit
 from daybreak.storage.ledger import Entry
 
@@ -122,8 +122,7 @@ def chain_of(
     nights = [tonight, *_since(past, chain)][:NIGHTS]
     series = [Mean(value=one.mean + anchor.offset, error=one.error) for one in nights]
     now = level(series, alpha=alpha / NIGHTS_PER_YEAR, half_width=margin / 2)
-    typical = sorted(one.error for one in series)[len(series) // 2]
-    seen = half_width_after(NIGHTS, error=typical, alpha=alpha / NIGHTS_PER_YEAR)
+    unseen = 2 * now.half_width * sqrt(now.num_nights / NIGHTS)  # after as many nights as are looked back on
     aged = bool(night.cold) and (night.day - anchor.since).days >= MOST_DAYS
     spent = is_spent(now, margin)
     return replace(
@@ -132,7 +131,7 @@ def chain_of(
         half_width=now.half_width,
         num_nights=now.num_nights,
         spent=spent,
-        least_margin=2 * seen if 2 * seen > margin else None,
+        least_margin=unseen if now.half_width > margin / 2 and unseen > margin else None,
         renewed=min(now.mean, 0.0) if aged and not spent else None,
     )
 
@@ -159,7 +158,7 @@ def apply_chain(verdict: Verdict, chain: Chain | None) -> Verdict:
         lost = chain.offset + (chain.challenger or Difference()).mean
         chain = replace(chain, renewed=min(lost, 0.0), spent=False)
     verdict = replace(verdict, chain=chain)
-    if verdict.action == "promote" and chain.least_margin:
+    if chain.least_margin and not chain.spent:
         verdict = replace(verdict, reason=f"{verdict.reason}; {unguarded(chain)}")
     if verdict.action != "promote" or not chain.spent:
         return verdict
@@ -170,12 +169,13 @@ def apply_chain(verdict: Verdict, chain: Chain | None) -> Verdict:
 def unguarded(chain: Chain) -> str:
     """Returns that small losses may add up unseen, and what would prevent it, as a sentence."""
     assert chain.least_margin
-    digit = 10 ** (floor(log10(chain.least_margin)) - 1)
-    more = (chain.least_margin / chain.margin) ** 2
+    digit = 10.0 ** (floor(log10(chain.least_margin)) - 1)
+    least = ceil(chain.least_margin / digit) * digit
+    more = ceil(10 * (chain.least_margin / chain.margin) ** 2) / 10
     return (
         f"losses of many refreshes may add up to more than the margin {chain.margin:g} unseen, since "
-        f"{NIGHTS} nights like this one can only guard {ceil(chain.least_margin / digit) * digit:.2g}; raise "
-        f"gate.margin to that, or hold out {more:.1f} times as many units"
+        f"{NIGHTS} nights like these need a margin of {least:g}; raise gate.margin "
+        f"to that, or hold out {more:g} times as many samples, or more where nights differ"
     )
 
 

@@ -12,8 +12,9 @@ By `gate.scores`, held-out scores decide, or users who meet one model or the oth
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from numpy.typing import NDArray
@@ -46,6 +47,7 @@ from daybreak.gate.selftest import selftest
 from daybreak.registry import approval
 from daybreak.registry.lineage import is_declared_equal, is_refresh, recipe, what_changed
 from daybreak.rollout import hold
+from daybreak.rollout.hold import InForce
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.statistics.paired import Rules, judge
 from daybreak.statistics.result import Conclusion, Status
@@ -102,15 +104,14 @@ def gate(
         )
     expect_ledger(home, params)
     is_same = _is_same_recipe(home, night, champion, params)
-    held = hold.on(home, _recipes(champion, params, is_same=is_same), day=night.day) if champion else []
+    held = hold.on(home, _recipes(champion, params, is_same=is_same), day=night.day)
     older = _older(home, champion, dataset)
     refresh = is_same and not older
     rules = rules_of(params.gate, refresh=refresh, evaluation=evaluation)
     scores, past = read_scores() or {}, _earlier(home, night, LOOKED_AT)
-    chance = None if champion is None or (refresh and not held) else _chance(home, night, params.gate)
-    strict = rules if chance is None else replace(rules, alpha=2 * chance, refresh=False)
-    if not refresh:
-        rules = strict
+    chance = None if champion is None or refresh else _chance(home, night, params.gate)
+    if chance is not None:
+        rules = replace(rules, alpha=2 * chance)
     chain = chain_of(
         scores,
         champion,
@@ -122,18 +123,20 @@ def gate(
         units=scores.get(UNIT),
     )
 
-    def replayed() -> Verdict:
-        anchored = replace(rules, may_lose=chain is not None and chain.level is not None)
+    def by(rules: Rules) -> Verdict:
         return judge_scores(
             home,
             evaluation,
             version,
             champion,
             params,
-            rules=anchored,
+            rules=rules,
             past=past,
             kind="older data" if older else "",
         )
+
+    def replayed() -> Verdict:
+        return by(replace(rules, may_lose=chain is not None and chain.level is not None))
 
     if params.gate.scores == "replay" or champion is None or held:  # no user meets what a person took back
         verdict = replayed()
@@ -142,19 +145,17 @@ def gate(
         verdict = live.judge(
             home, night, version, champion, params, rules=rules_for_users(rules, chance), replayed=replayed
         )
-    verdict = replace(
-        apply_chain(verdict, chain), false_promotion_chance=chance, recipe=recipe(params) if champion else ""
-    )
+    verdict = replace(apply_chain(verdict, chain), false_promotion_chance=chance, recipe=recipe(params))
     if champion and not is_same:
         verdict = replace(verdict, reason=f"{verdict.reason}; {what_changed(home, champion, params)}")
     if older:
         verdict = replace(verdict, reason=f"{verdict.reason}; {older}")
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     if held:
-        better = verdict.action == "promote" and (
-            not refresh or is_better(scores, evaluation, version, champion, params.gate, rules=strict)
+        apart = _chance(home, night, params.gate, spent=attrgetter("held_chance")) if refresh else None
+        verdict = under_hold(
+            verdict, held, evaluation, params.gate, night=night, rules=rules, by=by, chance=apart
         )
-        verdict = hold.apply(verdict, held, evaluation, night=night, better=better)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
         verdict = fit_to_serve(verdict, _smoke_test(home, version, champion, evaluation, params))
@@ -168,9 +169,9 @@ def _is_same_recipe(home: Home, night: Night, champion: Champion | None, params:
     return bool(champion and night.chosen and night.chosen.is_refresh)  # proven better on earlier nights
 
 
-def _recipes(champion: Champion, params: GateSections, *, is_same: bool) -> set[str]:
+def _recipes(champion: Champion | None, params: GateSections, *, is_same: bool) -> set[str]:
     """Returns the digests that tonight's recipe goes by: the champion's, too, where it is the same."""
-    return {recipe(params)} | ({champion.lineage.get("recipe", "")} if is_same else set())
+    return {recipe(params)} | ({champion.lineage.get("recipe", "")} if champion and is_same else set())
 
 
 def _older(home: Home, champion: Champion | None, dataset: Dataset | None) -> str:
@@ -197,9 +198,15 @@ def rules_for_users(rules: Rules, chance: float | None) -> Rules:
     return rules if chance is None else replace(rules, alpha=chance)
 
 
-def _chance(home: Home, night: Night, params: GateParams) -> float:
-    year = _earlier(home, night, NIGHTS_PER_YEAR + LOOKED_AT)
-    return chance_of(year, day=night.day, alpha=params.alpha, per_year=params.false_promotions_per_year)
+def _chance(
+    home: Home,
+    night: Night,
+    params: GateParams,
+    *,
+    spent: Callable[[Verdict], float | None] = attrgetter("false_promotion_chance"),
+) -> float:
+    year, per_year = _earlier(home, night, NIGHTS_PER_YEAR + LOOKED_AT), params.false_promotions_per_year
+    return chance_of(year, day=night.day, alpha=params.alpha, per_year=per_year, spent=spent)
 
 
 def _earlier(home: Home, night: Night, limit: int) -> list[ledger.Entry]:
@@ -355,27 +362,38 @@ def decide(
     )
 
 
-def is_better(
-    scores: Columns,
+def under_hold(
+    verdict: Verdict,
+    held: Sequence[InForce],
     evaluation: Evaluation,
-    version: Version,
-    champion: Champion | None,
     params: GateParams,
     *,
+    night: Night,
+    by: Callable[[Rules], Verdict],
     rules: Rules,
-) -> bool:
-    """Returns whether the scores prove a version better by these rules, which are of a changed recipe."""
-    success, guardrails = success_of(params, evaluation), guardrails_of(params, evaluation)
-    verdict = decide(
-        scores,
-        evaluation=evaluation,
-        version=version,
-        champion=champion,
-        rules=rules,
-        success=success,
-        guardrails=guardrails,
-    )
-    return verdict.action == "promote"
+    chance: float | None,
+) -> Verdict:
+    """Returns the verdict on a recipe that a person holds (daybreak/rollout/hold.py).
+
+    Args:
+        verdict: that it would have without.
+        held: the holds on its recipe.
+        evaluation: of the challenger.
+        params: of the gate.
+        night: tonight's.
+        by: judges the held-out scores.
+        rules: by which they were judged.
+        chance: of a false proof that a refresh is better, which takes nothing from other recipes; None: it is
+            none, and was proven better to be promoted.
+    """
+    proven = verdict.action == "promote" and params.scores == "replay"
+    proven = proven and hold.is_new_evidence(held, evaluation)
+    if proven and chance is not None:
+        verdict = replace(verdict, held_chance=chance)
+        proven = by(replace(rules, refresh=False, alpha=2 * chance)).action == "promote"
+    elif proven:
+        proven = verdict.low is not None and verdict.low > 0  # a first version may have had nothing to beat
+    return hold.apply(verdict, held, night=night, proven=proven)
 
 
 def _left_out(evaluation: Evaluation) -> str:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import NothingToDo, ReleaseError
-from daybreak.contract.record_types import Approval, Night, Stop, Verdict, Version
+from daybreak.contract.record_types import Approval, Hold, Night, Stop, Verdict, Version
 from daybreak.contract.user import user
 from daybreak.registry import approval as approvals
 from daybreak.rollout import hold
-from daybreak.storage import ledger
+from daybreak.storage import ledger, night_folders
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
 
@@ -62,15 +62,18 @@ def approve(
         said = approvals.answer_to(verdict, records.find(Approval, home.records))
         if said is None:
             said = _answer(home, night, verdict, approved=not reject, by=by, reason=" ".join(reason.split()))
-            if held := hold.of_rejection(night, verdict, said):
+            held = hold.of_rejection(verdict, said, since=night_folders.newest_day(home))
+            if held:
                 records.write(held, home.records)
+            else:  # of an answer to an earlier verdict of tonight
+                records.path_of(Hold, home.records).unlink(missing_ok=True)
             records.write(said, home.records)
     if said.approved is reject:
         answer = approvals.words(verdict, said)
         raise ReleaseError(f"{name} {answer}, and the first answer stands; use rollback once it serves")
     log.info("%s %s", name, approvals.words(verdict, said))
-    if held := hold.of_rejection(night, verdict, said):
-        log.info("%s", hold.consequence(held))
+    if left := records.find(Hold, home.records):
+        log.info("%s", hold.consequence(left))
     return said
 
 

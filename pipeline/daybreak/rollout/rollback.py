@@ -15,7 +15,7 @@ from daybreak.registry import aliases
 from daybreak.rollout import hold, night_events, release_journal, saga
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.rollout.targets import Target, release_targets
-from daybreak.storage import branch, ledger
+from daybreak.storage import branch, ledger, night_folders
 from daybreak.storage.branch import Commit
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
@@ -125,6 +125,7 @@ def _move(
         to=release.version,
         serving=serving.version,
         days=hold_days,
+        since=night_folders.newest_day(home),
         by=by,
         reason=one_line(why),
     )

@@ -57,15 +57,6 @@ def nights_to_show(difference: float, *, error: float, alpha: float, power: floa
     return max(1, ceil((quantiles * error / difference) ** 2))
 
 
-def half_width_after(nights: int, *, error: float, alpha: float) -> float:
-    """Returns the half-width that the mean of so many nights of this standard error has.
-
-    >>> round(half_width_after(4, error=0.02, alpha=0.025), 4)
-    0.0196
-    """
-    return float(stats.norm.isf(alpha)) * error / sqrt(nights)
-
-
 def level(newest_first: Sequence[Mean], *, alpha: float, half_width: float) -> Level:
     """Returns the level of a series, to a half-width of `half_width` where it has enough nights.
 

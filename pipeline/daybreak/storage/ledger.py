@@ -329,11 +329,12 @@ def _passed_on(home: Home, commit: str) -> Champion | None:
 
 
 def _says_more(home: Home, night: Night, folder: Path, commit: str) -> bool:
-    """Returns whether a night that had failed when it was committed has a verdict by now that counts."""
+    """Returns whether a night that had failed when it was committed has a verdict by now, or a hold."""
     verdict = records.find(Verdict, folder / records.RUN)
-    is_new = (
-        verdict is not None and verdict.challenger != 0 and verdict != branch.read_at(home, commit, Verdict)
-    )
+    hold = records.find(Hold, folder / records.RUN)
+    is_new = hold is not None and hold != branch.read_at(home, commit, Hold)
+    if verdict and verdict.challenger:
+        is_new = is_new or verdict != branch.read_at(home, commit, Verdict)
     return is_new and _may_go_on(home, commit) and not overtaken(home, night)
 
 
@@ -365,6 +366,8 @@ def commit_rollback(
     with tempfile.TemporaryDirectory() as scratch:
         index = Path(scratch) / "index"
         git("read-tree", target, folder=home.folder, index=index)
+        left = str(records.path_of(Hold, records.RUN))  # of the night that made the version
+        git("update-index", "--force-remove", left, folder=home.folder, index=index)
         branch.put_records(home, release, verdict, hold, Events(events=(event,)), index=index)
         tree = git("write-tree", folder=home.folder, index=index)
     trailers = f"Night: {release.night}\nRollback: {release.version}\n"

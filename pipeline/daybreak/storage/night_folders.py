@@ -6,6 +6,7 @@ another night may still be decided.
 
 import logging
 from collections.abc import Iterator, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ def unclosed(home: Home) -> Iterator[tuple[Path, Night]]:
             continue
         if night and not ledger.commit_of(home, night):
             yield folder, night
+
+
+def newest_day(home: Home) -> date:
+    """Returns the newest day of data that a night was for, closed or not; of the newest nights."""
+    nights = [entry.night for entry in ledger.history(home, limit=28)]
+    return max(night.day for night in (*nights, *(night for _, night in unclosed(home))))
 
 
 def undecided(home: Home) -> list[Night]:

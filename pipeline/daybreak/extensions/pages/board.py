@@ -191,12 +191,14 @@ def _address(query: Query, changed: Mapping[str, object]) -> str:
     return f"?{urlencode(kept)}"
 
 
-def status_of(rows: Sequence[NightRow], running: Sequence[RunningNight]) -> list["Table | Text | str"]:
-    """Returns what a terminal shows of a model: the nights that run, a line each, and the last ones."""
+def status_of(
+    rows: Sequence[NightRow], running: Sequence[RunningNight], held: Sequence[str]
+) -> list["Table | Text | str"]:
+    """Returns what a terminal shows of a model: nights that run, the last ones, and recipes that are held."""
     from rich.text import Text
 
     lines = [Text(f"{state.night.day} under way, {line(state)}", style="bold") for state in running]
-    return [*lines, status_table(rows) if rows else "no night yet"]
+    return [*lines, status_table(rows) if rows else "no night yet", *map(Text, held)]
 
 
 def running_rows(running: Sequence[RunningNight]) -> list[dict[str, Any]]:

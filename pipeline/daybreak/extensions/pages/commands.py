@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from daybreak.contract.errors import NothingToDo, ReleaseError
+from daybreak.contract.errors import NothingToDo, PipelineError, ReleaseError
 from daybreak.report.night_rows import NightRow, NightRows
 from daybreak.storage.home import Home
 
@@ -34,7 +34,6 @@ def status(home: Home, *, last: int = 14, all: bool = False, watch: bool = False
 
     from daybreak import airflow_health
     from daybreak.extensions.pages import board
-    from daybreak.rollout import hold
     from daybreak.storage import homes
 
     if url := airflow_health.address(home):
@@ -61,9 +60,8 @@ def status(home: Home, *, last: int = 14, all: bool = False, watch: bool = False
             Console().print(model, style="bold", highlight=False)
         elif not rows and not running[model]:
             raise NothingToDo("the ledger has no night yet; run one with: make night")
-        held = hold.in_force(member.home) if rows else []
-        for each in (*board.status_of(rows, running[model]), *map(str, held)):
-            Console().print(each, highlight=False, markup=False)
+        for each in board.status_of(rows, running[model], _held(member)):
+            Console().print(each, highlight=False)
     return 0
 
 
@@ -74,6 +72,17 @@ def _running(member: "FleetHome") -> "list[RunningNight]":
     try:
         return open_nights.states(member.home, now=datetime.now(UTC))
     except ReleaseError as error:
+        log.warning("%s: %s", member.model, error)
+        return []
+
+
+def _held(member: "FleetHome") -> list[str]:
+    """Returns the recipes of a home that a person holds, a sentence each."""
+    from daybreak.rollout import hold
+
+    try:
+        return [str(one) for one in hold.in_force(member.home)]
+    except PipelineError as error:
         log.warning("%s: %s", member.model, error)
         return []
 
@@ -91,7 +100,8 @@ def _watch(chosen: "Sequence[FleetHome]", *, last: int) -> int:
             parts: list[Any] = []
             for member in chosen:
                 parts += [member.model] if len(chosen) > 1 else []
-                parts += board.status_of(nights[member.model].newest(last), _running(member))
+                rows = nights[member.model].newest(last)
+                parts += board.status_of(rows, _running(member), _held(member))
             shown.update(Group(*parts), refresh=True)
             time.sleep(WATCH_S)
 
