@@ -31,7 +31,8 @@ def all_away() -> Iterator[Callable[[], None]]:
 
     patch = pytest.MonkeyPatch()  # of its own: others, as of the folder, stay
     ways = ((version_page, "show_verdict"), (page, "write_with_copy"), (page, "renew"), (notifier, "tell"))
-    for module, name in (*ways, (open_lineage, "send"), (ledger_copy, "push")):
+    rest = ((publisher, "_show_release"), (open_lineage, "send"), (ledger_copy, "push"))
+    for module, name in (*ways, *rest):
         patch.setattr(module, name, fail)
     yield patch.undo
     patch.undo()
@@ -39,6 +40,12 @@ def all_away() -> Iterator[Callable[[], None]]:
 
 def described(number: int) -> str:
     return client().get_model_version("daybreak", str(number)).description
+
+
+def kept(number: int) -> set[str]:
+    """The records that the run of a version has in MLflow."""
+    run_id = client().get_model_version("daybreak", str(number)).run_id
+    return {file.path for file in client().list_artifacts(run_id, "records")}
 
 
 def times_said(what: str, log: pytest.LogCaptureFixture) -> int:
@@ -59,9 +66,11 @@ def test_a_verdict_that_cannot_be_shown_stands_is_said_once_and_is_shown_by_the_
     assert isinstance(made, Release)
     assert serving() == (made.version, made.version) == (1, 1)
     assert "**Verdict: promote.**" not in described(1)
+    assert "records/release.json" not in kept(1)  # which shows, and decides nothing
     all_away()
     runner.run(Home.here(), "close")
     assert "**Verdict: promote.**" in described(1)
+    assert "records/release.json" in kept(1)
     assert (records.RUN / "report.html").exists()
 
 
