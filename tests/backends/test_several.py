@@ -124,7 +124,9 @@ def test_a_ladder_holds_the_machines_of_other_backends_in_time_cheapest_first():
     own = [replace(stock.own(), backend=name) for name in ("slurm", "slurm-2")]
     sections = stock.params_of(replace(stock.drawn(0), strategy="on-demand"))
     night = night_of(budget_usd=100)
-    plan = plans.planned(night, sections, share=0.5, available=(*stock.rented(), *own), taught=stock.known())
+    plan = plans.planned(
+        night, sections, share=0.5, available=(*stock.rented(), *own), taught=plans.known(stock.SPEEDS)
+    )
     rungs = [rung for rung in plan.ladder if rung.rental.machine == "own"]
     assert [rung.rental.backend for rung in rungs] == ["slurm", "slurm-2"]
     assert [rung.expected_usd for rung in plan.ladder] == sorted(rung.expected_usd for rung in plan.ladder)
