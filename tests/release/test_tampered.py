@@ -7,7 +7,7 @@ import sys
 import types
 import zipfile
 from collections.abc import Callable
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from daybreak.contract.errors import ReleaseError
 from daybreak.contract.record_types import Champion, Version
 from daybreak.data.features import CLEAN
 from daybreak.data.partitions import part_of
-from daybreak.evaluation import own_code
+from daybreak.evaluation import held_out, own_code
 from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_test import smoke_test
 from daybreak.extensions.care.drill import drill
@@ -32,7 +32,7 @@ from daybreak.extensions.vertex import container
 from daybreak.registry import carried_code
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
-from tests.release.folders import files_of_version
+from tests.release.folders import FIRST, NUM_SAMPLES, files_of_version, make_arrays, make_night
 
 pytestmark = [
     pytest.mark.slow,
@@ -206,6 +206,21 @@ def test_a_version_that_no_night_made_is_not_served(home: Path, files: Path) -> 
     assert int(made.version) == 2
     with pytest.raises(ReleaseError, match="made version 2 of daybreak"):
         load(home, 2)
+
+
+def test_a_version_scores_some_of_the_held_out_days_by_its_own_code_which_may_write_nothing_there(
+    home: Path, release: Any
+) -> None:
+    release(0, 1.0)
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
+    assert champion
+    os.chdir(make_night(home, 1, weight=1.0, champion=champion))
+    make_arrays(Path("data/arrays"), FIRST + timedelta(days=3), num_days=4)
+    days = held_out.held_out_days()[2:]
+    held_out.arrays_of(days)  # as evaluate makes them
+    with own_code.fetched(Home.here(), champion, name="daybreak") as folder:
+        columns = own_code.columns(Home.here(), champion, folder, arm="champion", days=days, batch_size=64)
+    assert len(columns["champion"]) == NUM_SAMPLES // 2
 
 
 def test_a_version_is_answered_by_its_own_code_after_the_checkout_was_edited(

@@ -22,7 +22,7 @@ import numpy as np
 from daybreak.contract.errors import DataError, without_password
 from daybreak.contract.record_types import Release
 from daybreak.data import prepare
-from daybreak.evaluation.held_out import arrays_of, keep
+from daybreak.evaluation.held_out import folder_of, keep
 from daybreak.evaluation.scores import Columns
 from daybreak.evaluation.scoring import ScoredModel, declared, predict, score
 from daybreak.registry import carried_code
@@ -102,7 +102,7 @@ def main() -> None:
         if remade:
             prepare.remake(workload, version / carried_code.MODEL, Path(scratch))
             keep(days, Path(scratch))
-        samples = workload.dataset(Path(scratch) if remade else arrays_of(days), "test")
+        samples = workload.dataset(Path(scratch) if remade else folder_of(days), "test")
         arm = ScoredModel(name=case["arm"], workload=workload, model=model, samples=samples)
         if declared(workload):
             predictions = predict(arm, batch_size=batch_size)
