@@ -156,7 +156,8 @@ def test_a_copy_does_not_end_a_rented_job_of_the_original(home: Path) -> None:
     cloud = Cloud()
     rental = Rental(machine=MACHINE.name, region=MACHINE.region)
     job = Job(name="j", module="tests.backends.script", arguments=("sleep 60",), rental=rental,
-              folder=str(home / "nights" / NIGHT / "data/work/jobs/j"), timeout_s=60)  # fmt: skip
+              folder=str(home / "nights" / NIGHT / "data/work/jobs/j"), timeout_s=60,
+              environment={"PYTHONPATH": str(ROOT)})  # fmt: skip
     handle = SmallPlace(cloud, home=Home(home)).submit(job)
     copy = Path(shutil.copytree(home, home.with_name("copy"), symlinks=True))
     (thing,) = cloud.things.values()
