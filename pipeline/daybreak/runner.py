@@ -97,7 +97,7 @@ def _step_in(home: Home, name: str) -> None:
     prices = home.folder / REFRESHED
     outside = {
         stages.PRICES: records.digest(prices) if prices.exists() else "",
-        stages.EXTENSIONS: frame_digest("extensions"),
+        stages.EXTENSIONS: frame_digest("extensions", "jobs"),  # some lean on how jobs are looked after
     }
     if source_of(home.tonight) is None:  # Daybreak is installed elsewhere
         outside[stages.FRAME] = frame_digest()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from daybreak.contract.errors import NotYet
-from daybreak.contract.record_types import Rental, Rung
+from daybreak.contract.record_types import Rental, Rung, Taken
 from daybreak.jobs.submissions import JobAttempts
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, job_folder
@@ -86,3 +86,16 @@ def test_a_job_that_runs_on_spot_is_left_in_steps_and_only_then_bought():
     with pytest.raises(NotYet, match="starting"):
         call(backend, plan=on_spot(), night=night, at_s=1740)
     assert len(backend.cancelled) == 1
+
+
+def test_rungs_that_one_look_takes_are_in_order_whatever_the_clock_says(tmp_path):
+    def taken(name, *, minute):
+        return Taken(name=name, time=NIGHT.started_at.replace(minute=minute), reason="", usd=0)
+
+    attempts = JobAttempts(tmp_path)
+    attempts.ask(0, job="j", rung=on_spot().ladder[0])
+    attempts.take(taken("checkpoint", minute=9))
+    attempts.change(leaving=True, taken=taken("scale up", minute=5))
+    attempts.ask(5, job="k", rung=on_spot().ladder[0])
+    attempts.take(taken("next rung", minute=5))  # refused at once, in the same look
+    assert [each.name for each in JobAttempts(tmp_path).taken] == ["checkpoint", "scale up", "next rung"]

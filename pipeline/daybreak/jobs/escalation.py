@@ -86,7 +86,7 @@ def _forced(job: ObservedJob) -> FallbackChoice:
         return _changed(job, other, "next rung", f"{job.rung.rental} cannot be had; {_at_most(job, other)}")
     if best is None or (job.state in ("none", "refused") and is_fresh(job, best.rental)):
         return FallbackChoice(rung=None)
-    if not _can_be_bought(job, best) and (faster := _up(job, best)):
+    if not (steering and _can_be_bought(job, best)) and (faster := _up(job, best)):
         if job.state == "queued":
             why = f"{best.rental} was waited for {job.now - job.since:,.0f} s"
             return _changed(job, faster, "next rung", f"{why}; {_at_most(job, faster)}")
@@ -127,7 +127,7 @@ def _elsewhere(job: ObservedJob, best: Rung | None, steering: Any) -> Rung | Non
     if wanted.rental not in job.refused:
         return None
     others = [rung for rung in rungs(job) if rung.rental != wanted.rental]
-    if _can_be_bought(job, wanted):  # which the job moves to in time
+    if steering and _can_be_bought(job, wanted):  # which the job moves to in time
         others = [rung for rung in others if rung.rental.is_spot]
     kept = [rung for rung in others if keeps(job, rung)]
     if not kept and forecast(job, wanted).chance < job.confidence:  # then the largest share of the work first

@@ -55,11 +55,16 @@ class JobAttempts:
 
     @property
     def taken(self) -> list[Taken]:
-        """The rungs of the ladder that were taken, in the order of time."""
+        """The rungs of the ladder that were taken, in order by attempts: one look may take two of them."""
         source = str(self._rungs.path)
-        kept = [records.loads(Taken, json.dumps(each), source=source) for each in self._rungs.read()]
-        left = [each.taken for each in self.all if each.taken]
-        return sorted([*kept, *left], key=lambda taken: taken.time)
+        kept = [
+            (each["attempt"], records.loads(Taken, json.dumps(each["taken"]), source=source))
+            for each in self._rungs.read()
+        ]
+        left = [(int(each.name), each.taken) for each in self.all if each.taken]
+        return [
+            taken for _, taken in sorted([*kept, *left], key=lambda one: one[0])
+        ]  # left after what was kept
 
     @property
     def last(self) -> JobAttempt | None:
@@ -100,10 +105,11 @@ class JobAttempts:
     def take(self, taken: Taken) -> None:
         """Records a rung that keeps the machines; only the first of each name counts."""
         if all(each.name != taken.name for each in self.taken):
-            self._rungs.write([*self._rungs.read(), json.loads(records.dumps(taken))])
+            kept = {"attempt": len(self.all), "taken": json.loads(records.dumps(taken))}
+            self._rungs.write([*self._rungs.read(), kept])
 
     def forget(self) -> None:
         """Removes all attempts and rungs, so that attempts count from zero again."""
+        self._rungs.remove()  # first: without attempts there is none to take
         self._journal.remove()
-        self._rungs.remove()
         self.all = []

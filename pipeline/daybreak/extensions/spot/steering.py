@@ -18,7 +18,8 @@ from daybreak.extensions.spot.policies import decide
 from daybreak.extensions.spot.states import CapacityHistory, Place, SpotState, Zone
 from daybreak.jobs.cost_tracker import usd_per_hour
 from daybreak.jobs.escalation import is_fresh
-from daybreak.jobs.observed_job import PATIENCE_S, ObservedJob, named, rungs
+from daybreak.jobs import observed_job
+from daybreak.jobs.observed_job import ObservedJob, named, rungs
 from daybreak.jobs.remaining_work import keeps, remaining_usd
 from daybreak.machines.startup import restart_s
 
@@ -50,7 +51,7 @@ class Steering:
         if chosen.spot or remaining_usd(job, at) <= job.left_usd:
             return at
         # The budget cannot pay for the rest on demand: spot is used until it is time to spend what is left.
-        lasts_s = job.left_usd / usd_per_hour(at) * HOUR_S + restart_s(job.plan) + PATIENCE_S
+        lasts_s = job.left_usd / usd_per_hour(at) * HOUR_S + restart_s(job.plan) + observed_job.PATIENCE_S
         return spot if running or job.deadline - job.now > lasts_s else at
 
     def elsewhere(self) -> Rung | None:
