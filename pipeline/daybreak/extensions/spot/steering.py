@@ -16,9 +16,9 @@ from daybreak.contract.record_types import Plan, Rental, Rung
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.spot.policies import decide
 from daybreak.extensions.spot.states import CapacityHistory, Place, SpotState, Zone
+from daybreak.jobs import observed_job
 from daybreak.jobs.cost_tracker import usd_per_hour
 from daybreak.jobs.escalation import is_fresh
-from daybreak.jobs import observed_job
 from daybreak.jobs.observed_job import ObservedJob, named, rungs
 from daybreak.jobs.remaining_work import keeps, remaining_usd
 from daybreak.machines.startup import restart_s
