@@ -34,7 +34,8 @@ from typing import Any, NoReturn
 import great_expectations  # noqa: F401  imported before the forks, as all below
 import pyarrow.parquet as pq
 
-import daybreak.night
+import daybreak.night.closing
+import daybreak.night.opening
 import daybreak.runner  # noqa: F401
 from benchmarks import frame
 from benchmarks.bench_interrupted import processes_in

@@ -346,9 +346,11 @@ def run(home: Home, name: str, **given: Any) -> Record | None:
         record = _run(home, name, given)
     except Exception:
         if name != "open":  # there is no night yet
-            _publish(home, name)
+            _publish(home, name, done=False)
         raise
-    _publish(home, name)
+    _publish(home, name, done=True)
+    if name == "close":
+        _tidy(home)
     if record and stages.STAGES[name].part == "answer" and "AIRFLOW_CTX_DAG_ID" not in os.environ:
         airflow_question.answer(home, records.read(Night, home.records), record)  # which Airflow brings else
     return record
@@ -404,14 +406,27 @@ def _expect_undecided(home: Home) -> None:
         )
 
 
-def _publish(home: Home, stage: str) -> None:
-    """Shows what has been decided by now, also by stages before."""
+def _tidy(home: Home) -> None:
+    """Frees disk once the night is shown; a failure is one of `close`, which does all of it again."""
+    from daybreak.night import closing
+
+    try:
+        alarm = closing.tidy(**arguments(home, closing.tidy, home.tonight, last=True))
+    except Exception as error:
+        mark(home, "close", error=sentence(error))
+        raise
+    if alarm:
+        publisher.publish_alarm(home, alarm)
+
+
+def _publish(home: Home, stage: str, *, done: bool) -> None:
+    """Shows what has been decided by now, also by stages before; `done` says that this stage has ended."""
     if stage in stages.IN_NIGHT and records.path_of(Night, home.records).exists():
         if stage == "close":
             publisher.publish_closed(home)
         else:
             publisher.publish_night(home, home.tonight)
-    if stage == "promote":
+    if stage == "promote" and done:
         publisher.publish_ledger(home)
     if stage in ("rollback", "watch"):
         publisher.publish_home(home)

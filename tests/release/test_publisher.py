@@ -13,6 +13,7 @@ from daybreak.contract.record_types import Release, Verdict
 from daybreak.extensions.lineage import open_lineage
 from daybreak.report import notifier, page, publisher, version_page
 from daybreak.rollout import ledger_copy
+from daybreak.storage import branch, snapshots
 from daybreak.storage.home import Home
 from tests.release.conftest import judge_night
 from tests.release.folders import PARAMS, make_night
@@ -72,6 +73,25 @@ def test_a_verdict_that_cannot_be_shown_stands_is_said_once_and_is_shown_by_the_
     assert "**Verdict: promote.**" in described(1)
     assert "records/release.json" in kept(1)
     assert (records.RUN / "report.html").exists()
+
+
+def test_a_night_is_shown_before_its_data_are_sent_away_which_may_take_long_or_fail(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.chdir(make_night(home, 0, weight=1.0, champion=None))
+    Path("params.yaml").write_text(PARAMS)
+    judge_night()
+
+    def killed(_: Home) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshots, "push", killed)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(Home.here(), "close")
+    assert (records.RUN / "report.html").exists()
+    assert client().get_model_version("daybreak", "1").tags["ledger"] == branch.ledger_tip(Home.here())
+    runner.run(Home.here(), "close")  # again, as Airflow does
 
 
 def test_a_rollback_that_cannot_be_shown_stands_and_is_shown_by_the_next_watch(

@@ -1,6 +1,7 @@
 """Stage close: ends a night, and writes it to the ledger with a verdict in any case.
 
-What was decided is shown to people afterwards, by the publisher, which the runner calls.
+What was decided is shown to people next, by the publisher, which the runner calls; then it calls `tidy`,
+which may take minutes.
 """
 
 import logging
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def close(home: Home, night: Night, params: CloseSections) -> None:
-    """Ends the night's jobs, commits it to the ledger with a verdict in any case, and frees disk."""
+    """Ends the night's jobs, and commits it to the ledger with a verdict in any case."""
     _expect_kept_ledger(home, params)
     reaper.end_night(home, night, params.backend)
     if params.gate.scores != "replay":
@@ -40,14 +41,21 @@ def close(home: Home, night: Night, params: CloseSections) -> None:
     verdict = _final_verdict(home, night, failure, overtaken)
     _note_events(home, night)
     commit = _commit(home, night, verdict)
+    log.info("night %s is commit %s of the ledger", night.id, commit[:9])
+    _say_how_to_go_on(home, night, failure, overtaken)
+
+
+def tidy(home: Home, params: CloseSections) -> str:
+    """Sends the night's data to DVC's remote, frees disk, and reads a share of the cache again.
+
+    Returns of which damage there people have to hear; "" where there is none.
+    """
     try:
-        log.info("night %s is commit %s of the ledger", night.id, commit[:9])
         snapshots.push(home)
         _prune(home)
-        _reread(home, night, params)
+        return _reread(home, params)
     finally:
         warm_parent.end(home.tonight)
-    _say_how_to_go_on(home, night, failure, overtaken)
 
 
 @dataclass(frozen=True)
@@ -210,8 +218,8 @@ def _prune(home: Home) -> None:
         log.warning("not all could be pruned: %s", sentence(error))
 
 
-def _reread(home: Home, night: Night, params: CloseSections) -> None:
-    """Reads a share of DVC's cache, another one each night, and notes as an event what is damaged there.
+def _reread(home: Home, params: CloseSections) -> str:
+    """Reads a share of DVC's cache, another one each night, and returns what is damaged there.
 
     `open` reads what is passed on; what only a rollback needs is read by nothing else. No night fails.
     """
@@ -222,10 +230,10 @@ def _reread(home: Home, night: Night, params: CloseSections) -> None:
         faults = [f"object {digest} of DVC's cache" for digest in dvc_cache.damaged(home, objects)]
     except Exception as error:  # noqa: BLE001 - whatever it is, the night is in the ledger
         log.warning("DVC's cache could not be read again: %s", sentence(error))
-        return
+        return ""
     log.info("read again: %d objects of DVC's cache, of which %d are damaged", len(objects), len(faults))
-    if faults:
-        text = f"{len(faults)} files have rotted: {'; '.join(faults[:3])}; run daybreak repair"
-        log.error("%s", text)
-        alarm = Event(kind="alarm", at=clock.utc().replace(microsecond=0), night=night.id, reason=text)
-        night_events.note_event(alarm, home.tonight)
+    if not faults:
+        return ""
+    text = f"{len(faults)} files have rotted: {'; '.join(faults[:3])}; run daybreak repair"
+    log.error("%s", text)
+    return text

@@ -95,7 +95,7 @@ class NightRow:
     @property
     def held(self) -> bool | None:
         """Returns whether the time was in the interval that was predicted; None where nothing was."""
-        if self.predicted_s is None or self.trained_s is None:
+        if self.predicted_s is None or self.trained_s is None or not self.elapsed_s:
             return None
         return self.is_whole and self.predicted_s[0] <= self.trained_s <= self.predicted_s[2]
 

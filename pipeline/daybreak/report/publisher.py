@@ -37,12 +37,12 @@ log = logging.getLogger(__name__)
 
 SHOWN = records.RUN / "shown.txt"  # digest of the verdict and the answer that MLflow shows
 WATCH = "daybreak watch tries again"
+NEXT = "the next stage and daybreak watch try again"
 TOLD_WITHIN = timedelta(days=1)  # of a rollback whose process was killed before it told people
 
 
-def publish_night(home: Home, folder: Path) -> None:
-    """Shows what the open night in a folder has decided by now: to people, and in MLflow."""
-    again = "the next stage and daybreak watch try again"
+def publish_night(home: Home, folder: Path, *, again: str = NEXT) -> None:
+    """Shows what the night in a folder has decided by now: to people, and in MLflow."""
     _done("tell people", partial(_tell, home, folder), again=again)
     _done("show the verdict in MLflow", partial(_show_verdict, home, folder), again=again)
     _done("show the release in MLflow", partial(_show_release, home, folder), again=again)
@@ -50,10 +50,10 @@ def publish_night(home: Home, folder: Path) -> None:
 
 def publish_closed(home: Home) -> None:
     """Shows tonight, with lineage and report where it is in the ledger."""
-    publish_night(home, home.tonight)
-    publish_ledger(home)
     night = records.read(Night, home.records)
     again = f"try again: daybreak close --night {night.id}"
+    publish_night(home, home.tonight, again=again)
+    publish_ledger(home)
     if commit := ledger.commit_of(home, night):
         for show in hooks.functions("after_commit"):
             _done("show the commit", partial(show, home, commit), again=again)
@@ -64,6 +64,11 @@ def publish_failure(home: Home, stage: str) -> None:
     """Shows that a stage of tonight failed for good."""
     failed = night_events.note_failure(stage, home.tonight)
     _done("tell people", partial(notifier.tell, home, failed), again=WATCH)
+
+
+def publish_alarm(home: Home, text: str) -> None:
+    """Tells people what they have to look at, though no night fails because of it."""
+    _done("tell people", partial(notifier.alarm, home, text), again="run daybreak audit --deep")
 
 
 def publish_home(home: Home) -> None:
@@ -209,7 +214,9 @@ def _reject_others(client: "MlflowClient", version: Version, entry: Entry) -> No
     """Marks the versions of a night that is over which do not serve, also where its gate was not reached."""
     refitted = entry.refit.version if entry.refit else None
     for made in (version, *([refitted] if refitted else [])):
-        if entry.release is None or made.number != entry.release.version:
+        if entry.release and entry.refit and entry.refit.in_place_of(made.number):
+            aliases.tag(client, made.name, made.number, status=aliases.REFITTED)
+        elif entry.release is None or made.number != entry.release.version:
             aliases.reject(client, made.name, made.number)
     text = aliases.existing(client, version.name, version.number).description or ""
     if entry.verdict and text.startswith(description.AWAITED):
