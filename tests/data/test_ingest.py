@@ -317,7 +317,8 @@ from daybreak.data.source import Files
 from daybreak.storage import known_digests
 from daybreak.storage.home import Home
 from daybreak.contract.params import IngestParams
-from daybreak.contract.records import Night, loads
+from daybreak.contract.record_types import Night
+from daybreak.contract.records import loads
 from daybreak.examples.shop.sold_lines import LINES
 
 known_digests.SETTLED_S = float("inf")  # what is remembered, and so what is read, would depend on the time
