@@ -407,7 +407,7 @@ def _expect_undecided(home: Home) -> None:
 
 
 def _tidy(home: Home) -> None:
-    """Frees disk once the night is shown; a failure is one of `close`, which does all of it again."""
+    """Frees disk once the night is shown; a failure marks `close` as failed, and `close` may be repeated."""
     from daybreak.night import closing
 
     try:

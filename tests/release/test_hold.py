@@ -144,6 +144,7 @@ def test_what_watch_takes_back_and_what_serves_again_by_it_is_not_held(
 
 
 def test_a_recipe_that_was_declared_the_same_is_held_too(taken_back: Params) -> None:
+    assert hold.on(Home.here(), {"edited"}, day=FIRST) == []
     ledger_notes.add(Home.here(), "the same", versions=(1,), recipe="edited")
     assert hold.on(Home.here(), {"edited"}, day=FIRST) != []
     assert hold.on(Home.here(), {"another"}, day=FIRST) == []

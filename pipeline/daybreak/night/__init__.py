@@ -1,1 +1,1 @@
-"""Opens a night, and closes it: its folder and deadline at one end, its entry in the ledger at the other."""
+"""The two ends of a night: `open` lays out folder and deadline, `close` writes the entry of the ledger."""

@@ -53,7 +53,7 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class NightView:
-    """A night as all pages show it: its records, and what stages wrote that failed or had nothing to do."""
+    """A night as all pages show it: records, and the sentences of stages that failed or had nothing to do."""
 
     entry: Entry
     errors: Mapping[str, str] = field(default_factory=dict)

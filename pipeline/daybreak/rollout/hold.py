@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 WATCH = "watch"  # who rolls back on evidence, and leaves no hold
 LONGEST = 36_500  # days
+RECENT = 20  # newest entries, of which a rollback has the day of an earlier night
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +56,11 @@ def consequence(hold: Hold) -> str:
 
 def in_force(home: Home, *, day: date | None = None) -> list[InForce]:
     """Returns the holds that nothing has ended yet, newest first; on a day of data, the next if left out."""
-    found = _not_ended(home, branch.ledger_tip(home))
-    if not found:
+    holds = _not_ended(home, branch.ledger_tip(home))
+    if not holds:
         return []
-    day = day or max(entry.night.day for entry in ledger.history(home, limit=1)) + timedelta(days=1)
-    return [one for one in found if one.hold.until is None or day <= one.hold.until]
+    day = day or max(entry.night.day for entry in ledger.history(home, limit=RECENT)) + timedelta(days=1)
+    return [one for one in holds if one.hold.until is None or day <= one.hold.until]
 
 
 @lru_cache(maxsize=8)  # what a commit follows never changes
@@ -68,9 +69,11 @@ def _not_ended(home: Home, tip: str) -> tuple[InForce, ...]:
     commits = branch.commits_up_to(home, tip)
     path = {kind: str(records.path_of(kind, records.RUN)) for kind in (Hold, Verdict, Events)}
     texts = branch.texts_at(home, [commit.id for commit in commits], list(path.values()))
+    if not any(path[Hold] in files for files in texts):
+        return ()  # other records, of which a ledger may have thousands, need not be read
     ended = {commit for note in ledger_notes.read(home, tip) for commit in note.lifts}
     again: set[int] = set()  # versions that a person let serve once more
-    found = []
+    holds = []
     for commit, files in zip(commits, texts, strict=True):
         if commit.rollback and commit.serves:
             events = records.loads(Events, files.get(path[Events], ""), source=commit.id[:9]).events
@@ -80,8 +83,8 @@ def _not_ended(home: Home, tip: str) -> tuple[InForce, ...]:
         if path[Hold] in files and commit.id not in ended and (commit.rollback or not commit.serves):
             hold = records.loads(Hold, files[path[Hold]], source=commit.id[:9])
             if not again.intersection(hold.versions):
-                found.append(InForce(commit=commit.id, hold=hold))
-    return tuple(found)
+                holds.append(InForce(commit=commit.id, hold=hold))
+    return tuple(holds)
 
 
 def on(home: Home, recipes: Iterable[str], *, day: date) -> list[InForce]:
