@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
+from daybreak.data.partitions import ARRAYS
 from daybreak.storage.home import Home
 
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
@@ -20,7 +21,7 @@ from benchmarks import frame, jobs
 from daybreak.contract.params import ProfileParams, TrainParams
 from daybreak.machines import contention, this_machine
 from daybreak.profiling import roofline
-from daybreak.profiling.diagnosis import ARRAYS, diagnose
+from daybreak.profiling.diagnosis import diagnose
 
 RUNS = 1 if frame.QUICK else 3
 LIMIT_S = 120.0

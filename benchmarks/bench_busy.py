@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from daybreak.data.partitions import ARRAYS
 from daybreak.storage.home import Home
 
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
@@ -21,7 +22,6 @@ from benchmarks.bench_bounds import profiled
 from daybreak.contract import records
 from daybreak.machines import contention, this_machine
 from daybreak.profiling import roofline
-from daybreak.profiling.diagnosis import ARRAYS
 
 EVERY = 9 if frame.QUICK else 3
 

@@ -17,6 +17,7 @@ QUICK=1 takes four.
 
 import os
 
+from daybreak.data.partitions import ARRAYS
 from daybreak.storage.home import Home
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -50,7 +51,6 @@ from daybreak.contract.record_types import Dataset, Profile, Tuning
 from daybreak.machines import contention, this_machine
 from daybreak.profiling import profiler, roofline
 from daybreak.profiling.ab_timing import bounds
-from daybreak.profiling.diagnosis import ARRAYS
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
 from daybreak.training.tuning import leaves, read, tensors

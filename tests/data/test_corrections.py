@@ -18,8 +18,8 @@ from daybreak.contract.params import Plug, PrepareParams, PrepareSections
 from daybreak.contract.record_types import Dataset, Night, Report
 from daybreak.contract.table import Id, Int, Label, Table, Time, days
 from daybreak.data.features import past_of, read_clean
-from daybreak.data.partitions import partitions
-from daybreak.data.prepare import ARRAYS, CLEAN, SAMPLES, prepare, remake
+from daybreak.data.partitions import ARRAYS, partitions
+from daybreak.data.prepare import CLEAN, SAMPLES, prepare, remake
 from daybreak.storage.home import Home
 from daybreak.workloads.samples import Samples
 from daybreak.workloads.served_rows import ServedRows

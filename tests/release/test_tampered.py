@@ -21,7 +21,7 @@ from daybreak.contract import params, records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.record_types import Champion, Version
 from daybreak.data.features import CLEAN
-from daybreak.data.partitions import part_of
+from daybreak.data.partitions import held_out_days, part_of
 from daybreak.evaluation import held_out, own_code
 from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_test import smoke_test
@@ -216,7 +216,7 @@ def test_a_version_scores_some_of_the_held_out_days_by_its_own_code_which_may_wr
     assert champion
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
     make_arrays(Path("data/arrays"), FIRST + timedelta(days=3), num_days=4)
-    days = held_out.held_out_days()[2:]
+    days = held_out_days()[2:]
     held_out.arrays_of(days)  # as evaluate makes them
     with own_code.fetched(Home.here(), champion, name="daybreak") as folder:
         columns = own_code.columns(Home.here(), champion, folder, arm="champion", days=days, batch_size=64)

@@ -10,6 +10,7 @@ import pytest
 from daybreak.contract import records
 from daybreak.contract.params import Params
 from daybreak.contract.record_types import Champion, Rental
+from daybreak.data.partitions import ARRAYS
 from daybreak.jobs import launcher
 from daybreak.training import recipe
 from tests.training import nights, recipes
@@ -106,8 +107,8 @@ def test_a_changed_workload_trains_on_all_samples_from_the_champions_weights(
         assert params.workload.model_extra is not None
         params.workload.model_extra["dropout"] = 0.5
     else:
-        (recipe.ARRAYS / "state").mkdir(parents=True)
-        (recipe.ARRAYS / "state" / "edges.npy").write_bytes(b"other quantiles")
+        (ARRAYS / "state").mkdir(parents=True)
+        (ARRAYS / "state" / "edges.npy").write_bytes(b"other quantiles")
     course = recipe.course(nights.night(day=WARM_DAY), nights.dataset(), champion, params)
     assert (course.warm, course.newest) == (True, False)
     assert (course.num_samples, course.rate) == (2 * nights.dataset().num_samples, params.train.rate)

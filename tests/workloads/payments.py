@@ -37,8 +37,8 @@ from daybreak.contract.params import Plug, PrepareParams, PrepareSections
 from daybreak.contract.record_types import Dataset, Night, Report
 from daybreak.contract.workload import STATE, make_model, read_state
 from daybreak.data.features import CLEAN
-from daybreak.data.partitions import part_of
-from daybreak.data.prepare import ARRAYS, prepare
+from daybreak.data.partitions import ARRAYS, part_of
+from daybreak.data.prepare import prepare
 from daybreak.registry.weights import MODEL
 from daybreak.storage.home import Home
 

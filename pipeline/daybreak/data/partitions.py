@@ -1,10 +1,14 @@
-"""Names the files of rows: a partition a day, in the folder of a night's raw or clean rows."""
+"""Names the files of a night's data: a partition of rows a day, raw or clean, and the arrays made of them."""
 
+import json
 from datetime import date
 from pathlib import Path
 
+from daybreak.contract.errors import DataError
+
 PART = "part.parquet"
 RAW = Path("data/raw")
+ARRAYS = Path("data/arrays")
 
 
 def part_of(day: date, folder: Path = RAW) -> Path:
@@ -15,3 +19,12 @@ def part_of(day: date, folder: Path = RAW) -> Path:
 def partitions(folder: Path) -> list[date]:
     """Returns the days that have a partition in the folder, in order."""
     return sorted(date.fromisoformat(path.parent.name[4:]) for path in folder.glob(f"day=*/{PART}"))
+
+
+def held_out_days(arrays: Path = ARRAYS) -> tuple[date, ...]:
+    """Returns the held-out days of the arrays, in the order of their samples."""
+    path = arrays / "meta.json"
+    try:
+        return tuple(date.fromisoformat(day) for day in json.loads(path.read_text())["test_days"])
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path} names no test_days ({error!r}); run prepare again") from None

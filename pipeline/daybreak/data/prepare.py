@@ -33,7 +33,7 @@ from daybreak.data.corrections import corrects, later_days, reach
 from daybreak.data.dialects import DUCKDB
 from daybreak.data.engines import read_parts
 from daybreak.data.features import CLEAN, is_ripe, past_of, read_clean, rows_of, samples_of
-from daybreak.data.partitions import part_of, partitions
+from daybreak.data.partitions import ARRAYS, part_of, partitions
 from daybreak.storage import known_digests
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import running_digest
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-ARRAYS, UNFINISHED = Path("data/arrays"), Path("data/work/arrays")
+UNFINISHED = Path("data/work/arrays")
 SAMPLES, ROWS, KEYS = "samples.npy", "rows.parquet", "keys.json"
 SHOW_PROGRESS_FROM = 15  # days
 

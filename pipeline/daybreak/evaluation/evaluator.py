@@ -42,6 +42,7 @@ from daybreak.contract.record_types import (
 from daybreak.contract.records import digest
 from daybreak.contract.table import Label
 from daybreak.contract.workload import STATE, UNIT, Workload, serves_rows
+from daybreak.data.partitions import ARRAYS, held_out_days
 from daybreak.evaluation import own_code
 from daybreak.evaluation.held_out import arrays_of, comparable_days
 from daybreak.evaluation.scores import Columns, with_prefix, write_scores
@@ -55,7 +56,7 @@ from daybreak.evaluation.scoring import (
     score,
 )
 from daybreak.registry import carried_code
-from daybreak.registry.weights import ARRAYS, MODEL, batch_of, check_digest, held_out_days, load_model
+from daybreak.registry.weights import MODEL, batch_of, check_digest, load_model
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import source_digest
 from daybreak.workloads.metrics import Metric

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.contract import records
-from daybreak.registry.weights import ARRAYS, held_out_days
+from daybreak.data.partitions import ARRAYS, held_out_days
 
 META = "meta.json"
 LATER = Path("data/work/held-out")  # links to the arrays, of fewer held-out days

@@ -27,9 +27,9 @@ from daybreak.contract.params import SmokeTestParams
 from daybreak.contract.record_types import Champion, Check, Release, Version
 from daybreak.contract.table import Table
 from daybreak.data.features import read_clean
+from daybreak.data.partitions import ARRAYS, held_out_days
 from daybreak.evaluation.scores import Columns
 from daybreak.registry import carried_code
-from daybreak.registry.weights import ARRAYS, held_out_days
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from daybreak.workloads.served_rows import as_records, conformed

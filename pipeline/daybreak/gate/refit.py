@@ -36,6 +36,7 @@ from daybreak.contract.record_types import (
     Version,
 )
 from daybreak.contract.workload import Workload, serves_rows
+from daybreak.data.partitions import ARRAYS, held_out_days
 from daybreak.evaluation.evaluator import columns_of
 from daybreak.evaluation.held_out import arrays_of
 from daybreak.evaluation.scores import Columns, read_scores, with_prefix
@@ -43,7 +44,7 @@ from daybreak.evaluation.smoke_test import smoke_test
 from daybreak.jobs import launcher
 from daybreak.registry import approval as approvals
 from daybreak.registry.register import register_refit
-from daybreak.registry.weights import ARRAYS, MODEL, held_out_days, load_model
+from daybreak.registry.weights import MODEL, load_model
 from daybreak.statistics.output_drift import shifted
 from daybreak.statistics.result import Status
 from daybreak.storage import ledger, snapshots

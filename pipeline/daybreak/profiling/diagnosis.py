@@ -11,13 +11,13 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import is_out_of_memory
 from daybreak.contract.params import ProfileParams, TrainParams
 from daybreak.contract.record_types import Line, Tuning
 from daybreak.contract.workload import Workload
+from daybreak.data.partitions import ARRAYS
 from daybreak.machines import this_machine
 from daybreak.machines.catalog import HEADROOM
 from daybreak.profiling import all_reduce, bounds, counterfactuals, line_fit, memory, memory_fit
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from daybreak.profiling.memory import Peaks
     from daybreak.profiling.roofline import Ceilings
 
-ARRAYS = Path("data/arrays")
 ACTIVATIONS = {  # that cost more than a ReLU, as torch calls them
     "gelu",
     "silu",

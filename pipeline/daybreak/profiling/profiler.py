@@ -9,9 +9,10 @@ from dataclasses import replace
 from daybreak.contract.params import ProfileParams, TrainParams
 from daybreak.contract.record_types import Dataset, Profile
 from daybreak.contract.workload import Workload
+from daybreak.data.partitions import ARRAYS
 from daybreak.machines import contention
 from daybreak.profiling import line_fit, remedies
-from daybreak.profiling.diagnosis import ARRAYS, diagnose
+from daybreak.profiling.diagnosis import diagnose
 from daybreak.storage.home import Home
 
 __all__ = ["ARRAYS", "profile"]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.table import AnyColumn, Table
 from daybreak.data.features import CLEAN, read_clean
-from daybreak.data.partitions import part_of, partitions
-from daybreak.registry.weights import MODEL, PAST, held_out_days, load_rows
+from daybreak.data.partitions import held_out_days, part_of, partitions
+from daybreak.registry.weights import MODEL, PAST, load_rows
 from daybreak.workloads.served_rows import as_records, conformed
 
 if TYPE_CHECKING:

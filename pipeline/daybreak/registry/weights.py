@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +15,8 @@ from daybreak.workloads.served_rows import ServedRows
 if TYPE_CHECKING:
     from torch import nn
 
-ARRAYS = Path("data/arrays")
 MODEL = records.RUN / "model"
 PAST = "past"  # folder of the clean rows that a version looks back on, beside its model
-
-
-def held_out_days(arrays: Path = ARRAYS) -> tuple[date, ...]:
-    """Returns the held-out days of the arrays, in the order of their samples."""
-    path = arrays / "meta.json"
-    try:
-        return tuple(date.fromisoformat(day) for day in json.loads(path.read_text())["test_days"])
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path} names no test_days ({error!r}); run prepare again") from None
 
 
 def load_model(workload: Workload, folder: Path) -> "nn.Module":

@@ -23,6 +23,7 @@ from daybreak.contract.record_types import (
 )
 from daybreak.contract.records import digest
 from daybreak.contract.workload import STATE
+from daybreak.data.partitions import ARRAYS
 from daybreak.storage.source_code import source_digest
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
@@ -31,7 +32,6 @@ if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
 log = logging.getLogger(__name__)
 
 
-ARRAYS = Path("data/arrays")
 CHAMPION = Path("data/champion")
 FACTS = CHAMPION / "model.json"
 END_BY = "end_by.json"  # where the budget ends before the time: the launcher writes it, worker 0 reads it

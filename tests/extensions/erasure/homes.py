@@ -19,11 +19,11 @@ from daybreak import runner
 from daybreak.contract import params, records
 from daybreak.contract.record_types import Dataset, Night, Plan, Rental, Training, Tuning, Verdict
 from daybreak.contract.workload import STATE, make_model, read_state
-from daybreak.data.partitions import PART
+from daybreak.data.partitions import ARRAYS, PART
 from daybreak.data.source import write_partition
 from daybreak.examples.fraud.payments import Payments
 from daybreak.examples.shop.simulated_shop import Shop
-from daybreak.registry.weights import ARRAYS, MODEL
+from daybreak.registry.weights import MODEL
 from daybreak.storage import branch, ledger, ledger_notes, snapshots
 from daybreak.storage.home import Home
 from tests.release.conftest import promote_night, register_night

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.record_types import Night, Refit, Version
+from daybreak.data.partitions import ARRAYS
 from daybreak.extensions.router.answers import Answers, Predictor, texts
 from daybreak.registry import aliases, carried_code
-from daybreak.registry.weights import ARRAYS
 from daybreak.serving.version_process import NoAnswer, VersionProcess
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home

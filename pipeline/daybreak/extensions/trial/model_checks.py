@@ -18,7 +18,7 @@ from daybreak.contract.errors import ParamsError, PipelineError
 from daybreak.contract.formats import counted
 from daybreak.contract.table import Table
 from daybreak.contract.workload import State, make_model, serves_rows, write_state
-from daybreak.data import prepare
+from daybreak.data.partitions import ARRAYS
 from daybreak.evaluation.scoring import check_shape, declared, judged
 from daybreak.extensions.trial import trial_version
 from daybreak.extensions.trial.rehearsal import CODE
@@ -81,7 +81,7 @@ class ModelChecks:
     def _batch(self) -> tuple[Any, Any]:
         """Returns the training samples, and a batch whose labels differ where possible."""
         with self._method("dataset"):
-            samples = self.workload.dataset(prepare.ARRAYS, "train")
+            samples = self.workload.dataset(ARRAYS, "train")
             num = min(len(samples), MOST_SAMPLES)
             order = np.arange(len(samples))
             if self.table.label and hasattr(samples, "column"):
@@ -138,7 +138,7 @@ class ModelChecks:
     def _new_workload(self) -> Any:
         """Returns the workload as a process that trains has it."""
         workload = self._params.workload.make()
-        workload.dataset(prepare.ARRAYS, "train")
+        workload.dataset(ARRAYS, "train")
         return workload
 
     def _loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -277,7 +277,7 @@ class ModelChecks:
                 self._params, files, version=version, code=self._folder / CODE
             ) as workload:
                 made = again(workload)
-                batch = batch_of(workload.dataset(prepare.ARRAYS, "train"), self._chosen)
+                batch = batch_of(workload.dataset(ARRAYS, "train"), self._chosen)
                 model = load_model(workload, version / MODEL).cpu()
                 with torch.inference_mode():
                     answers = predictions(workload, model, batch, size=_size(batch)) if predicted else {}

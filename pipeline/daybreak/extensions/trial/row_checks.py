@@ -33,7 +33,7 @@ from daybreak.data.dialects import DUCKDB
 from daybreak.data.engines import read_parts
 from daybreak.data.features import CLEAN, Past, is_ripe, past_of, samples_of
 from daybreak.data.partition_scan import PartitionScan
-from daybreak.data.partitions import PART, part_of, partitions
+from daybreak.data.partitions import ARRAYS, PART, part_of, partitions
 from daybreak.data.row_rules import failing
 from daybreak.extensions.trial import night_preview, trial_version
 from daybreak.extensions.trial.model_checks import ModelChecks, in_words, shapes
@@ -229,11 +229,11 @@ class RowChecks(ModelChecks):
     def _samples(self, day: date) -> State:
         """Makes the samples of the day, by `fit` and `features`."""
         state: State = {}
-        prepare.ARRAYS.mkdir(parents=True)
+        ARRAYS.mkdir(parents=True)
         if hasattr(self.workload, "fit"):
             with self._method("fit"):
                 state = prepare.fitted(self.workload, read_parts({day: part_of(day, CLEAN)}, engine=DUCKDB))
-            write_state(prepare.ARRAYS, state)
+            write_state(ARRAYS, state)
             self._say("fit", shapes(state) or "nothing")
         rows = pq.read_table(part_of(day, CLEAN), partitioning=None, page_checksum_verification=True)
         if corrects(self.workload):
@@ -243,11 +243,11 @@ class RowChecks(ModelChecks):
         past = past_of(self.workload, day, partitions(CLEAN))
         with self._method("features"):
             arrays = samples_of(self.workload, rows, state, past)
-        prepare.write_samples(prepare.ARRAYS / f"day={day}", arrays)
+        prepare.write_samples(ARRAYS / f"day={day}", arrays)
         self.again = partial(samples_of, rows=rows, state=state, past=past), arrays
         self._try_features(rows, state, past, arrays)
         meta = {"first_day": str(day), "last_day": str(day), "test_days": [str(day)]}
-        records.replace_text(prepare.ARRAYS / "meta.json", json.dumps(meta))
+        records.replace_text(ARRAYS / "meta.json", json.dumps(meta))
         self._say("features", shapes(arrays))
         return state
 
