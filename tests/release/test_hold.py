@@ -12,12 +12,11 @@ import pytest
 from daybreak import commands
 from daybreak.contract import params, records
 from daybreak.contract.errors import NothingToDo, ParamsError
-from daybreak.contract.params import GateParams, Params
+from daybreak.contract.params import Params
 from daybreak.contract.record_types import Approval, Champion, Evaluation, Hold, Night, Verdict, Version
 from daybreak.gate import judge, review
 from daybreak.rollout import hold, promote, rollback
 from daybreak.rollout.hold import InForce
-from daybreak.statistics.paired import Rules
 from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.home import Home
 from tests.release.conftest import judge_night
@@ -195,13 +194,8 @@ def test_only_a_proof_by_scores_of_later_days_alone_ends_it(
     )  # fmt: skip
     evaluation: Evaluation = replace(make_evaluation("m"), days=tuple(date(2025, 1, day) for day in days))
 
-    def by(rules: Rules) -> Verdict:
-        raise AssertionError("a changed recipe is judged once")
-
-    applied = judge.under_hold(
-        verdict, [InForce(commit="c", hold=made)], evaluation, GateParams(scores=scores), night=night, by=by,
-        rules=Rules(alpha=0.05, margin=0.03, min_samples=30, refresh=False), chance=None,
-    )  # fmt: skip
+    held = [InForce(commit="c", hold=made)]
+    applied = judge.under_hold(verdict, held, evaluation, night=night, scores=scores)
     assert ((applied.approve_until is None), applied.held) == (ends, ("c",))
 
 

@@ -14,6 +14,7 @@ By `gate.scores`, held-out scores decide, or users who meet one model or the oth
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -123,20 +124,14 @@ def gate(
         units=scores.get(UNIT),
     )
 
-    def by(rules: Rules) -> Verdict:
-        return judge_scores(
-            home,
-            evaluation,
-            version,
-            champion,
-            params,
-            rules=rules,
-            past=past,
-            kind="older data" if older else "",
-        )
+    kind = "older data" if older else ""
+    by = partial(judge_scores, home, evaluation, version, champion, params, past=past, kind=kind)
+    may_lose = chain is not None and chain.level is not None
+    replayed = partial(by, rules=replace(rules, may_lose=may_lose))
 
-    def replayed() -> Verdict:
-        return by(replace(rules, may_lose=chain is not None and chain.level is not None))
+    def better() -> Verdict:  # of a refresh, by a chance of its own, which takes nothing from other recipes
+        spent = _chance(home, night, params.gate, spent=attrgetter("held_chance"))
+        return replace(by(rules=replace(rules, refresh=False, alpha=2 * spent)), held_chance=spent)
 
     if params.gate.scores == "replay" or champion is None or held:  # no user meets what a person took back
         verdict = replayed()
@@ -152,10 +147,8 @@ def gate(
         verdict = replace(verdict, reason=f"{verdict.reason}; {older}")
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     if held:
-        apart = _chance(home, night, params.gate, spent=attrgetter("held_chance")) if refresh else None
-        verdict = under_hold(
-            verdict, held, evaluation, params.gate, night=night, rules=rules, by=by, chance=apart
-        )
+        proof = better if refresh else None
+        verdict = under_hold(verdict, held, evaluation, night=night, scores=params.gate.scores, better=proof)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
         verdict = fit_to_serve(verdict, _smoke_test(home, version, champion, evaluation, params))
@@ -366,31 +359,26 @@ def under_hold(
     verdict: Verdict,
     held: Sequence[InForce],
     evaluation: Evaluation,
-    params: GateParams,
     *,
     night: Night,
-    by: Callable[[Rules], Verdict],
-    rules: Rules,
-    chance: float | None,
+    scores: str,
+    better: Callable[[], Verdict] | None = None,
 ) -> Verdict:
     """Returns the verdict on a recipe that a person holds (daybreak/rollout/hold.py).
 
     Args:
         verdict: that it would have without.
         held: the holds on its recipe.
-        evaluation: of the challenger.
-        params: of the gate.
+        evaluation: of the challenger; it proves something on days after the words of these holds.
         night: tonight's.
-        by: judges the held-out scores.
-        rules: by which they were judged.
-        chance: of a false proof that a refresh is better, which takes nothing from other recipes; None: it is
-            none, and was proven better to be promoted.
+        scores: `gate.scores`; held-out scores prove something where they alone decide.
+        better: judges whether a refresh is better than the champion; None where it was proven better, as a
+            changed recipe is, to be promoted.
     """
-    proven = verdict.action == "promote" and params.scores == "replay"
-    proven = proven and hold.is_new_evidence(held, evaluation)
-    if proven and chance is not None:
-        verdict = replace(verdict, held_chance=chance)
-        proven = by(replace(rules, refresh=False, alpha=2 * chance)).action == "promote"
+    proven = verdict.action == "promote" and scores == "replay" and hold.is_new_evidence(held, evaluation)
+    if proven and better:
+        again = better()
+        verdict, proven = replace(verdict, held_chance=again.held_chance), again.action == "promote"
     elif proven:
         proven = verdict.low is not None and verdict.low > 0  # a first version may have had nothing to beat
     return hold.apply(verdict, held, night=night, proven=proven)
