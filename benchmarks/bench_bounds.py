@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from daybreak.data.partitions import ARRAYS
+from daybreak.contract.workload import ARRAYS
 from daybreak.storage.home import Home
 
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from daybreak.data.partitions import ARRAYS
+from daybreak.contract.workload import ARRAYS
 from daybreak.storage.home import Home
 
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"

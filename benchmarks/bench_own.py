@@ -27,7 +27,8 @@ import pandas as pd
 from benchmarks import frame
 from daybreak.contract import records
 from daybreak.contract.record_types import Training, Verdict
-from daybreak.data.partitions import ARRAYS, part_of
+from daybreak.contract.workload import ARRAYS
+from daybreak.data.partitions import part_of
 from daybreak.evaluation.scores import read_scores
 from tests.clones import clone
 

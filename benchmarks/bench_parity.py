@@ -33,7 +33,8 @@ import requests
 from benchmarks import frame
 from daybreak.contract import records
 from daybreak.contract.record_types import Version
-from daybreak.data.partitions import ARRAYS, part_of
+from daybreak.contract.workload import ARRAYS
+from daybreak.data.partitions import part_of
 from daybreak.evaluation.scores import read_scores
 from daybreak.examples.shop.recommender import Recommender
 from daybreak.registry import carried_code

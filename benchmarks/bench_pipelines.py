@@ -17,7 +17,7 @@ QUICK=1 takes four.
 
 import os
 
-from daybreak.data.partitions import ARRAYS
+from daybreak.contract.workload import ARRAYS
 from daybreak.storage.home import Home
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -17,8 +17,9 @@ from daybreak.contract.errors import ParamsError
 from daybreak.contract.params import Plug, PrepareParams, PrepareSections
 from daybreak.contract.record_types import Dataset, Night, Report
 from daybreak.contract.table import Id, Int, Label, Table, Time, days
+from daybreak.contract.workload import ARRAYS
 from daybreak.data.features import past_of, read_clean
-from daybreak.data.partitions import ARRAYS, partitions
+from daybreak.data.partitions import partitions
 from daybreak.data.prepare import CLEAN, SAMPLES, prepare, remake
 from daybreak.storage.home import Home
 from daybreak.workloads.samples import Samples

@@ -17,9 +17,8 @@ from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.params import Plug, PrepareParams, PrepareSections
 from daybreak.contract.record_types import Dataset, Night, Report
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
-from daybreak.contract.workload import Prepared, Window, read_state
+from daybreak.contract.workload import ARRAYS, Prepared, Window, read_state
 from daybreak.data.features import UNIT, labels_of
-from daybreak.data.partitions import ARRAYS
 from daybreak.data.prepare import CLEAN, SAMPLES, prepare, remake
 from daybreak.storage.home import Home
 from daybreak.workloads.samples import Samples

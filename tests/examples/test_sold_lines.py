@@ -18,9 +18,8 @@ from daybreak.contract import records
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.params import Plug, PrepareParams, PrepareSections
 from daybreak.contract.record_types import Dataset, Night, Report
-from daybreak.contract.workload import EPOCH
+from daybreak.contract.workload import ARRAYS, EPOCH
 from daybreak.data.corrections import PLACE, corrected, later_days
-from daybreak.data.partitions import ARRAYS
 from daybreak.data.prepare import CLEAN, prepare
 from daybreak.examples.shop.sold_lines import LINES, SoldLines, stable_key
 from daybreak.storage.home import Home

@@ -10,7 +10,7 @@ import pytest
 from daybreak.contract import records
 from daybreak.contract.params import Params
 from daybreak.contract.record_types import Champion, Rental
-from daybreak.data.partitions import ARRAYS
+from daybreak.contract.workload import ARRAYS
 from daybreak.jobs import launcher
 from daybreak.training import recipe
 from tests.training import nights, recipes

@@ -35,9 +35,9 @@ from daybreak import (
 from daybreak.contract import records
 from daybreak.contract.params import Plug, PrepareParams, PrepareSections
 from daybreak.contract.record_types import Dataset, Night, Report
-from daybreak.contract.workload import STATE, make_model, read_state
+from daybreak.contract.workload import ARRAYS, STATE, make_model, read_state
 from daybreak.data.features import CLEAN
-from daybreak.data.partitions import ARRAYS, part_of
+from daybreak.data.partitions import part_of
 from daybreak.data.prepare import prepare
 from daybreak.registry.weights import MODEL
 from daybreak.storage.home import Home

@@ -16,10 +16,10 @@ import torch
 
 from daybreak.contract.errors import DataError
 from daybreak.contract.table import Bool, Bytes, Float, Id, Table, Text, Time
-from daybreak.contract.workload import make_model, read_state, serves_rows
+from daybreak.contract.workload import ARRAYS, make_model, read_state, serves_rows
 from daybreak.data.casts import conform
 from daybreak.data.features import read_clean
-from daybreak.data.partitions import ARRAYS, partitions
+from daybreak.data.partitions import partitions
 from daybreak.workloads.served_rows import ServedRows, as_records, conformed
 from daybreak.workloads.table_workload import TableWorkload
 from tests.workloads import payments

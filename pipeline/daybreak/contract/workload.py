@@ -30,6 +30,7 @@ Batch = Any
 State = Mapping[str, "NDArray[Any]"]  # what `fit` found, kept beside the weights as one file an array
 EPOCH = date(1970, 1, 1)  # days are numbered from here in arrays
 UNIT = "(unit)"  # of the array that says which samples belong together; no column is named so
+ARRAYS = Path("data/arrays")  # of a night, which its samples are read from
 STATE = "state"  # folder of the state, in that of arrays and in that of a model
 
 

@@ -1,14 +1,14 @@
-"""Names the files of a night's data: a partition of rows a day, raw or clean, and the arrays made of them."""
+"""Names the files of rows, a partition a day, raw or clean; and the days that are held out of arrays."""
 
 import json
 from datetime import date
 from pathlib import Path
 
 from daybreak.contract.errors import DataError
+from daybreak.contract.workload import ARRAYS
 
 PART = "part.parquet"
 RAW = Path("data/raw")
-ARRAYS = Path("data/arrays")
 
 
 def part_of(day: date, folder: Path = RAW) -> Path:

@@ -28,12 +28,12 @@ from daybreak.contract import disk, records
 from daybreak.contract.errors import DataError, ParamsError
 from daybreak.contract.params import PrepareParams, PrepareSections
 from daybreak.contract.record_types import Dataset, Night, Report
-from daybreak.contract.workload import Prepared, State, Window, read_state, write_state
+from daybreak.contract.workload import ARRAYS, Prepared, State, Window, read_state, write_state
 from daybreak.data.corrections import corrects, later_days, reach
 from daybreak.data.dialects import DUCKDB
 from daybreak.data.engines import read_parts
 from daybreak.data.features import CLEAN, is_ripe, past_of, read_clean, rows_of, samples_of
-from daybreak.data.partitions import ARRAYS, part_of, partitions
+from daybreak.data.partitions import part_of, partitions
 from daybreak.storage import known_digests
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import running_digest

@@ -41,8 +41,8 @@ from daybreak.contract.record_types import (
 )
 from daybreak.contract.records import digest
 from daybreak.contract.table import Label
-from daybreak.contract.workload import STATE, UNIT, Workload, serves_rows
-from daybreak.data.partitions import ARRAYS, held_out_days
+from daybreak.contract.workload import ARRAYS, STATE, UNIT, Workload, serves_rows
+from daybreak.data.partitions import held_out_days
 from daybreak.evaluation import own_code
 from daybreak.evaluation.held_out import arrays_of, comparable_days
 from daybreak.evaluation.scores import Columns, with_prefix, write_scores

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.contract import records
-from daybreak.data.partitions import ARRAYS, held_out_days
+from daybreak.contract.workload import ARRAYS
+from daybreak.data.partitions import held_out_days
 
 META = "meta.json"
 LATER = Path("data/work/held-out")  # links to the arrays, of fewer held-out days

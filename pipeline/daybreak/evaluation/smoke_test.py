@@ -26,8 +26,9 @@ from daybreak.contract.errors import PipelineError, without_password
 from daybreak.contract.params import SmokeTestParams
 from daybreak.contract.record_types import Champion, Check, Release, Version
 from daybreak.contract.table import Table
+from daybreak.contract.workload import ARRAYS
 from daybreak.data.features import read_clean
-from daybreak.data.partitions import ARRAYS, held_out_days
+from daybreak.data.partitions import held_out_days
 from daybreak.evaluation.scores import Columns
 from daybreak.registry import carried_code
 from daybreak.storage.home import Home

@@ -35,8 +35,8 @@ from daybreak.contract.record_types import (
     Verdict,
     Version,
 )
-from daybreak.contract.workload import Workload, serves_rows
-from daybreak.data.partitions import ARRAYS, held_out_days
+from daybreak.contract.workload import ARRAYS, Workload, serves_rows
+from daybreak.data.partitions import held_out_days
 from daybreak.evaluation.evaluator import columns_of
 from daybreak.evaluation.held_out import arrays_of
 from daybreak.evaluation.scores import Columns, read_scores, with_prefix

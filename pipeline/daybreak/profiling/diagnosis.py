@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract.errors import is_out_of_memory
 from daybreak.contract.params import ProfileParams, TrainParams
 from daybreak.contract.record_types import Line, Tuning
-from daybreak.contract.workload import Workload
-from daybreak.data.partitions import ARRAYS
+from daybreak.contract.workload import ARRAYS, Workload
 from daybreak.machines import this_machine
 from daybreak.machines.catalog import HEADROOM
 from daybreak.profiling import all_reduce, bounds, counterfactuals, line_fit, memory, memory_fit

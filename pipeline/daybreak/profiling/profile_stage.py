@@ -29,8 +29,7 @@ from daybreak.contract.errors import DataError, JobError, ParamsError
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import Plug, ProfileParams, ProfileSections, TrainParams
 from daybreak.contract.record_types import Dataset, Night, Profile, Record, Rental
-from daybreak.contract.workload import Batch, Workload
-from daybreak.data.partitions import ARRAYS
+from daybreak.contract.workload import ARRAYS, Batch, Workload
 from daybreak.machines import contention, this_machine
 from daybreak.machines.this_machine import KEPT_DISTURBED
 from daybreak.profiling import profiler, short_job

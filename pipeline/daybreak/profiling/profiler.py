@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from daybreak.contract.params import ProfileParams, TrainParams
 from daybreak.contract.record_types import Dataset, Profile
-from daybreak.contract.workload import Workload
-from daybreak.data.partitions import ARRAYS
+from daybreak.contract.workload import ARRAYS, Workload
 from daybreak.machines import contention
 from daybreak.profiling import line_fit, remedies
 from daybreak.profiling.diagnosis import diagnose

@@ -17,8 +17,7 @@ from daybreak.contract import records
 from daybreak.contract.errors import without_password
 from daybreak.contract.params import RegisterSections
 from daybreak.contract.record_types import Dataset, Evaluation, Night, Plan, Training
-from daybreak.contract.workload import serves_rows
-from daybreak.data.partitions import ARRAYS
+from daybreak.contract.workload import ARRAYS, serves_rows
 from daybreak.registry import carried_code, row_packaging
 from daybreak.registry.weights import MODEL
 from daybreak.storage.home import Home

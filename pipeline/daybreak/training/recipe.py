@@ -22,8 +22,7 @@ from daybreak.contract.record_types import (
     Tuning,
 )
 from daybreak.contract.records import digest
-from daybreak.contract.workload import STATE
-from daybreak.data.partitions import ARRAYS
+from daybreak.contract.workload import ARRAYS, STATE
 from daybreak.storage.source_code import source_digest
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make

@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from daybreak import runner
 from daybreak.contract import params, records
 from daybreak.contract.record_types import Dataset, Night, Plan, Rental, Training, Tuning, Verdict
-from daybreak.contract.workload import STATE, make_model, read_state
-from daybreak.data.partitions import ARRAYS, PART
+from daybreak.contract.workload import ARRAYS, STATE, make_model, read_state
+from daybreak.data.partitions import PART
 from daybreak.data.source import write_partition
 from daybreak.examples.fraud.payments import Payments
 from daybreak.examples.shop.simulated_shop import Shop

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from daybreak.contract import records
 from daybreak.contract.errors import ReleaseError
 from daybreak.contract.record_types import Night, Refit, Version
-from daybreak.data.partitions import ARRAYS
+from daybreak.contract.workload import ARRAYS
 from daybreak.extensions.router.answers import Answers, Predictor, texts
 from daybreak.registry import aliases, carried_code
 from daybreak.serving.version_process import NoAnswer, VersionProcess

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from daybreak.contract.errors import ParamsError, PipelineError
 from daybreak.contract.formats import counted
 from daybreak.contract.table import Table
-from daybreak.contract.workload import State, make_model, serves_rows, write_state
-from daybreak.data.partitions import ARRAYS
+from daybreak.contract.workload import ARRAYS, State, make_model, serves_rows, write_state
 from daybreak.evaluation.scoring import check_shape, declared, judged
 from daybreak.extensions.trial import trial_version
 from daybreak.extensions.trial.rehearsal import CODE

@@ -25,7 +25,7 @@ from daybreak.contract import records
 from daybreak.contract.days import newest_over
 from daybreak.contract.errors import DataError, ParamsError, PipelineError
 from daybreak.contract.table import Table
-from daybreak.contract.workload import State, write_state
+from daybreak.contract.workload import ARRAYS, State, write_state
 from daybreak.data import casts, drift, prepare, source, suite
 from daybreak.data.bad_cells import without_texts
 from daybreak.data.corrections import corrects, sample_rows
@@ -33,7 +33,7 @@ from daybreak.data.dialects import DUCKDB
 from daybreak.data.engines import read_parts
 from daybreak.data.features import CLEAN, Past, is_ripe, past_of, samples_of
 from daybreak.data.partition_scan import PartitionScan
-from daybreak.data.partitions import ARRAYS, PART, part_of, partitions
+from daybreak.data.partitions import PART, part_of, partitions
 from daybreak.data.row_rules import failing
 from daybreak.extensions.trial import night_preview, trial_version
 from daybreak.extensions.trial.model_checks import ModelChecks, in_words, shapes
