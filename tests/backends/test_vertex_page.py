@@ -167,8 +167,8 @@ def test_params_yaml_of_the_page_makes_the_real_backend_and_endpoint(monkeypatch
 
 @pytest.mark.parametrize(("kind", "head"), [(Vertex, "of the backend"), (Endpoint, "of the endpoint")])
 def test_each_argument_of_backend_and_endpoint_is_on_the_page(kind: type, head: str) -> None:
-    (table,) = re.findall(rf"\| further argument {head} \| what \|\n(.*?)\n\n", TEXT, re.DOTALL)
-    named = {name for row in table.splitlines()[1:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    (further,) = re.findall(rf"^Further arguments {head}: (.*?)\n\n", TEXT, re.DOTALL | re.MULTILINE)
+    named = set(re.findall(r"`(\w+)`", further))
     shown = plugs()["backend" if kind is Vertex else "endpoint"]
     taken = set(inspect.signature(kind).parameters) - {"retry", "home"}  # of Python only
     assert named | (set(shown) - {"use"}) == taken
