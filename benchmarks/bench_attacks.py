@@ -36,12 +36,12 @@ class Attack(NamedTuple):
 
 
 TAMPERED = (
-    "tests/release/test_tampered.py::test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version"
+    "tests/security/test_tampered.py::test_a_router_and_the_gate_run_nothing_that_was_put_into_a_version"
 )
 WORDS, PAGES = "tests/security/test_words.py::test_", "tests/security/test_pages.py::test_"
 FILES, ARCHIVES = "tests/security/test_files.py::test_", "tests/security/test_archives.py::test_"
 QUERIES, PARAMS = "tests/security/test_queries.py::test_", "tests/security/test_params.py::test_"
-VERSIONS, TAMPER = "tests/security/test_versions.py::test_", "tests/release/test_tampered.py::test_"
+VERSIONS, TAMPER = "tests/security/test_versions.py::test_", "tests/security/test_tampered.py::test_"
 CONNECTIONS, COMPOSE = "tests/serving/test_connections.py::test_", "tests/test_compose.py::test_"
 ERASURES = "tests/storage/test_erasures.py::test_"
 CODE, ROUTER = "tests/registry/test_carried_code.py::test_", "tests/serving/test_router.py::test_"
@@ -153,19 +153,19 @@ ATTACKS = [
         "the ledger's branch is deleted",
         "verdict",
         "MLflow and reflog know of a champion",
-        "tests/release/test_lost_ledger.py::test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back",
+        "tests/rollout/test_lost_ledger.py::test_a_ledger_that_was_deleted_is_refused_and_named_until_it_is_back",
     ),
     Attack(
         "the ledger's branch is cut back",
         "verdict",
         "MLflow's tag on the newest version",
-        "tests/release/test_lost_ledger.py::test_a_ledger_that_was_reset_behind_the_champion_is_refused",
+        "tests/rollout/test_lost_ledger.py::test_a_ledger_that_was_reset_behind_the_champion_is_refused",
     ),
     Attack(
         "cut back behind a night without release",
         "verdict",
         "MLflow's tag on the newest version",
-        "tests/release/test_lost_ledger.py::"
+        "tests/rollout/test_lost_ledger.py::"
         "test_a_ledger_that_was_reset_behind_a_night_that_promoted_nothing_is_refused",
     ),
     Attack(
@@ -204,7 +204,7 @@ ATTACKS = [
         "records of the ledger with a wrong chain",
         "verdict",
         "audit of the chain",
-        "tests/release/test_provenance.py::"
+        "tests/extensions/lineage/test_provenance.py::"
         "test_the_chain_of_a_sound_ledger_has_no_fault_and_a_forged_one_has",
     ),
     Attack(
@@ -439,14 +439,13 @@ ATTACKS = [
         "an approval of what the gate failed",
         "verdict",
         "a failed gate stands",
-        "tests/release/test_review.py::"
-        "test_a_failed_gate_cannot_be_overridden_and_a_closed_night_not_reopened",
+        "tests/gate/test_review.py::test_a_failed_gate_cannot_be_overridden_and_a_closed_night_not_reopened",
     ),
     Attack(
         "an answer to another verdict, or late",
         "verdict",
         "an answer names its verdict",
-        "tests/release/test_review.py::test_only_a_proof_or_a_persons_word_on_this_verdict_promotes",
+        "tests/gate/test_review.py::test_only_a_proof_or_a_persons_word_on_this_verdict_promotes",
     ),
     # By who may call the router.
     Attack(

@@ -35,7 +35,7 @@ from daybreak.storage import branch, checkout, dvc_cache, snapshots
 from daybreak.storage.bucket import BucketFolder
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
-from tests.release.folders import files_of_version
+from tests.toy.nights import files_of_version
 
 NUM = 100 if frame.QUICK else 1000
 DAYS = ("2026-03-02", "2026-03-03")

@@ -42,8 +42,8 @@ from daybreak.rollout.targets import Alias, Target
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from tests.fakes import Shelf
-from tests.release.conftest import judge_night, promote_night
-from tests.release.folders import FIRST, PARAMS, make_night
+from tests.toy.nights import FIRST, PARAMS, make_night
+from tests.toy.stages import judge_night, promote_night
 
 EVERY = 3 if frame.QUICK else 1
 NUM_RANDOM = 10 if frame.QUICK else 200

@@ -41,8 +41,8 @@ from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 from tests.conftest import make_repository
 from tests.examples.arrays import make_shop, write
-from tests.release.folders import PARAMS
 from tests.serving.homes import add_version
+from tests.toy.nights import PARAMS
 
 CONNECTIONS = (1, 8, 64)
 ROUNDS = 1 if frame.QUICK else 5

@@ -1,5 +1,6 @@
-"""Torch left as it was found, since several extensions train."""
+"""Torch left as it was found, and a repository for the chain of a night's release, as several need them."""
 
+from tests.toy.stages import home, release, settings
 from tests.training.conftest import leave_torch_as_it_was
 
-__all__ = ["leave_torch_as_it_was"]
+__all__ = ["home", "leave_torch_as_it_was", "release", "settings"]

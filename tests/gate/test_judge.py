@@ -29,7 +29,7 @@ from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Status
 from daybreak.statistics.unpaired import effect
 from daybreak.storage.home import Home
-from tests.release.folders import NUM_SAMPLES, make_evaluation, make_version
+from tests.toy.nights import NUM_SAMPLES, make_evaluation, make_version
 
 CHAMPION = Champion(version=3, replaced=2, model_digest="c", night="before")
 BASE = np.random.default_rng(0).random(NUM_SAMPLES).astype(np.float32)

@@ -1,4 +1,4 @@
-"""When the watch takes a champion back on the days since; what it does then is in tests/release/."""
+"""When the watch takes a champion back on the days since; what it does then: test_watched_releases.py."""
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta

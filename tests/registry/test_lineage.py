@@ -16,7 +16,7 @@ from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.home import Home
 from daybreak.storage.source_code import source_digest
 from tests.dags.servers import IDENTITY
-from tests.release.ledgers import import_nights
+from tests.storage.ledgers import import_nights
 
 SECTIONS = """\
 source: a.b:C

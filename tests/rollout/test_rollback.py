@@ -1,4 +1,4 @@
-"""What a rollback goes back to, of any ledger; the rollback itself is in tests/release/."""
+"""What a rollback goes back to, of any ledger; the rollback itself is in test_rolled_back_nights.py."""
 
 from dataclasses import replace
 

@@ -15,7 +15,7 @@ from daybreak.contract.record_types import Version
 from daybreak.registry import carried_code
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
-from tests.release.folders import files_of_version
+from tests.toy.nights import files_of_version
 
 pytestmark = [
     pytest.mark.slow,

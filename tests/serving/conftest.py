@@ -11,9 +11,9 @@ from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, Traffic, open_log
 from tests.conftest import make_repository
-from tests.release.folders import PARAMS
 from tests.serving.homes import add_version
 from tests.serving.running import Running, running, until
+from tests.toy.nights import PARAMS
 
 
 @pytest.fixture

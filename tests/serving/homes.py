@@ -10,7 +10,7 @@ from daybreak.registry import register
 from daybreak.rollout import promote
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
-from tests.release.folders import make_evaluation, make_night
+from tests.toy.nights import make_evaluation, make_night
 
 
 def add_version(

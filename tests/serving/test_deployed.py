@@ -18,7 +18,7 @@ from daybreak.extensions.vertex.vertex_app import MAX_INSTANCES, Loaded, Predict
 from daybreak.registry import carried_code
 from daybreak.statistics.assignment import STALE_S
 from daybreak.storage.traffic_log import Log, Traffic
-from tests.release.folders import FIRST, make_arrays, make_model
+from tests.toy.nights import FIRST, make_arrays, make_model
 
 HERE = "projects/p/locations/here/endpoints/one"
 

@@ -23,8 +23,8 @@ from daybreak.extensions.router.prometheus import Together
 from daybreak.rollout import night_events
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
-from tests.release.folders import make_night
 from tests.serving.running import Running, until
+from tests.toy.nights import make_night
 
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
 PROMETHEUS = shutil.which("prometheus")

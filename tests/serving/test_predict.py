@@ -21,11 +21,11 @@ from daybreak.statistics.assignment import CHALLENGER, arm_of
 from daybreak.storage.traffic_log import Log
 from daybreak.workloads.served_rows import as_records
 from tests.conftest import make_repository
-from tests.release.folders import PARAMS, files_of_version
 from tests.serving.conftest import live_in
 from tests.serving.homes import add_version
 from tests.serving.running import Running, running, until
 from tests.serving.test_router import kept, move
+from tests.toy.nights import PARAMS, files_of_version
 from tests.workloads.payments import PastPayments, rows_of, trained
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21

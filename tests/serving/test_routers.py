@@ -19,9 +19,9 @@ from daybreak.rollout.targets import release_targets
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, RouterState, open_log
-from tests.release.folders import PARAMS
 from tests.serving.homes import add_version
 from tests.serving.running import running
+from tests.toy.nights import PARAMS
 
 ANY = MlflowClient.__new__(MlflowClient)  # never asked here
 

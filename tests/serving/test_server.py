@@ -16,9 +16,9 @@ import requests
 from daybreak import cli
 from daybreak.extensions.router import server
 from daybreak.storage.traffic_log import open_log
-from tests.release.folders import OWN
-from tests.release.test_smoke_test import places_of
+from tests.evaluation.test_smoke_test import places_of
 from tests.serving.running import until
+from tests.toy.nights import OWN
 
 ROOT = Path(__file__).parents[2]
 CANARY = "-".join(("canary", "1701", "router"))  # in no file: a version carries the code of its tests

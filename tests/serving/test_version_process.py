@@ -16,8 +16,8 @@ from daybreak.extensions.router.answers import Answers
 from daybreak.extensions.router.loading import case_of, served
 from daybreak.registry import carried_code
 from daybreak.serving.version_process import NoAnswer, VersionProcess
-from tests.release.folders import FIRST, make_arrays, make_model
 from tests.serving.running import until
+from tests.toy.nights import FIRST, make_arrays, make_model
 
 pytestmark = [pytest.mark.slow]
 

@@ -108,3 +108,42 @@ def test_a_server_that_answers_with_other_json_has_no_champion(
         finally:
             server.shutdown()
             thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore::sqlalchemy.exc.SADeprecationWarning"
+)  # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+@pytest.mark.usefixtures("repository")
+def test_a_night_has_one_run_however_often_it_is_asked_for() -> None:
+    assert (
+        mlflow_client.run_of(Home.here(), "2025-01-10")
+        == mlflow_client.run_of(Home.here(), "2025-01-10")
+        != mlflow_client.run_of(Home.here(), "2025-01-11")
+    )
+
+
+@pytest.mark.slow
+def test_an_mlflow_that_does_not_answer_is_one_sentence_without_the_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mlflow_client, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
+    with pytest.raises(JobError, match=r"MLflow at 127.0.0.1:9 does not answer after 5 tries: .*; start it"):
+        mlflow_client.reachable(Home.here())
+    with pytest.raises(JobError) as refusal:
+        mlflow_client.run_of(Home.here(), "x")
+    assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore::sqlalchemy.exc.SADeprecationWarning"
+)  # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+def test_a_database_that_cannot_be_opened_is_said_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(mlflow_client, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}")
+    with pytest.raises(JobError, match=r"does not answer after 5 tries: .*directory"):
+        mlflow_client.reachable(Home.here())

@@ -26,8 +26,8 @@ from daybreak.examples.shop.simulated_shop import Shop
 from daybreak.registry.weights import MODEL
 from daybreak.storage import branch, ledger, ledger_notes, snapshots
 from daybreak.storage.home import Home
-from tests.release.conftest import promote_night, register_night
-from tests.release.folders import make_evaluation
+from tests.toy.nights import make_evaluation
+from tests.toy.stages import promote_night, register_night
 
 SUITE = "limits: off\ndrift: off\n"
 COMMON = """\

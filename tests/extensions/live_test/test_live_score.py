@@ -33,8 +33,8 @@ from daybreak.workloads.metrics import (
     Perplexity,
     Pinball,
 )
-from tests.release.folders import PARAMS, make_evaluation
 from tests.statistics.streams import Model, exposures, users
+from tests.toy.nights import PARAMS, make_evaluation
 
 BY = RowScore(metric=LogLoss(), has_label=True, low=0.01, high=3.0)
 RULES = Rules(alpha=0.05, margin=0.01, min_samples=30, refresh=True)

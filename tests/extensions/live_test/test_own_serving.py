@@ -1,4 +1,4 @@
-"""Rows of a team's own serving, held against a real log; a night with them is in tests/release/."""
+"""Rows of a team's own serving, held against a real log; nights with them: test_own_serving_nights.py."""
 
 import json
 from collections.abc import Iterator

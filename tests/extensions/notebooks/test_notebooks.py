@@ -12,8 +12,8 @@ from daybreak.contract.record_types import Evaluation, Slice
 from daybreak.extensions.notebooks import opened
 from tests.architecture import ROOT
 from tests.conftest import make_repository
-from tests.release.ledgers import import_nights
 from tests.serving.test_predict import TODAY, USE, expected, home_of_rows  # noqa: F401  the fixture
+from tests.storage.ledgers import import_nights
 from tests.workloads.payments import PastPayments, rows_of
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21

@@ -19,8 +19,8 @@ from daybreak.rollout import hold, promote, rollback
 from daybreak.rollout.hold import InForce
 from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.home import Home
-from tests.release.conftest import judge_night
-from tests.release.folders import FIRST, make_evaluation, make_night
+from tests.toy.nights import FIRST, make_evaluation, make_night
+from tests.toy.stages import judge_night
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [

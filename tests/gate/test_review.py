@@ -23,9 +23,8 @@ from daybreak.registry import approval
 from daybreak.report import page, publisher, version_page
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
-from tests.release.conftest import close_night, judge_night, promote_only
-from tests.release.folders import make_night
-from tests.release.test_registry import client, serving
+from tests.toy.nights import make_night
+from tests.toy.stages import client, close_night, judge_night, promote_only, serving
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
@@ -290,7 +289,7 @@ def test_a_broken_guardrail_is_no_want_of_proof() -> None:
     import numpy as np
 
     from daybreak.statistics.paired import Rules
-    from tests.release.folders import NUM_SAMPLES, make_evaluation, make_version
+    from tests.toy.nights import NUM_SAMPLES, make_evaluation, make_version
 
     rng = np.random.default_rng(0)
     base = rng.random(NUM_SAMPLES).astype(np.float32)

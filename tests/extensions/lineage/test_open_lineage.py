@@ -13,9 +13,9 @@ from daybreak.report import publisher
 from daybreak.rollout import rollback
 from daybreak.storage.home import Home
 from tests.loopback import Quiet, served
-from tests.release.conftest import close_night, promote_night
-from tests.release.folders import PARAMS
-from tests.release.test_events import judge
+from tests.rollout.test_events import judge
+from tests.toy.nights import PARAMS
+from tests.toy.stages import close_night, promote_night
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,8 +14,8 @@ from daybreak.contract.user import user
 from daybreak.rollout import night_events, rollback
 from daybreak.storage import branch, events, ledger
 from daybreak.storage.home import Home
-from tests.release.conftest import close_night, judge_night, promote_night
-from tests.release.folders import PARAMS, make_night
+from tests.toy.nights import PARAMS, make_night
+from tests.toy.stages import close_night, judge_night, promote_night
 
 pytestmark = [
     pytest.mark.slow,

@@ -22,7 +22,7 @@ from daybreak.rollout import night_events
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.fakes import write_curve
-from tests.release.folders import make_night
+from tests.toy.nights import make_night
 from tests.training import nights
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21

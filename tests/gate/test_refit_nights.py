@@ -38,9 +38,8 @@ from daybreak.registry import aliases
 from daybreak.rollout import rot
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
-from tests.release.conftest import judge_night, promote_night
-from tests.release.folders import OWN, make_night
-from tests.release.test_registry import client, serving, versions
+from tests.toy.nights import OWN, make_night
+from tests.toy.stages import client, judge_night, promote_night, serving, versions
 
 ROOT = Path(__file__).parents[2]
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21

@@ -32,11 +32,11 @@ from daybreak.rollout import rollback
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, Outcome, open_log
-from tests.release.conftest import evaluate_night, gate_night, promote_night, register_night
-from tests.release.folders import PARAMS, halfway, make_night
 from tests.serving.moves import pass_time
 from tests.serving.running import running, until
 from tests.statistics.streams import Model, exposures, users
+from tests.toy.nights import PARAMS, halfway, make_night
+from tests.toy.stages import evaluate_night, gate_night, promote_night, register_night
 
 LIVE = PARAMS.replace(
     "smoke_test: {samples: 0}",

@@ -9,15 +9,15 @@ import pytest
 
 from daybreak import runner
 from daybreak.contract import records
-from daybreak.contract.record_types import Release, Verdict
+from daybreak.contract.params import Params
+from daybreak.contract.record_types import Night, Release, Verdict, Version
 from daybreak.extensions.lineage import open_lineage
-from daybreak.report import notifier, page, publisher, version_page
-from daybreak.rollout import ledger_copy
+from daybreak.report import links, notifier, page, publisher, version_page
+from daybreak.rollout import ledger_copy, rollback
 from daybreak.storage import branch, snapshots
 from daybreak.storage.home import Home
-from tests.release.conftest import judge_night
-from tests.release.folders import PARAMS, make_night
-from tests.release.test_registry import client, serving
+from tests.toy.nights import PARAMS, files_of_version, make_night
+from tests.toy.stages import client, judge_night, serving
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
@@ -113,3 +113,33 @@ def test_a_rollback_that_cannot_be_shown_stands_and_is_shown_by_the_next_watch(
     renewed = shown.stat().st_mtime_ns
     runner.run(Home.here(), "watch")
     assert shown.stat().st_mtime_ns == renewed
+
+
+def test_after_a_rollback_the_pages_say_what_serves_now_here_and_in_mlflow(
+    home: Path, release: Any, settings: Params
+) -> None:
+    release(0, 1.0)
+    release(1, 1.0)
+    night, version = records.read(Night, records.RUN), records.read(Version, records.RUN)
+    publisher.publish_closed(Home.here())
+    page = home / "nights" / night.id / links.PAGE
+    assert ">Roll back<" in page.read_text()
+    os.chdir(home)
+    rollback.rollback(Home.here(), settings, reason="customers complain")
+    publisher.publish_home(Home.here())
+    kept = (files_of_version(home, version.number).parent / links.PAGE.name).read_text()
+    for text in (page.read_text(), kept):
+        assert "rolled back" in text and "customers complain" in text
+        assert ">Roll back<" not in text
+
+
+def test_the_page_of_a_replaced_version_offers_no_rollback_once_the_night_is_over(
+    home: Path, release: Any
+) -> None:
+    for number, weight in enumerate((1.0, 1.0, 0.2, 1.0)):  # a night between them promotes nothing
+        release(number, weight)
+        publisher.publish_closed(Home.here())
+        if number == 1:
+            page = Path(links.PAGE).absolute()
+            assert ">Roll back<" in page.read_text()
+    assert ">Roll back<" not in page.read_text()

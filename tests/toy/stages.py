@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,13 +27,12 @@ from daybreak.contract.record_types import (
 from daybreak.evaluation import evaluator
 from daybreak.extensions.live_test.by_users import ByUsers
 from daybreak.gate import judge
-from daybreak.registry import register
+from daybreak.registry import aliases, register
 from daybreak.report import publisher
 from daybreak.rollout import promote
-from daybreak.storage import branch, ledger
+from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
-from tests.backends.conftest import service  # noqa: F401  the fixture
-from tests.release.folders import PARAMS, make_night
+from tests.toy.nights import PARAMS, make_night
 
 
 @pytest.fixture
@@ -156,3 +156,21 @@ def promote_only() -> Release:
     )
     records.write(made, records.RUN)
     return made
+
+
+def client() -> Any:
+    """A client of the home's MLflow."""
+    from mlflow import MlflowClient
+
+    return MlflowClient(mlflow_client.tracking_uri(Home.here()))
+
+
+def versions() -> list[int]:
+    """The numbers of all versions in MLflow."""
+    return sorted(int(version.version) for version in client().search_model_versions("name = 'daybreak'"))
+
+
+def serving() -> tuple[int, int]:
+    """What the ledger and what the alias says."""
+    now = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
+    return now.version if now else 0, aliases.alias(client(), "daybreak")

@@ -1,5 +1,7 @@
 """A ledger that was lost is not taken for an empty one."""
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from daybreak.report import publisher
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
+from tests.toy.nights import files_of_version
 
 pytestmark = [
     pytest.mark.slow,
@@ -138,3 +141,15 @@ def test_a_first_night_and_an_alias_moved_by_hand_are_no_loss(
     with session(Home.here()) as client:
         client.set_registered_model_alias("daybreak", "champion", "1")
     expect_ledger(Home.here(), settings)
+
+
+def test_a_ledger_whose_champion_has_no_files_is_not_restored_without_a_word(
+    home: Path, release: Any, settings: Params
+) -> None:
+    release(0, 1.0)
+    release(1, 1.0)
+    os.chdir(home)
+    shutil.rmtree(files_of_version(home, 2))
+    subprocess.run(["git", "update-ref", branch.BRANCH, f"{branch.BRANCH}~1"], cwd=home, check=True)
+    said = "\n".join(restore(Home.here(), settings))
+    assert "look at this first: version 2 would serve, and the files of models:/daybreak/2" in said

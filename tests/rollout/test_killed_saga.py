@@ -26,8 +26,8 @@ from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import open_log
 from tests.fakes import Shelf
-from tests.release.conftest import judge_night, promote_night
-from tests.release.folders import PARAMS, files_of_version, make_night
+from tests.toy.nights import PARAMS, files_of_version, make_night
+from tests.toy.stages import judge_night, promote_night
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]

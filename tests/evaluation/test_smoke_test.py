@@ -21,8 +21,8 @@ from daybreak.registry import approval
 from daybreak.registry.weights import MODEL
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
-from tests.release.conftest import judge_night
-from tests.release.folders import make_night
+from tests.toy.nights import make_night
+from tests.toy.stages import judge_night
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]

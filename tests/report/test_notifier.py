@@ -29,8 +29,8 @@ from daybreak.rollout import rollback
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.loopback import Quiet, served
-from tests.release.conftest import close_night, judge_night, promote_night
-from tests.release.folders import PARAMS, make_night, make_version
+from tests.toy.nights import PARAMS, make_night, make_version
+from tests.toy.stages import close_night, judge_night, promote_night
 
 pytestmark = [
     pytest.mark.slow,

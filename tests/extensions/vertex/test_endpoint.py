@@ -15,7 +15,7 @@ from daybreak.statistics.assignment import STALE_S
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Traffic, open_log
-from tests.release.endpoints import (
+from tests.extensions.vertex.endpoints import (
     MODEL,
     QUICK,
     Killed,

@@ -10,7 +10,7 @@ from daybreak.contract.params import Params
 from daybreak.extensions.care import repair
 from daybreak.storage.home import Home
 from tests.extensions.care.test_repair import flip
-from tests.release.folders import files_of_version
+from tests.toy.nights import files_of_version
 
 pytestmark = [
     pytest.mark.slow,

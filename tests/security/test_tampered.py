@@ -32,7 +32,7 @@ from daybreak.extensions.vertex import container
 from daybreak.registry import carried_code
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
-from tests.release.folders import FIRST, NUM_SAMPLES, files_of_version, make_arrays, make_night
+from tests.toy.nights import FIRST, NUM_SAMPLES, files_of_version, make_arrays, make_night
 
 pytestmark = [
     pytest.mark.slow,

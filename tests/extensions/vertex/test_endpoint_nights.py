@@ -31,8 +31,7 @@ from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 from tests.backends.rented import wait
-from tests.release.conftest import judge_night, promote_night
-from tests.release.endpoints import (
+from tests.extensions.vertex.endpoints import (
     MODEL,
     QUICK,
     arguments,
@@ -40,9 +39,10 @@ from tests.release.endpoints import (
     asked_for,
     until_done,
 )
-from tests.release.folders import PARAMS, halfway, make_night
-from tests.release.test_saga import Killed as KilledAtAStep
-from tests.release.test_saga import killing
+from tests.rollout.test_killed_saga import Killed as KilledAtAStep
+from tests.rollout.test_killed_saga import killing
+from tests.toy.nights import PARAMS, halfway, make_night
+from tests.toy.stages import judge_night, promote_night
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
@@ -59,7 +59,7 @@ def home_with_endpoint(home: Path, service: Any, tmp_path: Path, monkeypatch: py
     text = json.dumps({key: value for key, value in arguments(service, tmp_path).items() if key != "retry"})
     endpoint = f'{{"use": "daybreak:Endpoint", {text[1:]}'
     text_with_endpoint = f'{PARAMS}serving: {{"endpoint": {endpoint}}}\n'
-    monkeypatch.setattr("tests.release.folders.PARAMS", text_with_endpoint)
+    monkeypatch.setattr("tests.toy.nights.PARAMS", text_with_endpoint)
     (home / "params.yaml").write_text(text_with_endpoint)
     monkeypatch.setattr("daybreak.extensions.vertex.endpoint.RetryPolicy", lambda: QUICK)
     return home
@@ -280,7 +280,7 @@ def night_with_users(home_with_endpoint: Path, tmp_path: Path, monkeypatch: pyte
     (tmp_path / "log").write_text(f"{kept.url}\n")
     text = (home / "params.yaml").read_text().replace("tests.backends.fake.answering", CONTAINER[-1])
     text = text.replace('"bucket"', f'"log": "{tmp_path / "log"}", "bucket"')
-    monkeypatch.setattr("tests.release.folders.PARAMS", text)
+    monkeypatch.setattr("tests.toy.nights.PARAMS", text)
     (home / "params.yaml").write_text(
         text.replace("smoke_test: {samples: 0}", "live_test: {max_p99_rise_s: 60}")
     )
@@ -288,7 +288,7 @@ def night_with_users(home_with_endpoint: Path, tmp_path: Path, monkeypatch: pyte
     wait(lambda: is_done(promote_night), timeout_s=600)
     close()
     monkeypatch.setattr("daybreak.extensions.vertex.endpoint.STALE_S", 2.0)
-    monkeypatch.setattr("tests.release.folders.PARAMS", text.replace("smoke_test: {samples: 0}", LIVE))
+    monkeypatch.setattr("tests.toy.nights.PARAMS", text.replace("smoke_test: {samples: 0}", LIVE))
     with vertex() as there:
         come(kept, there, 30)
     return kept

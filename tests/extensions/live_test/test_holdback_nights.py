@@ -19,12 +19,12 @@ from daybreak.statistics.assignment import CHALLENGER, arm_of
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, Outcome, Traffic, open_log
-from tests.release.conftest import judge_night, promote_night
-from tests.release.folders import make_night
-from tests.release.test_live_test import held_back
+from tests.extensions.live_test.test_live_test import held_back
 from tests.serving.moves import pass_time
 from tests.serving.running import running, until
 from tests.statistics.streams import Model, exposures, users
+from tests.toy.nights import make_night
+from tests.toy.stages import judge_night, promote_night
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]

@@ -22,12 +22,12 @@ from daybreak.extensions.router.assigner import Assigner
 from daybreak.gate import watch
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
-from tests.release.conftest import gate_night, promote_night
-from tests.release.folders import PARAMS, halfway
-from tests.release.test_live_test import begin, over
+from tests.extensions.live_test.test_live_test import begin, over
 from tests.serving.moves import pass_time
 from tests.serving.running import running
 from tests.test_docs import FENCE, ROOT
+from tests.toy.nights import PARAMS, halfway
+from tests.toy.stages import gate_night, promote_night
 
 pytestmark = [pytest.mark.slow]
 METRIC = "metric: {name: revenue, low: 0, high: 10, margin: 0.3}"

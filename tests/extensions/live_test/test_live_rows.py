@@ -22,13 +22,13 @@ from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Exposure, Log, Outcome, open_log
 from daybreak.workloads.served_rows import as_records
-from tests.release.conftest import evaluate_night, gate_night, promote_night, register_night
-from tests.release.folders import PARAMS, halfway, make_night
-from tests.release.test_live_test import held_back
+from tests.extensions.live_test.test_live_test import held_back
 from tests.serving.homes import add_version
 from tests.serving.moves import pass_time
 from tests.serving.running import running, until
 from tests.statistics.streams import exposures, users
+from tests.toy.nights import PARAMS, halfway, make_night
+from tests.toy.stages import evaluate_night, gate_night, promote_night, register_night
 from tests.workloads.payments import rows_of, trained
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21

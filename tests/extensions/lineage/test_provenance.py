@@ -12,7 +12,7 @@ from daybreak.extensions.lineage import provenance
 from daybreak.rollout.rollback import version_of
 from daybreak.storage import branch, checkout, ledger
 from daybreak.storage.home import Home
-from tests.release.ledgers import PARAMS, digest_of, import_nights
+from tests.storage.ledgers import PARAMS, digest_of, import_nights
 
 NUM_NIGHTS = 1000
 

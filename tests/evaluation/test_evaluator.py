@@ -19,7 +19,7 @@ from daybreak.evaluation.scores import read_scores
 from daybreak.registry.weights import MODEL
 from daybreak.storage.home import Home
 from daybreak.workloads.metrics import AUC
-from tests.release.folders import NUM_SAMPLES, PARAMS, make_arrays, make_model
+from tests.toy.nights import NUM_SAMPLES, PARAMS, make_arrays, make_model
 from tests.workloads.payments import Payments, trained
 
 DAY = date(2025, 1, 10)

@@ -1,0 +1,146 @@
+"""Verdicts on nights that follow a promotion: a real ledger and a real MLflow."""
+
+import os
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daybreak.contract import records
+from daybreak.contract.params import Params
+from daybreak.contract.record_types import (
+    Chosen,
+    Dataset,
+    Evaluation,
+    Night,
+    Training,
+    Verdict,
+    Version,
+)
+from daybreak.evaluation import evaluator
+from daybreak.gate import judge
+from daybreak.registry import aliases
+from daybreak.report import publisher
+from daybreak.storage import branch, ledger
+from daybreak.storage.home import Home
+from tests.toy.nights import make_night
+from tests.toy.stages import client, judge_night, register_night, serving
+
+# MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
+
+
+def test_a_worse_model_is_refused_and_changes_nothing(home: Path, release: Any) -> None:
+    release(0, 1.0)
+    assert release(1, 0.2) is None
+    assert serving() == (1, 1)
+    version = client().get_model_version("daybreak", "2")
+    assert version.tags["status"] == "rejected"
+    assert version.description.startswith("**Verdict: reject.** refresh: worse than the champion")
+    assert aliases.alias(client(), "daybreak", "challenger") == 0
+
+
+def test_a_refresh_is_promoted_and_a_changed_recipe_is_not(home: Path, release: Any) -> None:
+    release(0, 1.0)
+    assert release(1, 1.0).replaced == 1
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
+    folder = make_night(home, 2, weight=1.0, champion=champion)
+    os.chdir(folder)
+    Path("params.yaml").write_text(Path("params.yaml").read_text() + "train: {rate: 0.5}\n")
+    assert judge_night().reason.startswith("inconclusive: not proven better than the champion")
+
+
+def judged_night(home: Path, release: Any, settings: Params) -> tuple[Night, tuple[Any, ...], Params]:
+    """A night after one that promoted, what `gate` reads of it, and params of another recipe."""
+    release(0, 1.0)
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
+    os.chdir(make_night(home, 1, weight=1.0, champion=champion))
+    judge_night()
+    night, inputs = (
+        records.read(Night, records.RUN),
+        (records.read(Evaluation, records.RUN), records.read(Version, records.RUN), champion),
+    )
+    another = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": 9})})
+    return night, inputs, another
+
+
+def test_what_earlier_nights_proved_better_is_judged_as_a_refresh_and_spends_no_chance_of_a_recipe(
+    home: Path, release: Any, settings: Params
+) -> None:
+    night, inputs, another = judged_night(home, release, settings)
+    tried = judge.gate(night, *inputs, another, home=Home.here())
+    assert (tried.action, tried.false_promotion_chance) == ("reject", 0.025)
+    chosen = Chosen(values={"workload.width": 128}, rest="", is_refresh=True)
+    bought = judge.gate(replace(night, chosen=chosen), *inputs, another, home=Home.here())
+    assert (bought.action, bought.false_promotion_chance) == ("promote", None), bought.reason
+
+
+@pytest.mark.parametrize(("days", "action"), [(0, "promote"), (1, "reject")])
+def test_a_model_of_data_that_ends_before_the_champions_is_not_a_refresh(
+    home: Path, release: Any, settings: Params, days: int, action: str
+) -> None:
+    night, inputs, _ = judged_night(home, release, settings)
+    of_champion = ledger.history(Home.here())[0].dataset
+    assert of_champion
+    earlier = of_champion.last_day - timedelta(days)
+    dataset = replace(records.read(Dataset, records.RUN), last_day=earlier)
+    verdict = judge.gate(night, *inputs, settings, dataset=dataset, home=Home.here())
+    older = (
+        f"its data ends on {earlier}, and that of version 1 on {of_champion.last_day}, so it is not a refresh"
+    )
+    assert (verdict.action, older in verdict.reason) == (action, bool(days)), verdict.reason
+    assert verdict.false_promotion_chance == (0.025 if days else None)
+
+
+def test_the_verdict_on_another_recipe_says_what_was_changed_and_how_to_declare_it_the_same(
+    home: Path, release: Any, settings: Params
+) -> None:
+    night, inputs, another = judged_night(home, release, settings)
+    verdict = judge.gate(night, *inputs, another, home=Home.here())
+    assert verdict.reason.endswith(
+        "; the recipe is not that of version 1 (train.epochs 3.0 -> 9.0); if it learns the same, declare "
+        'it: daybreak same-recipe --reason "why it does"'
+    )
+    assert "same-recipe" not in judge.gate(night, *inputs, settings, home=Home.here()).reason
+
+
+def test_a_night_that_goes_on_after_it_was_closed_has_the_same_verdict(
+    home: Path, release: Any, settings: Params
+) -> None:
+    """Its own entry of the ledger is none of an earlier night."""
+    night, inputs, another = judged_night(home, release, settings)
+    first = judge.gate(night, *inputs, another, home=Home.here())
+    records.write(first, records.RUN)
+    ledger.commit_night(Home.here(), night, message="promote failed")
+    again = judge.gate(night, *inputs, another, home=Home.here())
+    assert (first.false_promotion_chance, replace(again, decided_at=first.decided_at)) == (0.025, first)
+
+
+def test_the_version_of_a_night_that_failed_before_its_gate_is_no_challenger(
+    home: Path, release: Any, settings: Params
+) -> None:
+    release(0, 1.0)
+    champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
+    os.chdir(make_night(home, 1, weight=1.0, champion=champion))
+    inputs = (
+        records.read(Dataset, records.RUN),
+        records.read(Training, records.RUN),
+        champion,
+        settings.workload.make(),
+    )
+    records.write(
+        evaluator.evaluate(*inputs, settings.evaluate, registered=settings.register_, home=Home.here()),
+        records.RUN,
+    )
+    register_night()
+    assert aliases.alias(client(), "daybreak", "challenger") == 2
+    night = records.read(Night, records.RUN)
+    records.write(replace(records.read(Verdict, home / "nights/2025-01-10" / records.RUN), action="no data",
+                          challenger=0, reason="gate failed: no space left"), records.RUN)  # fmt: skip
+    ledger.commit_night(Home.here(), night, message="gate failed")
+    publisher.publish_closed(Home.here())
+    version = client().get_model_version("daybreak", "2")
+    assert (version.tags["status"], aliases.alias(client(), "daybreak", "challenger")) == ("rejected", 0)
+    assert version.description.startswith("**Verdict: no data.** gate failed: no space left.")
