@@ -288,7 +288,7 @@ class TrainParams(Section):
     many a rented machine runs."""
     threads: Literal["fixed", "auto"] = "fixed"
     """`auto`: a process on each core that others leave free, without GPUs; runs can then not be
-    repeated bit for bit (docs/threads.md)."""
+    repeated bit for bit (docs/train.md)."""
     batching: Literal["auto", "by_speed", "even"] = "auto"
     """How workers share a batch. `by_speed`: unlike workers finish together, with sums rounded
     differently in each run; `even`: a run can be repeated bit for bit; `auto`: by speed on several
