@@ -40,7 +40,7 @@ class CostTracker:
 
 
 def usd_per_hour(way: Plan | Rung) -> float:
-    """Returns the price per hour of all machines; without one, what follows from their cost and time."""
+    """Returns the price per hour of all machines; without a price, their cost divided by their time."""
     if way.usd_per_hour is not None:
         return way.usd_per_hour * way.rental.num_machines
     return way.expected_usd / way.expected_s * HOUR_S if way.expected_s else 0.0

@@ -1,4 +1,4 @@
-"""Describes a job as the launcher, or whoever looks on, observes it: from its files and its plan. Pure."""
+"""Describes a running job by its files and its plan. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Forecasts how long the rest of a job takes on any machines of its plan, and what it costs there.
+"""Forecasts time and cost of the rest of a job on each machine of its plan.
 
 If training was slower than planned on one machine, other machines are assumed to be slower by the same
 factor. Exceptions are machines that the job has run on, with a measured rate, and machines with a slower

@@ -87,7 +87,7 @@ def _final_verdict(home: Home, night: Night, failure: _Failure | None, overtaken
 
 
 def _note_events(home: Home, night: Night) -> None:
-    """Notes what happened in the night, or takes it over where the ledger has it."""
+    """Records the events of the night, or takes them over from the ledger."""
     if ledger.is_over(home, night):  # by `promote`, or by a call that was killed
         night_events.take_over(home, ledger.commit_of(home, night))
     else:

@@ -251,7 +251,7 @@ def _explored(
 
 
 def _written(problem: Problem, space: SearchSpace, weighed: _Search, choice: PlanChoice) -> Plan:
-    """Returns the record of a choice: what is rented, what to fall back on, and why it is that."""
+    """Returns the record of a choice: the rental, its fallbacks and the reason."""
     night, job, there, limits = problem.night, space.job, weighed.window, weighed.limits
     best, estimate, tuning = choice.best, choice.best.estimate, space.tuning
     source, dated = best.machine.price_source(best.rental.strategy)

@@ -67,7 +67,7 @@ def publish_failure(home: Home, stage: str) -> None:
 
 
 def publish_alarm(home: Home, text: str) -> None:
-    """Tells people what they have to look at, though no night fails because of it."""
+    """Sends an alarm to people; a failure to send fails no night."""
     _done("tell people", partial(notifier.alarm, home, text), again="run daybreak audit --deep")
 
 

@@ -84,7 +84,7 @@ def main(folder: Path) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Trained:
-    """A run that has ended, and what it took its updates with."""
+    """A run that has ended, and the engine that took its updates."""
 
     engine: "TorchEngine"
     outcome: "RunOutcome"

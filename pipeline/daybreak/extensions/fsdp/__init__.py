@@ -1,4 +1,4 @@
-"""Trains models whose weights do not fit one device, by a share of them on each worker."""
+"""Trains models whose weights do not fit one device, with a share of the weights on each worker."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Completes a plan on spot: when it saves, how often it is lost, and what it costs at worst."""
+"""Completes a plan on spot by the time between saves, the rate of losses and the worst cost."""
 
 from dataclasses import replace
 
