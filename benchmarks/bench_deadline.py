@@ -1,11 +1,10 @@
 """Is there a decision by the deadline, and a model in it, on nights on which everything goes wrong?
 
-500 nights by a clock of their own, through the real launcher and the real trainer, by plans and ladders that
-the real planner made of three machines in three regions (tests/jobs/plans.py), in a cloud that loses
+500 nights by a clock of their own, through the real launcher and the real trainer, by plans and fallbacks
+that the real planner made of three machines in three regions (tests/jobs/plans.py), in a cloud that loses
 machines, refuses them in a region for hours or all night, is slow, hangs and fails, while the launcher itself
-is killed and not called (tests/jobs/cloud.py), and 20 small nights of real processes that are slowed,
-stopped and killed (tests/jobs/trouble.py). Cost is what the cloud bills, and may pass the budget by one
-tick.
+is killed and not called (tests/jobs/cloud.py), and 20 small nights of real processes that are slowed, stopped
+and killed (tests/jobs/trouble.py). Cost is what the cloud bills, and may pass the budget by one tick.
 """
 
 import logging
@@ -31,11 +30,14 @@ def main() -> None:
         night.decision.stopped_by if isinstance(night.decision, Training) else "champion kept"
         for night in nights
     )
-    rungs = Counter(
-        rung.name for night in nights if isinstance(night.decision, Training) for rung in night.decision.rungs
+    fallbacks = Counter(
+        fallback.name
+        for night in nights
+        if isinstance(night.decision, Training)
+        for fallback in night.decision.fallbacks
     )
     frame.table([{"how nights ended": name, "nights": count} for name, count in ends.most_common()])
-    frame.table([{"rungs taken": name, "times": count} for name, count in rungs.most_common()])
+    frame.table([{"fallbacks taken": name, "times": count} for name, count in fallbacks.most_common()])
     late_s = [night.decided_at - night.night.train_until.timestamp() for night in nights]
     over_ticks = [
         (night.billed_usd - night.night.budget_usd) / (night.dearest * cloud.TICK_S) if night.dearest else 0.0
@@ -55,7 +57,7 @@ def main() -> None:
             "trained to the end, share": ends["finished"] / NIGHTS,
             "refused where planned, nights": len(refused),
             "of those a trained candidate, share": _share(isinstance(n.decision, Training) for n in refused),
-            "rungs of a ladder, mean": sum(len(night.plan.ladder) for night in nights) / NIGHTS,
+            "fallbacks of a plan, mean": sum(len(night.plan.fallbacks) for night in nights) / NIGHTS,
             "most over the budget, ticks": max(0.0, *over_ticks),
             "meter below the bill, nights": sum(
                 isinstance(n.decision, Training) and n.decision.cost_usd < n.billed_usd - 1e-6 for n in nights

@@ -1,7 +1,7 @@
 """Is a job trained in time on nights of stock-outs, wherever a place that is feasible has machines?
 
-200 nights by a clock of their own, through the real planner, whose ladders are its own, the real launcher and
-the real trainer, where zones, regions and kinds of machines run out of stock for part of the night
+200 nights by a clock of their own, through the real planner, whose fallbacks are its own, the real launcher
+and the real trainer, where zones, regions and kinds of machines run out of stock for part of the night
 (tests/jobs/stock.py), and a place that is out refuses at once, after minutes, or never answers.
 
 A place is feasible at a look if what is left to train fits there into the time and the money that are left,
@@ -68,7 +68,7 @@ def main() -> None:
             "refused with a feasible place left, nights": len(refused),
             "trained in time, nights": ends["finished"],
             "kept the champion, nights": ends["champion kept"],
-            "rungs of a ladder, mean": sum(len(cloud.plan.ladder) for _, cloud in nights) / NIGHTS,
+            "fallbacks of a plan, mean": sum(len(cloud.plan.fallbacks) for _, cloud in nights) / NIGHTS,
             "places asked for, mean": sum(len(_places(cloud)) for _, cloud in nights) / NIGHTS,
             "cost, mean of the trained, dollars": _mean(
                 [cloud.billed_usd for _, cloud in nights if _end(cloud) == "finished"]

@@ -46,7 +46,7 @@ def test_without_extensions_nothing_is_planned_on_spot_and_a_late_job_still_move
     assert planned(strategy="spot", machines="abc").rental.is_spot
     monkeypatch.setattr(hooks, "FOLDER", tmp_path)
     plan = planned(strategy="spot", machines="abc")
-    assert not any(each.rental.is_spot for each in (plan, *plan.ladder, *plan.cheaper))
+    assert not any(each.rental.is_spot for each in (plan, *plan.fallbacks, *plan.cheaper))
     assert "the extension spot is not there" in caplog.text
     late = (running(plan, hours=2 + tenth / 10, share=0.4, speed=0.5) for tenth in range(20))
     assert "scale up" in {forced(each).name for each in late}

@@ -127,11 +127,13 @@ def test_a_ladder_holds_the_machines_of_other_backends_in_time_cheapest_first():
     plan = plans.planned(
         night, sections, share=0.5, available=(*stock.rented(), *own), taught=plans.known(stock.SPEEDS)
     )
-    rungs = [rung for rung in plan.ladder if rung.rental.machine == "own"]
-    assert [rung.rental.backend for rung in rungs] == ["slurm", "slurm-2"]
-    assert [rung.expected_usd for rung in plan.ladder] == sorted(rung.expected_usd for rung in plan.ladder)
-    assert {rung.rental.region for rung in plan.ladder} == {"", *stock.REGIONS}
-    assert all(rung.latest_start > night.started_at for rung in plan.ladder)
+    placements = [placement for placement in plan.fallbacks if placement.rental.machine == "own"]
+    assert [placement.rental.backend for placement in placements] == ["slurm", "slurm-2"]
+    assert [placement.expected_usd for placement in plan.fallbacks] == sorted(
+        placement.expected_usd for placement in plan.fallbacks
+    )
+    assert {placement.rental.region for placement in plan.fallbacks} == {"", *stock.REGIONS}
+    assert all(placement.latest_start > night.started_at for placement in plan.fallbacks)
 
 
 def test_a_job_is_billed_by_the_prices_of_each_backend_that_it_ran_on(places, tmp_path):

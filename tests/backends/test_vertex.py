@@ -14,7 +14,7 @@ from daybreak.backends.place import RetryPolicy
 from daybreak.backends.submission_journal import SubmissionJournal, stretches
 from daybreak.contract.backend import Backend, Job
 from daybreak.contract.errors import JobError, NotYet
-from daybreak.contract.record_types import Pool, Rental, Rung
+from daybreak.contract.record_types import Placement, Pool, Rental
 from daybreak.storage import jsonl
 from tests.backends.rented import QUICK, end, job, vertex, wait
 from tests.backends.together import TrainingNight
@@ -296,9 +296,9 @@ def test_a_night_walks_its_ladder_past_a_region_that_does_not_have_the_machine(
     night = TrainingNight(tmp_path / "night", vertex(service.url, bucket=bucket), rental=first, bucket=bucket)
     plan = night.plan
     elsewhere = replace(first, region="us-east4")
-    rung = Rung(rental=elsewhere, expected_s=plan.expected_s, expected_usd=1.0,
+    placement = Placement(rental=elsewhere, expected_s=plan.expected_s, expected_usd=1.0,
                 latest_start=night.night.train_until, usd_per_hour=1.0)  # fmt: skip
-    night.plan = replace(plan, ladder=(rung,))
+    night.plan = replace(plan, fallbacks=(placement,))
     night.ask()
     assert service.only().region == "us-east4"
 
@@ -321,30 +321,30 @@ def test_a_region_that_lists_no_jobs_is_named_and_passed_over(service, tmp_path,
     assert again.startswith("projects/p/locations/us-east4/")
 
 
-@pytest.mark.parametrize("num_rungs", [1, 2])
+@pytest.mark.parametrize("num_placements", [1, 2])
 def test_a_night_that_no_place_of_its_plan_will_ever_take_ends_with_the_words_of_the_service(
-    service, tmp_path, monkeypatch, num_rungs
+    service, tmp_path, monkeypatch, num_placements
 ):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
     monkeypatch.chdir(tmp_path)
     bucket = f"file://{tmp_path}/bucket"
     first = Rental(machine=L4[1], region=L4[0])
     night = TrainingNight(tmp_path / "night", vertex(service.url, bucket=bucket), rental=first, bucket=bucket)
-    rentals = [first, replace(first, region="us-east4")][:num_rungs]
-    rungs = [
-        Rung(rental=rental, expected_s=night.plan.expected_s, expected_usd=1.0,
+    rentals = [first, replace(first, region="us-east4")][:num_placements]
+    placements = [
+        Placement(rental=rental, expected_s=night.plan.expected_s, expected_usd=1.0,
              latest_start=night.night.train_until, usd_per_hour=1.0)
         for rental in rentals[1:]
     ]  # fmt: skip
-    night.plan = replace(night.plan, ladder=tuple(rungs))
+    night.plan = replace(night.plan, fallbacks=tuple(placements))
     later = cut("refuse", status=400, reason="FAILED_PRECONDITION", message="Try again in a few minutes.")
-    with service.troubled(*[later] * num_rungs, method="create_custom_job"):
+    with service.troubled(*[later] * num_placements, method="create_custom_job"):
         assert night.ask() is None  # it may be taken later
     service.jobs.clear()
     (night.job / "submissions.json").unlink()
     service.market.unsupported.update((rental.region, rental.machine) for rental in rentals)
     with pytest.raises(JobError, match=rf"g2-standard-8 is not supported in region {rentals[-1].region}\)"):
-        night.until(lambda: False, timeout_s=30)  # a plan without a ladder looks once more
+        night.until(lambda: False, timeout_s=30)  # a plan without fallbacks looks once more
     assert not service.jobs
 
 

@@ -19,7 +19,7 @@ from daybreak.contract.backend import Backend, Job, JobState, LiveJob
 from daybreak.contract.errors import JobError, NotYet
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import Params
-from daybreak.contract.record_types import Night, Plan, Portion, Rental, Rung, Strategy, Training
+from daybreak.contract.record_types import Night, Placement, Plan, Portion, Rental, Strategy, Training
 from daybreak.jobs import launcher
 from daybreak.machines.startup import BEFORE_WORK
 from daybreak.storage import jsonl
@@ -172,10 +172,10 @@ class Cloud(Backend):
     # World
 
     @property
-    def rungs_taken(self) -> list[str]:
-        """Names of the rungs that training took, in order; it has to have ended with a model."""
+    def fallbacks_taken(self) -> list[str]:
+        """Names of the fallbacks that training took, in order; it has to have ended with a model."""
         assert isinstance(self.decision, Training)
-        return [rung.name for rung in self.decision.rungs]
+        return [fallback.name for fallback in self.decision.fallbacks]
 
     def run(self) -> None:
         """Play on until there is a decision."""
@@ -301,12 +301,14 @@ class Cloud(Backend):
     def step_s(self, live: Live, batch_size: int) -> float:
         """What a step takes on those machines, where batches of other sizes take what the plan says."""
         machine, plan = live.job.rental.machine, self.plan
-        rungs = [rung for rung in (*plan.ladder, *plan.cheaper) if rung.rental.machine == machine]
-        expected_s = rungs[0].expected_s if rungs else plan.expected_s - plan.rental.max_wait_s
+        placements = [
+            placement for placement in (*plan.fallbacks, *plan.cheaper) if placement.rental.machine == machine
+        ]
+        expected_s = placements[0].expected_s if placements else plan.expected_s - plan.rental.max_wait_s
         work_s = expected_s - _before_s(self.plan)
         noise = exp(self.random.gauss(0, 0.05))
         factor = self.luck.factors.get(machine, 1.0)
-        sizes = {each.batch_size: each.update_s for each in (rungs[0] if rungs else plan).sizes}
+        sizes = {each.batch_size: each.update_s for each in (placements[0] if placements else plan).sizes}
         times = sizes[batch_size] / sizes[plan.batch_size] if batch_size in sizes else 1.0
         return work_s * plan.batch_size / plan.num_samples * times / factor * noise
 
@@ -325,7 +327,7 @@ class Cloud(Backend):
     def usd_per_s(self, live: Live) -> float:
         """The price of its machines."""
         prices = {
-            each.rental: each.usd_per_hour for each in (*self.plan.ladder, *self.plan.cheaper, self.plan)
+            each.rental: each.usd_per_hour for each in (*self.plan.fallbacks, *self.plan.cheaper, self.plan)
         }
         return float(prices[live.job.rental] or 0.0) / HOUR_S
 
@@ -418,16 +420,16 @@ def plan_of(
     whole_s = share * window_s
     prices = {"a": 3.0, "b": 7.0, "c": 14.0}
 
-    def rung(machine: str, faster: float) -> Rung:
+    def placement(machine: str, faster: float) -> Placement:
         expected_s = 240 + (whole_s - 240) / faster
-        return Rung(
+        return Placement(
             rental=Rental(machine=machine, region="us-central1"), expected_s=expected_s,
             expected_usd=expected_s / HOUR_S * prices[machine], usd_per_hour=prices[machine],
             latest_start=until - timedelta(seconds=expected_s * exp(2.326 * spread)),
         )  # fmt: skip
 
     usd = {"spot": 1.0, "on-demand": prices["a"], "flex-start": 2.0}[strategy]
-    ladder = (rung("b", 1.8), rung("c", 3.0))
+    fallbacks = (placement("b", 1.8), placement("c", 3.0))
     rental = Rental(
         machine="a", region="us-central1", strategy=strategy,
         max_wait_s=HOUR_S if strategy == "flex-start" else 0.0,
@@ -437,7 +439,7 @@ def plan_of(
         num_samples=240 * 32, checkpoint_every_s=900, expected_s=whole_s,
         expected_usd=whole_s / HOUR_S * usd,
         interval=(whole_s * exp(-1.645 * spread), whole_s * exp(1.645 * spread)),
-        ladder=ladder if strategy == "on-demand" else (rung("a", 1.0), *ladder), runner_up="",
+        fallbacks=fallbacks if strategy == "on-demand" else (placement("a", 1.0), *fallbacks), runner_up="",
         usd_per_hour=usd,
         portions=(
             Portion(name="queue", expected_s=60, expected_usd=0),
@@ -494,7 +496,7 @@ def bad_luck(seed: int) -> tuple[Plan, Luck, float, Params]:
     share = draw.uniform(0.3, 0.7)
     cheapest = plans.planned(night_of(budget_usd=1000, window_s=window_s), sections, share=share)
     # What waits in a queue needs something that is rented at once within the budget, too.
-    at_once = (rung.expected_usd for rung in cheapest.ladder if not rung.rental.is_spot)
+    at_once = (placement.expected_usd for placement in cheapest.fallbacks if not placement.rental.is_spot)
     least_usd = min(at_once) if strategy == "flex-start" else cheapest.expected_usd
     budget_usd = least_usd * draw.choice([1.05, 1.5, 3, 10])
     plan = plans.planned(night_of(budget_usd=budget_usd, window_s=window_s), sections, share=share)

@@ -3,7 +3,7 @@
 A place is a machine in a region, on spot or on demand. A region has three zones, and a job goes to whichever
 of them has the machine, as on Vertex AI. A zone has a machine for a while and then not; a region, and a kind
 of machine, may be out for part of the night. The team's own cluster, dearer for the same work, is free for a
-while and then not. What is drawn was fixed before the ladders of today were written.
+while and then not. What is drawn was fixed before the fallbacks of today were written.
 """
 
 import random

@@ -25,7 +25,7 @@ def test_an_undisturbed_night_costs_what_the_plan_says():
     cloud = play(plan_of(), Luck())
     training = cloud.decision
     assert isinstance(training, Training)
-    assert (training.stopped_by, training.num_samples, training.rungs) == ("finished", 7680, ())
+    assert (training.stopped_by, training.num_samples, training.fallbacks) == ("finished", 7680, ())
     assert cloud.billed_usd <= training.cost_usd <= cloud.billed_usd + 2 * TICK_S * 3 / HOUR_S
     (live,) = cloud.jobs
     assert live.job.rental == Rental(machine="a", region="us-central1")
@@ -39,9 +39,11 @@ def test_spot_that_is_too_slow_is_left_while_it_runs_and_training_goes_on_from_t
     assert cloud.most_live == 1
     training = cloud.decision
     assert isinstance(training, Training)
-    assert cloud.rungs_taken == ["on-demand"]
-    assert training.rungs[0].usd > 0
-    assert training.rungs[0].reason.startswith("another loss of spot, or a longer wait for it, could not be")
+    assert cloud.fallbacks_taken == ["on-demand"]
+    assert training.fallbacks[0].usd > 0
+    assert training.fallbacks[0].reason.startswith(
+        "another loss of spot, or a longer wait for it, could not be"
+    )
     assert (training.stopped_by, training.num_samples, training.num_restarts) == ("finished", 7680, 1)
 
 
@@ -57,7 +59,7 @@ def test_spot_that_is_lost_again_and_again_is_no_failure():
 def test_training_that_is_half_as_fast_is_moved_to_a_faster_machine_before_it_would_end_early():
     cloud = play(plan_of(share=0.6), Luck(factors={"a": 0.5}))
     assert ways(cloud) == [("a", "on-demand"), ("b", "on-demand")]
-    assert cloud.rungs_taken == ["scale up"]
+    assert cloud.fallbacks_taken == ["scale up"]
     assert cloud.decision.stopped_by == "finished"
 
 
@@ -65,7 +67,7 @@ def test_training_that_is_half_as_fast_is_moved_to_a_faster_machine_before_it_wo
 def test_with_no_money_for_a_faster_machine_it_ends_early_with_the_rate_decayed():
     cloud = play(plan_of(share=0.6), Luck(factors={"a": 0.5}), budget_usd=13)
     assert ways(cloud) == [("a", "on-demand")]
-    assert cloud.rungs_taken == ["finish early"]
+    assert cloud.fallbacks_taken == ["finish early"]
     assert cloud.decision.stopped_by == "deadline"
     assert 0.6 * 7680 < cloud.decision.num_samples < 7680
 
@@ -73,7 +75,7 @@ def test_with_no_money_for_a_faster_machine_it_ends_early_with_the_rate_decayed(
 def test_a_budget_that_ends_before_the_deadline_is_kept():
     cloud = play(plan_of(share=0.6), Luck(factors={"a": 0.5}), budget_usd=8)
     assert cloud.decision.stopped_by == "budget"
-    assert cloud.rungs_taken == ["finish early"]
+    assert cloud.fallbacks_taken == ["finish early"]
     assert 6 < cloud.billed_usd <= cloud.decision.cost_usd <= 8
 
 
@@ -92,16 +94,16 @@ def test_a_machine_that_never_comes_is_waited_for_until_the_last_that_would_be_i
     assert cloud.decision.stopped_by == "finished"
     assert cloud.decision.num_samples == 7680
     assert {machine for machine, _ in ways(cloud)[1:]} <= {"a", "b", "c"}
-    assert "next rung" in cloud.rungs_taken
+    assert "next fallback" in cloud.fallbacks_taken
     assert cloud.most_live == 1
 
 
 @pytest.mark.parametrize("strategy", ["on-demand", "flex-start", "spot"])
-def test_a_machine_that_is_refused_is_left_for_the_next_rung_at_once(strategy):
+def test_a_machine_that_is_refused_is_left_for_the_next_fallback_at_once(strategy):
     cloud = play(plan_of(strategy=strategy, share=0.5), Luck(refused={"a": inf}))
     assert cloud.decision.stopped_by == "finished"
-    assert "next rung" in cloud.rungs_taken
-    taken = next(rung for rung in cloud.decision.rungs if rung.name == "next rung")
+    assert "next fallback" in cloud.fallbacks_taken
+    taken = next(fallback for fallback in cloud.decision.fallbacks if fallback.name == "next fallback")
     assert "cannot be had" in taken.reason
     assert strategy == "spot" or taken.time - BEGUN < timedelta(minutes=10)
     assert len(cloud.jobs) < 60  # nor asked for at every look

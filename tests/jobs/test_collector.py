@@ -30,16 +30,16 @@ from tests.training import nights
 from tests.workloads.payments import Payments
 
 pytestmark = pytest.mark.usefixtures("folder")
-RUNG = observed_job.first(nights.plan(), train_until=NIGHT.train_until, confidence=0.99)
+PLACEMENT = observed_job.first(nights.plan(), train_until=NIGHT.train_until, confidence=0.99)
 
 
 def submitted(night: Night) -> tuple[Recipe, Path]:
     """What the worker of a job that was submitted is told, and the job's folder."""
     recipe = recipe_of(night, nights.dataset(), nights.plan(), None, nights.make_params())
-    path = JOBS / launcher.name_of(recipe, RUNG.rental, num_workers=1)
+    path = JOBS / launcher.name_of(recipe, PLACEMENT.rental, num_workers=1)
     path.mkdir(parents=True)
     asked = JobAttempts(path)
-    asked.ask(0.0, job="j", rung=RUNG)
+    asked.ask(0.0, job="j", placement=PLACEMENT)
     asked.change(handle="h")
     return recipe, path
 
@@ -93,7 +93,7 @@ def test_the_model_of_a_checkpoint_is_loaded_though_it_is_made_from_what_fit_has
     write_state(Path("data/arrays"), fitted)
     recipe = recipe_of(night, nights.dataset(), nights.plan(), None, params)
     weights = make_model(Payments(), fitted).state_dict()
-    path = JOBS / launcher.name_of(recipe, RUNG.rental, num_workers=1)
+    path = JOBS / launcher.name_of(recipe, PLACEMENT.rental, num_workers=1)
     state = TrainingState(tensors={"model": weights}, scalars={"num_updates": 10})
     checkpoint.save(path / "checkpoints", state, seen=320, identity=recipe.identity)
     call(ScriptedBackend("running"), night=night, params=params)
@@ -143,7 +143,7 @@ def test_where_the_storage_of_copies_fails_by_an_error_of_its_own_the_checkpoint
         update={"train": params.train.model_copy(update={"checkpoints": "memory://copies"})}
     )
     recipe = recipe_of(night, nights.dataset(), nights.plan(), None, params)
-    path = JOBS / launcher.name_of(recipe, RUNG.rental, num_workers=1)
+    path = JOBS / launcher.name_of(recipe, PLACEMENT.rental, num_workers=1)
     state = TrainingState(tensors={"model": {"w": torch.ones(2)}}, scalars={"num_updates": 10})
     checkpoint.save(path / "checkpoints", state, seen=320, identity=recipe.identity)
     monkeypatch.setattr(MemoryFileSystem, "find", fail)

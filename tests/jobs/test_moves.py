@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.contract.record_types import Plan, Rental, Rung, Size
+from daybreak.contract.record_types import Placement, Plan, Rental, Size
 from daybreak.jobs.decider import decide
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.moves import MOST_MOVES
@@ -30,11 +30,11 @@ CHEAP = Rental(machine="d", region="us-central1")
 def with_cheaper(plan: Plan, *, slower: float = 1.5, usd_per_hour: float = 1.0) -> Plan:
     """The plan, and a machine d that takes so many times as long as a, for a third of its price."""
     expected_s = 240 + (plan.expected_s - 240) * slower
-    rung = Rung(
+    placement = Placement(
         rental=CHEAP, expected_s=expected_s, expected_usd=expected_s / HOUR_S * usd_per_hour,
         usd_per_hour=usd_per_hour, latest_start=UNTIL - timedelta(seconds=1.2 * expected_s),
     )  # fmt: skip
-    return replace(plan, cheaper=(rung,))
+    return replace(plan, cheaper=(placement,))
 
 
 PLAN = with_cheaper(plan_of(share=0.8))
@@ -47,16 +47,16 @@ def ahead(**changed):
 
 def test_a_job_far_ahead_goes_to_a_cheaper_machine_and_one_as_planned_stays():
     choice = decide(ahead())
-    assert (choice.name, choice.rung) == ("step down", PLAN.cheaper[0])
+    assert (choice.name, choice.placement) == ("step down", PLAN.cheaper[0])
     assert choice.usd < 0
     assert choice.reason.startswith("to d, in us-central1, as it is ahead: the rest takes ")
     as_planned = running(PLAN, hours=1, share=0.3, to_save=True)
-    assert decide(as_planned).rung == as_planned.rung
+    assert decide(as_planned).placement == as_planned.placement
 
 
 def test_a_move_down_has_to_repay_its_restart_and_leave_time_to_come_back():
     def stays(job) -> bool:
-        return decide(job).rung == job.rung
+        return decide(job).placement == job.placement
 
     assert stays(replace(ahead(), seen=round(0.97 * PLAN.num_samples)))  # too little is left to save
     assert stays(replace(ahead(), to_save=False))  # the plan was to be fast
@@ -72,14 +72,14 @@ def test_a_device_that_waits_for_samples_is_left_for_a_slower_one_though_the_job
     """Samples come as fast on d, which the plan takes for three times as slow, as its device is."""
     plan = with_cheaper(plan_of(share=0.5), slower=3.0)
     as_planned = running(plan, hours=1, share=0.1, to_save=True)
-    assert decide(as_planned).rung == as_planned.rung
+    assert decide(as_planned).placement == as_planned.placement
     idle = replace(as_planned, device_use=0.1)
     choice = decide(idle)
-    assert (choice.name, choice.rung) == ("step down", plan.cheaper[0])
+    assert (choice.name, choice.placement) == ("step down", plan.cheaper[0])
     assert "as its device waits for samples 90% of the time: the rest takes " in choice.reason
-    assert forecast(idle, plan.cheaper[0]).rest_s < 1.3 * forecast(idle, idle.rung).rest_s
-    assert decide(replace(as_planned, device_use=0.6)).rung == as_planned.rung
-    faster = plan.ladder[0]
+    assert forecast(idle, plan.cheaper[0]).rest_s < 1.3 * forecast(idle, idle.placement).rest_s
+    assert decide(replace(as_planned, device_use=0.6)).placement == as_planned.placement
+    faster = plan.fallbacks[0]
     assert faster.expected_s < plan.expected_s
     assert forecast(idle, faster) == forecast(as_planned, faster)  # it may read faster, too
 
@@ -92,9 +92,9 @@ def test_a_slower_device_is_expected_to_be_between_as_fast_as_here_and_as_slow_a
     plan = replace(plan, tuning=replace(plan.tuning, num_loaders=loaders))
     as_planned = running(plan, hours=1, share=0.3, to_save=True)
     here, there, planned = (
-        forecast(job, rung).rest_s
-        for job, rung in (
-            (as_planned, as_planned.rung),
+        forecast(job, placement).rest_s
+        for job, placement in (
+            (as_planned, as_planned.placement),
             (replace(as_planned, device_use=use), plan.cheaper[0]),
             (as_planned, plan.cheaper[0]),
         )
@@ -108,18 +108,18 @@ def after_the_move(*, speed: float, **changed):
     (cheap,) = PLAN.cheaper
     planned = PLAN.num_samples / (cheap.expected_s - 240)
     return replace(
-        at, rung=cheap, rate=Rate(samples_per_s=speed * planned, error=0.02),
-        earlier={at.rung.rental: at.rate},
-        before=at.rung, left=(at.rung.rental,), num_moves=1, **changed,
+        at, placement=cheap, rate=Rate(samples_per_s=speed * planned, error=0.02),
+        earlier={at.placement.rental: at.rate},
+        before=at.placement, left=(at.placement.rental,), num_moves=1, **changed,
     )  # fmt: skip
 
 
 def test_a_move_that_turns_out_to_cost_more_is_undone_and_one_that_pays_is_not():
     choice = decide(after_the_move(speed=0.3))
-    assert (choice.name, choice.rung) == ("undo", ahead().rung)
+    assert (choice.name, choice.placement) == ("undo", ahead().placement)
     assert "as measured on both" in choice.reason
     pays = after_the_move(speed=1.0)
-    assert decide(pays).rung == pays.rung
+    assert decide(pays).placement == pays.placement
 
 
 def test_a_move_after_which_the_loss_rose_is_undone():
@@ -163,7 +163,7 @@ def growing(plan: Plan) -> Plan:
 @pytest.mark.slow
 def test_a_simulated_night_undoes_a_step_down_to_what_is_slow_and_its_batch_follows_the_machine():
     cloud = play(growing(PLAN), Luck(factors={"a": 2.0, "d": 0.5}, noise=(1.0, 1e4)))
-    assert cloud.rungs_taken == ["step down", "undo"]
+    assert cloud.fallbacks_taken == ["step down", "undo"]
     assert [live.job.rental.machine for live in cloud.jobs] == ["a", "d", "a"]
     assert cloud.decision.stopped_by == "finished"
     assert cloud.most_live == 1
@@ -180,7 +180,7 @@ def test_what_larger_batches_gain_is_not_taken_for_being_ahead():
     twice = sizes({8: 1.0, 16: 1.4, 32: 2.0})  # as many samples a second
     plan = replace(growing(PLAN), sizes=twice)
     as_planned = running(plan, share=0.62, speed=2.0, **grown)
-    assert decide(as_planned).rung == as_planned.rung
+    assert decide(as_planned).placement == as_planned.placement
     assert decide(running(PLAN, share=0.62, speed=2.0, **grown)).name == "step down"  # no sizes
     both = replace(plan, cheaper=(replace(plan.cheaper[0], sizes=twice),))
     assert decide(replace(as_planned, plan=both)).name == "step down"
@@ -191,23 +191,25 @@ def test_what_larger_batches_gain_is_not_taken_for_being_ahead():
     here=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=2),
     there=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=2),
 )  # fmt: skip
-def test_a_rung_is_forecast_in_batches_that_the_trainer_would_take_there(noise, size, speed, here, there):
+def test_a_placement_is_forecast_in_batches_that_the_trainer_would_take_there(
+    noise, size, speed, here, there
+):
     """By brute force over the sizes that the job has reached, for any times of an update."""
 
     def times(growth: list[float]) -> dict[int, float]:
         return {32: 1.0, 64: growth[0], 128: growth[0] * growth[1]}
 
     plan = PLAN
-    rung = replace(plan.cheaper[0], sizes=sizes(times(there)))
-    plan = replace(plan, cheaper=(rung,), sizes=sizes(times(here)))
+    placement = replace(plan.cheaper[0], sizes=sizes(times(there)))
+    plan = replace(plan, cheaper=(placement,), sizes=sizes(times(here)))
     gains = {n: n / 32 / seconds for n, seconds in times(here).items()}  # in samples a second
     beside = running(
         plan, hours=1, share=0.3, speed=speed * gains[size], batch_size=size, largest_batch_size=size,
         noise_scale=noise,
     )  # fmt: skip
-    plain = replace(PLAN, cheaper=(replace(rung, sizes=()),))
+    plain = replace(PLAN, cheaper=(replace(placement, sizes=()),))
     without = running(plain, hours=1, share=0.3, speed=speed)
-    work_s = forecast(beside, rung).rest_s - 240
+    work_s = forecast(beside, placement).rest_s - 240
     planned_s = forecast(without, plain.cheaper[0]).rest_s - 240
     allowed = {n: n / 32 / seconds for n, seconds in times(there).items() if n <= size}
     goodput = {n: gain / ((noise or 0.0) + n) for n, gain in allowed.items()}
@@ -238,11 +240,15 @@ def played(
     seen, ready, earlier, refused = 0.0, seen_now.now + 240, {}, {}
     for tick in range(1, 121):
         now = BEGUN.timestamp() + tick * TICK_S
-        waits = gone and seen_now.rung.rental == CHEAP
+        waits = gone and seen_now.placement.rental == CHEAP
         ran_s = 0.0 if waits else max(0.0, now - ready)
-        per_s = speeds[seen_now.rung.rental.machine] * plan.num_samples / (seen_now.rung.expected_s - 240)
+        per_s = (
+            speeds[seen_now.placement.rental.machine]
+            * plan.num_samples
+            / (seen_now.placement.expected_s - 240)
+        )
         seen += per_s * min(ran_s, TICK_S)
-        night.usd += 0.0 if waits else TICK_S / HOUR_S * seen_now.rung.usd_per_hour
+        night.usd += 0.0 if waits else TICK_S / HOUR_S * seen_now.placement.usd_per_hour
         if seen >= plan.num_samples:
             night.done = now <= seen_now.deadline
             return night
@@ -251,20 +257,20 @@ def played(
         seen_now = replace(
             seen_now, now=now, seen=round(seen), rate=rate, state="queued" if waits else "running",
             starting_s=max(0.0, ready - now), refused=refused,
-            device_use=device_use if ran_s and seen_now.rung.rental.machine == "a" else None,
+            device_use=device_use if ran_s and seen_now.placement.rental.machine == "a" else None,
         )  # fmt: skip
         choice = decide(seen_now)
-        if choice.rung is None or choice.rung.rental == seen_now.rung.rental:
+        if choice.placement is None or choice.placement.rental == seen_now.placement.rental:
             continue
         if waits:
-            refused = {**refused, seen_now.rung.rental: now}
+            refused = {**refused, seen_now.placement.rental: now}
         elif rate:
-            earlier = {**earlier, seen_now.rung.rental: rate}
+            earlier = {**earlier, seen_now.placement.rental: rate}
         night.names.append(choice.name)
         ready = now + 240
         seen_now = replace(
-            seen_now, rung=choice.rung, since=now, earlier=earlier, left=tuple(earlier),
-            before=seen_now.rung if rate else seen_now.before,
+            seen_now, placement=choice.placement, since=now, earlier=earlier, left=tuple(earlier),
+            before=seen_now.placement if rate else seen_now.before,
             num_moves=sum(name in ("step down", "undo") for name in night.names),
         )  # fmt: skip
     return night

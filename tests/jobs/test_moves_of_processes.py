@@ -14,7 +14,7 @@ from daybreak.contract.backend import Job
 from daybreak.contract.errors import NotYet
 from daybreak.contract.machine import Machine
 from daybreak.contract.params import Plug
-from daybreak.contract.record_types import LOCAL, Rental, Rung, Size, Training
+from daybreak.contract.record_types import LOCAL, Placement, Rental, Size, Training
 from daybreak.jobs import launcher
 from daybreak.storage.home import Home
 from daybreak.training.gpus import MACHINE
@@ -84,8 +84,8 @@ def trained(
     with nights.surroundings():
         nights.lay_out(folder / "night")
         night = nights.night(seconds=1800)
-        rungs = {
-            name: Rung(
+        placements = {
+            name: Placement(
                 rental=Rental(machine=name), expected_s=planned_s[name], usd_per_hour=prices[name],
                 expected_usd=planned_s[name] * prices[name] / 3600,
                 latest_start=night.train_until - timedelta(seconds=1.5 * planned_s[name]),
@@ -97,10 +97,10 @@ def trained(
             for name in prices
         }  # fmt: skip
         planned = replace(
-            nights.plan(num_samples=num_samples), rental=rungs["a"].rental, expected_s=planned_s["a"],
-            expected_usd=rungs["a"].expected_usd, usd_per_hour=prices["a"],
-            interval=(0.75 * planned_s["a"], 1.5 * planned_s["a"]), cheaper=(rungs["d"],),
-            sizes=rungs["a"].sizes,
+            nights.plan(num_samples=num_samples), rental=placements["a"].rental, expected_s=planned_s["a"],
+            expected_usd=placements["a"].expected_usd, usd_per_hour=prices["a"],
+            interval=(0.75 * planned_s["a"], 1.5 * planned_s["a"]), cheaper=(placements["d"],),
+            sizes=placements["a"].sizes,
         )  # fmt: skip
         params = nights.make_params().model_copy(update={"workload": workload})
         backend = Cheaper()
@@ -123,12 +123,12 @@ def test_a_job_far_ahead_steps_down_and_comes_back_when_that_is_slower_with_each
         tmp_path, Plug(use=f"{__name__}:OnMachines"), num_samples=4000,
         planned_s={"a": 200.0, "d": 200.0}, prices={"a": 3.0, "d": 0.5},
     )  # fmt: skip
-    assert [taken.name for taken in training.rungs] == ["step down", "undo"]
+    assert [taken.name for taken in training.fallbacks] == ["step down", "undo"]
     assert backend.asked == ["a", "d", "a"]
     assert backend.passes == [(16, 32), (8, 16), (16, 32)]
     assert (training.stopped_by, training.num_samples) == ("finished", 4000)
     assert all(epoch.whole for epoch in training.epochs)
-    assert [taken.usd < 0 for taken in training.rungs] == [True, True]
+    assert [taken.usd < 0 for taken in training.fallbacks] == [True, True]
 
 
 @pytest.mark.slow
@@ -138,8 +138,8 @@ def test_a_job_whose_device_waits_for_samples_steps_down_to_a_slower_one_and_sta
         tmp_path, Plug(use=f"{__name__}:AsFastAnywhere"), num_samples=4000,
         planned_s={"a": 44.0, "d": 176.0}, prices={"a": 3.0, "d": 1.5},
     )  # fmt: skip
-    assert [taken.name for taken in training.rungs] == ["step down"]
-    assert "its device waits for samples" in training.rungs[0].reason
+    assert [taken.name for taken in training.fallbacks] == ["step down"]
+    assert "its device waits for samples" in training.fallbacks[0].reason
     assert backend.asked == ["a", "d"]
     assert training.device_use is not None
     assert training.device_use < 0.4

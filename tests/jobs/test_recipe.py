@@ -8,7 +8,7 @@ from datetime import date, timedelta
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Champion, Portion, Rental, Rung, Size
+from daybreak.contract.record_types import Champion, Placement, Portion, Rental, Size
 from daybreak.jobs import launcher, observed_job
 from daybreak.jobs.launcher import recipe_of
 from daybreak.training.recipe import name_of
@@ -91,11 +91,11 @@ def test_an_update_of_daybreak_makes_another_job_that_goes_on_from_the_same_chec
     assert len(names) == 2
 
 
-def test_a_rung_brings_its_own_passes_and_batch_sizes_and_none_makes_another_job():
+def test_a_placement_brings_its_own_passes_and_batch_sizes_and_none_makes_another_job():
     sizes = tuple(Size(batch_size=n, micro_batch_size=16, update_s=1.0) for n in (32, 64))
     slow = tuple(replace(size, micro_batch_size=4, update_s=size.batch_size) for size in sizes)
     plan = replace(nights.plan(), sizes=sizes)
-    rung = Rung(
+    placement = Placement(
         rental=Rental(machine="d"), expected_s=1, expected_usd=1, latest_start=NIGHT.train_until,
         micro_batch_size=4, sizes=slow,
     )  # fmt: skip
@@ -103,13 +103,15 @@ def test_a_rung_brings_its_own_passes_and_batch_sizes_and_none_makes_another_job
         recipe_of(NIGHT, nights.dataset(), each, None, nights.make_params())
         for each in (plan, replace(plan, sizes=()))
     )
-    assert (recipe.on(rung).micro_batch_size, recipe.on(rung).sizes) == (4, slow)
-    assert recipe.on(replace(rung, micro_batch_size=0, sizes=())) == recipe
-    assert stays.on(rung) == replace(stays, micro_batch_size=4)  # where only one size is allowed, it stays
+    assert (recipe.on(placement).micro_batch_size, recipe.on(placement).sizes) == (4, slow)
+    assert recipe.on(replace(placement, micro_batch_size=0, sizes=())) == recipe
+    assert stays.on(placement) == replace(
+        stays, micro_batch_size=4
+    )  # where only one size is allowed, it stays
     for made in (recipe, stays):
-        assert made.on(rung).identity == made.identity
+        assert made.on(placement).identity == made.identity
     planned = observed_job.first(plan, train_until=NIGHT.train_until, confidence=0.9)
-    assert recipe.on(rung).on(planned) == recipe
+    assert recipe.on(placement).on(planned) == recipe
 
 
 def test_training_starts_cold_from_no_champion_or_another_or_a_changed_one(champion, caplog):

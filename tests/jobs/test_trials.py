@@ -32,7 +32,7 @@ def test_a_night_that_tries_what_may_be_late_is_done_in_time_and_teaches_its_spe
     assert (len(cloud.jobs) > 1) == (speed < 0.8)  # then a alone takes more than the four hours
     whole_s, num_updates = training.elapsed_s, training.num_updates
     if len(cloud.jobs) > 1:
-        assert cloud.rungs_taken[0] == "scale up"
+        assert cloud.fallbacks_taken[0] == "scale up"
         assert training.before_restart
         whole_s, num_updates = training.before_restart
     planned_s = (cloud.plan.expected_s - 240) / (plans.NUM_SAMPLES / plans.BATCH_SIZE)

@@ -120,8 +120,10 @@ def test_a_host_knows_its_own_job_by_the_name_of_a_machine_in_capitals(hosts, mo
     named = [replace(machine, name="A") for machine in plans.rented() if machine.name == "a"]
     monkeypatch.setattr(hosts.cloud, "machines", lambda: (*plans.rented(), *named))
     plan = hosts.cloud.plan
-    ladder = [replace(rung, rental=replace(rung.rental, machine="A")) for rung in plan.ladder]
-    hosts.cloud.plan = replace(plan, ladder=tuple(ladder))
+    fallbacks = [
+        replace(placement, rental=replace(placement.rental, machine="A")) for placement in plan.fallbacks
+    ]
+    hosts.cloud.plan = replace(plan, fallbacks=tuple(fallbacks))
     refuse(hosts, plans.HOME)
     hosts.look("one")
     job = hosts.live()

@@ -4,7 +4,7 @@ Four networks on T4 and A100, one to sixteen of them: the sizes of a plan are pr
 T4, by the priors, before any night. Updates take what Pollux (OSDI'21) and Sia (SOSP'23) measured, in passes
 up to the largest that they did. The noise scale is that of Pollux' own runs, epoch by epoch, measured with an
 error of a third. A job moves after a third of its progress; what is compared is the time from there to equal
-progress, with the sizes of the new machine and with those of the old one, as before rungs had their own.
+progress, with the sizes of the new machine and with those of the old one, as before fallbacks had their own.
 """
 
 import csv

@@ -80,7 +80,7 @@ def test_a_teams_own_machine_is_planned_and_those_of_others_are_only_told_of() -
     assert plan.usd_per_hour == 0.25
     others = {o.rental.machine: o.why_not for o in plan.options if o.rental.machine != "rack-9"}
     assert others == dict.fromkeys(("local", "g2-standard-4"), "the backend does not have it")
-    assert all(rung.rental.machine == "rack-9" for rung in plan.ladder)
+    assert all(placement.rental.machine == "rack-9" for placement in plan.fallbacks)
 
 
 def test_a_subclass_of_vertex_is_planned_for_by_what_it_has() -> None:

@@ -23,7 +23,7 @@ from daybreak.extensions.spot.states import Place
 from daybreak.extensions.spot.steering import place, zone_of
 from daybreak.machines import catalog
 from daybreak.machines.catalog import AT_HAND, rented
-from daybreak.planning.fallback import MUCH_LATER, NUM_RUNGS
+from daybreak.planning.fallback import MUCH_LATER, NUM_FALLBACKS
 from daybreak.planning.planner import plan
 from daybreak.planning.rationale import rationale, sentences
 from daybreak.prediction.update_time import update
@@ -126,26 +126,26 @@ def test_the_fastest_is_faster_and_the_knee_between():
 THREE = ("us-central1", "us-east4", "europe-west4")
 
 
-def test_each_rung_can_still_be_started_in_time():
+def test_each_fallback_can_still_be_started_in_time():
     made = planned(hours=2, job=profile(step_s=5e-3))
     until = night(hours=2).train_until
-    assert 0 < len(made.ladder) <= NUM_RUNGS
-    for rung in made.ladder:
-        assert rung.latest_start + timedelta(seconds=rung.expected_s) < until
+    assert 0 < len(made.fallbacks) <= NUM_FALLBACKS
+    for placement in made.fallbacks:
+        assert placement.latest_start + timedelta(seconds=placement.expected_s) < until
 
 
 def test_a_ladder_holds_machines_that_are_much_faster_for_a_job_that_turns_out_slow():
     made = planned(hours=2, job=profile(step_s=5e-3))
-    fastest = min(made.ladder, key=lambda rung: rung.expected_s)
+    fastest = min(made.fallbacks, key=lambda placement: placement.expected_s)
     assert fastest.expected_s < MUCH_LATER * made.expected_s
-    assert fastest.latest_start == max(rung.latest_start for rung in made.ladder)
+    assert fastest.latest_start == max(placement.latest_start for placement in made.fallbacks)
 
 
 def test_one_machine_in_three_regions_can_be_had_in_the_other_two_at_the_same_speed():
     params = PlanParams(machines=("g2-standard-4",), regions=THREE, spot=False)
     made = planned(params=params, job=profile(step_s=1e-2))
     regions = [region for region in THREE if region != made.rental.region]
-    assert [rung.rental for rung in made.ladder] == [
+    assert [placement.rental for placement in made.fallbacks] == [
         Rental(machine="g2-standard-4", region=region) for region in regions
     ]
 
@@ -153,10 +153,13 @@ def test_one_machine_in_three_regions_can_be_had_in_the_other_two_at_the_same_sp
 def test_a_ladder_is_spread_over_regions_and_devices_and_names_no_place_twice():
     params = PlanParams(machines=("*-*",), regions=THREE, spot=False, max_machines=8)
     made = planned(params=params, job=profile(step_s=1e-2))
-    assert len(made.ladder) == NUM_RUNGS
-    assert {rung.rental.region for rung in made.ladder} == set(THREE)
-    assert len({rung.rental.machine.partition("-")[0] for rung in made.ladder}) > 4
-    assert len({(rung.rental.machine, rung.rental.region) for rung in made.ladder}) == NUM_RUNGS
+    assert len(made.fallbacks) == NUM_FALLBACKS
+    assert {placement.rental.region for placement in made.fallbacks} == set(THREE)
+    assert len({placement.rental.machine.partition("-")[0] for placement in made.fallbacks}) > 4
+    assert (
+        len({(placement.rental.machine, placement.rental.region) for placement in made.fallbacks})
+        == NUM_FALLBACKS
+    )
 
 
 def test_a_ladder_holds_what_the_budget_pays_half_of_where_there_is_room():
@@ -164,23 +167,27 @@ def test_a_ladder_holds_what_the_budget_pays_half_of_where_there_is_room():
     job = profile(step_s=1e-2)
     least = planned(params=params, job=job)
     poor = planned(params=params, job=job, budget_usd=least.expected_usd * 1.001)
-    assert [rung.rental.region for rung in poor.ladder] == [rung.rental.region for rung in least.ladder]
-    assert all(rung.expected_usd > least.expected_usd * 1.001 for rung in poor.ladder)
+    assert [placement.rental.region for placement in poor.fallbacks] == [
+        placement.rental.region for placement in least.fallbacks
+    ]
+    assert all(placement.expected_usd > least.expected_usd * 1.001 for placement in poor.fallbacks)
     alone = PlanParams(machines=("g2-standard-4", "a2-highgpu-8g"), regions=THREE, spot=False)
-    usd = {r.expected_usd for r in planned(params=alone, job=job, budget_usd=least.expected_usd * 1.1).ladder}
+    usd = {
+        r.expected_usd for r in planned(params=alone, job=job, budget_usd=least.expected_usd * 1.1).fallbacks
+    }
     assert max(usd) <= 2 * least.expected_usd * 1.1
 
 
-def test_a_rung_trains_in_batches_of_the_plan_s_size():
+def test_a_fallback_trains_in_batches_of_the_plan_s_size():
     plain = profile(step_s=5e-3)
     job = replace(plain, step_s=replace(plain.step_s, fixed=0.1))
     free = PlanParams(machines=("n2-*", "g2-*"), batch_sizes=(64, 256, 1024), spot=False)
     made = planned(params=free, job=job)
     same = planned(params=free.model_copy(update={"batch_sizes": (made.batch_size,)}), job=job)
-    assert made.ladder == same.ladder
+    assert made.fallbacks == same.fallbacks
 
 
-def test_each_rung_takes_passes_that_fit_its_own_machines_and_batches_by_their_times():
+def test_each_fallback_takes_passes_that_fit_its_own_machines_and_batches_by_their_times():
     options = {
         "hours": 3, "job": profile(step_s=1e-2, sample_bytes=1.5e8),
         "params": PlanParams(machines=("g2-*", "a2-*", "n2-*"), max_machines=2),
@@ -188,8 +195,8 @@ def test_each_rung_takes_passes_that_fit_its_own_machines_and_batches_by_their_t
     made = planned(training=TrainParams(epochs=1, batch_size=256, batch_growth="goodput"), **options)
     machines = {(machine.name, machine.region): machine for machine in rented()}
     profiled = replace(catalog.local(options["job"], today=STARTED.date()), dated=DATASET.last_day)
-    rungs = (*made.ladder, *made.cheaper)
-    for each in (made, *rungs):
+    placements = (*made.fallbacks, *made.cheaper)
+    for each in (made, *placements):
         machine = machines[each.rental.machine, each.rental.region]
         assert [size.batch_size for size in each.sizes] == [256, 512, 1024, 2048, 4096]
         assert each.micro_batch_size == each.sizes[0].micro_batch_size
@@ -201,17 +208,22 @@ def test_each_rung_takes_passes_that_fit_its_own_machines_and_batches_by_their_t
             )  # fmt: skip
             assert alone
             assert size.update_s == pytest.approx(alone.seconds)
-    assert len({rung.micro_batch_size for rung in rungs}) > 2
-    assert len({round(rung.sizes[-1].update_s / rung.sizes[0].update_s, 2) for rung in rungs}) > 2
+    assert len({placement.micro_batch_size for placement in placements}) > 2
+    assert (
+        len(
+            {round(placement.sizes[-1].update_s / placement.sizes[0].update_s, 2) for placement in placements}
+        )
+        > 2
+    )
     stays = planned(**options)
     assert stays.sizes == ()
-    assert stays.ladder == tuple(replace(rung, sizes=()) for rung in made.ladder)
+    assert stays.fallbacks == tuple(replace(placement, sizes=()) for placement in made.fallbacks)
 
 
 def test_spot_elsewhere_comes_with_its_own_machines_on_demand():
     made = planned(hours=6, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*",), regions=THREE))
-    bought = {rung.rental for rung in made.ladder if rung.rental.strategy == "on-demand"}
-    spot = [rung.rental.on_demand for rung in made.ladder if rung.rental.is_spot]
+    bought = {placement.rental for placement in made.fallbacks if placement.rental.strategy == "on-demand"}
+    spot = [placement.rental.on_demand for placement in made.fallbacks if placement.rental.is_spot]
     assert {rental.region for rental in spot} == set(THREE)
     assert bought >= set(spot)
 
@@ -219,7 +231,7 @@ def test_spot_elsewhere_comes_with_its_own_machines_on_demand():
 def test_a_plan_on_spot_can_fall_back_on_its_own_machines_on_demand():
     made = planned(hours=6, job=profile(step_s=5e-3), params=PlanParams(machines=("g2-*", "a2-*")))
     assert made.rental.is_spot
-    own = made.ladder[0]
+    own = made.fallbacks[0]
     assert own.rental == made.rental.on_demand
     assert own.usd_per_hour > made.usd_per_hour
     waiting = replace(BEGUN, now=6 * 3600 - 2 * made.expected_s, deadline=6 * 3600, state="queued")
@@ -230,7 +242,7 @@ def test_spot_is_left_out_when_it_is_not_allowed():
     params = PlanParams(machines=("g2-*",), spot=False)
     made = planned(params=params)
     assert not made.rental.is_spot
-    assert not any(rung.rental.is_spot for rung in made.ladder)
+    assert not any(placement.rental.is_spot for placement in made.fallbacks)
 
 
 def test_checkpoints_are_as_often_as_the_user_says():
@@ -413,7 +425,7 @@ def test_flex_start_counts_the_longest_wait_and_bills_none_of_it():
     assert made.expected_usd == pytest.approx(at_once.expected_usd * (2.0204 / 3.6734 + 0.2) / 1.2)
     assert made.usd_per_hour == pytest.approx(2.0204 + 0.2 * 3.6734)  # with the fee
     assert str(made.price_dated) == "2026-08-02"
-    assert made.ladder[0].rental.strategy == "on-demand"  # what is rented at once is there to fall back on
+    assert made.fallbacks[0].rental.strategy == "on-demand"  # what is rented at once is there to fall back on
     assert made.portions[0].name == "wait, at most"
 
 
@@ -444,7 +456,7 @@ def test_a_backend_that_rents_nothing_gets_the_machine_at_hand_and_says_why():
     assert made.rental.is_local
     others = [option.why_not for option in made.options if not option.rental.is_local]
     assert set(others) == {"the backend does not have it"}
-    assert made.ladder == ()
+    assert made.fallbacks == ()
 
 
 def test_a_backend_that_rents_nothing_is_told_where_only_rented_machines_are_named():
@@ -549,7 +561,7 @@ def test_workers_average_now_and_then_where_the_plan_finds_that_it_pays():
     assert best.expected_s < plain.expected_s
     assert f"{best.sync}" in rationale(best, night())
     assert "times the samples as it averages every" in best.basis
-    assert all(rung.rental != best.rental for rung in best.ladder)
+    assert all(placement.rental != best.rental for placement in best.fallbacks)
 
 
 def test_planning_imports_nothing_heavy():
@@ -602,10 +614,10 @@ def test_cheaper_places_that_are_too_slow_for_the_whole_job_are_named_for_one_th
     short = {"hours": 1.0, "job": profile(step_s=5e-3)}
     made = planned(**short)
     assert 0 < len(made.cheaper) <= 4
-    taken = {made.rental, *(rung.rental for rung in made.ladder)}
-    for rung in made.cheaper:
-        assert rung.expected_usd < 0.9 * made.expected_usd
-        assert rung.latest_start < STARTED
-        assert rung.rental not in taken
+    taken = {made.rental, *(placement.rental for placement in made.fallbacks)}
+    for placement in made.cheaper:
+        assert placement.expected_usd < 0.9 * made.expected_usd
+        assert placement.latest_start < STARTED
+        assert placement.rental not in taken
     fastest = PlanParams(machines=("local", "*-*"), objective="time")
     assert planned(params=fastest, **short).cheaper == ()

@@ -139,9 +139,9 @@ def test_a_night_on_other_machines_from_the_beginning_teaches_nothing_of_the_pla
     ended_at = STARTED + timedelta(hours=9)
     whole = replace(took(planned(night()), 1.0), ended_at=ended_at)
     asked_at = ended_at - timedelta(seconds=whole.elapsed_s + 60)
-    elsewhere = Taken(time=asked_at, name="next rung", usd=1.0, reason="refused")
+    elsewhere = Taken(time=asked_at, name="next fallback", usd=1.0, reason="refused")
     assert len(learned([ran(whole)]).past) == 1
-    assert learned([ran(replace(whole, rungs=(elsewhere,)))]).past == []
+    assert learned([ran(replace(whole, fallbacks=(elsewhere,)))]).past == []
 
 
 def test_nights_that_came_later_do_not_change_the_plan(nights, repository):
@@ -227,8 +227,8 @@ def test_nights_tell_what_samples_reach_unless_time_was_up_before_the_rate_had_d
     late = Taken(time=STARTED, name="checkpoint", usd=0.0, reason="the deadline came first")
     early = replace(late, name="finish early")
     entries = [
-        after(planned(night()), number=number, rungs=rungs, warm=bool(number))
-        for number, rungs in enumerate([(), (early,), (late,)])
+        after(planned(night()), number=number, fallbacks=fallbacks, warm=bool(number))
+        for number, fallbacks in enumerate([(), (early,), (late,)])
     ]
     assert [(each.warm, each.score) for each in learned(entries).reached] == [(False, 0.3), (True, 0.3)]
 
@@ -270,14 +270,14 @@ def test_spot_machines_that_were_often_lost_when_young_are_saved_on_by_the_progr
 
 def test_a_plan_on_spot_says_what_is_bought_where_its_own_machines_do_not_fit_the_budget():
     rich = on_spot()
-    bought_usd = rich.ladder[0].expected_usd
-    assert not rich.ladder[0].rental.is_spot
+    bought_usd = rich.fallbacks[0].expected_usd
+    assert not rich.fallbacks[0].rental.is_spot
     budget_usd = 0.9 * bought_usd
     poor = planner.plan(
         night(budget_usd=budget_usd), DATASET, profile(step_s=0.1, sample_bytes=1e3), None, SPOT,
         available=EVERYTHING,
     )  # fmt: skip
     assert poor.rental.is_spot
-    assert poor.ladder[0].expected_usd == pytest.approx(bought_usd)
+    assert poor.fallbacks[0].expected_usd == pytest.approx(bought_usd)
     assert poor.worst_usd <= budget_usd
     assert "which the budget allows" in poor.risk

@@ -94,7 +94,7 @@ def test_the_factor_is_never_below_one_and_covers_nine_of_ten(drawn, widened):
 def test_an_outcome_is_read_from_the_records_of_a_night():
     plan = Plan(
         rental=Rental(machine="local"), batch_size=8, micro_batch_size=8, num_samples=80,
-        checkpoint_every_s=9, expected_s=100, expected_usd=2, interval=(80, 125), ladder=(), runner_up="",
+        checkpoint_every_s=9, expected_s=100, expected_usd=2, interval=(80, 125), fallbacks=(), runner_up="",
     )  # fmt: skip
     training = Training(
         model_digest="d", num_samples=80, num_updates=10, num_restarts=0, elapsed_s=110, cost_usd=2.2,

@@ -1,4 +1,4 @@
-"""The ladder is climbed under a limit that the kernel enforces, no further than needed.
+"""Remedies are tried in order under a limit that the kernel enforces, no further than needed.
 
 The processes that measure are forked from one that has loaded torch, as loading is most of what they do. So
 each begins with what that one has, and its limit is exact.
@@ -154,7 +154,7 @@ def test_weights_that_do_not_fit_are_shared_by_workers():
 
 
 @pytest.mark.slow
-def test_what_fits_on_no_rung_is_told_in_one_sentence():
+def test_what_fits_by_no_remedy_is_told_in_one_sentence():
     result = limited(of_one_worker, room_bytes=250 * MIB)
     assert result["told"].startswith("a step of 1 samples does not fit the memory, of which")
 

@@ -17,6 +17,7 @@ from daybreak.contract.record_types import (
     Expectation,
     Line,
     Night,
+    Placement,
     Plan,
     Profile,
     Record,
@@ -24,7 +25,6 @@ from daybreak.contract.record_types import (
     Remedy,
     Rental,
     Report,
-    Rung,
     Slice,
     Training,
     Tuning,
@@ -132,8 +132,8 @@ def whole(number: int = 12, day: date = date(2011, 11, 8), *, action: str = "pro
             rental=Rental(machine="local"), batch_size=256, micro_batch_size=256,
             num_samples=49_629, checkpoint_every_s=31.5, expected_s=78.4, expected_usd=0.42,
             interval=(70.1, 91.3),
-            ladder=(
-                Rung(rental=Rental(machine="n1-standard-8", strategy="spot"),
+            fallbacks=(
+                Placement(rental=Rental(machine="n1-standard-8", strategy="spot"),
                      expected_s=61, expected_usd=0.57,
                      latest_start=started + timedelta(hours=17, minutes=55)),
             ),

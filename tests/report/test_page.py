@@ -162,15 +162,19 @@ def test_the_ledger_of_samples_is_told_in_a_sentence_and_not_where_none_was_kept
     assert "sample audit" not in text_of(page(Home.here(), lay(none, folder), []))
 
 
-def test_the_rungs_that_training_took_are_told_with_their_cost_and_reason(folder: Path, first: str) -> None:
+def test_the_fallbacks_that_training_took_are_told_with_their_cost_and_reason(
+    folder: Path, first: str
+) -> None:
     entry = only(whole(), "plan", "training")
     assert entry.training
-    rung = Taken(time=entry.night.started_at, name="scale up", usd=2.5, reason="1 x b takes 7,077 s at most")
-    with_rungs = replace(entry, training=replace(entry.training, rungs=(rung,)))
-    text = text_of(page(Home.here(), lay(with_rungs, folder), []))
-    assert "took these rungs of the ladder:" in text
+    fallback = Taken(
+        time=entry.night.started_at, name="scale up", usd=2.5, reason="1 x b takes 7,077 s at most"
+    )
+    with_fallbacks = replace(entry, training=replace(entry.training, fallbacks=(fallback,)))
+    text = text_of(page(Home.here(), lay(with_fallbacks, folder), []))
+    assert "took these fallbacks:" in text
     assert "scale up, for $2.50 more; 1 x b takes 7,077 s at most." in text
-    assert "rungs of the ladder" not in text_of(first)
+    assert "took these fallbacks" not in text_of(first)
 
 
 def test_every_record_has_its_figures_on_the_page(first: str) -> None:

@@ -47,7 +47,7 @@ def records_of(number: int, *, code: str, previous: str, serving: Release | None
     yield Plan(
         rental=Rental(machine="g2-standard-4", strategy="spot"), batch_size=64, micro_batch_size=64,
         num_samples=3000, checkpoint_every_s=60, expected_s=100, expected_usd=1, interval=(90, 120),
-        ladder=(), runner_up="none",
+        fallbacks=(), runner_up="none",
     )  # fmt: skip
     yield Training(
         model_digest=digest_of(number, "model"), num_samples=3000, num_updates=47, num_restarts=1,

@@ -103,7 +103,7 @@ def make_night(home: Path, number: int, *, weight: float, champion: Champion | N
     plan = Plan(
         rental=Rental(machine="local"), batch_size=8, micro_batch_size=8,
         num_samples=1000, checkpoint_every_s=10, expected_s=20, expected_usd=0.5, interval=(15, 25),
-        ladder=(), runner_up="none", tuning=Tuning(num_loaders=1),
+        fallbacks=(), runner_up="none", tuning=Tuning(num_loaders=1),
     )  # fmt: skip
     training = Training(
         model_digest=digest, num_samples=1000, num_updates=125, num_restarts=0, elapsed_s=21, cost_usd=0.4,

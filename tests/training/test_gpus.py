@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from daybreak.contract.errors import JobError
-from daybreak.contract.record_types import Rental, Rung
+from daybreak.contract.record_types import Placement, Rental
 from daybreak.jobs.backend_job import job_of
 from daybreak.machines.catalog import rented
 from daybreak.storage.home import Home
@@ -93,20 +93,20 @@ def test_a_worker_that_sees_fewer_chips_than_its_machine_has_raises():
         gpus.check_chips(1, given)
 
 
-def test_workers_are_told_of_the_gpus_of_the_machine_that_the_rung_names(tmp_path):
+def test_workers_are_told_of_the_gpus_of_the_machine_that_the_placement_names(tmp_path):
     gpus = {machine.name: machine.gpus for machine in rented()}
     assert [gpus[name] for name in ("g2-standard-24", "n2-standard-8", "ct5lp-hightpu-1t")] == [
         "2 x L4",
         "",
         "",
     ]
-    rung = Rung(
+    placement = Placement(
         rental=Rental(machine="g2-standard-24"), expected_s=9, expected_usd=9, gpus="2 x L4",
         latest_start=NIGHT.train_until,
     )  # fmt: skip
-    job = job_of(Home.here(), tmp_path, rung, planned=True, num_workers=2, timeout_s=9)
+    job = job_of(Home.here(), tmp_path, placement, planned=True, num_workers=2, timeout_s=9)
     assert GIVEN.items() <= job.environment.items()
-    job = job_of(Home.here(), tmp_path, replace(rung, gpus=""), planned=True, num_workers=2, timeout_s=9)
+    job = job_of(Home.here(), tmp_path, replace(placement, gpus=""), planned=True, num_workers=2, timeout_s=9)
     assert not GIVEN.keys() & job.environment.keys()
 
 

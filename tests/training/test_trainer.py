@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.contract.errors import JobError
-from daybreak.contract.record_types import Rental, Rung, Size, Tuning
+from daybreak.contract.record_types import Placement, Rental, Size, Tuning
 from daybreak.training import checkpoint, sample_order
 from daybreak.training.recipe import Progress, Recipe
 from daybreak.training.trainer import RunOutcome, Trainer
@@ -346,7 +346,7 @@ def test_batches_follow_noise_and_machine_at_the_same_updates_however_often_it_i
     free = recipe(num_samples=2000, sizes=FREE, tuning=Tuning(num_loaders=3))
     by_sample = (replace(each, micro_batch_size=2, update_s=each.batch_size) for each in FREE)
     slow = free.on(
-        Rung(rental=Rental(machine="d"), expected_s=1, expected_usd=1, latest_start=NEVER,
+        Placement(rental=Rental(machine="d"), expected_s=1, expected_usd=1, latest_start=NEVER,
              micro_batch_size=2, sizes=tuple(by_sample))
     )  # fmt: skip
     assert slow.identity == free.identity

@@ -275,7 +275,7 @@ class Size(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rung(Record):
+class Placement(Record):
     """Machines to fall back on and the latest time at which starting them still makes the deadline."""
 
     rental: Rental
@@ -346,7 +346,7 @@ class Plan(Record):
     expected_s: float
     expected_usd: float
     interval: tuple[float, float]  # 90 %, of the seconds
-    ladder: tuple[Rung, ...]
+    fallbacks: tuple[Placement, ...]
     runner_up: str  # the next best and the number that decided
     tuning: Tuning = Tuning()
     chance: float | None = None  # of being done in time
@@ -369,7 +369,7 @@ class Plan(Record):
     share: str = ""  # of the machines that it has in common with other models; "" where it has none
     num_left_out: int = 0  # samples of missed nights, for which there was no time or money
     base_samples: int = 0  # `num_samples` in batches of the recipe's size; 0: as many as the recipe says
-    cheaper: tuple[Rung, ...] = ()  # too slow for the whole job; taken where it is far ahead
+    cheaper: tuple[Placement, ...] = ()  # too slow for the whole job; taken where it is far ahead
     sync: Sync = EVERY_UPDATE  # when its workers agree
     samples_reason: str = ""  # why so many samples, a sentence; "": the objective is not quality
 
@@ -385,10 +385,10 @@ class Epoch(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Taken(Record):
-    """A rung that training took to be done in time and within the budget, or to cost less."""
+    """A fallback that training took to be done in time and within the budget, or to cost less."""
 
     time: datetime
-    name: Literal["on-demand", "next rung", "scale up", "step down", "undo", "finish early", "checkpoint"]
+    name: Literal["on-demand", "next fallback", "scale up", "step down", "undo", "finish early", "checkpoint"]
     usd: float  # expected extra cost of the rest of the work; below 0: saved
     reason: str
 
@@ -409,7 +409,7 @@ class Training(Record):
     start_s: float | None = None  # from the first submission to the first worker, before `elapsed_s`
     spot_lives: tuple[tuple[float, bool], ...] = ()  # of spot machines: seconds lived, and was it preempted
     noise_scale: float | None = None  # of gradients towards the end, in samples; None: not enough was seen
-    rungs: tuple[Taken, ...] = ()  # of the ladder, as they were taken
+    fallbacks: tuple[Taken, ...] = ()  # as they were taken
     device: str = ""  # that the workers trained on at last, "2 x NVIDIA L4"; "" where nobody told
     device_use: float | None = None  # share of the time that it waited for no samples; None: not measured
     logs: str = ""  # where a person reads what the last job printed: a path or an address

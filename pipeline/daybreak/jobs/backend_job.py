@@ -1,29 +1,31 @@
-"""Builds the job that a backend gets: the same workers on every rung, under a name of its own."""
+"""Builds the job that a backend gets: the same workers on every placement, under a name of its own."""
 
 import os
 from pathlib import Path
 
 from daybreak.contract import code_path
 from daybreak.contract.backend import Job
-from daybreak.contract.record_types import Rental, Rung
+from daybreak.contract.record_types import Placement, Rental
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
 from daybreak.training import gpus
 
 
-def job_of(home: Home, folder: Path, rung: Rung, *, planned: bool, num_workers: int, timeout_s: float) -> Job:
-    """Returns the job in `folder` on a rung; `planned`: it is the rung that the plan names."""
+def job_of(
+    home: Home, folder: Path, placement: Placement, *, planned: bool, num_workers: int, timeout_s: float
+) -> Job:
+    """Returns the job in `folder` on a placement; `planned`: it is the placement that the plan names."""
     place = str(folder.resolve())
     return Job(
         # Another rental gets another name, as a backend attaches to a job of the same name.
-        name=folder.name if planned else "-".join([folder.name, *_words(rung.rental)]),
+        name=folder.name if planned else "-".join([folder.name, *_words(placement.rental)]),
         module="daybreak.training.worker",
         arguments=(place,),
         num_workers=num_workers,
-        rental=rung.rental,
+        rental=placement.rental,
         folder=place,
         timeout_s=timeout_s,
-        environment={**_environment(home), **gpus.environment(rung.rental.machine, rung.gpus)},
+        environment={**_environment(home), **gpus.environment(placement.rental.machine, placement.gpus)},
     )
 
 

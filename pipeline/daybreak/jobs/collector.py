@@ -120,7 +120,7 @@ def collect(
     starts = jsonl.whole(folder / "starts.jsonl")
     began = datetime.fromisoformat(starts[0]["time"]) if starts else result.ended_at
     elapsed_s = max(0.0, (result.ended_at - began).total_seconds())
-    submissions = [{"time": each.at, "strategy": each.rung.rental.strategy} for each in attempts.all]
+    submissions = [{"time": each.at, "strategy": each.placement.rental.strategy} for each in attempts.all]
     losses = [
         {"time": each.ended_at} for each in attempts.all if each.ended == "preempted" and not each.leaving
     ]
@@ -144,7 +144,9 @@ def collect(
         device_use=fmean(shares) if shares else None,
         logs=logs,
         # An early end that was later revoked does not count.
-        rungs=tuple(t for t in attempts.taken if t.name != "finish early" or result.stopped_by != "finished"),
+        fallbacks=tuple(
+            t for t in attempts.taken if t.name != "finish early" or result.stopped_by != "finished"
+        ),
         warm=result.warm,
         sync=result.sync,
         short_of_memory=result.short_of_memory,

@@ -9,7 +9,7 @@ nothing. If the job itself reports when it ended, that time counts.
 import json
 from pathlib import Path
 
-from daybreak.contract.record_types import Plan, Rung
+from daybreak.contract.record_types import Placement, Plan
 from daybreak.contract.units import HOUR_S
 from daybreak.storage.journal import Journal
 
@@ -39,7 +39,7 @@ class CostTracker:
         self._journal.write({"night": self._night, "time": self._time, "usd": self.usd})
 
 
-def usd_per_hour(way: Plan | Rung) -> float:
+def usd_per_hour(way: Plan | Placement) -> float:
     """Returns the price per hour of all machines; without a price, their cost divided by their time."""
     if way.usd_per_hour is not None:
         return way.usd_per_hour * way.rental.num_machines

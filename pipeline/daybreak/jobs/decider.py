@@ -15,10 +15,10 @@ from daybreak.jobs.observed_job import ObservedJob
 
 
 def decide(job: ObservedJob) -> FallbackChoice:
-    """Returns the rung to be on now: what is forced, else what pays."""
+    """Returns the placement to be on now: what is forced, else what pays."""
     forced = escalation.forced(job)
     if not moves.may_move(job):
         return forced
-    if forced.rung is not None and forced.rung.rental == job.rung.rental:
+    if forced.placement is not None and forced.placement.rental == job.placement.rental:
         return moves.undo(job) or moves.step_down(job) or forced
     return (moves.undo(job) if forced.name == "scale up" else None) or forced

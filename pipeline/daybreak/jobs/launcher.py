@@ -159,7 +159,7 @@ def _plan_of_refit(plan: Plan, training: Training, num_samples: int) -> Plan:
         expected_s=expected_s,
         expected_usd=plan.expected_usd * share,
         interval=(plan.interval[0] * share, plan.interval[1] * share),
-        ladder=(),
+        fallbacks=(),
         cheaper=(),
         sizes=(),
         tuning=replace(plan.tuning, in_memory=False),  # which keeps samples of the training split
@@ -302,7 +302,7 @@ def _attached(home: Home, backend: Backend, folder: Path, attempts: JobAttempts)
     last = attempts.last
     assert last
     planned = last.job == folder.name
-    job = job_of(home, folder, last.rung, planned=planned, num_workers=1, timeout_s=TICK_S)
+    job = job_of(home, folder, last.placement, planned=planned, num_workers=1, timeout_s=TICK_S)
     try:
         attempts.change(handle=backend.submit(job))
     except JobError as error:
@@ -335,7 +335,7 @@ def end_jobs(
         except PipelineError as error:
             left.append(f"job {folder.name} may still run: {error}")
             continue
-        CostTracker(folder).move(clock(), usd_per_s=usd_per_hour(last.rung) / HOUR_S)
+        CostTracker(folder).move(clock(), usd_per_s=usd_per_hour(last.placement) / HOUR_S)
         if state in LIVE:
             alive.append(folder.name)
             continue

@@ -2,18 +2,18 @@
 
 What deadline and budget force comes first (escalation.py). Where that leaves the job where it is:
 
-    step down   to the rung with the cheapest rest, spot included: where the job is ahead, or where its device
-                waits for samples, so that a slower device trains about as fast (remaining_work.py). The new
-                rung has to be in time with the chance that a plan needs; so has the present machine, in case
-                the new one does not come, or turns out slow and is left again. The saving has to repay the
-                restart `REPAYS` times, and be at least `LEAST_SHARE` of the remaining cost.
-    undo        back to the rung before a step down or a scale up, if measured to cost less (to be faster, if
-                the plan was to be fast or nothing costs anything), or if the loss has risen since. The old
-                rung, too, has to be in time.
+    step down   to the placement with the cheapest rest, spot included: where the job is ahead, or where its
+                device waits for samples, so that a slower device trains about as fast (remaining_work.py).
+                The new placement has to be in time with the chance that a plan needs; so has the present
+                machine, in case the new one does not come, or turns out slow and is left again. The saving
+                has to repay the restart `REPAYS` times, and be at least `LEAST_SHARE` of the remaining cost.
+    undo        back to the placement before a step down or a scale up, if measured to cost less (to be
+                faster, if the plan was to be fast or nothing costs anything), or if the loss has risen
+                since. The old placement, too, has to be in time.
 
-No job moves more than `MOST_MOVES` times like this, and it returns to a rung that it has left only to undo,
-or where that is spot. The rate on a rung is the measured one where the job has run there, else the plan's,
-slower by as much as training was slower than planned (remaining_work.py).
+No job moves more than `MOST_MOVES` times like this, and it returns to a placement that it has left only to
+undo, or where that is spot. The rate on a placement is the measured one where the job has run there, else the
+plan's, slower by as much as training was slower than planned (remaining_work.py).
 """
 
 from collections.abc import Iterator
@@ -22,12 +22,12 @@ from math import exp, log
 from typing import Literal
 
 from daybreak.contract.formats import dollars, duration
-from daybreak.contract.record_types import Rung
+from daybreak.contract.record_types import Placement
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import escalation
 from daybreak.jobs.cost_tracker import usd_per_hour
 from daybreak.jobs.escalation import FallbackChoice
-from daybreak.jobs.observed_job import PATIENCE_S, ObservedJob, rungs
+from daybreak.jobs.observed_job import PATIENCE_S, ObservedJob, placements
 from daybreak.jobs.remaining_work import faster, forecast, waits_for_samples
 from daybreak.machines.startup import start_s
 
@@ -46,19 +46,19 @@ def may_move(job: ObservedJob) -> bool:
 
 
 def undo(job: ObservedJob) -> FallbackChoice | None:
-    """Returns the rung before, where the move from it did not pay or hurt the loss; None to stay."""
+    """Returns the placement before, where the move from it did not pay or hurt the loss; None to stay."""
     before = job.before
     if before is None or before.rental not in job.earlier or before.rental in job.refused:
         return None
     if not _in_time(job, before) or _rest_usd(job, before) > job.left_usd:
         return None
-    costs = job.to_save and usd_per_hour(job.rung) > 0
+    costs = job.to_save and usd_per_hour(job.placement) > 0
     if job.loss_rose:
         why = "the loss has risen since it left there"
     elif costs and _pays(job, before):
         why = f"the rest costs {_beside(job, before)} as measured on both"
     elif not costs and _is_faster(job, before):
-        there, here = (_rest_s(job, rung) for rung in (before, job.rung))
+        there, here = (_rest_s(job, placement) for placement in (before, job.placement))
         why = f"the rest takes {duration(there)} there and {duration(here)} here, as measured on both"
     else:
         return None
@@ -66,17 +66,20 @@ def undo(job: ObservedJob) -> FallbackChoice | None:
 
 
 def step_down(job: ObservedJob) -> FallbackChoice | None:
-    """Returns the rung on which the rest costs least, where that pays for the restart; None to stay."""
+    """Returns the placement on which the rest costs least, where that pays for the restart; None to stay."""
     if not job.to_save:
         return None
     paying = [
-        rung
-        for rung in _others(job)
-        if _pays(job, rung) and _in_time(job, rung) and _could_return(job) and _would_stay(job, rung)
+        placement
+        for placement in _others(job)
+        if _pays(job, placement)
+        and _in_time(job, placement)
+        and _could_return(job)
+        and _would_stay(job, placement)
     ]
     if not paying:
         return None
-    best = min(paying, key=lambda rung: _rest_usd(job, rung))
+    best = min(paying, key=lambda placement: _rest_usd(job, placement))
     cause = "it is ahead"
     if job.device_use is not None and waits_for_samples(job, best):
         cause = f"its device waits for samples {1 - job.device_use:.0%} of the time"
@@ -85,70 +88,78 @@ def step_down(job: ObservedJob) -> FallbackChoice | None:
     return _moved(job, best, "step down", why)
 
 
-def _others(job: ObservedJob) -> Iterator[Rung]:
-    """Yields the rungs that the job has not run on, or that are spot, and that were not refused of late."""
+def _others(job: ObservedJob) -> Iterator[Placement]:
+    """Yields the placements that were not refused lately and that are spot or new to the job."""
     left = (rental for rental in job.left if not rental.is_spot)
-    out = {job.rung.rental, *left, *job.refused}
-    for rung in (*rungs(job), *job.plan.cheaper):
-        if rung.rental not in out:
-            yield rung
+    out = {job.placement.rental, *left, *job.refused}
+    for placement in (*placements(job), *job.plan.cheaper):
+        if placement.rental not in out:
+            yield placement
 
 
-def _in_time(job: ObservedJob, rung: Rung) -> bool:
-    return forecast(job, rung).chance >= job.confidence
+def _in_time(job: ObservedJob, placement: Placement) -> bool:
+    return forecast(job, placement).chance >= job.confidence
 
 
 def _could_return(job: ObservedJob) -> bool:
-    """Returns whether this rung would still be in time if the other one did not come, or were slow."""
+    """Returns whether this placement would still be in time if the other one did not come, or were slow."""
     lost_s = PATIENCE_S + TRIAL_S + 2 * start_s(job.plan)
-    return _in_time(replace(job, deadline=job.deadline - lost_s), job.rung)
+    return _in_time(replace(job, deadline=job.deadline - lost_s), job.placement)
 
 
-def _would_stay(job: ObservedJob, rung: Rung) -> bool:
-    """Returns whether nothing would force the job off that rung at once."""
-    rates = {**job.earlier, job.rung.rental: job.rate} if job.rate else job.earlier
+def _would_stay(job: ObservedJob, placement: Placement) -> bool:
+    """Returns whether nothing would force the job off that placement at once."""
+    rates = {**job.earlier, job.placement.rental: job.rate} if job.rate else job.earlier
     there = replace(
-        job, rung=rung, state="running", since=job.now, starting_s=start_s(job.plan), rate=None, earlier=rates
+        job,
+        placement=placement,
+        state="running",
+        since=job.now,
+        starting_s=start_s(job.plan),
+        rate=None,
+        earlier=rates,
     )
     choice = escalation.forced(there)
-    return choice.rung is not None and choice.rung.rental == rung.rental
+    return choice.placement is not None and choice.placement.rental == placement.rental
 
 
-def _pays(job: ObservedJob, rung: Rung) -> bool:
+def _pays(job: ObservedJob, placement: Placement) -> bool:
     """Returns whether the rest costs so much less there that the move repays its restart with a margin."""
-    here_usd = _rest_usd(job, job.rung)
-    restart_usd = start_s(job.plan) * usd_per_hour(rung) / HOUR_S
-    saved_usd = here_usd - _rest_usd(job, rung)
+    here_usd = _rest_usd(job, job.placement)
+    restart_usd = start_s(job.plan) * usd_per_hour(placement) / HOUR_S
+    saved_usd = here_usd - _rest_usd(job, placement)
     return saved_usd > 0 and saved_usd >= max(REPAYS * restart_usd, LEAST_SHARE * here_usd)
 
 
-def _is_faster(job: ObservedJob, rung: Rung) -> bool:
-    here_s, there_s = (_rest_s(job, each) for each in (job.rung, rung))
+def _is_faster(job: ObservedJob, placement: Placement) -> bool:
+    here_s, there_s = (_rest_s(job, each) for each in (job.placement, placement))
     return here_s - there_s >= max(REPAYS * start_s(job.plan), LEAST_SHARE * here_s)
 
 
-def _rest_usd(job: ObservedJob, rung: Rung) -> float:
-    """Returns what the rest is expected to cost on a rung, its start included."""
-    return _rest_s(job, rung) * usd_per_hour(rung) / HOUR_S
+def _rest_usd(job: ObservedJob, placement: Placement) -> float:
+    """Returns what the rest is expected to cost on a placement, its start included."""
+    return _rest_s(job, placement) * usd_per_hour(placement) / HOUR_S
 
 
-def _rest_s(job: ObservedJob, rung: Rung) -> float:
+def _rest_s(job: ObservedJob, placement: Placement) -> float:
     """Returns the expected seconds; elsewhere a job is faster than planned by the share `OF_THE_JOB`."""
-    rest_s = forecast(job, rung).rest_s
-    measured = rung.rental == job.rung.rental or rung.rental in job.earlier
-    if measured or waits_for_samples(job, rung):
+    rest_s = forecast(job, placement).rest_s
+    measured = placement.rental == job.placement.rental or placement.rental in job.earlier
+    if measured or waits_for_samples(job, placement):
         return rest_s
     of_the_job = exp(OF_THE_JOB * log(faster(job)))
     return start_s(job.plan) + (rest_s - start_s(job.plan)) / of_the_job
 
 
-def _beside(job: ObservedJob, rung: Rung) -> str:
-    there_usd, here_usd = (_rest_usd(job, each) for each in (rung, job.rung))
-    return f"{dollars(there_usd)} there and {dollars(here_usd)} on {job.rung.rental},"
+def _beside(job: ObservedJob, placement: Placement) -> str:
+    there_usd, here_usd = (_rest_usd(job, each) for each in (placement, job.placement))
+    return f"{dollars(there_usd)} there and {dollars(here_usd)} on {job.placement.rental},"
 
 
-def _moved(job: ObservedJob, rung: Rung, name: Literal["step down", "undo"], why: str) -> FallbackChoice:
-    more_usd = _rest_usd(job, rung) - _rest_usd(job, job.rung)
+def _moved(
+    job: ObservedJob, placement: Placement, name: Literal["step down", "undo"], why: str
+) -> FallbackChoice:
+    more_usd = _rest_usd(job, placement) - _rest_usd(job, job.placement)
     return FallbackChoice(
-        rung=rung, name=name, usd=more_usd, reason=f"to {rung.rental}, as {why.rstrip(',')}"
+        placement=placement, name=name, usd=more_usd, reason=f"to {placement.rental}, as {why.rstrip(',')}"
     )

@@ -7,7 +7,7 @@ from math import exp, inf, log
 from typing import Literal
 
 from daybreak.contract.backend import LIVE, TICK_S, JobState
-from daybreak.contract.record_types import Plan, Rental, Rung
+from daybreak.contract.record_types import Placement, Plan, Rental
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs.cost_tracker import usd_per_hour
 from daybreak.jobs.heartbeats import Heartbeats
@@ -17,7 +17,7 @@ from daybreak.machines.startup import start_s
 from daybreak.training.recipe import Recipe
 
 Standing = Literal["none", "queued", "running", "refused"]  # refused: a few minutes ago at most
-CHANGES = ("on-demand", "next rung", "scale up", "step down", "undo")  # of machines
+CHANGES = ("on-demand", "next fallback", "scale up", "step down", "undo")  # of machines
 PATIENCE_S = 2 * TICK_S
 FORGET_S = HOUR_S  # after which a refusal no longer counts
 LEAST_SPREAD = 0.02  # lower bound of the standard deviation of the logarithm of a time
@@ -33,12 +33,12 @@ class ObservedJob:
     confidence: float  # the required chance that it is done in time
     left_usd: float
     decay: float  # share of the samples over which the rate decays
-    rung: Rung  # that it is on, was on last, or starts on
+    placement: Placement  # that it is on, was on last, or starts on
     state: Standing
     since: float  # when it entered that state
     seen: int = 0  # samples trained on, by the last heartbeat
     starting_s: float = 0.0  # until its machines have started
-    rate: Rate | None = None  # measured on this rung
+    rate: Rate | None = None  # measured on this placement
     device_use: float | None = (
         None  # share of the time that its device did not wait for samples, measured there
     )
@@ -47,9 +47,11 @@ class ObservedJob:
     noise_scale: float | None = None  # of its gradients; None: too few measurements
     attempts: Sequence[JobAttempt] = ()  # all of the job
     refused: Mapping[Rental, float] = field(default_factory=dict)  # when each was last refused
-    earlier: Mapping[Rental, Rate] = field(default_factory=dict)  # measured on rungs that it was on before
+    earlier: Mapping[Rental, Rate] = field(
+        default_factory=dict
+    )  # measured on placements that it was on before
     left: Collection[Rental] = ()  # that it has run on before
-    before: Rung | None = None  # the last of them, if it was left to scale up or to step down
+    before: Placement | None = None  # the last of them, if it was left to scale up or to step down
     num_moves: int = 0  # that nothing forced (moves.py)
     to_save: bool = False  # cheaper machines are looked for
     loss_rose: bool = False  # since it left `before`
@@ -59,7 +61,7 @@ def observe(
     recipe: Recipe,
     plan: Plan,
     *,
-    first: Rung,
+    first: Placement,
     attempts: JobAttempts,
     heartbeats: Heartbeats,
     state: JobState | None,
@@ -73,7 +75,7 @@ def observe(
     Args:
         recipe: of the job.
         plan: by which it runs.
-        first: what the plan itself names, as a rung.
+        first: what the plan itself names, as a placement.
         attempts: its requests for machines.
         heartbeats: its newest ones.
         state: of the job that lives; None where none does.
@@ -82,7 +84,7 @@ def observe(
         left_usd: of the budget of the night.
         to_save: whether the plan was to be cheap, and the job moves to cheaper machines where it is ahead.
     """
-    last, here = attempts.last, attempts.on_this_rung
+    last, here = attempts.last, attempts.on_this_placement
     began = now
     if last and state in LIVE:
         began = last.run_at if state == "running" else last.at
@@ -103,7 +105,7 @@ def observe(
         confidence=confidence,
         left_usd=left_usd,
         decay=recipe.decay,
-        rung=last.rung if last else first,
+        placement=last.placement if last else first,
         state=at,
         since=began,
         seen=heartbeats.seen,
@@ -116,23 +118,23 @@ def observe(
         attempts=attempts.all,
         refused=attempts.refused(since=now - FORGET_S),
         earlier={
-            stay.rung.rental: rate
+            stay.placement.rental: rate
             for stay in stays[:-1]
             if (rate := heartbeats.rate(since=stay.since, until=stay.until))
         },
-        left={stay.rung.rental for stay in stays[:-1]},
-        before=before.rung if before else None,
+        left={stay.placement.rental for stay in stays[:-1]},
+        before=before.placement if before else None,
         num_moves=sum(taken.name in ("step down", "undo") for taken in attempts.taken),
         to_save=to_save,
         loss_rose=before is not None and heartbeats.loss_rose(since=before.since, at=stays[-1].since),
     )
 
 
-def first(plan: Plan, *, train_until: datetime, confidence: float) -> Rung:
-    """Returns what the plan itself names, as a rung."""
+def first(plan: Plan, *, train_until: datetime, confidence: float) -> Placement:
+    """Returns what the plan itself names, as a placement."""
     spread = max(LEAST_SPREAD, log(plan.interval[1] / plan.expected_s) / Z90 if plan.expected_s else 0.0)
     longest_s = plan.expected_s * exp(NORMAL.inv_cdf(max(0.5, confidence)) * spread)
-    return Rung(
+    return Placement(
         rental=plan.rental,
         expected_s=plan.expected_s,
         expected_usd=plan.expected_usd,
@@ -146,20 +148,25 @@ def first(plan: Plan, *, train_until: datetime, confidence: float) -> Rung:
 
 @dataclass(frozen=True, kw_only=True)
 class Stay:
-    """The time that a job ran on a rung, however often it was restarted there."""
+    """The time that a job ran on a placement, however often it was restarted there."""
 
-    rung: Rung
+    placement: Placement
     since: float
     until: float
 
 
 def _stays(attempts: JobAttempts) -> list[Stay]:
-    """Returns the rungs that machines came for, in order; the last one lasts."""
+    """Returns the placements that machines came for, in order; the last one lasts."""
     ran = [each for each in attempts.all if each.run_at]
-    changes = [n for n, each in enumerate(ran) if not n or each.rung.rental != ran[n - 1].rung.rental]
-    begins = [(ran[n].rung, ran[n].at) for n in changes]
+    changes = [
+        n for n, each in enumerate(ran) if not n or each.placement.rental != ran[n - 1].placement.rental
+    ]
+    begins = [(ran[n].placement, ran[n].at) for n in changes]
     ends = [*(at for _, at in begins), inf][1:]
-    return [Stay(rung=rung, since=at, until=end) for (rung, at), end in zip(begins, ends, strict=True)]
+    return [
+        Stay(placement=placement, since=at, until=end)
+        for (placement, at), end in zip(begins, ends, strict=True)
+    ]
 
 
 def was_refused(attempts: JobAttempts, now: float) -> bool:
@@ -176,20 +183,20 @@ def state_of(attempts: JobAttempts) -> JobState | None:
     return "running" if last.run_at else "queued"
 
 
-def rungs(job: ObservedJob) -> Sequence[Rung]:
+def placements(job: ObservedJob) -> Sequence[Placement]:
     """Returns the plan's own machines and its fallbacks, without machines that are queued for."""
     until = datetime.fromtimestamp(job.deadline, UTC)
-    ways = (first(job.plan, train_until=until, confidence=job.confidence), *job.plan.ladder)
-    return [rung for rung in ways if not rung.rental.is_queued]
+    ways = (first(job.plan, train_until=until, confidence=job.confidence), *job.plan.fallbacks)
+    return [placement for placement in ways if not placement.rental.is_queued]
 
 
-def named(job: ObservedJob, rung: Rung) -> Plan:
-    """Returns the plan as if it named that rung, and had the others to fall back on."""
+def named(job: ObservedJob, placement: Placement) -> Plan:
+    """Returns the plan as if it named that placement, and had the others to fall back on."""
     return replace(
         job.plan,
-        rental=rung.rental,
-        expected_s=rung.expected_s,
-        expected_usd=rung.expected_usd,
-        usd_per_hour=usd_per_hour(rung) / rung.rental.num_machines,
-        ladder=tuple(other for other in rungs(job) if other.rental != rung.rental),
+        rental=placement.rental,
+        expected_s=placement.expected_s,
+        expected_usd=placement.expected_usd,
+        usd_per_hour=usd_per_hour(placement) / placement.rental.num_machines,
+        fallbacks=tuple(other for other in placements(job) if other.rental != placement.rental),
     )

@@ -1,6 +1,6 @@
 """Takes one look at the job of this night, and the one next action.
 
-The actions: submit, wait, resubmit, move to another rung (`decider`), end the job when time or
+The actions: submit, wait, resubmit, move to another placement (`decider`), end the job when time or
 money is up, or collect. A job is left in three steps, each of which may be the last of a call: recorded,
 cancelled, seen ended. Only then the next one is submitted, so there are never two. Preemptions are not
 failures: a job is restarted as often as it is preempted, and `MAX_RESTARTS` times after faults of its own.
@@ -19,7 +19,7 @@ from daybreak.contract import clock as night_clock
 from daybreak.contract import records
 from daybreak.contract.backend import LIVE, TICK_S, Backend, Job, JobState, OutOfTime
 from daybreak.contract.errors import JobError, NotYet
-from daybreak.contract.record_types import Plan, Rung, Taken, Training
+from daybreak.contract.record_types import Placement, Plan, Taken, Training
 from daybreak.contract.units import HOUR_S
 from daybreak.jobs import collector, observed_job
 from daybreak.jobs.cost_tracker import CostTracker, spent_usd, usd_per_hour
@@ -27,8 +27,8 @@ from daybreak.jobs.decider import decide
 from daybreak.jobs.escalation import FallbackChoice
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.observed_job import ObservedJob
+from daybreak.jobs.placement_jobs import PlacementJobs
 from daybreak.jobs.remaining_work import forecast
-from daybreak.jobs.rung_jobs import RungJobs
 from daybreak.jobs.submissions import JobAttempts
 from daybreak.machines import startup
 from daybreak.storage import jsonl
@@ -56,7 +56,7 @@ class Reconciler:
         home: Home,
         folder: Path,
         plan: Plan,
-        first: Rung,
+        first: Placement,
         backend: Backend,
         num_workers: int,
         confidence: float,
@@ -72,7 +72,7 @@ class Reconciler:
         self.clock, self.awake = clock, awake
         self.confidence, self.budget_usd, self.to_save = confidence, budget_usd, to_save
         self.deadline = recipe.train_until.timestamp()
-        self.jobs = RungJobs(
+        self.jobs = PlacementJobs(
             plan,
             first=first,
             home=home,
@@ -97,7 +97,7 @@ class Reconciler:
         now, last = self.clock(), self.attempts.last
         if last and last.live and not last.handle and now < self.deadline:
             # The submitter was killed, or got no reply: attach to the job.
-            self._submit(self.jobs.job(last.rung, now))
+            self._submit(self.jobs.job(last.placement, now))
             last = self.attempts.last
         state = self.backend.state(last.handle) if last and last.live and last.handle else None
         self._pay(now, state)
@@ -113,7 +113,7 @@ class Reconciler:
         if last and last.leaving and state in LIVE:
             self._cancel(now)
         if last and state in LIVE and (other := self.jobs.older(last.job)):
-            self.attempts.change(leaving=True, to=self.jobs.rung_of(other))
+            self.attempts.change(leaving=True, to=self.jobs.placement_of(other))
             self._cancel(now)
         if state in LIVE:
             self._watch(now, state)
@@ -133,12 +133,12 @@ class Reconciler:
             self._note_early_end(now, beat.end)
         observed = self._observed(now, state)
         choice = decide(observed)
-        if now < self.deadline and choice.rung and choice.rung.rental != last.rung.rental:
-            self.attempts.change(leaving=True, to=choice.rung, taken=self._taken(now, choice))
+        if now < self.deadline and choice.placement and choice.placement.rental != last.placement.rental:
+            self.attempts.change(leaving=True, to=choice.placement, taken=self._taken(now, choice))
             self._cancel(now)
         if not beat:
             raise NotYet(f"job {self.folder.name}: {'starting' if state == 'running' else state}")
-        total, ahead = self.recipe.num_samples, forecast(observed, observed.rung)
+        total, ahead = self.recipe.num_samples, forecast(observed, observed.placement)
         progress = self.heartbeats.sentence(num_samples=total, ahead=ahead)
         raise NotYet(f"job {self.folder.name}: {progress}", share=beat.seen / total)
 
@@ -160,16 +160,16 @@ class Reconciler:
         self._give_up_if_hopeless()
         if now >= self.deadline:
             raise NotYet(f"job {self.folder.name} is past its time")
-        rung = self._next_rung(now)
-        self._write_recipe(self.recipe.on(rung))
-        job = self.jobs.job(rung, now)
-        self.attempts.ask(now, job=job.name, rung=rung)
+        placement = self._next_placement(now)
+        self._write_recipe(self.recipe.on(placement))
+        job = self.jobs.job(placement, now)
+        self.attempts.ask(now, job=job.name, placement=placement)
         self._submit(job)
         asked = self.attempts.last
         if (
             asked
             and asked.handle
-            and len(self.jobs.rungs) > 1
+            and len(self.jobs.placements) > 1
             and self.backend.state(asked.handle) == "refused"
         ):
             self._note(now, "refused")
@@ -182,28 +182,28 @@ class Reconciler:
         if not path.exists() or path.read_text() != text:
             records.replace_text(path, text)
 
-    def _next_rung(self, now: float) -> Rung:
-        """Returns the rung to submit the job on; NotYet where there is none now."""
+    def _next_placement(self, now: float) -> Placement:
+        """Returns the placement to submit the job on; NotYet where there is none now."""
         last = self.attempts.last
         if other := self.jobs.older(last.job if last else ""):
-            if rung := self.jobs.rung_of(other):
-                return rung
+            if placement := self.jobs.placement_of(other):
+                return placement
             raise NotYet(f"job {self.folder.name}: another host runs it by another plan, as {other.job}")
         if last and last.to:
             return last.to
         choice = decide(self._observed(now, None))
         if taken := self._taken(now, choice):
             self.attempts.take(taken)
-        if choice.rung is None and last and observed_job.was_refused(self.attempts, now):
+        if choice.placement is None and last and observed_job.was_refused(self.attempts, now):
             raise NotYet(
                 f"job {self.folder.name}: {worker_errors.reason(self.folder)}; retries in a few minutes"
             )
-        if choice.rung is None:
+        if choice.placement is None:
             raise NotYet(f"job {self.folder.name}: waits for spot capacity that lasts")
         if last:
             why = worker_errors.reason(self.folder)
             log.warning("job %s was ended: %s; restarting it", self.folder.name, why)
-        return choice.rung
+        return choice.placement
 
     def _submit(self, job: Job) -> None:
         """Submits the job, or attaches to it; NotYet if its deadline has passed meanwhile."""
@@ -227,13 +227,13 @@ class Reconciler:
     def _pay(self, now: float, state: JobState | None) -> None:
         """Updates the cost: what is billed, else that of the machines held until now or the job's end."""
         last = self.attempts.last
-        if not usd_per_hour(last.rung if last else self.first):
+        if not usd_per_hour(last.placement if last else self.first):
             return  # a machine that is not rented
         waits = state == "queued" or (state == "refused" and last is not None and not last.run_at)
         held = last if last and last.live and not waits else None
         until = min(now, collector.ended_at(self.folder)) if collector.has_ended(self.folder) else now
         billed_usd = self.backend.usd(self.folder)
-        usd_per_s = usd_per_hour(held.rung) / HOUR_S if held else 0.0
+        usd_per_s = usd_per_hour(held.placement) / HOUR_S if held else 0.0
         self.cost.move(until, usd_per_s=usd_per_s, billed_usd=billed_usd)
 
     @property
@@ -246,7 +246,7 @@ class Reconciler:
         The job gets this time if it is before the deadline.
         """
         last = self.attempts.last
-        usd_per_s = usd_per_hour(last.rung if last else self.first) / HOUR_S
+        usd_per_s = usd_per_hour(last.placement if last else self.first) / HOUR_S
         end_by = now + self._left_usd / usd_per_s - TICK_S if usd_per_s else inf
         path = self.folder / END_BY
         sent = json.loads(path.read_text())["time"] if path.exists() else inf
@@ -278,7 +278,7 @@ class Reconciler:
             awake_s=self._awake_s(last.run_at),
             asked_at=last.at,
             run_at=last.run_at,
-            start_s=LOCAL_START_S if last.rung.rental.is_local else 2 * startup.restart_s(self.plan),
+            start_s=LOCAL_START_S if last.placement.rental.is_local else 2 * startup.restart_s(self.plan),
             hang_after_s=self.recipe.hang_after_s,
         )
 
@@ -323,9 +323,9 @@ class Reconciler:
     def _taken(self, now: float, choice: FallbackChoice) -> Taken | None:
         if not choice.name:
             return None
-        return self._rung(now, choice.name, usd=choice.usd, reason=choice.reason)
+        return self._taking(now, choice.name, usd=choice.usd, reason=choice.reason)
 
-    def _rung(self, now: float, name: Any, *, usd: float, reason: str) -> Taken:
+    def _taking(self, now: float, name: Any, *, usd: float, reason: str) -> Taken:
         more = f"${abs(usd):.2f} {'less' if usd < 0 else 'more'}"
         log.warning("job %s: %s, for %s: %s", self.folder.name, name, more, reason)
         return Taken(time=datetime.fromtimestamp(now, UTC), name=name, usd=round(usd, 4), reason=reason)
@@ -334,12 +334,12 @@ class Reconciler:
         return any(each.name == name for each in self.attempts.taken)
 
     def _note_early_end(self, now: float, end: int) -> None:
-        """Records that the trainer lets the rate decay to end by a limit: a rung that it takes by itself."""
+        """Records that the trainer lets the rate decay to end by a limit: a fallback of its own."""
         total = self.recipe.num_samples
         if end < total and not self._has_taken("finish early"):
             limit = ended_early_by(self.folder, self.recipe)
             reason = f"the {limit} comes before the end: {end:,} of {total:,} samples, with the rate decayed"
-            self.attempts.take(self._rung(now, "finish early", usd=0.0, reason=reason))
+            self.attempts.take(self._taking(now, "finish early", usd=0.0, reason=reason))
 
     def _end(self, now: float, *, limit: float) -> Training:
         """Ends the job, as time or money is up, and takes the last good checkpoint as the model."""
@@ -355,7 +355,7 @@ class Reconciler:
         if not collector.has_ended(self.folder):
             result = collector.from_checkpoint(self.folder, self.recipe, now=now)
             reason = f"the {result.stopped_by} came first; taken at {result.num_samples:,} samples"
-            self.attempts.take(self._rung(now, "checkpoint", usd=0.0, reason=reason))
+            self.attempts.take(self._taking(now, "checkpoint", usd=0.0, reason=reason))
         return self._collect(now)
 
     def _collect(self, now: float) -> Training:

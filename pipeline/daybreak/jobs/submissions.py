@@ -1,4 +1,4 @@
-"""Journals a job's requests for machines in `submissions.json`, and rungs that keep machines in `rungs.json`.
+"""Journals a job's requests for machines (`submissions.json`) and its other fallbacks (`fallbacks.json`).
 
 An attempt is written down before its job is submitted, and what it leaves its machines for before they are
 left, so that a process restarted after a kill does it. Job names and handles identify jobs at the backend,
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Rental, Rung, Taken
+from daybreak.contract.record_types import Placement, Rental, Taken
 from daybreak.storage.journal import Journal
 from daybreak.storage.request_journal import Request, RequestJournal
 
@@ -24,13 +24,13 @@ class JobAttempt(Request):
     """One request for machines, by its number. Times are seconds since 1970; "", None and 0 mean not yet."""
 
     job: str  # its name at the backend
-    rung: Rung
+    placement: Placement
     at: float
     run_at: float = 0.0  # when it was first seen running
-    leaving: bool = False  # it is to end: hangs, changes its rung, or is cancelled
+    leaving: bool = False  # it is to end: hangs, changes its placement, or is cancelled
     hung: bool = False
-    to: Rung | None = None  # the rung that it leaves for
-    taken: Taken | None = None  # that rung, as the report names it
+    to: Placement | None = None  # the placement that it leaves for
+    taken: Taken | None = None  # that change, as the report names it
     ended: str = ""  # the state it ended in
     ended_at: float = 0.0  # when the end was seen
 
@@ -50,16 +50,16 @@ class JobAttempts:
 
     def __init__(self, folder: Path) -> None:
         self._journal = RequestJournal(folder / FILE, JobAttempt)
-        self._rungs = Journal(folder / "rungs.json", empty=[])
+        self._fallbacks = Journal(folder / "fallbacks.json", empty=[])
         self.all = list(self._journal.read().values())
 
     @property
     def taken(self) -> list[Taken]:
-        """The rungs of the ladder that were taken, in order by attempts: one look may take two of them."""
-        source = str(self._rungs.path)
+        """The fallbacks that were taken, in order by attempts: one look may take two of them."""
+        source = str(self._fallbacks.path)
         kept = [
             (each["attempt"], records.loads(Taken, json.dumps(each["taken"]), source=source))
-            for each in self._rungs.read()
+            for each in self._fallbacks.read()
         ]
         left = [(int(each.name), each.taken) for each in self.all if each.taken]
         return [
@@ -72,11 +72,11 @@ class JobAttempts:
         return self.all[-1] if self.all else None
 
     @property
-    def on_this_rung(self) -> Sequence[JobAttempt]:
-        """The newest attempts, as far back as they were on the same rung."""
+    def on_this_placement(self) -> Sequence[JobAttempt]:
+        """The newest attempts, as far back as they were on the same placement."""
         here: list[JobAttempt] = []
         for attempt in reversed(self.all):
-            if here and attempt.rung.rental != here[0].rung.rental:
+            if here and attempt.placement.rental != here[0].placement.rental:
                 break
             here.append(attempt)
         return here[::-1]
@@ -87,14 +87,14 @@ class JobAttempts:
         for attempt in self.all:
             in_vain = attempt.to is not None and not attempt.run_at
             if attempt.run_at or attempt.live:
-                refused.pop(attempt.rung.rental, None)
+                refused.pop(attempt.placement.rental, None)
             elif (attempt.ended == "refused" or in_vain) and attempt.ended_at > since:
-                refused[attempt.rung.rental] = attempt.ended_at
+                refused[attempt.placement.rental] = attempt.ended_at
         return refused
 
-    def ask(self, now: float, *, job: str, rung: Rung) -> None:
+    def ask(self, now: float, *, job: str, placement: Placement) -> None:
         """Records that a job is about to be submitted."""
-        self._journal.put(JobAttempt(name=str(len(self.all) + 1), job=job, rung=rung, at=now))
+        self._journal.put(JobAttempt(name=str(len(self.all) + 1), job=job, placement=placement, at=now))
         self.all = list(self._journal.read().values())
 
     def change(self, **facts: Any) -> None:
@@ -103,13 +103,13 @@ class JobAttempts:
         self.all = list(self._journal.read().values())
 
     def take(self, taken: Taken) -> None:
-        """Records a rung that keeps the machines; only the first of each name counts."""
+        """Records a fallback that keeps the machines; only the first of each name counts."""
         if all(each.name != taken.name for each in self.taken):
             kept = {"attempt": len(self.all), "taken": json.loads(records.dumps(taken))}
-            self._rungs.write([*self._rungs.read(), kept])
+            self._fallbacks.write([*self._fallbacks.read(), kept])
 
     def forget(self) -> None:
-        """Removes all attempts and rungs, so that attempts count from zero again."""
-        self._rungs.remove()  # first: without attempts there is none to take
+        """Removes all attempts and fallbacks, so that attempts count from zero again."""
+        self._fallbacks.remove()  # first: without attempts there is none to take
         self._journal.remove()
         self.all = []

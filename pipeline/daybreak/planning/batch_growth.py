@@ -1,7 +1,7 @@
 """Lists the batch sizes that a run may choose among on some machines, with the time of an update there.
 
-All machines of a plan and of its rungs have the same sizes, as a checkpoint fits any of them; what differs is
-how many samples fit a pass, and how long an update takes.
+All machines of a plan and of its fallbacks have the same sizes, as a checkpoint fits any of them; what
+differs is how many samples fit a pass, and how long an update takes.
 """
 
 from math import ceil

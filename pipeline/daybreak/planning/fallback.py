@@ -1,4 +1,4 @@
-"""Builds the fallbacks of a plan, its ladder: machines to change to, when at the latest, and at what price.
+"""Builds the fallbacks of a plan: machines to change to, when at the latest, and at what price.
 
 It serves three needs:
 
@@ -15,8 +15,9 @@ ahead (jobs/moves.py).
 All fallbacks keep the deadline. Those within the budget come first; while there is room, others follow that
 cost up to `DEAREST` times as much, for which the launcher spends what the budget allows: part of the work is
 better than none. A fallback starts with the plan's batch size, since a checkpoint only fits jobs of its size,
-in passes that fit its own machines; if the batch may grow, the growth is planned for these (`Rung.sizes`).
-All machines of a fallback are of one kind: different kinds would all have to be available at once.
+in passes that fit its own machines; if the batch may grow, the growth is planned for these
+(`Placement.sizes`). All machines of a fallback are of one kind: different kinds would all have to be
+available at once.
 """
 
 from collections import Counter
@@ -26,7 +27,7 @@ from math import sqrt
 from typing import Protocol
 
 from daybreak.contract.backend import TICK_S
-from daybreak.contract.record_types import Night, Pool, Rung
+from daybreak.contract.record_types import Night, Placement, Pool
 from daybreak.planning.batch_growth import sizes
 from daybreak.planning.candidates import TrainingTask, Way, way_of
 from daybreak.planning.search import Candidate, PlanChoice, PlanLimits, by_cost
@@ -34,9 +35,9 @@ from daybreak.prediction.time_budget import NightWindow
 
 NUM_FASTER = 4
 NUM_CHEAPER = 4
-NUM_RUNGS = 32  # tried one after the other: two hours and more, if each takes its full time to refuse
+NUM_FALLBACKS = 32  # tried one after the other: two hours and more, if each takes its full time to refuse
 DEAREST = 2.0  # times the budget
-MUCH_LATER = 0.9  # most time as a share of the rung before; more is hardly faster, only more expensive
+MUCH_LATER = 0.9  # most time as a share of the fallback before; more is hardly faster, only more expensive
 LOOK_S = 900.0  # of training, after which the launcher knows how fast it is
 SPARE_S = 2 * TICK_S  # between the launcher's change and the last moment for it
 
@@ -63,8 +64,8 @@ class Weighed(Protocol):
         """Returns the probability that it is done within these seconds."""
 
 
-def ladder(choice: PlanChoice, offered: Sequence[Candidate], limits: PlanLimits) -> list[Candidate]:
-    """Returns the rungs to fall back on: the plan's own machines on demand, then the others, cheapest first.
+def select(choice: PlanChoice, offered: Sequence[Candidate], limits: PlanLimits) -> list[Candidate]:
+    """Returns the fallbacks: the plan's own machines on demand, then the others, cheapest first.
 
     The plan's own machines come first: the launcher continues on them where spot fails.
     """
@@ -89,7 +90,7 @@ def ladder(choice: PlanChoice, offered: Sequence[Candidate], limits: PlanLimits)
     taken = [best, *own, *faster]
     for candidate in chain(_elsewhere(taken, others), _elsewhere([best, *own, *others], over_budget)):
         pair = [candidate, *_bought(candidate, by_way, limits)]
-        if len(taken) + len(pair) > 1 + NUM_RUNGS:
+        if len(taken) + len(pair) > 1 + NUM_FALLBACKS:
             break
         taken += [c for c in pair if c not in taken]
     rest = sorted(taken[1 + len(own) :], key=by_cost)
@@ -187,12 +188,12 @@ def _region(candidate: Candidate) -> tuple[str, str]:
     return candidate.rental.region, candidate.rental.backend
 
 
-def rungs(
+def placements(
     candidates: Iterable[Candidate], job: TrainingTask, night: Night, limits: PlanLimits, there: NightWindow
-) -> tuple[Rung, ...]:
-    """Returns candidates as rungs."""
+) -> tuple[Placement, ...]:
+    """Returns candidates as placements."""
     return tuple(
-        Rung(
+        Placement(
             rental=each.rental,
             expected_s=each.expected_s,
             expected_usd=each.expected_usd,

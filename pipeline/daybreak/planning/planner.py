@@ -258,7 +258,7 @@ def _written(problem: Problem, space: SearchSpace, weighed: _Search, choice: Pla
     if not best.rental.is_local:  # on other machines the useful number of loaders is predicted, not measured
         tuning = replace(tuning, num_loaders=estimate.num_loaders)
     successors = _successors(space, weighed, best)
-    ladder = fallback.ladder(choice, successors, limits)
+    fallbacks = fallback.select(choice, successors, limits)
     slower = fallback.cheaper(best, successors, limits) if space.params.ranking == "cost" else []
     return Plan(
         rental=best.rental,
@@ -269,8 +269,8 @@ def _written(problem: Problem, space: SearchSpace, weighed: _Search, choice: Pla
         expected_s=best.expected_s,
         expected_usd=best.expected_usd,
         interval=best.interval,
-        ladder=fallback.rungs(ladder, job, night, limits, there),
-        cheaper=fallback.rungs(slower, job, night, limits, there),
+        fallbacks=fallback.placements(fallbacks, job, night, limits, there),
+        cheaper=fallback.placements(slower, job, night, limits, there),
         runner_up=choice.runner_up,
         tuning=tuning,
         chance=best.chance(limits.deadline_s),

@@ -25,7 +25,7 @@ from daybreak.storage.ledger import Entry
 
 log = logging.getLogger(__name__)
 
-ELSEWHERE = ("on-demand", "next rung", "scale up", "step down", "undo")  # changes of machines
+ELSEWHERE = ("on-demand", "next fallback", "scale up", "step down", "undo")  # changes of machines
 LEAST_S = 120.0  # before a restart, from which an update's time is learned
 
 
@@ -117,7 +117,7 @@ def _as_planned(training: Training) -> tuple[float, int] | None:
     """
     if training.ended_at:
         began_at = training.ended_at - timedelta(seconds=training.elapsed_s)
-        if any(taken.name in ELSEWHERE and taken.time <= began_at for taken in training.rungs):
+        if any(taken.name in ELSEWHERE and taken.time <= began_at for taken in training.fallbacks):
             return None
     if training.num_restarts:
         before = training.before_restart
@@ -176,7 +176,7 @@ def _reached(entries: Sequence[Entry]) -> list[Reached]:
         and e.profile
         and e.training.num_samples
         and _metrics(e)["score"]
-        and not any(taken.name == "checkpoint" for taken in e.training.rungs)
+        and not any(taken.name == "checkpoint" for taken in e.training.fallbacks)
     ]
 
 

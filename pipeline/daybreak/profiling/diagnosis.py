@@ -55,7 +55,7 @@ class Diagnosis:
     step_s: Line
     memory_bytes: Line
     room: Room
-    rungs: Mapping[str, str]  # remedies without which no pass fits, with the effect of each
+    memory_remedies: Mapping[str, str]  # remedies without which no pass fits, with the effect of each
     most_samples: int  # in a pass; fewer than the batch where that does not fit
     timed_samples: int  # of a batch that is measured; fewer than the batch where that would take too long
     changes: "Changes"
@@ -153,7 +153,7 @@ def diagnose(
             "device_bytes": room.device_bytes,
             "too_large": peaks.too_large,
             "how": peaks.how,
-            "rungs": fit.notes,
+            "memory_remedies": fit.notes,
         },
         "counterfactual": _counterfactual(changes, verdict)
         | {"step_was_run": rerun is not None}  # otherwise its gains come from the times of its operators
@@ -201,7 +201,7 @@ def diagnose(
         step_s=step_s,
         memory_bytes=memory_bytes,
         room=room,
-        rungs=fit.notes,
+        memory_remedies=fit.notes,
         most_samples=batch_size if room.fits else sizes[-1],
         timed_samples=timed,
         changes=changes,

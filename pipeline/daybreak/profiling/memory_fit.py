@@ -1,11 +1,11 @@
-"""Finds the cheapest way of taking a step that fits the memory, as the lowest rung of a ladder.
+"""Finds the cheapest way of taking a step that fits the memory, by remedies tried in order.
 
-The rungs, the cheapest first: micro-batches, which cost next to nothing; activation checkpointing, one more
-forward pass (Chen et al. 2016); the sharded optimizer, which sends weights to all workers at each update
+The remedies, the cheapest first: micro-batches, which cost next to nothing; activation checkpointing, one
+more forward pass (Chen et al. 2016); the sharded optimizer, which sends weights to all workers at each update
 (Rajbhandari et al. 2020); sharded weights, gathered block by block in each pass. None changes what is
-learned; bfloat16 does, so it is not a rung but a remedy, tried once the job fits. Each rung is measured in a
-separate process, under the limits that apply. Band-limited convolutions change the model: their memory is
-measured where the job does not fit otherwise, and a person accepts them by `train.band_rate`.
+learned; bfloat16 does, so it is tried once the job fits. Each of these is measured in a separate process,
+under the limits that apply. Band-limited convolutions change the model: their memory is measured where the
+job does not fit otherwise, and a person accepts them by `train.band_rate`.
 """
 
 import math
@@ -23,7 +23,7 @@ from daybreak.profiling.memory import Peaks, Probe, measuring, sharing
 from daybreak.profiling.remedies import BAND_LIMITED, OFFERED_RATE
 
 MIB = 1 << 20
-RUNGS = {
+MEMORY_REMEDIES = {
     "micro-batches": Tuning(),
     "activation checkpointing": Tuning(recompute=True),
     "sharded optimizer": Tuning(recompute=True, sharded=True),
@@ -33,7 +33,7 @@ RUNGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryFit:
-    """The tuning with which a step fits the memory, its peaks, and the effect of each higher rung."""
+    """The tuning with which a step fits the memory, its peaks, and the effect of each later remedy."""
 
     tuning: Tuning
     peaks: Peaks
@@ -49,10 +49,10 @@ def fitting(
     *,
     limit_s: float = math.inf,
 ) -> Iterator[Callable[[], MemoryFit]]:
-    """Yields a function that waits for the lowest rung that fits; see `measuring` for what it raises.
+    """Yields a function that waits for the first remedy that fits; see `measuring` for what it raises.
 
-    Where rungs can be measured but none leaves the headroom, it returns the first: another machine may have
-    the memory. It raises PlanError where none can be measured.
+    Where remedies can be measured but none leaves the headroom, it returns the first: another machine may
+    have the memory. It raises PlanError where none can be measured.
     """
     probe = Probe(
         workload=workload,
@@ -65,13 +65,13 @@ def fitting(
         limit_s=limit_s,
     )
     with measuring(probe) as first:
-        yield lambda: _lowest_rung(probe, first)
+        yield lambda: _first_that_fits(probe, first)
 
 
-def _lowest_rung(probe: Probe, first: Callable[[], Peaks]) -> MemoryFit:
+def _first_that_fits(probe: Probe, first: Callable[[], Peaks]) -> MemoryFit:
     peaks_of: dict[str, Peaks] = {}
     reason, base = "", probe.tuning
-    for name, change in RUNGS.items():
+    for name, change in MEMORY_REMEDIES.items():
         tuning = replace(change, band_rate=base.band_rate)
         if tuning.sharded and probe.num_workers == 1:
             break
@@ -93,7 +93,7 @@ def _lowest_rung(probe: Probe, first: Callable[[], Peaks]) -> MemoryFit:
     if not peaks_of:
         raise PlanError(f"{reason}{_offered(limited, probe)}")
     name, peaks = next(iter(peaks_of.items()))
-    tuning = replace(RUNGS[name], band_rate=base.band_rate)
+    tuning = replace(MEMORY_REMEDIES[name], band_rate=base.band_rate)
     return MemoryFit(tuning=tuning, peaks=peaks, notes=_notes(name, peaks_of, limited))
 
 
@@ -130,13 +130,13 @@ def _offered(limited: Mapping[str, Peaks], probe: Probe) -> str:
 
 
 def _notes(last: str, peaks_of: Mapping[str, Peaks], limited: Mapping[str, Peaks]) -> dict[str, str]:
-    """Returns the effect of each rung above the first up to `last`, the cheapest by ms per MiB saved first.
+    """Returns the effect of each remedy after the first up to `last`, the cheapest by ms per MiB saved first.
 
-    Band-limited convolutions are held against the first rung, the others against the one below.
+    Band-limited convolutions are compared with the first remedy, the others with the one before.
     """
     notes: dict[str, tuple[float, str]] = {}
     below: Peaks | None = None
-    for name in RUNGS:
+    for name in MEMORY_REMEDIES:
         peaks = peaks_of.get(name)
         if name != "micro-batches":
             notes[name] = _note(peaks, below)
@@ -149,7 +149,7 @@ def _notes(last: str, peaks_of: Mapping[str, Peaks], limited: Mapping[str, Peaks
 
 
 def _note(peaks: Peaks | None, below: Peaks | None) -> tuple[float, str]:
-    """Returns milliseconds per MiB that a rung saves, infinite where that is unknown, and its effect."""
+    """Returns milliseconds per MiB that a remedy saves, infinite where that is unknown, and its effect."""
     if peaks is None:
         return math.inf, "not enough by itself"
     note = _taken(peaks)

@@ -64,7 +64,7 @@ def _measured(
         flops_per_s=here["flops_per_s"],
         bfloat16_flops_per_s=diagnosis.ceilings.bfloat16_flops_per_s,
         fits=diagnosis.verdict.kind != "capacity",
-        rungs=diagnosis.rungs,
+        memory_remedies=diagnosis.memory_remedies,
         most_samples=0 if diagnosis.room.fits else diagnosis.most_samples,
         bytes_per_s=here["bandwidth_bytes_per_s"],
         memory_share=diagnosis.verdict.shares["memory"] / (1 - diagnosis.verdict.shares["io"] or 1),

@@ -21,7 +21,7 @@ COMPILED_MODEL = "compiled model"
 NOT_TRIED = "not tried: "  # in the note of a remedy, before the reason
 SMALLER_BATCH = "smaller batch"
 SPARSE = "sparse gradients"
-BAND_LIMITED, OFFERED_RATE = "band-limited convolutions", 0.5  # at which a rung is measured
+BAND_LIMITED, OFFERED_RATE = "band-limited convolutions", 0.5  # at which they are measured
 VARIANTS = ("simpler model", "cheaper activation", "fewer layers")  # which a workload may offer as another
 LEAST_GAIN = 0.05  # predicted gain of a remedy for another bound
 MANY_LOADERS = (4, 16)  # where loading takes longer than the step; each thread waits for storage by itself
@@ -58,7 +58,7 @@ class JobFacts:
     sparse_equal: bool = False  # the optimizer leaves rows without a gradient as they are
     table_share: float = 0.0  # of the parameters that are in these tables
     # Remedies without which no pass fits, with the effect of each.
-    rungs: Mapping[str, str] = field(default_factory=dict)
+    memory_remedies: Mapping[str, str] = field(default_factory=dict)
     most_samples: int = 0  # that fit in a pass; 0: the whole batch
     bfloat16_flops_per_s: float = 0.0
     waited_share: float = 0.0  # of a load, in which it waits for storage
@@ -469,7 +469,7 @@ def _band_limited(job: JobFacts) -> str:
         return f"train.band_rate leaves out {job.band_rate:.0%} already"
     if job.fits:
         return "it fits already"
-    measured = job.rungs.get(BAND_LIMITED, "")
+    measured = job.memory_remedies.get(BAND_LIMITED, "")
     accepted = f"set train.band_rate: {OFFERED_RATE:g}, and the gate judges it as a changed recipe"
     return f"{measured}; {accepted}" if measured else accepted
 

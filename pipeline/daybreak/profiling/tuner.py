@@ -23,7 +23,7 @@ from daybreak.contract.params import TrainParams
 from daybreak.contract.record_types import Remedy, Tuning
 from daybreak.machines import this_machine
 from daybreak.profiling.ab_timing import PAIRS, Comparison, Trials, Variant, updates
-from daybreak.profiling.memory_fit import RUNGS
+from daybreak.profiling.memory_fit import MEMORY_REMEDIES
 from daybreak.profiling.remedies import (
     MANY_LOADERS,
     NOT_TRIED,
@@ -133,8 +133,8 @@ class _RemedySearch:
 
     def _apply(self, offer: Offer) -> Remedy:
         remedy = offer.remedy
-        if remedy.name in RUNGS:
-            return self._rung(offer)
+        if remedy.name in MEMORY_REMEDIES:
+            return self._memory_remedy(offer)
         if not remedy.applies or not (offer.change or remedy.quality):
             return remedy
         if remedy.quality:
@@ -145,10 +145,10 @@ class _RemedySearch:
             return replace(remedy, note=f"{NOT_TRIED}the fused optimizer takes no sparse gradients")
         return self._try(offer)
 
-    def _rung(self, offer: Offer) -> Remedy:
+    def _memory_remedy(self, offer: Offer) -> Remedy:
         """Returns a remedy that makes a job fit: applied before anything was timed, or not needed."""
         remedy, start = offer.remedy, self.start
-        note = self.job.rungs.get(remedy.name)
+        note = self.job.memory_remedies.get(remedy.name)
         if note and (self.job.blocks or "recompute" not in offer.change):
             return replace(remedy, applies=True, applied=True, kept=True, note=note)
         if not remedy.applies:
@@ -402,7 +402,7 @@ def _both(remedy: Remedy, again: Remedy) -> Remedy:
 
 
 def _undone(remedy: Remedy) -> Remedy:
-    if not remedy.kept or remedy.name in RUNGS:
+    if not remedy.kept or remedy.name in MEMORY_REMEDIES:
         return remedy
     return replace(
         remedy,

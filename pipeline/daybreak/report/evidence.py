@@ -160,9 +160,9 @@ def _moments(entry: Entry) -> Iterator[TimelineEntry]:
         began = ended - timedelta(seconds=training.elapsed_s)
         yield TimelineEntry(at=max(began, night.started_at), what="training began")
         yield TimelineEntry(at=ended, what=f"training ended ({_STOPPED[training.stopped_by]})")
-        for rung in training.rungs:
-            more = formats.dollars(rung.usd)
-            yield TimelineEntry(at=rung.time, what=f"{rung.name}, for {more} more: {rung.reason}")
+        for fallback in training.fallbacks:
+            more = formats.dollars(fallback.usd)
+            yield TimelineEntry(at=fallback.time, what=f"{fallback.name}, for {more} more: {fallback.reason}")
     if verdict and verdict.live:
         yield TimelineEntry(at=verdict.live.began_at, what="test on live traffic began")
     if entry.closed_at:

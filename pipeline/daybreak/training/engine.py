@@ -100,21 +100,21 @@ class Engine(Protocol):
 
 
 class Guard(Protocol):
-    """What follows a limit of memory, by rungs that take less of it: `micro_batch_size` of each, and more."""
+    """What follows a memory limit by settings that take less: a `micro_batch_size` each, and more."""
 
-    rung: Any
+    setting: Any
     taken: Counter[str]
     peak_bytes: int
 
     def begin(self, micro_batch_size: int, *, num_samples: int, failed: Iterable[Any] = ()) -> Any:
-        """Returns the rung of an update that begins, on which the model now is."""
+        """Returns the setting of an update that begins, which the model now has."""
 
     @property
     def is_lowest(self) -> bool:
-        """Whether no rung takes less."""
+        """Whether no setting takes less."""
 
     def fail(self, error: BaseException) -> None:
-        """Records that the memory did not suffice on this rung."""
+        """Records that the memory did not suffice with this setting."""
 
 
 def _guard(model: nn.Module, *, device: torch.device, tuning: Tuning, band_limits: bool) -> Guard | None:
@@ -208,7 +208,7 @@ class TorchEngine:
                 self.model, device=self.device, tuning=tuning, band_limits=follow_memory == "band_limited"
             )
         self._whole_pass = 1  # samples of the largest pass that the recipe asks for
-        self._failed: list[Any] = []  # rungs of the guard on which this update did not fit
+        self._failed: list[Any] = []  # settings of the guard on which this update did not fit
         # BatchNorm takes its statistics over a share, so a share of another size would change the model.
         self._timer = None if self.world_size == 1 or self._warn_of_passes else StepTimer(self.device)
 
@@ -281,17 +281,17 @@ class TorchEngine:
             return
         share = -(-batch_size // self._num_partners)
         self._whole_pass = max(self._whole_pass, min(self._recipe_pass, share))
-        rung = self.memory_guard.begin(self._whole_pass, num_samples=num_samples, failed=self._failed)
-        self._micro_batch_size = rung.micro_batch_size
+        setting = self.memory_guard.begin(self._whole_pass, num_samples=num_samples, failed=self._failed)
+        self._micro_batch_size = setting.micro_batch_size
 
     def _fall_short(self, error: RuntimeError | MemoryError) -> None:
-        """Records that this update does not fit on its rung; raises JobError where none takes less."""
+        """Records that this update does not fit with its setting; raises JobError where none takes less."""
         if not self.memory_guard:
             return
         if self.memory_guard.is_lowest:
             raise self._too_large()
         self.memory_guard.fail(error)
-        self._failed.append(self.memory_guard.rung)
+        self._failed.append(self.memory_guard.setting)
 
     @property
     def short_of_memory(self) -> dict[str, int]:

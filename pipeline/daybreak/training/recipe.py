@@ -14,9 +14,9 @@ from daybreak.contract.record_types import (
     Dataset,
     Epoch,
     Night,
+    Placement,
     Record,
     Rental,
-    Rung,
     Size,
     Sync,
     Tuning,
@@ -180,12 +180,12 @@ class Recipe(Record):
     source_digest: str = ""  # of the workload's source files: an edited model is another job
     frame_digest: str = ""  # of Daybreak's code, which may be updated while a night is open
 
-    def on(self, rung: Rung) -> "Recipe":
-        """Returns the same recipe in passes and batches for the machines of a rung; its identity stays."""
+    def on(self, placement: Placement) -> "Recipe":
+        """Returns the same recipe in passes and batches for these machines; its identity stays."""
         return replace(
             self,
-            micro_batch_size=rung.micro_batch_size or self.micro_batch_size,
-            sizes=self.sizes and (rung.sizes or self.sizes),
+            micro_batch_size=placement.micro_batch_size or self.micro_batch_size,
+            sizes=self.sizes and (placement.sizes or self.sizes),
         )
 
     @property

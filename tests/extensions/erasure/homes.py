@@ -129,8 +129,8 @@ def promote(loaded: params.Params) -> None:
     snapshots.record(Home.here(), "train")
     plan = Plan(
         rental=Rental(machine="local"), batch_size=8, micro_batch_size=8, num_samples=10,
-        checkpoint_every_s=10, expected_s=20, expected_usd=0, interval=(15, 25), ladder=(), runner_up="none",
-        tuning=Tuning(num_loaders=1),
+        checkpoint_every_s=10, expected_s=20, expected_usd=0, interval=(15, 25), fallbacks=(),
+        runner_up="none", tuning=Tuning(num_loaders=1),
     )  # fmt: skip
     training = Training(
         model_digest=digest, num_samples=10, num_updates=1, num_restarts=0, elapsed_s=1, cost_usd=0,

@@ -35,7 +35,7 @@ DAYS, WIDTH = "prepare.window_days", "workload.width"
 DATASET = Dataset(digest="d.dir", num_samples=1000, num_bytes=1, first_day=FIRST, last_day=FIRST)
 PLAN = Plan(
     rental=Rental(machine="local"), batch_size=64, micro_batch_size=64, num_samples=3000,
-    checkpoint_every_s=60, expected_s=100, expected_usd=0, interval=(90, 120), ladder=(), runner_up="none",
+    checkpoint_every_s=60, expected_s=100, expected_usd=0, interval=(90, 120), fallbacks=(), runner_up="none",
 )  # fmt: skip
 
 

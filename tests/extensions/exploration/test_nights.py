@@ -122,6 +122,6 @@ def test_nights_try_what_the_forecast_is_not_sure_is_in_time_and_keep_it(reposit
     for made in tried:
         assert made.explore_usd < 0
         assert "if it turns out to be late, g2-standard-24 takes over in time" in made.runner_up
-        assert any(rung.rental.machine == "g2-standard-24" for rung in made.ladder)
+        assert any(placement.rental.machine == "g2-standard-24" for placement in made.fallbacks)
     costs = [world.usd_to_quality(made) for made in plans]
     assert costs[-1] == min(costs) < 0.4 * costs[0]

@@ -43,7 +43,7 @@ class Memory:
 
     def peak_bytes(self) -> int:
         assert self.guard
-        return int(IDLE + 100 * MIB * self.guard.rung.memory)
+        return int(IDLE + 100 * MIB * self.guard.setting.memory)
 
     def reset_peak(self) -> None: ...
 
@@ -131,7 +131,7 @@ def test_the_first_pass_stops_where_another_layer_like_the_last_would_not_fit():
             guard._model(torch.zeros(1))
             memory.taken += 100
     assert memory.own_bytes() == 400 * MIB  # of 450, and each layer has taken 100
-    assert guard.begin(BATCH, num_samples=BATCH, failed=[guard.rung]).micro_batch_size < BATCH
+    assert guard.begin(BATCH, num_samples=BATCH, failed=[guard.setting]).micro_batch_size < BATCH
 
 
 def test_a_limit_that_goes_on_falling_is_not_waited_for():

@@ -1,4 +1,4 @@
-"""Which rung an update takes follows the memory that is left, and what rungs took before."""
+"""Which setting an update takes follows the memory that is left, and what settings took before."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from daybreak.extensions.memory_limits.memory_policy import (
     RESERVE_BYTES,
     MemoryPolicy,
     PassSetting,
-    ladder,
+    pass_settings,
 )
 
 MIB = 1 << 20
@@ -19,20 +19,20 @@ IDLE = 200 * MIB
 SAMPLE = 10 * MIB
 
 
-def true_peak(rung: PassSetting) -> int:
-    """What a rung takes in these tests: half of it is of no use to recomputing."""
-    again = 0.7 if rung.recompute else 1.0
-    return int(IDLE + rung.micro_batch_size * SAMPLE * again * (1 - rung.band_rate))
+def true_peak(setting: PassSetting) -> int:
+    """What a setting takes in these tests: half of it is of no use to recomputing."""
+    again = 0.7 if setting.recompute else 1.0
+    return int(IDLE + setting.micro_batch_size * SAMPLE * again * (1 - setting.band_rate))
 
 
 def taking(policy: MemoryPolicy, limits: list[int]) -> list[PassSetting]:
-    """The rungs of updates under these limits; a rung that does not fit is taken again, on another."""
-    now, taken = policy.rungs[0], []
+    """The settings of updates under these limits; what does not fit is taken again, with another."""
+    now, taken = policy.settings[0], []
     for limit in limits:
         failed: list[PassSetting] = []
         while True:
             now = policy.choose(now, own_bytes=IDLE, free_bytes=limit - IDLE, failed=failed)
-            if true_peak(now) <= limit or now == policy.rungs[-1]:
+            if true_peak(now) <= limit or now == policy.settings[-1]:
                 break
             policy.observe(now, peak_bytes=true_peak(now))
             failed.append(now)
@@ -41,21 +41,21 @@ def taking(policy: MemoryPolicy, limits: list[int]) -> list[PassSetting]:
     return taken
 
 
-def test_a_rung_goes_down_with_the_limit_and_up_again():
-    policy = MemoryPolicy(ladder(OWN, can_recompute=True))
+def test_a_setting_goes_down_with_the_limit_and_up_again():
+    policy = MemoryPolicy(pass_settings(OWN, can_recompute=True))
     whole, half = true_peak(OWN) * 11 // 10, true_peak(OWN) * 66 // 100
     taken = taking(policy, [whole] * 2 + [half] * 3 + [whole] * 2)
-    assert [rung == OWN for rung in taken] == [True] * 2 + [False] * 3 + [True] * 2
-    assert {rung.band_rate for rung in taken} == {0.0}
+    assert [setting == OWN for setting in taken] == [True] * 2 + [False] * 3 + [True] * 2
+    assert {setting.band_rate for setting in taken} == {0.0}
     assert taken[2] == PassSetting(micro_batch_size=32)  # smaller passes would take more time
 
 
 def test_computing_activations_again_is_expected_to_save_nothing_until_it_has_been_tried():
-    policy = MemoryPolicy(ladder(OWN, can_recompute=True))
+    policy = MemoryPolicy(pass_settings(OWN, can_recompute=True))
     again = replace(OWN, recompute=True)
     for size in (64, 32):
-        rung = replace(OWN, micro_batch_size=size)
-        policy.observe(rung, peak_bytes=true_peak(rung), sample_s=rung.time)
+        setting = replace(OWN, micro_batch_size=size)
+        policy.observe(setting, peak_bytes=true_peak(setting), sample_s=setting.time)
     assert policy.peak(again, own_bytes=IDLE) == policy.peak(OWN, own_bytes=IDLE)
     smaller = replace(again, micro_batch_size=16)
     policy.observe(smaller, peak_bytes=true_peak(smaller), sample_s=again.time)
@@ -63,20 +63,21 @@ def test_computing_activations_again_is_expected_to_save_nothing_until_it_has_be
 
 
 def test_the_model_is_changed_only_where_nothing_else_fits():
-    rungs = ladder(PassSetting(micro_batch_size=1), can_recompute=False, band_rates=(0.5, 0.75))
-    policy = MemoryPolicy(rungs)
-    policy.observe(rungs[0], peak_bytes=IDLE + 400 * MIB)
+    settings = pass_settings(PassSetting(micro_batch_size=1), can_recompute=False, band_rates=(0.5, 0.75))
+    policy = MemoryPolicy(settings)
+    policy.observe(settings[0], peak_bytes=IDLE + 400 * MIB)
     chosen = [
-        policy.choose(rungs[0], own_bytes=IDLE, free_bytes=free * MIB).band_rate for free in (450, 360, 250)
+        policy.choose(settings[0], own_bytes=IDLE, free_bytes=free * MIB).band_rate
+        for free in (450, 360, 250)
     ]
     assert chosen == [0.0, 0.5, 0.75]
 
 
-def test_a_rung_that_keeps_more_is_expected_to_take_no_less_than_one_that_was_measured():
-    whole, half, quarter = rungs = ladder(
+def test_a_setting_that_keeps_more_is_expected_to_take_no_less_than_one_that_was_measured():
+    whole, half, quarter = settings = pass_settings(
         PassSetting(micro_batch_size=1), can_recompute=False, band_rates=(0.5, 0.75)
     )
-    policy = MemoryPolicy(rungs)
+    policy = MemoryPolicy(settings)
     policy.observe(whole, peak_bytes=IDLE + 100 * MIB)
     policy.observe(quarter, peak_bytes=IDLE + 90 * MIB)  # more than estimated
     assert policy.peak(half, own_bytes=IDLE) >= IDLE + 90 * MIB
@@ -88,20 +89,20 @@ def test_a_rung_that_keeps_more_is_expected_to_take_no_less_than_one_that_was_me
     st.booleans(),
     st.integers(1, 100),
 )
-def test_no_update_is_taken_on_a_rung_known_not_to_fit_where_another_is_known_to(limits, again, size):
-    policy = MemoryPolicy(ladder(PassSetting(micro_batch_size=size), can_recompute=again))
+def test_no_update_is_taken_on_a_setting_known_not_to_fit_where_another_is_known_to(limits, again, size):
+    policy = MemoryPolicy(pass_settings(PassSetting(micro_batch_size=size), can_recompute=again))
     known: dict[PassSetting, int] = {}
     for limit in limits:
-        (rung,) = taking(policy, [limit])
-        known[rung] = true_peak(rung)
+        (setting,) = taking(policy, [limit])
+        known[setting] = true_peak(setting)
         if any(peak + 2 * max(RESERVE_BYTES, RESERVE * peak) <= limit for peak in known.values()):
-            assert true_peak(rung) <= limit
-        if true_peak(policy.rungs[0]) <= limit - 2 * max(RESERVE_BYTES, RESERVE * limit):
-            assert rung == policy.rungs[0] or policy.rungs[0] not in known
+            assert true_peak(setting) <= limit
+        if true_peak(policy.settings[0]) <= limit - 2 * max(RESERVE_BYTES, RESERVE * limit):
+            assert setting == policy.settings[0] or policy.settings[0] not in known
 
 
 def test_what_is_slow_by_measure_gives_way_to_what_may_be_faster():
-    policy = MemoryPolicy(ladder(OWN, can_recompute=True))
+    policy = MemoryPolicy(pass_settings(OWN, can_recompute=True))
     policy.observe(OWN, peak_bytes=true_peak(OWN), sample_s=1.0)
     eighth = PassSetting(micro_batch_size=8)
     policy.observe(eighth, peak_bytes=true_peak(eighth), sample_s=5.0)

@@ -64,20 +64,20 @@ def test_a_page_foretells_what_the_launcher_says_at_the_same_moment(folder: Path
     assert shown == [int(number) for number in said.groups()]
 
 
-def test_a_training_night_shows_its_stage_its_loss_and_its_rungs(folder: Path) -> None:
+def test_a_training_night_shows_its_stage_its_loss_and_its_fallbacks(folder: Path) -> None:
     (submissions,) = folder.glob("data/work/jobs/*/submissions.json")
-    rung = Taken(time=NIGHT.started_at, name="next rung", usd=0.5, reason="there are none")
-    JobAttempts(submissions.parent).take(rung)
+    fallback = Taken(time=NIGHT.started_at, name="next fallback", usd=0.5, reason="there are none")
+    JobAttempts(submissions.parent).take(fallback)
     now = state(folder, at_s=90)
     assert (now.stage, now.text, now.device) == ("train", "runs on local", "CPU")
     assert [link.stage for link in now.chain if link.state == "done"][-1] == "plan"
     assert now.loss[0] == (40.0, 1.0)
-    assert now.rungs == (rung,)
+    assert now.fallbacks == (fallback,)
     words = line(now)
     assert words.startswith("train: runs on local, 27%, trained by ")
-    assert "next rung" in words
+    assert "next fallback" in words
     (row,) = running_rows([now])
-    assert (row["stage"], row["rungs"], json.dumps(row)) == ("train", ["next rung"], json.dumps(row))
+    assert (row["stage"], row["fallbacks"], json.dumps(row)) == ("train", ["next fallback"], json.dumps(row))
     html = part([RunningPage(state=now)], at=NIGHT.started_at)
     assert '<li class="now">train</li>' in html
     assert "<path" in html

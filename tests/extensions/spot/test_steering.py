@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.contract.backend import TICK_S
-from daybreak.contract.record_types import Plan, Portion, Rental, Rung
+from daybreak.contract.record_types import Placement, Plan, Portion, Rental
 from daybreak.extensions.spot.states import Place
 from daybreak.extensions.spot.steering import _capacity, place, zone_of
 from daybreak.jobs import observed_job
@@ -18,25 +18,25 @@ from daybreak.jobs.submissions import JobAttempt
 from daybreak.machines.startup import RESTART_S, restart_s
 
 HOUR_S = 3600.0
-BOUGHT = Rung(
+BOUGHT = Placement(
     rental=Rental(machine="a2"), expected_s=10 * HOUR_S, expected_usd=36.0,
     latest_start=datetime(2026, 1, 1, tzinfo=UTC),
 )  # fmt: skip
 PLAN = Plan(
     rental=Rental(machine="a2", strategy="spot"), batch_size=32, micro_batch_size=32, num_samples=36_000,
-    checkpoint_every_s=600, expected_s=10 * HOUR_S, expected_usd=18.0, interval=(1, 2), ladder=(BOUGHT,),
+    checkpoint_every_s=600, expected_s=10 * HOUR_S, expected_usd=18.0, interval=(1, 2), fallbacks=(BOUGHT,),
     runner_up="",
 )  # fmt: skip
 
 
-def first(plan: Plan) -> Rung:
-    """What a plan itself names, as a rung."""
+def first(plan: Plan) -> Placement:
+    """What a plan itself names, as a placement."""
     return observed_job.first(plan, train_until=datetime(2026, 1, 2, tzinfo=UTC), confidence=0.99)
 
 
 def attempt(plan: Plan = PLAN, *, at: float = 0.0, came: bool = True) -> JobAttempt:
     """A request for the machines of a plan."""
-    return JobAttempt(name="1", job="n", rung=first(plan), at=at, run_at=at + 60 if came else 0.0)
+    return JobAttempt(name="1", job="n", placement=first(plan), at=at, run_at=at + 60 if came else 0.0)
 
 
 def known(rate: float | None) -> Rate | None:
@@ -45,8 +45,8 @@ def known(rate: float | None) -> Rate | None:
 
 BEGUN = ObservedJob(
     plan=PLAN,
-    now=0.0, deadline=18 * HOUR_S, confidence=0.99, left_usd=100.0, decay=0.5, rung=first(PLAN), state="none",
-    since=0.0,
+    now=0.0, deadline=18 * HOUR_S, confidence=0.99, left_usd=100.0, decay=0.5, placement=first(PLAN),
+    state="none", since=0.0,
 )  # fmt: skip
 ONCE = (attempt(),)
 
@@ -73,9 +73,9 @@ def test_training_that_is_slower_than_planned_is_bought_earlier():
     assert place(PLAN, slow) == Place("a2", spot=False)
 
 
-def test_without_spot_in_the_plan_or_a_rung_to_buy_it_is_as_planned():
+def test_without_spot_in_the_plan_or_a_fallback_to_buy_it_is_as_planned():
     assert place(replace(PLAN, rental=BOUGHT.rental), BEGUN) == Place("a2", spot=False)
-    alone = replace(PLAN, ladder=(replace(BOUGHT, rental=Rental(machine="other")),))
+    alone = replace(PLAN, fallbacks=(replace(BOUGHT, rental=Rental(machine="other")),))
     assert place(alone, replace(BEGUN, now=17 * HOUR_S)) == Place("a2", spot=True)
     assert place(alone, replace(BEGUN, now=17 * HOUR_S, state="queued", attempts=ONCE)) is None
 
@@ -97,7 +97,7 @@ def test_spot_that_runs_is_kept_while_its_loss_could_be_borne_and_left_after():
     for spare_s, spot in ((least_s + 60, True), (least_s - 60, False)):
         job = replace(running, now=BEGUN.deadline - doubted_s - spare_s)
         assert place(PLAN, job) == Place("a2", spot=spot)
-    alone = replace(PLAN, ladder=())
+    alone = replace(PLAN, fallbacks=())
     assert place(alone, replace(running, now=17 * HOUR_S)) == Place("a2", spot=True)
 
 
@@ -128,7 +128,7 @@ def test_a_job_however_short_beside_a_start_asks_for_spot_at_once(hours):
     assert place(short, BEGUN) == Place("a2", spot=True)
 
 
-def in_region(region: str, *, usd: float, strategy: str = "spot") -> Rung:
+def in_region(region: str, *, usd: float, strategy: str = "spot") -> Placement:
     return replace(
         BOUGHT, rental=Rental(machine="a2", region=region, strategy=strategy), usd_per_hour=usd
     )  # fmt: skip
@@ -136,13 +136,16 @@ def in_region(region: str, *, usd: float, strategy: str = "spot") -> Rung:
 
 def test_all_regions_of_the_plan_are_zones_and_the_cheapest_is_asked_that_was_not_refused_for_long():
     home = in_region("us-east4", usd=1.0)
-    ladder = (
+    fallbacks = (
         in_region("us-east4", usd=3.6, strategy="on-demand"), in_region("us-west1", usd=1.01),
         in_region("us-west1", usd=3.5, strategy="on-demand"), in_region("us-east5", usd=1.02),
         replace(in_region("us-east4", usd=0.1), rental=Rental(machine="other", strategy="spot")),
     )  # fmt: skip
-    plan = replace(PLAN, rental=home.rental, usd_per_hour=1.0, ladder=ladder)
-    begun, rentals = replace(BEGUN, rung=first(plan)), (home.rental, ladder[1].rental, ladder[3].rental)
+    plan = replace(PLAN, rental=home.rental, usd_per_hour=1.0, fallbacks=fallbacks)
+    begun, rentals = (
+        replace(BEGUN, placement=first(plan)),
+        (home.rental, fallbacks[1].rental, fallbacks[3].rental),
+    )
     names = [zone_of(rental) for rental in rentals]
     assert names == ["a2, in us-east4", "a2, in us-west1", "a2, in us-east5"]
     assert place(plan, begun) == Place(names[0], spot=True)

@@ -15,7 +15,7 @@ from daybreak.machines.startup import restart_s
 from tests.extensions.spot.test_steering import BEGUN, BOUGHT, ONCE, PLAN
 
 UNTIL_S, BOUGHT_USD = 18 * HOUR_S, 3.6
-PRICED = replace(PLAN, usd_per_hour=1.0, ladder=(replace(BOUGHT, usd_per_hour=BOUGHT_USD),))
+PRICED = replace(PLAN, usd_per_hour=1.0, fallbacks=(replace(BOUGHT, usd_per_hour=BOUGHT_USD),))
 
 
 def worst_of(budget_usd: float, plan=PRICED) -> WorstCase:

@@ -65,7 +65,7 @@ def test_two_machines_that_are_late_by_themselves_are_in_time_together():
     assert joined.expected_usd == pytest.approx(
         2 * 2.0 * joined.expected_s / 3600, rel=0.02
     )  # less the queue
-    assert not joined.ladder or all(not rung.rental.others for rung in joined.ladder)
+    assert not joined.fallbacks or all(not placement.rental.others for placement in joined.fallbacks)
     assert loads(Plan, dumps(joined)) == joined
 
 

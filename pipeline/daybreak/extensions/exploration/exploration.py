@@ -197,19 +197,19 @@ def explored(
 def _trials(
     offered: Iterable[Candidate], ranked: Sequence[Candidate], limits: PlanLimits, *, sync: Sync | None
 ) -> list[Trial[Candidate]]:
-    """Returns the trials of ways on demand that may be late; a rung of the plan could save each night.
+    """Returns the trials of ways on demand that may be late; a fallback of the plan could save each night.
 
     `ranked` are the feasible candidates; `sync` is the job's. Spot is late by its losses, not by its rate.
     """
     rescues: dict[tuple[int, Sync], list[Candidate]] = {}
     for each in ranked:
-        if _is_rung(each):
+        if _is_fallback(each):
             rescues.setdefault((each.estimate.batch_size, each.estimate.sync), []).append(each)
     by_checkpoint = {checkpoint: frontier(each) for checkpoint, each in rescues.items()}
     late = (
         each
         for each in offered
-        if _is_rung(each)
+        if _is_fallback(each)
         and not limits.in_time(each)
         and limits.in_budget(each)
         and (sync is not None or each.estimate.sync == EVERY_UPDATE)
@@ -226,6 +226,6 @@ def _trials(
     return [trial for trial in tried if trial]
 
 
-def _is_rung(candidate: Candidate) -> bool:
+def _is_fallback(candidate: Candidate) -> bool:
     """Returns whether machines of one kind are rented on demand, and at once."""
     return candidate.rental.strategy == "on-demand" and not (candidate.hindrance or candidate.rental.others)

@@ -2,8 +2,8 @@
 
 The policy (memory_policy.py) decides; this module measures and acts. Where a layer begins, forward or
 backward, and the pass would not fit any more, it raises `ShortOfMemory`: the engine then repeats the update
-on a lower rung, so that no sample is lost or counted twice, before the kernel kills. What the heap keeps of
-freed memory is given back first. Workers on one machine share what is free.
+with a lower setting, so that no sample is lost or counted twice, before the kernel kills. What the heap keeps
+of freed memory is given back first. Workers on one machine share what is free.
 
 Where convolutions may be band-limited, freed memory is given back at once, from the beginning: in a heap, the
 tensors that a pass keeps of each layer would lie between freed ones, which could then neither be given back
@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 
 from daybreak.contract.record_types import Tuning
 from daybreak.extensions.memory_limits.free_memory import FreeMemory
-from daybreak.extensions.memory_limits.memory_policy import MemoryPolicy, PassSetting, ladder
+from daybreak.extensions.memory_limits.memory_policy import MemoryPolicy, PassSetting, pass_settings
 from daybreak.training.tuning import band_limit, blocks, keep_activations, limitable, recompute
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def memory_of(device: torch.device) -> HostMemory | DeviceMemory | None:
 
 
 class MemoryGuard:
-    """The rung of one worker, update after update."""
+    """The setting of one worker, update after update."""
 
     def __init__(
         self,
@@ -149,8 +149,8 @@ class MemoryGuard:
         self._policy = MemoryPolicy((PassSetting(micro_batch_size=0),))  # until the first update begins
         self._began = self._looked = -1.0
         self._num_samples = self._num_begun = 0
-        self.rung = self._policy.rungs[0]
-        self.taken: Counter[str] = Counter()  # updates on other rungs than the recipe's own
+        self.setting = self._policy.settings[0]
+        self.taken: Counter[str] = Counter()  # updates on other settings than the recipe's own
         self.peak_bytes = 0  # that was ever measured
         self._left_bytes = self._ahead_bytes = 0  # at the last choice, and what it may lose until the next
         self._own_bytes = self._free_bytes = 0  # at the last look
@@ -160,15 +160,15 @@ class MemoryGuard:
     def begin(
         self, micro_batch_size: int, *, num_samples: int, failed: Iterable[PassSetting] = ()
     ) -> PassSetting:
-        """Chooses and applies the rung of an update that begins.
+        """Chooses and applies the setting of an update that begins.
 
         Args:
             micro_batch_size: of the recipe.
             num_samples: of the update, of this worker.
-            failed: rungs on which this update did not fit.
+            failed: settings with which this update did not fit.
         """
         now = self._clock()
-        if self._policy.rungs[0].micro_batch_size != micro_batch_size:
+        if self._policy.settings[0].micro_batch_size != micro_batch_size:
             self._start(micro_batch_size)
         elif now < self._began + MEASURE_EVERY_S and not failed:
             self._num_samples += num_samples
@@ -183,16 +183,16 @@ class MemoryGuard:
         return self._counted()
 
     def fail(self, error: BaseException) -> None:
-        """Records that the memory did not suffice on this rung, unless a look within the pass has done so."""
+        """Records that the memory did not suffice with this setting, unless a check within the pass did."""
         if isinstance(error, ShortOfMemory):
             return
         free = self._memory.free_bytes() or 0
-        self._policy.observe(self.rung, peak_bytes=self._memory.own_bytes() + max(0, free))
+        self._policy.observe(self.setting, peak_bytes=self._memory.own_bytes() + max(0, free))
 
     @property
     def is_lowest(self) -> bool:
-        """Whether no rung takes less."""
-        return self.rung == self._policy.rungs[-1]
+        """Whether no setting takes less."""
+        return self.setting == self._policy.settings[-1]
 
     def _start(self, micro_batch_size: int) -> None:
         own = PassSetting(
@@ -200,12 +200,12 @@ class MemoryGuard:
             recompute=self._tuning.recompute,
             band_rate=self._tuning.band_rate,
         )
-        rungs = ladder(own, can_recompute=self._can_recompute, band_rates=self._band_rates)
-        self._policy.rungs = rungs
+        settings = pass_settings(own, can_recompute=self._can_recompute, band_rates=self._band_rates)
+        self._policy.settings = settings
         self._apply(own)
 
     def _observe(self, *, sample_s: float) -> None:
-        self._policy.observe(self.rung, peak_bytes=self._memory.peak_bytes(), sample_s=sample_s)
+        self._policy.observe(self.setting, peak_bytes=self._memory.peak_bytes(), sample_s=sample_s)
 
     def _choose(self, failed: Iterable[PassSetting]) -> None:
         own, free = self._memory.own_bytes(), self._memory.free_bytes()
@@ -217,19 +217,19 @@ class MemoryGuard:
         if failed or not self._fits(own, free, self._ahead_bytes):
             self._memory.release()
             own, free = self._memory.own_bytes(), self._memory.free_bytes() or 0
-        known = self._policy.is_known(self.rung)
-        most = self._policy.peak(self.rung, own_bytes=own)
+        known = self._policy.is_known(self.setting)
+        most = self._policy.peak(self.setting, own_bytes=own)
         self._watch(not known or own + free < WATCHED * most)
-        rung = self._policy.choose(
-            self.rung, own_bytes=own, free_bytes=free - self._ahead_bytes, failed=failed
+        setting = self._policy.choose(
+            self.setting, own_bytes=own, free_bytes=free - self._ahead_bytes, failed=failed
         )
         self._own_bytes, self._free_bytes = own, free
-        if rung != self.rung:
+        if setting != self.setting:
             log.warning(
-                "memory: %.0f MiB used, %.0f MiB left; going on with %s", own / 2**20, free / 2**20, rung
+                "memory: %.0f MiB used, %.0f MiB left; going on with %s", own / 2**20, free / 2**20, setting
             )
             self._memory.release()
-            self._apply(rung)
+            self._apply(setting)
 
     def _falling(self, left_bytes: int) -> int:
         """Returns what this process has lost since the last choice, and may lose again until the next."""
@@ -245,18 +245,18 @@ class MemoryGuard:
             while self._hooks:
                 self._hooks.pop().remove()
 
-    def _apply(self, rung: PassSetting) -> None:
-        """Has the model take its passes on this rung."""
-        if rung.recompute != self.rung.recompute and not self._tuning.recompute:
-            (recompute if rung.recompute else keep_activations)(self._model)
-        if rung.band_rate != self.rung.band_rate and self._band_rates:
-            band_limit(self._model, rung.band_rate)
-        self.rung = rung
+    def _apply(self, setting: PassSetting) -> None:
+        """Has the model take its passes with this setting."""
+        if setting.recompute != self.setting.recompute and not self._tuning.recompute:
+            (recompute if setting.recompute else keep_activations)(self._model)
+        if setting.band_rate != self.setting.band_rate and self._band_rates:
+            band_limit(self._model, setting.band_rate)
+        self.setting = setting
 
     def _counted(self) -> PassSetting:
-        if self.rung != self._policy.rungs[0]:
-            self.taken[str(self.rung)] += 1
-        return self.rung
+        if self.setting != self._policy.settings[0]:
+            self.taken[str(self.setting)] += 1
+        return self.setting
 
     def _look_before(self, layer: nn.Module, inputs: object) -> None:
         self._look()
@@ -276,23 +276,23 @@ class MemoryGuard:
         if free is None:
             return
         taken = min(own - self._own_bytes, self._free_bytes - free)  # neither libraries nor the limit's fall
-        self._layer_bytes = max(self._layer_bytes, taken / self.rung.micro_batch_size)
+        self._layer_bytes = max(self._layer_bytes, taken / self.setting.micro_batch_size)
         self._own_bytes, self._free_bytes = own, free
         if not self._fits(own, free, max(self._ahead_bytes, self._falling(own + free))):
             if self._is_unmeasured(own):
-                self._policy.observe(self.rung, peak_bytes=own + self._layer())
-            raise ShortOfMemory(f"{free:,} bytes are left, and {self.rung} take more")
+                self._policy.observe(self.setting, peak_bytes=own + self._layer())
+            raise ShortOfMemory(f"{free:,} bytes are left, and {self.setting} take more")
 
     def _layer(self) -> int:
         """Returns the most that a layer took, in passes of this size."""
-        return int(self._layer_bytes * self.rung.micro_batch_size)
+        return int(self._layer_bytes * self.setting.micro_batch_size)
 
     def _is_unmeasured(self, own: int) -> bool:
-        """Returns whether no pass that was measured on this rung took as much."""
-        return not self._policy.is_known(self.rung) or own > self._policy.peak(self.rung, own_bytes=0)
+        """Returns whether no pass that was measured with this setting took as much."""
+        return not self._policy.is_known(self.setting) or own > self._policy.peak(self.setting, own_bytes=0)
 
     def _fits(self, own: int, free: int, ahead: int) -> bool:
         """Returns whether the pass fits; beyond what was measured, whether another layer of it would."""
         if self._is_unmeasured(own):
             ahead += self._layer()
-        return self._policy.fits(self.rung, own_bytes=own, free_bytes=free - ahead)
+        return self._policy.fits(self.setting, own_bytes=own, free_bytes=free - ahead)

@@ -1,17 +1,17 @@
 """Decides how an update is taken under a moving memory limit: the size of a pass, and what a pass keeps.
 
-A rung is such a choice: samples of a pass, whether activations are computed again (Chen et al. 2016), and the
-share of the spectrum that convolutions leave out (Dziedzic et al. 2019). A rung fits if
+A setting is such a choice: samples of a pass, whether activations are computed again (Chen et al. 2016), and
+the share of the spectrum that convolutions leave out (Dziedzic et al. 2019). A setting fits if
 
     peak + reserve <= own + free
 
-where `peak` is the most bytes that this process has used on the rung, `own` its bytes now, and `free` the
-bytes that it may still allocate: the right side is the current limit, less the memory of other processes. The
-peak of an untried rung is estimated from a tried one: the part that grows with a pass is scaled by the size
-of the pass, and is no less than measured on a rung that keeps less. Recomputing activations is expected to
-save nothing until it has been tried: where one layer takes most of the memory, it saves none. Among rungs
-that fit, the recipe's own goes first, then the least change of the model, then the fastest as measured. All
-but band-limiting leave the gradient unchanged, up to the order of summing.
+where `peak` is the most bytes that this process has used with the setting, `own` its bytes now, and `free`
+the bytes that it may still allocate: the right side is the current limit, less the memory of other processes.
+The peak of an untried setting is estimated from a tried one: the part that grows with a pass is scaled by the
+size of the pass, and is no less than measured with a setting that keeps less. Recomputing activations is
+expected to save nothing until it has been tried: where one layer takes most of the memory, it saves none.
+Among settings that fit, the recipe's own goes first, then the least change of the model, then the fastest as
+measured. All but band-limiting leave the gradient unchanged, up to the order of summing.
 """
 
 import math
@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 RESERVE_BYTES, RESERVE = 8 << 20, 0.02  # of the peak: pages that are not the process's own, and noise
-UP = 2.0  # reserves that a dearer rung must leave before it is taken again
-# Estimates until a rung has been taken: time of a halved pass, and time and growing memory of the others.
+UP = 2.0  # reserves that a dearer setting must leave before it is taken again
+# Estimates until a setting has been taken: time of a halved pass, and time and growing memory of the others.
 HALVED_TIME = 1.03
 RECOMPUTE_TIME, RECOMPUTE_MEMORY = 1.35, 0.5
 # Memory by the share of the spectrum that is kept, and that of the spectra of a layer while it is computed:
@@ -61,10 +61,10 @@ class PassSetting:
         return again * limited / math.pow(HALVED_TIME, math.log2(self.micro_batch_size))
 
 
-def ladder(
+def pass_settings(
     own: PassSetting, *, can_recompute: bool, band_rates: Iterable[float] = ()
 ) -> tuple[PassSetting, ...]:
-    """Returns the recipe's own rung, then all others: smaller passes, each with and without the rest.
+    """Returns the recipe's own setting, then all others: smaller passes, each with and without the rest.
 
     Args:
         own: as the recipe has it.
@@ -86,79 +86,81 @@ def ladder(
 
 @dataclass
 class MemoryPolicy:
-    """Chooses among rungs by what they took so far."""
+    """Chooses among settings by what they took so far."""
 
-    rungs: tuple[PassSetting, ...]
+    settings: tuple[PassSetting, ...]
     _peaks: dict[PassSetting, deque[int]] = field(default_factory=dict)
     _seconds: dict[PassSetting, float] = field(default_factory=dict)
 
-    def observe(self, rung: PassSetting, *, peak_bytes: int, sample_s: float = math.inf) -> None:
+    def observe(self, setting: PassSetting, *, peak_bytes: int, sample_s: float = math.inf) -> None:
         """Records an update: the most bytes that the process used, and seconds of a sample."""
-        self._peaks.setdefault(rung, deque(maxlen=RECENT)).append(peak_bytes)
-        self._seconds[rung] = min(sample_s, self._seconds.get(rung, math.inf))
+        self._peaks.setdefault(setting, deque(maxlen=RECENT)).append(peak_bytes)
+        self._seconds[setting] = min(sample_s, self._seconds.get(setting, math.inf))
 
-    def is_known(self, rung: PassSetting) -> bool:
-        """Returns whether an update was observed on this rung."""
-        return rung in self._peaks
+    def is_known(self, setting: PassSetting) -> bool:
+        """Returns whether an update was observed with this setting."""
+        return setting in self._peaks
 
-    def peak(self, rung: PassSetting, *, own_bytes: int) -> int:
-        """Returns the most that the process uses on a rung, where it uses `own_bytes` between passes."""
-        if rung in self._peaks:
-            return max(own_bytes, *self._peaks[rung])
+    def peak(self, setting: PassSetting, *, own_bytes: int) -> int:
+        """Returns the most that the process uses with a setting, where it uses `own_bytes` between passes."""
+        if setting in self._peaks:
+            return max(own_bytes, *self._peaks[setting])
         if not self._peaks:
             return own_bytes
-        alike = [known for known in self._peaks if known.recompute == rung.recompute]
-        memory = (rung if alike else replace(rung, recompute=False)).memory
+        alike = [known for known in self._peaks if known.recompute == setting.recompute]
+        memory = (setting if alike else replace(setting, recompute=False)).memory
         nearest = min(alike or self._peaks, key=lambda known: abs(math.log(known.memory / memory)))
         growth = max(0, max(self._peaks[nearest]) - own_bytes)
-        smaller = [max(peaks) for known, peaks in self._peaks.items() if known.memory < rung.memory]
+        smaller = [max(peaks) for known, peaks in self._peaks.items() if known.memory < setting.memory]
         return max(own_bytes + math.ceil(growth * memory / nearest.memory), *smaller, 0)
 
-    def fits(self, rung: PassSetting, *, own_bytes: int, free_bytes: int, reserves: float = 1.0) -> bool:
-        """Returns whether an update on this rung leaves so many reserves."""
-        peak = self.peak(rung, own_bytes=own_bytes)
+    def fits(self, setting: PassSetting, *, own_bytes: int, free_bytes: int, reserves: float = 1.0) -> bool:
+        """Returns whether an update with this setting leaves so many reserves."""
+        peak = self.peak(setting, own_bytes=own_bytes)
         return peak + reserves * max(RESERVE_BYTES, RESERVE * peak) <= own_bytes + free_bytes
 
     def choose(
         self, now: PassSetting, *, own_bytes: int, free_bytes: int, failed: Iterable[PassSetting] = ()
     ) -> PassSetting:
-        """Returns the rung for the next update; where none fits, the one that takes least.
+        """Returns the setting for the next update; where none fits, the one that takes least.
 
         Args:
-            now: the rung of the update before.
+            now: the setting of the update before.
             own_bytes: that the process uses, between passes.
             free_bytes: that it may still take.
-            failed: rungs on which this update did not fit.
+            failed: settings with which this update did not fit.
         """
         unlike = {*failed}
-        left = [rung for rung in self.rungs if rung not in unlike] or [self.rungs[-1]]
+        left = [setting for setting in self.settings if setting not in unlike] or [self.settings[-1]]
         fitting = [
-            rung
-            for rung in left
+            setting
+            for setting in left
             if self.fits(
-                rung,
+                setting,
                 own_bytes=own_bytes,
                 free_bytes=free_bytes,
-                reserves=UP if rung.memory > now.memory else 1.0,
+                reserves=UP if setting.memory > now.memory else 1.0,
             )
         ]
         if not fitting:
-            return min(left, key=lambda rung: (self.peak(rung, own_bytes=own_bytes), rung.memory))
-        return min(fitting, key=lambda rung: (rung != self.rungs[0], rung.band_rate, self._time(rung)))
+            return min(left, key=lambda setting: (self.peak(setting, own_bytes=own_bytes), setting.memory))
+        return min(
+            fitting, key=lambda setting: (setting != self.settings[0], setting.band_rate, self._time(setting))
+        )
 
-    def _time(self, rung: PassSetting) -> float:
+    def _time(self, setting: PassSetting) -> float:
         """Returns seconds of a sample, as measured; else as the best of those measured would have it.
 
-        So a rung that has not been taken looks no worse than it may be, and is tried where others are slow.
-        Smaller passes of the same kind are taken to be no faster.
+        So a setting that has not been taken looks no worse than it may be, and is tried where others are
+        slow. Smaller passes of the same kind are taken to be no faster.
         """
         known = {each: seconds for each, seconds in self._seconds.items() if seconds < math.inf}
-        if not known or rung in known:
-            return known.get(rung, rung.time)
+        if not known or setting in known:
+            return known.get(setting, setting.time)
         larger = [
             seconds
             for each, seconds in known.items()
-            if (each.recompute, each.band_rate) == (rung.recompute, rung.band_rate)
-            and each.micro_batch_size > rung.micro_batch_size
+            if (each.recompute, each.band_rate) == (setting.recompute, setting.band_rate)
+            and each.micro_batch_size > setting.micro_batch_size
         ]
-        return max([rung.time * min(seconds / each.time for each, seconds in known.items()), *larger])
+        return max([setting.time * min(seconds / each.time for each, seconds in known.items()), *larger])

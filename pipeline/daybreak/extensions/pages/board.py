@@ -216,7 +216,7 @@ def running_rows(running: Sequence[RunningNight]) -> list[dict[str, Any]]:
             "chance": state.chance,
             "loss": state.loss[-1][1] if state.loss else None,
             "cost_usd": state.usd,
-            "rungs": [rung.name for rung in state.rungs],
+            "fallbacks": [fallback.name for fallback in state.fallbacks],
         }
         for state in running
     ]

@@ -65,7 +65,7 @@ class RunningNight:
     device_use: float | None = None  # of the newest minute; None: not measured
     loss: Sequence[tuple[float, float]] = ()  # samples seen, mean loss since the point before
     num_samples: int = 0  # to train on
-    rungs: Sequence[Taken] = ()
+    fallbacks: Sequence[Taken] = ()
     usd: float = 0.0
     heard_at: datetime | None = None  # the newest heartbeat
     is_late: bool = False
@@ -109,7 +109,7 @@ def line(state: RunningNight) -> str:
         words.append(f"its device {waits}")
     if state.loss:
         words.append(f"loss {state.loss[-1][1]:.4g}")
-    words += [rung.name for rung in state.rungs]
+    words += [fallback.name for fallback in state.fallbacks]
     words.append(f"{formats.dollars(state.usd)} of {formats.dollars(state.night.budget_usd)}")
     return ", ".join(words)
 
@@ -134,8 +134,12 @@ def _of_job(job: RunningJob) -> str:
     if last is None or not last.live:
         return "asks for machines"
     if not last.run_at:
-        return f"waits for {last.rung.rental}" + (f" ({job.waits})" if job.waits else "")
-    return f"runs on {last.rung.rental}" if job.heartbeats.since(last.at) else f"starts on {last.rung.rental}"
+        return f"waits for {last.placement.rental}" + (f" ({job.waits})" if job.waits else "")
+    return (
+        f"runs on {last.placement.rental}"
+        if job.heartbeats.since(last.at)
+        else f"starts on {last.placement.rental}"
+    )
 
 
 def _with_job(
@@ -153,7 +157,7 @@ def _with_job(
         heard_at=last.time if last else None,
         loss=_thinned([(float(beat.seen), beat.loss) for beat in beats.beats]),
         num_samples=total,
-        rungs=tuple(job.attempts.taken),
+        fallbacks=tuple(job.attempts.taken),
     )
     if state.stage != "train" or job.recipe.split != "train":
         return state
@@ -169,7 +173,7 @@ def _with_job(
         confidence=facts.confidence,
         left_usd=state.night.budget_usd - facts.usd,
     )
-    ahead = forecast(observed, observed.rung)
+    ahead = forecast(observed, observed.placement)
     low, high = (now + timedelta(seconds=s) for s in ahead.interval)
     return replace(
         state, trained_at=now + timedelta(seconds=ahead.rest_s), interval=(low, high), chance=ahead.chance

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from daybreak.contract.backend import TICK_S
-from daybreak.contract.record_types import Plan, Rental, Rung
+from daybreak.contract.record_types import Placement, Plan, Rental
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.spot.policies import decide
 from daybreak.extensions.spot.states import CapacityHistory, Place, SpotState, Zone
 from daybreak.jobs import observed_job
 from daybreak.jobs.cost_tracker import usd_per_hour
 from daybreak.jobs.escalation import is_fresh
-from daybreak.jobs.observed_job import ObservedJob, named, rungs
+from daybreak.jobs.observed_job import ObservedJob, named, placements
 from daybreak.jobs.remaining_work import keeps, remaining_usd
 from daybreak.machines.startup import restart_s
 
@@ -30,13 +30,13 @@ class Steering:
 
     job: ObservedJob
 
-    def best(self) -> Rung | None:
-        """Returns spot or the same machines on demand, if the plan leaves that choice; else the current rung.
+    def best(self) -> Placement | None:
+        """Returns spot or the same machines on demand, if the plan has both; else the current placement.
 
         None: wait for spot.
         """
         job = self.job
-        here, running = job.rung, job.state == "running"
+        here, running = job.placement, job.state == "running"
         spot = here if here.rental.is_spot else self._same_on_spot()
         held = not here.rental.is_spot and job.state in ("running", "queued")  # and not left for spot
         if spot is None or held:
@@ -47,37 +47,41 @@ class Steering:
         chosen = place(there, job)
         if chosen is None or (chosen.spot and job.state == "queued"):
             return here if job.state == "queued" else None
-        at = self._rung_at(chosen, like=spot)
+        at = self._placement_at(chosen, like=spot)
         if chosen.spot or remaining_usd(job, at) <= job.left_usd:
             return at
         # The budget cannot pay for the rest on demand: spot is used until it is time to spend what is left.
         lasts_s = job.left_usd / usd_per_hour(at) * HOUR_S + restart_s(job.plan) + observed_job.PATIENCE_S
         return spot if running or job.deadline - job.now > lasts_s else at
 
-    def elsewhere(self) -> Rung | None:
-        """Returns the cheapest spot rung that was not refused and that the policy accepts; None without."""
+    def elsewhere(self) -> Placement | None:
+        """Returns the cheapest spot placement that was not refused and the policy accepts; None without."""
         job = self.job
-        on_spot = (rung for rung in rungs(job) if rung.rental.is_spot)
-        left = [rung for rung in on_spot if rung.rental not in job.refused and keeps(job, rung)]
-        for rung in sorted(left, key=lambda rung: remaining_usd(job, rung)):
-            chosen = place(named(job, rung), replace(job, state="none"))
+        on_spot = (placement for placement in placements(job) if placement.rental.is_spot)
+        left = [
+            placement
+            for placement in on_spot
+            if placement.rental not in job.refused and keeps(job, placement)
+        ]
+        for placement in sorted(left, key=lambda placement: remaining_usd(job, placement)):
+            chosen = place(named(job, placement), replace(job, state="none"))
             if chosen and chosen.spot:
-                return rung
+                return placement
         return None
 
-    def _same_on_spot(self) -> Rung | None:
-        """Returns the rung of the same machines on spot."""
-        rental = replace(self.job.rung.rental.on_demand, strategy="spot")
-        return next((rung for rung in rungs(self.job) if rung.rental == rental), None)
+    def _same_on_spot(self) -> Placement | None:
+        """Returns the placement of the same machines on spot."""
+        rental = replace(self.job.placement.rental.on_demand, strategy="spot")
+        return next((placement for placement in placements(self.job) if placement.rental == rental), None)
 
-    def _rung_at(self, chosen: Place, *, like: Rung) -> Rung:
-        """Returns the rung of the same machines in that zone, on spot or on demand."""
+    def _placement_at(self, chosen: Place, *, like: Placement) -> Placement:
+        """Returns the placement of the same machines in that zone, on spot or on demand."""
         return next(
-            rung
-            for rung in (like, *rungs(self.job))  # a job that stepped down is beside these
-            if rung.rental.is_spot == chosen.spot
-            and rung.rental.num_machines == like.rental.num_machines
-            and zone_of(rung.rental) == chosen.zone
+            placement
+            for placement in (like, *placements(self.job))  # a job that stepped down is beside these
+            if placement.rental.is_spot == chosen.spot
+            and placement.rental.num_machines == like.rental.num_machines
+            and zone_of(placement.rental) == chosen.zone
         )
 
 
@@ -92,12 +96,16 @@ def place(plan: Plan, job: ObservedJob) -> Place | None:
     running, queued = job.state == "running", job.state in ("queued", "refused") or plan.rental in fresh
     if not plan.rental.is_spot or own is None:
         return None if queued else Place(here, spot=plan.rental.is_spot)
-    held = running or not job.rung.rental.is_spot
-    away = [rung.rental for rung in rungs(job)] if held else fresh
+    held = running or not job.placement.rental.is_spot
+    away = [placement.rental for placement in placements(job)] if held else fresh
     alike = _anywhere(plan.rental)
-    others = [rung for rung in plan.ladder if _anywhere(rung.rental) == alike and rung.rental != plan.rental]
-    ways: list[tuple[Plan | Rung, Rung | None]] = [(plan, own)]
-    ways += [(rung, on_demand(plan, of=rung)) for rung in others]
+    others = [
+        placement
+        for placement in plan.fallbacks
+        if _anywhere(placement.rental) == alike and placement.rental != plan.rental
+    ]
+    ways: list[tuple[Plan | Placement, Placement | None]] = [(plan, own)]
+    ways += [(placement, on_demand(plan, of=placement)) for placement in others]
     zones = tuple(
         Zone(
             name=zone_of(way.rental),
@@ -150,10 +158,10 @@ def zone_of(rental: Rental) -> str:
     return str(rental.on_demand.one)
 
 
-def on_demand(plan: Plan, *, of: Rung | None = None) -> Rung | None:
-    """Returns the ladder's rung of the same machines on demand, or of those of a rung; None without one."""
+def on_demand(plan: Plan, *, of: Placement | None = None) -> Placement | None:
+    """Returns the fallback to the same machines on demand, or to those of a placement; None without one."""
     bought = (of or plan).rental.on_demand
-    return next((rung for rung in plan.ladder if rung.rental == bought), None)
+    return next((placement for placement in plan.fallbacks if placement.rental == bought), None)
 
 
 def _capacity(job: ObservedJob, zone: str, *, queued: bool) -> CapacityHistory:
@@ -163,7 +171,7 @@ def _capacity(job: ObservedJob, zone: str, *, queued: bool) -> CapacityHistory:
     is queued, means no capacity.
     """
     seen = CapacityHistory()
-    rentals = ((each, each.rung.rental) for each in job.attempts)
+    rentals = ((each, each.placement.rental) for each in job.attempts)
     asked = [each for each, rental in rentals if rental.is_spot and zone_of(rental) == zone]
     for number, attempt in enumerate(asked):
         if number:

@@ -58,11 +58,11 @@ def _usd(plan: Plan, share: float, *, bought_usd_per_hour: float, until_s: float
         confidence=0.5,
         left_usd=0.0,
         decay=0.0,
-        rung=first,
+        placement=first,
         state="none",
         since=0.0,
         seen=round(share * plan.num_samples),
-        attempts=(JobAttempt(name="", job="", rung=first, at=0.0, run_at=TICK_S),),
+        attempts=(JobAttempt(name="", job="", placement=first, at=0.0, run_at=TICK_S),),
     )
     while now < until_s:
         chosen = place(plan, replace(lost, now=now))

@@ -1,7 +1,7 @@
-"""Names the jobs of a recipe, one for each rung, and keeps one where several are alive.
+"""Names the jobs of a recipe, one for each placement, and keeps one where several are alive.
 
-Another host with this home may have submitted a job on another rung, with that rung's name. All hosts keep
-the same job; of several jobs with one name, the backend keeps one.
+Another host with this home may have submitted a job on another placement, with that placement's name. All
+hosts keep the same job; of several jobs with one name, the backend keeps one.
 """
 
 import logging
@@ -9,55 +9,58 @@ from pathlib import Path
 
 from daybreak.contract.backend import Backend, Job, LiveJob, label
 from daybreak.contract.errors import PipelineError
-from daybreak.contract.record_types import Plan, Rental, Rung
+from daybreak.contract.record_types import Placement, Plan, Rental
 from daybreak.jobs.backend_job import job_of
 from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
 
 
-class RungJobs:
-    """The jobs by which a plan may be carried out, one for each rung."""
+class PlacementJobs:
+    """The jobs by which a plan may be carried out, one for each placement."""
 
     def __init__(
         self,
         plan: Plan,
         *,
-        first: Rung,
+        first: Placement,
         home: Home,
         folder: Path,
         backend: Backend,
         num_workers: int,
         until: float,
     ) -> None:
-        self.rungs = (first, *plan.ladder, *plan.cheaper)
+        self.placements = (first, *plan.fallbacks, *plan.cheaper)
         self._home, self._folder, self._backend = home, folder, backend
         self._num_workers, self._until = num_workers, until  # seconds since 1970, when a job is ended
 
-    def job(self, rung: Rung, now: float = 0.0) -> Job:
-        """Returns the job on a rung, as it is submitted now; its name is the same at any time."""
+    def job(self, placement: Placement, now: float = 0.0) -> Job:
+        """Returns the job on a placement, as it is submitted now; its name is the same at any time."""
         return job_of(
             self._home,
             self._folder,
-            rung,
-            planned=rung.rental == self.rungs[0].rental,
-            num_workers=self._workers_on(rung.rental),
+            placement,
+            planned=placement.rental == self.placements[0].rental,
+            num_workers=self._workers_on(placement.rental),
             timeout_s=self._until - now,
         )
 
     def names(self) -> list[str]:
-        """Returns the names of the job on all rungs."""
-        return [self.job(rung).name for rung in self.rungs]
+        """Returns the names of the job on all placements."""
+        return [self.job(placement).name for placement in self.placements]
 
-    def rung_of(self, job: LiveJob) -> Rung | None:
-        """Returns the rung whose job that is."""
-        return next((rung for rung in self.rungs if label(self.job(rung).name) == label(job.job)), None)
+    def placement_of(self, job: LiveJob) -> Placement | None:
+        """Returns the placement whose job that is."""
+        return next(
+            (placement for placement in self.placements if label(self.job(placement).name) == label(job.job)),
+            None,
+        )
 
     def older(self, name: str) -> LiveJob | None:
         """Returns the oldest live job if it has another name than that, and ends all others."""
-        if len(self.rungs) == 1:
+        if len(self.placements) == 1:
             return None
-        regions = [rung.rental.region for rung in self.rungs]
+        regions = [placement.rental.region for placement in self.placements]
         try:
             jobs = [j for j in self._backend.live_in(regions) if j.job.startswith(self._folder.name)]
         except PipelineError as error:

@@ -1,11 +1,11 @@
-"""From rung to rung: a job stays on spot while another loss could be borne, and then machines are bought."""
+"""A job stays on spot while another loss could be borne, and then machines are bought."""
 
 from dataclasses import replace
 
 import pytest
 
 from daybreak.contract.errors import NotYet
-from daybreak.contract.record_types import Rental, Rung, Taken
+from daybreak.contract.record_types import Placement, Rental, Taken
 from daybreak.jobs.submissions import JobAttempts
 from tests.fakes import ScriptedBackend
 from tests.jobs.calls import NIGHT, call, job_folder
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 def on_spot():
     """A plan of spot, with the same machine on demand to fall back on."""
-    bought = Rung(rental=Rental(machine="local"), expected_s=7200, expected_usd=9,
+    bought = Placement(rental=Rental(machine="local"), expected_s=7200, expected_usd=9,
                   latest_start=NIGHT.train_until)  # fmt: skip
     spot = Rental(machine="local", strategy="spot")
-    return replace(nights.plan(), rental=spot, expected_s=7200, expected_usd=3, ladder=(bought,))
+    return replace(nights.plan(), rental=spot, expected_s=7200, expected_usd=3, fallbacks=(bought,))
 
 
 def test_a_job_on_spot_that_was_lost_asks_for_spot_again_while_time_allows():
@@ -88,14 +88,14 @@ def test_a_job_that_runs_on_spot_is_left_in_steps_and_only_then_bought():
     assert len(backend.cancelled) == 1
 
 
-def test_rungs_that_one_look_takes_are_in_order_whatever_the_clock_says(tmp_path):
+def test_fallbacks_that_one_look_takes_are_in_order_whatever_the_clock_says(tmp_path):
     def taken(name, *, minute):
         return Taken(name=name, time=NIGHT.started_at.replace(minute=minute), reason="", usd=0)
 
     attempts = JobAttempts(tmp_path)
-    attempts.ask(0, job="j", rung=on_spot().ladder[0])
+    attempts.ask(0, job="j", placement=on_spot().fallbacks[0])
     attempts.take(taken("checkpoint", minute=9))
     attempts.change(leaving=True, taken=taken("scale up", minute=5))
-    attempts.ask(5, job="k", rung=on_spot().ladder[0])
-    attempts.take(taken("next rung", minute=5))  # refused at once, in the same look
-    assert [each.name for each in JobAttempts(tmp_path).taken] == ["checkpoint", "scale up", "next rung"]
+    attempts.ask(5, job="k", placement=on_spot().fallbacks[0])
+    attempts.take(taken("next fallback", minute=5))  # refused at once, in the same look
+    assert [each.name for each in JobAttempts(tmp_path).taken] == ["checkpoint", "scale up", "next fallback"]
