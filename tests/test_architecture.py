@@ -118,7 +118,7 @@ ABSURD = [
     ("jobs/reaper.py", "def late():\n    from daybreak.extensions.bag import folder"),
     ("night/opening.py", 'BAG = "daybreak.extensions.bag.folder:bags"'),
     ("training/engine.py", "def late():\n    from daybreak.profiling.harness import Harness"),
-    ("serving/frames.py", "from daybreak.examples.shop.recommender import Recommender"),
+    ("serving/version_process.py", "from daybreak.examples.shop.recommender import Recommender"),
 ]  # fmt: skip
 
 

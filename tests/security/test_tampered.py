@@ -22,7 +22,7 @@ from daybreak.contract.errors import ReleaseError
 from daybreak.contract.record_types import Champion, Version
 from daybreak.data.features import CLEAN
 from daybreak.data.partitions import held_out_days, part_of
-from daybreak.evaluation import held_out, own_code
+from daybreak.evaluation import own_code
 from daybreak.evaluation.scores import read_scores
 from daybreak.evaluation.smoke_test import smoke_test
 from daybreak.extensions.care.drill import drill
@@ -217,7 +217,6 @@ def test_a_version_scores_some_of_the_held_out_days_by_its_own_code_which_may_wr
     os.chdir(make_night(home, 1, weight=1.0, champion=champion))
     make_arrays(Path("data/arrays"), FIRST + timedelta(days=3), num_days=4)
     days = held_out_days()[2:]
-    held_out.arrays_of(days)  # as evaluate makes them
     with own_code.fetched(Home.here(), champion, name="daybreak") as folder:
         columns = own_code.columns(Home.here(), champion, folder, arm="champion", days=days, batch_size=64)
     assert len(columns["champion"]) == NUM_SAMPLES // 2

@@ -15,7 +15,8 @@ from daybreak.contract.errors import ReleaseError
 from daybreak.extensions.router.answers import Answers
 from daybreak.extensions.router.loading import case_of, served
 from daybreak.registry import carried_code
-from daybreak.serving.version_process import NoAnswer, VersionProcess
+from daybreak.registry.host import NoAnswer
+from daybreak.serving.version_process import VersionProcess
 from tests.serving.running import until
 from tests.toy.nights import FIRST, make_arrays, make_model
 
@@ -201,7 +202,7 @@ from daybreak.extensions.router.loading import case_of
 from daybreak.serving.version_process import VersionProcess
 process = VersionProcess(1, case_of(Path(sys.argv[1]), Path(sys.argv[2])), answer_s=900)
 print(process.pid, flush=True)
-process.ask({"users": ["hang"], "top": 1})
+process.ask("recommend", users=["hang"], top=1)
 """
 
 

@@ -21,9 +21,9 @@ LATER = Path("data/work/held-out")  # links to the arrays, of fewer held-out day
 
 def arrays_of(days: Sequence[date]) -> Path:
     """Returns the folder of arrays held out on `days`, all by default: the night's own, or links to them."""
-    folder = folder_of(days)
-    if folder == ARRAYS:
-        return folder
+    if not days or tuple(days) == held_out_days():
+        return ARRAYS
+    folder = LATER / "_".join((str(days[0]), str(days[-1])))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for path in ARRAYS.iterdir():
@@ -31,13 +31,6 @@ def arrays_of(days: Sequence[date]) -> Path:
     (folder / META).unlink()
     keep(days, folder, meta=json.loads((ARRAYS / META).read_text()))
     return folder
-
-
-def folder_of(days: Sequence[date]) -> Path:
-    """Returns the folder that `arrays_of` makes, for processes that may not write there."""
-    if not days or tuple(days) == held_out_days():
-        return ARRAYS
-    return LATER / "_".join((str(days[0]), str(days[-1])))
 
 
 def keep(days: Sequence[date], folder: Path, *, meta: dict[str, Any] | None = None) -> None:

@@ -1,31 +1,29 @@
 """Scores an earlier version by the code that it carries, in a process of its own.
 
-    echo CASE | python -P -m daybreak.registry.confined daybreak.evaluation.own_code
-
 An edit of the workload may change the shapes of weights or the meaning of the score, so that an older version
 no longer fits today's class. The version is fetched from the registry, checked against the digest in the
 ledger, and scores the held-out samples with its own modules (daybreak/registry/carried_code.py), without
-secrets or network (daybreak/registry/confined.py).
+secrets or network (daybreak/registry/host.py).
 """
 
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from daybreak.contract.errors import DataError, without_password
 from daybreak.contract.record_types import Release
 from daybreak.data import prepare
-from daybreak.evaluation.held_out import folder_of, keep
+from daybreak.evaluation.held_out import arrays_of, keep
 from daybreak.evaluation.scores import Columns
 from daybreak.evaluation.scoring import ScoredModel, declared, predict, score
 from daybreak.registry import carried_code
+from daybreak.registry.host import CodeHost, NoAnswer
 from daybreak.registry.weights import load_model
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
@@ -51,30 +49,25 @@ def columns(
         ReleaseError: the version's files are gone, or not those that the ledger names.
         DataError: the version's own code does not score today's samples.
     """
-    out = folder.parent / "columns.npz"
-    case = {
+    case: dict[str, Any] = {
         "version": str(folder),
-        "arm": arm,
+        "arrays": str(arrays_of(days)),
         "days": list(map(str, days)),
+        "arm": arm,
         "batch_size": batch_size,
-        "out": str(out),
     }
-    done = subprocess.run(
-        carried_code.command(home, __name__, scratch=folder.parent, reads=(home.tonight,)),
-        input=json.dumps(case),
-        env=carried_code.environment(folder.parent),
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
-        why = without_password(" ".join(done.stderr.split()))[-300:]
-        raise DataError(
-            f"version {release.version}, the {arm}, does not score today's samples by its own code: "
-            f"... {why}; change back what it reads, or roll back to a version that can"
-        )
-    with np.load(out, allow_pickle=False) as archive:
-        return {column: archive[column] for column in archive.files}
+    with CodeHost(__name__, answer_s=inf, home=home, reads=(home.tonight, folder)) as process:
+        out = process.scratch / "columns.npz"
+        try:
+            process.ask("score", to=str(out), **case)
+        except NoAnswer as error:
+            raise DataError(
+                f"version {release.version}, the {arm}, does not score today's samples by its own code: "
+                f"{without_password(str(error))}; change back what it reads, or roll back to a version "
+                f"that can"
+            ) from None
+        with np.load(out, allow_pickle=False) as archive:
+            return {column: archive[column] for column in archive.files}
 
 
 @contextmanager
@@ -87,30 +80,29 @@ def fetched(home: Home, release: Release, *, name: str) -> Iterator[Path]:
         yield folder
 
 
-def main() -> None:
-    """Scores the samples of the current folder's night as the case on standard input says."""
+def _score(
+    *, version: str, arrays: str, days: Sequence[str], arm: str, batch_size: int, to: str
+) -> dict[str, Any]:
+    """Writes the scores of the held-out samples to a file, or the predictions that metrics are of."""
     import torch
 
-    case = json.loads(sys.stdin.read())
-    version = Path(case["version"])
-    workload = carried_code.workload_of(version)
-    model = load_model(workload, version / carried_code.MODEL)
-    batch_size = case["batch_size"]
+    folder, samples_of = Path(version), Path(arrays)
+    workload = carried_code.workload_of(folder)
+    model = load_model(workload, folder / carried_code.MODEL)
     with torch.inference_mode(), tempfile.TemporaryDirectory() as scratch:
-        days = [date.fromisoformat(day) for day in case["days"]]
-        remade = hasattr(workload, "arrays") or (declared(workload) and hasattr(workload, "features"))
-        if remade:
-            prepare.remake(workload, version / carried_code.MODEL, Path(scratch))
-            keep(days, Path(scratch))
-        samples = workload.dataset(Path(scratch) if remade else folder_of(days), "test")
-        arm = ScoredModel(name=case["arm"], workload=workload, model=model, samples=samples)
+        if hasattr(workload, "arrays") or (declared(workload) and hasattr(workload, "features")):
+            samples_of = Path(scratch)
+            prepare.remake(workload, folder / carried_code.MODEL, samples_of)
+            keep(list(map(date.fromisoformat, days)), samples_of)
+        samples = workload.dataset(samples_of, "test")
+        own = ScoredModel(name=arm, workload=workload, model=model, samples=samples)
         if declared(workload):
-            predictions = predict(arm, batch_size=batch_size)
+            predictions = predict(own, batch_size=batch_size)
             scored = {f"prediction/{name}": values for name, values in predictions.items()}
         else:
-            scored = score([arm], len(samples), batch_size=batch_size)
-    np.savez(case["out"], allow_pickle=False, **scored)
+            scored = score([own], len(samples), batch_size=batch_size)
+    np.savez(to, allow_pickle=False, **scored)
+    return {}
 
 
-if __name__ == "__main__":
-    main()
+VERBS = {"score": _score}

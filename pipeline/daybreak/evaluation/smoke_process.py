@@ -1,18 +1,13 @@
 """Loads and scores a version in a process that has nothing but its files: a script, run by the smoke test.
 
-    echo CASE | python -I daybreak/registry/confined.py daybreak/evaluation/smoke_process.py
-
 The script imports nothing of the pipeline: the version brings the code that it was registered with, as on a
-server. While the script waits for its case, a line of JSON, it imports the libraries that any version needs.
-Standard output has the results as JSON and nothing else; prints of the version go to standard error.
+server. Before it reads its request (daybreak/registry/host.py), it imports the libraries that any version
+needs.
 """
 
 import contextlib
 import importlib
-import json
 import math
-import os
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +19,9 @@ import numpy as np
 SINGLES = 100  # samples or rows one by one, to time a request
 
 
-def measure() -> dict[str, Any]:
+def measure(
+    *, version: str, folder: str, numbers: list[int], rows: list[dict[str, Any]], scored: bool
+) -> dict[str, Any]:
     """Loads the version, answers once, then scores all samples together and some one by one.
 
     The start is measured in CPU seconds of this process, and a request without waiting for a CPU, since the
@@ -35,15 +32,13 @@ def measure() -> dict[str, Any]:
     import psutil
     from mlflow.types import DataType
 
-    importlib.import_module("torch")  # every workload's model needs it
-    case = json.loads(sys.stdin.readline())
-    model = mlflow.pyfunc.load_model(case["version"])
+    model = mlflow.pyfunc.load_model(version)
     if model.metadata.saved_input_example_info is None:  # it takes the numbers of samples
-        sent = pd.DataFrame({"sample": case["numbers"]})
-        params = {"folder": case["folder"], "split": "test"}
+        sent = pd.DataFrame({"sample": numbers})
+        params = {"folder": folder, "split": "test"}
     else:
-        example = model.metadata.load_input_example(case["version"])
-        sent, params = pd.DataFrame(case["rows"], dtype=object) if case["rows"] else example, None
+        example = model.metadata.load_input_example(version)
+        sent, params = pd.DataFrame(rows, dtype=object) if rows else example, None
         for column in model.metadata.signature.inputs.inputs:
             if column.type == DataType.datetime and column.name in sent:
                 sent[column.name] = pd.to_datetime(sent[column.name], format="ISO8601")
@@ -60,7 +55,7 @@ def measure() -> dict[str, Any]:
 
     answered(0, 1)
     start_cpu_s = time.process_time()
-    if not case["scored"]:
+    if not scored:
         return {"start_cpu_s": start_cpu_s}
     scores = answered(0, len(sent))
     took = []
@@ -96,7 +91,8 @@ def _waited_s() -> float:
     return total / 1e9
 
 
-if __name__ == "__main__":
-    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as results:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        results.write(json.dumps(measure()) + "\n")
+VERBS = {"smoke": measure}
+
+if __name__ == "__main__":  # what every version needs, before there is a request
+    for library in ("mlflow.pyfunc", "pandas", "psutil", "torch"):
+        importlib.import_module(library)

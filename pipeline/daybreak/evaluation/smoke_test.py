@@ -9,12 +9,8 @@ rollback must be possible. All files of both versions are checked against the di
 run.
 """
 
-import json
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +27,7 @@ from daybreak.data.features import read_clean
 from daybreak.data.partitions import held_out_days
 from daybreak.evaluation.scores import Columns
 from daybreak.registry import carried_code
+from daybreak.registry.host import CodeHost, NoAnswer
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
 from daybreak.workloads.served_rows import as_records, conformed
@@ -149,7 +146,7 @@ def judged(seen: dict[str, Any], expected: NDArray[Any], params: SmokeTestParams
 
 def _measured(
     home: Home,
-    process: "Clean",
+    process: CodeHost,
     wanted: Release | Version,
     *,
     name: str,
@@ -167,59 +164,21 @@ def _measured(
     try:
         with session(home):
             folder = carried_code.fetch(home, uri, wanted, into=process.scratch / "version")
-        case = {
-            "version": str(folder),
-            "folder": str(arrays.resolve()),
-            "numbers": numbers,
-            "rows": rows,
-            "scored": scored,
-        }
-        answer, wrong = process.running.communicate(json.dumps(case) + "\n", timeout=LIMIT_S)
+        return process.ask(
+            "smoke",
+            version=str(folder),
+            folder=str(arrays.resolve()),
+            numbers=numbers,
+            rows=rows,
+            scored=scored,
+        )
     except PipelineError as error:
         return {"error": str(error)}
-    except subprocess.TimeoutExpired:
-        return {"error": f"{uri} was not done after {LIMIT_S:g} s"}
-    why = without_password(" ".join(wrong.split()))[-300:]
-    if process.running.returncode:
-        return {"error": f"{uri} does not load: ... {why}"}
-    try:
-        seen = json.loads(answer)
-    except ValueError:
-        seen = None
-    if not isinstance(seen, dict):
-        return {"error": f"{uri} ended before it was measured: ... {why}"}
-    return seen
+    except NoAnswer as error:
+        return {"error": f"{uri} does not load: {without_password(str(error))}"}
 
 
-@dataclass(frozen=True)
-class Clean:
-    """A process that knows nothing of the night, and the folder that it works in."""
-
-    running: "subprocess.Popen[str]"
-    scratch: Path
-
-
-@contextmanager
-def _process(home: Home, arrays: Path) -> Iterator[Clean]:
-    """Yields a process that imports and waits for its case; ends it at the end.
-
-    The process runs code of the registry, so it is given no secret and no network.
-    """
+def _process(home: Home, arrays: Path) -> CodeHost:
+    """Returns a process that knows nothing of the night, imports, and waits for its request."""
     script = Path(__file__).with_name("smoke_process.py")
-    with tempfile.TemporaryDirectory() as name:
-        scratch = Path(name)
-        process = subprocess.Popen(
-            carried_code.command(home, script, scratch=scratch, reads=(script, arrays)),
-            cwd=scratch,
-            text=True,
-            errors="replace",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=carried_code.environment(scratch),
-        )
-        try:
-            yield Clean(process, scratch)
-        finally:
-            process.kill()
-            process.communicate()
+    return CodeHost(script, answer_s=LIMIT_S, home=home, reads=(script, arrays))

@@ -1,7 +1,8 @@
 """Judges all metrics by the scores of both models on the same samples.
 
-Success metrics, guardrails and the decision by all results together: daybreak/statistics/together.py. A
-missing value is a result with a reason, never silence. Pure.
+Success metrics and guardrails are named by params.yaml, else by the workload's roles; the decision by all
+results together: daybreak/statistics/together.py. A missing value is a result with a reason, never silence.
+Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,13 @@ from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
+from daybreak.contract.params import GateParams
+from daybreak.contract.record_types import Evaluation, Judged
 from daybreak.statistics.paired import Rules, judge
 from daybreak.statistics.result import Conclusion, Status
 from daybreak.statistics.together import together
 
+LEAST_MARGIN = 1e-9  # of a champion whose value is zero
 Pair = tuple[ArrayLike | None, ArrayLike | None]  # challenger and champion; higher is better
 
 
@@ -74,3 +78,25 @@ def judge_metrics(
 
 def _no(sentence: str) -> Conclusion:
     return Conclusion(status=Status.NO_DATA, sentence=sentence)
+
+
+def success_of(params: GateParams, evaluation: Evaluation) -> tuple[str, ...]:
+    """Returns the success metrics, of which one must improve: from params.yaml, else from the workload."""
+    if params.success != ("score",) or not evaluation.judged:
+        return params.success
+    others = [one for one in evaluation.judged[1:] if one.role == "success"]
+    return ("score", *(_signed(one) for one in others))
+
+
+def guardrails_of(params: GateParams, evaluation: Evaluation) -> dict[str, float]:
+    """Returns the metrics that must hold, and what each may be worse by; params.yaml comes first."""
+    own = {
+        _signed(one): one.margin * abs(evaluation.metrics.get(f"champion/{one.name}", 1.0)) or LEAST_MARGIN
+        for one in evaluation.judged
+        if one.role == "guardrail"
+    }
+    return own | params.guardrails
+
+
+def _signed(metric: Judged) -> str:
+    return metric.name if metric.higher_is_better else f"-{metric.name}"

@@ -37,10 +37,9 @@ from daybreak.contract.record_types import (
 from daybreak.contract.workload import UNIT, serves_rows
 from daybreak.evaluation.held_out import arrays_of
 from daybreak.evaluation.live_judge import LiveJudge
-from daybreak.evaluation.metric_roles import LEAST_MARGIN, guardrails_of, success_of
 from daybreak.evaluation.scores import Columns, read_scores, with_prefix
 from daybreak.evaluation.smoke_test import only_slow, smoke_test
-from daybreak.gate.all_metrics import Pair, judge_metrics
+from daybreak.gate.all_metrics import LEAST_MARGIN, Pair, guardrails_of, judge_metrics, success_of
 from daybreak.gate.alpha_spending import chance_of
 from daybreak.gate.chain import NIGHTS_PER_YEAR, apply_chain, chain_of
 from daybreak.gate.plausibility import NIGHTS, plausible

@@ -1,26 +1,19 @@
 """Loads a version and answers for it, in a process that has nothing else: `version_process.py` starts it.
 
-    python -m daybreak.registry.confined daybreak.serving.version_worker SOCKET
+`load` is the first verb (daybreak/registry/host.py), and says what the version does: it recommends to
+`users`, predicts `rows`, or scores `samples` alone.
 
-The first document is the case: the folder of the version, which was verified, and that of the arrays. The
-reply says what the version does: it recommends to `users`, predicts `rows`, or scores `samples` alone.
-Each later document is a request, and has one reply:
-
-    {"users": [...], "top": 20}   {"items": [[...], ...]}    an empty list for a user who is not known
-    {"popular": 20}               {"items": [...]}
-    {"likely": 2000}              {"users": [...]}
-    {"rows": [{...}, ...]}        {"columns": {...}}          a list for each prediction
-    {"samples": [3, 0]}           {"scores": [...]}
-    {"day": "2025-01-31", "clean": FOLDER, "to": FILE}   {}   what it predicts of the day is in the file
-
-or {"error": ..., "kind": the name of its class, "sentence": whether it is one of ours}.
+    load       version, arrays, online, threads      the kind of its answers, and what they are of
+    recommend  users, top                            items: a list each, empty for a user who is not known
+    popular    top                                   items
+    likely     num                                   users
+    predict    rows                                  columns: a list for each prediction
+    score      samples                               scores
+    write_day  day, clean, to                        nothing: what it predicts of the day is in the file
 """
 
 import logging
-import socket
-import sys
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import cached_property
@@ -34,7 +27,6 @@ from daybreak.evaluation.scoring import declared
 from daybreak.registry import carried_code
 from daybreak.registry.row_packaging import read_example
 from daybreak.registry.weights import batch_of, load_model, load_rows, placed
-from daybreak.serving import frames
 from daybreak.workloads.served_rows import ServedRows, beside_predictions, conformed
 
 if TYPE_CHECKING:
@@ -94,32 +86,41 @@ class LoadedVersion:
             known |= {"unit": self._workload.table.unit, "judged": judged}
         return known
 
-    def reply(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the reply to one request."""
-        if "users" in request:
-            lists = self._workload.recommend(self._model, self._served, request["users"], request["top"])
-            return {"items": [list(items) for items in lists]}
-        if "popular" in request:
-            return {"items": list(self._workload.popular(self._served, request["popular"]))}
-        if "likely" in request:
-            likely = getattr(self._workload, "likely", None)
-            return {"users": list(likely(self._served, request["likely"])) if likely else []}
-        if "rows" in request:
-            return {"columns": self._predicted(request["rows"])}
-        if "day" in request:
-            return self._write_day(request)
-        return {"scores": self._scores(request["samples"])}
+    def recommend(self, users: Sequence[str], top: int) -> dict[str, Any]:
+        """Returns a list of items for each user."""
+        lists = self._workload.recommend(self._model, self._served, users, top)
+        return {"items": [list(items) for items in lists]}
 
-    def _predicted(self, rows: Any) -> dict[str, Any]:
+    def popular(self, top: int) -> dict[str, Any]:
+        """Returns the items for users who are not known."""
+        return {"items": list(self._workload.popular(self._served, top))}
+
+    def likely(self, num: int) -> dict[str, Any]:
+        """Returns users who are likely to come first; none if the workload does not say."""
+        likely = getattr(self._workload, "likely", None)
+        return {"users": list(likely(self._served, num)) if likely else []}
+
+    def predict(self, rows: Any) -> dict[str, Any]:
+        """Returns the predictions for rows, a list for each of their names."""
         assert self._rows is not None
-        return {name: values.tolist() for name, values in self._rows.predict(rows).items()}
+        return {"columns": {name: values.tolist() for name, values in self._rows.predict(rows).items()}}
 
-    def _write_day(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def score(self, samples: Sequence[int]) -> dict[str, Any]:
+        """Returns the scores of held-out samples by their numbers."""
+        import torch
+
+        if not all(0 <= number < len(self._tested) for number in samples):
+            raise ValueError(f"samples are numbered from 0 to {len(self._tested) - 1}")
+        with torch.inference_mode():
+            batch = placed(batch_of(self._tested, samples), self._model)
+            return {"scores": self._workload.score(self._model, batch).cpu().tolist()}
+
+    def write_day(self, day: str, clean: str, to: str) -> dict[str, Any]:
+        """Writes the predictions for a day's clean rows to a file."""
         import pyarrow.parquet as pq
 
         assert self._rows is not None
-        day = date.fromisoformat(request["day"])
-        pq.write_table(predict_day(self._rows, day, Path(request["clean"])), request["to"])
+        pq.write_table(predict_day(self._rows, date.fromisoformat(day), Path(clean)), to)
         return {}
 
     def _warm(self, example: Sequence[Any]) -> None:
@@ -127,7 +128,7 @@ class LoadedVersion:
         try:
             for rows in (example, example[:1]):
                 if rows:
-                    self._predicted(rows)
+                    self.predict(rows)
         except Exception:  # it was tried before it was released; users are answered, if later
             log.exception("the version does not predict its own example")
 
@@ -135,16 +136,6 @@ class LoadedVersion:
     def _tested(self) -> Any:
         """Returns the samples that were held out."""
         return self._workload.dataset(self._arrays, "test")
-
-    def _scores(self, numbers: Sequence[int]) -> list[float]:
-        import torch
-
-        if not all(0 <= number < len(self._tested) for number in numbers):
-            raise ValueError(f"samples are numbered from 0 to {len(self._tested) - 1}")
-        with torch.inference_mode():
-            batch = placed(batch_of(self._tested, numbers), self._model)
-            scores: list[float] = self._workload.score(self._model, batch).cpu().tolist()
-        return scores
 
 
 def predict_day(served: ServedRows, day: date, clean: Path) -> "pa.Table":
@@ -172,34 +163,13 @@ def predict_day(served: ServedRows, day: date, clean: Path) -> "pa.Table":
     return pa.table(columns)
 
 
-def main(number: int) -> None:
-    """Answers the documents that come over the socket of that number, until the other side ends."""
-    version: LoadedVersion | None = None
-    with socket.socket(fileno=number) as other:
-        while True:
-            try:
-                document = frames.receive(other)
-            except EOFError:
-                return
-            try:
-                if version is None:
-                    version = LoadedVersion(document)
-                    reply = version.about()
-                else:
-                    reply = version.reply(document)
-            except Exception as error:  # noqa: BLE001 - the caller is sent whatever a workload raises
-                reply = _error(error, is_loaded=version is not None)
-            frames.send(other, reply)
+def load(**case: Any) -> dict[str, Any]:
+    """Loads the version of this process, and returns what it does."""
+    version = LoadedVersion(case)
+    VERBS.update({verb: getattr(version, verb) for verb in ANSWERS})
+    return version.about()
 
 
-def _error(error: Exception, *, is_loaded: bool) -> dict[str, Any]:
-    """Returns the reply for an error; a sentence of ours about loading, or about rows, is marked as such."""
-    ours = isinstance(error, DataError if is_loaded else PipelineError)
-    if not ours:
-        traceback.print_exc()
-    return {"error": str(error), "kind": type(error).__name__, "sentence": ours}
-
-
-if __name__ == "__main__":
-    logging.basicConfig(format="%(message)s")
-    main(int(sys.argv[1]))
+ANSWERS = ("recommend", "popular", "likely", "predict", "score", "write_day")
+VERBS: dict[str, Callable[..., dict[str, Any]]] = {"load": load}
+SENTENCES = {"load": PipelineError, **dict.fromkeys(ANSWERS, DataError)}

@@ -33,7 +33,6 @@ from daybreak.contract.record_types import (
     Version,
 )
 from daybreak.contract.units import DAY_S, HOUR_S
-from daybreak.evaluation.metric_roles import guardrails_of, success_of
 from daybreak.extensions.live_test import forecast, own_serving, ramp
 from daybreak.extensions.live_test.live_score import LEAST_MARGIN, LISTS, LiveScore, OwnScore, RowScore
 from daybreak.extensions.live_test.looks import Looks
@@ -48,6 +47,7 @@ from daybreak.extensions.live_test.readout import (
     find,
 )
 from daybreak.extensions.live_test.traffic import end, move, open_log, share_out
+from daybreak.gate.all_metrics import guardrails_of, success_of
 from daybreak.rollout.targets import endpoint
 from daybreak.statistics.paired import Rules
 from daybreak.storage import branch, ledger

@@ -47,7 +47,8 @@ class OpenVersion:
 
         from daybreak.extensions.router.answers import Predictor
         from daybreak.extensions.router.loading import case_of
-        from daybreak.serving.version_process import NoAnswer, VersionProcess
+        from daybreak.registry.host import NoAnswer
+        from daybreak.serving.version_process import VersionProcess
 
         with self._files() as folder:
             process = VersionProcess(

@@ -16,7 +16,8 @@ from itertools import islice
 from typing import Any
 
 from daybreak.contract.errors import DataError
-from daybreak.serving.version_process import NoAnswer, VersionProcess
+from daybreak.registry.host import NoAnswer
+from daybreak.serving.version_process import VersionProcess
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class Answers:
 
         Raises NoAnswer where the version gives none.
         """
-        lists = self.process.ask({"users": list(users), "top": self._top}).get("items")
+        lists = self.process.ask("recommend", users=list(users), top=self._top).get("items")
         if not isinstance(lists, list) or len(lists) != len(users):
             raise NoAnswer(f"it has no list of items for each of {len(users)} users")
         answers = [answer_of(texts(items), fallback=False) if items else self.popular for items in lists]
@@ -82,7 +83,7 @@ class Answers:
     def likely(self, num: int) -> list[str]:
         """Returns the users who are likely to come first; none if the workload does not say."""
         try:
-            return texts(self.process.ask({"likely": num}).get("users"))
+            return texts(self.process.ask("likely", num=num).get("users"))
         except NoAnswer as error:
             log.warning("version %d does not say who is likely to come first: %s", self.version, error)
             return []
@@ -117,7 +118,7 @@ class Predictor:
         table, NoAnswer where the version gives no answer, or a prediction is not finite.
         """
         try:
-            columns = self.process.ask({"rows": list(rows)}).get("columns")
+            columns = self.process.ask("predict", rows=list(rows)).get("columns")
         except NoAnswer as error:
             if error.is_sentence:
                 raise DataError(error.message) from None

@@ -9,7 +9,7 @@ import asyncio
 import logging
 
 from daybreak.extensions.router.answers import Answer, Answers
-from daybreak.serving.version_process import NoAnswer
+from daybreak.registry.host import NoAnswer
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from daybreak.data.features import CLEAN
 from daybreak.data.partitions import part_of
 from daybreak.extensions.router.loading import case_of, recorded
 from daybreak.registry import aliases, carried_code
-from daybreak.serving.version_process import NoAnswer, VersionProcess
+from daybreak.registry.host import NoAnswer
+from daybreak.serving.version_process import VersionProcess
 from daybreak.storage import branch, jsonl, ledger
 from daybreak.storage.bucket import options
 from daybreak.storage.home import Home
@@ -90,7 +91,7 @@ def _predicted(home: Home, number: int, day: date, clean: Path) -> "tuple[int, p
                     f"`predict`"
                 )
             there = process.scratch / "predicted.parquet"
-            process.ask({"day": str(day), "clean": str(clean.absolute()), "to": str(there)})
+            process.ask("write_day", day=str(day), clean=str(clean.absolute()), to=str(there))
             return number, pq.read_table(there)
         except NoAnswer as error:
             if error.is_sentence:

@@ -23,7 +23,8 @@ from daybreak.contract.record_types import Night, Refit, Version
 from daybreak.contract.workload import ARRAYS
 from daybreak.extensions.router.answers import Answers, Predictor, texts
 from daybreak.registry import aliases, carried_code
-from daybreak.serving.version_process import NoAnswer, VersionProcess
+from daybreak.registry.host import NoAnswer
+from daybreak.serving.version_process import VersionProcess
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 
@@ -98,7 +99,7 @@ def served(process: VersionProcess, number: int, *, night: str, top: int, keep: 
     try:
         if process.about.get("answers") == "rows":
             return Predictor(number, process=process)
-        popular = texts(process.ask({"popular": top}).get("items"))
+        popular = texts(process.ask("popular", top=top).get("items"))
         return Answers(number, night=night, process=process, popular=popular, top=top, keep=keep)
     except NoAnswer as error:
         raise ReleaseError(f"version {number} does not answer: {error}; fix its workload") from None

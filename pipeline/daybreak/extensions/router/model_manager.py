@@ -23,7 +23,7 @@ from daybreak.contract.errors import PipelineError, ReleaseError
 from daybreak.contract.units import DAY_S, HOUR_S
 from daybreak.extensions.router.answers import Answers, Predictor
 from daybreak.extensions.router.loading import NightArrays, VersionLoader, newest_arrays
-from daybreak.serving.version_process import NoAnswer
+from daybreak.registry.host import NoAnswer
 from daybreak.statistics.assignment import arm_of
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home

@@ -58,7 +58,8 @@ from daybreak.extensions.router.model_manager import ModelManager, ServedVersion
 from daybreak.extensions.router.night_metrics import NightMetrics
 from daybreak.extensions.router.prometheus import Metrics, Together
 from daybreak.extensions.router.writer import FLUSH_S, NoLog, Writer
-from daybreak.serving.version_process import NoAnswer, answer_s
+from daybreak.registry.host import NoAnswer
+from daybreak.serving.version_process import answer_s
 from daybreak.statistics.assignment import CHALLENGER, propensity
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Exposure, Log, Outcome, RouterState

@@ -35,7 +35,8 @@ from daybreak.extensions.router.deployed import Deployed
 from daybreak.extensions.router.limits import RequestLimiter
 from daybreak.extensions.router.loading import case_of, served
 from daybreak.extensions.router.router import Router, read, sentence
-from daybreak.serving.version_process import NoAnswer, VersionProcess, answer_s
+from daybreak.registry.host import NoAnswer
+from daybreak.serving.version_process import VersionProcess, answer_s
 from daybreak.storage.traffic_log import Log, open_log
 
 MAX_BYTES = 1_500_000  # of a request, Vertex's own limit
@@ -69,7 +70,7 @@ class Loaded:
 
     def scores(self, numbers: Sequence[int]) -> list[float]:
         """Returns the scores of samples; NoAnswer if there is no such sample."""
-        scores = self.process.ask({"samples": list(numbers)}).get("scores")
+        scores = self.process.ask("score", samples=list(numbers)).get("scores")
         if not isinstance(scores, list) or not all(isinstance(score, float) for score in scores):
             raise NoAnswer(f"it has {scores!r:.50} where a list of numbers is due")
         return scores
