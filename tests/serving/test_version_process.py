@@ -22,7 +22,7 @@ from tests.toy.nights import FIRST, make_arrays, make_model
 
 pytestmark = [pytest.mark.slow]
 
-TOY = Path(__file__).parents[1] / "release" / "own" / "toy.py"
+TOY = Path(__file__).parents[1] / "toy" / "own" / "toy.py"
 
 ROGUE = """\
 import os, pickle, signal, socket, struct, sys, time
