@@ -1,4 +1,4 @@
-"""Attacks by name: what each is after, what stopped it, and the test that shows it.
+"""Runs attacks by name, each with an aim, an obstacle and a test.
 
 make bench NAME=attacks           runs the tests of all attacks
 make bench NAME=attacks QUICK=1   those that start no router and no Airflow

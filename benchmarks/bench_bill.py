@@ -46,7 +46,7 @@ STEP_S = 120.0  # of a sample, on the two cores of the profile: an hour or two o
 
 
 class Metered(cloud.Cloud):
-    """The cloud as Vertex AI reports it: times in the journal, and what the backend makes of them."""
+    """The cloud as Vertex AI reports it: times in the journal, and the backend's reading of the times."""
 
     def __init__(self, night: Night, plan: Plan, luck: cloud.Luck, given: Params, vertex: Vertex) -> None:
         self.vertex = vertex
@@ -110,7 +110,7 @@ class Metered(cloud.Cloud):
 
 
 def one_night(number: int, folder: Path, vertex: Vertex) -> tuple[Metered, float, float]:
-    """Plan a night and run it; returns the cloud, what the plan said, and what the meter did."""
+    """Plans and runs a night; returns the cloud, the plan's cost, and the cost tracker's."""
     chance = random.Random(number)
     given = _params(flex_wait_hours=2.0 if number % 2 else 0.0)
     begun = cloud.BEGUN + timedelta(days=number)

@@ -1,4 +1,4 @@
-"""Workers killed 500 times, at random instants and while they save: what do their jobs come to?
+"""Kills workers 500 times, at random instants and during saves, and compares the ends of the jobs.
 
 Jobs on one worker and on two over gloo, in turn, of about a second; SIGKILL to one worker or to all. Half of
 the kills wait for a checkpoint to be written, and strike within 10 ms. After three starts in ten, the newest

@@ -122,7 +122,7 @@ def _promoted(chains: Sequence[Lived], length: int) -> float:
 
 
 def _first(happened: np.ndarray) -> float:
-    """The first night in which it happened, counted from 1; not a number where it never did."""
+    """Returns the first night with True, counted from 1; nan where no night has it."""
     return float(np.argmax(happened)) + 1 if happened.any() else float("nan")
 
 

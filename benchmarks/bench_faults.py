@@ -109,7 +109,7 @@ def main() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A fault on a day: what it costs, and what stops it."""
+    """A fault on a day: its cost, and the check that stops it."""
 
     fault: str
     cost_once: float
@@ -306,7 +306,7 @@ class Shop:
     def _learned(
         self, lines: Sequence[NDArray[np.int64]], place: int, target: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-        """What each customer of the target bought before, what sold lately, and what the target has."""
+        """Returns earlier purchases by customer, recent sales, and the purchases of the target day."""
         customers, who = np.unique(target[:, 0], return_inverse=True)
         num = len(self._items)
         known = np.concatenate(lines) if lines else np.zeros((0, 2), dtype=np.int64)

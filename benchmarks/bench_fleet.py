@@ -41,7 +41,7 @@ KINDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Evening:
-    """What is drawn: the machines, the models' demands, and what each takes beside what is expected."""
+    """A drawn evening: the machines, the models' demands, each model's true time by the expected one."""
 
     machines: dict[str, int]
     demands: list[EveningDemand]

@@ -123,7 +123,7 @@ PROFILED, WORKER = machine("profiled"), machine()
 
 
 def profile(model: str, first: Run) -> Profile:
-    """What the profile says: half of an update of that run, the rest the network's by its rate."""
+    """Returns the profile: half of an update of the run, and the rest by the rate of the network."""
     nothing = Line(fixed=0.0, per_sample=0.0, fixed_error=0.0, per_sample_error=0.0)
     per_sample = first.update_s / 2 / first.setting.micro_batch_size
     return Profile(

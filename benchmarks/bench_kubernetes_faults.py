@@ -1,4 +1,4 @@
-"""Is it ever two Jobs, is one ever left, and is the word for its end the right one? On a cluster on loopback.
+"""Counts submissions that end in two Jobs, a Job left or a wrong state, on a cluster on loopback.
 
 What is done to jobs is in benchmarks/disturbed.py, the cluster is tests/backends/fake_cluster.py. Of
 its four processes two have a cluster with JobSets and two one without; each end is planted in both. Two

@@ -321,7 +321,7 @@ def peak_of(run: Run) -> int:
 def series(
     workload: type, *, runs: int, follow: str, ignoring: int = IGNORING, over_updates: int = FALL_UPDATES
 ) -> tuple[list[Run], list[Run], list[Run]]:
-    """Runs whose limit stays, those that follow it while it falls, and those that do not."""
+    """Runs with a constant limit, runs that follow a falling limit, and runs that ignore one."""
     workload()  # reads what all workers read
     apart(warm_up, workload)
     # The first of a group's runs may be charged for pages of libraries that nobody had used for minutes.
@@ -342,7 +342,7 @@ def series(
 
 
 def apart(do: Callable[..., T], *given: Any, **options: Any) -> T:
-    """Does it in a process of its own, which leaves no holes in the heap that workers are forked with."""
+    """Calls a function in a process of its own, so that workers fork with a heap without holes."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
         return pool.submit(do, *given, **options).result()
 

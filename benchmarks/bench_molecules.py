@@ -109,7 +109,7 @@ def night(home: Path, day: date) -> Path:
 
 
 def killed_bag(home: Path, day: date) -> dict[str, Any]:
-    """A bag of which a machine is killed while its first run is under way, and what it came to."""
+    """Runs a bag, kills a machine during the first run, and returns the outcome."""
     folder = home / BAGS / str(day)
 
     def kill() -> None:

@@ -95,7 +95,7 @@ def mutants(source: str) -> Iterator[Mutant]:
 
 
 def _places(node: ast.AST, *, in_function: bool) -> Iterator[tuple[Any, Any, Any, bool]]:
-    """Yields every node below this one, with what holds it, a list or its parent's fields, and where."""
+    """Yields every node below a node, with its container (a list, or the parent's fields) and place."""
     in_function |= isinstance(node, ast.FunctionDef)
     for field, value in ast.iter_fields(node):
         if field in NOT_RUN:

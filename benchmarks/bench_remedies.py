@@ -1,4 +1,4 @@
-"""Random jobs, tuned as the stage `profile` does it, then timed against what they were: never slower.
+"""Tunes random jobs as the stage `profile` does, and times them against the untuned jobs: never slower.
 
 Models are small random MLPs, convolutions and embeddings; samples come from memory, from parsing text row by
 row, or from storage with latency. End and beginning are timed again by a loop of this file's own, in turn. A
@@ -35,7 +35,7 @@ SLOWER = 1.05  # a median above it, whose lower bound is above 1, is no noise
 
 @dataclass(frozen=True, kw_only=True)
 class Random:
-    """A random job: what it trains and what its samples cost."""
+    """A random job: its model and the cost of its samples."""
 
     model: str
     width: int

@@ -270,7 +270,7 @@ def put_back(before: dict[Path, bytes]) -> None:
 
 
 def is_as_before(name: str, path: Path, content: bytes) -> bool:
-    """Whether what was damaged is as it was; of git, whether the object is, be it in a pack."""
+    """Whether the damaged file is whole again; in git, whether the object is, also in a pack."""
     if name != "git":
         return path.is_file() and path.read_bytes() == content
     kind, _, body = zlib.decompress(content).partition(b"\0")
@@ -280,7 +280,7 @@ def is_as_before(name: str, path: Path, content: bytes) -> bool:
 
 
 def damage(path: Path, draw: random.Random, *, is_git: bool = False) -> None:
-    """Flips a bit of the file, or cuts it short, at its place and with its time as before."""
+    """Flips a bit of a file or cuts the file short, and keeps its time."""
     stat, before = path.stat(), path.read_bytes()
     assert not is_git or stat.st_nlink == 1, f"{path} may be a link to an object of this checkout"
     content = bytearray(before)
@@ -309,7 +309,7 @@ def says_the_same(content: bytes, before: bytes) -> bool:
 
 
 def restore(home: Path, made: Params, tally: Counter[str]) -> None:
-    """Damages objects that the next night needs, one at a time, and restores them as its `open` does."""
+    """Damages objects that the next night needs, one at a time, and restores each as `open` does."""
     lock = str(branch.text_at(Home.here(), branch.ledger_tip(Home.here()), "dvc.lock"))
     paths = ["data/raw", "data/clean", "data/quarantine", "data/figures", "data/arrays"]
     outs = {path: digest for path, digest in dvc_cache.outputs(lock).items() if path in paths}

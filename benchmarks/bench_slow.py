@@ -93,7 +93,7 @@ def place_of(url: str) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def attacked(url: str, *, half: bytes, source: str) -> Iterator[list[int]]:
-    """Holds CONNECTIONS half-open ones, from its own side; yields counts of those opened so far."""
+    """Holds CONNECTIONS half-open connections; yields the number opened so far."""
     ended, held, opened = threading.Event(), [], [0]
 
     def open_one() -> None:

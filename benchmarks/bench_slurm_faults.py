@@ -1,4 +1,4 @@
-"""Is it ever two jobs, is one ever left, is the word for its end right? On a real Slurm of two nodes.
+"""Counts submissions that end in two jobs, a job left or a wrong state, on a real Slurm of two nodes.
 
 What is done to jobs is in benchmarks/disturbed.py, the cluster is tests/backends/real_slurm.py. Between
 the backend and Slurm's commands stand programs of the same names that refuse, lose an answer, hang, act late,

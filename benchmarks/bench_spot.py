@@ -164,7 +164,7 @@ def median_outage_s(*markets: Sequence[traces.Trace]) -> float:
 def by_window(
     name: str, starts: Sequence[int], outcomes: Sequence[ReplayedNight], published: dict[str, list[float]]
 ) -> list[dict[str, object]]:
-    """What was paid in each window beside what was published, and what our policy did there."""
+    """Returns each window's dollars beside SkyNomad's and the optimum, and the moves of our policy."""
     return [
         {
             name: f"from tick {start}",

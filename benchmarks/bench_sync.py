@@ -1,4 +1,4 @@
-"""What are other ways to agree worth on a slow network, were they foretold, and what do they cost in quality?
+"""Measures other ways to agree on a slow network: speed, forecast and loss of quality.
 
 Two real workers over gloo train the recommender on the embedded shop: by gradients added up at each update,
 by weights that are averaged every 32 (train.sync: every_h_updates), likewise without a barrier, and as the

@@ -128,7 +128,7 @@ def judged(
 def split(
     cell: Cell, chosen: np.ndarray, priors: Priors, rng: np.random.Generator
 ) -> tuple[np.ndarray, float]:
-    """What is judged of a cell after the chosen steps, and how far those are from what others say of them."""
+    """Fits the chosen steps of a cell; returns judgements of its other steps, and the misfit."""
     rows = steps()[cell]
     measured = [row for row, known in zip(rows, chosen, strict=True) if known]
     measured = [measured[k] for k in rng.permutation(len(measured))[:MOST_KNOWN]]

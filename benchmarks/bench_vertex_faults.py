@@ -1,4 +1,4 @@
-"""Is it ever two jobs, is one ever left, is the word for its end right? On a Vertex AI on loopback.
+"""Counts submissions that end in two jobs, a job left or a wrong state, on a Vertex AI on loopback.
 
 What is done to jobs is in benchmarks/disturbed.py, the service is tests/backends/fake_vertex.py; CPU of
 a look at the state is that of a warm client. A service that is away for 90 s is one that misses 90 looks.

@@ -50,7 +50,7 @@ ENDING_S = 60.0  # in which a job that has written its result ends
 
 @dataclass(frozen=True)
 class End:
-    """A way in which a job ends, what has to be said of it, and how it is brought about."""
+    """A way in which a job ends: the state and the sentence to expect, and how to cause it."""
 
     name: str
     state: JobState
@@ -335,7 +335,7 @@ def training(place: Place, folder: Path, part: int, parts: int) -> dict[str, flo
 
 
 def still_live(place: Place) -> int:
-    """Jobs that go on after their result came, which a job writes shortly before it ends."""
+    """Returns the number of jobs still running a while after their results."""
     until = time.monotonic() + ENDING_S
     while (live := place.num_live()) and time.monotonic() < until:
         time.sleep(0.5)

@@ -53,7 +53,7 @@ CELLS: tuple[Cell, ...] = tuple((app, cluster) for app in APPS for cluster in CL
 
 @cache
 def machine(cell: Cell, profiled_on: str) -> MachineKind:
-    """The machines of a cell as the model sees them, by a profile on one device of that cluster."""
+    """Returns the machines of a cell as the model sees them, by a profile on a device of the cluster."""
     app, cluster = cell
     rows = steps()[app, profiled_on]
     fixed, per_sample = line(rows)

@@ -82,7 +82,7 @@ NOT_COMPARED = re.compile(
 
 
 class Machine:
-    """What the nights run on: a folder for their home, and what ends all of their processes at once."""
+    """A machine for nights: a folder for the home, and a way to end all processes at once."""
 
     folder: Path | None = None  # of temporary files where it is None
 
@@ -226,7 +226,7 @@ def commands_of(home: Path, sets: list[str], *, unit: str) -> list[tuple[list[st
 
 
 def prepare(words: list[str], home: Path) -> None:
-    """Damage what `repair` is to put back, before each call of it: of a model one file is lost, one is torn.
+    """Damages a model before each call of `repair`: removes a file and tears another.
 
     MLflow has both, too.
     """

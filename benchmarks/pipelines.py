@@ -1,4 +1,4 @@
-"""Fifteen data and model pipelines as teams have them: how samples are made ready, and what trains on them.
+"""Fifteen pipelines as teams have them: how samples are prepared, and a model for each.
 
 Files are written once, fewer than a real set has; a data set goes through them again and again up to its
 length. An update of most takes less than a tenth of a second.

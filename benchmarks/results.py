@@ -29,7 +29,7 @@ Row = dict[str, str]
 
 
 def split_unit(name: str) -> tuple[str, str]:
-    """Returns the name of a figure and its unit, which is empty if the name does not end with one."""
+    """Returns the name and the unit of a figure; the unit is empty if the name ends with none."""
     for unit in UNITS:
         if name.endswith(f" {unit}"):
             return name.removesuffix(f" {unit}").rstrip(","), unit

@@ -85,7 +85,7 @@ class Trained:
 
 
 class Shop:
-    """The trading days of the shop, and the nights on them; a day is known by its place among them."""
+    """The trading days of the shop, each with a night; a day is named by its number."""
 
     def __init__(self, params: Params, *, first: int, num_days: int) -> None:
         self.params, self.first = params, first
