@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import PipelineError
@@ -203,7 +204,7 @@ def derive(entry: Entry, *, at: datetime, over: bool) -> Iterator[Event]:
         yield Event(kind="late", at=at, night=night.id, reason=due)
     if entry.release:
         reason = approvals.reason(verdict, entry.approval) if verdict else ""
-        yield promoted(night, entry.release, verdict, entry.approval, reason=reason, at=at)
+        yield promoted(entry.release, verdict, entry.approval, reason=reason, at=at)
     elif entry.stopped:
         yield _stopped(entry, entry.stopped)
     elif over and verdict and not verdict.failed:
@@ -218,7 +219,6 @@ def _drifted(entry: Entry, *, at: datetime) -> Iterator[Event]:
 
 
 def promoted(
-    night: Night,
     release: Release,
     verdict: Verdict | None,
     approval: Approval | None,
@@ -228,22 +228,19 @@ def promoted(
 ) -> Event:
     """Returns the event that tonight's version serves."""
     answer = approvals.answer_to(verdict, approval) if verdict else None
-    return Event(
-        kind="promoted",
-        at=at,
-        night=night.id,
-        subject=str(release.version),
-        version=release.version,
-        champion=release.replaced,
-        by=answer.by if answer else GATE,
-        reason=reason,
-    )
+    return _released("promoted", release, by=answer.by if answer else GATE, reason=reason, at=at)
 
 
 def rolled_back(release: Release, *, by: str, reason: str, at: datetime) -> Event:
     """Returns the event that an earlier version serves again."""
+    return _released("rolled back", release, by=by, reason=reason, at=at)
+
+
+def _released(
+    kind: Literal["promoted", "rolled back"], release: Release, *, by: str, reason: str, at: datetime
+) -> Event:
     return Event(
-        kind="rolled back",
+        kind=kind,
         at=at,
         night=release.night,
         subject=str(release.version),

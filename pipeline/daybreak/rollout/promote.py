@@ -66,7 +66,7 @@ def promote(
 
     def commit_promotion() -> str:
         at = clock.utc().replace(microsecond=0)
-        event = night_events.promoted(night, release, verdict, approval, reason=reason, at=at)
+        event = night_events.promoted(release, verdict, approval, reason=reason, at=at)
         promoted = Events(events=events.with_new(night_events.note(home.tonight), [event]))
         message = f"{night.day}: promote: {reason}"[:200]
         return ledger.commit_night(home, night, message=message, release=release, events=promoted)

@@ -254,49 +254,40 @@ def convolve(
         return result.to(signal.dtype)
 
 
-def _forward(module: Any, signal: Tensor) -> Tensor:
-    """Returns what a band-limited layer makes of signals, with a batch dimension or without."""
-    padding = module.padding
-    whole = signal if signal.dim() == len(module.kernel_size) + 2 else signal[None]
-    if module.padding_mode != "zeros" or isinstance(padding, str):
-        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        whole = functional.pad(whole, module._reversed_padding_repeated_twice, mode=mode)
-        padding = (0,) * len(module.kernel_size)
-    made = convolve(
-        whole,
-        module.weight,
-        module.bias,
-        stride=module.stride,
-        padding=padding,
-        dilation=module.dilation,
-        groups=module.groups,
-        rate=module.rate,
-    )
-    return made if whole.dim() == signal.dim() else made[0]
-
-
-class BandLimitedConv1d(nn.Conv1d):
-    """`nn.Conv1d` without a share `rate` of the highest frequencies; its weights have the same names."""
+class _BandLimited(nn.modules.conv._ConvNd):
+    """A convolution without a share `rate` of the highest frequencies; its weights have the same names."""
 
     def __init__(self, *args: Any, rate: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.rate = checked(rate)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Returns the convolution of signals [b, c, n]."""
-        return _forward(self, input)
+        """Returns the convolution of signals [b, c, n] or images [b, c, h, w], or of one of them."""
+        padding = self.padding
+        whole = input if input.dim() == len(self.kernel_size) + 2 else input[None]
+        if self.padding_mode != "zeros" or isinstance(padding, str):
+            mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+            whole = functional.pad(whole, self._reversed_padding_repeated_twice, mode=mode)
+            padding = (0,) * len(self.kernel_size)
+        made = convolve(
+            whole,
+            self.weight,
+            self.bias,
+            stride=self.stride,
+            padding=padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            rate=self.rate,
+        )
+        return made if whole.dim() == input.dim() else made[0]
 
 
-class BandLimitedConv2d(nn.Conv2d):
-    """`nn.Conv2d` without a share `rate` of the highest frequencies; its weights have the same names."""
+class BandLimitedConv1d(_BandLimited, nn.Conv1d):
+    """`nn.Conv1d` without a share `rate` of the highest frequencies."""
 
-    def __init__(self, *args: Any, rate: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.rate = checked(rate)
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Returns the convolution of images [b, c, h, w]."""
-        return _forward(self, input)
+class BandLimitedConv2d(_BandLimited, nn.Conv2d):
+    """`nn.Conv2d` without a share `rate` of the highest frequencies."""
 
 
 class _KeepSigns(torch.autograd.Function):

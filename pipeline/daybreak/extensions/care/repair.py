@@ -83,14 +83,7 @@ def _git(home: Home, params: Params) -> Iterator[Check]:
             continue
         for part in path.parent.glob(f"{path.stem}.*"):
             part.replace(aside / part.name)
-        with (aside / path.name).open("rb") as pack:  # what of it can be read
-            subprocess.run(
-                ["git", "unpack-objects", "-r", "-q"],
-                cwd=home.folder,
-                stdin=pack,
-                capture_output=True,
-                check=False,
-            )
+        _take_pack(home, aside / path.name, "unpack-objects", "-r", "-q")  # what of it can be read
     source = "files in the folders of nights"
     _from_folders(home)
     if list(rot.in_git(home)):
@@ -101,6 +94,12 @@ def _git(home: Home, params: Params) -> Iterator[Check]:
             yield _failed(fault.where, f"bring .git back from a backup or a clone ({left[0]})")
         else:
             yield _repaired(fault.where, source)
+
+
+def _take_pack(home: Home, pack: Path, *command: str) -> None:
+    """Has a command of git read a pack; what it cannot read is looked for elsewhere."""
+    with pack.open("rb") as file:
+        subprocess.run(["git", *command], cwd=home.folder, stdin=file, capture_output=True, check=False)
 
 
 def _from_folders(home: Home) -> None:
@@ -126,14 +125,7 @@ def _from_remotes(home: Home) -> str:
                 log.warning("the remote %s does not answer: %s", remote, error)
                 continue
             for pack in sorted(store.glob("objects/pack/*.pack")):
-                with pack.open("rb") as file:
-                    subprocess.run(
-                        ["git", "index-pack", "--stdin", "--fix-thin"],
-                        cwd=home.folder,
-                        stdin=file,
-                        capture_output=True,
-                        check=False,
-                    )
+                _take_pack(home, pack, "index-pack", "--stdin", "--fix-thin")
             answered.append(remote)
     return f"the remote {', '.join(answered)}" if answered else "nowhere"
 

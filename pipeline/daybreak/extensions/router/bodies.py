@@ -3,7 +3,7 @@
 The router checks bodies by itself, since that costs a fraction of the time.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -11,6 +11,9 @@ TOP = 20  # items, if a request does not say
 MAX_NAME = 200  # characters of a user or an item
 MAX_ROWS = 1_000  # of a request
 MAX_NESTING = 20  # objects and lists within each other; a row may hold a list of objects
+
+
+Rows = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_ROWS)]
 
 
 class RecommendBody(BaseModel):
@@ -23,9 +26,7 @@ class RecommendBody(BaseModel):
 class PredictBody(BaseModel):
     """Asks for predictions of rows, all of one unit of the table where that has one."""
 
-    rows: list[dict[str, Any]] = Field(
-        min_length=1,
-        max_length=MAX_ROWS,
+    rows: Rows = Field(
         description="columns of the table less the label; those that may be null may be left out; times as "
         "ISO 8601 or seconds since 1970, bytes in base64",
         examples=[[{"ts": "2025-01-31T09:30:00", "account": "a1", "amount": 12.5}]],
@@ -41,9 +42,7 @@ class AssignmentBody(BaseModel):
 class ObservationsBody(BaseModel):
     """Rows from a team's own serving: the versions that users met, and the outcomes."""
 
-    rows: list[dict[str, Any]] = Field(
-        min_length=1,
-        max_length=MAX_ROWS,
+    rows: Rows = Field(
         description="user, or unit as the assignment has it; version that answered; time as ISO 8601 or "
         "seconds since 1970; metric once it is known; error and latency_s where they are measured",
         examples=[[{"user": "17850", "version": 4, "time": "2025-01-31T09:30:00Z", "metric": 12.5}]],
