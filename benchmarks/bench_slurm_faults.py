@@ -138,7 +138,7 @@ class Slurms(Place):
             End("SIGKILL", "preempted", words="killed", script="kill -9 $$", waits=True),
             End("SIGSEGV", "preempted", words="killed", script="kill -11 $$", waits=True),
             End("preempted", "preempted", words="preempted", act=lambda job: self.cluster.take_away()),
-            End("its node failed", "preempted", words="node of job", act=self._fail_node),
+            End("its node failed", "preempted", words="node of job", act=self._lose_node),
             End("cancelled by a person", "preempted", words="cancelled", act=self._cancel),
             End("killed by Slurm's own signal", "preempted", words="cancelled", act=self._kill),
             End("over its time", "preempted", words="after its time", act=said("TIMEOUT")),
@@ -166,7 +166,7 @@ class Slurms(Place):
                 "too much memory", "refused", waits=True, around=asked("--partition=scavenge --mem=999999999")
             ),
             End("suspended, then resumed", "succeeded", script="sleep 2", act=self._suspend),
-            End("its node drained", "succeeded", script="sleep 3", act=self._drain),
+            End("its node drained", "succeeded", script="sleep 3", act=partial(self._lose_node, to="drain")),
             End("forgotten, done", "succeeded", script="exit 0", waits=True, around=self._forgetful),
             End(
                 "forgotten, failed",
@@ -194,9 +194,9 @@ class Slurms(Place):
     def _kill(self, job: str) -> None:
         self.cluster.call("scancel", "--signal=KILL", "--full", job)
 
-    def _fail_node(self, job: str) -> None:
+    def _lose_node(self, job: str, *, to: str = "down") -> None:
         node = self.cluster.call("squeue", "--noheader", f"--jobs={job}", "--format=%N")
-        self.cluster.set_node(node, "down")
+        self.cluster.set_node(node, to)
         wait(lambda: not self._runs(job), timeout_s=60)
         self.cluster.set_node(node, "resume")
 
@@ -205,12 +205,6 @@ class Slurms(Place):
         (handle,) = [each.handle for each in self.backend().live() if each.handle.startswith(f"{job} ")]
         assert self.backend().state(handle) == "queued"
         self.cluster.call("scontrol", "resume", job)
-
-    def _drain(self, job: str) -> None:
-        node = self.cluster.call("squeue", "--noheader", f"--jobs={job}", "--format=%N")
-        self.cluster.set_node(node, "drain")
-        wait(lambda: not self._runs(job), timeout_s=60)
-        self.cluster.set_node(node, "resume")
 
     def _runs(self, job: str) -> bool:
         return any(each.id == job and each.phase != "over" for each in slurm_client.listed())
@@ -233,7 +227,7 @@ class Slurms(Place):
     def faults(self) -> Sequence[Fault]:
         return (
             Fault("preempted", act=lambda night: self.cluster.take_away()),
-            Fault("its node failed", act=lambda night: self._fail_node(self.id_of(night))),
+            Fault("its node failed", act=lambda night: self._lose_node(self.id_of(night))),
             Fault("its node drained", act=self._drain_meanwhile, restarts=False),
             Fault("controller away for 90 s", act=looks_amid(self.cluster.away, AWAY_S), restarts=False),
             Fault("answers lost", act=looks_amid(lambda: self.troubled(lambda: "lost")), restarts=False),

@@ -119,6 +119,7 @@ class VertexAI(Place):
         def never_ran(code: int, text: str) -> Callable[[], Any]:
             return partial(self._over, market.quota, {L4: "queued"}, ends=(code, text))
 
+        refused = partial(End, state="refused", waits=True)
         own, memory, lost = "error of its own code", "ran out of the memory", "by a fault of its own"
         return (
             End("done", "succeeded", script="exit 0", waits=True),
@@ -146,40 +147,20 @@ class VertexAI(Place):
             End("a file of its own named stockout", "failed", words=own, act=ran(3, NAMED_STOCKOUT)),
             End("a full disk in its traceback", "failed", words=own, act=ran(3, DISK_FULL)),
             End("a bloom filter in its traceback", "failed", words=own, act=ran(3, BLOOM_FILTER)),
-            End("no capacity", "refused", words="no capacity", waits=True, around=short(market.stock, 0)),
-            End(
+            refused("no capacity", words="no capacity", around=short(market.stock, 0)),
+            refused(
                 "no capacity, said late",
-                "refused",
                 words="no capacity",
-                waits=True,
                 around=partial(self._late, short(market.stock, 0)),
             ),
-            End(
-                "a machine that its region does not have",
-                "refused",
-                words="does not take",
-                waits=True,
-                around=self._unsupported,
+            refused(
+                "a machine that its region does not have", words="does not take", around=self._unsupported
             ),
-            End(
-                "quota, on asking",
-                "refused",
-                words="quota does not allow",
-                waits=True,
-                around=short(market.quota, "429"),
-            ),
-            End(
-                "quota, afterwards",
-                "refused",
-                words="quota does not allow",
-                waits=True,
-                around=short(market.quota, "failed"),
-            ),
-            End(
+            refused("quota, on asking", words="quota does not allow", around=short(market.quota, "429")),
+            refused("quota, afterwards", words="quota does not allow", around=short(market.quota, "failed")),
+            refused(
                 "flex-start did not come",
-                "refused",
                 words="did not come within",
-                waits=True,
                 rental={"strategy": "flex-start", "max_wait_s": 1.0},
                 around=self._flex,
             ),

@@ -12,13 +12,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from gcp_storage_emulator.handlers.buckets import create_bucket
 from gcp_storage_emulator.server import Request, RequestHandler
 from gcp_storage_emulator.storage import Storage
+
+from tests import loopback
 
 # What clients have to be told of a service on loopback; else gcsfs waits a minute for an answer.
 ENVIRONMENT = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false", "GOOGLE_CLOUD_PROJECT": "p"}
@@ -119,16 +120,9 @@ class Handler(RequestHandler):  # type: ignore[misc]
 def served(*, honours: bool = True, delay_s: float = 0.0) -> Iterator[Store]:
     """The service, with an empty bucket named bucket."""
     store = Store(honours=honours, delay_s=delay_s)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, store))
-    store.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with loopback.served(partial(Handler, store)) as address:
+        store.url = f"http://{address}"
         yield store
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @contextmanager

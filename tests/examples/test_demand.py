@@ -11,10 +11,9 @@ from ruamel.yaml import YAML
 
 from daybreak.contract.errors import DataError
 from daybreak.contract.params import Plug
-from daybreak.contract.records import digest
 from daybreak.data.as_of import AsOf
 from daybreak.data.features import past_of
-from daybreak.data.partitions import PART, part_of
+from daybreak.data.partitions import part_of
 from daybreak.examples.demand.demand import LAGS, Demand
 from tests.examples.daily import learned, made, one_by_one, reader
 
@@ -34,12 +33,6 @@ def meters(*, start: date = TODAY - timedelta(days=60), today: date = TODAY) -> 
     weather |= {"use": f"{module}:Weather", **known, "start": start - timedelta(days=1)}
     made: AsOf = Plug.model_validate(source).make()
     return made
-
-
-def test_a_day_is_the_same_whenever_it_is_fetched(tmp_path: Path) -> None:
-    meters().fetch(DAY, tmp_path / "one")
-    meters(start=DAY, today=TODAY + timedelta(days=9)).fetch(DAY, tmp_path / "two")
-    assert digest(tmp_path / "one" / PART) == digest(tmp_path / "two" / PART)
 
 
 def test_lags_are_the_readings_of_the_same_meter_and_hour_before(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from daybreak.contract.errors import DataError, ParamsError
-from daybreak.contract.records import digest
 from daybreak.data.features import past_of
 from daybreak.data.partitions import PART
 from daybreak.examples.fraud.fraud import Fraud
@@ -22,14 +21,6 @@ DAY = TODAY - timedelta(days=RIPE_DAYS + 1)  # the newest whose labels are known
 
 def payments(**arguments: object) -> Payments:
     return Payments(**({"seed": 7, "today": TODAY, "rows_per_day": 800} | arguments))  # type: ignore[arg-type]
-
-
-def test_a_day_is_the_same_whenever_it_is_fetched(tmp_path: Path) -> None:
-    payments().fetch(DAY, tmp_path / "one")
-    later = payments(start=TODAY - timedelta(days=20), today=TODAY + timedelta(days=9))
-    later.fetch(DAY - timedelta(days=1), tmp_path / "before")
-    later.fetch(DAY, tmp_path / "two")
-    assert digest(tmp_path / "one" / PART) == digest(tmp_path / "two" / PART)
 
 
 def test_labels_are_null_until_they_are_two_weeks_old(tmp_path: Path) -> None:

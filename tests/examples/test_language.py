@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from daybreak.contract.errors import DataError
-from daybreak.contract.records import digest
 from daybreak.data.features import past_of
-from daybreak.data.partitions import PART
 from daybreak.examples.language.language import LENGTH, Language
 from daybreak.examples.language.nonsense import Nonsense
 from tests.examples.daily import learned, made, one_by_one, reader
@@ -21,12 +19,6 @@ DAY = TODAY - timedelta(days=1)
 
 def nonsense(**arguments: object) -> Nonsense:
     return Nonsense(**({"seed": 7, "today": TODAY, "rows_per_day": 100} | arguments))  # type: ignore[arg-type]
-
-
-def test_a_day_is_the_same_whenever_it_is_fetched(tmp_path: Path) -> None:
-    nonsense().fetch(DAY, tmp_path / "one")
-    nonsense(start=DAY, today=TODAY + timedelta(days=9)).fetch(DAY, tmp_path / "two")
-    assert digest(tmp_path / "one" / PART) == digest(tmp_path / "two" / PART)
 
 
 def test_lines_are_whole_sentences_of_documents_and_become_bytes(tmp_path: Path) -> None:

@@ -1,14 +1,14 @@
 """A loopback server that speaks the JSON of the Cloud Billing Catalog API, page by page."""
 
 import json
-import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlparse
+
+from tests.loopback import Quiet, served
 
 COMPUTE_ENGINE, VERTEX_AI = "6F81-5844-456A", "C7E2-9256-1C43"
 
@@ -100,7 +100,7 @@ class Billing:
 def serving(billing: Billing) -> Iterator[Billing]:
     """The server on a free port of loopback, its address in `url`."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             status, body = billing.answer(self.path, self.headers.get("X-Goog-Api-Key", ""))
             self.send_response(status)
@@ -109,15 +109,6 @@ def serving(billing: Billing) -> Iterator[Billing]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        billing.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield billing
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(Handler) as address:
+        billing.url = f"http://{address}"
+        yield billing

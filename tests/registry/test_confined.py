@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from daybreak.registry import carried_code, confined
-from tests.serving.running import until
+from tests.serving.running import has_ended, until
 
 SCRIPT = """\
 import json, os, socket, sys, tempfile
@@ -115,12 +115,7 @@ def test_a_confined_process_ends_with_the_one_that_started_it(tmp_path: Path) ->
     with parent:
         process = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
-
-    def is_gone() -> bool:
-        status = Path(f"/proc/{process}/stat")
-        return not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
-
-    until(is_gone)
+    until(lambda: has_ended(process))
 
 
 FORBIDDEN = """\

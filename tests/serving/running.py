@@ -78,6 +78,12 @@ def running(
         kept.close()
 
 
+def has_ended(process: int) -> bool:
+    """Whether a process is gone, or only waits for its parent to hear of it."""
+    status = Path(f"/proc/{process}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 def until(holds: Callable[[], Any], limit_s: float = LIMIT_S) -> None:
     """Wait until it holds; fails loudly after a while."""
     end = time.monotonic() + limit_s

@@ -17,7 +17,7 @@ from daybreak.extensions.router.loading import case_of, served
 from daybreak.registry import carried_code
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.version_process import VersionProcess
-from tests.serving.running import until
+from tests.serving.running import has_ended, until
 from tests.toy.nights import FIRST, make_arrays, make_model
 
 pytestmark = [pytest.mark.slow]
@@ -215,9 +215,4 @@ def test_a_version_that_computes_ends_with_a_router_that_is_killed(
         assert router.stdout is not None
         process = int(router.stdout.readline())
         router.send_signal(signal.SIGKILL)
-
-    def is_gone() -> bool:
-        status = Path(f"/proc/{process}/stat")
-        return not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
-
-    until(is_gone)
+    until(lambda: has_ended(process))

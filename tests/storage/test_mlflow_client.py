@@ -4,9 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import requests
 from daybreak.contract.errors import JobError
 from daybreak.storage import mlflow_client
 from daybreak.storage.home import Home
+from tests.loopback import Quiet, served
 
 MAKE = [
     sys.executable, "-c",
@@ -79,7 +78,7 @@ def test_a_file_of_ours_that_fails_is_not_taken_for_mlflow_and_a_lost_connection
         client.search_registered_models()
 
 
-class OtherJson(BaseHTTPRequestHandler):
+class OtherJson(Quiet):
     """Answers with 200 and JSON that is not MLflow's, as a proxy with a login does."""
 
     body = b""
@@ -89,8 +88,6 @@ class OtherJson(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(self.body)
 
-    def log_message(self, *_: object) -> None: ...
-
 
 @pytest.mark.parametrize(
     "body", [b'{"login": "please"}', b"[1]", b'{"model_version": "1"}', b"null", b"<html>"]
@@ -99,15 +96,9 @@ def test_a_server_that_answers_with_other_json_has_no_champion(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(OtherJson, "body", body)
-    with HTTPServer(("127.0.0.1", 0), OtherJson) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
-            assert mlflow_client.champion_tag(Home.here(), "daybreak") is None
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(OtherJson) as address:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://{address}")
+        assert mlflow_client.champion_tag(Home.here(), "daybreak") is None
 
 
 @pytest.mark.slow

@@ -1,41 +1,16 @@
 """Nights explore while that pays and is paid for, and then stay with the best."""
 
-from dataclasses import dataclass
-from math import exp, log
+from math import log
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import ndtr, ndtri
 
 from daybreak.extensions.exploration.exploration import ExplorationStep, next_step, of_ways
 from daybreak.extensions.exploration.trials import trial_of
+from tests.extensions.exploration.ways import Way
 
 ROOMY_USD = 1e9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """A way to run the job as it is thought of: lognormal, by its median and spread."""
-
-    hours: float
-    usd_per_hour: float = 1.0
-    spread: float = 0.3
-    start_s: float = 0.0
-
-    @property
-    def expected_s(self) -> float:
-        return self.hours * 3600
-
-    @property
-    def expected_usd(self) -> float:
-        return self.hours * self.usd_per_hour
-
-    def time_s(self, chance: float) -> float:
-        return self.expected_s * exp(float(ndtri(chance)) * self.spread)
-
-    def chance(self, seconds: float) -> float:
-        return float(ndtr(log(seconds / self.expected_s) / self.spread))
 
 
 def step_of(

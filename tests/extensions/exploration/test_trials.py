@@ -1,7 +1,6 @@
 """What may be late is tried where the night can be saved, and what that costs."""
 
-from dataclasses import dataclass
-from math import exp
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,35 +11,11 @@ from scipy.special import ndtr, ndtri
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.exploration.trials import Trial, trial_of
 from daybreak.planning.fallback import LOOK_S, SPARE_S, could_save
+from tests.extensions.exploration.ways import Way
 
 CONFIDENCE = 0.9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """A way to run the job: its work is lognormal, after a start of a known length."""
-
-    hours: float
-    usd_per_hour: float = 1.0
-    spread: float = 0.1
-    start_s: float = 300.0
-
-    @property
-    def expected_s(self) -> float:
-        return self.start_s + self.hours * HOUR_S
-
-    @property
-    def expected_usd(self) -> float:
-        return self.expected_s / HOUR_S * self.usd_per_hour
-
-    def time_s(self, chance: float) -> float:
-        return self.start_s + self.hours * HOUR_S * exp(float(ndtri(chance)) * self.spread)
-
-    def chance(self, seconds: float) -> float:
-        return float(ndtr(np.log((seconds - self.start_s) / HOUR_S / self.hours) / self.spread))
-
-
-SLOW, FAST = Way(hours=5.5), Way(hours=3.0, usd_per_hour=3.0)
+way_of = partial(Way, spread=0.1, start_s=300.0)
+SLOW, FAST = way_of(hours=5.5), way_of(hours=3.0, usd_per_hour=3.0)
 
 
 def trial(way: Way, *rescues: Way, hours: float = 6.0) -> Trial[Way] | None:
@@ -48,18 +23,18 @@ def trial(way: Way, *rescues: Way, hours: float = 6.0) -> Trial[Way] | None:
 
 
 def test_what_is_probably_in_time_is_tried_where_another_way_could_save_the_night():
-    made = trial(SLOW, Way(hours=5.4), FAST)
+    made = trial(SLOW, way_of(hours=5.4), FAST)
     assert made is not None
     assert made.rescue is FAST
 
 
 def test_what_is_probably_late_is_not_tried():
-    assert trial(Way(hours=6.1), FAST) is None
+    assert trial(way_of(hours=6.1), FAST) is None
 
 
 def test_what_nothing_could_save_is_not_tried():
     assert trial(SLOW) is None
-    assert trial(SLOW, Way(hours=5.0)) is None
+    assert trial(SLOW, way_of(hours=5.0)) is None
 
 
 def test_a_night_costs_between_being_in_time_and_being_saved():
@@ -83,7 +58,7 @@ def test_the_likelier_it_is_late_the_more_a_night_costs_beyond_the_way_itself():
 def test_a_night_that_could_be_saved_is_saved_with_the_chance_of_a_plan_whatever_goes_together(
     r, spread, hours
 ):
-    rescue = Way(hours=hours, spread=spread)
+    rescue = way_of(hours=hours, spread=spread)
     expected_s, margin_s = rescue.expected_s, 300 + LOOK_S + SPARE_S
     # The least deadline by which it could: bisection on the rule itself.
     low, high = expected_s, 20 * expected_s + margin_s
