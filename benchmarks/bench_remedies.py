@@ -22,7 +22,7 @@ from daybreak.contract.record_types import Tuning
 from daybreak.profiling import line_fit, tuner
 from daybreak.profiling.ab_timing import bounds
 from daybreak.profiling.harness import Harness
-from daybreak.profiling.remedies import JobFacts
+from daybreak.profiling.job_facts import DeviceFacts, JobFacts, MemoryFacts, ReadFacts
 from daybreak.training.engine import TorchEngine
 from daybreak.training.gradients import Signals
 
@@ -176,11 +176,9 @@ def run(job: Random) -> dict[str, Any]:
         batch_size=job.batch_size,
         load_s=load_s,
         step_s=step_s,
-        whole_batches=job.load == "batches",
-        num_cores=2,
-        on_cpu=harness.device.type == "cpu",
-        flops_per_s=1e11,
-        fits=True,
+        device=DeviceFacts(on_cpu=harness.device.type == "cpu", num_cores=2, flops_per_s=1e11),
+        memory=MemoryFacts(fits=True),
+        reads=ReadFacts(whole_batches=job.load == "batches"),
     )
     training = TrainParams(batch_size=job.batch_size, epochs=epochs, rate=1e-3)
     tuned = tuner.tune(harness, facts, training, quality="offer")

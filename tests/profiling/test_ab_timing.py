@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from daybreak.contract.params import TrainParams
 from daybreak.contract.record_types import Tuning
-from daybreak.profiling import remedies, tuner
+from daybreak.profiling import tuner
 from daybreak.profiling.ab_timing import Trials, Variant, bounds
 from daybreak.profiling.harness import Harness
+from daybreak.profiling.job_facts import JobFacts
 from tests.planning.jobs import line
 from tests.profiling.test_profiler import Job as SmallJob
+from tests.profiling.test_remedies import facts_of
 
 TRAINING = TrainParams(batch_size=16, epochs=2000)  # trials may take their time on any machine
 SLOW_S = 0.002  # of loading a sample: so much more than the step that no noise hides it
@@ -78,12 +80,12 @@ def way(**tuning) -> Variant:
     return Variant(tuning=Tuning(**tuning), batch_size=16, micro_batch_size=16)
 
 
-def job(**changed) -> remedies.JobFacts:
+def job(**changed) -> JobFacts:
     facts = {
         "bound": "io", "batch_size": 16, "load_s": line(0, SLOW_S), "step_s": line(5e-4, 1e-5),
         "whole_batches": True, "num_cores": 2, "on_cpu": True, "flops_per_s": 1e11, "fits": True,
     }  # fmt: skip
-    return remedies.JobFacts(**{**facts, **changed})
+    return facts_of({**facts, **changed})
 
 
 @given(st.lists(st.floats(0.1, 10), max_size=30))
@@ -120,7 +122,7 @@ def test_a_job_that_waits_is_made_faster_and_stays_so():
 @pytest.mark.slow
 def test_samples_that_differ_each_time_are_not_kept():
     made = harness(SmallJob(num_samples=64))  # noise, drawn anew
-    assert tuner.with_measurements(made, job(), TRAINING).columns_bytes == 0
+    assert tuner.with_measurements(made, job(), TRAINING).reads.columns_bytes == 0
 
 
 @pytest.mark.alone

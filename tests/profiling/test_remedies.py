@@ -1,6 +1,6 @@
 """What is offered follows from the job, and a night takes of what was kept only what is worth it."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from daybreak.contract.record_types import Profile, Remedy, Tuning
 from daybreak.machines.catalog import rented
-from daybreak.profiling.remedies import COMPILED_MODEL, SMALLER_BATCH, STORED, JobFacts, apply_kept, offers
+from daybreak.profiling.job_facts import DeviceFacts, JobFacts, MemoryFacts, ModelFacts, ReadFacts, StepFacts
+from daybreak.profiling.remedies import COMPILED_MODEL, SMALLER_BATCH, STORED, apply_kept, offers
 from tests.planning.jobs import line, profile
 
 BATCH = 64
@@ -20,7 +21,19 @@ def job(**changed) -> JobFacts:
         "whole_batches": False, "num_cores": 2, "on_cpu": True, "flops_per_s": 2e11, "fits": True,
         "epochs": 10.0, "columns_bytes": 10**6, "memory_bytes": 10**9,
     }  # fmt: skip
-    return JobFacts(**{**facts, **changed})
+    return facts_of({**facts, **changed})
+
+
+def facts_of(facts: dict[str, object]) -> JobFacts:
+    """Returns the facts, each in the group that has a field of its name."""
+    groups = {
+        "device": DeviceFacts, "memory": MemoryFacts, "reads": ReadFacts, "step": StepFacts,
+        "model": ModelFacts,
+    }  # fmt: skip
+    names = {group: {each.name for each in fields(kind)} & set(facts) for group, kind in groups.items()}
+    grouped = {group: kind(**{name: facts[name] for name in names[group]}) for group, kind in groups.items()}
+    rest = {name: fact for name, fact in facts.items() if name not in set().union(*names.values())}
+    return JobFacts(**rest, **grouped)
 
 
 def applying(**changed) -> list[str]:

@@ -10,8 +10,9 @@ from daybreak.contract.params import ProfileParams, TrainParams
 from daybreak.contract.record_types import Dataset, Profile
 from daybreak.contract.workload import ARRAYS, Workload
 from daybreak.machines import contention
-from daybreak.profiling import line_fit, remedies
+from daybreak.profiling import line_fit
 from daybreak.profiling.diagnosis import diagnose
+from daybreak.profiling.job_facts import DeviceFacts, JobFacts, MemoryFacts, ReadFacts, StepFacts
 from daybreak.storage.home import Home
 
 __all__ = ["ARRAYS", "profile"]
@@ -53,27 +54,35 @@ def _measured(
     diagnosis = diagnose(home, workload, params, training, limit_s=limit_s / 2)
     training = training.model_copy(update={"batch_size": diagnosis.timed_samples})
     harness, here = diagnosis.harness, diagnosis.evidence["machine"]
-    job = remedies.JobFacts(
+    job = JobFacts(
         bound=diagnosis.verdict.bound,
         batch_size=diagnosis.batch_size,
         load_s=diagnosis.load_s,
         step_s=diagnosis.step_s,
-        whole_batches=hasattr(harness.data, "__getitems__"),
-        num_cores=here["num_cores"],
-        on_cpu=harness.device.type == "cpu",
-        flops_per_s=here["flops_per_s"],
-        bfloat16_flops_per_s=diagnosis.ceilings.bfloat16_flops_per_s,
-        fits=diagnosis.verdict.kind != "capacity",
-        memory_remedies=diagnosis.memory_remedies,
-        most_samples=0 if diagnosis.room.fits else diagnosis.most_samples,
-        bytes_per_s=here["bandwidth_bytes_per_s"],
-        memory_share=diagnosis.verdict.shares["memory"] / (1 - diagnosis.verdict.shares["io"] or 1),
-        dispatch_share=diagnosis.dispatch_share,
-        activation_share=diagnosis.activation_share,
-        peak_bytes=diagnosis.room.peak_bytes,
-        waited_share=diagnosis.evidence["storage"]["waited_share"],
-        storage_bytes_per_s=here["storage_bytes_per_s"],
-        array_bytes=dataset.num_bytes,
+        device=DeviceFacts(
+            on_cpu=harness.device.type == "cpu",
+            num_cores=here["num_cores"],
+            flops_per_s=here["flops_per_s"],
+            bfloat16_flops_per_s=diagnosis.ceilings.bfloat16_flops_per_s,
+            bytes_per_s=here["bandwidth_bytes_per_s"],
+            storage_bytes_per_s=here["storage_bytes_per_s"],
+        ),
+        memory=MemoryFacts(
+            fits=diagnosis.verdict.kind != "capacity",
+            peak_bytes=diagnosis.room.peak_bytes,
+            remedies=diagnosis.memory_remedies,
+            most_samples=0 if diagnosis.room.fits else diagnosis.most_samples,
+        ),
+        reads=ReadFacts(
+            whole_batches=hasattr(harness.data, "__getitems__"),
+            waited_share=diagnosis.evidence["storage"]["waited_share"],
+            array_bytes=dataset.num_bytes,
+        ),
+        step=StepFacts(
+            memory_share=diagnosis.verdict.shares["memory"] / (1 - diagnosis.verdict.shares["io"] or 1),
+            dispatch_share=diagnosis.dispatch_share,
+            activation_share=diagnosis.activation_share,
+        ),
     )
     tuned = tuner.tune(harness, job, training, quality=params.quality_remedies, limit_s=limit_s / 2)
     runs = (

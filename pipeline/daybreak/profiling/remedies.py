@@ -6,15 +6,15 @@ measured rates alone. A remedy that the program can apply carries a change of th
 a remedy that needs another machine names it; remedies that affect the quality of the model come last.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_types import Line, Profile, Remedy, Strategy, Tuning
 from daybreak.machines.catalog import HEADROOM, PAGE_CACHE, rented
+from daybreak.profiling.job_facts import COMPILE_S, Bound, JobFacts
 
-Bound = Literal["io", "compute", "memory"]
 STORED, IN_RAM = "store the data more efficiently", "storage with higher throughput"
 IN_MEMORY = (STORED, IN_RAM)
 COMPILED_MODEL = "compiled model"
@@ -25,7 +25,6 @@ BAND_LIMITED, OFFERED_RATE = "band-limited convolutions", 0.5  # at which they a
 VARIANTS = ("simpler model", "cheaper activation", "fewer layers")  # which a workload may offer as another
 LEAST_GAIN = 0.05  # predicted gain of a remedy for another bound
 MANY_LOADERS = (4, 16)  # where loading takes longer than the step; each thread waits for storage by itself
-COMPILE_S, COMPILE_LAYER_S = 15.0, 1.5  # to compile a model, and each of its layers (ResNet-18: 90 s)
 COMPILED, REORDERED = 0.2, 0.1  # of a step, typical of torch.compile and of channels last
 SPARSE_SAVES = (
     0.5  # of a step, at least, where all of its parameters are rows of tables that are not looked up
@@ -33,76 +32,6 @@ SPARSE_SAVES = (
 ACTIVATION_SAVES = 0.7  # of the time of a GELU or a SiLU, which a ReLU saves
 LAUNCHES = 0.5  # of the dispatch time of operators, saved by torch.compile, which merges operators
 PAGEABLE, LOCKED = 6e9, 24e9  # bytes/s to an accelerator from pageable and from page-locked memory
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobFacts:
-    """The facts about a job that remedies depend on."""
-
-    bound: Bound
-    batch_size: int
-    load_s: Line
-    step_s: Line
-    whole_batches: bool  # the data set reads a list of indices at once
-    num_cores: int
-    on_cpu: bool
-    flops_per_s: float
-    fits: bool
-    bytes_per_s: float = 0.0  # of the device's memory
-    memory_share: float = 0.0  # of a step in operators bound by memory
-    dispatch_share: float = 0.0  # of a step in which operators are dispatched
-    activation_share: float = 0.0  # of a step in activations that cost more than a ReLU
-    peak_bytes: float = 0.0  # that the job takes of a device's memory
-    variants: frozenset[str] = frozenset()  # of VARIANTS, those that the workload offers
-    sparse_rows: float = 0.0  # share of the rows of embedding tables that a step looks up; 0: none are dense
-    sparse_equal: bool = False  # the optimizer leaves rows without a gradient as they are
-    table_share: float = 0.0  # of the parameters that are in these tables
-    # Remedies without which no pass fits, with the effect of each.
-    memory_remedies: Mapping[str, str] = field(default_factory=dict)
-    most_samples: int = 0  # that fit in a pass; 0: the whole batch
-    bfloat16_flops_per_s: float = 0.0
-    waited_share: float = 0.0  # of a load, in which it waits for storage
-    storage_bytes_per_s: float = 0.0
-    draws: bool = False  # samples are drawn at random each time, as crops are
-    epochs: float = 1.0
-    num_workers: int = 1
-    batch_bytes: int = 0
-    columns_bytes: int = 0  # of all samples kept in memory; 0: they cannot be kept
-    memory_bytes: int = 0  # that they may use
-    array_bytes: int = 0  # of the arrays on the disk
-    new_share: float = 1.0  # of the samples, that a night has to read itself; the others were kept by day
-    optimizer_share: float = 0.0  # of the step
-    fusible: bool = False  # torch has one kernel for the whole update
-    images: bool = False  # the model convolves images
-    blocks: bool = False  # the model has layers whose activations can be recomputed
-    convolves: bool = False  # the model has convolutions that can be band-limited
-    band_rate: float = 0.0  # at which they are
-    num_layers: int = 10  # of the model, with weights of their own
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds that it takes to compile the model, once in a trial and once in training."""
-        return COMPILE_S + COMPILE_LAYER_S * self.num_layers
-
-    @property
-    def total_s(self) -> float:
-        """Seconds of load and step."""
-        return self.load_s(self.batch_size) + self.step_s(self.batch_size)
-
-    @property
-    def again_share(self) -> float:
-        """Share of the reads, over all epochs, of samples that were read before."""
-        return max(0.0, 1 - self.new_share / self.epochs) if self.epochs else 0.0
-
-    @property
-    def load_share(self) -> float:
-        """Share of the time spent loading."""
-        return self.load_s(self.batch_size) / self.total_s if self.total_s else 0.0
-
-    @property
-    def compute_share(self) -> float:
-        """Share of the time that grows with the samples in a step."""
-        return self.step_s.per_sample * self.batch_size / self.total_s if self.total_s else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,19 +95,21 @@ def offers(job: JobFacts) -> tuple[Offer, ...]:
 
 
 def _io(job: JobFacts) -> Iterator[Offer]:
+    reads = job.reads
     again = job.load_share * job.again_share
-    room = 0 < job.columns_bytes <= job.memory_bytes
+    room = 0 < reads.columns_bytes <= reads.memory_bytes
     why = (
-        f"{job.columns_bytes / 1e6:,.0f} MB of columns in memory, filled in the first epoch of {job.epochs:g}"
-        + (f", {1 - job.new_share:.0%} of them from files of earlier nights" if job.new_share < 1 else "")
+        f"{reads.columns_bytes / 1e6:,.0f} MB of columns in memory, "
+        f"filled in the first epoch of {job.epochs:g}"
+        + (f", {1 - reads.new_share:.0%} of them from files of earlier nights" if reads.new_share < 1 else "")
         if room
         else "samples differ in shape or from time to time, so they cannot be kept"
-        if not job.columns_bytes
-        else f"{job.columns_bytes / 1e9:.1f} GB are too much to keep in memory"
+        if not reads.columns_bytes
+        else f"{reads.columns_bytes / 1e9:.1f} GB are too much to keep in memory"
     )
     kept = {"in_memory": True}
-    whole = job.whole_batches
-    if not whole and not job.draws and not (room and again):
+    whole = reads.whole_batches
+    if not whole and not reads.draws and not (room and again):
         why += "; what `features` makes of rows is kept as columns over the nights, each partition once"
         why += ", as are the samples of a data set with `days`"
     yield _offer(
@@ -189,7 +120,7 @@ def _io(job: JobFacts) -> Iterator[Offer]:
         change=kept,
         note="whole batches are read already" if whole else f"samples are read one by one; {why}",
     )
-    if (waits := job.load_share * job.waited_share) >= LEAST_GAIN and not (room and again):
+    if (waits := job.load_share * reads.waited_share) >= LEAST_GAIN and not (room and again):
         yield _offer(job, "io", IN_RAM, gain=waits, note=_faster_storage(job, waits))
     else:
         yield _offer(
@@ -201,47 +132,53 @@ def _io(job: JobFacts) -> Iterator[Offer]:
             note=why if whole else "memory is tried by the remedy above",
         )
     load_s, step_s = job.load_s(job.batch_size), job.step_s(job.batch_size)
-    number = job.num_cores if job.draws else MANY_LOADERS[0] if load_s > step_s else 1
-    kind = "process(es)" if job.draws else "loader(s)"
+    number = job.device.num_cores if reads.draws else MANY_LOADERS[0] if load_s > step_s else 1
+    kind = "process(es)" if reads.draws else "loader(s)"
     yield _offer(
         job,
         "io",
         "parallelise the reads",
         gain=_saved(max(load_s / number, step_s), job.total_s),
-        change={"num_loaders": number, "loader_processes": job.draws},
-        note=f"{number} {kind} ahead of the step" + (", if it leaves them a core" if job.on_cpu else ""),
+        change={"num_loaders": number, "loader_processes": reads.draws},
+        note=f"{number} {kind} ahead of the step"
+        + (", if it leaves them a core" if job.device.on_cpu else ""),
     )
-    copied_s = job.batch_bytes / PAGEABLE - job.batch_bytes / LOCKED
+    copied_s = reads.batch_bytes / PAGEABLE - reads.batch_bytes / LOCKED
     yield _offer(
         job,
         "io",
         "pinned memory",
         change={"pinned": True},
-        gain=0.0 if job.on_cpu or not job.total_s else min(1.0, copied_s / job.total_s),
-        note="there is no copy to the device" if job.on_cpu else "the accelerator copies batches by itself",
+        gain=0.0 if job.device.on_cpu or not job.total_s else min(1.0, copied_s / job.total_s),
+        note="there is no copy to the device"
+        if job.device.on_cpu
+        else "the accelerator copies batches by itself",
     )
     yield _smaller_batch(job, "io")
 
 
 def _faster_storage(job: JobFacts, waits: float) -> str:
     """Returns what would shorten the waits, which take that share of an update."""
-    enough = [m for m in rented() if m.usd_per_hour and PAGE_CACHE * m.memory_bytes >= job.array_bytes]
+    enough = [m for m in rented() if m.usd_per_hour and PAGE_CACHE * m.memory_bytes >= job.reads.array_bytes]
     cheapest = min(enough, key=lambda m: (m.usd_per_hour or 0.0, m.name), default=None)
     note = (
         f"at most: an update waits {waits:.0%} of its time for storage, which reads "
-        f"{job.storage_bytes_per_s / 1e6:,.0f} MB/s; put the home on a faster disk"
+        f"{job.device.storage_bytes_per_s / 1e6:,.0f} MB/s; put the home on a faster disk"
     )
     if cheapest is None:
         return note
     return (
-        f"{note}, or name in plan.machines a machine that keeps {job.array_bytes / 1e9:.1f} GB of arrays in "
-        f"memory; the cheapest is {cheapest.name}"
+        f"{note}, or name in plan.machines a machine that keeps {job.reads.array_bytes / 1e9:.1f} GB of "
+        f"arrays in memory; the cheapest is {cheapest.name}"
     )
 
 
 def _compute(job: JobFacts) -> Iterator[Offer]:
-    faster = 0.5 if not job.bfloat16_flops_per_s else _saved(job.flops_per_s, job.bfloat16_flops_per_s)
-    if not job.on_cpu:  # on an accelerator flops_per_s is already that of bfloat16
+    device, step, model = job.device, job.step, job.model
+    faster = (
+        0.5 if not device.bfloat16_flops_per_s else _saved(device.flops_per_s, device.bfloat16_flops_per_s)
+    )
+    if not device.on_cpu:  # on an accelerator flops_per_s is already that of bfloat16
         faster = 0.5
     yield _offer(
         job,
@@ -252,7 +189,7 @@ def _compute(job: JobFacts) -> Iterator[Offer]:
         tolerance=0.02,
         note="products in bfloat16; losses of the first updates within 2 %",
     )
-    launches = LAUNCHES * job.dispatch_share
+    launches = LAUNCHES * step.dispatch_share
     yield _offer(
         job,
         "compute",
@@ -260,7 +197,7 @@ def _compute(job: JobFacts) -> Iterator[Offer]:
         gain=max(COMPILED, launches) * (1 - job.load_share),
         change={"compiled": True},
         tolerance=1e-3,
-        extra_s=job.compile_s,
+        extra_s=model.compile_s,
         note="torch.compile" + ("; it merges operators that are too small" if launches > COMPILED else ""),
     )
     yield _offer(
@@ -269,9 +206,9 @@ def _compute(job: JobFacts) -> Iterator[Offer]:
         "fused optimizer",
         change={"fused": True},
         tolerance=1e-3,
-        gain=(1 - job.load_share) * job.optimizer_share / 2 if job.fusible else 0.0,
-        note=f"the optimizer takes {job.optimizer_share:.0%} of the step"
-        if job.fusible
+        gain=(1 - job.load_share) * step.optimizer_share / 2 if model.fusible else 0.0,
+        note=f"the optimizer takes {step.optimizer_share:.0%} of the step"
+        if model.fusible
         else "torch has no kernel for the whole update of this optimizer",
     )
     yield _offer(
@@ -280,8 +217,10 @@ def _compute(job: JobFacts) -> Iterator[Offer]:
         "channels last",
         change={"channels_last": True},
         tolerance=1e-3,
-        gain=REORDERED * (1 - job.load_share) if job.images else 0.0,
-        note="images in memory as convolutions read them" if job.images else "the model convolves no images",
+        gain=REORDERED * (1 - job.load_share) if model.images else 0.0,
+        note="images in memory as convolutions read them"
+        if model.images
+        else "the model convolves no images",
     )
     for name, machine in _faster(job).items():
         yield _offer(
@@ -306,9 +245,9 @@ def _compute(job: JobFacts) -> Iterator[Offer]:
         "compute",
         "cheaper activation",
         quality=True,
-        gain=(1 - job.load_share) * job.activation_share * ACTIVATION_SAVES,
-        note=f"activations take {job.activation_share:.0%} of the step"
-        + (f"; {_variant(job, 'cheaper activation')}" if job.activation_share else ""),
+        gain=(1 - job.load_share) * step.activation_share * ACTIVATION_SAVES,
+        note=f"activations take {step.activation_share:.0%} of the step"
+        + (f"; {_variant(job, 'cheaper activation')}" if step.activation_share else ""),
     )
     twice = 2 * job.batch_size
     doubled_s = (job.load_s(twice) + job.step_s(twice)) / 2
@@ -353,48 +292,53 @@ def _gain_on(job: JobFacts, machine: Machine) -> float:
 
     What is dispatched by the host is not faster.
     """
-    on_device = job.compute_share * (1 - job.dispatch_share)
-    by_flops = _saved(job.flops_per_s, machine.flops_per_s)
-    by_bytes = _saved(job.bytes_per_s, machine.bandwidth_bytes_per_s) if job.bytes_per_s else by_flops
-    return on_device * ((1 - job.memory_share) * by_flops + job.memory_share * by_bytes)
+    on_device = job.compute_share * (1 - job.step.dispatch_share)
+    by_flops = _saved(job.device.flops_per_s, machine.flops_per_s)
+    by_bytes = (
+        _saved(job.device.bytes_per_s, machine.bandwidth_bytes_per_s) if job.device.bytes_per_s else by_flops
+    )
+    return on_device * ((1 - job.step.memory_share) * by_flops + job.step.memory_share * by_bytes)
 
 
 def _variant(job: JobFacts, name: str) -> str:
     """Returns how a remedy that changes the model is tried."""
     return (
         "the workload offers a variant"
-        if name in job.variants
+        if name in job.model.variants
         else f"return another workload for {name!r} from `variants`, and it is timed"
     )
 
 
 def _memory(job: JobFacts) -> Iterator[Offer]:
-    idle = job.table_share * (1 - job.sparse_rows) if job.sparse_rows else 0.0
+    model, memory = job.model, job.memory
+    idle = model.table_share * (1 - model.sparse_rows) if model.sparse_rows else 0.0
     yield _offer(
         job,
         "memory",
         SPARSE,
         gain=(1 - job.load_share) * idle * SPARSE_SAVES,
-        change={"sparse": True} if job.sparse_equal else None,
-        quality=bool(job.sparse_rows) and not job.sparse_equal,
+        change={"sparse": True} if model.sparse_equal else None,
+        quality=bool(model.sparse_rows) and not model.sparse_equal,
         note="the model has no large embedding tables with dense gradients"
-        if not job.sparse_rows
-        else f"a step looks up {job.sparse_rows:.2%} of the rows of its embedding tables, and updates all"
+        if not model.sparse_rows
+        else f"a step looks up {model.sparse_rows:.2%} of the rows of its embedding tables, and updates all"
         + (
             ""
-            if job.sparse_equal
+            if model.sparse_equal
             else "; use nn.Embedding(sparse=True) with torch.optim.SparseAdam, "
             "which leaves the moments of other rows as they are"
         ),
     )
-    needed = not job.fits
+    needed = not memory.fits
     yield _offer(
         job,
         "memory",
         "micro-batches",
         helps=needed,
         gain=0.0,
-        note="it fits already" if job.fits else "the plan takes passes that fit; the gradient stays the same",
+        note="it fits already"
+        if memory.fits
+        else "the plan takes passes that fit; the gradient stays the same",
     )
     yield _offer(
         job,
@@ -402,11 +346,11 @@ def _memory(job: JobFacts) -> Iterator[Offer]:
         "activation checkpointing",
         gain=0.0,
         change={"recompute": True},
-        helps=needed and job.blocks,
+        helps=needed and model.blocks,
         note="it fits already"
-        if job.fits
+        if memory.fits
         else "activations are computed again in the backward pass"
-        if job.blocks
+        if model.blocks
         else "the model has no layers to compute again, or BatchNorm in them",
     )
     yield _offer(
@@ -416,7 +360,7 @@ def _memory(job: JobFacts) -> Iterator[Offer]:
         gain=0.0,
         change={"sharded": True},
         helps=needed and job.num_workers > 1,
-        note="it fits already" if job.fits else f"{job.num_workers} worker(s) to share its state",
+        note="it fits already" if memory.fits else f"{job.num_workers} worker(s) to share its state",
     )
     yield _offer(
         job,
@@ -425,7 +369,7 @@ def _memory(job: JobFacts) -> Iterator[Offer]:
         gain=0.0,
         change={"sharded": True, "sharded_weights": True},
         helps=needed and job.num_workers > 1,
-        note="it fits already" if job.fits else f"{job.num_workers} worker(s) to share the model",
+        note="it fits already" if memory.fits else f"{job.num_workers} worker(s) to share the model",
     )
     yield _offer(
         job,
@@ -433,7 +377,7 @@ def _memory(job: JobFacts) -> Iterator[Offer]:
         BAND_LIMITED,
         gain=0.0,
         quality=True,
-        helps=needed and job.convolves and not job.band_rate,
+        helps=needed and model.convolves and not model.band_rate,
         note=_band_limited(job),
     )
     larger = _with_room(job)
@@ -444,7 +388,7 @@ def _memory(job: JobFacts) -> Iterator[Offer]:
         gain=0.0,
         helps=needed and larger is not None,
         note="it fits already"
-        if job.fits
+        if memory.fits
         else "no machine of the catalog has room for it"
         if larger is None
         else f"it fits the memory of {larger.device}; name {larger.name} in plan.machines",
@@ -455,7 +399,7 @@ def _memory(job: JobFacts) -> Iterator[Offer]:
         "fewer layers",
         gain=0.0,
         quality=True,
-        helps=needed or "fewer layers" in job.variants,
+        helps=needed or "fewer layers" in model.variants,
         note=f"less to keep for the backward pass; {_variant(job, 'fewer layers')}",
     )
     yield _smaller_batch(job, "memory", helps=needed)
@@ -463,13 +407,13 @@ def _memory(job: JobFacts) -> Iterator[Offer]:
 
 def _band_limited(job: JobFacts) -> str:
     """Returns what band-limiting would do for the memory of a job."""
-    if not job.convolves:
+    if not job.model.convolves:
         return "the model has no convolution of more than one tap"
-    if job.band_rate:
-        return f"train.band_rate leaves out {job.band_rate:.0%} already"
-    if job.fits:
+    if job.model.band_rate:
+        return f"train.band_rate leaves out {job.model.band_rate:.0%} already"
+    if job.memory.fits:
         return "it fits already"
-    measured = job.memory_remedies.get(BAND_LIMITED, "")
+    measured = job.memory.remedies.get(BAND_LIMITED, "")
     accepted = f"set train.band_rate: {OFFERED_RATE:g}, and the gate judges it as a changed recipe"
     return f"{measured}; {accepted}" if measured else accepted
 
@@ -479,7 +423,7 @@ def _with_room(job: JobFacts) -> Machine | None:
     enough = [
         machine
         for machine in rented()
-        if machine.usd_per_hour and machine.device_memory_bytes * (1 - HEADROOM) >= job.peak_bytes
+        if machine.usd_per_hour and machine.device_memory_bytes * (1 - HEADROOM) >= job.memory.peak_bytes
         if machine.num_devices
     ]
     return min(enough, key=lambda machine: (machine.usd_per_hour or 0.0, machine.name), default=None)

@@ -23,13 +23,13 @@ from daybreak.contract.params import TrainParams
 from daybreak.contract.record_types import Remedy, Tuning
 from daybreak.machines import this_machine
 from daybreak.profiling.ab_timing import PAIRS, Comparison, Trials, Variant, updates
+from daybreak.profiling.job_facts import JobFacts, ModelFacts
 from daybreak.profiling.memory_fit import MEMORY_REMEDIES
 from daybreak.profiling.remedies import (
     MANY_LOADERS,
     NOT_TRIED,
     SMALLER_BATCH,
     VARIANTS,
-    JobFacts,
     Offer,
     offers,
 )
@@ -81,14 +81,14 @@ class _RemedySearch:
         self, harness: "Harness", job: JobFacts, training: TrainParams, *, quality: str, limit_s: float
     ) -> None:
         self.cheaper_workloads = variants(harness.workload)
-        self.job = replace(
-            with_measurements(harness, job, training), variants=frozenset(self.cheaper_workloads)
-        )
+        measured = with_measurements(harness, job, training)
+        model = replace(measured.model, variants=frozenset(self.cheaper_workloads))
+        self.job = replace(measured, model=model)
         self.trials = Trials(harness.workload, harness.data, training)
         self.quality = quality
         self.begin = time.perf_counter()
         size = min(training.batch_size, harness.num_samples)
-        micro = min(size, job.most_samples or size)
+        micro = min(size, job.memory.most_samples or size)
         self.start = self.variant = Variant(tuning=harness.tuning, batch_size=size, micro_batch_size=micro)
         self.start_s = self.update_s = job.load_s(size) + job.step_s(size)
         self.step_s = job.step_s(size)  # of the variant, as far as it is known
@@ -111,8 +111,8 @@ class _RemedySearch:
             tuning=self.variant.tuning,
             evidence={
                 "batch_size": self.start.batch_size,
-                "compile_s": self.job.compile_s,
-                "kept_by_day": self.job.new_share < 1,
+                "compile_s": self.job.model.compile_s,
+                "kept_by_day": self.job.reads.new_share < 1,
                 "before_s": last.old_s if last else self.update_s,
                 "after_s": last.new_s if last and self.variant != self.start else None,
                 "ratio": [last.ratio, last.low, last.high] if last else None,
@@ -148,8 +148,8 @@ class _RemedySearch:
     def _memory_remedy(self, offer: Offer) -> Remedy:
         """Returns a remedy that makes a job fit: applied before anything was timed, or not needed."""
         remedy, start = offer.remedy, self.start
-        note = self.job.memory_remedies.get(remedy.name)
-        if note and (self.job.blocks or "recompute" not in offer.change):
+        note = self.job.memory.remedies.get(remedy.name)
+        if note and (self.job.model.blocks or "recompute" not in offer.change):
             return replace(remedy, applies=True, applied=True, kept=True, note=note)
         if not remedy.applies:
             return remedy
@@ -212,9 +212,9 @@ class _RemedySearch:
             return self._try(offer)
         remedy = self._threads(offer)
         tuning = self.variant.tuning
-        if self.job.whole_batches or tuning.in_memory or self.update_s < 1.1 * self.step_s:
+        if self.job.reads.whole_batches or tuning.in_memory or self.update_s < 1.1 * self.step_s:
             return remedy
-        number = self.job.num_cores
+        number = self.job.device.num_cores
         change = {"num_loaders": number, "loader_processes": True}
         note = f"{number} process(es) ahead of the step"
         return _both(
@@ -303,7 +303,7 @@ def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) 
     checked = list(range(min(NUM_CHECKED, harness.num_samples)))
     batch = read(harness.data, checked)
     num_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tensors(batch)) / len(checked)
-    size = min(training.batch_size, harness.num_samples, job.most_samples or training.batch_size)
+    size = min(training.batch_size, harness.num_samples, job.memory.most_samples or training.batch_size)
     step_s, optimizer_s = _least_s(harness, harness.load(size), size)
     dense = [] if harness.tuning.sharded_weights else tables(harness.model)
     num_rows = sum(len(table.weight) for table in dense)
@@ -312,23 +312,28 @@ def with_measurements(harness: "Harness", job: JobFacts, training: TrainParams) 
         job,
         epochs=training.epochs,
         num_workers=training.num_workers,
-        batch_bytes=int(num_bytes * job.batch_size),
-        columns_bytes=int(num_bytes * harness.num_samples) * training.num_workers
-        if _repeatable(harness.data, batch, checked)
-        else 0,
-        draws=draws(harness.data, np.array(checked)),
-        memory_bytes=int(COLUMNS_SHARE * this_machine.installed_bytes()),
-        new_share=_new_share(harness.data) if training.num_workers == 1 else 1.0,
-        optimizer_share=optimizer_s / step_s if step_s else 0.0,
-        fusible=fusible(harness.optimizer),
-        images=any(isinstance(module, nn.Conv2d) for module in harness.model.modules()),
-        blocks=bool(blocks(harness.model)),
-        convolves=limitable(harness.model),
-        band_rate=harness.tuning.band_rate,
-        num_layers=sum(any(True for _ in m.parameters(recurse=False)) for m in harness.model.modules()),
-        sparse_rows=sum(map(_rows_with_gradient, dense)) / num_rows if num_rows else 0.0,
-        sparse_equal=same_if_sparse(harness.optimizer),
-        table_share=sum(table.weight.numel() for table in dense) / max(1, num_parameters),
+        reads=replace(
+            job.reads,
+            draws=draws(harness.data, np.array(checked)),
+            batch_bytes=int(num_bytes * job.batch_size),
+            columns_bytes=int(num_bytes * harness.num_samples) * training.num_workers
+            if _repeatable(harness.data, batch, checked)
+            else 0,
+            memory_bytes=int(COLUMNS_SHARE * this_machine.installed_bytes()),
+            new_share=_new_share(harness.data) if training.num_workers == 1 else 1.0,
+        ),
+        step=replace(job.step, optimizer_share=optimizer_s / step_s if step_s else 0.0),
+        model=ModelFacts(
+            sparse_rows=sum(map(_rows_with_gradient, dense)) / num_rows if num_rows else 0.0,
+            sparse_equal=same_if_sparse(harness.optimizer),
+            table_share=sum(table.weight.numel() for table in dense) / max(1, num_parameters),
+            fusible=fusible(harness.optimizer),
+            images=any(isinstance(module, nn.Conv2d) for module in harness.model.modules()),
+            blocks=bool(blocks(harness.model)),
+            convolves=limitable(harness.model),
+            band_rate=harness.tuning.band_rate,
+            num_layers=sum(any(True for _ in m.parameters(recurse=False)) for m in harness.model.modules()),
+        ),
     )
 
 
