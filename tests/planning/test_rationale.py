@@ -64,7 +64,7 @@ def test_the_waterfall_adds_up_to_the_night(made):
 
 
 def test_a_plan_of_an_earlier_night_has_its_sentence_and_no_table(made):
-    old = replace(made, options=(), portions=(), chance=None, basis="", risk="")
+    old = replace(made, options=(), portions=(), chance=None, basis="", spot=None)
     shown = rationale(old, night(budget_usd=2))
     assert len(shown.splitlines()) == 1
     assert "chance" not in shown

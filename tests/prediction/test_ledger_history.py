@@ -263,9 +263,9 @@ def test_spot_machines_that_were_often_lost_when_young_are_saved_on_by_the_progr
     lives = tuple((60.0 * 2**k, True) for k in range(10))
     entries = [after(on_spot(), number=k, spot_lives=(*lives, (30_000.0, False))) for k in range(4)]
     made = on_spot(learned(entries))
-    assert "40 preemptions of 44 seen, which it predicts best when held out" in made.risk
-    assert made.mean_time_to_loss_s < on_spot().mean_time_to_loss_s
-    assert made.worst_usd <= night().budget_usd
+    assert "40 preemptions of 44 seen, which it predicts best when held out" in made.spot.basis
+    assert made.spot.mean_time_to_loss_s < on_spot().spot.mean_time_to_loss_s
+    assert made.spot.worst_usd <= night().budget_usd
 
 
 def test_a_plan_on_spot_says_what_is_bought_where_its_own_machines_do_not_fit_the_budget():
@@ -279,5 +279,5 @@ def test_a_plan_on_spot_says_what_is_bought_where_its_own_machines_do_not_fit_th
     )  # fmt: skip
     assert poor.rental.is_spot
     assert poor.fallbacks[0].expected_usd == pytest.approx(bought_usd)
-    assert poor.worst_usd <= budget_usd
-    assert "which the budget allows" in poor.risk
+    assert poor.spot.worst_usd <= budget_usd
+    assert "which the budget allows" in poor.spot.basis

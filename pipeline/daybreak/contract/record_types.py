@@ -335,6 +335,16 @@ class Portion(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpotOutlook(Record):
+    """What a plan on spot expects of losing its machines."""
+
+    mean_time_to_loss_s: float  # of all machines of the job together
+    checkpoints_s: tuple[float, ...]  # from a machine's start on, where its danger changes with age
+    basis: str  # of lifetimes and checkpoints, and the cost at worst, in words
+    worst_usd: float | None = None  # if the rest has to be bought; None: it cannot be
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan(Record):
     """What to rent, for how long, at what price."""
 
@@ -356,12 +366,9 @@ class Plan(Record):
     options: tuple[Option, ...] = ()  # what was weighed: the plan, the next best, the frontier
     portions: tuple[Portion, ...] = ()  # of `expected_s` and `expected_usd`, in order
     basis: str = ""  # what the time rests on: measurements, earlier nights, priors
-    risk: str = ""  # of spot: basis of lifetimes and checkpoints, and the cost at worst
+    spot: SpotOutlook | None = None  # None: on demand, or without the extension `spot`
     widened: float = 1.0  # times the plain interval, since earlier ones were too narrow
     after: tuple[Portion, ...] = ()  # what follows training until the decision; not billed
-    checkpoints_s: tuple[float, ...] = ()  # from a machine's start on, where its danger changes with age
-    mean_time_to_loss_s: float | None = None  # of spot machines, all of the job together
-    worst_usd: float | None = None  # of a plan on spot, if the rest has to be bought
     sizes: tuple[Size, ...] = ()  # of batches to choose among, the planned one first; none where it stays
     # Of expected_usd: beyond the best that is known, to learn; below 0 where it costs less if it is in time.
     explore_usd: float = 0.0

@@ -248,8 +248,10 @@ def recipe_of(
         hang_after_s=settings.hang_after_s,
         mean_time_to_loss_s=None
         if settings.checkpoint_every_s
-        else plan.mean_time_to_loss_s or mean_time_to_loss_s(plan.rental),
-        checkpoints_s=() if settings.checkpoint_every_s else plan.checkpoints_s,
+        else plan.spot.mean_time_to_loss_s
+        if plan.spot
+        else mean_time_to_loss_s(plan.rental),
+        checkpoints_s=plan.spot.checkpoints_s if plan.spot and not settings.checkpoint_every_s else (),
         train_until=_until(night, plan),
         checkpoints=settings.checkpoints,
         source_digest=source_digest(params.workload.use),

@@ -26,9 +26,8 @@ def forecast(job: ObservedJob, placement: Placement) -> Outlook:
     as_planned = (
         placement.rental == job.placement.rental and job.plan.rental.is_spot == placement.rental.is_spot
     )
-    every_s = job.plan.mean_time_to_loss_s if as_planned else None
-    if every_s is None:
-        every_s = mean_time_to_loss_s(placement.rental)
+    spot = job.plan.spot if as_planned else None
+    every_s = spot.mean_time_to_loss_s if spot else mean_time_to_loss_s(placement.rental)
     return outlook(
         rate_on(job, placement),
         todo=job.plan.num_samples - job.seen,

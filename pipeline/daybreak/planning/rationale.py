@@ -53,8 +53,8 @@ def sentences(plan: Plan, night: Night) -> Iterator[str]:
         yield _test(plan, night)
     if plan.share:
         yield f"Its share: {plan.share}."
-    if plan.risk:
-        yield f"On spot: {plan.risk}."
+    if plan.spot:
+        yield f"On spot: {plan.spot.basis}."
 
 
 def summary(plan: Plan, night: Night) -> str:

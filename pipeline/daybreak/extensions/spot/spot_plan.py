@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from daybreak.contract.record_types import Plan, Profile
+from daybreak.contract.record_types import Plan, Profile, SpotOutlook
 from daybreak.extensions.spot.hazard import PRIOR, Hazard, saves
 from daybreak.extensions.spot.steering import on_demand
 from daybreak.extensions.spot.worst_case import worst_case
@@ -32,19 +32,22 @@ def on_spot(
         restart_s=restart_s,
     )
     by_user = made.checkpoint_every_s != best.estimate.checkpoint_every_s
-    spot_plan = replace(
-        made,
-        checkpoint_every_s=made.checkpoint_every_s if by_user else schedule.intervals_s[0],
-        checkpoints_s=schedule.intervals_s if len(schedule.intervals_s) > 1 else (),
+    outlook = SpotOutlook(
         mean_time_to_loss_s=hazard.mean_time_to_loss_s(
             num_machines=made.rental.num_machines, within_s=work_s
         ),
-        risk=schedule.says,
+        checkpoints_s=schedule.intervals_s if len(schedule.intervals_s) > 1 else (),
+        basis=schedule.says,
+    )
+    spot_plan = replace(
+        made,
+        checkpoint_every_s=made.checkpoint_every_s if by_user else schedule.intervals_s[0],
+        spot=outlook,
     )
     bought = on_demand(spot_plan)
     if bought is None:
         missing = "none of its machines can be bought in time if it stays away"
-        return replace(spot_plan, risk=f"{spot_plan.risk}; {missing}")
+        return replace(spot_plan, spot=replace(outlook, basis=f"{outlook.basis}; {missing}"))
     worst = worst_case(
         spot_plan,
         bought_usd_per_hour=(bought.usd_per_hour or 0.0) * bought.rental.num_machines,
@@ -55,4 +58,5 @@ def on_spot(
     if worst.paid_from:
         once = "at no time" if worst.paid_from >= 1 else f"once {worst.paid_from:.0%} is done"
         says += f", which the budget allows {once}"
-    return replace(spot_plan, worst_usd=worst.worst_usd, risk=f"{spot_plan.risk}; {says}")
+    outlook = replace(outlook, worst_usd=worst.worst_usd, basis=f"{outlook.basis}; {says}")
+    return replace(spot_plan, spot=outlook)
