@@ -1,4 +1,4 @@
-"""The house: its rooms in order, and which file imports which. `python -m tests.architecture` draws it.
+"""The rooms in order, and the imports among files. `python -m tests.architecture` draws both.
 
 `python -m tests.architecture planning jobs` says what each file of these rooms is about.
 

@@ -74,7 +74,7 @@ def _section(name: str, section: type[Section]) -> Iterator[str]:
 
 
 def _keys(section: type[Section], prefix: str = "") -> Iterator[str]:
-    """A line for each key with its default, with those of a mapping of its own below it."""
+    """Yields a line for each key with the default, and below a mapping the lines of its keys."""
     for key, field in section.model_fields.items():
         values = f"{_values(field)}; required" if field.is_required() else _values(field)
         default = "" if field.is_required() else f" {_default(field.default)}".rstrip()

@@ -84,7 +84,7 @@ class FakeVertex:
 
     @contextmanager
     def troubled(self, *script: Trouble | None, method: str = "") -> Iterator[None]:
-        """The next calls (of one method) go wrong one after the other; those after them do not."""
+        """Lets the next calls (of one method) fail one after the other; later calls succeed."""
         left = list(script)
 
         def next_one(called: str) -> Trouble | None:

@@ -1,4 +1,4 @@
-"""The DAG files: what they import, what they run, and how a night ends."""
+"""The DAG files: imports, commands, and the end of a night."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""Samples by partition: what is made again and what is not, what `past` may know, and what is refused."""
+"""Samples by partition: which days are prepared again, what `past` may know, what is refused."""
 
 import json
 import shutil

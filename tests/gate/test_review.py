@@ -1,4 +1,4 @@
-"""A person's word: what waits for it, what it can and cannot do, and where it is kept."""
+"""A person's answer to a verdict: who waits, its limits, and its record."""
 
 import os
 from collections.abc import Callable

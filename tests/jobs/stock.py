@@ -81,7 +81,7 @@ class Stock:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A night: what it has, how it is planned, and what it may cost, in costs of its cheapest plan."""
+    """A drawn night: the stock of machines, the strategy, and the budget in costs of the cheapest plan."""
 
     seed: int
     stock: Stock

@@ -1,4 +1,4 @@
-"""What a worker is told to do: how often it saves, until when it trains, from which weights it starts."""
+"""The recipe of a worker: the time between saves, the end of training, the initial weights."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Nights that try a machine which may be late: the launcher saves them, and they teach how fast it is."""
+"""Nights that try a machine that may be late: the launcher saves the night, and forecasts learn the speed."""
 
 import pytest
 

@@ -63,7 +63,7 @@ def sku(
 
 @dataclass
 class Billing:
-    """What the server knows, how it behaves, and what it was asked."""
+    """A price server: its prices, its faults and the requests so far."""
 
     skus: list[dict[str, Any]]
     vertex_skus: list[dict[str, Any]] = field(default_factory=list)

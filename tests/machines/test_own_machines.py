@@ -1,4 +1,4 @@
-"""A team's own machines: what a line of its file means, and what is wrong with one."""
+"""A team's own machines: the meaning of a line of the file, and the faults of a line."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A backend is planned for by what it says it has, whoever wrote it and whatever it is called."""
+"""Plans use the machines that a backend lists, whoever wrote the backend and whatever the name."""
 
 import subprocess
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A profile in words says what its numbers say, and nothing of what an old one does not have."""
+"""A profile in words agrees with its numbers, and leaves out fields that an old profile lacks."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What is offered follows from the job, and a night takes of what was kept only what is worth it."""
+"""Remedies offered follow from the job; a night applies only a kept remedy that is worth the change."""
 
 from dataclasses import fields, replace
 

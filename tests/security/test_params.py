@@ -1,4 +1,4 @@
-"""params.yaml and what a form sets are data: they run what they name, and tell no secret."""
+"""params.yaml and forms are data: nothing runs but the classes named there, and no secret shows."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which commits of the ledger let another version serve, by what they say or by the record in them."""
+"""Commits of the ledger that let another version serve, by subject or by record."""
 
 import os
 import time

@@ -25,7 +25,7 @@ DAMAGED = 0.3  # share of the starts after which a checkpoint is damaged, if the
 
 
 def at_random(chance: random.Random) -> Strikes:
-    """Kill one worker or all: while they start, while they train, or, half of the times, while they save."""
+    """Kills a worker or all workers at start, in training, or, half of the times, during a save."""
     when = chance.choice(("starts", "trains", "saves", "saves"))
     wait_s = chance.uniform(0, INTO_A_START_S if when == "starts" else INTO_TRAINING_S)
     into_a_save_s = chance.uniform(0, INTO_A_SAVE_S)

@@ -61,7 +61,7 @@ def train(engine, *, batches: int, rate: float = 0.05) -> None:
 
 
 def run(folder, *options: str, kill: bool = False) -> dict:
-    """What a run by two processes says at its end; killed once it has a checkpoint, what it said last."""
+    """Returns the last words of a run by two processes, or of one killed after a checkpoint."""
     command = [sys.executable, "-m", "tests.training.counted", str(folder), *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     facts = {}

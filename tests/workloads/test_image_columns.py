@@ -1,4 +1,4 @@
-"""Columns of images: what decodes, what becomes of it, and the network for it."""
+"""Columns of images: decoding, scaling, and the network."""
 
 import io
 

@@ -24,7 +24,7 @@ def nonsense(message: str) -> Refusal:
 
 @dataclass(frozen=True)
 class Trouble:
-    """What happens to one call: refused before it acts, or its reply lost after it did.
+    """The fault of a call: refused before acting, or the reply lost afterwards.
 
     `late`: its reply is lost, and it acts when `FakeVertex.let_late_ones_act` is called.
     """

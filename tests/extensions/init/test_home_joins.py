@@ -1,4 +1,4 @@
-"""`daybreak init` on several tables: which has the rows, and what joins them as of their time."""
+"""`daybreak init` on several tables: the table with the rows, and joins as of the time."""
 
 from datetime import datetime, timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How `init` reads texts as numbers, what it says of that, and that a night reads by it."""
+"""`init` reads texts as numbers, says so, and a night reads the same numbers."""
 
 from pathlib import Path
 

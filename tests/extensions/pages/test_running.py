@@ -1,4 +1,4 @@
-"""The state of a night that runs: what the launcher itself says of it, and what its stages have left."""
+"""The state of a running night, by the launcher and by the files of the stages."""
 
 import json
 import re
