@@ -26,12 +26,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.e
 
 
 def test_an_alias_moved_by_hand_to_a_version_whose_files_are_gone_is_not_adopted(
-    home: Path, release: Any, settings: Params
+    settings: Params, home_of_two: Path
 ) -> None:
-    release(0, 1.0)
-    release(1, 1.0)
-    os.chdir(home)
-    shutil.rmtree(files_of_version(home, 1))
+    shutil.rmtree(files_of_version(home_of_two, 1))
     client().set_registered_model_alias("daybreak", "champion", "1")
     edits = settings.watch.model_copy(update={"alias_edits": "adopt"})
     said = watch.watch(Home.here(), settings.model_copy(update={"watch": edits})).reason
@@ -76,10 +73,7 @@ def test_watch_finishes_what_was_interrupted_and_reverts_edits_by_hand(
     assert serving() == (2, 2)
 
 
-def test_watch_rolls_back_a_champion_that_is_proven_worse(home: Path, release: Any, settings: Params) -> None:
-    for number in range(2):
-        release(number, 1.0)
-    os.chdir(home)
+def test_watch_rolls_back_a_champion_that_is_proven_worse(settings: Params, home_of_two: Path) -> None:
     newest, *before = ledger.history(Home.here())
     assert newest.verdict
     lost = Difference(mean=-0.2, error=0.001)

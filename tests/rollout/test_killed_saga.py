@@ -157,15 +157,14 @@ def test_a_target_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
 
 
 def test_a_rollback_killed_at_any_step_goes_back_once(
-    home: Path, shelf: Shelf, release: Any, settings: Params
+    shelf: Shelf, settings: Params, home_of_two: Path
 ) -> None:
-    for number in range(2):
-        release(number, 1.0)
-    os.chdir(home)
-    heard = home.with_name("heard")
-    (home / "params.yaml").write_text(f"{PARAMS}notify: {{command: 'cat >> {heard}; echo >> {heard}'}}\n")
-    kept = home.with_name("kept")
-    shutil.copytree(home, kept)
+    heard = home_of_two.with_name("heard")
+    (home_of_two / "params.yaml").write_text(
+        f"{PARAMS}notify: {{command: 'cat >> {heard}; echo >> {heard}'}}\n"
+    )
+    kept = home_of_two.with_name("kept")
+    shutil.copytree(home_of_two, kept)
     for at in range(1, 30, 2):  # benchmarks/bench_saga.py takes every one
         heard.write_text("")
         with killing(at) as killer:
@@ -182,15 +181,12 @@ def test_a_rollback_killed_at_any_step_goes_back_once(
         assert standing(shelf) == (1, 1, 1, 1), killer.steps
         assert [entry.rollback for entry in ledger.history(Home.here())] == [True, False, False]
         for name in ("var", ".git"):  # and once more from where it was
-            shutil.rmtree(home / name)
-            shutil.copytree(kept / name, home / name)
+            shutil.rmtree(home_of_two / name)
+            shutil.copytree(kept / name, home_of_two / name)
     assert len(killer.steps) > 8
 
 
-def test_an_audit_names_what_disagrees(home: Path, shelf: Shelf, release: Any, settings: Params) -> None:
-    for number in range(2):
-        release(number, 1.0)
-    os.chdir(home)
+def test_an_audit_names_what_disagrees(shelf: Shelf, settings: Params, home_of_two: Path) -> None:
     assert faults(settings) == []
     shelf.show(Release(version=1, replaced=0))
     with mlflow_client.session(Home.here()) as client:

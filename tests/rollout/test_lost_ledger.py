@@ -1,6 +1,5 @@
 """A ledger that was lost is not taken for an empty one."""
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -144,12 +143,9 @@ def test_a_first_night_and_an_alias_moved_by_hand_are_no_loss(
 
 
 def test_a_ledger_whose_champion_has_no_files_is_not_restored_without_a_word(
-    home: Path, release: Any, settings: Params
+    settings: Params, home_of_two: Path
 ) -> None:
-    release(0, 1.0)
-    release(1, 1.0)
-    os.chdir(home)
-    shutil.rmtree(files_of_version(home, 2))
-    subprocess.run(["git", "update-ref", branch.BRANCH, f"{branch.BRANCH}~1"], cwd=home, check=True)
+    shutil.rmtree(files_of_version(home_of_two, 2))
+    subprocess.run(["git", "update-ref", branch.BRANCH, f"{branch.BRANCH}~1"], cwd=home_of_two, check=True)
     said = "\n".join(restore(Home.here(), settings))
     assert "look at this first: version 2 would serve, and the files of models:/daybreak/2" in said

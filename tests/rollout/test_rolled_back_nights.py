@@ -51,12 +51,9 @@ def test_rollback_moves_alias_and_data_back_and_once_more(home: Path, release: A
 
 
 def test_a_rollback_to_a_version_whose_files_are_gone_is_refused_and_changes_nothing(
-    home: Path, release: Any, settings: Params
+    settings: Params, home_of_two: Path
 ) -> None:
-    release(0, 1.0)
-    release(1, 1.0)
-    os.chdir(home)
-    shutil.rmtree(files_of_version(home, 1))
+    shutil.rmtree(files_of_version(home_of_two, 1))
     tip = branch.ledger_tip(Home.here())
     with pytest.raises(ReleaseError, match=r"daybreak/1.* restore MLflow's artifacts"):
         rollback.rollback(Home.here(), settings, reason="a test")
@@ -81,11 +78,8 @@ def test_a_rollback_needs_a_reason(settings: Params, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize(("answer", "serves"), [("n", 2), ("y", 1)])
 def test_a_person_at_a_terminal_is_asked_before_a_rollback(
-    home: Path, release: Any, settings: Params, monkeypatch: pytest.MonkeyPatch, answer: str, serves: int
+    settings: Params, monkeypatch: pytest.MonkeyPatch, answer: str, serves: int, home_of_two: Path
 ) -> None:
-    release(0, 1.0)
-    release(1, 1.0)
-    os.chdir(home)
     person, here = pty.openpty()
     os.write(person, f"{answer}\n".encode())
     with os.fdopen(here) as given, os.fdopen(os.dup(here), "w") as shown, monkeypatch.context() as patch:
@@ -111,10 +105,7 @@ def test_a_request_that_is_made_again_goes_back_once(home: Path, release: Any, s
     assert rollback.rollback(Home.here(), settings, reason="complaints", by="ann", once="run 8").version == 1
 
 
-def test_the_night_after_a_rollback_follows_it(home: Path, release: Any, settings: Params) -> None:
-    release(0, 1.0)
-    release(1, 1.0)
-    os.chdir(home)
+def test_the_night_after_a_rollback_follows_it(release: Any, settings: Params, home_of_two: Path) -> None:
     rollback.rollback(Home.here(), settings, reason="a test", hold_days=0)
     made = release(2, 1.0)
     assert (made.version, made.replaced) == (3, 1)

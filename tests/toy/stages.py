@@ -74,6 +74,15 @@ def release(home: Path) -> Release_:
     return release
 
 
+@pytest.fixture
+def home_of_two(home: Path, release: Release_) -> Path:
+    """The repository as the current folder, after version 2 replaced 1; the last argument of a test."""
+    for number in range(2):
+        release(number, 1.0)
+    os.chdir(home)
+    return home
+
+
 def judge_night() -> Verdict:
     """Stages evaluate, register and gate, in the folder of a night, and what the runner publishes of it."""
     evaluate_night()

@@ -338,11 +338,8 @@ def held_back(settings: Params) -> Params:
 
 @pytest.mark.slow
 def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
-    home: Path, log: Log, release: Any, settings: Params
+    log: Log, settings: Params, home_of_two: Path
 ) -> None:
-    for number in range(2):
-        release(number, 1.0)
-    os.chdir(home)
     watching = held_back(settings)
     watch.watch(Home.here(), watching)
     traffic = log.traffic()
@@ -363,12 +360,7 @@ def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
 
 
 @pytest.mark.slow
-def test_nobody_is_held_back_once_that_is_switched_off(
-    home: Path, log: Log, release: Any, settings: Params
-) -> None:
-    for number in range(2):
-        release(number, 1.0)
-    os.chdir(home)
+def test_nobody_is_held_back_once_that_is_switched_off(log: Log, settings: Params, home_of_two: Path) -> None:
     watch.watch(Home.here(), held_back(settings))
     assert log.traffic().share == 0.2
     watch.watch(Home.here(), settings)
