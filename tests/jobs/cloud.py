@@ -470,7 +470,9 @@ def play(
 ) -> Cloud:
     """A night in the current folder, to its decision."""
     night = night_of(budget_usd=budget_usd, window_s=window_s, name=name)
-    cloud = Cloud(night, plan, luck, params or nights.make_params(checkpoint_every_s=None))
+    cloud = Cloud(
+        night, plan, luck, params or nights.make_params(checkpoint_every_s=None, use=plans.WORKLOAD)
+    )
     cloud.run()
     return cloud
 

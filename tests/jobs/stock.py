@@ -169,7 +169,7 @@ def params_of(night: Drawn) -> Params:
     """What the user says of it."""
     given: dict[str, Any] = {
         "source": "tests.fakes:TwoDays",
-        "workload": {"use": "tests.fakes:LineWorkload"},
+        "workload": {"use": plans.WORKLOAD},
         "backend": "tests.fakes:ScriptedBackend",
         "plan": {
             "machines": ["[abc]", "own"], "regions": list(REGIONS), "max_machines": 1, "explore_usd": 0,

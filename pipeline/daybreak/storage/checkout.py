@@ -127,7 +127,7 @@ def unignored(
     )
     around = (*around, folder.resolve())
     files = [path for path in named if path.is_file()]
-    for path in named:
+    for path in set(named).difference(files):
         target = path.resolve()
         if path.is_dir() and not any(each.is_relative_to(target) for each in around):
             inside = unignored(target, tracked=tracked, around=around) or walked(target)

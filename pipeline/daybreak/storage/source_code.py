@@ -195,11 +195,17 @@ def imported_files(module: str, *others: str, below: str) -> dict[str, Path]:
     Follows only names that begin with `below`; an empty `below` stands for all names but Daybreak's.
     """
     root = _root(module)
+    # Most imports are of libraries, which need no look each. A root that is an archive has no files.
+    tops: set[str] = {path.stem for path in root.iterdir()} if root.is_dir() else set()
     files: dict[str, Path] = {}
+    seen: set[str] = set()
     wanted = [module, *others]
     while wanted:
         name = wanted.pop()
-        path = _file(root, name) if name not in files else None
+        if name in seen or name.partition(".")[0] not in tops:
+            continue
+        seen.add(name)
+        path = _file(root, name)
         if path is None:
             continue
         files[name] = path
