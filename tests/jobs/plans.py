@@ -26,7 +26,7 @@ SPEEDS = {"a": 1.0, "b": 1.8, "c": 3.0}
 PRICES = {"a": 3.0, "b": 7.0, "c": 14.0}
 SPOT, FLEX = 1 / 3, 2 / 3  # of the price on demand
 NUM_SAMPLES, BATCH_SIZE = 240 * 32, 32
-# None of it runs, but the launcher reads its files at each look; one of tests/ has all of tests/ for its files.
+# None of it runs, but the launcher reads its files at each look: those of one in tests/ are all of tests/.
 WORKLOAD = "daybreak.examples.shop.regression:Regression"
 
 
