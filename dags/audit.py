@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import homes
 import notify
-from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk import DAG
 from command_sensor import Command
 from homes import Home
 
@@ -18,7 +18,7 @@ def audit_of(home: Home) -> DAG:
         "audit",
         description="Read every byte that is kept, and compare it with the ledger",
         doc_md=__doc__,
-        schedule=CronTriggerTimetable("0 9 * * 0", timezone="UTC"),
+        cron="0 9 * * 0",
         default_args={
             "retries": 1,
             "retry_delay": timedelta(minutes=10),  # a promotion under way looks like a difference

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # Airflow brings it
-from airflow.sdk import DAG
+from airflow.sdk import DAG, CronTriggerTimetable
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +32,13 @@ class Home:
         """Returns the id of the home's DAG of that name."""
         return f"{name}.{self.model}" if self.model else name
 
-    def dag(self, name: str, **given: Any) -> DAG:
-        """Returns the home's DAG of that name, without tasks yet; it has one run at a time."""
-        return DAG(self.dag_id(name), catchup=False, max_active_runs=1, tags=self.tags, **given)
+    def dag(self, name: str, *, cron: str = "", **given: Any) -> DAG:
+        """Returns the home's DAG of that name, without tasks yet; it has one run at a time.
+
+        `cron` says when it runs, in UTC; "" is on request.
+        """
+        due = CronTriggerTimetable(cron, timezone="UTC") if cron else None
+        return DAG(self.dag_id(name), schedule=due, catchup=False, max_active_runs=1, tags=self.tags, **given)
 
     @property
     def tags(self) -> list[str]:

@@ -37,6 +37,7 @@ from airflow.sdk import (
 )
 from airflow.sdk.exceptions import ParamValidationError
 from command_sensor import IN_PODS, Command, CommandSensor
+from forms import optional
 from homes import Home
 from verdict import Verdict
 
@@ -50,26 +51,23 @@ OPENED_WITHIN = timedelta(minutes=10)
 
 UNSAID = "as in params.yaml"
 FORM = {
-    "day": Param(
-        None,
-        type=["null", "string"],
+    "day": optional(
+        "string",
+        "Day",
+        "Train on the data up to this day. Empty: the newest day that is over and has data.",
         format="date",
-        title="Day",
-        description="Train on the data up to this day. Empty: the newest day that is over and has data.",
     ),
-    "train_hours": Param(
-        None,
-        type=["null", "number"],
+    "train_hours": optional(
+        "number",
+        "Hours to train",
+        "From the opening of the night to the end of training. Empty: as in params.yaml.",
         exclusiveMinimum=0,
-        title="Hours to train",
-        description="From the opening of the night to the end of training. Empty: as in params.yaml.",
     ),
-    "budget_usd": Param(
-        None,
-        type=["null", "number"],
+    "budget_usd": optional(
+        "number",
+        "Budget in US dollars",
+        "The most that training may cost. Empty: as in params.yaml.",
         minimum=0,
-        title="Budget in US dollars",
-        description="The most that training may cost. Empty: as in params.yaml.",
     ),
     "objective": Param(
         UNSAID,
@@ -91,19 +89,17 @@ FORM = {
         title="Plan only",
         description="Stop after the plan: what would be rented, for how long, at what price.",
     ),
-    "accepted_day": Param(
-        None,
-        type=["null", "string"],
+    "accepted_day": optional(
+        "string",
+        "Accept this day",
+        "Train on this day although it is unlike the days before it, as a stopped night says.",
         format="date",
-        title="Accept this day",
-        description="Train on this day although it is unlike the days before it, as a stopped night says.",
     ),
-    "reason": Param(
-        None,
-        type=["null", "string"],
+    "reason": optional(
+        "string",
+        "Reason",
+        "Why this night is run by hand; the ledger keeps it.",
         maxLength=500,
-        title="Reason",
-        description="Why this night is run by hand; the ledger keeps it.",
     ),
 }
 

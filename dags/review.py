@@ -20,22 +20,21 @@ from typing import Any
 import homes
 import notify
 from airflow.providers.standard.operators.hitl import HITLOperator
-from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowSkipException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 from command_sensor import SETTLED, Command
+from forms import optional
 from homes import OWN, Home
 
 APPROVE, REJECT = "Approve", "Reject"
 
 # Not named as a field of the form of retrain: Airflow fills a task's params in from those of the run.
 FORM = {
-    "approval_reason": Param(
-        None,
-        type=["null", "string"],
+    "approval_reason": optional(
+        "string",
+        "Reason",
+        "Why; the ledger and the version's page keep it. What is not proven needs one.",
         maxLength=500,
-        title="Reason",
-        description="Why; the ledger and the version's page keep it. What is not proven needs one.",
     ),
 }
 

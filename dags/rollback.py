@@ -10,17 +10,17 @@ from datetime import timedelta
 
 import homes
 import notify
-from airflow.sdk import DAG, CronTriggerTimetable, Param
+from airflow.sdk import DAG, Param
 from command_sensor import Command, CommandSensor
+from forms import optional
 from homes import Home
 
 FORM = {
-    "to": Param(
-        None,
-        type=["null", "integer"],
+    "to": optional(
+        "integer",
+        "Version",
+        "The version that shall serve again. Empty: by the number of promotions to take back.",
         minimum=1,
-        title="Version",
-        description="The version that shall serve again. Empty: by the number of promotions to take back.",
     ),
     "steps": Param(
         1,
@@ -37,16 +37,13 @@ FORM = {
         title="Reason",
         description="Why; the ledger and both versions' pages keep it.",
     ),
-    "hold_days": Param(
-        None,
-        type=["null", "integer"],
+    "hold_days": optional(
+        "integer",
+        "Days to hold the recipe",
+        "So long, a version of the recipe that is taken back serves only if a person approves it, or is "
+        "proven better on days after this rollback. Empty: until daybreak lift. 0: no hold.",
         minimum=0,
         maximum=36_500,
-        title="Days to hold the recipe",
-        description=(
-            "So long, a version of the recipe that is taken back serves only if a person approves it, or is "
-            "proven better on days after this rollback. Empty: until daybreak lift. 0: no hold."
-        ),
     ),
 }
 
@@ -67,7 +64,6 @@ def rollback_of(home: Home) -> DAG:
         "rollback",
         description="Let an earlier version serve again",
         doc_md=__doc__,
-        schedule=None,
         params=FORM,
         default_args={"retries": 0, "on_failure_callback": notify.failed},
     ) as rollback:
@@ -90,7 +86,7 @@ def drill_of(home: Home) -> DAG:
         "drill",
         description="Check that the version before the champion could be restored",
         doc_md=__doc__,
-        schedule=CronTriggerTimetable("0 5 * * *", timezone="UTC"),
+        cron="0 5 * * *",
         default_args=notify.DEFAULT_ARGS,
     ) as drill:
         Command(task_id="drill", bash_command=notify.command(home, "drill"))

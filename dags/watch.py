@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import homes
 import notify
-from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk import DAG
 from command_sensor import Command, CommandSensor
 from homes import Home
 
@@ -15,7 +15,7 @@ def watch_of(home: Home) -> DAG:
         "watch",
         description="Watch the champion that serves, and the jobs that run",
         doc_md=__doc__,
-        schedule=CronTriggerTimetable("30 * * * *", timezone="UTC"),
+        cron="30 * * * *",
         default_args=notify.DEFAULT_ARGS,
     ) as dag:
         CommandSensor(
