@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from daybreak.backends.faults import sentence
+from daybreak.backends.faults import fault_sentence
 from daybreak.backends.place import Unreachable
 from daybreak.backends.submission_journal import Submission, SubmissionJournal
 from daybreak.contract.backend import Job, OutOfTime
@@ -371,7 +371,7 @@ def test_nodes_meet_at_the_address_of_the_first(cluster):
 def test_each_word_of_slurm_for_an_end_has_a_sentence():
     faults = Slurm(machines="machines.csv").faults
     rental = Rental(machine="node")
-    texts = {word: sentence(faults[cause], job="j", rental=rental) for word, cause in CAUSES.items()}
+    texts = {word: fault_sentence(faults[cause], job="j", rental=rental) for word, cause in CAUSES.items()}
     assert len(set(texts.values())) == len(CAUSES)
     assert texts["BOOT_FAIL"] == "a node for job j did not boot; it goes on from its last checkpoint"
     assert "revoked" in texts["REVOKED"]

@@ -12,9 +12,9 @@ from daybreak.machines.startup import StartupPart
 from daybreak.planning.search import (
     Candidate,
     PlanLimits,
+    distinct_name,
     feasible,
     frontier,
-    label,
     relax,
     search,
     why_not,
@@ -358,10 +358,10 @@ def test_without_a_budget_the_nearest_is_the_one_that_costs_least():
 
 def test_the_runner_up_is_called_by_what_sets_it_apart():
     best = candidate(3600, 1.0)
-    assert label(candidate(3600, 1.0, name="b"), best) == "b"
-    assert label(candidate(3600, 1.0, region="us-east4"), best) == "m, in us-east4"
-    assert label(candidate(3600, 1.0, region=""), best) == "m"
-    assert label(candidate(3600, 1.0, batch_size=64, num_machines=2), best) == "2 x m, batch 64"
+    assert distinct_name(candidate(3600, 1.0, name="b"), best) == "b"
+    assert distinct_name(candidate(3600, 1.0, region="us-east4"), best) == "m, in us-east4"
+    assert distinct_name(candidate(3600, 1.0, region=""), best) == "m"
+    assert distinct_name(candidate(3600, 1.0, batch_size=64, num_machines=2), best) == "2 x m, batch 64"
 
 
 def test_what_cannot_be_run_says_why_before_any_number():

@@ -12,7 +12,7 @@ import torch
 
 from daybreak.contract import records
 from daybreak.machines import this_machine
-from daybreak.machines.this_machine import digest, fingerprint
+from daybreak.machines.this_machine import facts_digest, fingerprint
 from daybreak.profiling import roofline
 from daybreak.profiling.roofline import Ceilings, Gather, ceilings
 from daybreak.storage.home import Home
@@ -32,7 +32,7 @@ def home(tmp_path, monkeypatch) -> Path:
 
 
 def kept() -> Path:
-    return Path("var/machines") / f"{digest(fingerprint())}.json"
+    return Path("var/machines") / f"{facts_digest(fingerprint())}.json"
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ COMMON: Mapping[str, Fault] = MappingProxyType(
 )
 
 
-def sentence(
+def fault_sentence(
     fault: Fault,
     *,
     job: str,

@@ -24,7 +24,7 @@ from functools import cached_property
 from pathlib import Path
 
 from daybreak.backends import ownership, staging, submission_journal
-from daybreak.backends.faults import CANCELLED, COMMON, GONE, Fault, sentence
+from daybreak.backends.faults import CANCELLED, COMMON, GONE, Fault, fault_sentence
 from daybreak.backends.place import (
     AT_ONCE,
     JobRequest,
@@ -350,7 +350,7 @@ class Renting(Backend):
         """Records why a job ended, in its submission and where the launcher looks for reasons."""
         fault = self.faults[cause]
         logs = self.logs(f"{submission.handle} {journal.folder}")
-        text = sentence(
+        text = fault_sentence(
             fault,
             job=submission.job,
             rental=submission.rental,

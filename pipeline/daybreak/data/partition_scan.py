@@ -18,7 +18,7 @@ from daybreak.data.engines import NUMBER, engine_of
 from daybreak.data.partitions import part_of
 from daybreak.data.queries import Queries, first_line
 from daybreak.data.row_rules import failing
-from daybreak.data.suite import NUM_ROWS, OF_TYPE, Rule, Suite, imported
+from daybreak.data.suite import NUM_ROWS, OF_TYPE, Rule, Suite, imported_rule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,7 +57,7 @@ class PartitionScan:
             if rule.type not in ("", OF_TYPE)
         }
         self._python = {
-            number: imported(rule.python, what=f"rule {rule.name!r}")
+            number: imported_rule(rule.python, what=f"rule {rule.name!r}")
             for number, rule in enumerate(rules)
             if rule.python
         }

@@ -17,7 +17,7 @@ from daybreak.contract.table import Table
 from daybreak.data.dialects import DUCKDB, translated
 from daybreak.data.engines import AT_MIDNIGHT, NUMBER, ROWS, duckdb_connection
 from daybreak.data.row_rules import quoted
-from daybreak.data.suite import COPIES, HOUR, MIDNIGHT, IbisFunction, Rule, Suite, imported
+from daybreak.data.suite import COPIES, HOUR, MIDNIGHT, IbisFunction, Rule, Suite, imported_rule
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -173,7 +173,7 @@ def _expression(what: str, function: IbisFunction, rows: "ir.Table", *, kind: st
     from ibis.common.deferred import Deferred
 
     try:
-        value = imported(function.ibis, what=what)(rows)
+        value = imported_rule(function.ibis, what=what)(rows)
         if isinstance(value, Deferred):  # of `ibis._`, say
             (value,) = rows.bind(value)
     except ParamsError:

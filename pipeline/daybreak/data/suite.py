@@ -246,9 +246,9 @@ def rules_digest(suite: Suite, table: Table) -> str:
     """Returns the digest of what decides which rows are clean: the table, derived columns, rules on rows."""
     rules = rules_of(suite, table)
     functions = [
-        *(imported(rule.python, what=f"rule {rule.name!r}") for rule in rules if rule.python),
+        *(imported_rule(rule.python, what=f"rule {rule.name!r}") for rule in rules if rule.python),
         *(
-            imported(column.ibis, what=f"the column {name!r}")
+            imported_rule(column.ibis, what=f"the column {name!r}")
             for name, column in suite.columns.items()
             if isinstance(column, IbisFunction)
         ),
@@ -259,7 +259,7 @@ def rules_digest(suite: Suite, table: Table) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def imported(path: str, *, what: str) -> Callable[..., Any]:
+def imported_rule(path: str, *, what: str) -> Callable[..., Any]:
     """Returns the function at `module:function` of a rule, column or figure; ParamsError if there is none."""
     module, _, name = path.partition(":")
     try:

@@ -32,7 +32,7 @@ def fingerprint() -> dict[str, Any]:
     }
 
 
-def digest(facts: Any) -> str:
+def facts_digest(facts: Any) -> str:
     """Returns a short digest of facts of JSON types."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]
 

@@ -60,7 +60,7 @@ def sentences(plan: Plan, night: Night) -> Iterator[str]:
 def summary(plan: Plan, night: Night) -> str:
     """Returns the plan in two sentences: machines, time, dollars and chance, then the next best way."""
     low, high = plan.interval
-    chance = f", in time with a chance of {percent(plan.chance)}" if plan.chance is not None else ""
+    chance = f", in time with a chance of {chance_in_percent(plan.chance)}" if plan.chance is not None else ""
     text = (
         f"{plan.rental}, batch {count(plan.batch_size)}{_averages(plan.sync)}: {duration(plan.expected_s)} "
         f"({duration(low)} to {duration(high)}) for {dollars(plan.expected_usd)} "
@@ -96,10 +96,10 @@ def price(plan: Plan) -> str:
     return f"{dollars(plan.usd_per_hour)} an hour as of {plan.price_dated} ({plan.price_source})"
 
 
-def percent(chance: float) -> str:
+def chance_in_percent(chance: float) -> str:
     """Returns a chance in percent, never rounded up to certainty.
 
-    >>> percent(0.9999), percent(0.985), percent(1.0), percent(0.0)
+    >>> chance_in_percent(0.9999), chance_in_percent(0.985), chance_in_percent(1.0), chance_in_percent(0.0)
     ('> 99.9 %', '98.5 %', '> 99.9 %', '< 0.1 %')
     """
     if chance > 0.999:
@@ -118,7 +118,7 @@ def rows(options: Sequence[Option]) -> list[tuple[str, ...]]:
             duration(option.expected_s),
             f"{duration(option.interval[0])} to {duration(option.interval[1])}",
             dollars(option.expected_usd),
-            percent(option.chance),
+            chance_in_percent(option.chance),
             option.why_not or "the plan",
         )
         for option in options

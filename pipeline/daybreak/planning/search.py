@@ -153,7 +153,7 @@ def search(offered: Sequence[Candidate], *, limits: PlanLimits, objective: Objec
     runner_up = "no other machine is named by plan.machines"
     if other is not None:
         reason = why_not(other, best=best, limits=limits, objective=objective, offered=offered)
-        runner_up = f"{label(other, best)}: {reason}"
+        runner_up = f"{distinct_name(other, best)}: {reason}"
     return PlanChoice(best=best, ranked=tuple(ranked), runner_up=runner_up)
 
 
@@ -227,7 +227,7 @@ def worth(candidates: Iterable[Candidate], usd_per_hour_saved: float) -> Candida
     )
 
 
-def label(candidate: Candidate, best: Candidate) -> str:
+def distinct_name(candidate: Candidate, best: Candidate) -> str:
     """Returns the candidate's name, with region, batch size and averaging if unlike the best candidate's."""
     parts = [candidate.name]
     if candidate.machine.region and candidate.machine.region != best.machine.region:

@@ -98,14 +98,14 @@ def main(folder: Path) -> None:
     import torch  # takes seconds to import
 
     from daybreak.profiling import roofline
-    from daybreak.training.devices import device, name, together
+    from daybreak.training.devices import device, device_names, name
 
     own = device()  # JobError where a TPU is given and cannot be used
     measured = roofline.measure(folder)
     count = torch.cuda.device_count()
     records.write(
         MachineTrial(
-            devices=together([name(own)] * max(1, count)),
+            devices=device_names([name(own)] * max(1, count)),
             driver=gpus.driver(),
             torch=str(torch.__version__),
             cuda=torch.version.cuda or "",

@@ -116,7 +116,7 @@ def _known(name: str, backend: Backend) -> Machine:
 def _name(home: Home, workload: Workload, params: ProfileSections) -> str:
     """Returns a digest of all that has to be the same for a profile to be reused."""
     section = params.profile
-    return this_machine.digest(
+    return this_machine.facts_digest(
         {
             "machine": this_machine.fingerprint() if section.machine == HERE else section.machine,
             # Names without folders, as each night has a worktree of its own.
@@ -229,7 +229,7 @@ def _reused(kept: Profile, dataset: Dataset, *, since: float) -> Profile:
 def _by_job(home: Home, request: ProfileRequest, machine: Machine, *, name: str, backend: Backend) -> Profile:
     """Submits the profiling job, or attaches to a running one, and returns the measured profile."""
     text = records.dumps(request)
-    folder = JOBS / this_machine.digest([name, text])
+    folder = JOBS / this_machine.facts_digest([name, text])
     if not (folder / "job.json").exists():
         records.replace_text(folder / "job.json", text)
     job = short_job.job_of(

@@ -51,7 +51,7 @@ from daybreak.contract.errors import DataError
 from daybreak.contract.formats import percent
 from daybreak.contract.record_types import Record
 from daybreak.machines import contention, this_machine
-from daybreak.machines.this_machine import KEPT, KEPT_DISTURBED, digest, fingerprint
+from daybreak.machines.this_machine import KEPT, KEPT_DISTURBED, facts_digest, fingerprint
 from daybreak.storage.home import Home
 from daybreak.storage.journal import alone
 
@@ -129,7 +129,7 @@ def ceilings(home: Home | None, folder: Path) -> Ceilings:
     machine = fingerprint()
     if home is None:
         return measure(folder)
-    path = home.var / "machines" / f"{digest(machine)}.json"
+    path = home.var / "machines" / f"{facts_digest(machine)}.json"
     with alone(path.with_suffix(".lock")):
         kept = _read(path)
         known = kept if kept and kept.machine == machine else None

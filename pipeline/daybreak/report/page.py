@@ -131,7 +131,7 @@ def _shown(home: Home, folder: Path, history: Sequence[Entry]) -> dict[str, Any]
         options=entry.plan.options[: rationale.ROWS] if entry.plan else (),
         beside=rationale.around(entry.plan, entry.night) if entry.plan else (),
         planned=_unbroken(" ".join(rationale.sentences(entry.plan, entry.night))) if entry.plan else "",
-        chance=rationale.percent,
+        chance=rationale.chance_in_percent,
         held=held,
         waits=outcome.waits,
         proven=outcome.proven(entry.training.epochs) if entry.training else "",

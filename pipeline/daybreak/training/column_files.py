@@ -71,7 +71,7 @@ def open_files(
     known, start = [], 0
     for name, number in days.items():
         own = [[path.name, digests[path]] for path in made_of[name]]
-        digest = this_machine.digest([*common, number, own])
+        digest = this_machine.facts_digest([*common, number, own])
         known.append(DaySamples(name=str(name), start=start, stop=start + number, digest=digest))
         start += number
     return ColumnFiles(home.var / "columns", known)

@@ -32,10 +32,10 @@ def name(device: torch.device) -> str:
     return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else "CPU"
 
 
-def together(names: Iterable[str]) -> str:
+def device_names(names: Iterable[str]) -> str:
     """Returns the devices of all workers in a few words.
 
-    >>> together(["NVIDIA A100", "NVIDIA L4", "NVIDIA L4"]), together(["CPU"])
+    >>> device_names(["NVIDIA A100", "NVIDIA L4", "NVIDIA L4"]), device_names(["CPU"])
     ('NVIDIA A100 + 2 x NVIDIA L4', 'CPU')
     """
     return " + ".join(f"{count} x {name}" if count > 1 else name for name, count in Counter(names).items())

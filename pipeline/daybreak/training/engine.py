@@ -29,7 +29,7 @@ from daybreak.contract.workload import Batch, Workload
 from daybreak.training import process_group
 from daybreak.training.checkpoint import TrainingState, pack, unpack
 from daybreak.training.column_files import ColumnFiles
-from daybreak.training.devices import device, together
+from daybreak.training.devices import device, device_names
 from daybreak.training.gradients import Gradients, Signals
 from daybreak.training.learning_rate import Rule, Scaled, rate_shares, scaled
 from daybreak.training.loader import Loader
@@ -159,7 +159,7 @@ class TorchEngine:
         names = process_group.form(
             self.device, rank=self.rank, world_size=self.world_size, timeout=COLLECTIVE_TIMEOUT
         )
-        self.devices = together(names)
+        self.devices = device_names(names)
         torch.manual_seed(seed)
         self._seed = seed
         self._workload = workload

@@ -40,4 +40,4 @@ def _facts(workload: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path(home: Home | None, facts: dict[str, Any]) -> Path | None:
-    return home.var / "passes" / f"{this_machine.digest(facts)}.json" if home else None
+    return home.var / "passes" / f"{this_machine.facts_digest(facts)}.json" if home else None

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from daybreak.backends.faults import sentence
+from daybreak.backends.faults import fault_sentence
 from daybreak.contract.record_types import Rental
 from daybreak.extensions.vertex.error_codes import FAULTS, classify, is_device_quota
 
@@ -51,7 +51,7 @@ def test_each_cause_has_its_own_state_and_sentence(ended, kind, state, final, pa
     name, code, message, ran = ended
     cause = classify(state=name, code=code, message=message, ran=ran)
     fault = FAULTS[cause]
-    text = sentence(fault, job="j", rental=RENTAL, said=message)
+    text = fault_sentence(fault, job="j", rental=RENTAL, said=message)
     assert (cause, fault.state, fault.final) == (kind, state, final)
     assert re.search(pattern, text), text
     assert text.count("; ") >= 1
@@ -152,7 +152,7 @@ def test_no_two_causes_say_the_same():
         (7, "", False), (13, "", True), (4, "", True),
     ]  # fmt: skip
     causes = [(classify(state="FAILED", code=c, message=m, ran=r), m) for c, m, r in ends]
-    texts = [sentence(FAULTS[cause], job="j", rental=RENTAL, said=m) for cause, m in causes]
+    texts = [fault_sentence(FAULTS[cause], job="j", rental=RENTAL, said=m) for cause, m in causes]
     nexts = [text.partition("; ")[2] for text in texts]
     assert len(set(texts)) == len(texts)
     assert len(set(nexts)) == len(nexts)

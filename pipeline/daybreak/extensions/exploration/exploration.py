@@ -29,7 +29,7 @@ from daybreak.contract.units import HOUR_S
 from daybreak.extensions.exploration.trials import CERTAIN, Trial, trial_of
 from daybreak.planning.candidates import TrainingTask
 from daybreak.planning.fallback import Weighed
-from daybreak.planning.search import Candidate, PlanChoice, PlanLimits, frontier, label
+from daybreak.planning.search import Candidate, PlanChoice, PlanLimits, distinct_name, frontier
 from daybreak.prediction.calibration import NIGHTS_AHEAD
 
 if TYPE_CHECKING:  # pydantic takes longer to import than a plan to make
@@ -172,7 +172,7 @@ def explored(
     comparable = base in job.efficiency.batch_sizes
     known = of_ways(
         ranked,
-        names=[label(c, choice.best) for c in ways],
+        names=[distinct_name(c, choice.best) for c in ways],
         doubts=[job.efficiency.spread(c.estimate.batch_size, base) * comparable for c in ways],
         num_nights=[
             runs.get((c.machine.name, c.estimate.batch_size, c.rental.num_machines), 0) for c in ways
@@ -185,11 +185,13 @@ def explored(
         return choice, 0.0
     taken = ways[step.taken]
     rest = (each for each in choice.ranked if each is not taken)
-    reason = f"{label(choice.best, taken)} is the best that is known, but tonight explores: {step.reason}"
+    reason = (
+        f"{distinct_name(choice.best, taken)} is the best that is known, but tonight explores: {step.reason}"
+    )
     reason += f", of ${left_usd:.2f} left of plan.explore_usd"
     if step.taken >= len(ranked):
         rescue = trials[step.taken - len(ranked)].rescue
-        reason += f"; if it turns out to be late, {label(rescue, taken)} takes over in time"
+        reason += f"; if it turns out to be late, {distinct_name(rescue, taken)} takes over in time"
     more_usd = taken.expected_usd - choice.best.expected_usd
     return replace(choice, best=taken, ranked=(taken, *rest), runner_up=reason), more_usd
 

@@ -30,7 +30,7 @@ from daybreak.evaluation.live_judge import Held
 from daybreak.extensions.live_test import live_test, own_serving
 from daybreak.extensions.live_test.observations import ObservationLog, observe
 from daybreak.extensions.live_test.readout import Readout
-from daybreak.extensions.live_test.traffic import open_log, share_out
+from daybreak.extensions.live_test.traffic import serving_log, share_out
 from daybreak.rollout.targets import endpoint
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Conclusion, Status
@@ -48,7 +48,7 @@ def judge(
     home: Home, serving: Release, before: Release, params: WatchSections, *, rules: Rules
 ) -> Held | None:
     """Returns what the users say; None where nobody was held back."""
-    traffic_log = open_log(home, params)
+    traffic_log = serving_log(home, params)
     if traffic_log is None:
         return None
     window_s = params.live_test.outcome_hours * HOUR_S
@@ -128,7 +128,7 @@ def _outcomes_of_each(shown: "Sequence[Exposure]", *, window_s: float, now: floa
 
 def keep(home: Home, serving: Release, before: Release | None, params: WatchSections) -> None:
     """Holds users back on a version, or nobody any more; the gate's experiments are left alone."""
-    traffic_log = open_log(home, params)
+    traffic_log = serving_log(home, params)
     if traffic_log is None or _is_the_gates(traffic_log.traffic()):
         return
     share = params.watch.holdback if before else 0.0

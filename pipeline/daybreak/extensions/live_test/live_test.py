@@ -46,7 +46,7 @@ from daybreak.extensions.live_test.readout import (
     decide,
     find,
 )
-from daybreak.extensions.live_test.traffic import end, move, open_log, share_out
+from daybreak.extensions.live_test.traffic import end, move, serving_log, share_out
 from daybreak.gate.all_metrics import guardrails_of, success_of
 from daybreak.rollout.targets import endpoint
 from daybreak.statistics.paired import Rules
@@ -84,7 +84,7 @@ def judge(
         decided = records.loads(Verdict, DECIDED.read_text(), source=str(DECIDED))
         end(home, night.id, params, keep=decided.action == "promote")
         return decided
-    log = open_log(home, params)
+    log = serving_log(home, params)
     standing = records.find(Live, FOLDER)
     first = records.find(Verdict, FOLDER)
     if first is None:
@@ -304,7 +304,7 @@ def pace(params: LiveTestParams) -> ramp.Pace:
 
 def clean(home: Home, params: LiveSections) -> str:
     """Ends an experiment that no open night wants, or whose guardrails broke; says what was done."""
-    log = open_log(home, params)
+    log = serving_log(home, params)
     traffic = log.traffic() if log else None
     if log is None or traffic is None or not traffic.experiment or traffic.is_holdback:
         return ""
@@ -438,7 +438,7 @@ def hours_needed(home: Home, params: LiveSections, *, hours: float) -> float:
     nights = (commit.id for commit in ledger.commits(home, limit=NIGHTS_BACK))
     newest = next((commit for commit in nights if branch.read_at(home, commit, Evaluation)), "")
     evaluation, verdict = branch.read_at(home, newest, Evaluation), branch.read_at(home, newest, Verdict)
-    log = open_log(home, params) if evaluation else None
+    log = serving_log(home, params) if evaluation else None
     if log is None:
         return 0.0
     margin = params.gate.margin or (verdict.margin if verdict else None) or ANY_MARGIN

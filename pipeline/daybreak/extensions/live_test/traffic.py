@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from daybreak.storage.traffic_log import Log, Traffic
 
 
-def open_log(home: Home, params: LiveSections) -> "Log | None":
+def serving_log(home: Home, params: LiveSections) -> "Log | None":
     """Returns the log of serving; None where nobody has ever served from this home.
 
     The log is created where users are served elsewhere, and a source delivers observations.
@@ -57,7 +57,7 @@ def end(home: Home, experiment: str, params: LiveSections, *, keep: bool = False
     With `keep` an endpoint holds the challenger deployed, since it is about to be promoted. Raises
     ReleaseError where the experiment is on again when read back, NotYet where an endpoint does not answer.
     """
-    log = open_log(home, params)
+    log = serving_log(home, params)
     if log is None:
         return False
     before = log.traffic()

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from daybreak.extensions.pages import night_charts
 from daybreak.extensions.pages.running import RunningNight
-from daybreak.planning.rationale import percent
+from daybreak.planning.rationale import chance_in_percent
 from daybreak.report import outcome
 from daybreak.report.templates import render
 
@@ -36,7 +36,7 @@ def part(running: Sequence[RunningPage], *, at: datetime) -> Markup:
             "pages/running.html",
             running=running,
             clock_of=lambda moment: _clock(moment, at),
-            chance=percent,
+            chance=chance_in_percent,
             waits=outcome.waits,
         )
     )

@@ -15,7 +15,7 @@ from daybreak.jobs import observed_job
 from daybreak.jobs.heartbeats import Heartbeats
 from daybreak.jobs.remaining_work import forecast
 from daybreak.jobs.submissions import JobAttempts
-from daybreak.planning.rationale import percent
+from daybreak.planning.rationale import chance_in_percent
 from daybreak.registry import approval
 from daybreak.report import outcome
 from daybreak.report.outcome import Link, NightView
@@ -104,7 +104,7 @@ def line(state: RunningNight) -> str:
     if state.stage == "train" and state.trained_at:
         words.append(f"trained by {state.trained_at:%H:%M:%S} UTC")
     if state.stage in ("plan", "train") and state.chance is not None:
-        words.append(f"in time with a chance of {percent(state.chance)}")
+        words.append(f"in time with a chance of {chance_in_percent(state.chance)}")
     if waits := outcome.waits(state.device_use):
         words.append(f"its device {waits}")
     if state.loss:

@@ -440,7 +440,7 @@ class ShortCut:
         try:
             response = await getattr(router, scope["path"].removeprefix("/"))(receive)
         except HTTPException as error:
-            response = sentence(error)
+            response = error_response(error)
         await response(scope, receive, send)
 
 
@@ -547,6 +547,6 @@ def _endpoint(app: FastAPI, path: str) -> Any:
     return endpoint
 
 
-def sentence(error: HTTPException) -> Response:
+def error_response(error: HTTPException) -> Response:
     """Returns the response with the error's message as JSON."""
     return Response(json.dumps({"error": error.detail}), status_code=error.status_code, media_type=JSON)

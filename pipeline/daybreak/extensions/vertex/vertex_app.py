@@ -34,7 +34,7 @@ from daybreak.contract.params import ServingParams
 from daybreak.extensions.router.deployed import Deployed
 from daybreak.extensions.router.limits import RequestLimiter
 from daybreak.extensions.router.loading import case_of, served
-from daybreak.extensions.router.router import Router, read, sentence
+from daybreak.extensions.router.router import Router, error_response, read
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.version_process import VersionProcess, answer_s
 from daybreak.storage.traffic_log import Log, open_log
@@ -171,7 +171,7 @@ def app(root: Path, variables: Mapping[str, str], *, log: str) -> Any:
             body = await read(request.receive, within_s=BODY_S)
             return JSONResponse({"predictions": await made.state.predictions.predict(body.get("instances"))})
         except HTTPException as error:
-            return sentence(error)
+            return error_response(error)
 
     made.add_route(variables.get("AIP_HEALTH_ROUTE", "/health"), health, methods=["GET"])
     made.add_route(variables.get("AIP_PREDICT_ROUTE", "/predict"), predict, methods=["POST"])
