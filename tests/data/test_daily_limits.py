@@ -9,7 +9,7 @@ import pytest
 
 from daybreak.contract.table import Category, Float, Id, Int, Label, Table, Time, days
 from daybreak.data import day_sample
-from daybreak.data.daily_limits import DayLimits, family, learn
+from daybreak.data.daily_limits import DRIFT_SHARE, UPWARDS, DayLimits, Limit, family, learn
 from daybreak.data.day_figures import Figure, figures_of
 from daybreak.data.day_sample import Sample, sample_of, similarity, sketch_of
 
@@ -36,7 +36,7 @@ def rows(day: date, *, num: int = 400, **changed: Any) -> pa.Table:
         "country": ["at home" if number < 60 else "abroad" for number in account],
         "item": [f"item {number}" for number in item],
         "price": [PRICES[f"item {number}"] for number in item],
-        "fraud": (draw.random(num) < np.where(account < 60, 0.05, 0.3)).astype(int).tolist(),
+        "fraud": (draw.random(num) < np.where(account < 60, 0.03, 0.5)).astype(int).tolist(),
         "ts": [
             datetime.combine(day, datetime.min.time()) + timedelta(hours=h) for h in draw.uniform(8, 20, num)
         ],
@@ -60,7 +60,7 @@ def samples() -> list[Sample]:
 def limits(samples: list[Sample]) -> DayLimits:
     """Of the last day, by those before it."""
     known = figures_of(samples, PAYMENTS, [one.day for one in samples])
-    return learn(known, samples[-1].day, false_alarms_per_year=2)
+    return learn(known, samples[-1].day, false_alarms_per_year=2, label="fraud")
 
 
 def outside(samples: list[Sample], limits: DayLimits, table: pa.Table) -> set[str]:
@@ -126,6 +126,93 @@ def test_wrong_labels_are_noticed_by_slice_as_well(samples: list[Sample], limits
     assert {"mean fraud", "label where country = at home"} <= outside(samples, limits, spoiled)
 
 
+def of_country(values: list[Any], country: str, change: Any) -> list[Any]:
+    """Labels with a change where the last day's rows are of a country."""
+    last = rows(FIRST + timedelta(days=NUM_DAYS - 1))["country"].to_pylist()
+    return [change(value) if own == country else value for value, own in zip(values, last, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "figure"),
+    [
+        ("fraud", lambda values: [0] * len(values), "mean fraud"),
+        ("fraud", lambda values: [0] * len(values), "fraud against price"),
+        ("fraud", sorted, "fraud against country"),
+        ("fraud", lambda values: of_country(values, "abroad", lambda _: 0), "label where country = abroad"),
+        ("fraud", lambda values: of_country(values, "at home", lambda v: 1 - v), "fraud beside forecast"),
+        (
+            "price",
+            lambda values: [-999.0 if place % 6 == 0 else v for place, v in enumerate(values)],
+            "spike price",
+        ),
+    ],
+    ids=[
+        "all zero",
+        "all zero: no correlation is left",
+        "dealt out anew",
+        "lost abroad",
+        "inverted",
+        "sentinel",
+    ],
+)
+def test_a_fault_of_labels_or_a_sentinel_is_noticed(
+    samples: list[Sample], limits: DayLimits, column: str, change: Any, figure: str
+) -> None:
+    assert figure in outside(samples, limits, rows(limits.day, **{column: change}))
+
+
+def test_a_label_of_a_single_value_cannot_be_compared(samples: list[Sample], limits: DayLimits) -> None:
+    none = sample(limits.day, rows(limits.day, fraud=lambda values: [0] * len(values)))
+    figures = figures_of([*samples[:-1], none], PAYMENTS, [limits.day])[limits.day]
+    (gone,) = (limit for limit in limits.of(figures) if limit.name == "fraud against price")
+    assert str(gone) == "fraud cannot be compared with price: one of them has a single value, or none"
+
+
+def test_a_number_that_tells_the_label_for_the_first_time_is_noticed(
+    samples: list[Sample], limits: DayLimits
+) -> None:
+    table = rows(limits.day)
+    told = [1.0 + 10 * label for label in table["fraud"].to_pylist()]
+    assert "fraud against price" in outside(samples, limits, rows(limits.day, price=lambda _: told))
+
+
+def test_the_label_has_half_of_the_rate_to_itself(limits: DayLimits) -> None:
+    families = {name: family(name, label="fraud") for name in limits.chances}
+    of_labels = sum(2 * limits.chances[name] for name, each in families.items() if "label" in each)
+    assert of_labels == pytest.approx((1 - DRIFT_SHARE) / 365)
+
+
+def test_labels_that_are_not_known_yet_are_not_gone(samples: list[Sample], limits: DayLimits) -> None:
+    young = sample(limits.day, rows(limits.day), with_label=False)
+    figures = figures_of([*samples[:-1], young], PAYMENTS, [limits.day])[limits.day]
+    assert [str(limit) for limit in limits.of(figures) if not limit.holds] == []
+
+
+def test_a_forecast_rests_on_the_days_before_alone(samples: list[Sample]) -> None:
+    day = samples[30].day
+    later = [sample(one.day, rows(one.day, fraud=lambda v: [1] * len(v))) for one in samples[31:40]]
+    once, again = (figures_of([*samples[:31], *rest], PAYMENTS, [day])[day] for rest in ([], later))
+    assert once == again
+
+
+def test_rows_that_are_missing_in_one_hour_are_one_event(samples: list[Sample]) -> None:
+    nullable = Table(time="ts", columns={"price": Float(nullable=True), "ts": Time()})
+
+    def missing(hours: range, every: int) -> Figure:
+        table = rows(FIRST)
+        prices = [
+            None if at.hour in hours and place % every == 0 else price
+            for place, (at, price) in enumerate(
+                zip(table["ts"].to_pylist(), table["price"].to_pylist(), strict=True)
+            )
+        ]
+        own = sample_of(FIRST, pa.table({"price": prices, "ts": table["ts"]}), nullable, with_label=True)
+        return figures_of([own], nullable, [FIRST])[FIRST]["missing price"]
+
+    assert missing(range(10, 11), 1).num < 20
+    assert missing(range(24), 12).num > 200
+
+
 def test_a_category_that_is_gone_is_noticed(samples: list[Sample], limits: DayLimits) -> None:
     table = rows(limits.day)
     abroad = table.filter(pa.compute.equal(table["country"], "abroad"))
@@ -152,10 +239,8 @@ def test_a_column_and_a_figure_can_be_switched_off(samples: list[Sample]) -> Non
 
 
 def test_the_rate_is_shared_by_families_and_their_figures(limits: DayLimits) -> None:
-    sides = sum(
-        chance * (1 if family(name) == "repetition" else 2) for name, chance in limits.chances.items()
-    )
-    assert sides == pytest.approx(2 / 365)
+    sides = sum(chance * (1 if family(name) in UPWARDS else 2) for name, chance in limits.chances.items())
+    assert sides == pytest.approx((1 - DRIFT_SHARE) * 2 / 365)
     assert limits.chances["rows"] > 3 * limits.chances["new item"]
 
 
@@ -218,6 +303,14 @@ def test_a_figure_that_never_changed_is_within_its_limits_where_it_is_the_same()
     assert size.holds
 
 
+def test_labels_of_a_slice_are_told_in_words() -> None:
+    odds = Limit(name="label where country = abroad", kind="factor", value=-0.6931, low=-0.1, high=0.1)
+    assert str(odds) == (
+        "where country = abroad, the label's odds are 0.5 times those expected beside the other rows, "
+        "between 0.905 and 1.11 expected"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "figure", "words"),
     [
@@ -237,6 +330,16 @@ def test_a_figure_that_never_changed_is_within_its_limits_where_it_is_the_same()
             "quantity against price",
             Figure("correlation", 0.9, 100),
             "quantity against price is correlated by 0.9",
+        ),
+        (
+            "fraud beside forecast",
+            Figure("factor", np.log(0.5), 100, 0.1),
+            "the odds of fraud are 0.5 times what the features lead one to expect",
+        ),
+        (
+            "spike price",
+            Figure("share", 0.2, 100),
+            "one value of price is in 20 % more of the rows than usual",
         ),
         ("last hour", Figure("hours", 12.25), "the last row comes at 12.2 h"),
     ],

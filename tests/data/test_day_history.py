@@ -117,6 +117,16 @@ def test_an_unlike_day_is_held_until_a_person_accepts_it(here: Path) -> None:
     assert (FIGURES / f"day={TONIGHT}.json").exists()
 
 
+def test_a_day_that_drifts_is_held_until_a_person_accepts_it(here: Path) -> None:
+    deliver(TONIGHT, times=1.5)
+    suite = "drift: {price: 0.2}\n"
+    with pytest.raises(DataError, match="is unlike the last 4 Fridays: price 0") as held:
+        judge(TONIGHT, suite=suite, false_alarms_per_year=0)
+    assert f"--night n-accepted --set 'validate.accepted_days=[{TONIGHT}]'" in str(held.value)
+    report = judge(TONIGHT, suite=suite, false_alarms_per_year=0, accepted_days=(TONIGHT,))
+    assert [rule[:40] for rule in broken(report)] == [f"{TONIGHT} is unlike the last 4 Fridays:"[:40]]
+
+
 def test_what_an_unlike_day_comes_to_is_a_param(here: Path) -> None:
     deliver(TONIGHT, num=10)
     assert any("rows, between" in rule for rule in broken(judge(TONIGHT, unusual_day="warn")))

@@ -178,7 +178,7 @@ class ValidateParams(Section):
     common); more stops the night. The suite may set another limit for a column."""
     false_alarms_per_year: float = Field(2.0, ge=0)
     """Sound days a year of which some figure may be outside the limits that are learned from the days before:
-    rows, new values, an item's usual price, a repeated day. 0: nothing is learned."""
+    labels, rows, new values, an item's usual price, a repeated day. 0: nothing is learned."""
     unusual_day: Literal["warn", "hold", "refuse"] = "hold"
     """What happens to a day with a figure outside these limits. `warn`: the report says so; `hold`: the night
     stops until a person opens one that accepts the day; `refuse`: the night stops. The suite may say another

@@ -1,11 +1,15 @@
 """Finds figures of a day that are unlike the days before, at a stated rate of false alarms.
 
 Each figure has its own limits (daybreak/statistics/forecast_limits.py), learned on a scale that makes errors
-comparable: counts by their logarithm, shares by 2 asin(sqrt(share)), correlations by Fisher's z. For all
-figures together, `false_alarms_per_year` sound days a year may be outside. A 365th of that is for a day,
-shared evenly by the families of figures, in a family by its figures, and by the two sides of each
+comparable: counts by their logarithm, shares by 2 asin(sqrt(share)), a label's rate by its log odds, which
+have no end, correlations by Fisher's z. For all figures together, `false_alarms_per_year` sound days a year
+may be outside. A 365th of that is for a day: a fifth for drift, whose limits are the suite's; of the rest
+half for what is known of the label, of that half for its slices and single features; the rest is shared
+evenly by the other families of figures. In a family it is shared by its figures, and by the two sides of each
 (Bonferroni). So many columns in a table do not loosen the limits of the volume, which is a single figure.
-Relations are checked only where they hold: an item has a usual price, a customer no usual quantity.
+Relations are checked only where they hold: an item has a usual price, a customer no usual quantity. What a
+label has shown with a feature on each day before, and cannot show today, since one of them is constant, is
+unlike too.
 
 No limit is narrower than what the rows of the day alone would vary by: for a share, the beta-binomial
 prediction of its units, which also holds where there was none in all the days before; else as many standard
@@ -16,7 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from math import asin, ceil, exp, floor, isfinite, log, sin, sqrt, tanh
+from math import asin, ceil, exp, floor, inf, isfinite, isnan, log, nan, sin, sqrt, tanh
 from math import atanh as fisher
 from typing import NamedTuple
 
@@ -29,10 +33,13 @@ DAYS_PER_YEAR = 365
 LEAST_SHARE = 0.75  # of the days that a figure has to be of
 ROUNDING = 1e-9  # of a figure that is the same each day
 LEAST_KNOWN = 0.1  # of the pairs of two columns, for that of new ones to be looked at
+LEAST_SLICE = 0.1  # of the rows, for the label there to be looked at by itself
+LEAST_TO_VANISH = 30  # units of each day, for a figure that is gone to be unlike
 MOST_SLICES = 8  # values of a small category
 LEAST_HOLDING = 0.75  # of what a relation is of, for its breaches to be looked at
 AGAIN, QUARANTINED = "as an earlier day", "quarantined"
 SLICE = " = "
+BESIDE, AGAINST = " beside forecast", " against forecast"  # of a label and what the features say of it
 
 History = Mapping[date, Mapping[str, Figure]]
 
@@ -48,10 +55,13 @@ _FAMILIES = {
     "first": "times",
     "last": "times",
     "longest": "times",
-    "label": "labels",
+    "spike": "spikes",
 }
 _RELATED = (" with ", " by ", " against ")
-UPWARDS = ("repetition",)  # families of which only too much is wrong
+UPWARDS = ("repetition", "spikes")  # families of which only too much is wrong
+DRIFT_SHARE = 0.2  # of the false alarms, for the limits of drift that init proposes
+LABELS, LABEL_PARTS = "labels", "parts of labels"
+_OF_LABELS = {LABELS: 0.25, LABEL_PARTS: 0.25}  # of the chance of a day; the other families share the rest
 
 # The sentence of a figure, by the first word of the name, or by the word between two columns.
 _SENTENCES = {
@@ -68,7 +78,8 @@ _SENTENCES = {
     "last": "the last row comes at {value}",
     "longest": "the longest time without a row is {value}",
     "mean": "the mean {rest} is {value}",
-    "label": "the label is {value} {rest}",
+    "label": "{rest}, the label's odds are {value} times those expected beside the other rows",
+    "spike": "one value of {rest} is in {value} more of the rows than usual",
     "copies": "{value} of the rows are alike to another but for ids and time",
     "quarantined": "{value} of the rows are in quarantine",
     "as": "{value} of the rows are those of an earlier day but for ids and time",
@@ -92,12 +103,18 @@ class Limit:
 
     @property
     def excess(self) -> float:
-        """Returns how far outside the figure is, in widths of what was expected."""
+        """Returns how far outside the figure is, in widths of what was expected; 0 of one that is gone."""
+        if isnan(self.value):
+            return 0.0
         value, low, high = (_scaled(self.kind, number) for number in (self.value, self.low, self.high))
         return max(low - value, value - high) / max(high - low, 1e-9)
 
     def __str__(self) -> str:
-        if self.kind == "share":
+        if isnan(self.value):
+            one, _, other = self.name.partition(" against ")
+            compared = f"{one} cannot be compared with {other or 'its features'}"
+            return f"{compared}: one of them has a single value, or none"
+        if self.kind in ("share", "rate"):
             value, low, high = percents(self.value, self.low, self.high)
         else:
             value, low, high = (_in_words(self.kind, number) for number in (self.value, *self._shown()))
@@ -107,6 +124,12 @@ class Limit:
             sentence = f"{value} of the values of {of} come with several of {column}"
         elif first in _SENTENCES:
             sentence = _SENTENCES[first].format(value=value, rest=rest)
+        elif self.name.endswith(BESIDE):
+            odds = f"the odds of {self.name.removesuffix(BESIDE)} are {value} times"
+            plain = f"{self.name.removesuffix(BESIDE)} is {value} beside"
+            sentence = f"{odds if self.kind == 'factor' else plain} what the features lead one to expect"
+        elif self.name.endswith(AGAINST):
+            sentence = f"{self.name.removesuffix(AGAINST)} is correlated by {value} with its forecast"
         elif " by " in self.name:
             sentence = f"{self.name.replace(' by ', ' by its ')} is {value} times the usual"
         elif SLICE in self.name:
@@ -127,6 +150,7 @@ class Learned(NamedTuple):
 
     forecast: SeriesForecast
     num_units: float  # that the share of all these days together is of
+    is_usual: bool = False  # on each of these days, of many units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +167,7 @@ class DayLimits:
     num_days: int
     learned: Mapping[str, Learned]
     chances: Mapping[str, float]
+    label: str = ""
 
     def of(self, figures: Mapping[str, Figure]) -> list[Limit]:
         """Returns the limits of these figures of the day; 0 for a small category's value that is gone."""
@@ -153,7 +178,15 @@ class DayLimits:
                 figure = _gone(name, figures)
             if figure is not None:
                 limits.append(_limit(name, figure, learned, self.chances[name]))
+            elif self._vanished(name, figures):
+                limits.append(Limit(name=name, kind="correlation", value=nan, low=nan, high=nan))
         return limits
+
+    def _vanished(self, name: str, figures: Mapping[str, Figure]) -> bool:
+        """Returns whether a figure of labels is gone that each day before had, though labels are there."""
+        is_there = f"missing {self.label}" in figures and figures["rows"].num >= LEAST_TO_VANISH
+        of_labels = family(name, label=self.label) in _OF_LABELS and SLICE not in name
+        return of_labels and is_there and self.learned[name].is_usual
 
     @property
     def note(self) -> str:
@@ -167,7 +200,7 @@ class DayLimits:
 
 
 def learn(
-    history: History, day: date, *, false_alarms_per_year: float, off: Collection[str] = ()
+    history: History, day: date, *, false_alarms_per_year: float, label: str = "", off: Collection[str] = ()
 ) -> DayLimits:
     """Returns the limits of the figures of `day`, learned from earlier days of the history.
 
@@ -175,6 +208,7 @@ def learn(
         history: figures by day and name.
         day: whose figures are to be judged.
         false_alarms_per_year: sound days a year that may be outside of some limit.
+        label: column whose figures have half of these to themselves; "" for a table without.
         off: figures without a limit.
     """
     days = sorted(other for other in history if other < day)[-DAYS:]
@@ -187,18 +221,33 @@ def learn(
     learned = {name: known for name, known in learned.items() if _is_worth_a_look(name, learned)}
     for name in _small_slices(learned):
         del learned[name]
-    sizes = Counter(map(family, learned))
-    a_day = false_alarms_per_year / DAYS_PER_YEAR / max(1, len(sizes))
-    chances = {name: a_day / sizes[family(name)] / (1 if family(name) in UPWARDS else 2) for name in learned}
-    return DayLimits(day=day, num_days=len(days), learned=learned, chances=chances)
+    families = {name: family(name, label=label) for name in learned}
+    shares = _shares(Counter(families.values()))
+    a_day = (1 - DRIFT_SHARE) * false_alarms_per_year / DAYS_PER_YEAR
+    chances = {name: a_day * shares[each] / (1 if each in UPWARDS else 2) for name, each in families.items()}
+    return DayLimits(day=day, num_days=len(days), learned=learned, chances=chances, label=label)
 
 
-def family(name: str) -> str:
-    """Returns the family of a figure, which shares the rate of false alarms evenly with the others.
+def _shares(sizes: Mapping[str, int]) -> dict[str, float]:
+    """Returns the share of the chance of a day that each figure of a family has, from their numbers."""
+    others = [each for each in sizes if each not in _OF_LABELS]
+    left = 1 - sum(share for each, share in _OF_LABELS.items() if each in sizes)
+    shares = {each: _OF_LABELS.get(each, left / max(1, len(others))) for each in sizes}
+    return {each: shares[each] / num for each, num in sizes.items()}
+
+
+def family(name: str, *, label: str = "") -> str:
+    """Returns the family of a figure, which shares its rate of false alarms evenly among its figures.
 
     >>> family("rows"), family("new item"), family("new item with description")
     ('volume', 'values', 'relations')
+    >>> family("mean fraud", label="fraud"), family("fraud against price", label="fraud")
+    ('labels', 'parts of labels')
     """
+    if name in {f"{label} beside forecast", f"{label} against forecast", f"mean {label}", f"missing {label}"}:
+        return LABELS
+    if name.startswith(("label where ", f"{label} against ")):
+        return LABEL_PARTS
     if name == "mean hour":
         return "times"
     first = name.partition(" ")[0]
@@ -229,7 +278,8 @@ def _small_slices(learned: Mapping[str, Learned]) -> list[str]:
     for name in sorted(shares, key=lambda name: -shares[name]):
         by_column.setdefault(name.partition(SLICE)[0], []).append(name)
     kept = {name for names in by_column.values() for name in names[:MOST_SLICES]}
-    return [name for name in learned if SLICE in name and name.removeprefix("label where ") not in kept]
+    kept |= {f"label where {name}" for name in kept if _plain("share", shares[name]) >= LEAST_SLICE}
+    return [name for name in learned if SLICE in name and name not in kept]
 
 
 def _is_worth_a_look(name: str, learned: "Mapping[str, Learned]") -> bool:
@@ -256,11 +306,15 @@ def _learned(name: str, history: History, days: Sequence[date], *, weekday: int)
     if len(known) < LEAST_SHARE * len(days):
         return None
     expected = forecast(
-        [_scaled(figure.kind, figure.value) for figure in known.values()],
+        [_scaled(figure.kind, figure.value, num=figure.num) for figure in known.values()],
         [other.weekday() for other in known],
         weekday=weekday,
     )
-    return Learned(expected, sum(figure.num for figure in known.values())) if expected else None
+    if not expected:
+        return None
+    nums = [figure.num for figure in known.values()]
+    is_usual = len(known) == len(days) and min(nums) >= LEAST_TO_VANISH
+    return Learned(expected, sum(nums), is_usual=is_usual)
 
 
 def _limit(name: str, figure: Figure, learned: Learned, chance: float) -> Limit:
@@ -270,6 +324,9 @@ def _limit(name: str, figure: Figure, learned: Learned, chance: float) -> Limit:
     low, high = expected - below, expected + above
     by_rows = _by_rows(figure, expected, learned.num_units, chance)
     low, high = min(low, by_rows[0]) - ROUNDING, max(high, by_rows[1]) + ROUNDING
+    if figure.kind == "rate":  # none of the labels, or all of them, as far as so many units show
+        low = low if low > _scaled("rate", 0, num=figure.num) else -inf
+        high = high if high < _scaled("rate", 1, num=figure.num) else inf
     if family(name) in UPWARDS:
         low = 0.0
     return Limit(
@@ -285,20 +342,25 @@ def _by_rows(figure: Figure, expected: float, num_units: float, chance: float) -
     """Returns the limits that the units of the day alone would give, on the scale of the figure."""
     from scipy import stats
 
-    if figure.kind == "share":
+    if figure.kind in ("share", "rate"):
         num = max(1, round(figure.num))
-        share = _plain("share", expected)
+        share = _plain(figure.kind, expected)
         of_share, of_rest = share * num_units + 0.5, (1 - share) * num_units + 0.5  # Jeffreys' prior
         most = stats.betabinom.isf(chance, num, of_share, of_rest) / num
         least = stats.betabinom.ppf(chance, num, of_share, of_rest) / num
-        return _scaled("share", max(0.0, float(least))), _scaled("share", min(1.0, float(most)))
+        ends = max(0.0, float(least)), min(1.0, float(most))
+        low, high = (_scaled(figure.kind, end, num=num) for end in ends)
+        return low, high
     error = 1 / sqrt(max(1.0, figure.num)) if figure.kind == "count" else figure.error
     reach = float(stats.norm.isf(chance)) * error
     return expected - reach, expected + reach
 
 
-def _scaled(kind: Kind, value: float) -> float:
-    """Returns a figure on the scale that makes errors comparable."""
+def _scaled(kind: Kind, value: float, *, num: float = 0.0) -> float:
+    """Returns a figure on the scale that makes errors comparable; half a unit of `num` is added to a rate."""
+    if kind == "rate":
+        num = max(1.0, num)
+        return log((value * num + 0.5) / ((1 - value) * num + 0.5))
     if kind == "count":
         return log(max(value, 0.5))
     if kind == "share":
@@ -314,6 +376,8 @@ def _plain(kind: Kind, scaled: float) -> float:
         return exp(scaled)
     if kind == "share":
         return sin(min(max(scaled, 0.0), 3.141592653589793) / 2) ** 2
+    if kind == "rate":
+        return 1 / (1 + exp(min(-scaled, 500)))
     if kind == "correlation":
         return tanh(scaled)
     return scaled

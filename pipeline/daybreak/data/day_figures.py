@@ -10,8 +10,15 @@ Of each kind of column, with `WINDOW` earlier partitions as what is known:
                                       factor of two
     several X of Y                    values of Y with several values of X: customers of one invoice
     top X, size X, negative X, zero X a column by itself
-    X = V, label where X = V          share of a small category's value, and the label's mean there
-    X against Y                       rank correlation of two numbers, the label among them
+    spike X                           by how much the share of one value of a number is above its usual share:
+                                      a sentinel such as -999, or a default
+    X = V                             share of a small category's value
+    X against Y                       rank correlation of two numbers
+    label beside forecast             the label's mean beside what the features lead one to expect
+                                      (daybreak/data/label_forecast.py), of a rate as a ratio of odds
+    label where X = V                 the same for the rows of V, beside the other rows
+    label against forecast, against X rank correlation of the label with its forecast and each number; with a
+                                      small category the correlation ratio of the ranks
     first hour, last hour, mean hour, longest gap
     copies, as an earlier day         rows equal but for ids and times, within the day; and the Jaccard
                                       similarity with the most similar earlier day, by MinHash (Broder 1997)
@@ -28,6 +35,7 @@ import numpy as np
 
 from daybreak.contract.table import Category, Id, Table
 from daybreak.data.day_sample import Sample, is_label, pair, signature, thinned
+from daybreak.data.label_forecast import LEARNED_DAYS, label_forecast
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,20 +44,21 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
     Rows = NDArray[np.bool_]
 
-Kind = Literal["count", "share", "mean", "factor", "hours", "correlation"]
+Kind = Literal["count", "share", "rate", "mean", "factor", "hours", "correlation"]
 
 WINDOW = 56  # earlier partitions that are known
 USUAL_DAYS = 5
 MOST_KEYS, MOST_NUMBERS = 6, 6  # columns of a wide table that are looked at together
 LEAST_ROWS = 10  # that a mean is of
+LEAST_HOURS = 5  # that a variance between hours is of
 CLOCK_H = 1 / 60  # to which the first and the last hour are known
 
 
 class Figure(NamedTuple):
     """A figure of a day, and the error that its rows alone would give it.
 
-    `num` is the number of independent units that a share is of; `error` the standard error of what is no
-    share. A `factor` is the mean of logarithms.
+    `num` is the number of independent units that a share or a rate is of; `error` the standard error of what
+    is neither. A `rate` is the share of labels that are 1; a `factor` is a logarithm.
     """
 
     kind: Kind
@@ -91,7 +100,7 @@ class _Together:
         self._at = np.repeat(np.arange(len(samples)), lengths)
         names = [name for name in table.columns if any(name in sample.keys for sample in samples)]
         self._keys = {name: self._column("keys", name, np.uint64) for name in names}
-        label = table.label.column if table.label else ""
+        self._label = label = table.label.column if table.label else ""
         numbers = [name for name in table.columns if any(name in sample.numbers for sample in samples)]
         self._numbers = {name: self._column("numbers", name, np.float64) for name in numbers}
         self._paired_numbers = sorted(numbers, key=lambda name: name != label)[:MOST_NUMBERS]
@@ -109,6 +118,11 @@ class _Together:
             for group in self._groups
             for number in self._paired_numbers
             if not _is_yes_or_no(self._numbers[number])
+        }
+        self._spikes = {
+            name: self._above_usual(values)
+            for name, values in self._numbers.items()
+            if not _is_yes_or_no(values)
         }
 
     def _column(self, kind: Literal["keys", "numbers"], name: str, dtype: Any) -> Any:
@@ -154,11 +168,35 @@ class _Together:
         usual[there] = np.nanmedian(before[there], axis=1)
         return np.asarray(logs - usual[of_row], dtype=np.float64)
 
+    def _above_usual(self, values: "Numbers") -> "Numbers":
+        """Returns by how much the value of each row is more frequent on its day than on the days before."""
+        bits = (values + 0.0).view(np.uint64) | np.uint64(1)  # one zero
+        keys = np.where(np.isfinite(values), bits, np.uint64(0))
+        _, _, key, at, group = self._grouped(keys)
+        if not len(key):
+            return np.zeros(0)
+        shares = np.bincount(group) / np.bincount(self._at, minlength=len(self._samples))[at]
+        codes = np.cumsum(np.concatenate([[0], (key[1:] != key[:-1])]))
+        order = codes * (len(self._samples) + WINDOW) + at + WINDOW  # by value, then by day
+        first = np.searchsorted(order, np.maximum(order - WINDOW, codes * (len(self._samples) + WINDOW)))
+        totals = np.concatenate([[0.0], np.cumsum(shares)])
+        usual = (totals[np.arange(len(key))] - totals[first]) / np.clip(at, 1, WINDOW)
+        return np.asarray(np.where(key != 0, shares - usual, 0.0)[group], dtype=np.float64)
+
+    def _forecast(self, place: int) -> "Numbers | None":
+        """Returns the forecast of the label of a day's rows by the days before it."""
+        before = slice(self._ends[max(0, place - LEARNED_DAYS)], self._ends[place])
+        ids = {name for name, column in self._table.columns.items() if isinstance(column, Id)}
+        keys = {name: values for name, values in self._keys.items() if name not in {self._label, *ids}}
+        numbers = {name: values for name, values in self._numbers.items() if name != self._label}
+        day = slice(self._ends[place], self._ends[place + 1])
+        return label_forecast(self._numbers[self._label], keys, numbers, before=before, day=day)
+
     def of_day(self, place: int) -> Iterator[tuple[str, Figure]]:
         """Yields the figures of a day."""
         sample, rows = self._samples[place], slice(self._ends[place], self._ends[place + 1])
         units = self._keys[self._table.unit][rows] if self._table.unit in self._keys else None
-        day = _Day(len(sample), units)
+        day = _Day(len(sample), units, sample.hours)
         yield "rows", Figure("count", float(sample.num_rows), num=day.num(np.ones(len(sample), np.bool_)))
         if not len(sample):
             return
@@ -169,9 +207,18 @@ class _Together:
         yield from self._of_relations(day, keys, rows)
         yield from _of_numbers(day, numbers, self._table)
         yield from _of_times(sample.hours)
-        yield from _of_slices(day, keys, numbers, sample, self._table)
+        yield from _of_slices(day, keys, sample)
+        for name, above in self._spikes.items():
+            if name in numbers:
+                num = day.num(np.ones(len(sample), np.bool_))
+                yield f"spike {name}", Figure("share", max(0.0, round(float(above[rows].max()), 9)), num=num)
+        if self._label in numbers:
+            forecast = self._forecast(place)
+            yield from _of_label(day, self._label, forecast, keys=keys, numbers=numbers, small=sample.small)
         paired = [name for name in self._paired_numbers if name in numbers]
         for one, other in combinations(paired, 2):
+            if one == self._label:
+                continue
             yield f"{one} against {other}", _correlation(numbers[one], numbers[other])
         hashes = signature(sample, self._table)
         first = np.zeros(len(sample), dtype=np.bool_)
@@ -197,8 +244,9 @@ class _Together:
 class _Day:
     """Means and shares of a day's rows, and how many independent units they are of."""
 
-    def __init__(self, num_rows: int, units: "Keys | None") -> None:
+    def __init__(self, num_rows: int, units: "Keys | None", hours: "Numbers") -> None:
         self._num_rows, self._units = num_rows, None
+        self._hours = np.unique(np.floor(hours), return_inverse=True)[1].astype(np.int64)
         if units is not None:
             codes = np.unique(units, return_inverse=True)[1].astype(np.int64)
             alone = units == 0
@@ -219,6 +267,21 @@ class _Day:
             return Figure("share", float("nan"))
         return Figure("share", float(rows[there].mean()), num=self.num(there))
 
+    def share_by_hour(self, rows: "Rows", *, among: "Rows | None" = None) -> Figure:
+        """Returns the share of these rows, of as many units as its variance between hours shows.
+
+        Rows of an hour share its weather, or the sensor that failed: their number says little.
+        """
+        figure = self.share(rows, among=among)
+        there = np.ones(self._num_rows, dtype=np.bool_) if among is None else among
+        hours, share = self._hours[there], figure.value
+        num_hours = len(np.unique(hours))
+        if not 0 < share < 1 or num_hours < LEAST_HOURS:
+            return figure
+        sums = np.bincount(hours, rows[there] - share)
+        variance = float((sums**2).sum()) / len(hours) ** 2 * num_hours / (num_hours - 1)
+        return figure._replace(num=min(figure.num, max(1.0, share * (1 - share) / variance)))
+
     def mean(self, kind: Kind, values: "Numbers", *, among: "Rows") -> Figure:
         """Returns the mean of these values."""
         if among.sum() < LEAST_ROWS:
@@ -237,23 +300,24 @@ def _of_keys(
         if len(distinct):
             yield f"top {name}", day.share(values == distinct[counts.argmax()], among=values != 0)
         if _may_miss(table, name):
-            yield f"missing {name}", day.share(values == 0)
+            yield f"missing {name}", day.share_by_hour(values == 0)
 
 
 def _of_numbers(day: _Day, numbers: "Mapping[str, Numbers]", table: Table) -> Iterator[tuple[str, Figure]]:
     for name, values in numbers.items():
         there = np.isfinite(values)
         if _may_miss(table, name):
-            yield f"missing {name}", day.share(~there)
+            yield f"missing {name}", day.share_by_hour(~there)
         if not there.any():
             continue
         if _is_yes_or_no(values):
-            yield f"mean {name}", day.share(values == 1, among=there)
+            mean = day.share(values == 1, among=there)
+            yield f"mean {name}", mean._replace(kind="rate") if is_label(table, name) else mean
             continue
         top, counts = np.unique(values[there], return_counts=True)
         yield f"top {name}", day.share(values == top[counts.argmax()], among=there)
-        yield f"negative {name}", day.share(values < 0, among=there)
-        yield f"zero {name}", day.share(values == 0, among=there)
+        yield f"negative {name}", day.share_by_hour(values < 0, among=there)
+        yield f"zero {name}", day.share_by_hour(values == 0, among=there)
         logs = np.log(np.abs(np.where(there & (values != 0), values, 1)))
         yield f"size {name}", day.mean("factor", logs, among=there & (values != 0))
 
@@ -275,21 +339,79 @@ def _of_times(hours: "Numbers") -> Iterator[tuple[str, Figure]]:
     yield "mean hour", Figure("hours", float(hours.mean()), error=float(hours.std()) / len(ordered) ** 0.5)
 
 
-def _of_slices(
-    day: _Day, keys: "Mapping[str, Keys]", numbers: "Mapping[str, Numbers]", sample: Sample, table: Table
+def _of_slices(day: _Day, keys: "Mapping[str, Keys]", sample: Sample) -> Iterator[tuple[str, Figure]]:
+    """Yields the share of each value of a small category."""
+    for name, value, text in _slices(keys, sample.small):
+        yield f"{name} = {text}", day.share(keys[name] == value)
+
+
+def _slices(
+    keys: "Mapping[str, Keys]", small: Mapping[str, Mapping[int, str]]
+) -> Iterator[tuple[str, np.uint64, str]]:
+    """Yields each value of the small categories: the column, the hash and the text of the value."""
+    for name, texts in small.items():
+        if name in keys:
+            for value in np.unique(keys[name][keys[name] != 0]):
+                yield name, value, texts.get(int(value), "")
+
+
+def _of_label(
+    day: _Day,
+    label: str,
+    forecast: "Numbers | None",
+    *,
+    keys: "Mapping[str, Keys]",
+    numbers: "Mapping[str, Numbers]",
+    small: Mapping[str, Mapping[int, str]],
 ) -> Iterator[tuple[str, Figure]]:
-    """Yields the share of each value of a small category, and the label's mean there."""
-    label = numbers.get(table.label.column) if table.label else None
-    for name, texts in sample.small.items():
-        if name not in keys or is_label(table, name):
-            continue
-        for value in np.unique(keys[name][keys[name] != 0]):
-            here, text = keys[name] == value, texts.get(int(value), "")
-            yield f"{name} = {text}", day.share(here)
-            if label is not None:
-                known = here & np.isfinite(label)
-                rate, mean = day.share(label == 1, among=known), day.mean("mean", label, among=known)
-                yield f"label where {name} = {text}", rate if _is_yes_or_no(label) else mean
+    """Yields how the label follows from the features: from all of them together, by slice, from each."""
+    values = numbers[label]
+    known = np.isfinite(values)
+    if forecast is not None:
+        everywhere = _Beside.of(day, values, forecast, known)
+        yield f"{label} beside forecast", everywhere.figure
+        yield f"{label} against forecast", _correlation(values, forecast)
+        for name, value, text in _slices(keys, small):
+            here = keys[name] == value
+            inside, outside = (_Beside.of(day, values, forecast, known & part) for part in (here, ~here))
+            yield f"label where {name} = {text}", inside.against(outside)
+    for name, other in numbers.items():
+        if name != label:
+            yield f"{label} against {name}", _correlation(values, other)
+    for name in small:
+        if name in keys and name != label:
+            yield f"{label} against {name}", _correlation_ratio(values, keys[name])
+
+
+class _Beside(NamedTuple):
+    """How far the mean label of some rows is from its forecast, and the error; of a rate in log odds."""
+
+    kind: Kind
+    value: float
+    num: float
+    error: float
+
+    @classmethod
+    def of(cls, day: "_Day", label: "Numbers", forecast: "Numbers", among: "Rows") -> "_Beside":
+        if among.sum() < LEAST_ROWS:
+            return cls("mean", float("nan"), 0.0, 0.0)
+        if not _is_yes_or_no(label):
+            mean = day.mean("mean", label - forecast, among=among)
+            return cls("mean", mean.value, mean.num, mean.error)
+        num, least = day.num(among), 0.5 / (float(among.sum()) + 1)
+        expected = min(1 - least, max(least, float(forecast[among].mean())))
+        rate = (float(label[among].sum()) + 0.5) / (float(among.sum()) + 1)
+        odds = np.log(rate / (1 - rate)) - np.log(expected / (1 - expected))
+        return cls("factor", float(odds), num, float(1 / (num * expected * (1 - expected)) ** 0.5))
+
+    @property
+    def figure(self) -> Figure:
+        return Figure(self.kind, self.value, num=self.num, error=self.error)
+
+    def against(self, other: "_Beside") -> Figure:
+        """Returns how far these rows are from their forecast beside the other rows of the day."""
+        error = float(np.hypot(self.error, other.error))
+        return Figure(self.kind, self.value - other.value, num=self.num, error=error)
 
 
 def _is_yes_or_no(values: "Numbers") -> bool:
@@ -318,3 +440,22 @@ def _correlation(one: "Numbers", other: "Numbers") -> Figure:
         return Figure("correlation", float("nan"))
     num = float(both.sum())
     return Figure("correlation", float(np.corrcoef(left, right)[0, 1]), num=num, error=1 / (num - 3) ** 0.5)
+
+
+def _correlation_ratio(values: "Numbers", groups: "Keys") -> Figure:
+    """Returns the square root of the share of the ranks' variance that groups explain (adjusted)."""
+    from scipy.stats import rankdata
+
+    both = np.isfinite(values) & (groups != 0)
+    codes = np.unique(groups[both], return_inverse=True)[1]
+    num, num_groups = int(both.sum()), int(codes.max(initial=-1)) + 1
+    if num < LEAST_ROWS or num <= num_groups + 3 or num_groups < 2:
+        return Figure("correlation", float("nan"))
+    ranks = rankdata(values[both])
+    if not ranks.std():
+        return Figure("correlation", float("nan"))
+    means = np.bincount(codes, ranks) / np.bincount(codes)
+    within = float(((ranks - means[codes]) ** 2).sum()) / (num - num_groups)
+    explained = 1 - within / float(ranks.var(ddof=1))
+    value = float(max(0.0, explained) ** 0.5)
+    return Figure("correlation", value, num=float(num), error=1 / (num - 3) ** 0.5)

@@ -22,7 +22,7 @@ from daybreak.contract.errors import DataError
 from daybreak.contract.params import ValidateParams
 from daybreak.contract.record_types import Expectation, Night
 from daybreak.contract.table import Table
-from daybreak.data import day_figures, day_sample
+from daybreak.data import day_figures, day_sample, label_forecast
 from daybreak.data.daily_limits import AGAIN, QUARANTINED, DayLimits, Limit, learn
 from daybreak.data.day_figures import WINDOW, Figure, figures_of
 from daybreak.data.day_sample import SKETCH, Sample, read_sample, sample_of, similarity, sketch_of
@@ -170,7 +170,7 @@ def judged(
         }
         if day in kept and not changed:
             continue
-        known = learn(figures, day, false_alarms_per_year=false_alarms_per_year, off=off)
+        known = learn(figures, day, false_alarms_per_year=false_alarms_per_year, label=label, off=off)
         limits = [
             limit
             for limit in known.of(figures[day])
@@ -225,14 +225,18 @@ def _severity(name: str, suite: Suite, params: ValidateParams) -> str:
 def _stopped(day: JudgedDay, limits: Sequence[Limit], night: Night, *, may_be_accepted: bool) -> str:
     way = "or change its severity (validate.unusual_day, or limits of the suite)"
     if may_be_accepted:
-        way = (
-            f"or, if the day is right, open a night that accepts it: daybreak night "
-            f"--day {night.day} --night {night.id}-accepted --set 'validate.accepted_days=[{day.day}]' "
-            f"--trigger REASON"
-        )
+        way = acceptance(day.day, night)
     return (
         f"{day.day} is unlike the {day.known.num_days} days before it: this {day.day:%A}: "
         f"{in_words(limits)}; fix the source and ingest again, {way}"
+    )
+
+
+def acceptance(day: date, night: Night) -> str:
+    """Returns the words of an error on how a person lets a day in that is right."""
+    return (
+        f"or, if the day is right, open a night that accepts it: daybreak night --day {night.day} "
+        f"--night {night.id}-accepted --set 'validate.accepted_days=[{day}]' --trigger REASON"
     )
 
 
@@ -260,7 +264,8 @@ def _digests(
     of_rows: Mapping[date, str], ripe: Mapping[date, bool], table: Table, rules: str
 ) -> dict[date, str]:
     """Returns the digest of what the figures of each day are of."""
-    shared = [rules, records.dumps(table), inspect.getsource(day_figures), inspect.getsource(day_sample)]
+    code = [inspect.getsource(module) for module in (day_figures, day_sample, label_forecast)]
+    shared = [rules, records.dumps(table), *code]
 
     def digest(day: date) -> str:
         text = json.dumps([of_rows[day], ripe[day], *shared])

@@ -242,9 +242,7 @@ class _Checks:
         if any(not finding.success for finding in of_days):
             raise DataError(_broken_day(of_days, _figures(judged), list(judged)))
         _refuse_bad_rows([judged[day] for day in came_in], self.rules, limit=params.max_quarantined)
-        distances, note = _drift(
-            night.day, judged, self.table, here=agenda.raw, suite=suite, limit=params.max_drift
-        )
+        distances, note = _drift(night, judged, self.table, here=agenda.raw, suite=suite, params=params)
         figures, unusual = _unusual(
             night,
             judged,
@@ -424,17 +422,21 @@ def _refuse_bad_rows(judged: Sequence[PartitionFindings], rules: Sequence[Rule],
 
 
 def _drift(
-    day: date,
+    night: Night,
     judged: Mapping[date, PartitionFindings],
     table: Table,
     *,
     here: Container[date],
     suite: Suite,
-    limit: float,
+    params: ValidateParams,
 ) -> tuple[tuple[Drift, ...], tuple[Expectation, ...]]:
-    """Distances from the last same weekdays, or a note where there are too few of them."""
+    """Returns the distances from the last same weekdays, and a note where they are too few or too far.
+
+    Raises DataError where a day is too far that no person has accepted.
+    """
     if suite.drift == "off":
         return (), ()
+    day, limit = night.day, params.max_drift
     earlier = sorted({*judged, *(other for other in partitions(CLEAN) if other in here)})
     earlier = [other for other in earlier if other < day and other.weekday() == day.weekday()]
     before = [_clean_rows(other, judged) for other in earlier[-drift.SAME_WEEKDAYS :]]
@@ -444,12 +446,15 @@ def _drift(
         log.info(note)
         return (), (Expectation(rule=note, column="(table)", num_failed=0, success=True),)
     over = [f"{d.column} {d.value:.2f} (limit {d.limit:g})" for d in distances if d.value > d.limit]
-    if over:
+    if not over:
+        return distances, ()
+    unlike = f"{day} is unlike the last {len(before)} {day:%A}s: {', '.join(over)}"
+    if day not in params.accepted_days:
         raise DataError(
-            f"{day} is unlike the last {len(before)} {day:%A}s: {', '.join(over)}; fix the source and "
-            f"ingest again, or raise the limit under drift in the suite or validate.max_drift"
+            f"{unlike}; fix the source and ingest again, raise the limit under drift in the suite or "
+            f"validate.max_drift, {day_history.acceptance(day, night)}"
         )
-    return distances, ()
+    return distances, (Expectation(rule=unlike, column="(day)", num_failed=len(over), success=False),)
 
 
 def _unusual(

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 LEVEL_DAYS = 14
@@ -38,7 +39,7 @@ class SeriesForecast:
 
     def reach(self, chance: float) -> tuple[float, float]:
         """Returns how far below and above the expected value a new one is with that chance on each side."""
-        return _reach(-self.errors, chance), _reach(self.errors, chance)
+        return exceeded(-self.errors, chance), exceeded(self.errors, chance)
 
 
 def forecast(values: Sequence[float], weekdays: Sequence[int], *, weekday: int) -> SeriesForecast | None:
@@ -50,23 +51,36 @@ def forecast(values: Sequence[float], weekdays: Sequence[int], *, weekday: int) 
         weekday: of the day that is to come.
     """
     series, days = np.asarray(values, dtype=np.float64), np.asarray(weekdays)
-    levels = np.array([_level(series, place) for place in range(len(series))])
-    beside = series - levels
-    errors = np.array(
-        [
-            series[place] - _expected(levels[place], beside[:place], days[:place], int(days[place]))
-            for place in range(LEAST_BEFORE, len(series))
-        ]
-    )
-    if len(errors) < LEAST_ERRORS:
+    if len(series) < LEAST_BEFORE + LEAST_ERRORS:
         return None
-    expected = _expected(_level(series, len(series)), beside, days, weekday)
-    return SeriesForecast(expected=expected, errors=errors)
+    levels = _middles(series, LEVEL_DAYS)  # before each place, and after the last
+    beside = series - levels[:-1]
+    usual = np.zeros(len(series))  # of the weekday, beside the level
+    for each in np.unique(days):
+        same = np.flatnonzero((days == each) & np.isfinite(beside))
+        usual[same] = _usual(beside[same])[:-1]
+    expected = levels[-1] + _usual(beside[(days == weekday) & np.isfinite(beside)])[-1]
+    errors = (beside - usual)[LEAST_BEFORE:]
+    return SeriesForecast(expected=float(expected), errors=errors)
 
 
-def _level(series: Numbers, place: int) -> float:
-    """Returns the mean of the middle half of the values before a place; NaN where there are none."""
-    return _middle(series[max(0, place - LEVEL_DAYS) : place])
+def _usual(beside: Numbers) -> Numbers:
+    """Returns what is usual of a weekday before each of its days and after the last; 0 after fewer than 2."""
+    usual = _middles(beside, SAME_WEEKDAYS)
+    usual[:2] = 0.0
+    return usual
+
+
+def _middles(series: Numbers, num: int) -> Numbers:
+    """Returns the mean of the middle half of up to `num` values before each place, and of the last ones.
+
+    NaN stands before the first.
+    """
+    short = [_middle(series[:place]) for place in range(min(num, len(series) + 1))]
+    if len(series) < num:
+        return np.array(short)
+    ordered, cut = np.sort(sliding_window_view(series, num), axis=1), num // 4
+    return np.concatenate([short, ordered[:, cut : num - cut].mean(axis=1)])
 
 
 def _middle(values: Numbers) -> float:
@@ -75,13 +89,8 @@ def _middle(values: Numbers) -> float:
     return float(ordered[cut : len(ordered) - cut].mean()) if len(values) else float("nan")
 
 
-def _expected(level: float, beside: Numbers, days: "NDArray[np.int_]", weekday: int) -> float:
-    same = beside[(days == weekday) & np.isfinite(beside)][-SAME_WEEKDAYS:]
-    return level + (_middle(same) if len(same) > 1 else 0.0)
-
-
-def _reach(errors: Numbers, chance: float) -> float:
-    """Returns what an error exceeds with that chance."""
+def exceeded(errors: Numbers, chance: float) -> float:
+    """Returns what a new error exceeds with that chance, as these did; of 0 or more."""
     num = max(2, int(TAIL * len(errors)))
     ordered = np.sort(errors)[::-1]
     threshold = float(ordered[num]) if num < len(ordered) else float(ordered[-1])

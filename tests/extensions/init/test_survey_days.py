@@ -93,6 +93,27 @@ def test_a_column_whose_days_are_as_far_apart_as_can_be_has_no_limit_of_drift() 
     assert far["x"] is None and far[drift.ROWS] == 0.2
 
 
+def test_a_column_whose_days_are_rarely_far_apart_has_a_limit_above_any_seen_or_none() -> None:
+    """A quarter of what was seen, and a little, is not enough where most days are near and some are far."""
+    skewed = history(
+        90, lambda n: [v + float(np.random.default_rng(n).exponential(0.3)) for v in draw(n, 400)]
+    )
+    limit = survey_days.drift_limits(skewed, table_of(Float()))["x"]
+    weekdays = [sorted(skewed)[number::7] for number in range(7)]
+    seen = [
+        drift.distances(
+            skewed[days[place]].column,
+            [skewed[day].column for day in days[place - 4 : place]],
+            table_of(Float()),
+            limits={},
+            limit=1,
+        )[0].value
+        for days in weekdays
+        for place in range(4, len(days))
+    ]
+    assert limit is None or limit > 1.25 * max(seen) + 0.1
+
+
 @pytest.mark.parametrize(
     ("num_rare", "num_days"),
     [

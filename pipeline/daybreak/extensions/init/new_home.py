@@ -506,7 +506,7 @@ def expectations_text(survey: "Survey") -> str:
 #   days     rules on figures; a failure stops the night
 #   rows     rules on rows; one that fails goes to quarantine
 #   drift    how far a day may be from the last four same weekdays, from 0 (alike) to 1; more stops the night;
-#            off where sound days are as far apart as days can be
+#            off where sound days are so far apart that no limit would hold at the stated rate of false alarms
 
 {written}
 """

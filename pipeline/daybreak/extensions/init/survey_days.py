@@ -14,6 +14,7 @@ from math import ceil, sqrt
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,12 +23,13 @@ from daybreak.contract.formats import counted
 from daybreak.contract.params import ValidateParams
 from daybreak.contract.table import Bool, Category, Float, Int, Off, Table
 from daybreak.data import day_history, drift
-from daybreak.data.daily_limits import Limit
+from daybreak.data.daily_limits import DAYS_PER_YEAR, DRIFT_SHARE, Limit
 from daybreak.data.features import is_ripe
-from daybreak.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS
+from daybreak.statistics.forecast_limits import LEAST_BEFORE, LEAST_ERRORS, exceeded
 
 A_YEAR = 360  # days of history from which on limits know all seasons
 LEAST_LIMIT, MOST_LIMIT = 0.2, 0.95  # of drift; a column that needs more has none
+LEAST_DISTANCES = 40  # from which on a tail is learned
 NOISE = 2.57  # / sqrt(n): what days of n rows are apart by chance, once in 10,000 (Kolmogorov-Smirnov, 4 n)
 LEAST_DAYS = 4  # by which a column is seen to rise
 INCOMPLETE = 0.1  # of the median number of rows; fewer on the newest day look like a part of it
@@ -216,23 +218,31 @@ def ranges(days: Mapping[date, pa.Table], table: Table) -> dict[str, tuple[float
 def drift_limits(days: Mapping[date, pa.Table], table: Table) -> dict[str, float | None]:
     """Returns a limit of drift for each column that is measured; None where no limit would hold.
 
-    The limit is above the largest distance of a day from the same weekdays before, and above the distance of
-    days with so few rows by chance.
+    The limit is above the largest distance of a day from the same weekdays before, above the distance of days
+    with so few rows by chance, and so high that with all columns together it stops no more sound days than
+    the share of `validate.false_alarms_per_year` that is for drift.
     """
     by_weekday: dict[int, list[date]] = defaultdict(list)
-    widest: dict[str, float] = {}
+    seen: dict[str, list[float]] = defaultdict(list)
     for day, part in days.items():
         before = [days[other].column for other in by_weekday[day.weekday()][-drift.SAME_WEEKDAYS :]]
         for distance in drift.distances(part.column, before, table, limits={}, limit=1):
-            widest[distance.column] = max(distance.value, widest.get(distance.column, 0))
+            seen[distance.column].append(distance.value)
         by_weekday[day.weekday()].append(day)
-    limits = {name: _limit(1.25 * value + 0.05) for name, value in widest.items()}
+    chance_a_day = DRIFT_SHARE * ValidateParams().false_alarms_per_year / DAYS_PER_YEAR / max(1, len(seen))
+    limits = {name: _limit(_rarely_exceeded(values, chance_a_day)) for name, values in seen.items()}
     for name, num in _least_values(days, table).items():
         chance = _limit(NOISE / sqrt(num) if num else 1)
         if name in limits or chance != LEAST_LIMIT:
             known = limits.get(name, LEAST_LIMIT)
             limits[name] = None if known is None or chance is None else max(known, chance)
     return limits
+
+
+def _rarely_exceeded(distances: Sequence[float], chance: float) -> float:
+    """Returns a distance above all of these; of enough of them, one that is exceeded with that chance."""
+    above = 1.25 * max(distances) + 0.05
+    return max(above, exceeded(np.array(distances), chance)) if len(distances) >= LEAST_DISTANCES else above
 
 
 def _limit(value: float) -> float | None:
