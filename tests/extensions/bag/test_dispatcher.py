@@ -88,11 +88,9 @@ def test_a_run_that_saves_goes_on_from_what_it_left(tmp_path: Path, by_bucket: b
 
 @pytest.mark.slow
 def test_a_bag_stops_once_enough_runs_are_done_and_leaves_no_process(tmp_path: Path) -> None:
-    script = "[ {seed} -lt 2 ] || sleep 60; echo {seed} > {folder}/result"
-    began = time.monotonic()
+    script = "[ {seed} -lt 2 ] || sleep 3600; echo {seed} > {folder}/result"  # longer than a test may take
     outcome = dispatcher(tmp_path, bag(tmp_path, script, runs=4, needed=2)).run(nothing)
     assert outcome.num_done == 2
-    assert time.monotonic() - began < 30
     assert records.read(Bag, tmp_path).closed_at is not None
     for lease in (tmp_path / "leases").iterdir():
         assert Local().state(str(lease)) != "running"
