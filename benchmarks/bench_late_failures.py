@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks import frame
-from daybreak.contract.params import GateParams, LiveTestParams
+from daybreak.contract.params import GateParams
 from daybreak.contract.units import HOUR_S
 from daybreak.extensions.live_test.live_test import pace
 from daybreak.extensions.live_test.observations import observe
 from daybreak.extensions.live_test.ramp import step
 from daybreak.extensions.live_test.readout import GuardrailLimits, guardrails
+from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.extensions.router.kill_switch import KillSwitch
 from daybreak.statistics.assignment import CHALLENGER, arm_of, propensity
 from daybreak.storage.traffic_log import Exposure
@@ -112,7 +113,7 @@ def hours_until_stopped(failure: Failure, *, seed: int) -> tuple[float, str]:
         errors=LIMITS.max_errors,
         fallbacks=LIMITS.max_fallbacks,
         p99_s=LIMITS.max_p99_rise_s,
-        shift=LIMITS.max_shift,
+        shift=GateParams().max_shift,
         margin=GateParams().margin or 0.03,
     )
     for visit in _visits(rng):

@@ -1,6 +1,7 @@
 """The pages of docs/ that are made of the code. `python -m tests.docs`, or `make docs`, writes them.
 
-docs/params.md is made of the sections of daybreak/contract/params.py and the strings below their fields;
+docs/params.md is made of the sections of daybreak/contract/params.py, those that extensions bring, and the
+strings below their fields;
 docs/cli.md of the parser that `daybreak` parses with.
 """
 
@@ -17,7 +18,7 @@ from typing import Annotated, Any, Literal, Union
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
-from daybreak import cli, stages
+from daybreak import cli, hooks, stages
 from daybreak.contract.params import Params, Plug, Section
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -62,22 +63,38 @@ def _params() -> Iterator[str]:
         for name, field in sorted(plugs.items(), key=lambda one: PLUGS.index(one[0]))
     )
     yield "\nThe other keys stand in a section each."
-    sections = [(field.alias or name, field.annotation) for name, field in Params.model_fields.items()
-                if name not in plugs]  # fmt: skip
-    for name, section in sorted(sections, key=lambda one: inspect.getsourcelines(one[1])[1]):
-        yield from _section(name, section)
+    head = ""
+    for name, section in sections():
+        if name != head:
+            yield f"\n## {name}\n\n{_line(section.__doc__)}\n"
+        head = name
+        yield from _keys(section)
 
 
-def _section(name: str, section: type[Section]) -> Iterator[str]:
-    yield f"\n## {name}\n\n{_line(section.__doc__)}\n"
-    yield from _keys(section)
+def sections() -> list[tuple[str, type[Section]]]:
+    """Returns the sections in the order of the page, each with its model, or its models one after the other.
+
+    Those of the core stand as in its code; after its keys come those that an extension brings, and last the
+    sections that only extensions have.
+    """
+    core = [(field.alias or name, field.annotation) for name, field in Params.model_fields.items()
+            if field.annotation is not Plug]  # fmt: skip
+    core.sort(key=lambda one: inspect.getsourcelines(one[1])[1])
+    names = [name for name, _ in core]
+    brought = [(section, hooks.imported(path)) for section, path in hooks.sections()]
+    names += [name for name, _ in brought if name not in names]
+    return sorted([*core, *brought], key=lambda one: names.index(one[0]))
 
 
 def _keys(section: type[Section], prefix: str = "") -> Iterator[str]:
     """Yields a line for each key with the default, and below a mapping the lines of its keys."""
     for key, field in section.model_fields.items():
         values = f"{_values(field)}; required" if field.is_required() else _values(field)
-        default = "" if field.is_required() else f" {_default(field.default)}".rstrip()
+        default = (
+            ""
+            if field.is_required()
+            else f" {_default(field.get_default(call_default_factory=True))}".rstrip()
+        )
         yield f"- `{prefix}{key}:{default}` ({values}): {_line(field.description)}"
         for kind in typing.get_args(field.annotation):
             if inspect.isclass(kind) and issubclass(kind, Section) and kind is not Plug:

@@ -21,7 +21,7 @@ from daybreak.contract.params import Params, TrainSections, load
 from daybreak.contract.record_types import Champion, Record
 from daybreak.contract.table import Table
 from daybreak.storage.home import Home
-from tests import architecture
+from tests import architecture, docs
 
 ROOT = architecture.ROOT
 MODULES = architecture.modules(ROOT)
@@ -90,7 +90,9 @@ def test_the_table_of_extensions_names_each_folder_with_a_readme_and_only_these(
     assert {path.parent.name for path in hooks.FOLDER.glob("*/__init__.py")} == set(hooks.EXTENSIONS)
 
 
-@pytest.mark.parametrize("hook", [field.name for field in fields(hooks.Extension) if field.name != "keys"])
+@pytest.mark.parametrize(
+    "hook", [field.name for field in fields(hooks.Extension) if field.name not in ("keys", "sections")]
+)
 def test_what_the_table_of_extensions_names_is_there(hook: str) -> None:
     for path in hooks.paths(hook):
         module, _, function = path.partition(":")
@@ -102,8 +104,18 @@ def test_keys_that_only_an_extension_reads_are_keys_which_its_readme_names() -> 
         for asked in extension.keys.split():
             key = asked.partition("=")[0]
             section, _, field = key.partition(".")
-            assert field in Params.model_fields[section].annotation.model_fields
-            assert key in (hooks.FOLDER / name / "README.md").read_text()
+            models = [model for known, model in docs.sections() if known == section]
+            assert any(field in model.model_fields for model in models) if field else models
+            assert key.removeprefix("serving.") in (hooks.FOLDER / name / "README.md").read_text()
+
+
+def test_each_key_that_an_extension_brings_is_listed_as_one_that_needs_it() -> None:
+    core = {field.alias or name for name, field in Params.model_fields.items()}
+    for name, extension in hooks.EXTENSIONS.items():
+        for section, _, path in (entry.partition("=") for entry in extension.sections.split()):
+            model = hooks.imported(f"daybreak.extensions.{name}.{path}")
+            keys = {f"{section}.{key}" for key in model.model_fields} if section in core else {section}
+            assert keys <= set(extension.keys.split())
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
@@ -162,7 +174,8 @@ def test_no_file_is_named_after_nothing(module: str) -> None:
 
 
 def test_no_two_rooms_have_a_file_of_the_same_name() -> None:
-    names = Counter(path.stem for path in MODULES.values() if path.stem not in ("__init__", "commands"))
+    own = ("__init__", "commands", "settings")  # each extension may have its own
+    names = Counter(path.stem for path in MODULES.values() if path.stem not in own)
     assert [name for name, count in names.items() if count > 1] == []
 
 
@@ -284,12 +297,14 @@ def test_dvc_yaml_is_what_the_stages_say() -> None:
 
 def test_a_cached_stage_depends_on_all_the_rooms_that_it_runs() -> None:
     edges = architecture.graph()
+    asked = {**edges, "daybreak.contract.params": set[str]()}  # for the models of sections, which DVC reads
     for name, stage in stages.STAGES.items():
         if stage.dvc == "cached":
             modules = architecture.closure(edges, stage.path.partition(":")[0])
             run = {f"pipeline/daybreak/{architecture.room(module)}" for module in modules}
             assert run <= {room.removesuffix(".py") for room in dvc_file.rooms(name)}
-            assert "daybreak.hooks" not in modules or stages.EXTENSIONS in stage.reads
+            hooked = "daybreak.hooks" in architecture.closure(asked, stage.path.partition(":")[0])
+            assert hooked == (stages.EXTENSIONS in stage.reads)
 
 
 @pytest.mark.parametrize("name", stages.STAGES)

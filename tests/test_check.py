@@ -7,7 +7,10 @@ import pytest
 from daybreak import check, hooks
 from daybreak.check import Finding, findings
 from daybreak.contract import params
+from daybreak.contract.errors import ParamsError
 from daybreak.examples.fraud.fraud import Fraud
+from daybreak.extensions.live_test import readiness
+from daybreak.extensions.live_test.settings import HoldbackParams, LiveTestParams
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import RouterState, open_log
 from daybreak.workloads.metrics import AUC
@@ -73,13 +76,12 @@ def test_a_backend_that_does_not_say_what_it_has_is_found_before_the_night(tmp_p
         ("plan: {objective: quality}", "plan.objective", "exploration"),
         ("plan: {explore_usd: 5}", "plan.explore_usd", "exploration"),
         ("plan: {quality_choices: {prepare.window_days: [3, 4]}}", "plan.quality_choices", "exploration"),
-        ("watch: {holdback: 0.1}", "watch.holdback", "live_test"),
+        ("plan: {spot: true}", "plan.spot", "spot"),
         ("gate: {scores: live}", "gate.scores", "live_test"),
         ("train: {follow_memory: band_limited}", "train.follow_memory", "memory_limits"),
         ("train: {band_rate: 0.5}", "train.band_rate", "band_limits"),
         ("train: {sync: auto}", "train.sync", "averaging"),
         ("train: {threads: auto}", "train.threads", "threads"),
-        ("notify: {openlineage: shop}", "notify.openlineage", "lineage"),
     ],
 )  # fmt: skip
 def test_a_key_that_only_an_absent_extension_reads_is_found(tmp_path, monkeypatch, settings, key, extension):
@@ -87,10 +89,45 @@ def test_a_key_that_only_an_absent_extension_reads_is_found(tmp_path, monkeypatc
     loaded = params.loads(head + settings, source="params.yaml")
     assert [*hooks.unread_keys(loaded)] == []
     monkeypatch.setattr(hooks, "FOLDER", tmp_path)
+    loaded = params.loads(head + settings, source="params.yaml")
     found = dict(reversed([*hooks.unread_keys(loaded)]))
     assert set(found) == {key}
     assert f" needs the extension {extension}, which is not in this installation; remove the " in found[key]
     assert [*hooks.unread_keys(params.loads(head, source="params.yaml"))] == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "extension"),
+    [
+        ("live_test: {ramp_users: 7}", "live_test", "live_test"),
+        ("watch: {holdback: 0.1}", "watch.holdback", "live_test"),
+        ("serving: {port: 8001}", "serving.port", "router"),
+        ("notify: {openlineage: shop}", "notify.openlineage", "lineage"),
+    ],
+)  # fmt: skip
+def test_a_key_that_an_absent_extension_brings_is_refused(tmp_path, monkeypatch, settings, key, extension):
+    text = PARAMS.partition("plan:")[0] + settings
+    params.loads(text, source="params.yaml")
+    monkeypatch.setattr(hooks, "FOLDER", tmp_path)
+    with pytest.raises(ParamsError) as refused:
+        params.loads(text, source="params.yaml")
+    assert f"params.yaml: {key} needs the extension {extension}, which is not in this " in str(refused.value)
+
+
+def test_what_an_extension_brings_is_checked_with_the_rest_and_read_by_its_model():
+    text = (
+        PARAMS.partition("plan:")[0]
+        + "watch: {alias_edits: adopt, holdback: 0.1}\nlive_test: {ramp_users: 7}"
+    )
+    loaded = params.loads(text, source="params.yaml")
+    assert loaded.watch.alias_edits == "adopt"
+    assert loaded.section(HoldbackParams).holdback == 0.1
+    assert loaded.only(params.WatchSections).section(LiveTestParams).ramp_users == 7
+    for wrong, key in (("ramp_users: 7", "ramp_users: 0"), ("holdback: 0.1", "holdback: 1")):
+        with pytest.raises(ParamsError, match=rf"(live_test|watch)\.{key.partition(':')[0]} is "):
+            params.loads(text.replace(wrong, key), source="params.yaml")
+    with pytest.raises(ParamsError, match=r"live_test\.ramp_user is not a key; fix it in params\.yaml"):
+        params.loads(text.replace("ramp_users", "ramp_user"), source="params.yaml")
 
 
 def test_check_says_which_keys_need_an_absent_extension(tmp_path, monkeypatch):
@@ -143,7 +180,7 @@ def test_a_team_that_serves_by_itself_needs_no_router_but_what_its_users_met(tmp
     (tmp_path / "params.yaml").write_text(PARAMS.format(machines="local") + own)
 
     def observations() -> Finding:
-        [finding] = check._router(tmp_path, params.load(tmp_path))
+        [finding] = check._users(Home(tmp_path), params.load(tmp_path))
         return finding
 
     assert (observations().what, observations().ok) == ("observations", False)
@@ -162,7 +199,7 @@ def test_an_endpoint_whose_users_are_to_judge_needs_a_log_and_whole_percent(tmp_
     def router(more: str, live_test: str) -> Finding:
         judged = f"gate: {{scores: live}}\nlive_test: {{{live_test}}}\n"
         (tmp_path / "params.yaml").write_text(f"{text}{more}}}}}\n{judged}")
-        [finding] = check._router(tmp_path, params.load(tmp_path))
+        [finding] = check._users(Home(tmp_path), params.load(tmp_path))
         return finding
 
     assert "set serving.endpoint.log, or run daybreak serve" in router("", "").text
@@ -180,12 +217,12 @@ class Ranked(Fraud):
 def test_users_cannot_judge_a_metric_of_a_set(monkeypatch, tmp_path):
     monkeypatch.setenv("DAYBREAK_HOME", str(tmp_path))
 
-    def live_score(use: str) -> list[Finding]:
-        return list(check._live_score(params.Plug(use=use)))
+    def live_score(use: str) -> list[tuple[str, bool, str]]:
+        return list(readiness.live_score(params.Plug(use=use)))
 
-    [finding] = live_score("tests.test_check:Ranked")
-    assert not finding.ok
-    assert "has no value of a single sample; add a metric that has, such as LogLoss()" in finding.text
+    [(_, ok, text)] = live_score("tests.test_check:Ranked")
+    assert not ok
+    assert "has no value of a single sample; add a metric that has, such as LogLoss()" in text
     assert live_score("daybreak.examples.fraud.fraud:Fraud") == []
     assert live_score("tests.fakes:LineWorkload") == []
 

@@ -20,6 +20,7 @@ from daybreak.contract.errors import PipelineError
 from daybreak.contract.formats import counted, one_line, size
 from daybreak.contract.machine import Machine
 from daybreak.contract.record_types import Check, Rental
+from daybreak.evaluation import live_judge
 from daybreak.night import opening
 from daybreak.storage import address, branch, ledger, lifecycle, source_code
 from daybreak.storage.home import Home
@@ -75,7 +76,7 @@ def findings(home: Home) -> Iterator[Finding]:
         yield from _backend(home.folder, loaded, loaded.backend.make(home))
     yield from _serving(loaded)
     yield from _lifecycle(home.folder, loaded)
-    yield from _router(home.folder, loaded)
+    yield from _users(home, loaded)
     yield _suite(home.folder / loaded.validate_.suite)
     yield _registry(home)
 
@@ -252,77 +253,12 @@ def _places(home: Path, loaded: params.Params) -> Iterator[lifecycle.NeededFiles
             yield files
 
 
-def _router(home: Path, loaded: params.Params) -> Iterator[Finding]:
+def _users(home: Home, loaded: params.Params) -> Iterator[Finding]:
     """Yields whether users can meet a challenger, where they are to judge it."""
-    if loaded.gate.scores == "replay":
-        return
-    from daybreak.storage.traffic_log import existing_log
-
-    if loaded.live_test.metric is None:  # else users are scored by that
-        with contextlib.suppress(PipelineError):  # already reported
-            yield from _live_score(loaded.workload)
-    try:
-        log = existing_log(loaded.serving, home)
-        live = log.routers() if log else ()
-    except PipelineError as error:
-        yield Finding(what="router", ok=False, text=str(error))
-        return
-    text = f"gate.scores: {loaded.gate.scores} asks users, and no router lives; run daybreak serve"
-    if live:
-        text = f"{len(live)} live{'s' if len(live) == 1 else ''}: {', '.join(router.id for router in live)}"
-    elif loaded.serving.endpoint:
-        yield from _router_of_endpoint(loaded, loaded.serving.endpoint)
-        return
-    elif loaded.live_test.observations:
-        yield _own_serving(loaded.live_test.observations)
-        return
-    yield Finding(what="router", ok=bool(live), text=text)
-
-
-def _own_serving(plug: params.Plug) -> Finding:
-    """Returns whether what users of a team's own serving met can be found."""
-    try:
-        days = list(plug.make().days())
-    except PipelineError as error:
-        return Finding(what="observations", ok=False, text=f"live_test.observations: {error}")
-    newest = f", the newest of {max(days)}" if days else " yet"
-    return Finding(what="observations", ok=True, text=f"rows of {counted(len(days), 'day')}{newest}")
-
-
-def _live_score(plug: params.Plug) -> Iterator[Finding]:
-    """Yields that users cannot judge a workload of rows, each of whose metrics needs a set of samples."""
-    from daybreak.contract.workload import serves_rows
-    from daybreak.evaluation.scoring import declared
-
-    workload = plug.make()
-    metrics = declared(workload) if serves_rows(workload) else ()
-    if metrics and all(metric.sample_values([0.5], [1.0]) is None for metric in metrics):
-        names = " and ".join(metric.name for metric in metrics)
-        yield Finding(
-            what="live score",
-            ok=False,
-            text=f"each user meets one model, and {names} has no value of a single sample; add a metric that "
-            f"has, such as LogLoss() or AbsoluteError(), or set gate.scores: replay",
-        )
-
-
-def _router_of_endpoint(loaded: params.Params, plug: params.Plug) -> Iterator[Finding]:
-    """Yields whether an endpoint can split its requests as the gate needs, and log who met what."""
     with contextlib.suppress(PipelineError):  # already reported
-        endpoint = plug.make()
-        shares = (*loaded.live_test.ramp, loaded.watch.holdback)
-        keeps, broken = bool(endpoint.log), [share for share in shares if not endpoint.is_whole(share)]
-        text = "the endpoint's containers keep the log of who met what"
-        if not keeps:
-            text = (
-                f"gate.scores: {loaded.gate.scores} asks users, and the endpoint keeps no log of who met "
-                f"what; set serving.endpoint.log, or run daybreak serve"
-            )
-        elif broken:
-            text = (
-                f"the endpoint gives whole percent, not {broken[0]:g}; fix live_test.ramp or watch.holdback"
-            )
-        yield Finding(what="router", ok=keeps and not broken, text=text)
+        if judge := live_judge.judge_of(loaded.gate.scores):
+            for what, ok, text in judge.preflight(home, loaded):
+                yield Finding(what=what, ok=ok, text=text)
 
 
 def _suite(path: Path) -> Finding:

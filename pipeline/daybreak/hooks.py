@@ -3,6 +3,16 @@
 The core is one night on one machine, judged by held-out scores. It imports no extension: it looks hooks up in
 this table, and their functions are imported when used. An extension without its folder counts as absent, so
 the core runs without any extension.
+
+An extension brings its keys of params.yaml by a model in `sections`, and reads them by `Sections.section`.
+Some keys stay in the core's models, since rules or code of the core read them too; only `keys` names them:
+
+    plan.spot                               which machines have a price that may be paid
+    plan.objective, explore_usd,            how plans are ranked, what is left of the dollars, what a night
+    quality_choices                         that opens may choose: fields of records that the core writes
+    train.sync, threads, band_rate,         rules between keys, and the recipe of the job, whatever engine it
+    follow_memory                           is for
+    gate.scores                             whom the gate asks
 """
 
 import importlib
@@ -18,7 +28,6 @@ FOLDER = Path(__file__).parent / "extensions"
 class Extension:
     """What an extension adds, by import paths below its folder; an empty path adds nothing."""
 
-    plugs: str = ""  # classes that params.yaml names by their import path, with blanks between them
     commands: str = ""  # module whose public functions are commands (daybreak/cli.py)
     engine: str = ""  # function of a job's recipe; returns what takes its updates (training/worker.py)
     shard: str = ""  # function that divides a model's weights, with its loss and device; returns the loss
@@ -38,15 +47,16 @@ class Extension:
     share: str = ""  # function that plans a night with its share of the machines that a fleet has in common
     board: str = ""  # function of the home, or `all` of its fleet, that writes a page over their nights
     jobs: str = ""  # function of the home; returns who besides nights may have jobs (daybreak/jobs/reaper.py)
+    sections: str = ""  # models of its keys of params.yaml, each as `section=path` (contract/params.py)
     keys: str = (
-        ""  # keys of params.yaml, as `section.key` or `section.key=value`, that nothing reads without it
+        ""  # what nothing reads of params.yaml without it: `section`, `section.key`, `section.key=value`
     )
 
 
 EXTENSIONS = {
-    "vertex": Extension(plugs="vertex:Vertex endpoint:Endpoint"),
-    "kubernetes": Extension(plugs="kubernetes:Kubernetes"),
-    "slurm": Extension(plugs="slurm:Slurm"),
+    "vertex": Extension(),  # params.yaml names its classes, as it does those of a team
+    "kubernetes": Extension(),
+    "slurm": Extension(),
     "threads": Extension(engine=":engine", keys="train.threads"),
     "tpu": Extension(engine=":engine"),
     "averaging": Extension(engine=":engine", keys="train.sync"),
@@ -57,7 +67,12 @@ EXTENSIONS = {
         values="chosen_values:choose_for",
         keys="plan.objective=quality plan.explore_usd plan.quality_choices",
     ),
-    "spot": Extension(hazard="hazard:hazard_of", on_spot="spot_plan:on_spot", steering="steering:Steering"),
+    "spot": Extension(
+        hazard="hazard:hazard_of",
+        on_spot="spot_plan:on_spot",
+        steering="steering:Steering",
+        keys="plan.spot",
+    ),
     "unlike": Extension(candidates="unlike:candidates"),
     "memory_limits": Extension(guard="memory_guard:guard", keys="train.follow_memory=band_limited"),
     "band_limits": Extension(
@@ -65,14 +80,30 @@ EXTENSIONS = {
         limitable="band_limited:limitable",
         keys="train.band_rate train.follow_memory=band_limited",
     ),
-    "live_test": Extension(judge="by_users:ByUsers", keys="gate.scores watch.holdback"),
-    "router": Extension(commands="commands", target="routers:Routers"),
+    "live_test": Extension(
+        judge="by_users:ByUsers",
+        sections="live_test=settings:LiveTestParams watch=settings:HoldbackParams",
+        keys="live_test watch.holdback gate.scores",
+    ),
+    "router": Extension(
+        commands="commands",
+        target="routers:Routers",
+        sections="serving=settings:RouterParams",
+        keys="serving.host serving.port serving.timeout_s serving.max_top serving.max_body_bytes "
+        "serving.max_requests_per_s serving.max_connections_per_address serving.headers_timeout_s "
+        "serving.trusted_proxies serving.keep_users serving.keep_days",
+    ),
     "init": Extension(commands="commands"),
     "trial": Extension(commands="commands"),
     "simulation": Extension(commands="commands"),
     "bag": Extension(commands="commands", jobs="folder:standings"),
     "care": Extension(commands="commands"),
-    "lineage": Extension(commands="commands", after_commit="open_lineage:send", keys="notify.openlineage"),
+    "lineage": Extension(
+        commands="commands",
+        after_commit="open_lineage:send",
+        sections="notify=settings:LineageParams",
+        keys="notify.openlineage",
+    ),
     "pages": Extension(commands="commands", board="fleet_rows:write_board"),
     "fleets": Extension(commands="commands", share="evening:plan"),
     "erasure": Extension(commands="commands"),
@@ -95,20 +126,40 @@ def is_here(name: str) -> bool:
     return (FOLDER / name / "__init__.py").exists()
 
 
+def sections() -> Iterator[tuple[str, str]]:
+    """Yields the section of params.yaml, and the import path of the model, of all that extensions bring."""
+    for name, extension in EXTENSIONS.items():
+        for section, _, path in (entry.partition("=") for entry in extension.sections.split()):
+            if is_here(name):
+                yield section, f"daybreak.extensions.{name}.{path}"
+
+
+def needed_for(key: str) -> str:
+    """Returns the absent extension without which nothing reads a key of params.yaml; empty where none is."""
+    absent = (name for name in EXTENSIONS if not is_here(name))
+    return next((name for name in absent if key in EXTENSIONS[name].keys.split()), "")
+
+
 def unread_keys(params: Any) -> Iterator[tuple[str, str]]:
-    """Yields each key of params that nothing here reads, since its extension is absent, with a sentence."""
+    """Yields each key of the core that nothing here reads, since its extension is absent, with a sentence."""
     for name in (name for name in EXTENSIONS if not is_here(name)):
         for asked in EXTENSIONS[name].keys.split():
             key, _, value = asked.partition("=")
-            section = getattr(params, key.partition(".")[0])
-            field = key.partition(".")[2]
-            given, default = getattr(section, field), type(section).model_fields[field].default
-            if given != default and value in ("", given):
-                yield (
-                    key,
-                    f"{key}: {given} needs the extension {name}, which is not in this installation; remove "
-                    f"the key, or restore pipeline/daybreak/extensions/{name}",
-                )
+            section = getattr(params, key.partition(".")[0], params)
+            field = type(section).model_fields.get(key.partition(".")[2])
+            if field is None:  # of a model that the extension brings; `params.load` refuses it
+                continue
+            given = getattr(section, key.partition(".")[2])
+            if given != field.get_default(call_default_factory=True) and value in ("", given):
+                yield key, f"{key}: {given} {absent(name)}"
+
+
+def absent(name: str) -> str:
+    """Returns the end of a sentence on a key that needs an absent extension."""
+    return (
+        f"needs the extension {name}, which is not in this installation; remove the key, or restore "
+        f"pipeline/daybreak/extensions/{name}"
+    )
 
 
 def functions(hook: str) -> list[Any]:

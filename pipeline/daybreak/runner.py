@@ -467,7 +467,7 @@ def _fill(home: Home, kind: Any, loaded: Params | None, folder: Path) -> Any:
         return records.read(kind, folder / records.RUN)
     assert loaded is not None
     if issubclass(kind, Sections):
-        return kind.model_construct(**{name: getattr(loaded, name) for name in kind.model_fields})
+        return loaded.only(kind)
     if issubclass(kind, Section):
         sections = (getattr(loaded, name) for name in Params.model_fields)
         return next(section for section in sections if type(section) is kind)

@@ -11,9 +11,10 @@ from typing import Any
 import requests
 import uvicorn
 
-from daybreak.contract.params import LiveTestParams, ServingParams
+from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.extensions.router import server
 from daybreak.extensions.router.model_manager import ModelManager
+from daybreak.extensions.router.settings import RouterParams
 from daybreak.storage.home import Home
 from daybreak.storage.traffic_log import Log, open_log
 
@@ -59,7 +60,7 @@ def running(
     from daybreak.extensions.router.router import make_app
 
     kept = open_log(f"sqlite:///{home / 'var' / 'serving.db'}")
-    params = ServingParams(**{"max_requests_per_s": 0, "timeout_s": 30, **changes})
+    params = RouterParams(**{"max_requests_per_s": 0, "timeout_s": 30, **changes})
     app = make_app(kept, params, name="daybreak", home=Home(home), token=token, limits=limits)
     listening = server.listen("127.0.0.1", 0)
     runs = uvicorn.Server(server.config(app, params))

@@ -12,9 +12,9 @@ import pytest
 import requests
 from pydantic import ValidationError
 
-from daybreak.contract.params import ServingParams
 from daybreak.extensions.router import connections
 from daybreak.extensions.router.connections import MAX_HEADER_BYTES, Connections, address_of
+from daybreak.extensions.router.settings import RouterParams
 from tests.serving.running import Running, running, until
 
 HALF = b"POST /recommend HTTP/1.1\r\nHost: router\r\nX-"
@@ -146,7 +146,7 @@ def test_addresses_of_one_host_are_one() -> None:
 
 
 def test_a_client_cannot_say_for_whom_a_request_is() -> None:
-    held = Connections(ServingParams(trusted_proxies=("10.0.0.1", "192.168.0.0/16")))
+    held = Connections(RouterParams(trusted_proxies=("10.0.0.1", "192.168.0.0/16")))
 
     def forwarded(*values: bytes) -> str:
         return held.forwarded_for([(b"host", b"x"), *((b"x-forwarded-for", value) for value in values)])
@@ -163,4 +163,4 @@ def test_a_proxy_that_is_no_address_is_refused_in_a_sentence() -> None:
     with pytest.raises(
         ValidationError, match=r"proxy\.example is not an address or a network; write one such"
     ):
-        ServingParams(trusted_proxies=("proxy.example",))
+        RouterParams(trusted_proxies=("proxy.example",))

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from daybreak.contract.params import ServingParams
 from daybreak.contract.workload import read_state
 from daybreak.extensions.router.loading import case_of
+from daybreak.extensions.router.settings import RouterParams
 from daybreak.extensions.vertex.vertex_app import Loaded, Predictions
 from daybreak.registry.weights import load_rows
 from daybreak.serving.version_worker import LoadedVersion
@@ -186,7 +186,7 @@ def test_a_container_of_vertex_predicts_rows(home_of_rows: Path, tmp_path: Path,
     rows = as_records(rows_of(TODAY).drop(["is_fraud"]))
 
     async def answers() -> list[Any]:
-        loaded = Loaded(tmp_path, params=ServingParams(timeout_s=30), number=7)
+        loaded = Loaded(tmp_path, params=RouterParams(timeout_s=30), number=7)
         made = Predictions(loaded, {}, log=str(log.url))
         predicted = await made.predict(rows)
         kept_ = await made.predict([{"exposure": predicted[0]["exposure"], "labels": [1]}])

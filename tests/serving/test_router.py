@@ -14,7 +14,7 @@ import pytest
 import requests
 import toy
 
-from daybreak.contract.params import LiveTestParams
+from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.extensions.router import model_manager
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of
 from daybreak.storage.traffic_log import Exposure, Log

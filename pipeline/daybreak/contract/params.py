@@ -14,9 +14,8 @@ import inspect
 from collections.abc import Iterator
 from datetime import date
 from io import StringIO
-from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, cast, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
@@ -24,6 +23,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PositiveInt,
+    PrivateAttr,
     ValidationError,
     field_validator,
     model_validator,
@@ -31,6 +31,7 @@ from pydantic import (
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from daybreak import hooks
 from daybreak.contract import code_path, forms
 from daybreak.contract.errors import ParamsError
 from daybreak.contract.record_types import EVERY_UPDATE, Sync
@@ -244,8 +245,9 @@ class PlanParams(Section):
     hand; `daybreak prices` lists the others."""
     regions: tuple[str, ...] = Field(("us-central1",), min_length=1)
     """Regions to rent in. Name several, so that there is a way out when one has no capacity."""
-    spot: bool = True
-    """Whether spot machines may be rented: cheaper, but they may be taken away."""
+    spot: bool = Field(default_factory=lambda: bool(hooks.paths("steering")))
+    """Whether spot machines may be rented: cheaper, but they may be taken away. Without the extension spot
+    none is."""
     flex_wait_hours: float = Field(0, ge=0)
     """Hours that a flex-start job may wait for its machine; 0: flex-start is not planned."""
     max_machines: int = Field(1, ge=1)
@@ -407,76 +409,14 @@ class GateParams(Section):
     """Passes over the held-out days by which a promoted version is trained further before it serves, at
     `train.warm_rate`; 0: it serves as it was judged. Nothing compares the result: it must only pass the
     smoke test, and output about what it did."""
+    max_shift: float = Field(0.5, gt=0, lt=1)
+    """Total variation distance, from 0 (the same) to 1, that there may be between the items that two models
+    show: a refitted version and the one that was judged, or both of a live test."""
     resamples: int = Field(1000, ge=0)
     """Resamples of the bootstrap that checks the interval of the effect; 0: no bootstrap."""
     scores: Literal["replay", "live", "both"] = "replay"
     """What judges a challenger. `replay`: held-out scores of both models on the same samples; `live`: users
     who meet one or the other; `both`: users only meet what the scores promote, and may reject it."""
-
-
-class OwnMetricParams(Section):
-    """What users are scored by where a team serves by itself."""
-
-    name: str = Field(min_length=1)
-    """Name of the metric, in sentences."""
-    low: float
-    """Lower end of the values of a user."""
-    high: float
-    """Upper end of the values of a user. Bets that stop a test early need a bounded score: values outside are
-    cut off for them, and for the effect at `high - low` beyond either end."""
-    margin: float = Field(gt=0)
-    """What a refresh may be worse by, in the metric's unit."""
-    higher_is_better: bool = True
-    """Whether a higher value is better."""
-
-    @model_validator(mode="after")
-    def _is_a_range(self) -> Self:
-        if not self.low < self.high:
-            raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
-        return self
-
-
-class LiveTestParams(Section):
-    """How users meet a challenger in a live test, and what ends the test at once."""
-
-    ramp: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.01, 0.05, 0.25, 0.5), min_length=1)
-    """Shares of users who meet the challenger in a live test, one after the other, rising. An endpoint takes
-    whole percent only."""
-    ramp_users: int = Field(200, ge=1)
-    """Users who must have met the challenger at a share before the next share."""
-    ramp_hours: float = Field(1, ge=0)
-    """Hours at a share before the next share."""
-    outcome_hours: float = Field(1, gt=0)
-    """Hours after an answer in which a user's outcomes count. Raise it if users or labels come later."""
-    max_errors: float = Field(0.01, gt=0, lt=1)
-    """Guardrail of a live test: by how much the share of a user's requests that the model does not
-    answer may be larger with the challenger."""
-    max_fallbacks: float = Field(0.05, gt=0, lt=1)
-    """Guardrail of a live test: by how much the share of a user's answers that are popular items may be
-    larger with the challenger."""
-    max_p99_rise_s: float = Field(0.1, gt=0)
-    """Guardrail of a live test: seconds by which the challenger's P99 may be longer."""
-    max_shift: float = Field(0.5, gt=0, lt=1)
-    """Guardrail of a live test: total variation distance between the items that the two models show,
-    from 0 (the same) to 1."""
-    metric: OwnMetricParams | None = None
-    """What users are scored by where a team serves by itself: the metric that it reports of them. Empty: what
-    routers and endpoints log."""
-    observations: Plug | None = None
-    """Source of what users met and what came of it, where a team serves by itself: `daybreak:Files`,
-    `daybreak:Database`, or your own class. Empty: only what is posted to a router."""
-
-    @model_validator(mode="after")
-    def _ramp_climbs(self) -> Self:
-        if list(self.ramp) != sorted(set(self.ramp)):
-            raise ValueError(f"ramp {list(self.ramp)} does not climb")
-        return self
-
-    @model_validator(mode="after")
-    def _observations_are_scored(self) -> Self:
-        if self.observations and not self.metric:
-            raise ValueError("observations are not scored without metric; name it, its range and its margin")
-        return self
 
 
 class SmokeTestParams(Section):
@@ -515,57 +455,17 @@ class WatchParams(Section):
     alias_edits: Literal["report", "revert", "adopt"] = "revert"
     """What to do where somebody moved the champion's alias in MLflow by hand: report it, move it back, or
     let that version serve."""
-    holdback: float = Field(0, ge=0, le=0.5)
-    """Share of users who stay with the anchor, the last version that was proven better; after a proof,
-    with the version that was replaced. Where they do better, `watch` rolls back; 0: nobody is held
-    back."""
 
 
 class ServingParams(Section):
-    """What answers users: `daybreak serve`, or an endpoint."""
+    """What answers users, and where it is logged what they met."""
 
     log: str = ""
     """URL of the SQL database of exposures and outcomes; empty: a SQLite file in `var/`. `$DAYBREAK_LOG`
     comes first, and is the place for a URL with a password."""
-    host: str = Field("127.0.0.1", min_length=1)
-    """Address that the router listens on."""
-    port: int = Field(8000, ge=0, le=65_535)
-    """Port that the router listens on; 0: any that is free."""
-    timeout_s: float = Field(1, gt=0)
-    """Seconds until a request without an answer of the model gets the popular items, or for rows an error."""
-    max_top: int = Field(100, ge=1)
-    """Items that an answer may have."""
-    max_body_bytes: int = Field(1_000_000, ge=1)
-    """Bytes that a request may have; a request for predictions has up to 1,000 rows."""
-    max_requests_per_s: float = Field(1000, ge=0)
-    """Requests a second that one address may send; 0: any number. All users behind a proxy are one
-    address, unless `trusted_proxies` names it."""
-    max_connections_per_address: int = Field(250, ge=1)
-    """Connections that one address may hold at once; one more takes the place of one that waits."""
-    headers_timeout_s: float = Field(5, gt=0)
-    """Seconds that the headers of a request may take to come."""
-    trusted_proxies: tuple[str, ...] = ()
-    """Addresses or networks of proxies, such as `10.0.0.0/8`, whose `X-Forwarded-For` says for whom a
-    request is; empty: the header is not read."""
-    keep_users: int = Field(100_000, ge=1)
-    """Users whose answers are kept in memory, for each version. Lower it to save memory."""
-    keep_days: float = Field(90, gt=0)
-    """Days that exposures and outcomes are kept."""
     endpoint: Plug | None = None
     """Class of an endpoint that serves users: `daybreak:Endpoint` for Vertex AI;
     empty: only the routers serve."""
-
-    @field_validator("trusted_proxies")
-    @classmethod
-    def _are_addresses(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
-        for proxy in proxies:
-            try:
-                ip_network(proxy)
-            except ValueError:
-                raise ValueError(
-                    f"{proxy} is not an address or a network; write one such as 10.0.0.7 or 10.0.0.0/8"
-                ) from None
-        return proxies
 
 
 NotifyEvent = Literal[
@@ -602,15 +502,30 @@ class NotifyParams(Section):
     quiet_hours: str = Field("", pattern=r"^$|^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$")
     """From when to when messages that are not urgent wait, such as `22:00-07:00`, in `night.time_zone`.
     Empty: never."""
-    openlineage: str = ""
-    """Namespace under which the OpenLineage server of `$OPENLINEAGE_URL` hears which data each night
-    read and made, and which version serves. Empty: none hears."""
     min_free_gb: float = Field(2.0, ge=0)
     """Gigabytes that should be free on the disk of the home: with less, `disk low` is sent, once a day."""
 
 
+S = TypeVar("S", bound=Section)
+N = TypeVar("N", bound="Sections")
+
+
 class Sections(Section):
     """Base of what a stage reads of params.yaml: several sections, by the names that they have there."""
+
+    _brought: dict[type[Section], Section] = PrivateAttr(default_factory=dict)
+
+    def section(self, kind: type[S]) -> S:
+        """Returns what an extension brings to params.yaml, by its model in `hooks.Extension.sections`."""
+        brought = self._brought.get(kind)
+        return brought if isinstance(brought, kind) else kind()
+
+    def only(self, kind: type[N]) -> N:
+        """Returns the sections that `kind` names, without those of the core that it does not."""
+        values = {name: getattr(self, name) for name in kind.model_fields}
+        made = cast(N, kind.model_construct(**values))
+        made._brought = self._brought
+        return made
 
 
 class WorkloadSections(Sections):
@@ -636,7 +551,7 @@ class ProfileSections(JobSections):
 class TrainSections(JobSections):
     """Sections that stage train reads."""
 
-    plan: PlanParams = PlanParams()
+    plan: PlanParams = Field(default_factory=PlanParams)
 
 
 class ValidateSections(Sections):
@@ -693,10 +608,9 @@ class RegisterSections(JobSections, ModelSections):
 
 
 class LiveSections(ModelSections):
-    """Sections that a live test goes by."""
+    """Sections of the core that a live test goes by."""
 
     gate: GateParams = GateParams()
-    live_test: LiveTestParams = LiveTestParams()
     serving: ServingParams = ServingParams()
 
 
@@ -735,11 +649,6 @@ class Params(PlanSections, RefitSections, WatchSections, CloseSections):
     evaluate: EvaluateParams = EvaluateParams()
     notify: NotifyParams = NotifyParams()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _in_todays_form(cls, values: Any) -> Any:
-        return forms.params(values) if isinstance(values, dict) else values
-
 
 def load(folder: Path) -> Params:
     """Params of the folder, checked; ParamsError names the key and what is wrong with it."""
@@ -770,17 +679,45 @@ def check(values: Any, *, source: str = str(FILE)) -> Params:
             raise ParamsError(
                 f'{source}: {key} is a date without quotes, which DVC does not take; write "{value}"'
             )
+    left = forms.params(values) if isinstance(values, dict) else values
+    brought = [(section, kind, _taken(left, section, kind)) for section, kind in _of_extensions()]
+    params = _validated(Params, left, source=source)
+    params._brought = {
+        kind: _validated(kind, given, source=source, section=section) for section, kind, given in brought
+    }
+    return params
+
+
+def _of_extensions() -> list[tuple[str, type[Section]]]:
+    """Returns the name of a section, and the model of the keys there, for all that extensions bring."""
+    return [(section, hooks.imported(path)) for section, path in hooks.sections()]
+
+
+def _taken(values: Any, section: str, kind: type[Section]) -> Any:
+    """Takes the keys of an extension's model out of the values of params.yaml, and returns them."""
+    if not isinstance(values, dict) or section not in values:
+        return {}
+    if section not in {field.alias or name for name, field in Params.model_fields.items()}:
+        return values.pop(section)
+    keys = values[section]
+    return {key: keys.pop(key) for key in kind.model_fields if key in keys} if isinstance(keys, dict) else {}
+
+
+def _validated(kind: type[S], values: Any, *, source: str, section: str = "") -> S:
+    """Returns a section, or the core's whole of them; ParamsError names the first key that is wrong."""
     try:
-        return Params.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or source
+        key = ".".join([*([section] if section else []), *map(str, first["loc"])]) or source
         reason = first["msg"][0].lower() + first["msg"][1:]
-        if first["type"] == "extra_forbidden":
-            reason = "is not a key"
+        if first["type"] != "extra_forbidden":
+            reason = f"is {first['input']!r}, but {reason}; fix it in {source}"
+        elif name := hooks.needed_for(key):
+            reason = hooks.absent(name)
         else:
-            reason = f"is {first['input']!r}, but {reason}"
-        raise ParamsError(f"{source}: {key} {reason}; fix it in {source}") from None
+            reason = f"is not a key; fix it in {source}"
+        raise ParamsError(f"{source}: {key} {reason}") from None
 
 
 def _expect_few(values: Any, *, source: str) -> None:

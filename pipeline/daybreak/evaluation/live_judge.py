@@ -3,13 +3,13 @@
 `hooks.EXTENSIONS` names the class, by its hook `judge`; `gate.scores` says whether the gate asks it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from daybreak import hooks
 from daybreak.contract.errors import ParamsError
-from daybreak.contract.params import LiveSections, WatchSections
+from daybreak.contract.params import LiveSections, Params, WatchSections
 from daybreak.contract.record_types import Champion, Night, Release, Verdict, Version
 from daybreak.storage.home import Home
 
@@ -28,6 +28,9 @@ class Held:
 
 class LiveJudge(Protocol):
     """Judges versions by the users who meet them."""
+
+    def preflight(self, home: Home, params: Params) -> Iterator[tuple[str, bool, str]]:
+        """Yields what users need to judge a challenger: its name, whether it is there, and a sentence."""
 
     def hours_needed(self, home: Home, params: LiveSections, *, hours: float) -> float:
         """Returns how long users need to judge tonight's challenger, of `hours`; 0 where nothing tells."""

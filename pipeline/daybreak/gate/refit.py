@@ -144,7 +144,7 @@ def _tried(
         )
     arrays = arrays_of(evaluation.days)
     ours = columns_of(workload, REFITTED, arrays, batch_size=scoring.batch_size)
-    drift = _drift(workload, ours, read_scores() or {}, margin=params.live_test.max_shift)
+    drift = _drift(workload, ours, read_scores() or {}, margin=params.gate.max_shift)
     made = replace(made, checks=(drift,))
     if not drift.ok:
         return _unfit(made)

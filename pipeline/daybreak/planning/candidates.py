@@ -210,8 +210,6 @@ def allowed(
             f"{'' if params.spot else ', or allow plan.spot'}, or read it: "
             f"daybreak prices --refresh"
         )
-    if params.spot and not may_be_spot(params) and any(machine.spot for machine in priced):
-        log.warning("plan.spot is true, and the extension spot is not there; no machine is planned on spot")
     if not any(machine in available for machine in priced):
         names = list(dict.fromkeys(machine.name for machine in available))
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""

@@ -78,7 +78,7 @@ def come(
 
 def looked(settings: Params, log: Log) -> Watch:
     """The hourly look, five minutes ago."""
-    seen = watch.watch(Home.here(), held_back(settings))
+    seen = watch.watch(Home.here(), held_back())
     pass_time(log, 300)
     return seen
 

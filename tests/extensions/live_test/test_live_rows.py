@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
-from daybreak.contract import params, records
+from daybreak.contract import records
 from daybreak.contract.errors import NotYet
 from daybreak.contract.record_types import Evaluation, Night, Training, Verdict
 from daybreak.gate import watch
@@ -134,7 +134,7 @@ def test_watch_rolls_back_where_labels_prove_the_replaced_version_better(home: P
     assert promote_night().version == 2
     ledger.commit_night(Home.here(), night, message="promote")
     os.chdir(home)
-    settings = held_back(params.load(Path()))
+    settings = held_back()
     watch.watch(Home.here(), settings)
     assert (log.traffic().champion, log.traffic().challenger) == (2, 1)
     pass_time(log, 300)

@@ -326,21 +326,16 @@ def test_watch_stops_a_challenger_that_users_prove_worse(night: Night, log: Log)
     assert gate_night().reason.startswith("live: stopped by score")
 
 
-def held_back(settings: Params) -> Params:
-    """The params with a fifth of the users held back, and outcomes that are soon there."""
-    return settings.model_copy(
-        update={
-            "watch": settings.watch.model_copy(update={"holdback": 0.2}),
-            "live_test": settings.live_test.model_copy(update={"outcome_hours": 0.01}),
-        }
-    )
+def held_back() -> Params:
+    """The params of the home with a fifth of the users held back, and outcomes that are soon there."""
+    return params.override(Home.here().folder, ["watch.holdback=0.2", "live_test.outcome_hours=0.01"])
 
 
 @pytest.mark.slow
 def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
     log: Log, settings: Params, home_of_two: Path
 ) -> None:
-    watching = held_back(settings)
+    watching = held_back()
     watch.watch(Home.here(), watching)
     traffic = log.traffic()
     assert (traffic.champion, traffic.challenger, traffic.share) == (2, 1, 0.2)
@@ -361,7 +356,7 @@ def test_watch_rolls_back_to_a_version_that_does_better_on_live_traffic(
 
 @pytest.mark.slow
 def test_nobody_is_held_back_once_that_is_switched_off(log: Log, settings: Params, home_of_two: Path) -> None:
-    watch.watch(Home.here(), held_back(settings))
+    watch.watch(Home.here(), held_back())
     assert log.traffic().share == 0.2
     watch.watch(Home.here(), settings)
     assert (log.traffic().share, log.traffic().experiment) == (0.0, "")

@@ -13,11 +13,11 @@ import pytest
 import sqlalchemy as sa
 
 from daybreak.contract.errors import DataError
-from daybreak.contract.params import LiveTestParams
 from daybreak.extensions.live_test import own_serving
 from daybreak.extensions.live_test.live_score import OwnScore, reported
 from daybreak.extensions.live_test.observations import observe
 from daybreak.extensions.live_test.own_serving import take_in
+from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of
 from daybreak.storage.traffic_log import Exposure, Log, Traffic, open_log
 from tests.postgres import postgresql

@@ -17,6 +17,7 @@ from daybreak.contract import params
 from daybreak.contract.errors import NotYet
 from daybreak.contract.record_types import Night, Verdict
 from daybreak.extensions.live_test import own_serving
+from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.extensions.router import assigner
 from daybreak.extensions.router.assigner import Assigner
 from daybreak.gate import watch
@@ -111,7 +112,10 @@ def test_a_better_challenger_is_promoted_by_a_file_with_no_router_anywhere(home:
         "arms as drawn", "errors", "latency", "labels", "score",
     ]  # fmt: skip
     counted = len(list(team.log.exposures(night.id)))
-    assert own_serving.read(team.log, params.load(Path()).live_test, now=datetime.now(UTC)) > counted - 1
+    assert (
+        own_serving.read(team.log, params.load(Path()).section(LiveTestParams), now=datetime.now(UTC))
+        > counted - 1
+    )
     assert len(list(team.log.exposures(night.id))) == counted
     began = time.perf_counter()
     assert promote_night().version == 2
@@ -195,7 +199,7 @@ def test_the_example_of_the_docs_reports_to_a_router_by_which_a_challenger_is_pr
     page = (ROOT / "docs" / "live-test.md").read_text()
     (example,) = [block for _, language, block in FENCE.findall(page) if language == "python"]
     settings = params.load(Path())
-    with running(home, token="secret", limits=settings.live_test) as router:
+    with running(home, token="secret", limits=settings.section(LiveTestParams)) as router:
         authorized = {"headers": {"Authorization": "Bearer secret"}}
         names = {
             "url": team.url, "router": router.url, "time": time, "requests": requests,

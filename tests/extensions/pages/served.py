@@ -7,16 +7,16 @@ from pathlib import Path
 
 import uvicorn
 
-from daybreak.contract.params import ServingParams
 from daybreak.extensions.pages import night_pages
 from daybreak.extensions.router import server
+from daybreak.extensions.router.settings import RouterParams
 from tests.serving.running import until
 
 
 @contextlib.contextmanager
 def served(lead: Path, *, token: str = "", loopback: bool = True) -> Iterator[str]:
     """The address of the pages."""
-    params = ServingParams(max_requests_per_s=0)
+    params = RouterParams(max_requests_per_s=0)
     listening = server.listen("127.0.0.1", 0)
     config = server.config(night_pages.make_app(lead, params, token=token, loopback=loopback), params)
     config.timeout_graceful_shutdown = 1  # streams are open

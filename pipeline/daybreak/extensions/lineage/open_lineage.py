@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from daybreak.contract.errors import PipelineError
+from daybreak.extensions.lineage.settings import LineageParams
 from daybreak.storage import ledger
 from daybreak.storage.home import Home
 from daybreak.storage.ledger import Entry
@@ -29,7 +30,7 @@ def send(home: Home, commit: str) -> bool:
     """
     try:
         loaded = home.params
-        if not (namespace := loaded.notify.openlineage):
+        if not (namespace := loaded.section(LineageParams).openlineage):
             return True
         from openlineage.client import OpenLineageClient, set_producer
 

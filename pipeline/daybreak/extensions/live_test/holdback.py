@@ -30,6 +30,7 @@ from daybreak.evaluation.live_judge import Held
 from daybreak.extensions.live_test import live_test, own_serving
 from daybreak.extensions.live_test.observations import ObservationLog, observe
 from daybreak.extensions.live_test.readout import Readout
+from daybreak.extensions.live_test.settings import HoldbackParams, LiveTestParams
 from daybreak.extensions.live_test.traffic import serving_log, share_out
 from daybreak.rollout.targets import endpoint
 from daybreak.statistics.paired import Rules
@@ -51,11 +52,11 @@ def judge(
     traffic_log = serving_log(home, params)
     if traffic_log is None:
         return None
-    window_s = params.live_test.outcome_hours * HOUR_S
+    window_s = params.section(LiveTestParams).outcome_hours * HOUR_S
     now = datetime.fromtimestamp(traffic_log.now(), UTC)
     try:
-        own_serving.read(traffic_log, params.live_test, now=datetime.now(UTC))
-        evaluation, own = _evaluation(home, serving), params.live_test.metric
+        own_serving.read(traffic_log, params.section(LiveTestParams), now=datetime.now(UTC))
+        evaluation, own = _evaluation(home, serving), params.section(LiveTestParams).metric
         by, rules = live_test.score_by(evaluation, params.gate, rules=rules, own=own)
         others = live_test.others_by(evaluation, params.gate, own=own)
     except (DataError, ParamsError, ReleaseError) as error:
@@ -131,7 +132,7 @@ def keep(home: Home, serving: Release, before: Release | None, params: WatchSect
     traffic_log = serving_log(home, params)
     if traffic_log is None or _is_the_gates(traffic_log.traffic()):
         return
-    share = params.watch.holdback if before else 0.0
+    share = params.section(HoldbackParams).holdback if before else 0.0
     if before and share and not _is_ready(home, before, params):
         return
 

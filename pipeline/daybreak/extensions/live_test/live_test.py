@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError, NotYet, ParamsError, ReleaseError
-from daybreak.contract.params import GateParams, LiveSections, LiveTestParams, OwnMetricParams, Plug
+from daybreak.contract.params import GateParams, LiveSections, Plug
 from daybreak.contract.record_types import (
     Champion,
     Evaluation,
@@ -46,6 +46,7 @@ from daybreak.extensions.live_test.readout import (
     decide,
     find,
 )
+from daybreak.extensions.live_test.settings import LiveTestParams, OwnMetricParams
 from daybreak.extensions.live_test.traffic import end, move, serving_log, share_out
 from daybreak.gate.all_metrics import guardrails_of, success_of
 from daybreak.rollout.targets import endpoint
@@ -103,7 +104,7 @@ def judge(
         )
         return _no_data(first, reason)
     try:
-        evaluation, own = records.find(Evaluation, home.records), params.live_test.metric
+        evaluation, own = records.find(Evaluation, home.records), params.section(LiveTestParams).metric
         by, rules = score_by(evaluation, params.gate, rules=rules, own=own)
         others = others_by(evaluation, params.gate, own=own)
     except (ParamsError, ReleaseError) as error:
@@ -151,7 +152,7 @@ def _look(
     if traffic.experiment != night.id:
         traffic = _open(log, traffic, night, version, champion, over=is_over)
     share = traffic.share if traffic.experiment == night.id else 0.0  # else somebody has ended it
-    seen = observe(log.exposures(night.id), window_s=params.live_test.outcome_hours * HOUR_S)
+    seen = observe(log.exposures(night.id), window_s=params.section(LiveTestParams).outcome_hours * HOUR_S)
     try:
         finding = look(
             seen,
@@ -169,7 +170,7 @@ def _look(
         finding,
         rules=rules,
         mode="both" if params.gate.scores == "both" else "live",
-        pace=pace(params.live_test),
+        pace=pace(params.section(LiveTestParams)),
         share=share,
         units=seen.counts(share)[0],
         hours=(log.now() - traffic.changed_at) / HOUR_S,
@@ -187,7 +188,7 @@ def _look(
         share_out(home, params)
     except (ReleaseError, ParamsError) as error:
         return _no_data(first, f"users cannot meet version {version.number}: {error}")
-    own = params.live_test.metric is not None
+    own = params.section(LiveTestParams).metric is not None
     raise NotYet(_sentence(standing, decision, step, log, traffic, own=own))
 
 
@@ -272,12 +273,12 @@ def look(
 
     Raises DataError where a metric cannot be computed of what users were shown and told.
     """
-    limit = params.live_test
+    limit = params.section(LiveTestParams)
     limits = GuardrailLimits(
         errors=limit.max_errors,
         fallbacks=limit.max_fallbacks,
         p99_s=limit.max_p99_rise_s,
-        shift=limit.max_shift,
+        shift=params.gate.max_shift,
         margin=rules.margin,
     )
     try:
@@ -323,10 +324,12 @@ def clean(home: Home, params: LiveSections) -> str:
     if fault := _read(log, params):  # else users would meet the challenger unseen
         end(home, experiment, params)
         return f"ended the experiment {experiment}: {fault}; "
-    evaluation, own = records.find(Evaluation, folder / records.RUN), params.live_test.metric
+    evaluation, own = records.find(Evaluation, folder / records.RUN), params.section(LiveTestParams).metric
     try:
         by, rules = score_by(evaluation, gate, rules=rules, own=own)
-        seen = observe(log.exposures(experiment), window_s=params.live_test.outcome_hours * HOUR_S)
+        seen = observe(
+            log.exposures(experiment), window_s=params.section(LiveTestParams).outcome_hours * HOUR_S
+        )
         finding = look(
             seen,
             params,
@@ -382,7 +385,7 @@ def _may_begin(first: Verdict, params: GateParams) -> bool:
 def _read(log: "Log", params: LiveSections) -> str:
     """Takes in what a team's own serving has reported; returns why that cannot be read, or an empty text."""
     try:
-        own_serving.read(log, params.live_test, now=datetime.now(UTC))
+        own_serving.read(log, params.section(LiveTestParams), now=datetime.now(UTC))
     except (DataError, ParamsError) as error:
         return f"what users met cannot be read: {error}"
     return ""
@@ -390,7 +393,7 @@ def _read(log: "Log", params: LiveSections) -> str:
 
 def _serves(log: "Log", params: LiveSections) -> bool:
     """Returns whether a router lives, or users were answered in the last days, or are where a source says."""
-    if params.live_test.observations:
+    if params.section(LiveTestParams).observations:
         return True
     since = log.now() - HISTORY_DAYS * DAY_S
     return bool(log.routers()) or next(iter(log.exposures(None, since=since)), None) is not None
@@ -418,9 +421,9 @@ def _forecast(log: "Log", night: Night, params: LiveSections, *, rules: Rules, b
     before = _volume(log, by)
     scores = forecast.scores_before(log.exposures(None, since=since), by=by)
     records.replace_text(FOLDER / BEFORE, json.dumps(scores))
-    hours = max(left.total_seconds() / HOUR_S - params.live_test.outcome_hours, 0.0)
+    hours = max(left.total_seconds() / HOUR_S - params.section(LiveTestParams).outcome_hours, 0.0)
     text = forecast.forecast(
-        before, pace=pace(params.live_test), hours=hours, alpha=rules.alpha, margin=rules.margin
+        before, pace=pace(params.section(LiveTestParams)), hours=hours, alpha=rules.alpha, margin=rules.margin
     )
     return Live(experiment=night.id, began_at=now, ends_at=now + left, foretold=text)
 
@@ -432,7 +435,7 @@ def hours_needed(home: Home, params: LiveSections, *, hours: float) -> float:
     evaluated, and by `gate.alpha`; outcomes come `live_test.outcome_hours` later. 0 where no user meets the
     challenger, or where nothing tells.
     """
-    longest = hours - params.live_test.outcome_hours
+    longest = hours - params.section(LiveTestParams).outcome_hours
     if params.gate.scores == "replay" or longest <= 0:
         return 0.0
     nights = (commit.id for commit in ledger.commits(home, limit=NIGHTS_BACK))
@@ -444,13 +447,17 @@ def hours_needed(home: Home, params: LiveSections, *, hours: float) -> float:
     margin = params.gate.margin or (verdict.margin if verdict else None) or ANY_MARGIN
     rules = Rules(alpha=params.gate.alpha, margin=margin, min_samples=params.gate.min_samples, refresh=True)
     try:
-        by, rules = score_by(evaluation, params.gate, rules=rules, own=params.live_test.metric)
+        by, rules = score_by(evaluation, params.gate, rules=rules, own=params.section(LiveTestParams).metric)
     except (ParamsError, ReleaseError):  # the test itself will say so
         return 0.0
     needed = forecast.hours_needed(
-        _volume(log, by), pace=pace(params.live_test), alpha=rules.alpha, margin=rules.margin, longest=longest
+        _volume(log, by),
+        pace=pace(params.section(LiveTestParams)),
+        alpha=rules.alpha,
+        margin=rules.margin,
+        longest=longest,
     )
-    return round(needed + params.live_test.outcome_hours, 2) if needed else 0.0
+    return round(needed + params.section(LiveTestParams).outcome_hours, 2) if needed else 0.0
 
 
 def _volume(log: "Log", by: LiveScore) -> forecast.Volume:

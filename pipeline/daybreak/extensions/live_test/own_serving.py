@@ -30,8 +30,8 @@ from re import fullmatch
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import DataError
-from daybreak.contract.params import LiveTestParams
 from daybreak.extensions.live_test.live_score import report
+from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.statistics.assignment import CHALLENGER, CHAMPION, arm_of, propensity
 from daybreak.storage.traffic_log import Exposure, Outcome, Traffic
 

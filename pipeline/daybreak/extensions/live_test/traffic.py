@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from daybreak.contract.errors import NotYet, ReleaseError
 from daybreak.contract.params import LiveSections
 from daybreak.contract.record_types import Release
+from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.rollout.targets import endpoint
 from daybreak.storage import traffic_log
 from daybreak.storage.home import Home
@@ -19,7 +20,7 @@ def serving_log(home: Home, params: LiveSections) -> "Log | None":
 
     The log is created where users are served elsewhere, and a source delivers observations.
     """
-    if params.live_test.observations:
+    if params.section(LiveTestParams).observations:
         return traffic_log.open_log(log_url(params.serving, home.folder))
     return existing_log(params.serving, home.folder)
 

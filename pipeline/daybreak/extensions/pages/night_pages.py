@@ -34,7 +34,6 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from daybreak.contract import records
 from daybreak.contract.errors import PipelineError
-from daybreak.contract.params import ServingParams
 from daybreak.data.validator import DOCS
 from daybreak.extensions.pages import board, comparison, fleet_rows, live
 from daybreak.extensions.pages.fleet_rows import FleetRows
@@ -42,6 +41,7 @@ from daybreak.extensions.pages.live import RunningPage
 from daybreak.extensions.pages.selection import query_of
 from daybreak.extensions.router import server
 from daybreak.extensions.router.limits import RequestLimiter
+from daybreak.extensions.router.settings import RouterParams
 from daybreak.report import links
 from daybreak.report.night_rows import NightRow
 from daybreak.storage import branch, homes
@@ -61,7 +61,7 @@ def serve(home: Home, *, host: str, port: int) -> None:
     """Serves the pages of a home's fleet until interrupted; JobError if the port is taken."""
     import uvicorn
 
-    settings, token = home.params.serving, os.environ.get("DAYBREAK_TOKEN", "")
+    settings, token = home.params.section(RouterParams), os.environ.get("DAYBREAK_TOKEN", "")
     is_local = host in server.LOOPBACK
     listening = server.listen(host, port)
     app = make_app(homes.lead_of(home.folder), settings, token=token, loopback=is_local)
@@ -213,9 +213,7 @@ def _tip(member: FleetHome) -> str:
     return ""
 
 
-def make_app(
-    lead: Path, settings: ServingParams, *, token: str = "", loopback: bool = True
-) -> RequestLimiter:
+def make_app(lead: Path, settings: RouterParams, *, token: str = "", loopback: bool = True) -> RequestLimiter:
     """Returns the app of the pages of a home and its fleet; `loopback`: it listens nowhere else."""
     app, pages = FastAPI(title="Daybreak's nights", docs_url=None, openapi_url=None), NightPages(lead)
 

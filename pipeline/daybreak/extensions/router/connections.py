@@ -25,8 +25,8 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from daybreak.contract.params import ServingParams
 from daybreak.extensions.router.limits import Message, Receive, Send, refuse
+from daybreak.extensions.router.settings import RouterParams
 
 MAX_CONNECTIONS = 1000
 MAX_HEADER_BYTES = 65_536  # of a request, with its first line
@@ -39,7 +39,7 @@ serving.max_connections_per_address"
 class Connections:
     """Counts the connections of a router by address; used by its event loop alone."""
 
-    def __init__(self, params: ServingParams, *, max_connections: int = MAX_CONNECTIONS) -> None:
+    def __init__(self, params: RouterParams, *, max_connections: int = MAX_CONNECTIONS) -> None:
         self.most, self.max_connections = params.max_connections_per_address, max_connections
         self.headers_timeout_s = params.headers_timeout_s
         self._proxies = tuple(ip_network(each) for each in params.trusted_proxies)

@@ -33,9 +33,9 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel
 
 from daybreak.contract.errors import DataError, JobError
-from daybreak.contract.params import LiveTestParams, ServingParams
 from daybreak.extensions.live_test import own_serving
 from daybreak.extensions.live_test.live_score import METRIC
+from daybreak.extensions.live_test.settings import LiveTestParams
 from daybreak.extensions.router.answers import Answer, Answers, Predictor
 from daybreak.extensions.router.assigner import Assignment
 from daybreak.extensions.router.batcher import Batcher
@@ -57,6 +57,7 @@ from daybreak.extensions.router.loading import VersionLoader
 from daybreak.extensions.router.model_manager import ModelManager, ServedVersions
 from daybreak.extensions.router.night_metrics import NightMetrics
 from daybreak.extensions.router.prometheus import Metrics, Together
+from daybreak.extensions.router.settings import RouterParams
 from daybreak.extensions.router.writer import FLUSH_S, NoLog, Writer
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.version_process import answer_s
@@ -122,7 +123,7 @@ class Router:
         self,
         log: Log | None,
         versions: VersionSource,
-        params: ServingParams,
+        params: RouterParams,
         limits: LiveTestParams | None = None,
         *,
         model: str = "",
@@ -446,7 +447,7 @@ class ShortCut:
 
 def make_app(
     log: Log,
-    params: ServingParams,
+    params: RouterParams,
     *,
     name: str,
     home: Home,

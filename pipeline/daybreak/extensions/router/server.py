@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from daybreak.contract.errors import JobError, ParamsError, PipelineError
-from daybreak.contract.params import ServingParams
+from daybreak.extensions.live_test.settings import LiveTestParams
+from daybreak.extensions.router.settings import RouterParams
 from daybreak.serving.version_worker import expect_online
 from daybreak.storage import checkout
 from daybreak.storage.home import Home
@@ -38,14 +39,19 @@ def serve(home: Home, *, host: str = "", port: int | None = None) -> None:
 
     params = home.params
     expect_online(params.workload.make())
-    settings = params.serving
+    settings = params.section(RouterParams)
     host, port = host or settings.host, settings.port if port is None else port
     token = os.environ.get("DAYBREAK_TOKEN", "")
     listening = listen(host, port)
-    traffic_log = open_log(log_url(settings, home.folder))
+    traffic_log = open_log(log_url(params.serving, home.folder))
     sys.setswitchinterval(SWITCH_S)
     own = make_app(
-        traffic_log, settings, name=params.register_.name, home=home, token=token, limits=params.live_test
+        traffic_log,
+        settings,
+        name=params.register_.name,
+        home=home,
+        token=token,
+        limits=params.section(LiveTestParams),
     )
     logs = [traffic_log]
     members = dict(_members(home, logs, token=token))
@@ -103,18 +109,18 @@ def _members(lead: Home, logs: list[Log], *, token: str) -> Iterator[tuple[str, 
                 member.model,
                 make_app(
                     logs[-1],
-                    loaded.serving,
+                    loaded.section(RouterParams),
                     name=member.model,
                     home=member.home,
                     token=token,
-                    limits=loaded.live_test,
+                    limits=loaded.section(LiveTestParams),
                 ),
             )
         except PipelineError as error:
             log.warning("%s is not served here: %s", member.model, error)
 
 
-def config(app: Any, params: ServingParams) -> "uvicorn.Config":
+def config(app: Any, params: RouterParams) -> "uvicorn.Config":
     """Returns how uvicorn serves the app of a router."""
     import uvicorn
 

@@ -30,6 +30,7 @@ from daybreak.backends.place import RetryPolicy, Unreachable
 from daybreak.contract import records
 from daybreak.contract.errors import NotYet, ParamsError, ReleaseError
 from daybreak.contract.record_types import Dataset, Release
+from daybreak.extensions.router.settings import RouterParams
 from daybreak.extensions.vertex import preflight
 from daybreak.extensions.vertex.client import Denied
 from daybreak.extensions.vertex.deployments import Deployments
@@ -321,7 +322,7 @@ class OnVertex:
             "NIGHT": release.night,
             "ENDPOINT": self.deployments.endpoint,
             "LOG_FROM": self.config.log,
-            "SERVING": self.home.params.serving.model_dump_json(include=LIMITS),
+            "SERVING": self.home.params.section(RouterParams).model_dump_json(include=LIMITS),
         }
         if arrays := self._send_arrays(release.night):
             environment |= {"ARRAYS_BUCKET": bucket.url, "ARRAYS": arrays}

@@ -30,11 +30,11 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
-from daybreak.contract.params import ServingParams
 from daybreak.extensions.router.deployed import Deployed
 from daybreak.extensions.router.limits import RequestLimiter
 from daybreak.extensions.router.loading import case_of, served
 from daybreak.extensions.router.router import Router, error_response, read
+from daybreak.extensions.router.settings import RouterParams
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.version_process import VersionProcess, answer_s
 from daybreak.storage.traffic_log import Log, open_log
@@ -48,7 +48,7 @@ BODY_S = 10.0  # longest time to receive a body
 class Loaded:
     """A version, in a process of its own, and the arrays that it answers from."""
 
-    def __init__(self, root: Path, *, params: ServingParams, number: int = 0) -> None:
+    def __init__(self, root: Path, *, params: RouterParams, number: int = 0) -> None:
         arrays = root / "arrays"
         case = case_of(root / "version", arrays if arrays.exists() else None, online=False)
         self._params, self.number = params, number
@@ -76,9 +76,9 @@ class Loaded:
         return scores
 
 
-def params_of(variables: Mapping[str, str]) -> ServingParams:
+def params_of(variables: Mapping[str, str]) -> RouterParams:
     """Returns the limits of params.yaml that the container was given."""
-    return ServingParams.model_validate_json(variables.get("SERVING", "{}"))
+    return RouterParams.model_validate_json(variables.get("SERVING", "{}"))
 
 
 class Predictions:

@@ -1,0 +1,78 @@
+"""What the live test reads of params.yaml: its section `live_test`, and a key of `watch`."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from daybreak.contract.params import Plug, Section
+
+
+class OwnMetricParams(Section):
+    """What users are scored by where a team serves by itself."""
+
+    name: str = Field(min_length=1)
+    """Name of the metric, in sentences."""
+    low: float
+    """Lower end of the values of a user."""
+    high: float
+    """Upper end of the values of a user. Bets that stop a test early need a bounded score: values outside are
+    cut off for them, and for the effect at `high - low` beyond either end."""
+    margin: float = Field(gt=0)
+    """What a refresh may be worse by, in the metric's unit."""
+    higher_is_better: bool = True
+    """Whether a higher value is better."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
+        return self
+
+
+class LiveTestParams(Section):
+    """How users meet a challenger in a live test, and what ends the test at once."""
+
+    ramp: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.01, 0.05, 0.25, 0.5), min_length=1)
+    """Shares of users who meet the challenger in a live test, one after the other, rising. An endpoint takes
+    whole percent only."""
+    ramp_users: int = Field(200, ge=1)
+    """Users who must have met the challenger at a share before the next share."""
+    ramp_hours: float = Field(1, ge=0)
+    """Hours at a share before the next share."""
+    outcome_hours: float = Field(1, gt=0)
+    """Hours after an answer in which a user's outcomes count. Raise it if users or labels come later."""
+    max_errors: float = Field(0.01, gt=0, lt=1)
+    """Guardrail of a live test: by how much the share of a user's requests that the model does not
+    answer may be larger with the challenger."""
+    max_fallbacks: float = Field(0.05, gt=0, lt=1)
+    """Guardrail of a live test: by how much the share of a user's answers that are popular items may be
+    larger with the challenger."""
+    max_p99_rise_s: float = Field(0.1, gt=0)
+    """Guardrail of a live test: seconds by which the challenger's P99 may be longer."""
+    metric: OwnMetricParams | None = None
+    """What users are scored by where a team serves by itself: the metric that it reports of them. Empty: what
+    routers and endpoints log."""
+    observations: Plug | None = None
+    """Source of what users met and what came of it, where a team serves by itself: `daybreak:Files`,
+    `daybreak:Database`, or your own class. Empty: only what is posted to a router."""
+
+    @model_validator(mode="after")
+    def _ramp_climbs(self) -> Self:
+        if list(self.ramp) != sorted(set(self.ramp)):
+            raise ValueError(f"ramp {list(self.ramp)} does not climb")
+        return self
+
+    @model_validator(mode="after")
+    def _observations_are_scored(self) -> Self:
+        if self.observations and not self.metric:
+            raise ValueError("observations are not scored without metric; name it, its range and its margin")
+        return self
+
+
+class HoldbackParams(Section):
+    """Who meets an earlier version between nights."""
+
+    holdback: float = Field(0, ge=0, le=0.5)
+    """Share of users who stay with the anchor, the last version that was proven better; after a proof,
+    with the version that was replaced. Where they do better, `watch` rolls back; 0: nobody is held
+    back."""
