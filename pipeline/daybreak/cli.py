@@ -221,8 +221,8 @@ def _others() -> dict[str, ast.FunctionDef]:
 @cache
 def _functions(module: str) -> dict[str, ast.FunctionDef]:
     """Returns the public functions in the source of one of our modules."""
-    source = Path(__file__).parent.parent.joinpath(*module.split(".")).with_suffix(".py").read_text()
-    parsed = ast.parse(source).body
+    folder = hooks.FOLDER.parent if module in hooks.paths("commands") else Path(__file__).parent
+    parsed = ast.parse(folder.joinpath(*module.split(".")[1:]).with_suffix(".py").read_text()).body
     return {n.name: n for n in parsed if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")}
 
 

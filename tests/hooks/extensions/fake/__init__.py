@@ -1,0 +1,1 @@
+"""An extension with a small implementation of each hook, which stands in a test for those of the project."""

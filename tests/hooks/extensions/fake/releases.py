@@ -1,0 +1,50 @@
+"""Hooks for verdicts, releases and pages."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from daybreak.contract.params import Params
+from daybreak.contract.record_types import Release
+from daybreak.evaluation.live_judge import LiveJudge
+from daybreak.rollout.targets import Target
+from daybreak.storage.home import Home
+from daybreak.storage.traffic_log import Log
+
+NOTES = "notes.txt"
+
+
+class Users(LiveJudge):
+    """Judges by two users."""
+
+    def preflight(self, home: Home, params: Params) -> Iterator[tuple[str, bool, str]]:
+        """Yields that there are too few."""
+        yield "users", False, f"two users for gate.scores: {params.gate.scores}; find more"
+
+
+class Sign(Target):
+    """Shows nothing yet."""
+
+    name = "sign"
+
+    def __init__(self, home: Home, log: Log) -> None:
+        self.home, self.log = home, log
+
+    def shown(self) -> int:
+        """Returns the champion of the log."""
+        return self.log.traffic().champion
+
+    def show(self, release: Release) -> None:
+        """Shows nothing."""
+
+
+def note(home: Home, commit: str) -> None:
+    """Adds a line with the commit to a file of the home."""
+    with (home.var / NOTES).open("a") as file:
+        file.write(f"{commit}\n")
+
+
+def board(home: Home, *, all: bool) -> Path:
+    """Writes a page, and returns where it is."""
+    page = home.folder / "board.txt"
+    page.write_text(f"all: {all}")
+    return page
