@@ -120,7 +120,7 @@ def test_where_jobs_cannot_see_each_others_disk_checkpoints_go_through_a_bucket(
         assert "gs://my-bucket/checkpoints" in far.cannot_move(unreachable)
 
 
-def test_a_ladder_holds_the_machines_of_other_backends_in_time_cheapest_first():
+def test_the_fallbacks_hold_the_machines_of_other_backends_in_time_cheapest_first():
     own = [replace(stock.own(), backend=name) for name in ("slurm", "slurm-2")]
     sections = stock.params_of(replace(stock.drawn(0), strategy="on-demand"))
     night = night_of(budget_usd=100)

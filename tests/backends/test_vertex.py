@@ -285,7 +285,7 @@ def test_a_machine_that_its_region_does_not_have_is_refused_and_asked_for_elsewh
     assert backend.state(handle) == "refused"
 
 
-def test_a_night_walks_its_ladder_past_a_region_that_does_not_have_the_machine(
+def test_a_night_goes_by_its_fallbacks_past_a_region_that_does_not_have_the_machine(
     service, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")

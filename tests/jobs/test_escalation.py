@@ -232,7 +232,7 @@ def test_spot_elsewhere_has_the_same_safety_net():
     )  # the cheapest of them
 
 
-def test_spot_that_a_job_has_stepped_down_to_is_kept_though_the_ladder_has_it_on_demand_alone():
+def test_spot_that_a_job_has_stepped_down_to_is_kept_though_the_fallbacks_have_it_on_demand_alone():
     plan = planned(strategy="spot")
     here = next(
         placement

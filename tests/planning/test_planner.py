@@ -134,7 +134,7 @@ def test_each_fallback_can_still_be_started_in_time():
         assert placement.latest_start + timedelta(seconds=placement.expected_s) < until
 
 
-def test_a_ladder_holds_machines_that_are_much_faster_for_a_job_that_turns_out_slow():
+def test_the_fallbacks_hold_machines_that_are_much_faster_for_a_job_that_turns_out_slow():
     made = planned(hours=2, job=profile(step_s=5e-3))
     fastest = min(made.fallbacks, key=lambda placement: placement.expected_s)
     assert fastest.expected_s < MUCH_LATER * made.expected_s
@@ -150,7 +150,7 @@ def test_one_machine_in_three_regions_can_be_had_in_the_other_two_at_the_same_sp
     ]
 
 
-def test_a_ladder_is_spread_over_regions_and_devices_and_names_no_place_twice():
+def test_the_fallbacks_are_spread_over_regions_and_devices_and_name_no_place_twice():
     params = PlanParams(machines=("*-*",), regions=THREE, spot=False, max_machines=8)
     made = planned(params=params, job=profile(step_s=1e-2))
     assert len(made.fallbacks) == NUM_FALLBACKS
@@ -162,7 +162,7 @@ def test_a_ladder_is_spread_over_regions_and_devices_and_names_no_place_twice():
     )
 
 
-def test_a_ladder_holds_what_the_budget_pays_half_of_where_there_is_room():
+def test_the_fallbacks_hold_what_the_budget_pays_half_of_where_there_is_room():
     params = PlanParams(machines=("g2-standard-4",), regions=THREE, spot=False)
     job = profile(step_s=1e-2)
     least = planned(params=params, job=job)
