@@ -168,6 +168,17 @@ def test_a_label_of_a_single_value_cannot_be_compared(samples: list[Sample], lim
     assert str(gone) == "fraud cannot be compared with price: one of them has a single value, or none"
 
 
+def test_a_day_without_a_label_of_one_is_sound_where_most_days_have_none() -> None:
+    every = [FIRST + timedelta(days=number) for number in range(60)]
+    rain = {
+        day: {"mean rain": Figure("rate", 0.3 * (number % 4 == 0), 72)} for number, day in enumerate(every)
+    }
+    learned = learn(rain, FIRST + timedelta(days=60), false_alarms_per_year=2, label="rain")
+    for share in (0.0, 0.3):
+        (mean,) = learned.of({"mean rain": Figure("rate", share, 72)})
+        assert mean.holds
+
+
 def test_a_number_that_tells_the_label_for_the_first_time_is_noticed(
     samples: list[Sample], limits: DayLimits
 ) -> None:

@@ -377,7 +377,7 @@ def _plain(kind: Kind, scaled: float) -> float:
     if kind == "share":
         return sin(min(max(scaled, 0.0), 3.141592653589793) / 2) ** 2
     if kind == "rate":
-        return 1 / (1 + exp(min(-scaled, 500)))
+        return 0.0 if scaled == -inf else 1 / (1 + exp(-scaled))
     if kind == "correlation":
         return tanh(scaled)
     return scaled
