@@ -38,10 +38,12 @@ class Effect:
     high: float
     sd: float
     num_samples: int
-    of: Literal["sample", "unit", "user"] = "sample"  # what `num_samples` counts
+    of: Literal["sample", "unit", "user", "night"] = "sample"  # what `num_samples` counts
 
     def __str__(self) -> str:
         of = counted(self.num_samples, self.of)
+        if math.isinf(self.low) and math.isinf(self.high):
+            return f"{self.mean:+.4f} ({of}, too few to bound it)"
         return f"{self.mean:+.4f} (from {self.low:+.4f} to {self.high:+.4f}, {of})"
 
 
