@@ -20,7 +20,7 @@ from daybreak.extensions.router.routers import Routers
 from daybreak.gate import watch
 from daybreak.registry import aliases
 from daybreak.report import publisher
-from daybreak.rollout import promote, release_journal, rollback, saga
+from daybreak.rollout import promote, rollback, saga
 from daybreak.rollout.targets import Alias, Target, release_targets
 from daybreak.storage import branch, ledger, mlflow_client
 from daybreak.storage.home import Home
@@ -150,7 +150,7 @@ def test_a_target_that_cannot_get_ready_stops_a_promotion_with_all_as_it_was(
     with pytest.raises(ReleaseError, match="the shelf has no room"):
         promote()
     assert standing(shelf) == (1, 1, 1, 1)
-    assert not release_journal.journal(Home.here()).path.exists()
+    assert not Home.here().release_journal.path.exists()
     assert not records.path_of(Release, records.RUN).exists()
     shelf.broken = False
     assert promote().version == 2
@@ -191,7 +191,7 @@ def test_an_audit_names_what_disagrees(shelf: Shelf, settings: Params, home_of_t
     shelf.show(Release(version=1, replaced=0))
     with mlflow_client.session(Home.here()) as client:
         aliases.tag(client, "daybreak", 1, status="serving", model_digest="other")
-    release_journal.journal(Home.here()).write({})
+    Home.here().release_journal.write({})
     named = faults(settings)
     assert named[0] == "journal: a release was interrupted; run watch"
     assert named[1] == "targets: the shelf shows 1, the ledger says 2"
@@ -227,7 +227,7 @@ def test_the_journal_says_what_is_going_on(home: Path, shelf: Shelf, release: An
     promote = prepared(home, 0)
     with killing(3), contextlib.suppress(Killed):
         promote()
-    journal = release_journal.journal(Home.here()).read()
+    journal = Home.here().release_journal.read()
     assert (journal["kind"], journal["tip"], journal["release"]["version"]) == ("promote", "", 1)
     assert journal["release"]["night"] == records.read(Night, records.RUN).id
     assert records.read(Version, records.RUN).number == 1

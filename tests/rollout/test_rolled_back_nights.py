@@ -13,7 +13,7 @@ import pytest
 from daybreak import cli
 from daybreak.contract.errors import NothingToDo, ParamsError, ReleaseError
 from daybreak.contract.params import Params
-from daybreak.rollout import release_journal, rollback
+from daybreak.rollout import rollback
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.toy.nights import files_of_version
@@ -60,7 +60,7 @@ def test_a_rollback_to_a_version_whose_files_are_gone_is_refused_and_changes_not
     assert (
         serving(),
         branch.ledger_tip(Home.here()),
-        release_journal.journal(Home.here()).path.exists(),
+        Home.here().release_journal.path.exists(),
     ) == (
         (2, 2),
         tip,

@@ -12,7 +12,7 @@ from daybreak.contract import clock
 from daybreak.contract.errors import DataError, NotYet, ReleaseError
 from daybreak.contract.record_types import Release
 from daybreak.contract.units import HOUR_S
-from daybreak.rollout import release_journal, saga
+from daybreak.rollout import saga
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
 from tests.rollout.ledgers import close, make_home, promotion, release_of, rolling_back
@@ -91,14 +91,14 @@ def test_all_get_ready_before_the_ledger_moves_and_show_after_it() -> None:
 
 def test_the_journal_says_what_is_going_on_until_all_is_done() -> None:
     seen = []
-    target = Memory(before=lambda what: seen.append((what, release_journal.journal(Home.here()).read())))
+    target = Memory(before=lambda what: seen.append((what, Home.here().release_journal.read())))
     move = promotion(1)
     saga.run(Home.here(), move, [target])
     assert [what for what, _ in seen] == ["prepare", "show"]
     for _, document in seen:
         assert (document["kind"], document["tip"], document["until"]) == ("promote", move.tip, "")
         assert document["release"]["version"] == 1
-    assert not release_journal.journal(Home.here()).path.exists()
+    assert not Home.here().release_journal.path.exists()
 
 
 def test_a_target_that_cannot_get_ready_leaves_all_as_it_was() -> None:
@@ -107,7 +107,7 @@ def test_a_target_that_cannot_get_ready_leaves_all_as_it_was() -> None:
         saga.run(Home.here(), promotion(1), [fine, broken])
     assert (serving(), fine.shown(), fine.ready) == (0, 0, [])
     assert broken.calls[-1][0] == "discard"
-    assert not release_journal.journal(Home.here()).path.exists()
+    assert not Home.here().release_journal.path.exists()
 
 
 def test_a_night_that_lost_the_race_leaves_all_as_it_was() -> None:
@@ -117,7 +117,7 @@ def test_a_night_that_lost_the_race_leaves_all_as_it_was() -> None:
     with pytest.raises(ReleaseError, match="was overtaken by night"):
         saga.run(Home.here(), late, [target])
     assert (serving(), target.shown(), target.ready) == (1, 1, [1])
-    assert not release_journal.journal(Home.here()).path.exists()
+    assert not Home.here().release_journal.path.exists()
 
 
 def test_a_target_that_needs_longer_leaves_the_journal_with_the_time_until_which_it_may() -> None:
@@ -125,7 +125,7 @@ def test_a_target_that_needs_longer_leaves_the_journal_with_the_time_until_which
     began = datetime.now(UTC)
     with pytest.raises(NotYet):
         saga.run(Home.here(), promotion(1), [fine, slow])
-    until = datetime.fromisoformat(release_journal.journal(Home.here()).read()["until"])
+    until = datetime.fromisoformat(Home.here().release_journal.read()["until"])
     assert began + saga.PREPARE_LIMIT <= until <= datetime.now(UTC) + saga.PREPARE_LIMIT
     assert timedelta(hours=2) == saga.PREPARE_LIMIT
     assert (serving(), fine.ready) == (0, [1])
@@ -136,10 +136,10 @@ def test_the_same_release_asked_for_again_goes_on_and_keeps_its_time() -> None:
     move = promotion(1)
     with pytest.raises(NotYet):
         saga.run(Home.here(), move, [slow])
-    until = release_journal.journal(Home.here()).read()["until"]
+    until = Home.here().release_journal.read()["until"]
     with pytest.raises(NotYet):
         saga.run(Home.here(), move, [slow])
-    assert release_journal.journal(Home.here()).read()["until"] == until
+    assert Home.here().release_journal.read()["until"] == until
     saga.run(Home.here(), move, [slow])
     assert (serving(), slow.shown()) == (1, 1)
     assert "discard" not in [what for what, *_ in slow.calls]
@@ -152,7 +152,7 @@ def test_the_same_release_goes_on_where_a_night_closed_while_it_waited() -> None
     tip = close(1, after="")
     with pytest.raises(Killed):
         saga.run(Home.here(), promotion(2), [failing("prepare", Killed())])
-    assert release_journal.journal(Home.here()).read()["tip"] == tip
+    assert Home.here().release_journal.read()["tip"] == tip
     with pytest.raises(NotYet):
         saga.run(Home.here(), promotion(2), [slow])
     saga.run(Home.here(), promotion(2), [slow])
@@ -171,12 +171,10 @@ def test_another_release_takes_the_place_of_one_that_waits() -> None:
 
 def waiting_since(hours: float, *, clock_set_by: float = 0.0) -> None:
     """Lets the journal say that its release has waited for so long, by a clock that was set since."""
-    document = release_journal.journal(Home.here()).read()
+    document = Home.here().release_journal.read()
     until = datetime.now(UTC) + saga.PREPARE_LIMIT - timedelta(hours=hours + clock_set_by)
     booted_at = time.time() - clock.since_boot() - clock_set_by * HOUR_S
-    release_journal.journal(Home.here()).write(
-        document | {"until": until.isoformat(), "booted_at": booted_at}
-    )
+    Home.here().release_journal.write(document | {"until": until.isoformat(), "booted_at": booted_at})
 
 
 @pytest.mark.parametrize(("later", "earlier"), [(0, 0), (6, -6)])
@@ -194,7 +192,7 @@ def test_who_is_not_ready_in_time_is_waited_for_no_longer_also_where_the_clock_i
     with pytest.raises(ReleaseError, match=r"failing is not ready at .* UTC: it starts; nothing was changed"):
         saga.run(Home.here(), move, [slow])
     assert slow.calls[-1][0] == "discard"
-    assert not release_journal.journal(Home.here()).path.exists()
+    assert not Home.here().release_journal.path.exists()
 
 
 def test_nothing_is_recovered_where_nothing_was_interrupted() -> None:
@@ -209,7 +207,7 @@ def test_the_watch_lets_a_release_wait_as_long_as_it_may(hours: float, left: boo
     waiting_since(hours=hours)
     recovered = saga.recover(Home.here(), [slow])
     assert (recovered is None) is left
-    assert release_journal.journal(Home.here()).path.exists() is left
+    assert Home.here().release_journal.path.exists() is left
 
 
 @pytest.mark.parametrize("at", ["prepare", "show"])
@@ -222,7 +220,7 @@ def test_a_release_that_was_killed_is_all_old_before_the_ledger_moved_and_all_ne
         kind="promote", release=release_of(1), new=new
     )
     assert (serving(), fine.shown(), killer.shown()) == ((1, 1, 1) if new else (0, 0, 0))
-    assert not release_journal.journal(Home.here()).path.exists()
+    assert not Home.here().release_journal.path.exists()
     assert fine.ready == ([1] if new else [])
 
 
@@ -266,23 +264,21 @@ def test_a_release_that_the_ledger_got_before_its_tip_is_not_taken_for_decided()
 def test_a_journal_without_a_key_is_named(key: str) -> None:
     with pytest.raises(Killed):
         saga.run(Home.here(), promotion(1), [failing("prepare", Killed())])
-    document = release_journal.journal(Home.here()).read()
-    release_journal.journal(Home.here()).write(
-        {name: value for name, value in document.items() if name != key}
-    )
+    document = Home.here().release_journal.read()
+    Home.here().release_journal.write({name: value for name, value in document.items() if name != key})
     with pytest.raises(DataError, match=r"release\.json is not a valid journal .*remove it and run watch"):
         saga.recover(Home.here(), [Memory()])
 
 
 def test_a_journal_that_is_no_json_is_named() -> None:
-    release_journal.journal(Home.here()).path.parent.mkdir()
-    release_journal.journal(Home.here()).path.write_text('{"kind": ')
+    Home.here().release_journal.path.parent.mkdir()
+    Home.here().release_journal.path.write_text('{"kind": ')
     with pytest.raises(DataError, match="is not a valid journal"):
         saga.recover(Home.here(), [Memory()])
 
 
 def test_the_journal_is_in_the_home(home: Path) -> None:
-    assert release_journal.journal(Home.here()).path == home / "var" / "release.json"
+    assert Home.here().release_journal.path == home / "var" / "release.json"
 
 
 def test_settling_makes_everybody_show_what_the_ledger_says() -> None:
@@ -306,7 +302,7 @@ def test_a_target_that_somebody_else_moves_is_told_a_few_times_and_then_named() 
     with pytest.raises(ReleaseError, match=r"stay at version 1, which .*memory shows 1, stubborn shows 7"):
         saga.run(Home.here(), promotion(1), [Memory(), stubborn])
     assert [what for what, *_ in stubborn.calls].count("show") == saga.NUM_TRIES == 5
-    assert release_journal.journal(Home.here()).path.exists()  # so that the watch goes on
+    assert Home.here().release_journal.path.exists()  # so that the watch goes on
 
 
 def test_a_night_that_closes_meanwhile_makes_everybody_show_the_newest() -> None:
@@ -342,5 +338,5 @@ def test_a_rollback_with_the_data_of_another_night_is_noticed() -> None:
 def test_what_the_journal_keeps_is_read_back_whole() -> None:
     with pytest.raises(Killed):
         saga.run(Home.here(), promotion(1), [failing("prepare", Killed())])
-    kept = json.loads(release_journal.journal(Home.here()).path.read_text())["release"]
+    kept = json.loads(Home.here().release_journal.path.read_text())["release"]
     assert Release(**kept) == release_of(1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from daybreak.contract.errors import LostLedger
 from daybreak.contract.params import ModelSections
 from daybreak.registry import aliases
-from daybreak.rollout import ledger_copy, release_journal
+from daybreak.rollout import ledger_copy
 from daybreak.storage import branch, erasures, ledger, mlflow_client
 from daybreak.storage.home import Home
 from daybreak.storage.mlflow_client import session
@@ -84,7 +84,7 @@ def _alias_says(home: Home, name: str, number: int, commit: str, *, tip: str) ->
 
 
 def _journal_says(home: Home, tip: str) -> Iterator[str]:
-    journal = release_journal.journal(home)
+    journal = home.release_journal
     before = str((journal.read() or {}).get("tip", ""))
     if before and not branch.is_part(home, before, tip):
         yield f"{journal.path} is of a release that follows commit {before[:9]}"

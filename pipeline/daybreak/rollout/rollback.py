@@ -12,7 +12,7 @@ from daybreak.contract.params import ModelSections
 from daybreak.contract.record_types import Champion, Release, Verdict
 from daybreak.contract.user import user
 from daybreak.registry import aliases
-from daybreak.rollout import hold, night_events, release_journal, saga
+from daybreak.rollout import hold, night_events, saga
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.rollout.targets import Target, release_targets
 from daybreak.storage import branch, ledger, night_folders
@@ -71,7 +71,7 @@ def rollback(
         if once and (done := _done(home, once)):
             return done
         night = _to_serve_again(home, serving, to=to, steps=steps)
-        if not (yes or release_journal.journal(home).path.exists()):  # asked before a target got ready
+        if not (yes or home.release_journal.path.exists()):  # asked before a target got ready
             _ask(name, night, serving=serving)
         why = f"{reason}{f' ({once})' if once else ''}"
         move = _move(home, night, serving, tip=tip, why=why, by=by or user(), hold_days=hold_days)

@@ -26,7 +26,6 @@ from daybreak.contract import clock, records
 from daybreak.contract.errors import DataError, NotYet, ReleaseError
 from daybreak.contract.record_types import Champion, Release
 from daybreak.registry.lineage import LOCK
-from daybreak.rollout.release_journal import journal
 from daybreak.rollout.targets import Target
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
@@ -62,7 +61,7 @@ def run(home: Home, move: Move, targets: Sequence[Target]) -> str:
     Raises NotYet while a target gets ready, and ReleaseError, with nothing changed, if a target cannot show
     the release, a target is not ready in time, or the ledger has moved on.
     """
-    with journal(home).alone():
+    with home.release_journal.alone():
         until = _waits(home, move)
         if until is None:
             _recover(home, targets)
@@ -88,15 +87,15 @@ def run(home: Home, move: Move, targets: Sequence[Target]) -> str:
             raise
         _follow(home, targets)
         _step("remove the journal")
-        journal(home).remove()
+        home.release_journal.remove()
         _step("done")
     return commit
 
 
 def recover(home: Home, targets: Sequence[Target]) -> Recovered | None:
     """Finishes or undoes an interrupted saga; returns None where none was interrupted, or it still waits."""
-    with journal(home).alone():
-        entry = _read(home) if journal(home).path.exists() else None
+    with home.release_journal.alone():
+        entry = _read(home) if home.release_journal.path.exists() else None
         waits = entry and entry.until and not entry.until.is_over
         if entry and waits and not _decided(home, entry.tip, entry.release):
             return None
@@ -108,12 +107,12 @@ def settle(home: Home, targets: Sequence[Target]) -> Champion:
 
     Raises ReleaseError if the ledger names no champion, or something else keeps moving a target.
     """
-    with journal(home).alone():
+    with home.release_journal.alone():
         return _follow(home, targets)
 
 
 def _recover(home: Home, targets: Sequence[Target]) -> Recovered | None:
-    if not journal(home).path.exists():
+    if not home.release_journal.path.exists():
         return None
     entry = _read(home)
     kind, release, new = entry.kind, entry.release, _decided(home, entry.tip, entry.release)
@@ -125,7 +124,7 @@ def _recover(home: Home, targets: Sequence[Target]) -> Recovered | None:
     )
     if new:
         _follow(home, targets)
-        journal(home).remove()
+        home.release_journal.remove()
     else:
         _undo(home, release, targets)
     return Recovered(kind=kind, release=release, new=new)
@@ -175,7 +174,7 @@ def _undo(home: Home, release: Release, targets: Sequence[Target]) -> None:
     for target in targets:
         _step(f"undo {target.name}")
         target.discard(release)
-    journal(home).remove()
+    home.release_journal.remove()
 
 
 def _decided(home: Home, tip: str, release: Release) -> bool:
@@ -215,7 +214,7 @@ class _Entry:
 
 def _waits(home: Home, move: Move) -> _WaitLimit | None:
     """Returns until when the release of `move` may wait for targets; None unless its saga is under way."""
-    if not journal(home).path.exists():
+    if not home.release_journal.path.exists():
         return None
     entry = _read(home)
     same = (entry.kind, entry.release) == (move.kind, move.release)
@@ -236,13 +235,13 @@ def _write(home: Home, move: Move, *, until: _WaitLimit | None = None) -> None:
     document["until"] = until.until.isoformat() if until else ""
     if until:
         document |= {"boot": until.boot, "booted_at": until.booted_at}
-    journal(home).write(document)
+    home.release_journal.write(document)
 
 
 def _read(home: Home) -> _Entry:
-    path = journal(home).path
+    path = home.release_journal.path
     try:
-        document = journal(home).read()
+        document = home.release_journal.read()
         release = records.loads(Release, json.dumps(document["release"]), source=str(path))
         until = None
         if document.get("until"):

@@ -21,6 +21,7 @@ from daybreak.storage.checkout import git
 
 if TYPE_CHECKING:
     from daybreak.contract.params import Params
+    from daybreak.storage.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,16 @@ class Home:
     def var(self) -> Path:
         """Returns the folder of what is kept from night to night, and is not in git."""
         return self.folder / "var"
+
+    @property
+    def release_journal(self) -> "Journal":
+        """Returns the journal of the release that a saga is making; its file is missing while none is made.
+
+        A restarted process finishes that release or takes it back (daybreak/rollout/saga.py).
+        """
+        from daybreak.storage.journal import Journal
+
+        return Journal(self.var / "release.json")
 
     @property
     def params(self) -> "Params":

@@ -24,7 +24,7 @@ from daybreak.extensions.vertex.endpoint import CONTAINER, OnVertex
 from daybreak.gate import judge, watch
 from daybreak.night import closing
 from daybreak.registry import aliases
-from daybreak.rollout import release_journal, rollback, saga, targets
+from daybreak.rollout import rollback, saga, targets
 from daybreak.rollout.prune import prune
 from daybreak.rollout.targets import endpoint
 from daybreak.storage import branch, ledger, mlflow_client
@@ -147,13 +147,13 @@ def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
         patch.setattr(saga, "PREPARE_LIMIT", timedelta(0))
         with pytest.raises(ReleaseError, match=r"is not ready at .* UTC: .*; nothing was changed"):
             promote_night()
-    assert not release_journal.journal(Home.here()).path.exists()
+    assert not Home.here().release_journal.path.exists()
     with pytest.raises(NotYet):
         promote_night()
-    until = release_journal.journal(Home.here()).read()["until"]
+    until = Home.here().release_journal.read()["until"]
     assert datetime.fromisoformat(until) > datetime.now(UTC)
     assert watch.watch(Home.here(), settings).outcome != "rolled back"
-    assert release_journal.journal(Home.here()).path.exists()  # the hourly look lets it wait
+    assert Home.here().release_journal.path.exists()  # the hourly look lets it wait
     assert standing(service)[:3] == (2, 2, 2)
     until_done(lambda: rollback.rollback(Home.here(), settings, reason="a test"))
     assert standing(service) == (1, 1, 1, 1)
@@ -162,7 +162,7 @@ def test_a_promotion_waits_for_its_endpoint_and_a_rollback_takes_its_place(
     os.chdir(home_with_endpoint)
     for _ in range(5):
         assert standing(service) == (1, 1, 1, 1)
-    assert not release_journal.journal(Home.here()).path.exists()
+    assert not Home.here().release_journal.path.exists()
     assert deployed(service) == ["1"]
 
 

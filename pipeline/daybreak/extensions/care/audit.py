@@ -17,7 +17,7 @@ from daybreak.contract.errors import NotYet, PipelineError, ReleaseError, senten
 from daybreak.contract.params import Params
 from daybreak.contract.record_types import Approval, Check, Night, Refit, Release, Verdict, Version
 from daybreak.registry import aliases
-from daybreak.rollout import ledger_copy, release_journal, rot
+from daybreak.rollout import ledger_copy, rot
 from daybreak.rollout.targets import release_targets
 from daybreak.storage import branch, checkout, dvc_cache, erasures, ledger, ledger_notes
 from daybreak.storage.branch import Commit
@@ -37,7 +37,7 @@ def audit(home: Home, params: Params, *, deep: bool = False) -> Iterator[Check]:
     A release that is being made meanwhile is waited for, as half of it would look like a fault. A `deep` one
     then reads every byte that is kept, too.
     """
-    with release_journal.journal(home).alone():
+    with home.release_journal.alone():
         yield from _checks(home, params)
     if deep:
         yield from _bytes(home, params)
@@ -58,7 +58,7 @@ def _checks(home: Home, params: Params) -> Iterator[Check]:
     keep = params.night.keep
     locks = [(commit, files[LOCK]) for commit, files in zip(commits, texts, strict=True) if LOCK in files]
     yield _data(home, locks[:keep], changes=erasures.changed(home) if signature.ok else {})
-    left = release_journal.journal(home).path.exists()
+    left = home.release_journal.path.exists()
     text = "a release was interrupted; run watch" if left else "no release is unfinished"
     yield Check(name="journal", ok=not left, text=text)
     yield _erasures(home, len(erasures.erasures(home)) if signature.ok else 0)

@@ -35,7 +35,7 @@ from daybreak.extensions.lineage import provenance
 from daybreak.extensions.router import day_predictions
 from daybreak.registry import aliases
 from daybreak.report import outcome, page, publisher
-from daybreak.rollout import release_journal, rot
+from daybreak.rollout import rot
 from daybreak.rollout.lost_ledger import expect_ledger
 from daybreak.storage import checkout, erasures, jsonl, ledger, night_folders
 from daybreak.storage.bucket import options
@@ -87,7 +87,7 @@ def _expect_quiet(home: Home) -> None:
             f"night {opened[0].id} is open and has the rows; erase once it is closed, or end it with: "
             f"daybreak stop --night {opened[0].id}"
         )
-    if release_journal.journal(home).path.exists():
+    if home.release_journal.path.exists():
         raise ReleaseError("a release was interrupted; run watch, then erase again")
 
 
