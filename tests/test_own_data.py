@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from daybreak.contract import records
-from daybreak.contract.record_types import Evaluation, Report, Verdict
+from daybreak.contract.record_types import Champion, Evaluation, Night, Report, Verdict
 from daybreak.data.partitions import PART, part_of
 from daybreak.evaluation.scores import read_scores
 from daybreak.examples.fraud.payments import Payments
@@ -89,10 +89,10 @@ def crowd(home: Path) -> None:
     subprocess.run(["git", "add", "--all"], cwd=home, check=True)
 
 
-def night(home: Path, day: date) -> Path:
+def night(home: Path, day: date, *, trigger: str = "schedule") -> Path:
     """Run the night of a day, small and without a smoke test, which README's night has; its folder."""
-    few = ["profile.batch_sizes=[64]", "smoke_test.samples=0"]
-    run("night", "--day", str(day), *(w for one in few for w in ("--set", one)), folder=home)
+    few = [w for one in ("profile.batch_sizes=[64]", "smoke_test.samples=0") for w in ("--set", one)]
+    run("night", "--day", str(day), "--trigger", trigger, *few, folder=home)
     return home / "nights" / str(day)
 
 
@@ -146,10 +146,35 @@ def test_an_edited_class_and_a_new_column_end_in_a_verdict_without_a_hand(home: 
     changed, evaluation = of(folder, Verdict), of(folder, Evaluation)
     assert (changed.champion, changed.effect is None) == (1, False)
     assert evaluation.metrics["champion_score"] != evaluation.metrics["score"]  # each by its own code
-    assert (changed.chain.anchor, changed.false_promotion_chance) == (1, 0.025)
+    assert (changed.chain.anchor, changed.recipe_test.num_nights) == (1, 1)
+    assert changed.reason.startswith("1 night of at least 7: not yet proven better over nights")
     rows = pq.read_table(part_of(FIRST, folder / "data/clean"), partitioning=None)
     assert set(rows["store"].to_pylist()) == {"north", "south"}  # history came in again
     assert of(folder, Report).num_quarantined == 0
+
+
+def test_the_champions_recipe_has_its_turn_while_an_edit_is_tested(home: Path) -> None:
+    """The nights after, of the schedule: of an edit, then by the commit of the champion, with it beside."""
+    edit(home, ("return 2 * binary_cross_entropy_with_logits(", "return binary_cross_entropy_with_logits("),
+         ('\n            "store": Category(nullable=True),', ""))  # fmt: skip
+    deliver(home.parents[1] / "cards", today=NEWEST + timedelta(days=4), store=True)
+    edited = of(night(home, NEWEST + timedelta(days=2)), Night)
+    folder = night(home, NEWEST + timedelta(days=3))
+    tonight, champion, verdict = of(folder, Night), of(folder, Champion), of(folder, Verdict)
+    assert champion.candidate.night == edited.id
+    assert tonight.code_commit == champion.lineage["code_commit"] != edited.code_commit
+    assert verdict.reason.startswith("refresh: ")
+    assert "the recipe under test, beside this one: 2 nights of at least 7" in verdict.reason
+    assert "candidate_score" in of(folder, Evaluation).metrics
+    assert len(verdict.recipe_test.days) == 1  # of four that are held out
+    assert (verdict.recipe_test.num_nights, verdict.false_promotion_chance) == (2, None)
+
+
+def test_a_night_that_a_person_starts_trains_the_checkouts_recipe(home: Path) -> None:
+    deliver(home.parents[1] / "cards", today=NEWEST + timedelta(days=5), store=True)
+    folder = night(home, NEWEST + timedelta(days=4), trigger="manual: look")
+    assert of(folder, Champion).candidate is None
+    assert of(folder, Verdict).recipe_test.num_nights == 3
 
 
 def test_the_router_of_make_up_serves_the_home(home: Path) -> None:

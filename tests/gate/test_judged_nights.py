@@ -25,8 +25,10 @@ from daybreak.registry import aliases
 from daybreak.report import publisher
 from daybreak.storage import branch, ledger
 from daybreak.storage.home import Home
-from tests.toy.nights import make_night
+from tests.toy.nights import PARAMS, make_night
 from tests.toy.stages import client, judge_night, register_night, serving
+
+FIRST_CHANCE = pytest.approx(0.0254, abs=1e-4)  # of the first changed recipe of a year
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")]
@@ -49,7 +51,34 @@ def test_a_refresh_is_promoted_and_a_changed_recipe_is_not(home: Path, release: 
     folder = make_night(home, 2, weight=1.0, champion=champion)
     os.chdir(folder)
     Path("params.yaml").write_text(Path("params.yaml").read_text() + "train: {rate: 0.5}\n")
+    verdict = judge_night()
+    assert (verdict.action, verdict.inconclusive) == ("reject", True)
+    assert verdict.reason.startswith("1 night of at least 7: not yet proven better over nights")
+    Path("params.yaml").write_text(Path("params.yaml").read_text() + "gate: {min_nights: 1}\n")
     assert judge_night().reason.startswith("inconclusive: not proven better than the champion")
+
+
+def test_a_changed_recipe_that_is_better_every_night_serves_after_a_week(
+    home: Path, release: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And waits before, each night with a version of its own."""
+    release(0, 0.9)
+    monkeypatch.setattr("tests.toy.nights.PARAMS", PARAMS + "train: {rate: 0.5}\n")
+    assert [release(number, 1.0) for number in range(1, 7)] == [None] * 6
+    waiting = records.read(Verdict, records.RUN)
+    assert (waiting.action, waiting.inconclusive) == ("reject", True)
+    assert waiting.reason.startswith("6 nights of at least 7: not yet proven better over nights: +0.0")
+    assert release(7, 1.0).version == 8
+    verdict = records.read(Verdict, records.RUN)
+    assert verdict.reason.startswith("changed recipe: proven better over nights: +0.0")
+    assert (verdict.recipe_test.num_nights, verdict.low == verdict.recipe_test.low) == (7, True)
+    assert (verdict.false_promotion_chance, verdict.false_promotions_expected) == (FIRST_CHANCE,) * 2
+    assert (
+        "Over 7 nights of at least 7, the recipe under test is +0.0"
+        in client().get_model_version("daybreak", "8").description
+    )
+    assert release(8, 1.0).version == 9  # a refresh
+    assert records.read(Verdict, records.RUN).recipe_test is None
 
 
 def judged_night(home: Path, release: Any, settings: Params) -> tuple[Night, tuple[Any, ...], Params]:
@@ -71,7 +100,7 @@ def test_what_earlier_nights_proved_better_is_judged_as_a_refresh_and_spends_no_
 ) -> None:
     night, inputs, another = judged_night(home, release, settings)
     tried = judge.gate(night, *inputs, another, home=Home.here())
-    assert (tried.action, tried.false_promotion_chance) == ("reject", 0.025)
+    assert (tried.action, tried.false_promotion_chance) == ("reject", FIRST_CHANCE)
     chosen = Chosen(values={"workload.width": 128}, rest="", is_refresh=True)
     bought = judge.gate(replace(night, chosen=chosen), *inputs, another, home=Home.here())
     assert (bought.action, bought.false_promotion_chance) == ("promote", None), bought.reason
@@ -91,7 +120,7 @@ def test_a_model_of_data_that_ends_before_the_champions_is_not_a_refresh(
         f"its data ends on {earlier}, and that of version 1 on {of_champion.last_day}, so it is not a refresh"
     )
     assert (verdict.action, older in verdict.reason) == (action, bool(days)), verdict.reason
-    assert verdict.false_promotion_chance == (0.025 if days else None)
+    assert verdict.false_promotion_chance == (FIRST_CHANCE if days else None)
 
 
 def test_the_verdict_on_another_recipe_says_what_was_changed_and_how_to_declare_it_the_same(
@@ -115,7 +144,8 @@ def test_a_night_that_goes_on_after_it_was_closed_has_the_same_verdict(
     records.write(first, records.RUN)
     ledger.commit_night(Home.here(), night, message="promote failed")
     again = judge.gate(night, *inputs, another, home=Home.here())
-    assert (first.false_promotion_chance, replace(again, decided_at=first.decided_at)) == (0.025, first)
+    assert first.false_promotion_chance == FIRST_CHANCE
+    assert replace(again, decided_at=first.decided_at) == first
 
 
 def test_the_version_of_a_night_that_failed_before_its_gate_is_no_challenger(

@@ -110,7 +110,7 @@ def waiting(home: Path, release: Any) -> Callable[..., Verdict]:
         champion = ledger.champion_at(Home.here(), branch.ledger_tip(Home.here()))
         os.chdir(make_night(home, 1, weight=weight, champion=champion))
         text = Path("params.yaml").read_text().replace("samples: 0", gated)
-        another = "" if proven else "train: {rate: 0.5}\n"  # recipe, which has to be better
+        another = "" if proven else "train: {rate: 0.5}\ngate: {min_nights: 1}\n"  # a recipe, judged tonight
         Path("params.yaml").write_text(f"{text}{another}release: {{approval: {when}}}\n")
         now = datetime.now(UTC).replace(microsecond=0)
         records.write(

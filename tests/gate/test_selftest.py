@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from daybreak.gate import all_metrics
 from daybreak.gate.all_metrics import judge_metrics
 from daybreak.gate.selftest import selftest
-from daybreak.statistics import paired, together
+from daybreak.statistics import paired
 from daybreak.statistics.paired import Rules
 from daybreak.statistics.result import Conclusion
 
@@ -78,7 +78,7 @@ def mutant(module: types.ModuleType, old: str, new: str) -> Callable[..., Conclu
         return cast(Callable[..., Conclusion], changed["judge_metrics"])
     gate: dict[str, Any] = {"__name__": all_metrics.__name__}
     exec(compile(Path(all_metrics.__file__).read_text(), all_metrics.__file__, "exec"), gate)
-    gate |= {name: changed[name] for name in ("judge", "together") if name in changed}
+    gate |= {name: changed[name] for name in ("judge",) if name in changed}
     return cast(Callable[..., Conclusion], gate["judge_metrics"])
 
 
@@ -97,8 +97,8 @@ MUTANTS = [
     (paired, "if bad:", "if False:"),
     (paired, "if num_units < max(rules.min_samples, 2):", "if num_units < 2:"),
     (paired, "(~np.isfinite(ours)).sum()", "0 * ours.size"),
-    (together, "for status in _FAILED if unproven else (*_FAILED, *_UNPROVEN):", "for status in ():"),
-    (together, "if not won.status.is_proof and not unproven:",
+    (all_metrics, "for status in _FAILED if unproven else (*_FAILED, *_UNPROVEN):", "for status in ():"),
+    (all_metrics, "if not won.status.is_proof and not unproven:",
      "won = replace(won, status=Status.BETTER)\n    if False:"),
     (all_metrics, "    if missing:",
      "    pairs = {**dict.fromkeys(missing, ([1.0] * 99, [0.0] * 99)), **pairs}\n    if False:"),

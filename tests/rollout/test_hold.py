@@ -19,7 +19,7 @@ from daybreak.rollout import hold, promote, rollback
 from daybreak.rollout.hold import InForce
 from daybreak.storage import branch, ledger, ledger_notes
 from daybreak.storage.home import Home
-from tests.toy.nights import FIRST, make_evaluation, make_night
+from tests.toy.nights import FIRST, PARAMS, make_evaluation, make_night
 from tests.toy.stages import judge_night
 
 # MLflow 3.17 on SQLAlchemy 2.1, 2026-11-21
@@ -63,7 +63,18 @@ def test_the_night_after_a_rollback_does_not_promote_the_same_recipe_on_the_same
     assert "daybreak lift --reason TEXT" in verdict.reason
 
 
-def test_a_proof_on_later_days_ends_the_hold(taken_back: Params, release: Any) -> None:
+def test_a_proof_on_a_week_of_later_days_ends_the_hold(taken_back: Params, release: Any) -> None:
+    assert [release(number, 1.0) for number in range(2, 8)] == [None] * 6
+    assert "no version of that recipe serves without" in verdict_of(7).reason
+    assert release(8, 1.0).version == 9
+    assert verdict_of(8).recipe_test.num_nights == 7
+    assert "which ends the hold: ann took back version 2" in verdict_of(8).reason
+
+
+def test_a_proof_on_a_later_day_ends_the_hold_where_a_night_decides(
+    taken_back: Params, release: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.toy.nights.PARAMS", PARAMS + "gate: {min_nights: 1}\n")
     assert release(2, 1.0).version == 3
     assert "which ends the hold: ann took back version 2" in verdict_of(2).reason
     assert held() == []

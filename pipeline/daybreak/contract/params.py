@@ -402,9 +402,12 @@ class GateParams(Section):
     """What follows when refreshes have lost the margin little by little. `cold`: the next training
     begins anew, on all samples; `anchor`: the watch lets the last version that was proven better serve
     again."""
-    false_promotions_per_year: float = Field(0.5, gt=0)
-    """Promotions a year, at most, of changed recipes that are no better: the more were tried within a
-    year, the more evidence the next one needs."""
+    min_nights: int = Field(7, ge=1)
+    """Nights with held-out days of their own that a changed recipe is judged by, at least; a week has each
+    weekday once. 1: a night's own samples decide, as if no recipe were better on some days than on others."""
+    false_discovery_rate: float = Field(0.1, gt=0, lt=1)
+    """Share of promotions of changed recipes that are expected to be false, at most: the more were tried
+    within a year without a promotion, the more evidence the next one needs."""
     refit_epochs: float = Field(0, ge=0)
     """Passes over the held-out days by which a promoted version is trained further before it serves, at
     `train.warm_rate`; 0: it serves as it was judged. Nothing compares the result: it must only pass the

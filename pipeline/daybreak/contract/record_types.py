@@ -482,6 +482,7 @@ class Evaluation(Record):
     live: LiveMetric | None = None  # None: users are shown lists, which are scored by their NDCG
     live_others: tuple[LiveMetric, ...] = ()  # the other metrics whose values are of single samples
     days: tuple[date, ...] = ()  # held-out days that were scored; none: made before that was kept
+    num_by_day: tuple[int, ...] = ()  # samples of each of these days; none: the workload does not tell
     seen_days: tuple[date, ...] = ()  # held-out days left out, since a model was trained on them
     cannot_judge: str = ""  # why no model can be judged on these samples, and what to do
 
@@ -568,6 +569,21 @@ class Chain(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecipeTest(Record):
+    """Tonight's part of a test of a changed recipe over nights (daybreak/gate/recipe_test.py)."""
+
+    recipe: str  # that is tested, a digest
+    against: str  # the champion's
+    days: tuple[date, ...]  # held-out days of tonight that no earlier night of the test has had
+    differences: dict[str, Difference] = field(default_factory=dict)  # from the champion's recipe, by metric
+    num_nights: int = 0  # so far, of `least_nights` at least
+    least_nights: int
+    effect: float | None = None  # mean over nights of the first metric; None: nothing was scored
+    low: float | None = None  # ends of its interval, which hold on all nights at once; None: without end
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict(Record):
     """A decision at release time. Versions are 0 where there is none."""
 
@@ -588,7 +604,9 @@ class Verdict(Record):
     failed: str = ""  # the stage that failed before anything could be judged
     margin: float | None = None  # what a refresh may be worse by, in units of the score
     chain: Chain | None = None  # of refreshes; None without a champion
+    recipe_test: RecipeTest | None = None  # over nights; None: no recipe is tested, or tonight alone judges
     false_promotion_chance: float | None = None  # where it is no better; None: no changed recipe was tried
+    false_promotions_expected: float | None = None  # of all recipes of a year, at most, if none were better
     recipe: str = ""  # of the challenger, a digest
     held: tuple[str, ...] = ()  # commits of the holds on this recipe, which a promotion ends
     held_chance: float | None = None  # of a false proof against them; None: none was tried
@@ -681,6 +699,9 @@ class Champion(Release):
 
     anchor: Anchor | None = None  # of its chain
     predecessor: Release | None = None  # the version that it replaced; None: none, or the ledger has it not
+    candidate: Release | None = (
+        None  # newest version of a recipe under test, while the champion's has its turn
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

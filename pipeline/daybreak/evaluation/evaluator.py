@@ -13,7 +13,8 @@ workload was edited since is scored by the code in its version, in a separate pr
 (daybreak/evaluation/own_code.py).
 
 So are the anchor of its chain (daybreak/gate/chain.py) and the version that it replaced, to detect a loss
-that no single night shows. A night goes on where these two cannot be scored.
+that no single night shows, and a candidate: the newest version of a recipe that is tested over nights, where
+the champion's recipe has its turn tonight. A night goes on where these cannot be scored.
 """
 
 import json
@@ -64,6 +65,7 @@ from daybreak.workloads.metrics import Metric
 log = logging.getLogger(__name__)
 
 CHAMPION = Path("data/champion")
+EARLIER = ("champion", "anchor", "predecessor", "candidate")  # versions that are scored beside tonight's
 
 
 def evaluate(
@@ -133,6 +135,7 @@ def evaluate(
         live=next(iter(by_row), LiveMetric()) if serves_rows(workload) else None,
         live_others=by_row[1:] if serves_rows(workload) else (),
         days=days or everything,
+        num_by_day=getattr(samples, "num_by_day", ()),
         seen_days=tuple(day for day in everything if day not in (days or everything)),
         cannot_judge=_one_label(workload, samples) or _without_value(metrics, columns),
     )
@@ -195,12 +198,16 @@ def _add_references(
     params: EvaluateParams,
     registered: RegisterParams,
 ) -> None:
-    """Adds the champion's anchor and predecessor to what is scored: by today's code where it is theirs.
+    """Adds the champion's anchor, predecessor and candidate to what is scored, by today's code or their own.
 
     What cannot be scored is left out, and what was trained on a held-out day.
     """
     anchor = champion.anchor.release if champion.anchor else None
-    references: dict[str, Release | None] = {"anchor": anchor, "predecessor": champion.predecessor}
+    references: dict[str, Release | None] = {
+        "anchor": anchor,
+        "predecessor": champion.predecessor,
+        "candidate": champion.candidate,
+    }
     for name, release in references.items():
         if release is None or release.version == champion.version:
             continue
@@ -383,7 +390,7 @@ def _means(columns: Columns) -> dict[str, float]:
         if lost := int((~np.isfinite(values)).sum()):
             num_not_finite += lost
             continue
-        own = {"challenger": "score"} | {arm: f"{arm}_score" for arm in ("champion", "anchor", "predecessor")}
+        own = {"challenger": "score"} | {arm: f"{arm}_score" for arm in EARLIER}
         means[own.get(column, column.removeprefix("metric/"))] = float(values.mean(dtype=np.float64))
     return means | ({"num_not_finite": float(num_not_finite)} if num_not_finite else {})
 

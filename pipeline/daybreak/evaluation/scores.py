@@ -4,7 +4,7 @@ The file is a structured array of shape [n], one field a column:
 
     challenger, champion                 the score
     metric/NAME, champion/NAME           the workload's other metrics, of either model
-    anchor, predecessor                  the score of earlier versions, and anchor/NAME, predecessor/NAME
+    anchor, predecessor, candidate       the score of earlier versions, and anchor/NAME and so on
     baseline/NAME                        the score of a simple rule
     slice/NAME                           bool: is the sample in the slice?
     prediction/NAME                      what the challenger predicts, shape [n, ...], where it has metrics

@@ -23,7 +23,7 @@ from math import ceil, floor, log10, sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from daybreak.contract.formats import counted
 from daybreak.contract.record_types import (
@@ -104,8 +104,8 @@ def chain_of(
     anchor = champion.anchor
     ours, theirs = scores.get("challenger"), scores.get("champion")
     reference = theirs if anchor.release.version == champion.version else scores.get("anchor")
-    tonight = _difference(ours, reference, units) if refresh else None
-    step = _difference(ours, theirs, units)
+    tonight = difference_of(ours, reference, units) if refresh else None
+    step = difference_of(ours, theirs, units)
     chain = Chain(
         anchor=anchor.release.version,
         since=anchor.since,
@@ -113,8 +113,8 @@ def chain_of(
         margin=margin,
         step=step,
         challenger=tonight,
-        champion=_difference(theirs, scores.get("anchor"), units),
-        predecessor=_difference(theirs, scores.get("predecessor"), units),
+        champion=difference_of(theirs, scores.get("anchor"), units),
+        predecessor=difference_of(theirs, scores.get("predecessor"), units),
         nights_to_show=nights_until_shown(margin, step, alpha=alpha) if step else None,
     )
     if tonight is None:
@@ -202,13 +202,13 @@ def _since(past: Sequence[Entry], chain: Chain) -> Iterator[Difference]:
             yield before.challenger
 
 
-def _difference(
-    ours: NDArray[Any] | None, theirs: NDArray[Any] | None, units: NDArray[Any] | None
+def difference_of(
+    ours: ArrayLike | None, theirs: ArrayLike | None, units: NDArray[Any] | None
 ) -> Difference | None:
-    """Returns the mean difference of scores and its standard error; None where either is missing."""
-    if ours is None or theirs is None or len(ours) != len(theirs):
+    """Returns the mean difference of scores, shape [n], and its standard error; None where one is missing."""
+    if ours is None or theirs is None or np.shape(ours) != np.shape(theirs):
         return None
-    values = per_unit(ours.astype(float) - theirs.astype(float), units)
+    values = per_unit(np.asarray(ours, dtype=float) - np.asarray(theirs, dtype=float), units)
     if values.size < 2 or not np.isfinite(values).all():
         return None
     return Difference(mean=float(values.mean()), error=float(values.std(ddof=1)) / sqrt(values.size))

@@ -1,11 +1,12 @@
 """Stage gate: decides whether the challenger serves.
 
 A challenger of the champion's recipe on newer data is a refresh: it is promoted when proven no worse than by
-the margin, since freshness is the purpose of retraining. A changed recipe, or data that ends before the
-champion's, must be proven better. On the first night there is no champion, and the challenger must be proven
-better than a simple rule: for a table the best constant, otherwise the workload's baseline `popularity`, or
-without that name the workload's weakest baseline; without any baseline, it is promoted. Where nothing can be
-judged, the champion stays, and the verdict says why.
+the margin, since freshness is the purpose of retraining. A changed recipe must be proven better over nights
+(daybreak/gate/recipe_test.py), and data that ends before the champion's must be proven better tonight. On the
+first night there is no champion, and the challenger must be proven better than a simple rule: for a table the
+best constant, otherwise the workload's baseline `popularity`, or without that name the workload's weakest
+baseline; without any baseline, it is promoted. Where nothing can be judged, the champion stays, and the
+verdict says why.
 
 By `gate.scores`, held-out scores decide, or users who meet one model or the other
 (daybreak/extensions/live_test/live_test.py), or both.
@@ -15,7 +16,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
+from math import isfinite
 from typing import Any
 
 from numpy.typing import NDArray
@@ -39,8 +40,8 @@ from daybreak.evaluation.held_out import arrays_of
 from daybreak.evaluation.live_judge import LiveJudge
 from daybreak.evaluation.scores import Columns, read_scores, with_prefix
 from daybreak.evaluation.smoke_test import only_slow, smoke_test
-from daybreak.gate.all_metrics import LEAST_MARGIN, Pair, guardrails_of, judge_metrics, success_of
-from daybreak.gate.alpha_spending import chance_of
+from daybreak.gate import recipe_test
+from daybreak.gate.all_metrics import LEAST_MARGIN, guardrails_of, judge_metrics, pairs_of, success_of
 from daybreak.gate.chain import NIGHTS_PER_YEAR, apply_chain, chain_of
 from daybreak.gate.plausibility import NIGHTS, plausible
 from daybreak.gate.selftest import selftest
@@ -108,10 +109,20 @@ def gate(
     older = _older(home, champion, dataset)
     refresh = is_same and not older
     rules = rules_of(params.gate, refresh=refresh, evaluation=evaluation)
-    scores, past = read_scores() or {}, _earlier(home, night, LOOKED_AT)
-    chance = None if champion is None or refresh else _chance(home, night, params.gate)
-    if chance is not None:
-        rules = replace(rules, alpha=2 * chance)
+    scores, year = read_scores() or {}, _earlier(home, night, NIGHTS_PER_YEAR + LOOKED_AT)
+    past = year[:LOOKED_AT]
+    proof = recipe_test.proof_of(
+        year,
+        _tested(champion, params, tries=bool(held) or not refresh, older=bool(older)),
+        scores,
+        evaluation,
+        params.gate,
+        day=night.day,
+        changed=champion is not None and not refresh,
+        held_since=max((one.hold.since for one in held), default=None),
+    )
+    if proof.chance is not None and proof.test is None:
+        rules = replace(rules, alpha=2 * proof.chance)
     chain = chain_of(
         scores,
         champion,
@@ -126,32 +137,58 @@ def gate(
     kind = "older data" if older else ""
     by = partial(judge_scores, home, evaluation, version, champion, params, past=past, kind=kind)
     may_lose = chain is not None and chain.level is not None
-    replayed = partial(by, rules=replace(rules, may_lose=may_lose))
+    over_nights = None if refresh else proof.over_nights
+    replayed = partial(by, rules=replace(rules, may_lose=may_lose), over_nights=over_nights)
 
     def better() -> Verdict:  # of a refresh, by a chance of its own, which takes nothing from other recipes
-        spent = _chance(home, night, params.gate, spent=attrgetter("held_chance"))
-        return replace(by(rules=replace(rules, refresh=False, alpha=2 * spent)), held_chance=spent)
+        assert proof.apart
+        asked = replace(rules, refresh=False, alpha=2 * proof.apart)
+        return replace(by(rules=asked, over_nights=proof.over_nights), held_chance=proof.apart)
 
     if params.gate.scores == "replay" or champion is None or held:  # no user meets what a person took back
         verdict = replayed()
     else:
         assert live, f"gate.scores is {params.gate.scores}, and no judge of live traffic is given"
         verdict = live.judge(
-            home, night, version, champion, params, rules=rules_for_users(rules, chance), replayed=replayed
+            home,
+            night,
+            version,
+            champion,
+            params,
+            rules=rules_for_users(rules, proof.chance),
+            replayed=replayed,
         )
-    verdict = replace(apply_chain(verdict, chain), false_promotion_chance=chance, recipe=recipe(params))
-    if champion and not is_same:
-        verdict = replace(verdict, reason=f"{verdict.reason}; {what_changed(home, champion, params)}")
-    if older:
-        verdict = replace(verdict, reason=f"{verdict.reason}; {older}")
+    verdict = replace(proof.on(apply_chain(verdict, chain)), recipe=recipe(params))
+    changed = what_changed(home, champion, params) if champion and not is_same else ""
+    for clause in filter(None, (changed, older)):
+        verdict = replace(verdict, reason=f"{verdict.reason}; {clause}")
     verdict = approval.request_approval(verdict, params.release, until=night.decide_until)
     if held:
-        proof = better if refresh else None
-        verdict = under_hold(verdict, held, evaluation, night=night, scores=params.gate.scores, better=proof)
+        again = better if refresh else None
+        verdict = under_hold(verdict, held, evaluation, night=night, scores=params.gate.scores, better=again)
     tried = any(check.name == "loads" for check in verdict.checks)
     if verdict.approve_until and verdict.action != "promote" and not tried:
         verdict = fit_to_serve(verdict, _smoke_test(home, version, champion, evaluation, params))
     return replace(verdict, decided_at=clock.utc().replace(microsecond=0))
+
+
+def _tested(
+    champion: Champion | None, params: GateSections, *, tries: bool, older: bool
+) -> recipe_test.UnderTest | None:
+    """Returns which recipe is tested over nights; None where tonight alone decides, or users do.
+
+    `tries` says whether tonight's version is of the recipe under test. If not, and the champion's recipe only
+    has its turn, the newest version of the recipe under test was scored beside it.
+    """
+    if champion is None or older or params.gate.scores != "replay" or params.gate.min_nights == 1:
+        return None
+    against = champion.lineage.get("recipe", "")
+    if tries:
+        return recipe_test.UnderTest(recipe=recipe(params), against=against, arms=("challenger", "champion"))
+    if champion.candidate is None:
+        return None
+    tested = champion.candidate.lineage.get("recipe", "")
+    return recipe_test.UnderTest(recipe=tested, against=against, arms=("candidate", "challenger"))
 
 
 def _is_same_recipe(home: Home, night: Night, champion: Champion | None, params: GateSections) -> bool:
@@ -190,17 +227,6 @@ def rules_for_users(rules: Rules, chance: float | None) -> Rules:
     return rules if chance is None else replace(rules, alpha=chance)
 
 
-def _chance(
-    home: Home,
-    night: Night,
-    params: GateParams,
-    *,
-    spent: Callable[[Verdict], float | None] = attrgetter("false_promotion_chance"),
-) -> float:
-    year, per_year = _earlier(home, night, NIGHTS_PER_YEAR + LOOKED_AT), params.false_promotions_per_year
-    return chance_of(year, day=night.day, alpha=params.alpha, per_year=per_year, spent=spent)
-
-
 def _earlier(home: Home, night: Night, limit: int) -> list[ledger.Entry]:
     """Returns the newest entries of the ledger without tonight's, which there is if it was closed before."""
     return [entry for entry in ledger.history(home, limit) if entry.rollback or entry.night.id != night.id]
@@ -216,6 +242,7 @@ def judge_scores(
     rules: Rules,
     past: Sequence[ledger.Entry] = (),
     kind: str = "",
+    over_nights: Conclusion | None = None,
 ) -> Verdict:
     """Returns the verdict on `data/run/scores.npy`, and on whether the version is fit to serve.
 
@@ -232,6 +259,7 @@ def judge_scores(
         champion=champion,
         rules=rules,
         kind=kind,
+        over_nights=over_nights,
         success=success_of(params.gate, evaluation),
         guardrails=guardrails_of(params.gate, evaluation),
         believed=plausible(
@@ -297,8 +325,9 @@ def decide(
     success: Sequence[str] = ("score",),
     guardrails: Mapping[str, float] | None = None,
     believed: Check | None = None,
+    over_nights: Conclusion | None = None,
 ) -> Verdict:
-    """Returns the verdict on the columns of scores.npy.
+    """Returns the verdict on the columns of scores.npy, or on a recipe over nights where it is tested so.
 
     The verdict is "no data" where the gate fails its own test on the scores, or where the scores are not
     plausible (daybreak/gate/plausibility.py).
@@ -316,6 +345,7 @@ def decide(
         case = _case(scores, champion, rules=rules, success=success, guardrails=guardrails or {})
         result = judge_metrics(**case)
         checks = selftest(**case) if result.effect else ()
+        result = recipe_test.with_tonight(over_nights, result) if over_nights else result
         kind = kind or ("refresh" if rules.refresh else "changed recipe")
         why = f"{kind if champion else 'no champion yet'}: "
     if result.status is not Status.NO_DATA and "score" not in evaluation.metrics:
@@ -343,8 +373,8 @@ def decide(
         champion=champion.version if champion else 0,
         challenger=version.number,
         effect=effect.mean if effect else None,
-        low=effect.low if effect else None,
-        high=effect.high if effect else None,
+        low=_bound(effect.low) if effect else None,
+        high=_bound(effect.high) if effect else None,
         num_samples=evaluation.num_samples,
         num_units=effect.num_samples if effect and effect.of == "unit" else 0,
         reason=f"{'' if inconclusive else why}{result.sentence}{_left_out(evaluation)}{_lost(evaluation)}",
@@ -383,6 +413,11 @@ def under_hold(
     return hold.apply(verdict, held, night=night, proven=proven)
 
 
+def _bound(end: float) -> float | None:
+    """Returns the end of an interval; None where few nights do not bound it."""
+    return end if isfinite(end) else None
+
+
 def _left_out(evaluation: Evaluation) -> str:
     """Returns on how many held-out days models were compared, where that is not on all, to end a sentence."""
     if not evaluation.seen_days:
@@ -412,7 +447,7 @@ def _case(
     """Returns the arguments of `judge_metrics`: against the champion, or the first model's baseline."""
     if champion is not None:
         return {
-            "pairs": _pairs(scores),
+            "pairs": pairs_of(scores),
             "success": success,
             "guardrails": guardrails,
             "rules": rules,
@@ -432,16 +467,6 @@ def _case(
         "slices": None,
         "units": scores.get(UNIT),
     }
-
-
-def _pairs(scores: Columns) -> dict[str, Pair]:
-    """Returns values of challenger and champion by metric; `-NAME` is NAME where lower is better."""
-    theirs = with_prefix(scores, "champion")
-    pairs: dict[str, Pair] = {"score": (scores.get("challenger"), scores.get("champion"))}
-    for name, ours in with_prefix(scores, "metric").items():
-        if name in theirs:
-            pairs |= {name: (ours, theirs[name]), f"-{name}": (-ours, -theirs[name])}
-    return pairs
 
 
 def _judge_alone(ours: NDArray[Any] | None, rules: Rules) -> Conclusion:

@@ -27,9 +27,10 @@ from daybreak.contract.errors import (
     ReleaseError,
     sentence,
 )
-from daybreak.contract.record_types import Champion, Night
+from daybreak.contract.record_types import Champion, Night, Release
 from daybreak.contract.table import Table
 from daybreak.evaluation.live_judge import judge_of
+from daybreak.night import recipe_turns
 from daybreak.rollout import lost_ledger
 from daybreak.storage import (
     address,
@@ -212,15 +213,18 @@ def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments:
         shutil.rmtree(folder / "data" / "run", ignore_errors=True)
     else:
         _warn_of_changes(root)
-        _worktree(root, folder, commit)
-        snapshots.share_cache(folder, cache=root / ".dvc" / "cache")
+    turn = None if wanted.here else _champions_turn(wanted, commit, assignments)
+    if turn:
+        commit = turn.commit
+    elif not wanted.here:
+        _check_out(wanted, commit)
     os.chdir(folder)
-    overridden = params.override(folder, assignments, into=folder)
+    overridden = home.params_of(folder) if turn else params.override(folder, assignments, into=folder)
     params.complete(folder)
     if wanted.here and assignments:
         log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(assignments))
     _expect_portable_code(overridden, folder)
-    champion = _restore(home, previous, day)
+    champion = _restore(home, previous, day, candidate=turn.candidate if turn else None)
     booted_at = clock.read_anew()
     night = replace(
         _night(wanted, day, overridden.night, commit, previous),
@@ -232,10 +236,32 @@ def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments:
     if not wanted.here and overridden.plan.quality_choices:  # in the home itself, values would stay
         for choose in hooks.functions("values"):
             night = replace(night, chosen=choose(home, night, champion, overridden, assignments))
-    _warn_of_new_recipe(home, night, champion, overridden)
+    if turn is None:  # else it is the champion's, though this process may have imported the checkout's code
+        _warn_of_new_recipe(home, night, champion, overridden)
     disk.sync(folder)  # the folder is whole before it is one of a night
     records.write(night, folder / records.RUN)
     return night
+
+
+def _champions_turn(wanted: _Wanted, commit: str, assignments: list[str]) -> recipe_turns.Turn | None:
+    """Returns the turn of the champion's recipe, laid out in the night's folder; None where it has none."""
+    turn = recipe_turns.of_champion(wanted.home, wanted.root, commit=commit, trigger=wanted.trigger)
+    if turn is None:
+        return None
+    _check_out(wanted, turn.commit)
+    todays = checkout.git("show", f"{commit}:{params.FILE}", folder=wanted.root)
+    records.replace_text(wanted.folder / params.FILE, todays + "\n")
+    os.chdir(wanted.folder)
+    params.override(wanted.folder, assignments, into=wanted.folder)
+    taken = recipe_turns.take(turn, wanted.folder)
+    os.chdir(wanted.root)
+    return turn if taken else None
+
+
+def _check_out(wanted: _Wanted, commit: str) -> None:
+    """Checks a commit out in the night's folder, which shares the home's cache of DVC."""
+    _worktree(wanted.root, wanted.folder, commit)
+    snapshots.share_cache(wanted.folder, cache=wanted.root / ".dvc" / "cache")
 
 
 def _night(wanted: _Wanted, day: date, given: params.NightParams, commit: str, previous: str) -> Night:
@@ -353,12 +379,12 @@ def _worktree(home: Path, folder: Path, commit: str) -> None:
         raise JobError(f"no worktree for the night: {error}") from None
 
 
-def _restore(home: Home, previous: str, day: date) -> Champion | None:
+def _restore(home: Home, previous: str, day: date, *, candidate: Release | None = None) -> Champion | None:
     """Restores the data and the champion as the night before left them, and returns the champion."""
     Path("data/champion").mkdir(parents=True, exist_ok=True)
     champion = ledger.champion_at(home, previous)
     if champion:
-        champion = _with_chain(home, champion, day)
+        champion = replace(_with_chain(home, champion, day), candidate=candidate)
         records.write(champion, home.records)
     lock = branch.text_at(home, previous, "dvc.lock") if previous else None
     if lock is None:

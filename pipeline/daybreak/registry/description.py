@@ -67,10 +67,23 @@ def in_the_long_run(verdict: Verdict) -> list[str]:
         )
     if chain and chain.renewed is not None and verdict.action == "promote":
         sentences.append(f"Version {verdict.challenger} is what later refreshes are held against.")
-    if verdict.false_promotion_chance is not None:
+    test = verdict.recipe_test
+    if test and test.effect is not None:
+        bounds = f" (from {test.low:+.4f} to {test.high:+.4f})" if None not in (test.low, test.high) else ""
         sentences.append(
-            f"A changed recipe that is no better had a chance of {verdict.false_promotion_chance:.1%} "
-            "to be promoted tonight (gate.false_promotions_per_year)."
+            f"Over {counted(test.num_nights, 'night')} of at least {test.least_nights}, the recipe under "
+            f"test is {test.effect:+.4f} from the champion's{bounds}, by the first metric."
+        )
+    if verdict.false_promotion_chance is not None:
+        when = "on any night" if test else "tonight"
+        sentences.append(
+            f"A changed recipe that is no better has a chance of {verdict.false_promotion_chance:.2%} to be "
+            f"promoted {when} (gate.false_discovery_rate)."
+        )
+    if verdict.false_promotions_expected is not None:
+        sentences.append(
+            f"If none of the recipes that were tried within a year were better, at most "
+            f"{verdict.false_promotions_expected:.2g} false promotions would be expected of all of them."
         )
     return sentences
 

@@ -12,7 +12,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -41,9 +41,12 @@ def source_digest(use: str) -> str:
     Where files lie does not count for Python, so that a package may move, and a data file counts by its name
     too.
     """
-    parts = sorted(
-        digest if name.endswith(".py") else f"{name} {digest}" for name, digest in file_digests(use).items()
-    )
+    return digest_of(file_digests(use))
+
+
+def digest_of(digests: Mapping[str, str]) -> str:
+    """Returns the digest of a workload's files by their digests, as `source_digest` does."""
+    parts = sorted(digest if name.endswith(".py") else f"{name} {digest}" for name, digest in digests.items())
     return _md5("\n".join(parts).encode())
 
 

@@ -37,6 +37,11 @@ class Samples(Dataset[dict[str, Tensor]]):
         self._rows = [np.ndarray(len(day), f"V{self._kind.itemsize}", day) for day in self._days]
         self._starts = np.cumsum([0, *map(len, self._days)])
 
+    @property
+    def num_by_day(self) -> tuple[int, ...]:
+        """Returns the number of samples of each day, in their order."""
+        return tuple(map(len, self._days))
+
     def __len__(self) -> int:
         return int(self._starts[-1])
 

@@ -36,11 +36,11 @@ from daybreak.extensions.live_test.live_score import LISTS, LiveScore, ShownExpo
 from daybreak.extensions.live_test.looks import Looks
 from daybreak.extensions.live_test.observations import Observation, ObservationLog
 from daybreak.extensions.live_test.ramp import Pace, RampStep, step
+from daybreak.gate.all_metrics import together
 from daybreak.statistics import e_process, quantiles, srm
 from daybreak.statistics.output_drift import witnessed
 from daybreak.statistics.paired import Rules, status_of
 from daybreak.statistics.result import Conclusion, Status
-from daybreak.statistics.together import together
 from daybreak.statistics.unpaired import adjusted, effect
 
 Floats = NDArray[np.float64]
@@ -124,7 +124,7 @@ def find(
         looks: at the effect, where the end of the test is known; None: any look counts.
         before: what users scored before the test, by unit.
         by: what a user's score is.
-        others: metrics that users judge as well (daybreak/statistics/together.py).
+        others: metrics that users judge as well (daybreak/gate/all_metrics.py).
     """
     num_ours, num_theirs = seen.counts()
     over = [one for one in seen.observations if one.time + window_s <= now]

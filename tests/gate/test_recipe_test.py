@@ -1,0 +1,156 @@
+"""A changed recipe is judged by nights, each of its own days, rather than by the samples of one."""
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+
+from daybreak.contract.params import GateParams
+from daybreak.contract.record_types import Difference, Night, RecipeTest, Verdict
+from daybreak.evaluation.scores import Columns
+from daybreak.gate.recipe_test import Proof, UnderTest, nights_of, proof_of, with_tonight
+from daybreak.statistics.result import Conclusion, Effect, Status
+from daybreak.storage.ledger import Entry
+from tests.toy.nights import make_evaluation
+
+FIRST = date(2026, 1, 5)
+
+
+def test_of(number: int, mean: float = 0.0, **options: object) -> RecipeTest:
+    """What night `number` adds to the test of recipe b against a."""
+    day = FIRST + timedelta(days=number)
+    made = RecipeTest(
+        recipe="b", against="a", days=(day,), least_nights=7,
+        differences={"score": Difference(mean=mean, error=0.001)},
+    )  # fmt: skip
+    return replace(made, **options)
+
+
+test_of.__test__ = False  # type: ignore[attr-defined]
+
+
+def entry(test: RecipeTest | None, *, rollback: bool = False) -> Entry:
+    at = datetime(2026, 1, 5, tzinfo=UTC)
+    night = Night(
+        id=str(test.days[0]) if test else "none", day=test.days[0] if test else FIRST, started_at=at,
+        train_until=at, decide_until=at, budget_usd=0, trigger="", code_commit="", previous="",
+    )  # fmt: skip
+    verdict = Verdict(
+        action="reject", champion=1, challenger=2, reason="", recipe_test=test, false_promotion_chance=0.02
+    )
+    return Entry(commit="", subject="", rollback=rollback, night=night, verdict=verdict)
+
+
+TESTED = UnderTest(recipe="b", against="a", arms=("challenger", "champion"))
+
+
+def proof_on(number: int, past: list[Entry], scores: Columns, **options: object) -> Proof:
+    """What night `number` proves, with these entries before it, newest first."""
+    day = FIRST + timedelta(days=number)
+    evaluation = replace(make_evaluation("m"), **{"days": (day,), **options})
+    return proof_of(past, TESTED, scores, evaluation, GateParams(), day=day, changed=True, held_since=None)
+
+
+def proof(means: list[float]) -> Proof:
+    """What these nights prove, the last one tonight's."""
+    past = [entry(test_of(number, mean)) for number, mean in enumerate(means[:-1])][::-1]
+    spread = np.tile([-0.1, 0.1], 100)
+    return proof_on(len(means) - 1, past, {"challenger": means[-1] + spread, "champion": 0 * spread})
+
+
+def around(mean: float, num: int) -> list[float]:
+    return (mean + 0.003 * np.random.default_rng(num).normal(size=num)).tolist()
+
+
+def test_a_recipe_that_is_better_every_night_is_proven_after_a_week_and_not_before() -> None:
+    early, whole = proof(around(0.02, 6)), proof(around(0.02, 7))
+    assert early.over_nights
+    assert early.over_nights.status is Status.INCONCLUSIVE
+    assert early.over_nights.sentence.startswith("6 nights of at least 7: not yet proven better")
+    assert whole.over_nights
+    assert whole.over_nights.status is Status.BETTER
+    assert whole.test
+    assert whole.test.num_nights == 7
+    assert whole.test.low
+    assert whole.test.low > 0
+
+
+def test_a_recipe_that_is_better_on_some_days_and_worse_on_others_is_not() -> None:
+    """Though each night by itself would prove one or the other: differences of twenty standard errors."""
+    days = [0.02, 0.02, 0.02, -0.02, 0.02, -0.02, 0.02, 0.02]
+    over = proof(days).over_nights
+    assert over
+    assert over.status is Status.INCONCLUSIVE
+    assert over.sentence.startswith("not yet proven better over nights")
+
+
+def test_a_recipe_that_is_worse_every_night_is_proven_worse() -> None:
+    over = proof(around(-0.02, 9)).over_nights
+    assert over
+    assert over.status is Status.WORSE
+
+
+def test_all_nights_of_a_recipe_have_the_chance_of_its_first() -> None:
+    scores = {"challenger": np.arange(4.0), "champion": np.zeros(4)}
+    same = [entry(test_of(number, 0.01)) for number in range(3)][::-1]
+    assert proof_on(3, same, scores).chance == 0.02
+    others = [entry(test_of(number, 0.01, recipe="c")) for number in range(3)][::-1]
+    edited = proof_on(3, others, scores)
+    assert edited.chance
+    assert edited.chance < 0.02
+    assert edited.test
+    assert edited.test.num_nights == 1
+
+
+def test_of_several_held_out_days_those_count_that_are_new() -> None:
+    """Four are held out on every night, so that each night but the first has one day of its own."""
+    days = tuple(FIRST + timedelta(days=number) for number in range(4))
+    scores = {"challenger": np.array([9.0, 9, 9, 9, 9, 9, 1, 3]), "champion": np.zeros(8)}
+    past = [entry(test_of(number)) for number in range(3)][::-1]
+    tonight = proof_on(3, past, scores, days=days, num_by_day=(2, 2, 2, 2)).test
+    assert tonight
+    assert (tonight.days, tonight.num_nights) == (days[3:], 4)
+    assert tonight.differences["score"].mean == 2.0
+    unknown = proof_on(3, past, scores, days=days).test
+    assert unknown
+    assert (unknown.differences, unknown.num_nights) == ({}, 3)
+
+
+def test_of_nights_that_share_a_held_out_day_one_counts() -> None:
+    twice = [test_of(0), test_of(0, days=(FIRST, FIRST + timedelta(days=1))), test_of(1)]
+    past = [entry(test) for test in twice][::-1]
+    assert [one.days for one in nights_of(past, TESTED)] == [twice[0].days, twice[2].days]
+
+
+def test_nights_before_a_rollback_or_up_to_a_hold_count_no_more() -> None:
+    past = [entry(test_of(number)) for number in range(4)][::-1]
+    assert len(nights_of(past, TESTED)) == 4
+    assert len(nights_of([*past[:2], entry(None, rollback=True), *past[2:]], TESTED)) == 2
+    assert len(nights_of(past, TESTED, after=FIRST + timedelta(days=2))) == 1
+
+
+def test_a_night_whose_scores_are_not_believed_counts_no_more() -> None:
+    asked = proof(around(0.02, 4))
+    verdict = Verdict(action="no data", champion=1, challenger=2, reason="")
+    kept = asked.on(verdict).recipe_test
+    assert kept
+    assert kept.differences == {}
+    assert nights_of([entry(kept)], TESTED) == []
+
+
+def test_a_proven_recipe_waits_for_a_night_on_which_its_version_is_not_worse() -> None:
+    over = proof(around(0.02, 8)).over_nights
+    assert over
+    effect = Effect(mean=-0.1, low=-0.2, high=-0.05, sd=1, num_samples=100)
+    worse = Conclusion(status=Status.WORSE, sentence="worse than the champion", effect=effect)
+    assert with_tonight(over, worse).status is Status.INCONCLUSIVE
+    assert with_tonight(over, replace(worse, status=Status.OPEN)) == over
+    broken = Conclusion(status=Status.INVALID, sentence="3 scores are not finite")
+    assert with_tonight(over, broken) == broken
+
+
+def test_a_night_without_the_other_model_or_a_metric_adds_nothing() -> None:
+    past = [entry(test_of(number, 0.01)) for number in range(3)][::-1]
+    alone = proof_on(3, past, {"challenger": np.arange(4.0)})
+    assert alone.test
+    assert (alone.test.differences, alone.test.num_nights) == ({}, 3)
