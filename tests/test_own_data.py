@@ -163,7 +163,7 @@ def test_the_champions_recipe_has_its_turn_while_an_edit_is_tested(home: Path) -
     tonight, champion, verdict = of(folder, Night), of(folder, Champion), of(folder, Verdict)
     assert champion.candidate.night == edited.id
     assert tonight.code_commit == champion.lineage["code_commit"] != edited.code_commit
-    assert verdict.reason.startswith("refresh: ")
+    assert "no worse than the champion by the margin" in verdict.reason  # as of a refresh
     assert "the recipe under test, beside this one: 2 nights of at least 7" in verdict.reason
     assert "candidate_score" in of(folder, Evaluation).metrics
     assert len(verdict.recipe_test.days) == 1  # of four that are held out
