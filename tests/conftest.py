@@ -120,14 +120,15 @@ night: {train_hours: 1, decide_hours: 2, budget_usd: 3}
 @pytest.fixture(scope="session")
 def empty_store(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow database after its migrations, which take seconds: kept for all runs on this version."""
-    assert pytestconfig.cache
-    kept = pytestconfig.cache.mkdir("store") / f"mlflow-{metadata.version('mlflow')}.db"
+    cache = getattr(pytestconfig, "cache", None)  # none with -p no:cacheprovider
+    folder = cache.mkdir("store") if cache else tmp_path_factory.mktemp("store")
+    kept = folder / f"mlflow-{metadata.version('mlflow')}.db"
     with kept.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.exists():
             from daybreak.storage import mlflow_client
 
-            home = tmp_path_factory.mktemp("store")
+            home = tmp_path_factory.mktemp("home")
             with pytest.MonkeyPatch.context() as patch:
                 patch.delenv("MLFLOW_TRACKING_URI", raising=False)
                 patch.setenv("DAYBREAK_HOME", str(home))

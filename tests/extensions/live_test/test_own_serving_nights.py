@@ -98,7 +98,9 @@ def until_decided(come: Callable[[], None], log: Log) -> tuple[Verdict, list[flo
     raise AssertionError("the gate never decided")
 
 
-def test_a_better_challenger_is_promoted_by_a_file_with_no_router_anywhere(home: Path, team: Team) -> None:
+def test_a_better_challenger_is_promoted_by_a_file_with_no_router_anywhere(
+    home: Path, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
     night = night_of(home, file=team.file)
     verdict, shares = until_decided(lambda: team.deliver(team.come(1500, {2: 6.0})), team.log)
     assert verdict.action == "promote", verdict.reason
@@ -117,9 +119,12 @@ def test_a_better_challenger_is_promoted_by_a_file_with_no_router_anywhere(home:
         > counted - 1
     )
     assert len(list(team.log.exposures(night.id))) == counted
-    began = time.perf_counter()
+    for limit in (
+        "LOAD_S",
+        "SHOW_S",
+    ):  # a promotion that waited for routers would last longer than a test may
+        monkeypatch.setattr(f"daybreak.extensions.router.routers.{limit}", 3600.0)
     assert promote_night().version == 2
-    assert time.perf_counter() - began < 10
     assert team.assigner.assign("anybody").version == 2
 
 
