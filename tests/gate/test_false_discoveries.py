@@ -1,5 +1,6 @@
 """Few promotions of changed recipes are false, however many recipes are tried."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
@@ -31,7 +32,8 @@ def tried(number: int, chance: float | None, *, recipe: str = "", promoted: bool
 
 
 def chance(past: list[Entry], *, recipe: str = "new", number: int = 0) -> float:
-    return chance_of(past, recipe=recipe, day=FIRST + timedelta(days=number), rate=0.1)
+    recipes = (recipe, "a") if recipe else None
+    return chance_of(past, recipes, day=FIRST + timedelta(days=number), rate=0.1)
 
 
 def test_the_first_recipe_of_a_year_has_a_chance_of_a_fortieth() -> None:
@@ -51,16 +53,27 @@ def test_all_nights_of_a_recipe_are_one_test_with_one_chance() -> None:
     first = chance([])
     nights = [tried(number, first, recipe="new") for number in range(9, -1, -1)]
     assert chance(nights, number=10) == first
-    assert expected(nights, recipe="new", day=FIRST + timedelta(days=10), chance=first) == first
+    assert expected(nights, ("new", "a"), day=FIRST + timedelta(days=10), chance=first) == first
     other = chance(nights, recipe="other", number=10)
     assert other == pytest.approx(first * 2**-1.3)
-    assert expected(nights, recipe="other", day=FIRST + timedelta(days=10), chance=other) == first + other
+    assert expected(nights, ("other", "a"), day=FIRST + timedelta(days=10), chance=other) == first + other
 
 
 def test_a_promotion_lets_later_recipes_have_more_and_a_recipe_that_served_is_another() -> None:
     served = [tried(0, chance([]), recipe="new", promoted=True)]
     assert chance(served, recipe="next", number=1) == pytest.approx(2 * chance([]) * 2**-1.3)
     assert chance(served, recipe="new", number=1) == chance(served, recipe="next", number=1)
+
+
+def test_a_persons_approval_is_no_discovery_and_a_rollback_begins_a_new_test() -> None:
+    first = chance([])
+    proven = tried(0, first, recipe="new", promoted=True)
+    approved = replace(proven, verdict=replace(proven.verdict, action="reject", inconclusive=True))
+    assert chance([approved], recipe="next", number=1) == pytest.approx(first * 2**-1.3)
+    waiting = tried(0, first, recipe="new")
+    back = replace(tried(1, None), rollback=True)
+    assert chance([waiting], number=2) == first
+    assert chance([back, waiting], number=2) == pytest.approx(first * 2**-1.3)
 
 
 def test_refreshes_cost_nothing_and_a_year_later_all_is_forgotten() -> None:

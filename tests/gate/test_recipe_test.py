@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 
 from daybreak.contract.params import GateParams
-from daybreak.contract.record_types import Difference, Night, RecipeTest, Verdict
+from daybreak.contract.record_types import Difference, Night, RecipeTest, Release, Verdict
 from daybreak.evaluation.scores import Columns
 from daybreak.gate.recipe_test import Proof, UnderTest, nights_of, proof_of, with_tonight
 from daybreak.statistics.result import Conclusion, Effect, Status
@@ -14,13 +14,14 @@ from daybreak.storage.ledger import Entry
 from tests.toy.nights import make_evaluation
 
 FIRST = date(2026, 1, 5)
+METRICS = ("score",)
 
 
 def test_of(number: int, mean: float = 0.0, **options: object) -> RecipeTest:
     """What night `number` adds to the test of recipe b against a."""
     day = FIRST + timedelta(days=number)
     made = RecipeTest(
-        recipe="b", against="a", days=(day,), least_nights=7,
+        recipe="b", against="a", days=(day,), least_nights=7, metrics=METRICS,
         differences={"score": Difference(mean=mean, error=0.001)},
     )  # fmt: skip
     return replace(made, **options)
@@ -119,14 +120,14 @@ def test_of_several_held_out_days_those_count_that_are_new() -> None:
 def test_of_nights_that_share_a_held_out_day_one_counts() -> None:
     twice = [test_of(0), test_of(0, days=(FIRST, FIRST + timedelta(days=1))), test_of(1)]
     past = [entry(test) for test in twice][::-1]
-    assert [one.days for one in nights_of(past, TESTED)] == [twice[0].days, twice[2].days]
+    assert [one.days for one in nights_of(past, TESTED, METRICS)] == [twice[0].days, twice[2].days]
 
 
 def test_nights_before_a_rollback_or_up_to_a_hold_count_no_more() -> None:
     past = [entry(test_of(number)) for number in range(4)][::-1]
-    assert len(nights_of(past, TESTED)) == 4
-    assert len(nights_of([*past[:2], entry(None, rollback=True), *past[2:]], TESTED)) == 2
-    assert len(nights_of(past, TESTED, after=FIRST + timedelta(days=2))) == 1
+    assert len(nights_of(past, TESTED, METRICS)) == 4
+    assert len(nights_of([*past[:2], entry(None, rollback=True), *past[2:]], TESTED, METRICS)) == 2
+    assert len(nights_of(past, TESTED, METRICS, after=FIRST + timedelta(days=2))) == 1
 
 
 def test_a_night_whose_scores_are_not_believed_counts_no_more() -> None:
@@ -134,8 +135,35 @@ def test_a_night_whose_scores_are_not_believed_counts_no_more() -> None:
     verdict = Verdict(action="no data", champion=1, challenger=2, reason="")
     kept = asked.on(verdict).recipe_test
     assert kept
-    assert kept.differences == {}
-    assert nights_of([entry(kept)], TESTED) == []
+    assert (kept.differences, kept.num_nights, kept.effect) == ({}, 3, None)
+    assert nights_of([entry(kept)], TESTED, METRICS) == []
+
+
+def test_nights_by_other_metrics_count_no_more() -> None:
+    """As after an edit of gate.guardrails, or where the workload's first metric is another one."""
+    past = [entry(test_of(number)) for number in range(4)][::-1]
+    assert nights_of(past, TESTED, ("score", "-errors")) == []
+    assert nights_of(past, TESTED, ("log loss", "score")) == []
+
+
+def test_a_recipe_that_served_is_tested_anew() -> None:
+    past = [entry(test_of(number)) for number in range(4)]
+    served = replace(past[2], release=Release(version=2, replaced=1))
+    assert len(nights_of([past[3], served, *past[1::-1]], TESTED, METRICS)) == 1
+
+
+def test_a_recipe_that_was_the_fresher_one_on_all_nights_is_said_to_be() -> None:
+    words = "it was the fresher recipe on all of them"
+    means = around(0.02, 9)
+    past = [entry(test_of(number, mean)) for number, mean in enumerate(means)][::-1]
+    scores = {"challenger": 0.02 + np.tile([-0.1, 0.1], 9), "champion": np.zeros(18)}
+    alone = proof_on(9, past, scores).over_nights
+    assert alone
+    assert words in alone.sentence
+    turns = [entry(test_of(number, mean, is_turn=number % 2 == 1)) for number, mean in enumerate(means)][::-1]
+    in_turn = proof_on(9, turns, scores).over_nights
+    assert in_turn
+    assert words not in in_turn.sentence
 
 
 def test_a_proven_recipe_waits_for_a_night_on_which_its_version_is_not_worse() -> None:
@@ -143,7 +171,9 @@ def test_a_proven_recipe_waits_for_a_night_on_which_its_version_is_not_worse() -
     assert over
     effect = Effect(mean=-0.1, low=-0.2, high=-0.05, sd=1, num_samples=100)
     worse = Conclusion(status=Status.WORSE, sentence="worse than the champion", effect=effect)
-    assert with_tonight(over, worse).status is Status.INCONCLUSIVE
+    tonight = with_tonight(over, worse)
+    assert tonight.status is Status.WORSE
+    assert tonight.sentence.startswith("worse than the champion; over nights: proven better over nights")
     assert with_tonight(over, replace(worse, status=Status.OPEN)) == over
     broken = Conclusion(status=Status.INVALID, sentence="3 scores are not finite")
     assert with_tonight(over, broken) == broken

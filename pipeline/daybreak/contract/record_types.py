@@ -575,7 +575,9 @@ class RecipeTest(Record):
     recipe: str  # that is tested, a digest
     against: str  # the champion's
     days: tuple[date, ...]  # held-out days of tonight that no earlier night of the test has had
+    metrics: tuple[str, ...] = ()  # by which it is judged, the first by the name that the workload has for it
     differences: dict[str, Difference] = field(default_factory=dict)  # from the champion's recipe, by metric
+    is_turn: bool = False  # of the champion's recipe, so that the recipe under test is the older one
     num_nights: int = 0  # so far, of `least_nights` at least
     least_nights: int
     effect: float | None = None  # mean over nights of the first metric; None: nothing was scored

@@ -69,7 +69,8 @@ def why_cold(champion: Champion | None, past: Sequence[Entry], *, day: date, whe
     if champion is None or champion.anchor is None:
         return ""
     version, age = champion.anchor.release.version, (day - champion.anchor.since).days
-    last = next((one for one in past if one.rollback or _chain(one)), None)
+    chains = ((one, _chain(one)) for one in past)  # a night of another recipe says nothing of the chain
+    last = next((one for one, chain in chains if one.rollback or (chain and chain.challenger)), None)
     chain = _chain(last) if last and not last.rollback else None
     if when_spent == "cold" and chain and chain.spent:
         return f"the refreshes since version {version} have spent the margin"

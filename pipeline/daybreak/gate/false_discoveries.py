@@ -8,7 +8,8 @@ expected to be no better. The t-th recipe of the last 365 days, of which R have 
 
 This is e-LOND (Xu & Ramdas 2024), which holds for any dependence among recipes where each is judged by
 evidence that may be looked at on any night, as the test over nights is (daybreak/statistics/over_nights.py).
-All nights of a recipe are one test with one chance; a recipe that served and is tried again is another.
+All nights of a recipe against another are one test with one chance, until a changed recipe is promoted or a
+version rolled back. A person's approval is no discovery, and lets nobody have more.
 
 LORD and SAFFRON, of the package `online-fdr` among others, spend more evenly, and need independent p-values,
 which recipes that are tried on the same nights do not have. A tenth of a chance costs evidence that grows by
@@ -16,6 +17,7 @@ its logarithm only, a few more nights. Pure.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
 from operator import attrgetter
 
@@ -24,14 +26,15 @@ from scipy import special
 from daybreak.contract.record_types import Verdict
 from daybreak.storage.ledger import Entry
 
+Recipes = tuple[str, str]  # digests: of the recipe that is tested, and of the champion's
 YEAR = timedelta(days=365)
 FALL = 1.3  # exponent by which chances fall with the number of recipes
 
 
 def chance_of(
     past: Sequence[Entry],
+    recipes: Recipes | None,
     *,
-    recipe: str,
     day: date,
     rate: float,
     spent: Callable[[Verdict], float | None] = attrgetter("false_promotion_chance"),
@@ -40,56 +43,59 @@ def chance_of(
 
     Args:
         past: entries of the ledger, newest first; of a year at least.
-        recipe: tonight's, a digest; "" where tonight alone judges it.
+        recipes: tonight's and the champion's; None where tonight alone judges.
         day: tonight's.
         rate: share of false ones among promotions of changed recipes.
         spent: the chance that a verdict was given.
     """
-    known: dict[str, float] = {}  # of recipes whose test goes on
-    num_tried = num_promoted = 0
-    for chance, entry in _tried(past, day=day, spent=spent):
-        name = _recipe_of(entry)
-        num_tried += name not in known
-        known.setdefault(name, chance)
-        if entry.promoted:
-            num_promoted += 1
-            del known[name]
-    if recipe in known:
-        return known[recipe]
-    share = float((num_tried + 1) ** -FALL / special.zeta(FALL))
+    tests, num_promoted = _tests(past, day=day, spent=spent)
+    going_on = [test.chance for test in tests if test.goes_on and test.recipes == recipes]
+    if going_on:
+        return going_on[-1]
+    share = float((len(tests) + 1) ** -FALL / special.zeta(FALL))
     return min(rate * (num_promoted + 1) * share, 0.5)
 
 
-def expected(past: Sequence[Entry], *, recipe: str, day: date, chance: float) -> float:
+def expected(past: Sequence[Entry], recipes: Recipes | None, *, day: date, chance: float) -> float:
     """Returns the false promotions to expect, at most, of the recipes of 365 days, if none were better.
 
     Arguments as of `chance_of`; `chance` is tonight's.
     """
-    known: dict[str, float] = {}
-    total = 0.0
-    for one, entry in _tried(past, day=day, spent=attrgetter("false_promotion_chance")):
-        name = _recipe_of(entry)
-        total += one if name not in known else 0.0
-        known.setdefault(name, one)
-        if entry.promoted:
-            del known[name]
-    return total if recipe in known else total + chance
+    tests, _ = _tests(past, day=day, spent=attrgetter("false_promotion_chance"))
+    is_counted = any(test.goes_on and test.recipes == recipes for test in tests)
+    return sum(test.chance for test in tests) + (0.0 if is_counted else chance)
 
 
-def _tried(
+@dataclass
+class _Test:
+    """A test of a changed recipe, and whether a further night would be of the same one."""
+
+    recipes: Recipes | None
+    chance: float
+    goes_on: bool
+
+
+def _tests(
     past: Sequence[Entry], *, day: date, spent: Callable[[Verdict], float | None]
-) -> list[tuple[float, Entry]]:
-    """Returns the verdicts of a year on changed recipes with their chances, oldest first."""
-    tried = {
-        entry.night.id: (chance, entry)
-        for entry in past
-        if entry.verdict and (chance := spent(entry.verdict)) and abs(day - entry.night.day) < YEAR
-    }
-    return [*tried.values()][::-1]
+) -> tuple[list[_Test], int]:
+    """Returns the tests of a year, oldest first, and how many of them ended in a promotion by proof.
 
-
-def _recipe_of(entry: Entry) -> str:
-    """Returns the recipe that a verdict's test over nights is of, or the night where that alone judged."""
-    assert entry.verdict
-    test = entry.verdict.recipe_test
-    return test.recipe if test else f"night {entry.night.id}"
+    A rollback ends all tests, and so does the promotion of a changed recipe.
+    """
+    tests: list[_Test] = []
+    num_promoted, seen = 0, set[str]()
+    for entry in reversed(past):
+        verdict = entry.verdict
+        chance = spent(verdict) if verdict else None
+        is_tried = chance and abs(day - entry.night.day) < YEAR and entry.night.id not in seen
+        if verdict and chance and is_tried:
+            seen.add(entry.night.id)
+            test = verdict.recipe_test
+            recipes = (test.recipe, test.against) if test else None
+            if recipes is None or not any(one.goes_on and one.recipes == recipes for one in tests):
+                tests.append(_Test(recipes=recipes, chance=chance, goes_on=recipes is not None))
+            num_promoted += entry.promoted and verdict.action == "promote"
+        if entry.rollback or (is_tried and entry.promoted):
+            for one in tests:
+                one.goes_on = False
+    return tests, num_promoted

@@ -6,15 +6,16 @@ by the mean differences of several nights, at least `gate.min_nights`, each on h
 champion's in turn (daybreak/night/recipe_turns.py), and each night scores both: tonight's model beside the
 champion, or, when the champion's recipe has its turn, the newest version of the recipe that is tested beside
 tonight's. So neither recipe is the fresher one on average, users get a fresh champion every other night, and
-no night costs more. A fresh model each night also averages the luck of single trainings.
+no night trains twice. A fresh model each night also averages the luck of single trainings.
 
-An edit begins a new test, and so does a rollback. Exempt are the first version, a person's approval, tests by
+An edit begins a new test, and so do a rollback and the promotion of a changed recipe. Exempt are the first version, a person's approval, tests by
 users, and `gate.min_nights: 1`, by which a night's own samples decide. Pure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from math import isfinite
 from operator import attrgetter
 from typing import Any
@@ -34,8 +35,6 @@ from daybreak.statistics.over_nights import effect_over_nights
 from daybreak.statistics.paired import Rules, status_of
 from daybreak.statistics.result import Conclusion, Status
 from daybreak.storage.ledger import Entry
-
-MOST_NIGHTS = 120  # newest entries of the ledger that a test looks back on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,8 @@ class Proof:
         """Returns the verdict with its test over nights; scores that are not believed do not count there."""
         test = self.test
         if test and verdict.action == "no data":
-            test = replace(test, differences={})
+            before = test.num_nights - bool(test.differences)
+            test = replace(test, differences={}, num_nights=before, effect=None, low=None, high=None)
         if test and self.chance is None and self.apart is None:
             beside = "the recipe under test was not compared tonight"
             if self.over_nights and self.test and self.test.differences:
@@ -98,20 +98,20 @@ def proof_of(
         changed: whether tonight's version has to be proven better.
         held_since: the day up to which a person had seen the recipe that is held; None: nobody holds it.
     """
-    recipe, rate = tested.recipe if tested else "", params.false_discovery_rate
-    chance = chance_of(year, recipe=recipe, day=day, rate=rate) if changed else None
-    total = expected(year, recipe=recipe, day=day, chance=chance) if chance else None
-    apart = None
-    if held_since:
-        apart = chance_of(year, recipe=recipe, day=day, rate=rate, spent=attrgetter("held_chance"))
+    recipes = (tested.recipe, tested.against) if tested else None
+    ask = partial(chance_of, year, recipes, day=day, rate=params.false_discovery_rate)
+    chance = ask() if changed else None
+    total = expected(year, recipes, day=day, chance=chance) if chance else None
+    apart = ask(spent=attrgetter("held_chance")) if held_since else None
     proof = Proof(chance=chance, expected=total, apart=apart)
     if tested is None:
         return proof
     success, guardrails = success_of(params, evaluation), guardrails_of(params, evaluation)
-    nights = nights_of(year, tested, after=held_since)
+    metrics = (*(one.name for one in evaluation.judged[:1]), *success, *guardrails)
+    nights = nights_of(year, tested, metrics, after=held_since)
     seen = max(nights[-1].days) if nights else held_since
     tonight = _tonight(tested, scores, evaluation, (*success, *guardrails), seen=seen)
-    test = replace(tonight, least_nights=params.min_nights)
+    test = tonight = replace(tonight, least_nights=params.min_nights, metrics=metrics)
     nights = [*nights, tonight] if tonight.differences else nights
     if not nights:
         return replace(proof, test=test)
@@ -119,12 +119,15 @@ def proof_of(
         nights,
         success=success,
         guardrails=guardrails,
-        chance=chance or apart or params.alpha / 2,
+        chance=chance or apart or ask(),
         alpha=params.alpha,
     )
     if len(nights) < test.least_nights:
         wanting = f"{counted(len(nights), 'night')} of at least {test.least_nights}: {result.sentence}"
         result = replace(result, status=Status.INCONCLUSIVE, sentence=wanting)
+    if not any(night.is_turn for night in nights[1:]):
+        only = f"{result.sentence}; it was the fresher recipe on all of them, which may be what helped"
+        result = replace(result, sentence=only) if len(nights) > 1 else result
     effect = result.effect
     assert effect
     test = replace(
@@ -137,25 +140,28 @@ def proof_of(
     return replace(proof, test=test, over_nights=result)
 
 
-def nights_of(past: Sequence[Entry], tested: UnderTest, *, after: date | None = None) -> list[RecipeTest]:
-    """Returns the earlier nights of this test, oldest first.
+def nights_of(
+    past: Sequence[Entry], tested: UnderTest, metrics: Sequence[str], *, after: date | None = None
+) -> list[RecipeTest]:
+    """Returns the earlier nights of this test by these metrics, oldest first.
 
     Of nights that share a held-out day the first counts, as the others tell little more. Left out are nights
-    whose days are not all past `after`, and all before a rollback.
+    whose days are not all past `after`, and all before a rollback or the promotion of a changed recipe.
     """
     nights: list[RecipeTest] = []
     for test in _before(past, tested):
         newest = max(nights[-1].days) if nights else after
-        if test.differences and test.days and (newest is None or min(test.days) > newest):
+        counts = test.differences and test.days and test.metrics == tuple(metrics)
+        if counts and (newest is None or min(test.days) > newest):
             nights.append(test)
     return nights
 
 
 def _before(past: Sequence[Entry], tested: UnderTest) -> list[RecipeTest]:
     tests = []
-    for entry in past[:MOST_NIGHTS]:
+    for entry in past:
         test = entry.verdict.recipe_test if entry.verdict else None
-        if entry.rollback:
+        if entry.rollback or (entry.promoted and test and test.recipe != test.against and not test.is_turn):
             break
         if test and (test.recipe, test.against) == (tested.recipe, tested.against):
             tests.append(test)
@@ -170,7 +176,13 @@ def _tonight(
     Where the workload does not tell which samples are of which day, all days count or none.
     """
     days = tuple(day for day in evaluation.days if seen is None or day > seen)
-    test = RecipeTest(recipe=tested.recipe, against=tested.against, days=days, least_nights=0)
+    test = RecipeTest(
+        recipe=tested.recipe,
+        against=tested.against,
+        days=days,
+        is_turn=tested.arms[0] == "candidate",
+        least_nights=0,
+    )
     columns = scores
     if evaluation.num_by_day:
         is_new = np.repeat([day in days for day in evaluation.days], evaluation.num_by_day)
@@ -243,7 +255,6 @@ def with_tonight(over_nights: Conclusion, tonight: Conclusion) -> Conclusion:
     """
     if tonight.effect is None or tonight.status in (Status.NO_DATA, Status.INVALID):
         return tonight
-    if over_nights.status is Status.BETTER and tonight.status is Status.WORSE:
-        sentence = f"inconclusive: {over_nights.sentence}, but tonight's version is {tonight.sentence}"
-        return replace(over_nights, status=Status.INCONCLUSIVE, sentence=sentence)
+    if tonight.status is Status.WORSE:
+        return replace(tonight, sentence=f"{tonight.sentence}; over nights: {over_nights.sentence}")
     return over_nights

@@ -213,7 +213,7 @@ def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments:
         shutil.rmtree(folder / "data" / "run", ignore_errors=True)
     else:
         _warn_of_changes(root)
-    turn = None if wanted.here else _champions_turn(wanted, commit, assignments)
+    turn = None if wanted.here else _champions_turn(wanted, commit, overridden, assignments)
     if turn:
         commit = turn.commit
     elif not wanted.here:
@@ -223,7 +223,8 @@ def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments:
     params.complete(folder)
     if wanted.here and assignments:
         log.info("params.yaml here is changed: %s; git diff shows it", ", ".join(assignments))
-    _expect_portable_code(overridden, folder)
+    if turn is None:  # else it is the champion's, though this process may have imported the checkout's code
+        _expect_portable_code(overridden, folder)
     champion = _restore(home, previous, day, candidate=turn.candidate if turn else None)
     booted_at = clock.read_anew()
     night = replace(
@@ -236,26 +237,37 @@ def _lay_out(wanted: _Wanted, day: date, overridden: params.Params, assignments:
     if not wanted.here and overridden.plan.quality_choices:  # in the home itself, values would stay
         for choose in hooks.functions("values"):
             night = replace(night, chosen=choose(home, night, champion, overridden, assignments))
-    if turn is None:  # else it is the champion's, though this process may have imported the checkout's code
+    if turn is None:
         _warn_of_new_recipe(home, night, champion, overridden)
     disk.sync(folder)  # the folder is whole before it is one of a night
     records.write(night, folder / records.RUN)
     return night
 
 
-def _champions_turn(wanted: _Wanted, commit: str, assignments: list[str]) -> recipe_turns.Turn | None:
+def _champions_turn(
+    wanted: _Wanted, commit: str, asked: params.Params, assignments: list[str]
+) -> recipe_turns.Turn | None:
     """Returns the turn of the champion's recipe, laid out in the night's folder; None where it has none."""
-    turn = recipe_turns.of_champion(wanted.home, wanted.root, commit=commit, trigger=wanted.trigger)
-    if turn is None:
+    try:
+        turn = recipe_turns.of_champion(
+            wanted.home,
+            wanted.root,
+            asked,
+            commit=commit,
+            trigger=wanted.trigger,
+            assignments=assignments,
+        )
+        if turn is None:
+            return None
+        _check_out(wanted, turn.commit)
+        todays = checkout.git("show", f"{commit}:{params.FILE}", folder=wanted.root)
+        records.replace_text(wanted.folder / params.FILE, todays + "\n")
+        params.override(wanted.folder, assignments, into=wanted.folder)
+        return turn if recipe_turns.take(turn, wanted.folder) else None
+    except PipelineError as error:
+        why = sentence(error)
+        log.warning("the champion's recipe does not have its turn (%s); tonight trains the checkout's", why)
         return None
-    _check_out(wanted, turn.commit)
-    todays = checkout.git("show", f"{commit}:{params.FILE}", folder=wanted.root)
-    records.replace_text(wanted.folder / params.FILE, todays + "\n")
-    os.chdir(wanted.folder)
-    params.override(wanted.folder, assignments, into=wanted.folder)
-    taken = recipe_turns.take(turn, wanted.folder)
-    os.chdir(wanted.root)
-    return turn if taken else None
 
 
 def _check_out(wanted: _Wanted, commit: str) -> None:

@@ -1,16 +1,18 @@
 """Gives the champion's recipe its turn while a changed recipe is tested over nights.
 
 Such a test compares two recipes (daybreak/gate/recipe_test.py), so both have to go on being trained. A night
-trains one of them: after one of the schedule that trained the recipe under test, the next opens at the commit
+trains one of them: after one that trained the recipe under test, the next of the schedule opens at the commit
 of the champion, with its `workload` and `train` and the rest of today's params.yaml. That night is a refresh
-like any other, and scores the newest version of the recipe under test beside its own. A night that a person
-starts always trains the checkout's recipe.
+like any other, and scores the newest version of the recipe under test beside its own. An edit has the first
+turn, and a night that a person starts always trains the checkout's recipe. Where a turn cannot be opened, or
+failed before, the checkout's recipe is trained instead.
 """
 
 import logging
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -20,13 +22,16 @@ from ruamel.yaml import YAML
 from daybreak.contract import code_path, params
 from daybreak.contract.record_types import Ingredients, Release
 from daybreak.contract.records import replace_text
+from daybreak.registry import lineage
 from daybreak.storage import branch, checkout, ledger, source_code
 from daybreak.storage.home import Home
 
 log = logging.getLogger(__name__)
 
-BY_HAND = "manual"  # how the trigger of a night begins that a person started
+SCHEDULES = ("schedule", "nights ")  # how the trigger of a night begins that no person started by itself
 OF_A_RECIPE = ("workload", "train")  # sections of params.yaml
+ASSIGNED = tuple(f"{section}{mark}" for section in OF_A_RECIPE for mark in ".=")
+LOOKED_AT = 60  # newest nights, for one that failed
 SAY_RECIPE = """
 import sys
 from pathlib import Path
@@ -46,28 +51,32 @@ class Turn:
     recipe: str  # of the champion, a digest
 
 
-def of_champion(home: Home, root: Path, *, commit: str, trigger: str) -> Turn | None:
+def of_champion(
+    home: Home, root: Path, asked: params.Params, *, commit: str, trigger: str, assignments: Sequence[str]
+) -> Turn | None:
     """Returns the turn of the champion's recipe; None where tonight is that of the checkout's.
 
     Args:
         home: whose nights these are.
         root: the checkout.
-        commit: that it is at; after a new one, the checkout's recipe has the first turn.
+        asked: the checkout's params, with assignments.
+        commit: that the checkout is at.
         trigger: who starts the night, and why.
+        assignments: overrides of params.yaml; those of a recipe are to be trained tonight.
     """
-    newest = ledger.history(home, 2)
-    last = newest[0] if newest else None
-    if last is None or trigger.startswith(BY_HAND) or not _tried(last) or last.night.code_commit != commit:
+    last = next(iter(ledger.history(home, 1)), None)
+    by_person = not trigger.startswith(SCHEDULES) or any(one.startswith(ASSIGNED) for one in assignments)
+    if last is None or by_person or not _tried(last):
         return None
-    version, champion = last.version, last.champion
-    turn_before = newest[1].champion if len(newest) > 1 else None
-    if turn_before and turn_before.candidate and newest[1].verdict is None:
+    version, champion, verdict = last.version, last.champion, last.verdict
+    assert version and champion and verdict
+    if lineage.recipe(asked) != verdict.recipe or lineage.is_declared_equal(home, champion, asked):
+        return None  # an edit since, which has the first turn, or none that needs a test
+    if why_not := _why_not(home, last):
         log.warning(
-            "the champion's recipe does not have its turn, since night %s failed when it had",
-            newest[1].night.id,
+            "the champion's recipe does not have its turn, %s; tonight trains the checkout's", why_not
         )
         return None
-    assert version and champion and last.verdict
     (made,) = ledger.promotions(home, champion.version)
     text = branch.text_at(home, made.commit, str(params.FILE)) if made else None
     ingredients = branch.read_at(home, last.commit, Ingredients)
@@ -89,7 +98,7 @@ def of_champion(home: Home, root: Path, *, commit: str, trigger: str) -> Turn | 
             model_digest=version.model_digest,
             files_digest=version.files_digest,
             night=last.night.id,
-            lineage={"recipe": last.verdict.recipe, "source": source_code.digest_of(ingredients.files)},
+            lineage={"recipe": verdict.recipe, "source": source_code.digest_of(ingredients.files)},
         ),
         recipe=champion.lineage.get("recipe", ""),
     )
@@ -99,10 +108,22 @@ def _tried(last: ledger.Entry) -> bool:
     """Returns whether a night trained a recipe that is tested over nights, and that does not serve yet."""
     verdict = last.verdict
     test = verdict.recipe_test if verdict else None
-    if last.rollback or last.promoted or last.night.chosen or not (verdict and test):
+    if last.rollback or last.promoted or not (verdict and test):
         return False
     is_whole = last.version is not None and last.champion is not None
     return is_whole and verdict.recipe == test.recipe != test.against
+
+
+def _why_not(home: Home, last: ledger.Entry) -> str:
+    """Returns why the champion's recipe cannot have its turn after that night, as a clause; "" if it can."""
+    if last.night.chosen:
+        return "as plan.quality_choices chooses what each night trains"
+    tested = last.verdict.recipe if last.verdict else ""
+    for entry in ledger.history(home, LOOKED_AT):
+        candidate = entry.champion.candidate if entry.champion else None
+        if candidate and candidate.lineage.get("recipe") == tested and entry.verdict is None:
+            return f"since night {entry.night.id} failed when it had"
+    return ""
 
 
 def _other_changes(root: Path, before: str, now: str, ingredients: Ingredients) -> list[str]:

@@ -135,6 +135,9 @@ def judged_on(verdict: Verdict, *, live: bool) -> str:
     """Returns how many users, or samples and units, an effect is a mean of."""
     if live:
         return f"{formats.counted(verdict.num_samples, 'user')} of live traffic"
+    test = verdict.recipe_test
+    if test and test.effect is not None and test.effect == verdict.effect:
+        return f"{formats.counted(test.num_nights, 'night')}, each on held-out days of its own"
     units = f" of {formats.counted(verdict.num_units, 'unit')}" if verdict.num_units else ""
     return f"{formats.counted(verdict.num_samples, 'held-out sample')}{units}"
 

@@ -41,16 +41,11 @@ def effect_over_nights(means: Sequence[float], *, alpha: float) -> Effect:
         raise ValueError(f"{values.size} nights, not all of a finite mean")
     mean = float(values.mean()) if values.size else 0.0
     sd = float(values.std(ddof=1)) if values.size > 1 else math.inf
-    if sd in (0.0, math.inf):
-        width = 0.0 if sd == 0.0 else math.inf
-        return Effect(
-            mean=mean, low=mean - width, high=mean + width, sd=sd, num_samples=values.size, of="night"
-        )
-    low = _lower_end((values - mean) / sd, alpha=alpha)
-    high = _lower_end((mean - values) / sd, alpha=alpha)
-    return Effect(
-        mean=mean, low=mean + sd * low, high=mean - sd * high, sd=sd, num_samples=values.size, of="night"
-    )
+    low = high = -math.inf
+    if 0.0 < sd < math.inf:  # without any spread, scores are too coarse to show it
+        low = sd * _lower_end((values - mean) / sd, alpha=alpha)
+        high = sd * _lower_end((mean - values) / sd, alpha=alpha)
+    return Effect(mean=mean, low=mean + low, high=mean - high, sd=sd, num_samples=values.size, of="night")
 
 
 def log_evidence(values: Floats) -> float:
