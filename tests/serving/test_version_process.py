@@ -14,7 +14,7 @@ import pytest
 from daybreak.contract.errors import ReleaseError
 from daybreak.extensions.router.answers import Answers
 from daybreak.extensions.router.loading import case_of, served
-from daybreak.registry import carried_code
+from daybreak.registry import carried_code, host
 from daybreak.registry.host import NoAnswer
 from daybreak.serving.version_process import VersionProcess
 from tests.serving.running import has_ended, until
@@ -116,6 +116,14 @@ def rogue(start: list[VersionProcess], tmp_path: Path, *, answer_s: float = 60) 
     answers = served(start[-1], 1, night="", top=5, keep=10)
     assert isinstance(answers, Answers)
     return answers
+
+
+def test_what_a_version_sends_is_bounded() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        host.send(theirs, ["x" * 100])
+        with pytest.raises(ValueError, match="a document of 104 bytes, at most 50 are taken"):
+            host.receive(ours, most=50)
 
 
 @pytest.mark.parametrize(("does", "why"), [

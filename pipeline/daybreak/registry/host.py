@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 ENDING_S = 2.0  # that a process which closed its socket may take to end
 HEAD = struct.Struct("!I")
-MAX_BYTES = 64_000_000  # of a document
+MAX_BYTES = 64_000_000  # of a document that a version sends; what it is sent is ours
+MAX_TEXT = 300  # characters of an error, of which the middle is left out
 
 
 def send(to: socket.socket, document: Any, *, until: float = math.inf) -> None:
@@ -48,15 +49,15 @@ def send(to: socket.socket, document: Any, *, until: float = math.inf) -> None:
     to.sendall(HEAD.pack(len(body)) + body)
 
 
-def receive(source: socket.socket, *, until: float = math.inf) -> Any:
-    """Returns the next document.
+def receive(source: socket.socket, *, until: float = math.inf, most: float = MAX_BYTES) -> Any:
+    """Returns the next document, of `most` bytes.
 
     Raises EOFError where the other side has ended, TimeoutError, or ValueError or RecursionError where it is
     none.
     """
     (length,) = HEAD.unpack(_exactly(source, HEAD.size, until))
-    if length > MAX_BYTES:
-        raise ValueError(f"a document of {length:,} bytes, at most {MAX_BYTES:,} are taken")
+    if length > most:
+        raise ValueError(f"a document of {length:,} bytes, at most {most:,} are taken")
     return json.loads(_exactly(source, length, until))
 
 
@@ -86,7 +87,9 @@ class NoAnswer(Exception):
         self.message = message[:2000]
         self.is_sentence = is_sentence  # whether the message is a sentence of ours, to be shown as it is
         text = (f"{kind}: " * bool(kind) + message).encode("ascii", "backslashreplace").decode()
-        super().__init__(text[:200].replace("\0", " "))
+        half = MAX_TEXT // 2
+        text = text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"
+        super().__init__(text.replace("\0", " "))
 
 
 class CodeHost:
@@ -197,25 +200,31 @@ def _end(
 
 def main(number: int, target: str) -> None:
     """Answers the requests that come over the socket of that number, until the other side ends."""
-    is_script = target.endswith(".py")
-    known = (
-        runpy.run_path(target, run_name="__main__") if is_script else vars(importlib.import_module(target))
-    )
+    known: dict[str, Any] = {}
     with socket.socket(fileno=number) as other:
         while True:
             try:
-                request = receive(other)
+                request = receive(other, most=math.inf)
             except EOFError:
                 return
             verb = request.pop("verb")
             try:
+                known = known or _known(target)  # so that the caller is told why it cannot be imported
                 reply = known["VERBS"][verb](**request)
+                json.dumps(reply)
             except (Exception, SystemExit) as error:  # noqa: BLE001 the caller is sent whatever the code of a version raises
                 is_sentence = isinstance(error, known.get("SENTENCES", {}).get(verb, ()))
                 if not is_sentence:
                     traceback.print_exc()
                 reply = {"error": str(error), "kind": type(error).__name__, "sentence": is_sentence}
             send(other, reply)
+
+
+def _known(target: str) -> dict[str, Any]:
+    """Returns the names of the module or script that is run."""
+    if target.endswith(".py"):
+        return runpy.run_path(target, run_name="__main__")
+    return vars(importlib.import_module(target))
 
 
 if __name__ == "__main__":
